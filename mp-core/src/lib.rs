@@ -45,7 +45,8 @@ pub mod fuzz;
 
 #[cfg(not(any(feature = "file_descriptor", feature = "file_system")))]
 compile_error!(
-    "no feature says how processes share memory: one of `file_descriptor` and `file_system` is needed (both are default \
+    "no feature says how processes share memory: one of `file_descriptor` and `file_system` is needed \
+    (both are default \
      features of `multiproc` and of its crates). With `default-features = false`, name one as well, as in \
      `features = [\"file_descriptor\", \"spawn\"]`"
 );

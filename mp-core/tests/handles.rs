@@ -34,7 +34,7 @@ fn a_handle_that_holds_nothing_has_no_memory() {
     let (left, _message) = lent();
     let hold = left.hold();
     assert!(hold.is_nowhere() && left.is_empty());
-    assert_eq!(Storage::of(hold.clone(), 64).len(), 0);
+    assert_eq!(Storage::from_hold(hold.clone(), 64).len(), 0);
     assert_eq!(Storage::received(hold.clone()).len(), 0);
     assert_eq!(arena().block_words(hold).1, 0);
     assert_eq!(arena().other_holders(hold), 0);
@@ -49,7 +49,7 @@ fn a_handle_that_holds_nothing_has_no_memory() {
 fn shared_structure_stays_a_structure() {
     for kind in [BlockKind::Frozen, BlockKind::Shared] {
         let structure = Structure::new("test", 2).unwrap();
-        Storage::of(structure.hold().clone(), 16).share_as(kind);
+        Storage::from_hold(structure.hold().clone(), 16).share_as(kind);
         Structure::open(structure.hold().clone(), "test").unwrap();
     }
 }
@@ -88,7 +88,7 @@ fn handles_that_were_copied_have_no_memory() {
     let copy = unsafe { libc::fork() };
     if copy == 0 {
         let refused = matches!(Structure::open(structure.hold().clone(), "test"), Err(Error::Forked));
-        let empty = Storage::of(storage.hold().clone(), 64).is_empty()
+        let empty = Storage::from_hold(storage.hold().clone(), 64).is_empty()
             && Storage::received(storage.hold().clone()).is_empty()
             && arena_of(&storage).block_words(storage.hold()).1 == 0
             && storage.downgrade().upgrade().is_none();

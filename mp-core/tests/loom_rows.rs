@@ -57,8 +57,8 @@ fn loom_what_two_holders_left() {
             thread::spawn(move || leaves(&m, holder))
         });
         if m.load(SEATS) == 0 {
-            let UseRecord { last_use, whole, mixed } = run(ReadUseRecord::new(ROW), &*m);
-            assert!(whole && mixed, "a use is not seen that had ended");
+            let UseRecord { last_use, is_complete, is_mixed } = run(ReadUseRecord::new(ROW), &*m);
+            assert!(is_complete && is_mixed, "a use is not seen that had ended");
             let last = Tick::from_raw(last_use).expect("a use");
             assert!([0, 1].map(|holder| tick(holder, true)).contains(&last), "{last:?} is behind one alone");
         }
@@ -81,7 +81,7 @@ fn loom_two_uses_end() {
         };
         ends(&m);
         other.join().unwrap();
-        assert!(run(ReadUseRecord::new(ROW), &*m).whole);
+        assert!(run(ReadUseRecord::new(ROW), &*m).is_complete);
         run(ResetUseRecord::new(ROW), &*m);
         assert_eq!((m.load(ROW.last_use()), m.load(ROW.uses())), (0, 0));
     });

@@ -1,15 +1,16 @@
-//! Structures that are children of another structure, the *parent*, which lives as long as any child has a holder.
+//! Structures that are children of another structure, the *parent*, which lives as long as any child has a
+//! holder.
 //!
 //! A child has a seat of its parent, like a process or a message. The seat is taken before any other process
 //! knows the child. The process that frees the child releases the seat: its last holder, or a sweep. So a
 //! message with a child need not carry the parent.
 //!
-//! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there may be
-//! one.
+//! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there
+//! may be one.
 //!
-//! The process that frees a child checks whether the parent has another holder, beginning at the seat that was
-//! taken last: 0.1 µs if a holder is near. If all seats near it were released, it checks each seat of the
-//! parent: 70 µs for 60,000 children.
+//! The process that frees a child checks whether the parent has another holder, beginning at the seat that
+//! was taken last: 0.1 µs if a holder is near. If all seats near it were released, it checks each seat of
+//! the parent: 70 µs for 60,000 children.
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
@@ -102,8 +103,8 @@ impl Arena {
     /// not hold the parent before.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if the structure has no parent. [`Error::OutOfMemory`] and [`Error::ArenaFull`] if
-    /// an additional holder needs memory. [`Error::Forked`].
+    /// [`Error::Malformed`] if the structure has no parent. [`Error::OutOfMemory`] and
+    /// [`Error::ArenaFull`] if an additional holder needs memory. [`Error::Forked`].
     pub fn parent(&self, child: &Hold) -> Result<Hold> {
         let parent = self.parent_of(child)?;
         match self.hold_again(parent.block, self.generation(parent.block)) {

@@ -285,7 +285,8 @@ impl Arena {
         let layout = Layout::new(size, size_class::CLASSES, envelopes);
         if layout.data_at >= size {
             let why = format!(
-                "an arena of {size} bytes has no room for data beside {envelopes} messages on their way: make it \
+                "an arena of {size} bytes has no room for data beside {envelopes} messages on their way: \
+                make it \
                  larger, or for fewer (Arena::configure)"
             );
             return Err(Error::InvalidArgument(why));

@@ -171,7 +171,8 @@ pub enum Error {
 
 /// Message of an interrupted wait.
 #[doc(hidden)]
-pub const INTERRUPTED: &str = "interrupted by SIGINT (Ctrl-C) or SIGTERM while it waited: finish what is begun and return, or call take_interrupt() to go on";
+pub const INTERRUPTED: &str = "interrupted by SIGINT (Ctrl-C) or SIGTERM while it waited: finish what is \
+begun and return, or call take_interrupt() to go on";
 
 /// Name of envelopes in [`Error::ArenaFull`].
 pub(crate) const ENVELOPES: &str = "messages on their way";
@@ -284,7 +285,8 @@ impl fmt::Display for Error {
             }
             Error::OutOfMemory { asked, left, limit } => write!(
                 f,
-                "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), or raise it",
+                "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), \
+                or raise it",
                 ByteSize(*asked),
                 ByteSize(*left)
             ),
@@ -292,7 +294,8 @@ impl fmt::Display for Error {
                 write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; ")?;
                 match *what {
                     ENVELOPES => f.write_str(
-                        "take messages out of queues, bound these, or have room for more (Arena::configure with \
+                        "take messages out of queues, bound these, or have room for more (Arena::configure \
+                        with \
                          ArenaOptions::messages, MP_ARENA_MESSAGES)",
                     ),
                     "blocks" | "slabs" => write!(f, "drop tensors, or make a larger arena ({SIZE_SETTINGS})"),
@@ -301,8 +304,10 @@ impl fmt::Display for Error {
             }
             Error::TooManyMessages(who) => write!(
                 f,
-                "the message was not put, since too many are on their way: {who}; take messages out of these queues, bound \
-                 them, or have room for more (Arena::configure with ArenaOptions::messages, MP_ARENA_MESSAGES)"
+                "the message was not put, since too many are on their way: {who}; take messages out of \
+                these queues, bound \
+                 them, or have room for more (Arena::configure with ArenaOptions::messages, \
+                 MP_ARENA_MESSAGES)"
             ),
             Error::NotAnArena(why) => write!(f, "not an arena of this library: {why}"),
             Error::ArenaExists(what_to_do) => write!(f, "this process has an arena already: {what_to_do}"),
@@ -312,16 +317,23 @@ impl fmt::Display for Error {
                  run all processes from the same build"
             ),
             Error::Local => f.write_str(
-                "the arena of this process is its own memory (Arena::local), which no other process can reach; \
+                "the arena of this process is its own memory (Arena::local), which no other process can \
+                reach; \
                  to start processes, don't call that",
             ),
             Error::Forked => f.write_str(
-                "this process was forked from one that uses shared memory, and is no member of it, or this handle was \
-                 copied along; start workers with spawn or by another start method, and pass handles as arguments. A program that \
+                "this process was forked from one that uses shared memory, and is no member of it, or this \
+                handle was \
+                 copied along; start workers with spawn or by another start method, and pass handles as \
+                 arguments. A program that \
                  becomes a daemon (daemon(3), daemonize) must do so before its first use of mp",
             ),
             Error::Held { what, holder, pid } => {
-                write!(f, "{what} is locked by {}, which makes no progress; is it stopped?", holder.process(*pid))
+                write!(
+                    f,
+                    "{what} is locked by {}, which makes no progress; is it stopped?",
+                    holder.process(*pid)
+                )
             }
             Error::InvalidArgument(why)
             | Error::LimitExceeded(why)
@@ -340,12 +352,14 @@ impl fmt::Display for Error {
                 write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
             }
             Error::NonLeaf => f.write_str(
-                "a tensor that is no leaf and requires gradients (requires_grad) can't be sent: its history does not cross \
+                "a tensor that is no leaf and requires gradients (requires_grad) can't be sent: its \
+                history does not cross \
                  processes; to send the data alone, call detach() first",
             ),
             Error::OutsideMessage(what) => write!(
                 f,
-                "{what} can only be serialised inside of a message (a queue's put, or the arguments of a process): \
+                "{what} can only be serialised inside of a message (a queue's put, or the arguments of a \
+                process): \
                  its bytes mean nothing elsewhere"
             ),
             Error::Strategy { asked, supported } => write!(

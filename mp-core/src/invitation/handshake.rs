@@ -93,14 +93,16 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
     no_arena_yet()?;
     let Some(text) = std::env::var_os(VARIABLE) else {
         return Err(none(
-            "the environment has no MP_INVITATION. It has one if the program was started by a `Command` that was given to \
+            "the environment has no MP_INVITATION. It has one if the program was started by a `Command` \
+            that was given to \
              `invite`, and a process can accept it once",
         ));
     };
     inherited::remove_variable(VARIABLE);
     if gained_privileges() {
         return Err(none(
-            "this program is set-user-ID, set-group-ID or has file capabilities, and is not at the command of the user who \
+            "this program is set-user-ID, set-group-ID or has file capabilities, and is not at the command \
+            of the user who \
              started it: MP_INVITATION is ignored",
         ));
     }
@@ -108,7 +110,8 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
     // SAFETY: the number isn't negative, and comes from the variable, which this thread has removed.
     let socket = unsafe { inherited::adopt(place.fd, place.maker) }.map_err(|why| {
         none(&format!(
-            "file descriptor {}, which MP_INVITATION names, does not lead to process {}: {why}. Was it closed on the way here, or \
+            "file descriptor {}, which MP_INVITATION names, does not lead to process {}: {why}. Was it \
+            closed on the way here, or \
              does this process run as another user?",
             place.fd, place.maker
         ))
@@ -132,14 +135,20 @@ pub fn accept_by_socket(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
     let acceptance = Acceptance { socket, answer: NOT_READ, process: std::process::id() };
     let ticket = read_packet(&packet, got)?;
     let file = file.ok_or_else(|| {
-        none("the arena's file did not come with it: this process may have no descriptor to spare (RLIMIT_NOFILE)")
+        none(
+            "the arena's file did not come with it: this process may have no descriptor to spare \
+        (RLIMIT_NOFILE)",
+        )
     })?;
     // SAFETY: the file came with an invitation, over a socket of a process of this user, which sends its
     // arena's file.
     let arena = unsafe { Arena::attach(file) }?;
     // SAFETY: the ticket came in a packet that only one process receives.
     let envelope = unsafe { ticket.claim(arena) }.map_err(|_| {
-        none("it was withdrawn, or the process that invited has ended: keep that one until this one has accepted")
+        none(
+            "it was withdrawn, or the process that invited has ended: keep that one until this one has \
+        accepted",
+        )
     })?;
     Ok((envelope, acceptance))
 }
@@ -192,7 +201,8 @@ fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
     ticket.ok_or_else(|| none("it was cut off"))
 }
 
-const TAKEN: &str = "another process has accepted it, or was about to: each invitation is for one process. For another one, \
+const TAKEN: &str = "another process has accepted it, or was about to: each invitation is for one process. \
+For another one, \
                      call `invite` again with a command of its own";
 
 /// Checks that this process has no arena: otherwise it can't join another one.

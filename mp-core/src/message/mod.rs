@@ -38,9 +38,12 @@ pub use small_bytes::SmallBytes;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent to another process",
     label = "not a message",
-    note = "plain data: derive `Serialize` and `Deserialize`; what contains an exclusive `Tensor`: `#[derive(Message)]`",
-    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \"mp::message::reduced\")]`",
-    note = "a reference: what it points to, as `String` or `Vec`; an `Rc` or `Arc`: what is in it; a file: its path; a lock, a guard or \
+    note = "plain data: derive `Serialize` and `Deserialize`; what contains an exclusive `Tensor`: \
+    `#[derive(Message)]`",
+    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \
+    \"mp::message::reduced\")]`",
+    note = "a reference: what it points to, as `String` or `Vec`; an `Rc` or `Arc`: what is in it; a file: \
+    its path; a lock, a guard or \
             a channel of the standard library: the lock or queue of `mp` itself"
 )]
 pub trait Message: Sized + 'static {

@@ -28,8 +28,10 @@ use super::{AsBytes, Message};
 /// [`PlainOutcome`] for it.
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
-    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and is `Send`, and `E` is an error that is `Send` and `Sync`",
-    note = "an `async fn`: call it in a function that is not, by a runtime which that makes (`Runtime::new()?.block_on(…)`)",
+    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can \
+    be sent and is `Send`, and `E` is an error that is `Send` and `Sync`",
+    note = "an `async fn`: call it in a function that is not, by a runtime which that makes \
+    (`Runtime::new()?.block_on(…)`)",
     note = "a type of your own: `Result<{Self}, E>`, or `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]
 pub trait IntoOutcome: 'static {
@@ -91,8 +93,10 @@ mod never {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
-    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and is `Send`, and `E` is an error that is `Send` and `Sync`",
-    note = "an `async fn`: call it in a function that is not, by a runtime which that makes (`Runtime::new()?.block_on(…)`)",
+    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can \
+    be sent and is `Send`, and `E` is an error that is `Send` and `Sync`",
+    note = "an `async fn`: call it in a function that is not, by a runtime which that makes \
+    (`Runtime::new()?.block_on(…)`)",
     note = "for a type of your own: `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]
 pub trait PlainOutcome {}

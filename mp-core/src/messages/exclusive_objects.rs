@@ -16,7 +16,8 @@ const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 #[cold]
 fn others(hold: &Hold) -> String {
     format!(
-        "this process has {} handles, where one is needed, and {} other processes or messages hold it, too; send it as one that is \
+        "this process has {} handles, where one is needed, and {} other processes or messages hold it, \
+        too; send it as one that is \
          shared, or drop the others",
         hold.count(),
         hold.arena().other_holders(hold)

@@ -1,10 +1,10 @@
 //! Messages in the arena: from the buffer in which a value is encoded to the buffer from which it is decoded.
 //!
 //! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several
-//! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` it, and reads it as an
-//! [`Incoming`](incoming::Incoming). `descriptors` travel in messages, `object_descriptors` stay with an
-//! object, and `exclusive_objects` move. `promise` passes an envelope to a process without a queue, and `lost` discards a
-//! message that no process receives.
+//! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` it, and reads it as
+//! an [`Incoming`](incoming::Incoming). `descriptors` travel in messages, `object_descriptors` stay with
+//! an object, and `exclusive_objects` move. `promise` passes an envelope to a process without a queue, and
+//! `lost` discards a message that no process receives.
 
 pub(crate) mod attachments;
 pub(crate) mod bytes;

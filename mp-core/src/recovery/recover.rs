@@ -1,7 +1,7 @@
 //! Visits to dead members: any number of processes at once recover everything that other processes wait for.
 //!
-//! [`BeginRecovery`] describes the interplay of visits and the sweep, and the state after a death or a stop. A visit
-//! makes these steps in order:
+//! [`BeginRecovery`] describes the interplay of visits and the sweep, and the state after a death or a
+//! stop. A visit makes these steps in order:
 //!
 //! 1. The intents of the dead member's threads: each names the one envelope whose owner may be in doubt. The
 //!    ring layer decides, and gives the envelope to the dead member or to others. (If it can't yet, because a

@@ -44,7 +44,8 @@ pub(crate) fn take() -> Result<Option<(OwnedFd, Joined)>> {
         }
         Later::Join { process, .. } if *process != std::process::id() => Err(Error::Forked),
         Later::Join { user, .. } if *user != memory::user() => Err(Error::Unsupported(
-            "this process has given up its user before it joined the one of its parent: call Arena::current before"
+            "this process has given up its user before it joined the one of its parent: call \
+            Arena::current before"
                 .into(),
         )),
         Later::Join { .. } => match std::mem::replace(&mut *later, Later::None) {

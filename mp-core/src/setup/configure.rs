@@ -151,7 +151,8 @@ impl Arena {
         let _making = MAKING.lock();
         if CURRENT.get().is_some() || attach::is_pending() {
             return Err(Error::ArenaExists(
-                "its own or its parent's, whose size stays what it is: call Arena::configure in the program that \
+                "its own or its parent's, whose size stays what it is: call Arena::configure in the \
+                program that \
                  makes it, before anything uses shared memory",
             ));
         }

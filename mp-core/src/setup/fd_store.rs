@@ -83,7 +83,8 @@ impl Arena {
                 _ = files.parcel.set(socket);
             }
             None => {
-                let why = "the process that handed the arena down to this one could not hand the locker down, in which \
+                let why = "the process that handed the arena down to this one could not hand the locker \
+                down, in which \
                            descriptors wait that are in messages";
                 _ = files.no_locker.set(why.into());
             }
@@ -110,7 +111,8 @@ impl Files {
         match packets::refused("make the locker, where they wait", errno) {
             Error::Os { source, .. } => {
                 let why = format!(
-                    "descriptors can't be in messages here: no socket of this system keeps them for processes that look at it \
+                    "descriptors can't be in messages here: no socket of this system keeps them for \
+                    processes that look at it \
                      (SCM_RIGHTS with MSG_PEEK and SO_PEEK_OFF): {source}"
                 );
                 _ = self.no_locker.set(why.clone());

@@ -44,8 +44,8 @@ use crate::sync::shared::{AtomicU64, Ordering};
 #[non_exhaustive]
 #[doc(alias = "torch_shm_manager")]
 pub enum SharingStrategy {
-    /// A single anonymous file (memfd) whose descriptor is passed to each child. Nothing has a name, and nothing
-    /// is left behind.
+    /// A single anonymous file (memfd) whose descriptor is passed to each child. Nothing has a name, and
+    /// nothing is left behind.
     FileDescriptor,
     /// Named files, in the directory set by [`set_sharing_directory`].
     FileSystem,

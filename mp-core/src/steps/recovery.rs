@@ -1,12 +1,12 @@
 //! Recovery of the objects of a dead member, and their reuse.
 //!
-//! A *recovery* makes everything available that live processes wait for. **Any number of processes recover the
-//! same dead member at once**, so that no process waits for a recovering process that is stopped or killed.
-//! That works because a recovering process takes nothing for itself, and frees nothing: each of its changes is
-//! a swap of a word that names the dead member, to a value that follows from it. A block without a holder after
-//! that is claimed *in the name of the dead member*. So everything that a recovering process has read of the
-//! dead member's objects stays true, or a swap detects the change, as long as none of them is reused. A recovery
-//! has two phases:
+//! A *recovery* makes everything available that live processes wait for. **Any number of processes recover
+//! the same dead member at once**, so that no process waits for a recovering process that is stopped or
+//! killed. That works because a recovering process takes nothing for itself, and frees nothing: each of
+//! its changes is a swap of a word that names the dead member, to a value that follows from it. A block
+//! without a holder after that is claimed *in the name of the dead member*. So everything that a
+//! recovering process has read of the dead member's objects stays true, or a swap detects the change, as
+//! long as none of them is reused. A recovery has two phases:
 //!
 //! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
 //!   are notified, in their own memory. Its seats in queues stay, so that no recovering process writes into
@@ -15,10 +15,10 @@
 //!   processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead
 //!   member, with its contents, whose attachments are released.
 //!
-//! The *sweep* reclaims the objects of a dead member (envelopes, blocks, the member's slot and lanes). It has
-//! one sweeper, and begins when the recoveries have left nothing to do and no process is recovering. No process
-//! waits for a sweeper: it only frees memory. Even a process that leaves a queue at the last moment finds no
-//! sweeper in it, since the seats in queues are released before the sweep begins.
+//! The *sweep* reclaims the objects of a dead member (envelopes, blocks, the member's slot and lanes). It
+//! has one sweeper, and begins when the recoveries have left nothing to do and no process is recovering.
+//! No process waits for a sweeper: it only frees memory. Even a process that leaves a queue at the last
+//! moment finds no sweeper in it, since the seats in queues are released before the sweep begins.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -27,22 +27,23 @@
 //! |  | `RECLAIMING(s)` | `s` → `FREE`; if `s` is dead, another process → `RECLAIMING(me)` |
 //! | of the recovering process ([`RecoveringSlots`]) | 0, or slots | that process, **before** it begins, and after it has ended |
 //!
-//! **Proof of being the only one.** A recovering process increments the count (`n`), *then* reads the words of
-//! all other live members, *then* recovers, then swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) →
-//! RECLAIMING(me)`. A process that began earlier had set its word before, and is found there unless it has
-//! ended. A process that begins later makes the swap fail. So no other process recovered between the check and
-//! the swap, and the recovery has left nothing to do.
+//! **Proof of being the only one.** A recovering process increments the count (`n`), *then* reads the
+//! words of all other live members, *then* recovers, then swaps `DEAD(n) → VACATING(n)`, or
+//! `VACATING(n) → RECLAIMING(me)`. A process that began earlier had set its word before, and is found
+//! there unless it has ended. A process that begins later makes the swap fail. So no other process
+//! recovered between the check and the swap, and the recovery has left nothing to do.
 //!
-//! A process that has made the first swap continues with the second phase, without counting or checking again.
-//! It was the only one at the swap. A process that begins after that is counted, and makes the next swap fail.
-//! So a process that makes the next swap was the only one since its check.
+//! A process that has made the first swap continues with the second phase, without counting or checking
+//! again. It was the only one at the swap. A process that begins after that is counted, and makes the next
+//! swap fail. So a process that makes the next swap was the only one since its check.
 //!
-//! **Late processes.** No process is in the first phase when the state is `VACATING`, so none notifies a queue
-//! whose memory may have been reused. A process in the second phase that was stopped, while other processes
-//! have continued, can only do the following. It releases a seat that still names the dead member, a name that
-//! no other process ever writes. It claims a block for the dead member, if that is live and has no seat; the
-//! swap of the block's state ensures that it was the same block throughout. It reads a queue that is claimed
-//! for the dead member, and stays so, as there is no sweeper while this process's word shows its recovery.
+//! **Late processes.** No process is in the first phase when the state is `VACATING`, so none notifies a
+//! queue whose memory may have been reused. A process in the second phase that was stopped, while other
+//! processes have continued, can only do the following. It releases a seat that still names the dead
+//! member, a name that no other process ever writes. It claims a block for the dead member, if that is
+//! live and has no seat; the swap of the block's state ensures that it was the same block throughout. It
+//! reads a queue that is claimed for the dead member, and stays so, as there is no sweeper while this
+//! process's word shows its recovery.
 //!
 //! | killed, or stopped for a week | left behind | other processes |
 //! |---|---|---|
@@ -121,8 +122,8 @@ impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
     }
 }
 
-/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Ends with the
-/// slot's new word, or `None` if another process has begun a recovery meanwhile.
+/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Ends
+/// with the slot's new word, or `None` if another process has begun a recovery meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndRecovery {
     at: Word,

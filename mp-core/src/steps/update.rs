@@ -1,9 +1,10 @@
 //! Updates of several words at once, without a lock: any process completes the current update.
 //!
-//! A process that wants an update reads the words, writes the new value of each into its own record, and then
-//! names itself in one word that all updates use ([`CurrentUpdate`]). The update has happened with that swap. Any
-//! process can make the rest of it, from the record: for each word, a swap of the old value to the new one.
-//! So no process waits for the one that wanted the update, even if it is killed or stopped.
+//! A process that wants an update reads the words, writes the new value of each into its own record, and
+//! then names itself in one word that all updates use ([`CurrentUpdate`]). The update has happened with
+//! that swap. Any process can make the rest of it, from the record: for each word, a swap of the old value
+//! to the new one. So no process waits for the one that wanted the update, even if it is killed or
+//! stopped.
 //!
 //! The swap of the name succeeds only if no other update has happened since the words were read, since each
 //! increments that word. So the values read are those of all words at one moment.
@@ -133,8 +134,8 @@ enum Pc {
     ClearFlag(bool),
 }
 
-/// Makes one [`UpdatePlan`] happen, after completing the current update of another member. Each member makes one
-/// update at a time.
+/// Makes one [`UpdatePlan`] happen, after completing the current update of another member. Each member
+/// makes one update at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Update<P, D> {
     at: UpdateAt,

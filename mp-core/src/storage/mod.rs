@@ -62,11 +62,11 @@ impl Storage {
     /// Allocates memory for `len` elements of `size` bytes. Its contents are unspecified.
     pub fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
         let bytes = len.checked_mul(size).ok_or_else(|| arena.too_large(u64::MAX))?;
-        Ok(Self::of(arena.alloc_by_strategy(bytes as u64)?, bytes))
+        Ok(Self::from_hold(arena.alloc_by_strategy(bytes as u64)?, bytes))
     }
 
     /// Returns the first `bytes` bytes of a held block, or all of it if it is shorter.
-    pub fn of(hold: Hold, bytes: usize) -> Self {
+    pub fn from_hold(hold: Hold, bytes: usize) -> Self {
         let (at, len) = hold.memory();
         Self::in_range(hold, at, bytes.min(len as usize))
     }

@@ -91,7 +91,7 @@ impl WeakStorage {
     #[must_use]
     pub fn upgrade(&self) -> Option<Storage> {
         let hold = self.id.arena()?.hold_again(self.id.block, self.id.generation)?;
-        Some(Storage::of(hold, self.bytes))
+        Some(Storage::from_hold(hold, self.bytes))
     }
 
     /// Returns `true` if this process has no handle to the storage. The result may change as soon as the

@@ -71,8 +71,8 @@ impl Structure {
         Ok(Self { hold, base, len })
     }
 
-    /// Makes this structure a child of another one, the parent, which lives as long as the child has a holder: a
-    /// process, or a message in flight. So a receiver of the child can find the parent
+    /// Makes this structure a child of another one, the parent, which lives as long as the child has a
+    /// holder: a process, or a message in flight. So a receiver of the child can find the parent
     /// ([`Arena::parent`](crate::Arena::parent)), even if all its other holders are dead.
     ///
     /// ```
@@ -101,9 +101,9 @@ impl Structure {
         self.arena().make_child(&self.hold, &parent.hold)
     }
 
-    /// Returns the parent of this name that a held structure is a child of, without holding it: the child keeps it
-    /// alive. After the last holder of the child has gone, the words of the result belong to another block. In
-    /// contrast to this function, holding the parent may need memory for one more holder
+    /// Returns the parent of this name that a held structure is a child of, without holding it: the child
+    /// keeps it alive. After the last holder of the child has gone, the words of the result belong to
+    /// another block. In contrast to this function, holding the parent may need memory for one more holder
     /// ([`Arena::parent`](crate::Arena::parent)).
     ///
     /// # Errors

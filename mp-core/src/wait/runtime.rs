@@ -136,17 +136,17 @@ impl RuntimeEntry {
         // One iteration more than needed if nothing happens meanwhile.
         for _ in 0..3 {
             // Both directions: tokio reports a descriptor that is broken, and not readable, only as writable.
-            let told = match (fd.poll_read_ready(&mut cx), fd.poll_write_ready(&mut cx)) {
-                (Poll::Ready(told), _) | (_, Poll::Ready(told)) => told,
+            let readiness = match (fd.poll_read_ready(&mut cx), fd.poll_write_ready(&mut cx)) {
+                (Poll::Ready(readiness), _) | (_, Poll::Ready(readiness)) => readiness,
                 (Poll::Pending, Poll::Pending) => return Ok(true),
             };
-            let Ok(mut told) = told else { return Ok(false) };
+            let Ok(mut readiness) = readiness else { return Ok(false) };
             if readiness::is_ready(std::os::fd::AsFd::as_fd(fd.get_ref()), self.write) {
                 waker.wake_by_ref();
                 return Ok(true);
             }
             // Has no effect if there was an event since the report.
-            told.clear_ready();
+            readiness.clear_ready();
         }
         Ok(false)
     }

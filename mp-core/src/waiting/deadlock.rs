@@ -121,7 +121,8 @@ impl fmt::Display for Deadlock {
             write!(f, "has waited {:.1} s for the {}", step.waited.as_secs_f64(), Named(step))?;
         }
         f.write_str(
-            ", which this thread holds; the lock was not taken: drop the guards of this thread, so that the others go on, and \
+            ", which this thread holds; the lock was not taken: drop the guards of this thread, so that \
+            the others go on, and \
              lock in the same order everywhere",
         )
     }
@@ -291,10 +292,14 @@ mod tests {
         ];
         assert_eq!(
             Deadlock { steps }.to_string(),
-            "deadlock: this thread, thread 32 \"main\" of process 31 (member 1.1), has waited 1.2 s for the Lock \"weights\" in block 71, which \
-             thread 33 of process 32 (member 2.1) \"worker 1\" holds; that has waited 1.2 s for the RwLock in block 72 to write, which thread 1 \
-             of member 0.1 (process id not known) holds; that has waited 1.2 s for the RLock in an unknown block, which this thread \
-             holds; the lock was not taken: drop the guards of this thread, so that the others go on, and lock in the same order \
+            "deadlock: this thread, thread 32 \"main\" of process 31 (member 1.1), has waited 1.2 s for \
+            the Lock \"weights\" in block 71, which \
+             thread 33 of process 32 (member 2.1) \"worker 1\" holds; that has waited 1.2 s for the RwLock \
+             in block 72 to write, which thread 1 \
+             of member 0.1 (process id not known) holds; that has waited 1.2 s for the RLock in an unknown \
+             block, which this thread \
+             holds; the lock was not taken: drop the guards of this thread, so that the others go on, and \
+             lock in the same order \
              everywhere"
         );
     }

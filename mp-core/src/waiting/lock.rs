@@ -73,7 +73,8 @@ impl fmt::Display for LockError {
                 write!(f, "still locked by {}; is it stopped, or slow?", holder.process(*pid))
             }
             Self::WouldDeadlock => f.write_str(
-                "this thread holds the lock already and would wait for itself; drop its guard first, or use an RLock, \
+                "this thread holds the lock already and would wait for itself; drop its guard first, or \
+                use an RLock, \
                  which its thread may lock again",
             ),
             Self::Deadlock(cycle) => fmt::Display::fmt(cycle, f),

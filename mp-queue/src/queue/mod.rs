@@ -489,7 +489,7 @@ mod tests {
         for kind in [BlockKind::Frozen, BlockKind::Shared] {
             let queue = Queue::<Vec<u8>>::bounded(2).unwrap();
             queue.put(vec![7; 500]).unwrap();
-            Storage::of(queue.raw.hold().clone(), 16).share_as(kind);
+            Storage::from_hold(queue.raw.hold().clone(), 16).share_as(kind);
             let arena = queue.raw.arena();
             assert!(arena.ring_memory(queue.raw.hold().block()).is_some(), "{kind:?}");
             queue.put(vec![8; 500]).unwrap();

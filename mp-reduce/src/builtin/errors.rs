@@ -14,7 +14,7 @@ use crate::reduce::Reduce;
 impl Reduce for io::Error {
     type Handle = IoError;
     fn reduce(&self) -> Result<IoError, BoxError> {
-        Ok(IoError::of(self))
+        Ok(IoError::from_error(self))
     }
     fn rebuild(handle: IoError) -> Result<Self, BoxError> {
         Ok(handle.into())

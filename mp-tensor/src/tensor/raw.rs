@@ -146,7 +146,7 @@ impl Raw<Exclusive> {
         }
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take(mark, grant(Access::Exclusive, dtype)) else { return };
-        let keep = Storage::of(hold, lent.bytes);
+        let keep = Storage::from_hold(hold, lent.bytes);
         // Another process may have overwritten the envelope that named the memory, so the view is validated
         // like a received one.
         let Ok(view) = lent.beside.clone().downcast::<View>() else { return };

@@ -33,7 +33,7 @@ fn opened_exclusive_tensor_is_returned_unsent() {
     let tensor = Tensor::<u8>::full([100], 7).unwrap();
     tensor.storage().share_as(BlockKind::Shared);
     let error = queue.put(tensor).unwrap_err();
-    assert!(error.to_string().contains("open_to_others"), "{error}");
+    assert!(error.to_string().contains("share_as"), "{error}");
     assert!(queue.is_empty());
     let tensor = error.into_value();
     assert!(tensor.iter().all(|v| v == 7));

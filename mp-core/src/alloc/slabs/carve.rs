@@ -164,8 +164,8 @@ impl Arena {
         BlockState::unpack(self.map().load(self.block_at(block).state)).kind
     }
 
-    /// Changes a held [`BlockKind::Object`] block to a kind that extends it. Returns the block's kind as an error
-    /// if the block is not a plain object.
+    /// Changes a held [`BlockKind::Object`] block to a kind that extends it. Returns the block's kind as
+    /// an error if the block is not a plain object.
     pub(crate) fn object_becomes(
         &self,
         block: BlockId,
@@ -186,8 +186,8 @@ impl Arena {
         }
     }
 
-    /// Makes a held [`BlockKind::Data`] block frozen or shared, before any such handle exists. A block of another
-    /// kind is unchanged.
+    /// Makes a held [`BlockKind::Data`] block frozen or shared, before any such handle exists. A block of
+    /// another kind is unchanged.
     pub(crate) fn share_as(&self, block: BlockId, kind: BlockKind) {
         if self.kind_of(block) == BlockKind::Data {
             // Bits are set: other processes may increment the version meanwhile.

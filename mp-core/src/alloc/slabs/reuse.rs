@@ -30,9 +30,9 @@
 //! at the end of the first.
 //!
 //! **Stale hints are harmless.** A process that takes a hint reads the slab's word, claims the block, and
-//! reads the word again ([`ClaimBlock`]). If the word has changed, the process returns the block. While the block
-//! is claimed, the word can't change, because retiring needs all blocks. In `models::reuse` a claimer loses
-//! this race. Without the second read, blocks of two sizes would overlap.
+//! reads the word again ([`ClaimBlock`]). If the word has changed, the process returns the block. While
+//! the block is claimed, the word can't change, because retiring needs all blocks. In `models::reuse` a
+//! claimer loses this race. Without the second read, blocks of two sizes would overlap.
 //!
 //! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.
 

@@ -71,7 +71,7 @@ fn name(kind: ErrorKind) -> String {
 impl IoError {
     /// Converts an error.
     #[must_use]
-    pub fn of(error: &Error) -> Self {
+    pub fn from_error(error: &Error) -> Self {
         match (error.raw_os_error(), error.get_ref()) {
             (Some(number), _) => IoError::Os(number),
             (None, Some(inner)) => IoError::Text(name(error.kind()), ErrorChain::new(inner)),

@@ -91,7 +91,7 @@ pub mod io {
 
     /// Serializes the error as an [`IoError`].
     pub fn serialize<S: Serializer>(error: &Error, s: S) -> Result<S::Ok, S::Error> {
-        IoError::of(error).serialize(s)
+        IoError::from_error(error).serialize(s)
     }
 
     /// Deserializes the error from an [`IoError`].

@@ -193,7 +193,8 @@ impl Arena {
         }
         if 2 * pairs >= COMPARTMENTS {
             return Err(Error::TooManyDescriptors(format!(
-                "{COMPARTMENTS} messages with descriptors are on their way, and there can't be more: receive some"
+                "{COMPARTMENTS} messages with descriptors are on their way, and there can't be more: \
+                receive some"
             )));
         }
         let table = self.locker()?;
@@ -214,7 +215,8 @@ impl Arena {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => {
                     return Err(Error::TooManyDescriptors(format!(
-                        "{} messages with descriptors are on their way, and the kernel keeps no more: receive some, or raise \
+                        "{} messages with descriptors are on their way, and the kernel keeps no more: \
+                        receive some, or raise \
                          net.core.wmem_max before the program starts",
                         2 * pairs
                     )));

@@ -194,8 +194,10 @@ impl Attached {
 
     fn send_along(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
         if self.in_band {
-            let why = "a descriptor is in a value that is to leave this memory: send it through a queue, a channel or a pipe, as an \
-                       argument or as a result; another program gets such a queue by an invitation (Connection::invite), or connects \
+            let why = "a descriptor is in a value that is to leave this memory: send it through a queue, a \
+            channel or a pipe, as an \
+                       argument or as a result; another program gets such a queue by an invitation \
+                       (Connection::invite), or connects \
                        to a unix socket of your own, by SCM_RIGHTS";
             return Err(Error::Unsendable(why.into()));
         }
@@ -226,7 +228,8 @@ impl Attached {
         let place = self.place(hold, grant)?;
         let exclusive = grant.access() == Access::Exclusive;
         if exclusive && !hold.was_never_opened() {
-            let why = "the memory of an exclusive tensor was opened to other processes, by `Storage::open_to_others` beside it: \
+            let why = "the memory of an exclusive tensor was opened to other processes, by \
+            `Storage::share_as` beside it: \
                        freeze or share the tensor, and send that";
             return Err(Error::Unsendable(why.into()));
         }

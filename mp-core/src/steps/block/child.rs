@@ -1,10 +1,10 @@
 //! Making a block a child of another one, its parent, and leaving the parent when the child is freed.
 //!
-//! The seat in the parent belongs to the caller before it belongs to the child. If it belonged to the child at
-//! once, a process that checks the holders of the parent could do so before the version is incremented, and
-//! find the caller's own seat released, because the caller was killed in between: it would free the parent
-//! while the child needs it. (For messages, recovering processes prevent that: they empty a dead member's envelopes before
-//! they release its seats.)
+//! The seat in the parent belongs to the caller before it belongs to the child. If it belonged to the
+//! child at once, a process that checks the holders of the parent could do so before the version is
+//! incremented, and find the caller's own seat released, because the caller was killed in between: it
+//! would free the parent while the child needs it. (For messages, recovering processes prevent that: they
+//! empty a dead member's envelopes before they release its seats.)
 
 use super::{AttachRecord, BlockAt, ReleaseOutcome, ReleaseSeat, TakeOutcome, TakeSeat};
 use crate::mem::{Mem, Steps, Word};
@@ -68,8 +68,8 @@ pub enum LeaveOutcome {
     MustFree(BlockId, BlockState),
 }
 
-/// Releases the seat of a child in its parent. The caller has claimed the child, and frees it afterwards. Has no
-/// effect if the seat was already released.
+/// Releases the seat of a child in its parent. The caller has claimed the child, and frees it afterwards.
+/// Has no effect if the seat was already released.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaveParent<F, A> {
     child: BlockId,

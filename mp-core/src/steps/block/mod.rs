@@ -25,11 +25,12 @@
 //! | while taking seats for a message | an envelope owned by the dead process, whose attachments name them | frees exactly these seats |
 //!
 //! # Pages of seats
-//! If a header has too few seats, pages of seats are linked to the block in a chain, which only grows, at its
-//! end, while the block lives. A seat's position contains its page ([`SeatAt`]), so no process traverses the
-//! chain to reach a seat. Searches treat the chain as a circle that begins at the seat taken last: [`TakeSeat`]
-//! searches for a free seat, [`FreeCheck`] for a held one. Both are fast if seats are released in about the
-//! order in which they were taken. The beginning is a hint: it doesn't change the contents of a circle.
+//! If a header has too few seats, pages of seats are linked to the block in a chain, which only grows, at
+//! its end, while the block lives. A seat's position contains its page ([`SeatAt`]), so no process
+//! traverses the chain to reach a seat. Searches treat the chain as a circle that begins at the seat taken
+//! last: [`TakeSeat`] searches for a free seat, [`FreeCheck`] for a held one. Both are fast if seats are
+//! released in about the order in which they were taken. The beginning is a hint: it doesn't change the
+//! contents of a circle.
 //!
 //! Once there are pages, seats are only taken in them. A process that releases a seat first checks the
 //! neighboring seat, on the cache line that it has just written ([`BlockAt::neighbor`]): if that seat is

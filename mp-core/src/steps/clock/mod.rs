@@ -144,7 +144,7 @@ mod tests {
         epoch
     }
 
-    fn look(m: &HeapMem, tick: Tick) -> TickStatus {
+    fn status(m: &HeapMem, tick: Tick) -> TickStatus {
         run(CheckTick::new(CLOCK, tick), m)
     }
 
@@ -156,15 +156,18 @@ mod tests {
         for (i, &(done, dies)) in ends.iter().enumerate() {
             assert_eq!(epoch(&m, done, dies), i as u16 + 1);
         }
-        let second = |epoch| look(&m, tick(epoch, 2));
+        let second = |epoch| status(&m, tick(epoch, 2));
         assert_eq!(second(1), TickStatus::Complete, "before any owner died");
         assert_eq!(second(2), TickStatus::Died(None));
         assert_eq!(second(3), TickStatus::Complete, "given up after one had died");
         assert_eq!(second(4), TickStatus::Complete, "its owner died when all was done");
-        assert_eq!((look(&m, tick(5, 1)), second(5)), (TickStatus::Complete, TickStatus::Died(None)));
+        assert_eq!((status(&m, tick(5, 1)), second(5)), (TickStatus::Complete, TickStatus::Died(None)));
         assert_eq!(second(6), TickStatus::Complete);
-        assert_eq!(look(&m, tick(6, 3)), TickStatus::Forged);
-        assert_eq!((look(&m, tick(7, 1)), look(&m, tick(0, 1))), (TickStatus::Forged, TickStatus::Forged));
+        assert_eq!(status(&m, tick(6, 3)), TickStatus::Forged);
+        assert_eq!(
+            (status(&m, tick(7, 1)), status(&m, tick(0, 1))),
+            (TickStatus::Forged, TickStatus::Forged)
+        );
         // So long ago that only the absence of deaths is known.
         (0..70).for_each(|_| _ = epoch(&m, 2, well));
         assert_eq!(
@@ -184,7 +187,7 @@ mod tests {
         // A late write is different.
         m.store(CLOCK.done(), tick(1, 2).value());
         assert!(run(EndClock::new(CLOCK, None, 2), &m));
-        assert_eq!((m.load(CLOCK.done()), look(&m, tick(1, 2))), (END_OF_TICKS, TickStatus::Died(Some(7))));
+        assert_eq!((m.load(CLOCK.done()), status(&m, tick(1, 2))), (END_OF_TICKS, TickStatus::Died(Some(7))));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 //! | order of a device: `key 56, order 8` | 0 → the value of the first member that uses the device, for ever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
 //! | names of a clock: a device's key, the epoch of an owner, the names | the names of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteEventNames`]) | some are written, and no tick names them |
 //!
-//! A reader of a name has a tick of the clock ([`ReadEventName`]). It reads the name, and then checks if the tick
-//! is still pending. If so, the clock's owner has not changed, and had written all names, if it has any,
-//! before it submitted that tick. Names left by an earlier owner have another epoch.
+//! A reader of a name has a tick of the clock ([`ReadEventName`]). It reads the name, and then checks if
+//! the tick is still pending. If so, the clock's owner has not changed, and had written all names, if it
+//! has any, before it submitted that tick. Names left by an earlier owner have another epoch.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::steps::clock::{CheckTick, ClockAt, TickStatus};

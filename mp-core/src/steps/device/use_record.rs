@@ -32,7 +32,7 @@ impl UseRecordAt {
         self.0
     }
 
-    /// Returns the word of uses with write access: `begun 32, mixed 1, ended 31`.
+    /// Returns the word of uses with write access: `begun 32, is_mixed 1, ended 31`.
     pub const fn uses(self) -> Word {
         self.0.plus(1)
     }
@@ -121,9 +121,9 @@ pub struct UseRecord {
     /// Tick, or 0.
     pub last_use: u64,
     /// `true` if each use with write access was ended. Otherwise a process died during a use.
-    pub whole: bool,
+    pub is_complete: bool,
     /// `true` if the last use may follow work of several processes.
-    pub mixed: bool,
+    pub is_mixed: bool,
 }
 
 /// Reads the row of a piece without holders, by its creator.
@@ -149,8 +149,8 @@ impl Steps for ReadUseRecord {
             return None;
         };
         let now = m.load(self.at.uses());
-        let whole = (now / BEGUN) % MIXED == now % MIXED;
-        Some(UseRecord { last_use, whole, mixed: now & MIXED != 0 })
+        let is_complete = (now / BEGUN) % MIXED == now % MIXED;
+        Some(UseRecord { last_use, is_complete, is_mixed: now & MIXED != 0 })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Memory of envelopes, returned and committed in groups of 64.
 //!
 //! An envelope's owner word is read by processes without a claim to it: a consumer that lost a message to
-//! another one, a recovering process, a pass over all envelopes. So the word stays at its address while the memory is
-//! returned, and reads as zero, which no envelope in use has. Zero can't be claimed ([`Owner::claimable`]),
-//! and no process expects it in a swap.
+//! another one, a recovering process, a pass over all envelopes. So the word stays at its address while
+//! the memory is returned, and reads as zero, which no envelope in use has. Zero can't be claimed
+//! ([`Owner::claimable`]), and no process expects it in a swap.
 //!
 //! # Words of a group, and the processes that change them
 //! | word | states | changed by |

@@ -83,7 +83,7 @@ pub struct CycleStep {
 }
 
 impl CycleStep {
-    fn found(&self) -> impl Iterator<Item = WordSnapshot> {
+    fn snapshots(&self) -> impl Iterator<Item = WordSnapshot> {
         [Some(self.mark)].into_iter().chain(self.owner).flatten()
     }
 }
@@ -165,8 +165,8 @@ impl FindCycle {
     }
 
     /// Returns the word with this index among the words of the cycle.
-    fn found(&self, i: usize) -> Option<WordSnapshot> {
-        self.path.iter().flat_map(CycleStep::found).nth(i)
+    fn snapshots(&self, i: usize) -> Option<WordSnapshot> {
+        self.path.iter().flat_map(CycleStep::snapshots).nth(i)
     }
 
     fn last(&self) -> Option<CycleStep> {
@@ -248,7 +248,7 @@ impl Steps for FindCycle {
                     self.pc = Pc::Slot(next + 1, used);
                 }
             }
-            Pc::Recheck(i) => match self.found(i) {
+            Pc::Recheck(i) => match self.snapshots(i) {
                 Some(found) if (m.load(found.word) ^ found.value) & !found.volatile_bits == 0 => {
                     self.pc = Pc::Recheck(i + 1);
                 }
@@ -329,7 +329,7 @@ mod tests {
             (1..).find(|_| steps.step(&m).is_some()).expect("it ends")
         };
         // Three words of each of two steps, and the end.
-        let first_look = all_steps - 7;
+        let first_read = all_steps - 7;
         type Change = fn(&HeapMem, &[MemberThread; 3], &[WrittenNote; 3]);
         let changes: [Change; 4] = [
             |m, all, notes| {
@@ -347,14 +347,14 @@ mod tests {
         for change in changes {
             let (m, all, notes) = cycle();
             let mut steps = FindCycle::new(NOTES, all[0]);
-            (0..first_look).for_each(|_| assert!(steps.step(&m).is_none()));
+            (0..first_read).for_each(|_| assert!(steps.step(&m).is_none()));
             change(&m, &all, &notes);
             assert_eq!(run(steps, &m), None);
         }
         // Other waiters may fall asleep at any time.
         let (m, all, _) = cycle();
         let mut steps = FindCycle::new(NOTES, all[0]);
-        (0..first_look).for_each(|_| assert!(steps.step(&m).is_none()));
+        (0..first_read).for_each(|_| assert!(steps.step(&m).is_none()));
         run(SetParked::new(B, LockWord(m.load(B.word()))), &m);
         assert!(run(steps, &m).is_some());
     }

@@ -133,12 +133,15 @@ pub(crate) fn refused(doing: &str, errno: Errno) -> Error {
     let open = limits::open_files();
     match errno {
         Errno::MFILE | Errno::NFILE => Error::OutOfDescriptors(format!(
-            "this process could not {doing}: it may have {open} descriptors open at once, and has (RLIMIT_NOFILE, `ulimit -n`); \
+            "this process could not {doing}: it may have {open} descriptors open at once, and has \
+            (RLIMIT_NOFILE, `ulimit -n`); \
              close some, or raise the limit"
         )),
         Errno::TOOMANYREFS => Error::TooManyDescriptors(format!(
-            "could not {doing}: the programs of this user have more descriptors in messages on their way than the kernel allows \
-             this process, {open} (RLIMIT_NOFILE, `ulimit -n`, counts for these as well); receive some, or raise the limit"
+            "could not {doing}: the programs of this user have more descriptors in messages on their way \
+            than the kernel allows \
+             this process, {open} (RLIMIT_NOFILE, `ulimit -n`, counts for these as well); receive some, or \
+             raise the limit"
         )),
         other => Error::Os { what: "sendmsg or recvmsg of descriptors in a message", source: other.into() },
     }

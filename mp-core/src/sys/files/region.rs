@@ -72,7 +72,8 @@ impl Region {
         let has = foreign::length(fd)?;
         if has < len {
             let why = format!(
-                "{len} bytes of a file are to be mapped, which has {has}: an access behind its end would be a SIGBUS"
+                "{len} bytes of a file are to be mapped, which has {has}: an access behind its end would \
+                be a SIGBUS"
             );
             return Err(Error::NotShareable(why));
         }

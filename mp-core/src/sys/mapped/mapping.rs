@@ -44,7 +44,8 @@ fn mapping(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
     }
 }
 
-const LOCKED: &str = "mmap of the arena: mlockall(MCL_FUTURE) counts all its addresses against RLIMIT_MEMLOCK \
+const LOCKED: &str = "mmap of the arena: mlockall(MCL_FUTURE) counts all its addresses against \
+RLIMIT_MEMLOCK \
                       (raise it, or set a smaller MP_ARENA_SIZE)";
 
 /// Makes addresses accessible that were mapped without access. Under `mlockall(MCL_FUTURE)` the kernel
@@ -76,7 +77,8 @@ fn refused_addresses(error: rustix::io::Errno, space: u64) -> Error {
         return mapping("reserving addresses for the arena (see RLIMIT_AS)")(error);
     }
     Error::LimitExceeded(format!(
-        "the arena takes {} of addresses, and {limit} leaves {} to this process: raise the limit, or have a smaller arena in the \
+        "the arena takes {} of addresses, and {limit} leaves {} to this process: raise the limit, or have \
+        a smaller arena in the \
          program that makes it (Arena::configure with ArenaOptions::size, MP_ARENA_SIZE)",
         ByteSize(space),
         ByteSize(left)

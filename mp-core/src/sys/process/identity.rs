@@ -32,17 +32,17 @@ impl Identity {
 /// Returns the process id.
 #[inline]
 pub(crate) fn process() -> u32 {
-    IDS.try_with(|ids| known(ids).0).unwrap_or_else(|_| std::process::id())
+    IDS.try_with(|ids| cached(ids).0).unwrap_or_else(|_| std::process::id())
 }
 
 /// Returns the thread id.
 #[inline]
 pub(crate) fn thread() -> u32 {
-    IDS.try_with(|ids| known(ids).1).unwrap_or_else(|_| ids().1)
+    IDS.try_with(|ids| cached(ids).1).unwrap_or_else(|_| ids().1)
 }
 
 #[inline]
-fn known(asked: &Cell<Option<(u32, u32)>>) -> (u32, u32) {
+fn cached(asked: &Cell<Option<(u32, u32)>>) -> (u32, u32) {
     asked.get().unwrap_or_else(|| {
         let now = ids();
         asked.set(Some(now));

@@ -34,7 +34,7 @@ pub unsafe fn adopt(number: RawFd, maker: u32) -> io::Result<OwnedFd> {
     // SAFETY: the number isn't negative. If no file has it, the calls below fail with EBADF; nothing closes
     // files meanwhile.
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
-    let peer = peer::of(socket)?;
+    let peer = peer::credentials(socket)?;
     rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
     if peer.pid != maker {
         return Err(Errno::NOTCONN.into());

@@ -27,7 +27,7 @@ pub struct Peer {
 ///
 /// # Errors
 /// Any error of the kernel: the descriptor is not a socket.
-pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the descriptor is open; the kernel writes up to `len` bytes of numbers to `credentials`, which

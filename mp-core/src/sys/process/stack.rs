@@ -18,7 +18,7 @@ thread_local! {
 
 /// Returns the number of bytes left below the caller, and the size of the stack. Returns `None` if the caller
 /// does not run on the stack with which its thread began, or its stack is unknown.
-pub(crate) fn left() -> Option<(usize, usize)> {
+pub(crate) fn remaining() -> Option<(usize, usize)> {
     let (mut end, mut len) = STACK.get();
     if len == 0 {
         (end, len) = this_stack().unwrap_or((0, 1));
@@ -57,10 +57,10 @@ mod tests {
         #[inline(never)]
         fn down(levels: usize) -> usize {
             let room = std::hint::black_box([levels as u8; 4096]);
-            let below = if levels == 0 { left().unwrap().0 } else { down(levels - 1) };
+            let below = if levels == 0 { remaining().unwrap().0 } else { down(levels - 1) };
             below + usize::from(std::hint::black_box(room)[7]) - (levels & 0xff)
         }
-        let thread = || (left().unwrap(), down(20));
+        let thread = || (remaining().unwrap(), down(20));
         let ((top, len), bottom) =
             std::thread::Builder::new().stack_size(1 << 20).spawn(thread).unwrap().join().unwrap();
         // The C library may reuse the larger stack of a thread that has ended.

@@ -80,7 +80,8 @@ pub fn listen() {
     }
     let Some(signal) = signal_counter::number(&wanted) else {
         eprintln!(
-            "mp: {VARIABLE}={wanted} is ignored: it takes the name or number of a signal that a program can handle, as {VARIABLE}=USR1"
+            "mp: {VARIABLE}={wanted} is ignored: it takes the name or number of a signal that a program \
+            can handle, as {VARIABLE}=USR1"
         );
         return;
     };

@@ -157,8 +157,14 @@ impl Suspicion {
             report::process(text, self.arena, *pid, Some(*member));
         }
         text.push_str(match () {
-            () if !others.is_empty() => "\n  This can't end by itself: all of these processes wait, for each other.",
-            () if threads > 1 => "\n  This can't end by itself: no other process has a handle, and all threads of this one wait.",
+            () if !others.is_empty() => {
+                "\n  This can't end by itself: all of these processes wait, for \
+            each other."
+            }
+            () if threads > 1 => {
+                "\n  This can't end by itself: no other process has a handle, and all \
+            threads of this one wait."
+            }
             () => "\n  This can't end by itself: no other process or thread has a handle.",
         });
     }

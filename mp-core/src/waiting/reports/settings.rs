@@ -52,7 +52,8 @@ fn environment() -> Asked {
         }
         parse(&text).unwrap_or_else(|| {
             eprintln!(
-                "mp: {VARIABLE}={text} is ignored: it takes a number of seconds above 0, as {VARIABLE}=30, after which each wait \
+                "mp: {VARIABLE}={text} is ignored: it takes a number of seconds above 0, as {VARIABLE}=30, \
+                after which each wait \
                  is reported, or `off`"
             );
             Asked::Nothing

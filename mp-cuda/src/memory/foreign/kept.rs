@@ -237,7 +237,7 @@ impl Share {
         }
         let found = slab.row(self.row).returned();
         let last = ticks::state(found.last_use);
-        self.is_retired = last == State::Never || !found.whole;
+        self.is_retired = last == State::Never || !found.is_complete;
         let has_run = last != State::Pending;
         has_run && !self.is_retired
     }

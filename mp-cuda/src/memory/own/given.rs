@@ -61,10 +61,11 @@ impl Given {
             let back = ticks::is_gone(one.mark).then(|| slab.row(one.units.start).returned());
             let back = back.map(|found| (found, ticks::state(found.last_use)));
             let waits = |(found, state): &(UseRecord, State)| {
-                let is_ours = !found.mixed && ticks::is_ours(found.last_use);
-                found.whole && *state == State::Pending && !is_ours
+                let is_ours = !found.is_mixed && ticks::is_ours(found.last_use);
+                found.is_complete && *state == State::Pending && !is_ours
             };
-            let Some((UseRecord { last_use: last, whole, .. }, state)) = back.filter(|back| !waits(back))
+            let Some((UseRecord { last_use: last, is_complete: whole, .. }, state)) =
+                back.filter(|back| !waits(back))
             else {
                 self.next += 1;
                 continue;

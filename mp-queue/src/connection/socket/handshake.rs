@@ -132,7 +132,7 @@ impl Handshake {
         let peer = match host {
             Some(host) => PeerIdentity::Host(host),
             None => {
-                let peer = peer::of(fd.as_fd()).map_err(failed)?;
+                let peer = peer::credentials(fd.as_fd()).map_err(failed)?;
                 if peer.uid != rustix::process::geteuid().as_raw() {
                     return Err(ConnectError::OtherUser { uid: peer.uid, pid: peer.pid });
                 }

@@ -264,12 +264,12 @@ impl Process {
                 Some(found) => {
                     let last = found.last_use;
                     let over = if last == 0 { Some(true) } else { ghost.over(last, fates, devices(fates)) };
-                    let whole = found.whole || self.bug == Bug::UsesIgnored;
+                    let whole = found.is_complete || self.bug == Bug::UsesIgnored;
                     let Some(over) = over.filter(|_| whole) else {
                         ghost.retired = true;
                         return true;
                     };
-                    if found.mixed && !over {
+                    if found.is_mixed && !over {
                         self.pc = Pc::Holders;
                         return false;
                     }
