@@ -11,9 +11,8 @@ use crate::indexed::delivered_set::DeliveredSet;
 use crate::indexed::worker::{IndexedTask, IndexedWorker};
 use crate::loader::source::{AfterSkip, BatchSlot, BatchSource, FailedSample, PlanStep};
 use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
-use crate::worker::init::WorkerInit;
 use crate::worker::reply::WorkerReply;
-use crate::{AnyResult, BatchInfo, Dataset, Item};
+use crate::{BatchInfo, Dataset, Item};
 
 /// Most batches that may be given before an earlier one, if order does not matter: a state names them.
 const AHEAD: u64 = 1024;
@@ -94,20 +93,11 @@ pub(crate) struct IndexedPosition {
 }
 
 impl<D: Dataset> BatchSource for IndexedSource<D> {
-    type Dataset = D;
-    type Batch = D::Batch;
-    type Plan = Plan;
-    type WorkerPlan = ();
     type Worker = IndexedWorker<D>;
-    type Task = IndexedTask;
-    type Progress = ();
+    type Plan = Plan;
     type Cursor = IndexedCursor;
     type Contents = IndexedContents;
     type Position = IndexedPosition;
-
-    fn begin(init: WorkerInit<D, ()>) -> AnyResult<IndexedWorker<D>> {
-        IndexedWorker::begin(init)
-    }
 
     fn worker_plan(plan: &Plan) -> (u64, ()) {
         (plan.seed(), ())

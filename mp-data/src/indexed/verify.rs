@@ -128,7 +128,7 @@ impl<D: Dataset> DataLoader<D> {
         }
         let order = inner.plan.epoch(0);
         let mut found = VerifyReport { batches: 0, by_one_worker: 0, differences: Vec::new() };
-        let mut mine = None;
+        let mut mine = None::<IndexedWorker<D>>;
         for number in 0..batches {
             let failed = |failure: BatchFailure, items: &[Item]| {
                 let exact = !(failure.lost && inner.settings.threads > 1);
@@ -156,7 +156,7 @@ impl<D: Dataset> DataLoader<D> {
             found.by_one_worker += usize::from(by_one && !has_workers);
             let third = if by_one && has_workers {
                 let task = IndexedTask::new(0, inner.settings.threads, Some(POISON[1]), &planned.items);
-                let made = make_in_process(&mut mine, || IndexedWorker::begin(inner.worker_init()), &task);
+                let made = make_in_process(&mut mine, || inner.worker_init(), &task);
                 Some(made.map_err(|why| failed(why, &planned.items))?)
             } else {
                 None
@@ -199,9 +199,9 @@ fn twice<D: Dataset>(
             Ok([first?, second?])
         }
         Workers::InProcess(_) => {
-            let mut worker = None;
-            let begin = || IndexedWorker::begin(inner.worker_init());
-            let mut make = |task| make_in_process(&mut worker, begin, task).map_err(Box::new);
+            let mut worker = None::<IndexedWorker<D>>;
+            let init = || inner.worker_init();
+            let mut make = |task| make_in_process(&mut worker, init, task).map_err(Box::new);
             Ok([make(&first)?, make(&second)?])
         }
     }

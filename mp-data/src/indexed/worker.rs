@@ -23,19 +23,19 @@ pub(crate) struct IndexedWorker<D> {
     began: u64,
 }
 
-impl<D: Dataset> IndexedWorker<D> {
-    pub(crate) fn begin(init: WorkerInit<D, ()>) -> AnyResult<Self> {
+impl<D: Dataset> BatchMaker for IndexedWorker<D> {
+    type Dataset = D;
+    type Plan = ();
+    type Batch = D::Batch;
+    type Task = IndexedTask;
+    type Progress = ();
+
+    fn begin(init: WorkerInit<D, ()>) -> AnyResult<Self> {
         let start = Instant::now();
         let (mut dataset, info, ()) = init.open()?;
         dataset.init(&info)?;
         Ok(IndexedWorker { dataset, info, row_threads: Arc::default(), began: nanos_since(start) })
     }
-}
-
-impl<D: Dataset> BatchMaker for IndexedWorker<D> {
-    type Batch = D::Batch;
-    type Task = IndexedTask;
-    type Progress = ();
 
     fn context(&self, task: &IndexedTask) -> Context<D::Batch> {
         let seed = self.info.seed;

@@ -16,7 +16,7 @@ use crate::error::failure::BatchFailure;
 use crate::error::text::FORKED;
 use crate::loader::report_schedule::ReportSchedule;
 use crate::loader::shared::{LoaderShared, Workers};
-use crate::loader::source::{BatchSlot, BatchSlotState, BatchSource, HISTORY, ReplyOf};
+use crate::loader::source::{BatchOf, BatchSlot, BatchSlotState, BatchSource, HISTORY, ReplyOf, TaskOf};
 use crate::{Batch, LoadError, LoadedBatch, NotReadyError};
 
 /// Item of an iterator of batches: a batch, an error in its place, or the end.
@@ -26,7 +26,7 @@ pub type NextBatch<B> = Option<Result<LoadedBatch<B>, LoadError>>;
 pub(crate) struct Prefetch<K: BatchSource> {
     pub(crate) inner: Arc<LoaderShared<K>>,
     /// `None` without workers.
-    pub(crate) stream: Option<TaskStream<K::Task, ReplyOf<K>>>,
+    pub(crate) stream: Option<TaskStream<TaskOf<K>, ReplyOf<K>>>,
     pub(crate) cursor: K::Cursor,
     /// The last epoch that is planned.
     pub(crate) last: u64,
@@ -98,7 +98,7 @@ impl<K: BatchSource> Prefetch<K> {
     }
 
     /// In a copy of the process: one error, and the end.
-    fn next_in_fork(&mut self) -> NextBatch<K::Batch> {
+    fn next_in_fork(&mut self) -> NextBatch<BatchOf<K>> {
         if matches!(std::mem::replace(&mut self.break_state, BreakState::Reported), BreakState::Reported) {
             return None;
         }
@@ -141,11 +141,11 @@ impl<K: BatchSource> Prefetch<K> {
         &self.skipped_batches
     }
 
-    pub(crate) fn next_timeout(&mut self, timeout: Duration) -> Result<NextBatch<K::Batch>, NotReadyError> {
+    pub(crate) fn next_timeout(&mut self, timeout: Duration) -> Result<NextBatch<BatchOf<K>>, NotReadyError> {
         self.next_until(Instant::now().checked_add(timeout))
     }
 
-    pub(crate) fn next(&mut self) -> NextBatch<K::Batch> {
+    pub(crate) fn next(&mut self) -> NextBatch<BatchOf<K>> {
         // Without a time it is never late.
         self.next_until(None).ok().flatten()
     }
@@ -158,7 +158,7 @@ impl<K: BatchSource> Prefetch<K> {
         (0, if self.planning_ended { Some(self.slots.len()) } else { left() })
     }
 
-    fn next_until(&mut self, until: Option<Instant>) -> Result<NextBatch<K::Batch>, NotReadyError> {
+    fn next_until(&mut self, until: Option<Instant>) -> Result<NextBatch<BatchOf<K>>, NotReadyError> {
         if self.inner.is_forked() {
             return Ok(self.next_in_fork());
         }
@@ -243,12 +243,12 @@ impl<K: BatchSource> Prefetch<K> {
         let Workers::InProcess(worker) = &self.inner.workers else { return };
         let Some(slot) = self.slots.iter().find(|slot| slot.is_sent()) else { return };
         let task = K::task(&self.cursor, slot);
-        let made = worker.make(|| K::begin(self.inner.worker_init()), &task);
+        let made = worker.make(|| self.inner.worker_init(), &task);
         self.receive_reply(0, made);
     }
 
     /// The next batch that may be given, if there is one.
-    fn deliver(&mut self) -> NextBatch<K::Batch> {
+    fn deliver(&mut self) -> NextBatch<BatchOf<K>> {
         loop {
             let turn = self.slots.front().map(|slot| (slot.epoch, slot.turn))?;
             if self.turn.of != Some(turn) {

@@ -10,9 +10,9 @@ use mp_spawn::{Interrupt, ProcessBuilder};
 
 use crate::fork_local::ForkLocal;
 use crate::loader::metrics::{LoaderMeter, LoaderMetrics};
-use crate::loader::source::{BatchSource, ReplyOf};
+use crate::loader::source::{BatchSource, DatasetOf, ReplyOf, TaskOf};
 use crate::settings::LoaderSettings;
-use crate::worker::batch_maker::make;
+use crate::worker::batch_maker::{BatchMaker, InitOf, make};
 use crate::worker::in_process::InProcessWorker;
 use crate::worker::init::{SharedDataset, WorkerInit};
 use crate::{AnyResult, BuildError};
@@ -28,14 +28,14 @@ const FINISH: Duration = Duration::from_secs(1);
 pub(crate) enum Workers<K: BatchSource> {
     Pool {
         pool: StatePool<K::Worker>,
-        call: Call<K::Task, ReplyOf<K>>,
+        call: Call<TaskOf<K>, ReplyOf<K>>,
     },
     /// The caller.
     InProcess(InProcessWorker<K::Worker>),
 }
 
 pub(crate) struct LoaderShared<K: BatchSource> {
-    pub(crate) dataset: Arc<K::Dataset>,
+    pub(crate) dataset: Arc<DatasetOf<K>>,
     pub(crate) plan: K::Plan,
     pub(crate) settings: LoaderSettings,
     pub(crate) workers: Workers<K>,
@@ -51,17 +51,17 @@ fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
 }
 
 /// In a worker: what it begins with.
-fn begin<K: BatchSource>(worker_init: WorkerInit<K::Dataset, K::WorkerPlan>) -> AnyResult<K::Worker> {
+fn begin<W: BatchMaker>(worker_init: InitOf<W>) -> AnyResult<W> {
     if worker_init.keep_freed_memory {
         crate::worker::keep_freed::keep();
     }
-    K::begin(worker_init)
+    W::begin(worker_init)
 }
 
 impl<K: BatchSource> LoaderShared<K> {
     /// Starts the workers.
     pub(crate) fn start(
-        dataset: Arc<K::Dataset>,
+        dataset: Arc<DatasetOf<K>>,
         plan: K::Plan,
         settings: LoaderSettings,
     ) -> Result<Arc<Self>, BuildError> {
@@ -91,7 +91,7 @@ impl<K: BatchSource> LoaderShared<K> {
                 builder = builder.start_method(method);
             }
             let worker_init = worker_init::<K>(&dataset, &plan, &settings);
-            let pool = builder.try_state(begin::<K>, worker_init).build()?;
+            let pool = builder.try_state(begin::<K::Worker>, worker_init).build()?;
             // What several threads were at when they died, one makes again: another task.
             let by_one = threads > 1;
             let times = if by_one { 0 } else { settings.retries };
@@ -118,7 +118,7 @@ impl<K: BatchSource> LoaderShared<K> {
         self.meter.lock()
     }
 
-    pub(crate) fn worker_init(&self) -> WorkerInit<K::Dataset, K::WorkerPlan> {
+    pub(crate) fn worker_init(&self) -> InitOf<K::Worker> {
         worker_init::<K>(&self.dataset, &self.plan, &self.settings)
     }
 
@@ -188,10 +188,10 @@ fn check(settings: &LoaderSettings) -> Result<(), BuildError> {
 }
 
 fn worker_init<K: BatchSource>(
-    dataset: &Arc<K::Dataset>,
+    dataset: &Arc<DatasetOf<K>>,
     plan: &K::Plan,
     settings: &LoaderSettings,
-) -> WorkerInit<K::Dataset, K::WorkerPlan> {
+) -> InitOf<K::Worker> {
     let LoaderSettings { num_workers, threads, keep_freed_memory, .. } = *settings;
     let (seed, plan) = K::worker_plan(plan);
     WorkerInit {

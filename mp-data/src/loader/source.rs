@@ -3,15 +3,10 @@
 
 use std::collections::VecDeque;
 
-use mp_reduce::Message;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
 use crate::error::failure::DynError;
 use crate::worker::batch_maker::BatchMaker;
-use crate::worker::init::WorkerInit;
 use crate::worker::reply::WorkerReply;
-use crate::{AnyResult, Batch, BatchInfo, Item, LoadError, LoadedBatch, SkippedSample};
+use crate::{BatchInfo, Item, LoadError, LoadedBatch, SkippedSample};
 
 /// Number of delivered batches whose place is kept, and of left out batches whose error is kept.
 pub(crate) const HISTORY: usize = 1024;
@@ -91,7 +86,7 @@ pub(crate) struct BatchSlot<K: BatchSource> {
     pub(crate) attempts: usize,
     /// There was no memory for it when no other was on its way.
     pub(crate) alone: bool,
-    pub(crate) state: BatchSlotState<K::Batch>,
+    pub(crate) state: BatchSlotState<BatchOf<K>>,
 }
 
 pub(crate) enum BatchSlotState<B> {
@@ -153,20 +148,18 @@ impl<K: BatchSource> BatchSlot<K> {
     }
 }
 
+type WorkerOf<K> = <K as BatchSource>::Worker;
+pub(crate) type DatasetOf<K> = <WorkerOf<K> as BatchMaker>::Dataset;
+pub(crate) type WorkerPlanOf<K> = <WorkerOf<K> as BatchMaker>::Plan;
+pub(crate) type BatchOf<K> = <WorkerOf<K> as BatchMaker>::Batch;
+pub(crate) type TaskOf<K> = <WorkerOf<K> as BatchMaker>::Task;
 /// Result of a loader's task.
-pub(crate) type ReplyOf<K> = WorkerReply<<K as BatchSource>::Batch, <K as BatchSource>::Progress>;
+pub(crate) type ReplyOf<K> = WorkerReply<BatchOf<K>, <WorkerOf<K> as BatchMaker>::Progress>;
 
 /// Kind of a loader: its batches, and the tasks for its workers.
 pub(crate) trait BatchSource: Sized + 'static {
-    type Dataset: Serialize + DeserializeOwned + Send + Sync + 'static;
-    type Batch: Batch;
+    type Worker: BatchMaker;
     type Plan: Send + Sync;
-    /// Part of the plan that workers need.
-    type WorkerPlan: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
-    type Worker: BatchMaker<Batch = Self::Batch, Task = Self::Task, Progress = Self::Progress>;
-    type Task: Message + Send;
-    /// Place after a batch, which comes with the batch.
-    type Progress: Serialize + DeserializeOwned + Send + 'static;
     /// Place of planned, arrived and delivered batches.
     type Cursor;
     /// Contents of one batch.
@@ -174,27 +167,26 @@ pub(crate) trait BatchSource: Sized + 'static {
     /// Place of a trainer.
     type Position: Clone;
 
-    fn begin(init: WorkerInit<Self::Dataset, Self::WorkerPlan>) -> AnyResult<Self::Worker>;
     /// The seed, and the plan for workers.
-    fn worker_plan(plan: &Self::Plan) -> (u64, Self::WorkerPlan);
+    fn worker_plan(plan: &Self::Plan) -> (u64, WorkerPlanOf<Self>);
     fn plan(
         plan: &Self::Plan,
         cursor: &mut Self::Cursor,
         window: &VecDeque<BatchSlot<Self>>,
         last: u64,
     ) -> PlanStep<Self::Contents>;
-    fn task(cursor: &Self::Cursor, slot: &BatchSlot<Self>) -> Self::Task;
+    fn task(cursor: &Self::Cursor, slot: &BatchSlot<Self>) -> TaskOf<Self>;
     /// The lane of a batch: each of its batches begins where the one before ends.
     fn lane(contents: &Self::Contents) -> Option<u64>;
     /// A batch was made, or it turned out that there is none; whether its lane has others.
     fn record_arrival(
         cursor: &mut Self::Cursor,
         contents: &mut Self::Contents,
-        made: &mut WorkerReply<Self::Batch, Self::Progress>,
+        made: &mut ReplyOf<Self>,
     ) -> bool;
     fn fill_info(contents: &mut Self::Contents, info: &mut BatchInfo);
     fn locate_failure(contents: &Self::Contents, note: u64) -> Option<FailedSample>;
-    fn describe(dataset: &Self::Dataset, failed: &FailedSample) -> Option<String>;
+    fn describe(dataset: &DatasetOf<Self>, failed: &FailedSample) -> Option<String>;
     fn skip_sample(
         plan: &Self::Plan,
         cursor: &mut Self::Cursor,

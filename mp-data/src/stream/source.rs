@@ -16,9 +16,8 @@ use super::plan::{ShardOrder, StreamPlan};
 use super::worker::{StreamTask, StreamWorker};
 use crate::dataset::moment::{Moment, position};
 use crate::loader::source::{AfterSkip, BatchSlot, BatchSource, FailedSample, PlanStep};
-use crate::worker::init::WorkerInit;
 use crate::worker::reply::WorkerReply;
-use crate::{AnyResult, BatchInfo, Item};
+use crate::{BatchInfo, Item};
 
 /// Datasets of shards.
 pub(crate) struct StreamSource<D>(PhantomData<fn() -> D>);
@@ -135,20 +134,11 @@ pub(crate) struct StreamContents {
 }
 
 impl<D: IterableDataset> BatchSource for StreamSource<D> {
-    type Dataset = D;
-    type Batch = D::Batch;
-    type Plan = StreamPlan;
-    type WorkerPlan = StreamPlan;
     type Worker = StreamWorker<D>;
-    type Task = StreamTask;
-    type Progress = LaneProgress;
+    type Plan = StreamPlan;
     type Cursor = StreamCursor;
     type Contents = StreamContents;
     type Position = StreamPosition;
-
-    fn begin(init: WorkerInit<D, StreamPlan>) -> AnyResult<StreamWorker<D>> {
-        StreamWorker::begin(init)
-    }
 
     fn worker_plan(plan: &StreamPlan) -> (u64, StreamPlan) {
         (plan.seed, plan.clone())

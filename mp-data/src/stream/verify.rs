@@ -128,7 +128,7 @@ fn make_continuing<D: IterableDataset>(
     inner: &LoaderShared<StreamSource<D>>,
     task: &StreamTask,
 ) -> Result<WorkerReply<D::Batch, LaneProgress>, BatchFailure> {
-    make_in_process(worker, || StreamWorker::begin(inner.worker_init()), task)
+    make_in_process(worker, || inner.worker_init(), task)
 }
 
 fn make_opening<D: IterableDataset>(

@@ -94,15 +94,6 @@ impl<D: IterableDataset> OpenLanes<D> {
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
-    pub(crate) fn begin(init: WorkerInit<D, StreamPlan>) -> AnyResult<Self> {
-        let start = Instant::now();
-        let (mut dataset, info, plan) = init.open()?;
-        dataset.init(&info)?;
-        let began = nanos_since(start);
-        let row_threads = Arc::default();
-        Ok(StreamWorker { dataset, info, row_threads, plan, began, order: None, open: OpenLanes::new() })
-    }
-
     /// The lane of a task, open where the task begins if this worker has it so.
     fn lane(&mut self, task: &StreamTask) -> OpenLane<D> {
         let is_there = |at: &LanePosition| *at == task.at;
@@ -120,9 +111,20 @@ impl<D: IterableDataset> StreamWorker<D> {
 }
 
 impl<D: IterableDataset> BatchMaker for StreamWorker<D> {
+    type Dataset = D;
+    type Plan = StreamPlan;
     type Batch = D::Batch;
     type Task = StreamTask;
     type Progress = LaneProgress;
+
+    fn begin(init: WorkerInit<D, StreamPlan>) -> AnyResult<Self> {
+        let start = Instant::now();
+        let (mut dataset, info, plan) = init.open()?;
+        dataset.init(&info)?;
+        let began = nanos_since(start);
+        let row_threads = Arc::default();
+        Ok(StreamWorker { dataset, info, row_threads, plan, began, order: None, open: OpenLanes::new() })
+    }
 
     fn context(&self, task: &StreamTask) -> Context<D::Batch> {
         let seed = self.plan.pass_seed(task.pass);

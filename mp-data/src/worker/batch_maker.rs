@@ -1,20 +1,26 @@
 //! Interface of the makers of batches.
 
+use mp_reduce::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::batch::Fill;
 use crate::dataset::context::{Context, FIRST_FILL};
+use crate::worker::init::WorkerInit;
 use crate::worker::reply::WorkerReply;
 use crate::{AnyResult, Batch};
 
 /// Maker of batches, in a worker or in the trainer.
 pub(crate) trait BatchMaker: Sized + 'static {
+    type Dataset: Serialize + DeserializeOwned + Send + Sync + 'static;
+    /// Part of the plan that workers need.
+    type Plan: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     type Batch: Batch;
-    type Task;
+    type Task: Message + Send;
     /// Place after a batch, which is sent with the batch.
     type Progress: Serialize + DeserializeOwned + Send + 'static;
 
+    fn begin(init: InitOf<Self>) -> AnyResult<Self>;
     fn context(&self, task: &Self::Task) -> Context<Self::Batch>;
     fn make(
         &mut self,
@@ -22,6 +28,9 @@ pub(crate) trait BatchMaker: Sized + 'static {
         cx: &mut Context<Self::Batch>,
     ) -> AnyResult<WorkerReply<Self::Batch, Self::Progress>>;
 }
+
+/// What a worker of a loader receives at its start.
+pub(crate) type InitOf<W> = WorkerInit<<W as BatchMaker>::Dataset, <W as BatchMaker>::Plan>;
 
 /// The function of the tasks.
 pub(crate) fn make<W: BatchMaker>(

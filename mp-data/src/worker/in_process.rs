@@ -6,10 +6,9 @@ use mp_core::mutex::Mutex;
 use mp_core::user_code::drop_caught;
 use mp_spawn::{CallFailure, record_panics, with_panics_recorded};
 
-use crate::AnyResult;
 use crate::error::failure::{BatchFailure, panic_error};
 use crate::error::text::CLOSED;
-use crate::worker::batch_maker::BatchMaker;
+use crate::worker::batch_maker::{BatchMaker, InitOf};
 use crate::worker::reply::WorkerReply;
 
 /// Worker of a loader without worker processes: threads that iterate over the same loader make their batches
@@ -58,7 +57,7 @@ impl<W: BatchMaker> InProcessWorker<W> {
 
     pub(crate) fn make(
         &self,
-        begin: impl FnOnce() -> AnyResult<W>,
+        init: impl FnOnce() -> InitOf<W>,
         task: &W::Task,
     ) -> Result<WorkerReply<W::Batch, W::Progress>, BatchFailure> {
         let Some(_making) = MakingGuard::with(self) else {
@@ -72,7 +71,7 @@ impl<W: BatchMaker> InProcessWorker<W> {
         if state.closed {
             return Err(BatchFailure::fatal(CLOSED));
         }
-        make_in_process(&mut state.worker, begin, task)
+        make_in_process(&mut state.worker, init, task)
     }
 
     /// Drops the dataset, and makes no batch any more. Waits for a batch that another thread is making. Does
@@ -91,13 +90,13 @@ impl<W: BatchMaker> InProcessWorker<W> {
 /// Makes a batch in the trainer, with the dataset as a worker process would receive it.
 pub(crate) fn make_in_process<W: BatchMaker>(
     worker: &mut Option<W>,
-    begin: impl FnOnce() -> AnyResult<W>,
+    init: impl FnOnce() -> InitOf<W>,
     task: &W::Task,
 ) -> Result<WorkerReply<W::Batch, W::Progress>, BatchFailure> {
     record_panics();
     let mut mine = match worker.take() {
         Some(mine) => mine,
-        None => match CallFailure::catch(|| with_panics_recorded(begin)) {
+        None => match CallFailure::catch(|| with_panics_recorded(|| W::begin(init()))) {
             Ok(Ok(mine)) => mine,
             Ok(Err(error)) => return Err(BatchFailure::fatal(error)),
             Err(panic) => return Err(BatchFailure::fatal(panic_error(*panic))),
