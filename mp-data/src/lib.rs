@@ -1,18 +1,18 @@
 //! A data loader: worker processes make batches of a dataset in shared memory, in an order that is a function
 //! of a seed and an epoch.
 //!
-//! A program: at [`Dataset`]. The three types to know: [`Dataset`], what you write; [`DataLoader`], what
-//! makes its batches; and [`LoadError`], why there is none. For shards that are read from front to back:
-//! [`IterableDataset`] and [`StreamLoader`].
+//! [`Dataset`] has a complete program. The program implements [`Dataset`], [`DataLoader`] makes the batches,
+//! and [`LoadError`] describes a batch that could not be made. [`IterableDataset`] and [`StreamLoader`] are
+//! for shards that are read from start to end.
 //!
-//! # What holds
-//! - **The same batches**, bit by bit, for any number of workers and threads, after any death, and after a
-//!   resume: the order is a function of seed and epoch ([`plan`]), and random numbers belong to samples, not
-//!   to workers.
-//! - **A worker that dies costs time and no batch.** A sample that kills its worker each time is named, or
-//!   left out.
-//! - **Nothing is copied** between the row that `fetch` writes and the tensor that the trainer gets.
-//! - **A state is exact**: it says which batches the trainer was given, not which were prefetched.
+//! # Guarantees
+//! - **Reproducible batches**: batches are equal bit by bit for any number of workers and threads, after the
+//!   death of a worker, and after a resume. The order is a function of seed and epoch ([`plan`]), and random
+//!   numbers belong to samples, not to workers.
+//! - **No batch is lost when a worker dies.** Another worker makes the batch again. A sample that kills its
+//!   worker each time is reported, or skipped.
+//! - **No copies** between the row that `fetch` writes and the tensor in the training process.
+//! - **Exact states**: a saved state covers delivered batches, never prefetched ones.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod batch;

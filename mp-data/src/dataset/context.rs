@@ -32,7 +32,7 @@ pub struct Context<B> {
     checks_unwritten: bool,
     /// The rows of samples of a stream that hold that everywhere, by the place of their sample.
     unwritten: Vec<(Item, UnwrittenRow)>,
-    /// At which of the items it is, from 1; of a stream, see [`Moment`].
+    /// Current item, counted from 1; in a stream, see [`Moment`].
     at: AtomicU64,
     in_stream: bool,
     batch: PhantomData<fn() -> B>,
@@ -81,7 +81,7 @@ impl<B> Context<B> {
         }
     }
 
-    /// Looks for rows that are not written.
+    /// Enables the search for unwritten rows.
     pub(crate) fn check_unwritten(self, checks_unwritten: bool) -> Self {
         Context { checks_unwritten, ..self }
     }
@@ -101,8 +101,7 @@ impl<B> Context<B> {
         Arc::clone(&self.items)
     }
 
-    /// Calls a function that makes the batch of `items` under other names: errors are found by the names
-    /// there.
+    /// Calls a function that makes the batch of `items` with other items in their place. Errors name `items`.
     pub(crate) fn with_items<R>(
         &mut self,
         items: &[Item],
@@ -123,12 +122,12 @@ impl<B> Context<B> {
         self.items = items.into();
     }
 
-    /// Says where in a stream it is.
+    /// Records the current position in a stream.
     pub(crate) fn note_moment(&self, moment: Moment, position: u64) {
         self.note(moment.note(position));
     }
 
-    /// The note of what it is at, or was at when it failed; 0 if that is not known.
+    /// Returns the note of the current item, or of the item that failed; 0 if it is unknown.
     pub(crate) fn last_note(&self) -> u64 {
         self.at.load(Ordering::Relaxed)
     }
@@ -139,32 +138,32 @@ impl<B> Context<B> {
         &self.worker
     }
 
-    /// The epoch of the batch.
+    /// Returns the epoch of the batch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The random numbers of an item: the same for the same seed, epoch and position, whichever worker asks.
+    /// Returns the random numbers of an item, a function of seed, epoch and position for all workers.
     #[must_use]
     pub fn rng(&self, item: Item) -> SampleRng {
         SampleRng::at(self.key, item.position)
     }
 
-    /// Says which item is next: errors name it. [`rows`](Self::rows) and [`map`](Self::map) do that by
-    /// themselves.
+    /// Records the item that `fetch` makes next, which errors name. [`rows`](Self::rows) and
+    /// [`map`](Self::map) call this for each item.
     pub fn begin(&self, item: Item) {
         self.note(self.note_of(usize::MAX, item));
     }
 
-    /// Rows are zeros before they are written, and may stay so. Without this they hold what the memory held
-    /// before, and in builds with debug assertions the byte 0xa5; a tensor's row that is not written at all
-    /// is an error there, of the sample and the column.
+    /// Fills rows with zeros, so that `fetch` may leave them unwritten. Without this call, unwritten rows
+    /// have arbitrary contents. In builds with debug assertions they are filled with the byte 0xa5, and a row
+    /// of a tensor that is not written at all is an error, which names the sample and the column.
     ///
-    /// A row that holds 0xa5 everywhere may have been written with it. So its sample is made once more, in
-    /// memory that holds 0x5a, and the error is that it holds that now: a sample that is the same each time
-    /// is never one by mistake. Of a stream, its whole batch is made once more, by readers that are opened
-    /// where the batch begins. Rows that are written in part: [`DataLoader::verify`] finds them.
+    /// A row that contains only 0xa5 may have been written. So its sample is made once more in memory that is
+    /// filled with 0x5a, and the row is unwritten if it contains only 0x5a then. A reproducible sample never
+    /// fails by mistake. In a stream, the whole batch is made once more, by readers that are opened where the
+    /// batch begins. [`DataLoader::verify`] finds rows that are written in part.
     ///
     /// [`DataLoader::verify`]: crate::DataLoader::verify
     pub fn zeroed(&mut self) -> &mut Self {
@@ -177,7 +176,7 @@ impl<B> Context<B> {
         mp_pool::note(note);
     }
 
-    /// The note of the `n`-th of `items`: its number among those of the task, from 1.
+    /// Returns the note of the `n`-th of `items`: its number among the items of the task, from 1.
     fn note_of(&self, n: usize, item: Item) -> u64 {
         if self.in_stream {
             return Moment::Row.note(item.position);
@@ -191,7 +190,7 @@ impl<B> Context<B> {
     /// Calls a function for each sample of a stream, as [`map`](Self::map) does for items.
     ///
     /// # Errors
-    /// The error of the first sample that has one.
+    /// The error of the first sample that fails.
     pub fn map_from<S, T, F>(&mut self, samples: Samples<S>, function: F) -> AnyResult<Vec<T>>
     where
         S: Send,
@@ -207,11 +206,11 @@ impl<B> Context<B> {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Calls a function for each item, and gives the results in the order of the items; by several threads,
-    /// if the loader [has them](crate::DataLoaderBuilder::threads_per_worker).
+    /// Calls a function for each item, and returns the results in the order of the items. Several threads
+    /// call it if the loader [has them](crate::DataLoaderBuilder::threads_per_worker).
     ///
     /// # Errors
-    /// The error of the first item that has one.
+    /// The error of the first item that fails.
     pub fn map<T, F>(&mut self, items: &[Item], function: F) -> AnyResult<Vec<T>>
     where
         T: Send,
@@ -276,27 +275,27 @@ impl<B> Context<B> {
     }
 }
 
-/// A panic of the user's can't leave half of a change behind.
+/// Locks a mutex that user code can't leave in an inconsistent state, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<B: Batch> Context<B> {
-    /// Makes a batch: a row for each item, which the function writes. A tensor's row is `&mut [T]` in the
-    /// shared memory in which the trainer gets it. With
+    /// Makes a batch with a row for each item, which the function writes. A tensor's row is `&mut [T]` in the
+    /// shared memory that the training process receives. With
     /// [`threads_per_worker`](crate::DataLoaderBuilder::threads_per_worker) several rows are written at once.
     ///
     /// `shapes` has the shape of a row for each tensor, and `()` for each other column: `(&[3, 224, 224],
     /// &[], ())`.
     ///
-    /// What a row that isn't written holds: see [`zeroed`](Self::zeroed).
+    /// [`zeroed`](Self::zeroed) describes unwritten rows.
     ///
     /// # Errors
-    /// The error of the first item that has one; there is no memory; in builds with debug assertions, a row
-    /// of a tensor was not written.
+    /// The error of the first item that fails, or shared memory is exhausted. In builds with debug
+    /// assertions, also if a row of a tensor was not written.
     ///
     /// # Panics
-    /// With the panic of the first item that has one.
+    /// If the function panics, with the panic of the first item.
     #[doc(alias = "default_collate")]
     pub fn rows<F>(&mut self, items: &[Item], shapes: B::Shapes<'_>, function: F) -> AnyResult<B>
     where

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Item;
 
-/// A batch that was loaded, with what is known of it.
+/// Batch with its description. Dereferences to the batch.
 #[derive(Debug)]
 #[must_use]
 pub struct LoadedBatch<B> {
@@ -19,12 +19,12 @@ impl<B> LoadedBatch<B> {
         LoadedBatch { info, batch }
     }
 
-    /// The batch alone.
+    /// Returns the batch without its description.
     pub fn into_inner(self) -> B {
         self.batch
     }
 
-    /// Both.
+    /// Returns the batch and its description.
     pub fn into_parts(self) -> (B, BatchInfo) {
         (self.batch, self.info)
     }
@@ -52,33 +52,33 @@ pub struct BatchInfo {
     pub epoch: u64,
     /// Number of the batch in the epoch, from 0.
     pub number: u64,
-    /// Samples of the batch, one a row. Of a stream, an index is the number of the sample in its shard.
+    /// Samples of the batch, one for each row. In a stream, an index is the number of the sample in its
+    /// shard.
     pub items: Vec<Item>,
     /// Shard of each sample of a stream; empty for datasets with indices.
     pub shards: Vec<usize>,
-    /// Number of rows that count, from the first on: the others repeat samples so that ranks have equally
-    /// many.
+    /// Number of valid rows. Rows after these repeat samples, so that all ranks have equally many.
     pub valid: usize,
-    /// Samples that it lacks, since they could not be made: with
+    /// Samples missing from the batch because they could not be made, with
     /// [`OnError::SkipSample`](crate::OnError::SkipSample).
     pub skipped: Vec<SkippedSample>,
-    /// The worker that made it; `None` if the trainer did.
+    /// Worker that made the batch; `None` in a loader without workers.
     pub worker: Option<usize>,
-    /// The process that made it.
+    /// Process that made the batch.
     pub pid: u32,
     /// Time in which the batch was made.
     pub elapsed: Duration,
 }
 
 impl BatchInfo {
-    /// The indices of its samples.
+    /// Returns the indices of the samples.
     #[must_use]
     pub fn indices(&self) -> Vec<usize> {
         self.items.iter().map(|item| item.index).collect()
     }
 }
 
-/// A sample that a batch lacks.
+/// Sample missing from a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SkippedSample {
@@ -86,10 +86,9 @@ pub struct SkippedSample {
     pub item: Item,
     /// Shard of the sample, of a stream.
     pub shard: Option<usize>,
-    /// `true` if the stream lacks the rest of that shard from this sample on, since it can't be opened or
-    /// read any further.
+    /// `true` if the rest of the shard from this sample on is missing because it can't be opened or read.
     pub rest_of_shard: bool,
-    /// The error that its batch would have had.
+    /// Error of the sample.
     pub why: String,
 }
 
@@ -98,14 +97,13 @@ pub struct SkippedSample {
 #[non_exhaustive]
 #[doc(alias = "get_worker_info")]
 pub struct WorkerInfo {
-    /// Number of the worker, from 0. `None` in the trainer, where batches are made if there are no workers.
+    /// Number of the worker, from 0. `None` in a loader without workers.
     pub worker: Option<usize>,
     /// Number of workers.
     pub num_workers: usize,
     /// Number of threads that make the rows of a batch.
     pub threads: usize,
-    /// The seed of the order: the same in all workers and in all epochs, unlike torch's
-    /// `get_worker_info().seed`. So a generator that is made from it repeats itself in each worker. What is
-    /// random about a sample comes from the `rng` of its row.
+    /// Seed of the order. Unlike torch's `get_worker_info().seed` it is the same in all workers and epochs,
+    /// so a generator seeded with it returns the same numbers in each worker. Use the `rng` of a row instead.
     pub seed: u64,
 }

@@ -14,8 +14,8 @@ use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::{AnyResult, Batch, Item};
 
-/// Samples that are found by index. It is sent to each worker once; a worker calls [`fetch`](Self::fetch) for
-/// one batch after the other.
+/// Samples that are found by index. The loader sends a dataset to each worker once, and the worker calls
+/// [`fetch`](Self::fetch) for each batch.
 ///
 /// ```
 /// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
@@ -53,17 +53,17 @@ use crate::{AnyResult, Batch, Item};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// # What `fetch` may depend on
-/// The dataset as it was sent, the items, and the random numbers that come with them. What it keeps in `self`
-/// is a cache: which worker makes a batch is not known beforehand, and a batch whose worker died is made
-/// again. Then batches are the same, bit by bit, for any number of workers.
-/// [`DataLoader::verify`](crate::DataLoader::verify) looks after that.
+/// # Inputs of `fetch`
+/// `fetch` may depend on the dataset as it was sent, on the items, and on their random numbers. State that it
+/// stores in `self` is a cache only: any worker may make any batch, and a batch whose worker died is made
+/// again. Then batches are equal bit by bit for any number of workers.
+/// [`DataLoader::verify`](crate::DataLoader::verify) checks this.
 ///
 /// # A file or a decoder that needs `&mut`
-/// The function that [`rows`](Context::rows) calls may run in several threads at a time, so it has no `&mut
-/// self`. A file that is read at a place (`std::os::unix::fs::FileExt::read_at`) needs none, a decoder may be
-/// in a `Mutex`; or `fetch` goes through its items by itself, and says at which it is, so that errors and
-/// deaths name the sample:
+/// The function that [`rows`](Context::rows) calls may run in several threads at once, so it has no `&mut
+/// self`. Positioned reads (`std::os::unix::fs::FileExt::read_at`) need no `&mut`, and a decoder may be in a
+/// `Mutex`. Alternatively, `fetch` loops over its items and calls [`begin`](Context::begin) for each, so that
+/// errors and deaths name the sample:
 ///
 /// ```
 /// use std::fs::File;
@@ -114,29 +114,30 @@ use crate::{AnyResult, Batch, Item};
 /// ```
 ///
 /// # Several kinds of datasets
-/// A loader has one type of dataset, which workers can read: no `Box<dyn Dataset>`. What is chosen when the
-/// program runs is an enum with a dataset in each variant, which passes the calls on. torch's `transform=` is
-/// a field: a closure that travels is `mp_spawn::Closure`.
+/// A loader has one type of dataset, which workers can decode: a `Box<dyn Dataset>` is impossible. For a
+/// choice at run time, write an enum with a dataset in each variant, and forward the calls. torch's
+/// `transform=` is a field: `mp_spawn::Closure` is a closure that can be sent to workers.
 ///
-/// | torch | here | of |
+/// | torch | mp-data | combines |
 /// |---|---|---|
 /// | `ConcatDataset` | [`ConcatDataset`](crate::ConcatDataset) | datasets that write rows ([`RowDataset`](crate::RowDataset)) |
 /// | `StackDataset` | [`StackDataset`](crate::StackDataset) | datasets that write rows |
 /// | `TensorDataset` | [`TensorDataset`](crate::TensorDataset) | frozen tensors |
 /// | `Subset`, `random_split` | [`Subset`](crate::Subset), [`random_split`](crate::random_split) | any dataset |
 ///
-/// # What workers don't have
-/// A worker is a process of its own: what `main` has put into a `static` is not there. What it needs is in
-/// the dataset, or made in [`init`](Self::init).
+/// # Statics
+/// A worker is a separate process, which doesn't have values that `main` stored in a `static`. Put such
+/// values into the dataset, or make them in [`init`](Self::init).
 ///
-/// # When it fails
-/// An `Err` or a panic is the batch's [`LoadError`](crate::LoadError), and the epoch goes on. `self` is kept
-/// after an `Err`; after a panic the worker gets a new copy, with [`init`](Self::init).
+/// # Failure
+/// An `Err` or a panic becomes the batch's [`LoadError`](crate::LoadError), and the epoch continues. The
+/// worker keeps `self` after an `Err`. After a panic it gets a new copy, on which it calls
+/// [`init`](Self::init).
 pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Type of the batches.
     type Batch: Batch;
 
-    /// Returns the number of samples. The loader asks once.
+    /// Returns the number of samples. The loader calls this once.
     #[doc(alias = "__len__")]
     fn len(&self) -> usize;
 
@@ -148,50 +149,49 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Makes a batch of these samples, in this order.
     ///
     /// # Errors
-    /// Whatever a sample can't be made for.
+    /// Any error: a sample can't be made.
     #[doc(alias = "__getitem__")]
     #[doc(alias = "collate_fn")]
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch>;
 
-    /// Called once in each worker before its first batch, also in one that takes the place of another: opens
-    /// files, makes decoders, in fields with `#[serde(skip)]`.
+    /// Prepares a worker before its first batch, for example opens files and makes decoders in fields with
+    /// `#[serde(skip)]`. Each worker calls it once, also a worker that replaces another.
     ///
-    /// A generator of random numbers that is made here from [`WorkerInfo::seed`] gives the same numbers in
-    /// each worker, and again in one that takes the place of another: random numbers come from the `rng` of
-    /// each row.
+    /// Take random numbers from the `rng` of each row. A generator that is seeded here with
+    /// [`WorkerInfo::seed`] returns the same numbers in each worker, and in its replacement.
     ///
     /// # End of a worker
     /// A worker drops its dataset when the loader is [joined or closed](crate::DataLoader::join), when the
     /// loader and its last iterator are dropped, when it has made
     /// [`max_tasks_per_child`](crate::DataLoaderBuilder::max_tasks_per_child) batches, and after a panic of
-    /// `fetch`. A dropped loader gives its workers one second for the batch that they make. The dataset is
-    /// not dropped in a worker that is killed: after that second, by a signal, by the time-out of a batch, or
-    /// with a program that ends without a drop of its loader.
+    /// `fetch`. A dropped loader waits one second for workers that are making a batch. A killed worker
+    /// doesn't drop its dataset. Workers are killed after that second, by a signal, by the time-out of a
+    /// batch, or when the program exits without dropping its loader.
     ///
     /// # Time
-    /// The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it: while it runs,
-    /// [`NotReadyError`](crate::NotReadyError) and the report of a batch that does not come say that the
-    /// worker is starting.
+    /// The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to `init`. While it runs,
+    /// [`NotReadyError`](crate::NotReadyError) and the report of a slow batch name the worker as starting.
     ///
     /// # Errors
-    /// A worker that can't begin is started anew, later each time, and the others make the batches: the error
-    /// is in the [metrics](crate::LoaderMetrics::failed_starts), and after five times once on the standard
-    /// error. If all have failed five times in a row, the epoch ends with the error.
+    /// A worker whose `init` fails is started again, after longer and longer delays, and the other workers
+    /// make the batches. The [metrics](crate::LoaderMetrics::failed_starts) have the error, and after five
+    /// failures it is reported once on stderr. If all workers have failed five times in a row, the epoch ends
+    /// with the error.
     #[doc(alias = "worker_init_fn")]
     fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
         _ = worker;
         Ok(())
     }
 
-    /// Returns the name of a sample for errors: a path, for example. Called in the trainer.
+    /// Returns the name of a sample for errors, for example a path. Called in the training process.
     fn describe(&self, index: usize) -> Option<String> {
         _ = index;
         None
     }
 
     /// Returns a checksum of the choice of samples, for a dataset that takes some samples of another one,
-    /// such as [`Subset`](crate::Subset). A saved state is refused by a loader whose dataset returns another
-    /// value. A dataset that passes its calls on to other datasets passes this one on, too.
+    /// such as [`Subset`](crate::Subset). A loader refuses a saved state if its dataset returns another
+    /// value. A dataset that forwards its calls to other datasets also forwards this one.
     fn selection_checksum(&self) -> Option<u64> {
         None
     }

@@ -10,15 +10,14 @@ use crate::loader::prefetch::{BreakState, Prefetch};
 use crate::loader::shared::LoaderShared;
 use crate::{Dataset, LoadError, LoadedBatch, OnError};
 
-/// The batches of an epoch, or of several: an iterator of [`LoadedBatch`] batches. Made by
+/// Iterator over the batches of one or several epochs, returned by
 /// [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
-/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it
-/// gives nothing more.
+/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for the others.
 ///
-/// A batch that is waited for longer than 10 s, in one call or in several that return without it, is told of
-/// on the standard error, with the worker that has it, its process and the sample (and to the logger, with
-/// the feature `log`); again after 20 s, and so on. `MP_STALL=off` in the environment turns that off.
+/// If a caller waits longer than 10 s for a batch, in one call or in several that return without it, a
+/// report on stderr names the worker, its process and the sample (also in the log, with the feature `log`).
+/// The report is repeated after 20 s, 40 s and so on. `MP_STALL=off` in the environment disables it.
 pub struct Batches<D: Dataset>(Prefetch<IndexedSource<D>>);
 
 impl<D: Dataset> fmt::Debug for Batches<D> {
@@ -46,25 +45,24 @@ impl<D: Dataset> Batches<D> {
         LoaderState::new(plan, rank, out_of_order)
     }
 
-    /// Returns the trainer's place: the batches that were delivered, whatever is prefetched. An error in the
-    /// place of a batch counts as given, but for the last one, after which nothing more comes since no worker
-    /// can live.
+    /// Returns the state after the delivered batches, which doesn't depend on prefetched ones. An error in
+    /// the place of a batch counts as delivered, except the final error when no worker can run.
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> LoaderState {
         self.state_at(self.0.place())
     }
 
-    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own.
-    /// `None` if that was more than 1024 batches ago. Of several epochs, the last batch of this number.
+    /// Returns the state after the delivery of this batch, for programs that queue batches themselves.
+    /// Returns `None` if that was more than 1024 batches ago. With several epochs, the last batch of this
+    /// number counts.
     #[must_use]
     pub fn state_after(&self, number: u64) -> Option<LoaderState> {
         self.0.place_after(number).map(|place| self.state_at(place.clone()))
     }
 
-    /// The same batches; meanwhile the bar shows how many were given of how many, and as its message samples
-    /// a second and which share of the time the trainer waited for them, of the last half second: `12800
-    /// samples/s, waiting 3 %`.
+    /// Shows the progress of this iterator in a bar. Its message has the samples per second and the share of
+    /// time spent waiting for batches during the last half second: `12800 samples/s, waiting 3 %`.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
@@ -91,8 +89,8 @@ impl<D: Dataset> Batches<D> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// The number of batches of an epoch counts, also of those before a resume; of several epochs, all of
-    /// them. Where only making them tells how many there are, the bar has no length.
+    /// The length of the bar is the number of batches of the epoch or epochs, including batches before a
+    /// resume. The bar has no length if the number of batches is unknown until they are made.
     #[cfg(feature = "indicatif")]
     #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
     #[doc(alias = "tqdm")]
@@ -138,10 +136,10 @@ impl<D: Dataset> Iterator for Batches<D> {
         self.0.next()
     }
 
-    /// Exact where the number of batches is known beforehand
+    /// Returns exact bounds if the number of batches is known beforehand
     /// ([`batches_in_epoch`](crate::DataLoader::batches_in_epoch), without samplers of your own) and none may
-    /// be left out ([`OnError::Report`]): with fewer it ends only when no worker can live. Else at least 0,
-    /// and at most as many as there are, where that is known.
+    /// be skipped ([`OnError::Report`]). Otherwise the lower bound is 0, and the upper bound is the number of
+    /// batches if it is known. The iterator ends early only if no worker can run.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let Some(left) = self.remaining() else { return self.0.size_hint() };
         let all_come = self.0.inner().settings.on_error == OnError::Report;

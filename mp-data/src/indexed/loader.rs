@@ -18,22 +18,22 @@ use crate::{BuildError, Dataset};
 /// Makes batches of a dataset in worker processes, in shared memory, in an order that is a function of a seed
 /// and an epoch.
 ///
-/// Example: at [`Dataset`].
+/// [`Dataset`] has an example.
 ///
-/// The workers are the loader's, and live from epoch to epoch; they end when it and its [`Batches`] are
-/// dropped, or this process ends, however.
+/// The workers belong to the loader and serve all of its epochs. They exit when the loader and its
+/// [`Batches`] are dropped, or when this process exits or is killed.
 ///
-/// | what happens | then |
+/// | event | effect |
 /// |---|---|
-/// | `fetch` returns an error or panics | the batch's [`LoadError`](crate::LoadError) names the sample; the epoch goes on ([`on_error`](crate::DataLoaderBuilder::on_error)) |
-/// | a worker is killed, crashes, takes too long | it is replaced, and its batch is made again by another, [a few times](crate::DataLoaderBuilder::retries); then as above |
-/// | a worker is stopped (SIGSTOP, a debugger) | its batch waits for it, or for the [time-out](crate::DataLoaderBuilder::timeout); others go on; after 10 s the standard error says which batch, sample and process is waited for |
-/// | a row kills its worker each time | [`on_error`](crate::DataLoaderBuilder::on_error): an error, or the batch without it. With several threads it is made again by one first, so that the sample is known |
-/// | there is no shared memory for a batch | it is tried again when another was made or taken; batches that were made ahead are given up for it; alone it is tried once more, then it is an error |
-/// | no worker can begin: `init` fails five times | the error of a batch says so, and the iteration ends; the state does not count that batch as given |
-/// | SIGINT (Ctrl-C), SIGTERM | workers ignore them, from their first instruction on; their effect on this process decides |
-/// | this process is killed | the workers end by themselves, and the memory is given back with the last of them |
-/// | the epoch is dropped before its end | what has not begun is cancelled, and what runs is not waited for |
+/// | `fetch` returns an error or panics | the batch's [`LoadError`](crate::LoadError) names the sample. The epoch continues ([`on_error`](crate::DataLoaderBuilder::on_error)) |
+/// | a worker is killed, crashes, or exceeds the time-out | it is replaced, and another worker makes its batch again, up to [`retries`](crate::DataLoaderBuilder::retries) times. Then as above |
+/// | a worker is stopped (SIGSTOP, a debugger) | its batch waits until the worker continues, or for the [time-out](crate::DataLoaderBuilder::timeout). Other workers continue. After 10 s a report on stderr names the batch, the sample and the process |
+/// | a row kills its worker each time | [`on_error`](crate::DataLoaderBuilder::on_error): an error, or the batch without that row. With several threads, one thread first makes the batch again to find the sample |
+/// | shared memory is exhausted | the batch is made again after another batch was made or taken. Batches that were made early are freed for it. When no other batch is left, it is made once more, and then fails |
+/// | all workers fail to start: `init` fails five times | the iterator returns the error and ends. The state does not count that batch as delivered |
+/// | SIGINT (Ctrl-C), SIGTERM | workers ignore them from their first instruction on. The handler of this process decides |
+/// | this process is killed | the workers exit, and the kernel frees the memory after the last one |
+/// | the epoch is dropped before its end | batches that no worker has begun are cancelled. Nothing waits for the others |
 #[doc(alias = "StatefulDataLoader")]
 #[doc(alias = "persistent_workers")]
 pub struct DataLoader<D: Dataset> {
@@ -58,18 +58,18 @@ impl<D: Dataset> DataLoader<D> {
         Ok(DataLoader { inner: LoaderShared::start(dataset, order, settings)?, plan })
     }
 
-    /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before
-    /// its end are not waited for.
+    /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Results of an
+    /// iterator that was dropped before its end are not waited for.
     pub fn epoch(&self, epoch: u64) -> Batches<D> {
         self.from(self.start_of(epoch), Some(epoch))
     }
 
-    /// The batches of several epochs, one after the other: workers begin with the next epoch while the
-    /// trainer has the last batches of the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says
-    /// where one ends.
+    /// Returns an iterator over the batches of several epochs, in order. Workers begin with the next epoch
+    /// while the last batches of an epoch are delivered. [`BatchInfo::epoch`](crate::BatchInfo::epoch) has
+    /// the epoch of a batch.
     ///
-    /// An epoch before the last one whose batches were all [left out](crate::OnError) ends the iterator with
-    /// an error, which has the error of the last batch.
+    /// If all batches of an epoch are [skipped](crate::OnError) and another epoch follows, the iterator ends
+    /// with an error, which contains the error of the last batch.
     pub fn epochs(&self, epochs: Range<u64>) -> Batches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
         self.from(self.start_of(epochs.start), last)
@@ -83,8 +83,8 @@ impl<D: Dataset> DataLoader<D> {
         Batches::new(Arc::clone(&self.inner), cursor, last)
     }
 
-    /// The batches of an epoch that come after those that a trainer was given when it took this state; also
-    /// with another number of workers, and with another number of ranks that divides the same global batch.
+    /// Returns an iterator over the batches of an epoch that were not delivered before the state was saved.
+    /// The number of workers may differ, and so may the number of ranks if it divides the same global batch.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, Dataset, Item};
@@ -113,20 +113,19 @@ impl<D: Dataset> DataLoader<D> {
     /// ```
     ///
     /// # Errors
-    /// The state is of another plan: the error names what differs. Or it was changed since it was made: it
-    /// has a checksum. Or it is of another rank, and batches were given out of order: only the rank that was
-    /// given them knows which.
+    /// The plan of the state differs from that of the loader: the error names the setting. Or the checksum of
+    /// the state is wrong. Or the state is of another rank and has batches that were delivered out of order,
+    /// which only the same rank can resume.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &LoaderState) -> Result<Batches<D>, PlanError> {
         self.continue_from(state, Some(state.epoch()))
     }
 
-    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one, up to `end`, as of
-    /// [`epochs`](Self::epochs): so `end` is not among them, and there is no batch if the state is in epoch
-    /// `end`, or later.
+    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one up to `end` (exclusive).
+    /// The iterator is empty if the state is in epoch `end` or later.
     ///
     /// # Errors
-    /// As of [`resume`](Self::resume).
+    /// The errors of [`resume`](Self::resume).
     pub fn resume_until(&self, state: &LoaderState, end: u64) -> Result<Batches<D>, PlanError> {
         self.continue_from(state, end.checked_sub(1).filter(|last| *last >= state.epoch()))
     }
@@ -159,9 +158,9 @@ impl<D: Dataset> DataLoader<D> {
         Ok(self.from(IndexedCursor::of(order, next, &state.out_of_order), last))
     }
 
-    /// Returns the number of batches of an epoch, of this rank; `None` if it is unknown until they are made
-    /// ([`Batching::MaxTokens`](crate::plan::Batching), batch samplers that don't say). But for those of
-    /// samplers of your own, each epoch has as many.
+    /// Returns the number of batches of an epoch for this rank, or `None` if it is unknown until they are
+    /// made ([`Batching::MaxTokens`](crate::plan::Batching), batch samplers without a length). It is the same
+    /// for all epochs, except with samplers of your own.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
@@ -191,11 +190,11 @@ impl<D: Dataset> DataLoader<D> {
         &self.inner.plan
     }
 
-    /// Another dataset from now on, with the same settings and new workers. [`Batches`] that are there keep
-    /// the old ones.
+    /// Replaces the dataset, with the same settings and new workers. Existing [`Batches`] keep the old
+    /// dataset and its workers.
     ///
     /// # Errors
-    /// Those of [`build`](crate::DataLoaderBuilder::build); then nothing has changed.
+    /// The errors of [`build`](crate::DataLoaderBuilder::build). The loader is unchanged then.
     pub fn set_dataset(&mut self, dataset: D) -> Result<(), BuildError> {
         *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
         Ok(())
