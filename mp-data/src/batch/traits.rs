@@ -11,15 +11,15 @@ use crate::AnyResult;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum Fill {
-    /// Contents of the memory before.
+    /// Previous contents of the memory.
     Unchanged,
-    /// This byte, everywhere.
+    /// This byte in each place.
     Byte(u8),
 }
 
-/// Batch of a [`Dataset`](crate::Dataset): a column, a tuple of up to six, or a struct of columns that
-/// derives this. Columns are [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Objects`], and
-/// [`Whole`] around one of them.
+/// Batch of a [`Dataset`](crate::Dataset): a column, a tuple of up to six columns, or a struct of columns
+/// that derives this trait. Columns are [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and
+/// [`Objects`], and [`Whole`] with one of these.
 ///
 /// ```
 /// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Strings, Tensor};
@@ -62,14 +62,14 @@ pub enum Fill {
 ///
 /// | column | shape | row | in shared memory |
 /// |---|---|---|---|
-/// | `Tensor<T>` | `&[usize]`, that of a row | `&mut [T]`, its elements | written in place |
+/// | `Tensor<T>` | `&[usize]`, the shape of a row | `&mut [T]`, its elements | written in place |
 /// | `Ragged<T>` | `()` | `&mut Vec<T>` | written into a buffer that the worker keeps, and copied once, when the batch is complete |
 /// | `Strings` | `()` | `&mut String` | written into a buffer that the worker keeps, and copied once, when the batch is complete |
 /// | `Objects<T>` | `()` | `&mut Option<T>` | encoded with serde |
 ///
-/// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer
-/// is an error that names the column. What a batch has as a whole, with any number of rows, is a [`Whole`].
-/// (A tensor without dimensions has no rows, and is not counted.)
+/// Each column must have as many rows as the batch has samples. Otherwise the batch is an error that names
+/// the column. [`Whole`] is a column with any number of rows. (A tensor without dimensions has no rows, and
+/// is not checked.)
 ///
 /// With torch's `default_collate`, numbers and tensors of equal shape become a `Tensor`, texts `Strings`, a
 /// mapping or a named tuple a struct of columns, a sequence a tuple of columns, and anything else `Objects`.
@@ -84,20 +84,20 @@ pub enum Fill {
     note = "several columns: a tuple of up to six, or a struct with `#[derive(Batch)]`"
 )]
 pub trait Batch: Send + Sized + 'static {
-    /// Shapes of its rows, which have to be known before the rows are written.
+    /// Shapes of the rows, which must be known before the rows are written.
     type Shapes<'s>: Copy + PartialEq + fmt::Debug;
-    /// A batch whose rows are being written.
+    /// Batch whose rows are being written.
     #[doc(hidden)]
     type Builder;
-    /// The place of one sample.
+    /// Row of one sample.
     type Row<'r>: Send;
 
     #[doc(hidden)]
     fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Builder>;
     #[doc(hidden)]
     fn rows(builder: &mut Self::Builder) -> AnyResult<Vec<Self::Row<'_>>>;
-    /// The rows of tensors that hold this byte everywhere, as they do if they were filled with it and not
-    /// written. Rows of no bytes hold none.
+    /// Returns the rows of tensors that contain only this byte, as unwritten rows do after a fill with it.
+    /// Empty rows are excluded.
     #[doc(hidden)]
     fn unwritten(_: &mut Self::Builder, _: u8) -> AnyResult<Vec<rows::UnwrittenRow>> {
         Ok(Vec::new())
@@ -113,7 +113,7 @@ pub trait Batch: Send + Sized + 'static {
     /// Returns the number of bytes of shared memory.
     #[doc(hidden)]
     fn bytes(&self) -> usize;
-    /// The bytes of a row of each column, of a batch of `rows` rows. To be compared.
+    /// Returns the bytes of a row of each column, for comparison. `rows` is the number of rows of the batch.
     #[doc(hidden)]
     fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>>;
     /// Returns the columns, in the order of `row_bytes`.

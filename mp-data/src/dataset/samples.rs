@@ -2,9 +2,9 @@
 
 use crate::Item;
 
-/// The samples of a batch: [`Context::rows_from`](crate::Context::rows_from) writes them into rows,
-/// [`Context::map_from`](crate::Context::map_from) calls a function for each. As an iterator it gives the
-/// samples alone.
+/// Samples of a batch of a stream. [`Context::rows_from`](crate::Context::rows_from) writes them into rows,
+/// and [`Context::map_from`](crate::Context::map_from) calls a function for each. Its iterator returns the
+/// samples without their items.
 #[derive(Debug)]
 pub struct Samples<S> {
     pub(crate) items: Vec<Item>,
@@ -12,7 +12,7 @@ pub struct Samples<S> {
 }
 
 impl<S> Samples<S> {
-    /// Returns the number of samples: at least one.
+    /// Returns the number of samples, at least one.
     #[must_use]
     pub fn len(&self) -> usize {
         self.samples.len()
@@ -24,13 +24,14 @@ impl<S> Samples<S> {
         self.samples.is_empty()
     }
 
-    /// The number of each in its shard, and its position, from which its random numbers come.
+    /// Returns the item of each sample: its number in its shard, and the position that selects its random
+    /// numbers.
     #[must_use]
     pub fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// The samples, to be looked at.
+    /// Returns the samples as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[S] {
         &self.samples

@@ -49,43 +49,43 @@ use crate::plan::PlanError;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// `{error:#}` has all of a backtrace that a worker has made. Its `Debug`, which a `main` that returns it
-/// shows, is its text as well, with the sources that don't stand in it.
+/// `{error:#}` includes the whole backtrace of a worker. `Debug`, which a `main` prints that returns the
+/// error, is the same text with the sources that the text doesn't contain.
 #[non_exhaustive]
 pub struct LoadError {
-    /// The epoch.
+    /// Epoch of the batch.
     pub epoch: u64,
-    /// The number of the batch in it.
+    /// Number of the batch in the epoch.
     pub batch: u64,
-    /// At which sample it failed, if that is known.
+    /// Sample at which the batch failed, if it is known.
     pub item: Option<Item>,
-    /// Shard of the sample, if it is of a stream and known. Then the item's index is its number in that
-    /// shard.
+    /// Shard of the sample, if the dataset is a stream and the sample is known. The item's index is its
+    /// number in that shard.
     pub shard: Option<usize>,
     /// Name of the sample by [`Dataset::describe`](crate::Dataset::describe), or of its shard by
     /// [`IterableDataset::describe`](crate::IterableDataset::describe).
     pub description: Option<String>,
-    /// The last worker that tried; `None` in a loader without workers.
+    /// Worker of the last attempt; `None` in a loader without workers.
     pub worker: Option<usize>,
-    /// Number of times that the batch was begun.
+    /// Number of attempts to make the batch.
     pub attempts: usize,
-    /// Cause: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch`
-    /// returned. A panic's file and line are in its text. Those of a loader without workers are found by a
-    /// panic hook, which looks at panics of `init`, `open`, `fetch` and rows alone, and calls the hook that
-    /// was there: the first batch that this process makes installs it. If the program installs another hook
-    /// afterwards, these errors have the panic's text alone.
+    /// Cause: a [`TaskError`], a [`PlanError`], or, in a loader without workers, the error of `fetch`. The
+    /// text of a panic includes its file and line. In a loader without workers a panic hook records them for
+    /// panics of `init`, `open`, `fetch` and rows, and then calls the previous hook. The first batch that
+    /// this process makes installs the hook. If the program installs another hook after that, these errors
+    /// have the panic's message only.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
 impl LoadError {
-    /// Returns the error of the task in its worker, if that is the cause: a death, a time-out, an error of
+    /// Returns the error of the task in its worker, if it is the cause: a death, a time-out, or an error of
     /// `fetch`.
     #[must_use]
     pub fn task(&self) -> Option<&TaskError> {
         self.source.downcast_ref()
     }
 
-    /// The signal that ended its last worker, if one did.
+    /// Returns the signal that killed the last worker of the batch, if any.
     #[must_use]
     pub fn signal(&self) -> Option<Signal> {
         match self.task()? {
@@ -97,7 +97,7 @@ impl LoadError {
         }
     }
 
-    /// The last lines of the standard error of a worker that died with the batch, if there are any.
+    /// Returns the last lines on stderr of a worker that died while making the batch, if any.
     #[must_use]
     pub fn stderr(&self) -> Option<&str> {
         match self.task()? {
@@ -116,11 +116,11 @@ impl Error for LoadError {
 /// Error returned when a loader can't be made.
 #[non_exhaustive]
 pub enum BuildError {
-    /// A setting of the order can't be met.
+    /// A setting of the order is invalid.
     Plan(PlanError),
     /// The workers can't be started, or the dataset can't be sent to them.
     Pool(PoolError),
-    /// A setting of the loader can't be met.
+    /// A setting of the loader is invalid.
     #[allow(missing_docs)]
     Setting { setting: &'static str, reason: String },
 }
@@ -161,14 +161,15 @@ impl From<PoolError> for BuildError {
     }
 }
 
-/// The next batch is not there yet: see [`Batches::next_timeout`](crate::Batches::next_timeout).
+/// Error returned when no batch is ready before the time-out: see
+/// [`Batches::next_timeout`](crate::Batches::next_timeout).
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct NotReadyError {
-    /// The epoch and the number of the batch that is waited for.
+    /// Epoch and number of the next batch.
     pub batch: Option<(u64, u64)>,
-    /// Activities of the workers, each in a line: batch and sample; or, if no worker has a batch, whether
-    /// they are starting.
+    /// Activities of the workers, one per line: batch and sample, or that workers are starting if no worker
+    /// has a batch.
     pub running: Vec<String>,
 }
 

@@ -54,7 +54,7 @@ impl<D> fmt::Debug for DataLoaderBuilder<D> {
 }
 
 impl<D: Dataset> DataLoader<D> {
-    /// A loader of this dataset, to be set up.
+    /// Returns a builder for a loader of this dataset.
     pub fn builder(dataset: D) -> DataLoaderBuilder<D> {
         DataLoaderBuilder::new(dataset)
     }
@@ -70,24 +70,24 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self
     }
 
-    /// Samples of a batch of one rank.
+    /// Sets the number of samples of a batch of one rank.
     #[doc(alias = "BatchSampler")]
     pub fn batch_size(self, samples: u64) -> Self {
         self.plan(move |plan| plan.batch_size(samples))
     }
 
-    /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when the
-    /// number of ranks changes.
+    /// Sets the number of samples of a batch over all ranks, which replaces `batch_size · world`. It stays
+    /// the same when the number of ranks changes.
     pub fn global_batch_size(self, samples: u64) -> Self {
         self.plan(move |plan| plan.global_batch_size(samples))
     }
 
-    /// Sets whether a short last batch is left out.
+    /// Sets whether a short last batch is dropped.
     pub fn drop_last(self, drop: bool) -> Self {
         self.plan(move |plan| plan.drop_last(drop))
     }
 
-    /// Sets whether each epoch has an order of its own, made from the seed.
+    /// Sets whether each epoch has its own order, made from the seed.
     pub fn shuffle(self, shuffle: bool) -> Self {
         self.plan(move |plan| plan.shuffle(shuffle))
     }
@@ -97,7 +97,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self.plan(move |plan| plan.shuffle_by(by))
     }
 
-    /// Sets the seed of the order and of the samples' random numbers; 0 without this.
+    /// Sets the seed of the order and of the samples' random numbers, 0 by default.
     #[doc(alias = "generator")]
     pub fn seed(self, seed: u64) -> Self {
         self.plan(move |plan| plan.seed(seed))
@@ -108,7 +108,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self.plan(move |plan| plan.sampler(sampler.clone()))
     }
 
-    /// A sampler of your own.
+    /// Sets a sampler of your own.
     pub fn index_sampler(self, sampler: impl IndexSampler) -> Self {
         let sampler = Arc::new(sampler);
         self.plan(move |plan| plan.own_sampler(sampler.clone()))
@@ -119,7 +119,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self.plan(move |plan| plan.batching(batching.clone()))
     }
 
-    /// A batch sampler of your own.
+    /// Sets a batch sampler of your own.
     pub fn batch_sampler(self, sampler: impl BatchSampler) -> Self {
         let sampler = Arc::new(sampler);
         self.plan(move |plan| plan.own_batching(sampler.clone()))
@@ -138,21 +138,21 @@ impl<D: Dataset> DataLoaderBuilder<D> {
 
     settings!();
 
-    /// Sets whether a state may be [resumed](DataLoader::resume) that was taken with another dataset,
-    /// weights, lengths, subset or sampler: from its next batch on in the new order. Without this such a
-    /// state is refused.
+    /// Sets whether [`resume`](DataLoader::resume) accepts a state that was saved with another dataset,
+    /// weights, lengths, subset or sampler. The iterator then starts at the next batch of the state, in the
+    /// new order. By default such a state is refused.
     pub fn allow_changed_dataset(mut self, allow: bool) -> Self {
         self.settings.allow_changed_dataset = allow;
         self
     }
 
-    /// Starts the workers, a millisecond or two each; they read the dataset and call [`Dataset::init`] while
-    /// this returns.
+    /// Starts the workers, in one or two milliseconds each. Workers decode the dataset and call
+    /// [`Dataset::init`] after this function has returned.
     ///
     /// # Errors
-    /// A setting can't be met, or does nothing beside another that is set (`shuffle` and `batch_size` beside
-    /// `batch_sampler`): the error names both. The epochs are known to be uneven, and that is to be an
-    /// [error](Uneven::Error). The dataset can't be encoded, or a process can't be started.
+    /// A setting is invalid, or has no effect in combination with another one (`shuffle` or `batch_size` with
+    /// `batch_sampler`): the error names both. The epochs are uneven with [`Uneven::Error`]. The dataset
+    /// can't be encoded, or a process can't be started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {
         self.settings.check_name()?;
         DataLoader::start(Arc::new(self.dataset), self.plan, self.settings)

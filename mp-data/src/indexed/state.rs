@@ -1,27 +1,27 @@
-//! Saved place of a trainer.
+//! Saved state of an iterator of batches.
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{PlanError, PlanState, checksum};
 
-/// Saved place of a trainer, the batches that it was given: see [`Batches::state`](crate::Batches::state). A
-/// few hundred bytes in any format of serde.
+/// Saved state of an iterator, which covers the delivered batches: see
+/// [`Batches::state`](crate::Batches::state). It has a few hundred bytes in any format of serde.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct LoaderState {
     #[serde(deserialize_with = "crate::settings::format::number")]
     pub(crate) format: u32,
     pub(crate) plan: PlanState,
-    /// Whose `out_of_order` is.
+    /// Rank that `out_of_order` belongs to.
     pub(crate) rank: u32,
-    /// Batches behind the next one that were given before it.
+    /// Batches after the next one that were delivered before it.
     #[serde(rename = "beyond")]
     pub(crate) out_of_order: Vec<u64>,
-    /// Made of all else.
+    /// Checksum of all other fields.
     check: u64,
 }
 
-/// The name of what is in a state.
+/// Name of the format of a state.
 pub(crate) const FORMAT: u32 = 1;
 
 impl LoaderState {
@@ -29,7 +29,7 @@ impl LoaderState {
         LoaderState { format: FORMAT, plan, rank, out_of_order, check: 0 }.sealed()
     }
 
-    /// With the checksums of what it has.
+    /// Returns a state with its checksum.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(mut self) -> Self {
@@ -44,7 +44,7 @@ impl LoaderState {
         checksum(numbers.into_iter().chain(out_of_order.iter().copied()))
     }
 
-    /// Checks that nothing was changed since it was made.
+    /// Checks the checksum.
     pub(crate) fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() {
             return Ok(());
@@ -52,21 +52,21 @@ impl LoaderState {
         Err(PlanError::StateChanged)
     }
 
-    /// The epoch that it is in.
+    /// Returns the epoch of the next batch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.plan.epoch()
     }
 
-    /// The number of the first batch that was not given.
+    /// Returns the number of the first batch that was not delivered.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.plan.next()
     }
 
-    /// The numbers of the batches that were given although [`next`](Self::next), which is before them, was
-    /// not, in ascending order. With [`in_order`](crate::DataLoaderBuilder::in_order), as without that
-    /// setting, there are none; with `in_order(false)`, 1024 at most.
+    /// Returns the numbers of the batches after [`next`](Self::next) that were delivered before it, in
+    /// ascending order. The list is empty unless the loader was built with
+    /// [`in_order(false)`](crate::DataLoaderBuilder::in_order), and has at most 1024 numbers.
     #[must_use]
     pub fn out_of_order(&self) -> &[u64] {
         &self.out_of_order

@@ -26,30 +26,30 @@ pub(crate) const POISON: [u8; 2] = [FIRST_FILL, SECOND_FILL];
 pub struct VerifyReport {
     /// Number of batches that were made twice.
     pub batches: usize,
-    /// Number of these batches that one process made alone, since the loader has no workers: what differs
-    /// between processes is not found.
+    /// Number of these batches that were made twice by the same process, because the loader has no workers.
+    /// Differences between processes are not found for them.
     pub by_one_worker: usize,
-    /// The first difference of each batch that has one.
+    /// First difference of each batch that differs.
     pub differences: Vec<Difference>,
 }
 
-/// A sample that was not the same both times.
+/// Sample that differs between two attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Difference {
-    /// The batch, of epoch 0.
+    /// Number of the batch in epoch 0.
     pub batch: u64,
-    /// The sample.
+    /// Sample that differs.
     pub item: Item,
-    /// Shard of the sample, of a stream. Then the item's index is its number in that shard.
+    /// Shard of the sample, in a stream. The item's index is its number in that shard.
     pub shard: Option<usize>,
-    /// Name of the sample or its shard by the dataset.
+    /// Description of the sample or its shard by the dataset.
     pub description: Option<String>,
-    /// The column, from 0.
+    /// Number of the column, from 0.
     pub column: usize,
-    /// Name of the column in texts: by its field, ``column `pixels` ``, or by its place, `column 2`.
+    /// Name of the column for messages: by its field, ``column `pixels` ``, or by its number, `column 2`.
     pub column_name: String,
-    /// `true` if the row, or a part of it, was not written; otherwise it was written in two ways.
+    /// `true` if the row or a part of it was not written; `false` if two different values were written.
     pub not_written: bool,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Difference {
 }
 
 impl VerifyReport {
-    /// Returns `true` if all batches were the same twice.
+    /// Returns `true` if all batches were equal.
     #[must_use]
     pub fn is_same(&self) -> bool {
         self.differences.is_empty()
@@ -86,10 +86,10 @@ impl fmt::Display for VerifyReport {
 }
 
 impl<D: Dataset> DataLoader<D> {
-    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and
-    /// compares them: finds samples that depend on more than their index and their random numbers, and rows
-    /// that are not written. What can't be encoded alone ([`Objects`](crate::Objects) with tensors) is not
-    /// compared.
+    /// Makes the first `batches` batches of epoch 0 twice, in memory with different previous contents, and
+    /// compares them. Finds samples that depend on more than their index and their random numbers, and rows
+    /// that are not written. Values that can't be encoded alone ([`Objects`](crate::Objects) with tensors)
+    /// are not compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
@@ -116,8 +116,8 @@ impl<D: Dataset> DataLoader<D> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// The two are made by two workers if two are free. A batch that one worker has made both times is made a
-    /// third time, in this process: then the dataset is read here, and its `init` is called.
+    /// Two workers make the two batches if two are free. If one worker makes both, this process makes the
+    /// batch a third time: it decodes the dataset and calls its `init`.
     ///
     /// # Errors
     /// A batch can't be made.
@@ -214,7 +214,7 @@ pub(crate) fn name_of<B: Batch>(batch: &B, column: usize) -> String {
     named.map_or_else(|| format!("column {column}"), |column| column.named())
 }
 
-/// Row and column of the first difference, and whether there it is not written.
+/// Returns row and column of the first difference, and `true` if it is not written there.
 pub(crate) fn difference<B: Batch>(items: &[Item], first: &B, second: &B) -> Option<(usize, usize, bool)> {
     for row in 0..items.len() {
         let (one, other) = (first.row_bytes(row, items.len()), second.row_bytes(row, items.len()));

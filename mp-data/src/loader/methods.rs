@@ -1,33 +1,33 @@
-//! Methods of loaders of both kinds and of their iterators: written once, as the builders' settings are.
+//! Methods that both kinds of loaders and of iterators share.
 
 /// Methods of a loader with its plan, dataset and workers in a field `inner`.
 macro_rules! loader_methods {
     () => {
-        /// The dataset.
+        /// Returns the dataset.
         #[must_use]
         pub fn dataset(&self) -> &D {
             &self.inner.dataset
         }
 
-        /// Returns the metrics: whether the trainer waits for batches, and what went wrong.
+        /// Returns the metrics: times, counts and failures.
         #[must_use]
         pub fn metrics(&self) -> crate::LoaderMetrics {
             self.inner.metrics()
         }
 
-        /// Takes no more orders: batches that are planned are made, later ones are errors, and then each
-        /// worker drops its dataset and ends. Returns at once.
+        /// Closes the loader. Workers make the planned batches, drop their datasets and exit. Later batches
+        /// are errors. Returns immediately.
         ///
-        /// Without workers the dataset's copy that makes the batches is dropped here.
+        /// Without workers, this drops the copy of the dataset that makes the batches.
         pub fn close(&self) {
             self.inner.close();
         }
 
-        /// [Closes](Self::close) the loader, and blocks until each worker has finished its batches, dropped
-        /// its dataset and ended, however long that takes.
+        /// [Closes](Self::close) the loader, and blocks without a time-out until each worker has finished its
+        /// batches, dropped its dataset and exited.
         ///
-        /// Iterators of this loader may live on: they have the batches that were planned, and then an error.
-        /// So drop them before, if their batches are not needed.
+        /// Existing iterators of this loader return the planned batches, and then an error. Drop them before
+        /// this call if their batches are not needed.
         ///
         /// # Errors
         /// [`PoolError::OtherProcess`](mp_pool::PoolError::OtherProcess) in a process that was forked.
@@ -36,15 +36,15 @@ macro_rules! loader_methods {
         }
 
         /// Joins as [`join`](Self::join) does, but blocks no longer than `timeout`. Returns `true` if the
-        /// workers have ended.
+        /// workers have exited.
         ///
         /// # Errors
-        /// As of [`join`](Self::join).
+        /// The errors of [`join`](Self::join).
         pub fn join_timeout(&self, timeout: std::time::Duration) -> Result<bool, mp_pool::PoolError> {
             self.inner.join(timeout)
         }
 
-        /// The process ids of the workers: those that live, so fewer while one is being replaced.
+        /// Returns the process ids of the live workers, which are fewer while a worker is being replaced.
         #[must_use]
         pub fn pids(&self) -> Vec<u32> {
             self.inner.pids()
@@ -56,18 +56,18 @@ pub(crate) use loader_methods;
 /// Methods of an iterator of batches, around a [`Prefetch`](crate::loader::prefetch::Prefetch).
 macro_rules! batches_methods {
     () => {
-        /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.
+        /// Returns the errors of the last 1024 [skipped](crate::OnError::SkipBatch) batches.
         #[must_use]
         pub fn skipped_batches(&self) -> &[crate::LoadError] {
             self.0.skipped_batches()
         }
 
-        /// Returns the next batch, or waits for it no longer than this.
+        /// Returns the next batch, and blocks no longer than this.
         ///
         /// # Errors
-        /// [`NotReadyError`](crate::NotReadyError) if the time is over. Without workers the caller makes the
-        /// batch, however long that takes; then the time can end only after a batch that was [left
-        /// out](crate::OnError).
+        /// [`NotReadyError`](crate::NotReadyError) after the time-out. Without workers the caller makes the
+        /// batch, which may take longer: then the time-out applies only after a
+        /// [skipped](crate::OnError) batch.
         pub fn next_timeout(
             &mut self,
             timeout: std::time::Duration,

@@ -9,21 +9,22 @@ use mp_pool::FailedStarts;
 /// Number of batches whose times are kept.
 const MOST_TIMES: usize = 1024;
 
-/// From fewer batches no advice follows: the start of the workers is among what they took.
+/// Fewest batches from which advice is derived: the time of fewer ones includes the start of the workers.
 const FEW: u64 = 10;
 
-/// Time below which a batch isn't worth its way from a worker.
+/// Time below which sending a batch from a worker costs more than making it.
 const SMALL: Duration = Duration::from_micros(50);
 
-/// Batches of up to this size, and made as quickly as that, are prefetched eight for each worker, unless the
-/// user says otherwise; others two. Where threads sleep between two batches, a batch costs two context
-/// switches, some 15 µs; eight of these are little memory, and little work in vain if the trainer ends.
+/// Size up to which quickly made batches are prefetched eight for each worker, unless the user sets another
+/// number. Other batches are prefetched two for each worker. If threads sleep between two batches, a batch
+/// costs two context switches, about 15 µs. Eight such batches need little memory, and little work is lost
+/// if the loop ends.
 const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 
 /// Counters of a running loader.
 #[derive(Debug)]
 pub(crate) struct LoaderMeter {
-    /// Time for which trainers have been iterating.
+    /// Time of iteration, of all iterators.
     elapsed: Duration,
     pub(crate) batches: u64,
     pub(crate) samples: u64,
@@ -39,8 +40,8 @@ pub(crate) struct LoaderMeter {
     ready: usize,
     in_flight: usize,
     took: VecDeque<Duration>,
-    /// Usual time of a batch: a mean in which each counts an eighth less than the one after it,
-    /// and none counts as more than a millisecond, since a worker may have had no processor for a while.
+    /// Moving average of the time of a batch. Each batch counts an eighth less than the next one, and at most
+    /// as one millisecond, since a worker may have had no processor for a while.
     usual: Duration,
 }
 
@@ -73,9 +74,9 @@ impl LoaderMeter {
         if are_small && self.usual < time { 8 } else { 2 }
     }
 
-    /// The trainer has waited for a batch since then; `ready` of the `in_flight` others can be given. It was
-    /// given the one before of the same iterator at `counted`, which is now: what is between iterators is no
-    /// time in which a loader could be slow.
+    /// Records the delivery of a batch after a wait; `ready` of the `in_flight` other batches are ready.
+    /// `counted` is the time of the previous delivery of the same iterator, and is set to now. Time between
+    /// iterators is not counted.
     pub(crate) fn record_delivery(
         &mut self,
         (since, now): (Instant, Instant),
@@ -129,12 +130,11 @@ impl LoaderMeter {
     }
 }
 
-/// Metrics of a loader, returned by [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends
-/// with a sentence that says whether the trainer waits for batches.
+/// Metrics of a loader, returned by [`DataLoader::metrics`](crate::DataLoader::metrics). The last sentence of
+/// its `Display` reports whether the training process waits for batches.
 ///
-/// It counts from the making of the loader on: a state has none of it. What the trainer was given, and what
-/// was left out, is counted when the trainer gets there, so the counts of the runs of an epoch that was
-/// resumed add up to those of one run.
+/// Counters start when the loader is made. A saved state has no counters. Delivered and skipped batches are
+/// counted when the iterator reaches them, so the counts of a resumed epoch add up to those of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderMetrics {
@@ -142,56 +142,55 @@ pub struct LoaderMetrics {
     pub workers: usize,
     /// Number of threads of each worker for rows.
     pub threads: usize,
-    /// Batches that the trainer was given.
+    /// Number of delivered batches.
     pub batches: u64,
-    /// Samples in them.
+    /// Number of samples in delivered batches.
     pub samples: u64,
-    /// Bytes of shared memory in them.
+    /// Bytes of shared memory of delivered batches.
     pub bytes: u64,
-    /// Time for which the trainer was iterating: of each iterator, from when it was first asked for a batch
-    /// to when it last gave one. What is between two epochs, such as a validation, is not in it.
+    /// Time of iteration: for each iterator, from the first call to the last delivery. Time between two
+    /// epochs, such as a validation, is excluded.
     pub elapsed: Duration,
-    /// Time for which it waited in all. What it waited in `next_timeout` without being given a batch is
-    /// counted with the next one.
+    /// Total time spent waiting for batches. A wait in `next_timeout` that returns without a batch is counted
+    /// with the next delivery.
     pub waited: Duration,
-    /// Time for which workers were making batches, all taken together.
+    /// Total time in which workers made batches.
     pub busy: Duration,
-    /// Time that a worker took to read the dataset and for [`Dataset::init`](crate::Dataset::init): the
-    /// longest.
+    /// Longest time in which a worker decoded the dataset and ran [`Dataset::init`](crate::Dataset::init).
     pub init: Duration,
-    /// Batches that were ready, and not given, when the last one was given.
+    /// Number of batches that were ready at the last delivery.
     pub ready: usize,
-    /// Batches that were planned, running or ready then.
+    /// Number of batches that were planned, running or ready at the last delivery.
     pub in_flight: usize,
-    /// Time to make a batch: the median of the last 1024.
+    /// Median time to make a batch, of the last 1024.
     pub batch_p50: Duration,
-    /// Time to make a batch that one batch in a hundred exceeds, of the last 1024.
+    /// 99th percentile of the time to make a batch, of the last 1024.
     pub batch_p99: Duration,
-    /// Batches in whose place the trainer was given an error.
+    /// Number of batches in whose place an error was returned.
     pub failed: u64,
-    /// Samples that were left out of batches that were given, or that were left out whole since no sample was
+    /// Number of skipped samples, in delivered batches and in batches that were skipped because no sample was
     /// left.
     pub skipped_samples: u64,
-    /// Batches that were left out.
+    /// Number of skipped batches.
     pub skipped_batches: u64,
-    /// Workers that took the place of others.
+    /// Number of workers that replaced others.
     pub restarts: u64,
-    /// Number of times that a batch was begun again.
+    /// Number of times that a batch was made again.
     pub retried: u64,
-    /// The workers that can't begin, and why: `Dataset::init` fails, for example. The others make the
-    /// batches.
+    /// Workers that fail to start, with the cause, for example an error of `Dataset::init`. The other workers
+    /// make the batches.
     pub failed_starts: Vec<FailedStarts>,
 }
 
 impl LoaderMetrics {
-    /// Returns the share of the time for which the trainer waited, from 0 to 1.
+    /// Returns the share of the time spent waiting for batches, from 0 to 1.
     #[must_use]
     pub fn waiting_share(&self) -> f64 {
         share(self.waited, self.elapsed, 1)
     }
 
-    /// Returns the share of the time for which workers were making batches, from 0 to 1, without workers that
-    /// can't begin.
+    /// Returns the share of the time in which workers made batches, from 0 to 1. Workers that fail to start
+    /// don't count.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
         let begun = self.workers.saturating_sub(self.failed_starts.len());
@@ -278,8 +277,8 @@ mod tests {
 
     const TEN: Duration = Duration::from_millis(10);
 
-    /// The trainer of `workers` workers is given batches that take 10 ms, in epochs that begin a second after
-    /// one another.
+    /// Delivers batches of `workers` workers that take 10 ms each, in epochs that begin a second after each
+    /// other.
     fn text(workers: usize, epochs: u32, batches: u32) -> (Duration, String) {
         let (begun, mut meter) = (Instant::now(), LoaderMeter::new());
         for epoch in 0..epochs {

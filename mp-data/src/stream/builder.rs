@@ -38,22 +38,22 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         StreamLoaderBuilder { dataset, plan, shuffle: None, window: None, settings }
     }
 
-    /// Samples of a batch. The last batch of each lane can have fewer.
+    /// Sets the number of samples of a batch. The last batch of each lane can have fewer.
     pub fn batch_size(mut self, samples: u64) -> Self {
         self.plan.batch_size = samples;
         self
     }
 
-    /// Sets whether the last batch of a lane is left out if it is short.
+    /// Sets whether the last batch of a lane is dropped if it is short.
     pub fn drop_last(mut self, drop: bool) -> Self {
         self.plan.drop_last = drop;
         self
     }
 
-    /// Sets the number of lanes to which the shards are dealt, and which are read side by side; 16 without
-    /// this, or as many as this rank has shards, if these are fewer. Batches come from the lanes in turn. The
-    /// order depends on it, and it bounds how many workers have work at the same time: so it is never made
-    /// from the number of workers, and a state goes on with the lanes with which it began.
+    /// Sets the number of lanes, which divide the shards and are read concurrently. The default is 16, or the
+    /// number of shards of this rank if that is less. Batches are taken from the lanes in turn. The order
+    /// depends on the number of lanes, so it never depends on the number of workers, and a state keeps its
+    /// lanes. At most this many workers are busy at the same time.
     pub fn lanes(mut self, lanes: u64) -> Self {
         self.plan.lanes = lanes;
         self
@@ -65,23 +65,22 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// Lets the samples of a lane change places within windows of this size; 0 is not at all. Turns `shuffle`
-    /// on. A worker keeps a window of each lane that it has open, and after a death or a resume the window is
-    /// read again.
+    /// Shuffles the samples of a lane within windows of this size; 0 disables it. Turns `shuffle` on. A
+    /// worker keeps a window of each open lane in memory. After a death or a resume the window is read again.
     #[doc(alias = "shuffle_buffer")]
     pub fn shuffle_window(mut self, samples: u64) -> Self {
         self.window = Some(samples);
         self
     }
 
-    /// Sets the seed of the order and of the samples' random numbers; 0 without this.
+    /// Sets the seed of the order and of the samples' random numbers, 0 by default.
     #[doc(alias = "generator")]
     pub fn seed(mut self, seed: u64) -> Self {
         self.plan.seed = seed;
         self
     }
 
-    /// Sets the rank and the number of ranks: shard i is of rank i mod `world`. With unequal shards,
+    /// Sets the rank and the number of ranks: shard i belongs to rank i mod `world`. With unequal shards,
     /// ranks have unequal numbers of batches: see [`steps`](Self::steps).
     #[doc(alias = "split_dataset_by_node")]
     pub fn distributed(mut self, rank: u32, world: u32) -> Self {
@@ -89,11 +88,12 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// An epoch is exactly this many batches, on every rank: when all lanes have ended, all shards are read
-    /// again, in another order if they are shuffled. So no rank waits in a collective for one that has ended.
+    /// Sets the exact number of batches of an epoch on every rank. When all lanes have ended, all shards are
+    /// read again, in another order if they are shuffled. So no rank waits in a collective for a rank that
+    /// has ended.
     ///
-    /// A whole pass over the shards in which each batch was [left out](crate::OnError) ends the iterator with
-    /// an error.
+    /// If each batch of a whole pass over the shards is [skipped](crate::OnError), the iterator ends with an
+    /// error.
     pub fn steps(mut self, batches: u64) -> Self {
         self.plan.steps = Some(batches);
         self
@@ -101,12 +101,12 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
 
     settings!();
 
-    /// Starts the workers, a millisecond or two each; they read the dataset and call
-    /// [`IterableDataset::init`] while this returns.
+    /// Starts the workers, in one or two milliseconds each. Workers decode the dataset and call
+    /// [`IterableDataset::init`] after this function has returned.
     ///
     /// # Errors
-    /// A setting can't be met, or contradicts another; there are fewer shards than ranks, the dataset can't
-    /// be encoded, or a process can't be started.
+    /// A setting is invalid or contradicts another one. The dataset has fewer shards than ranks, it can't be
+    /// encoded, or a process can't be started.
     pub fn build(mut self) -> Result<StreamLoader<D>, BuildError> {
         self.settings.check_name()?;
         self.plan.window = self.window.unwrap_or_default();
@@ -120,7 +120,7 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
 }
 
 impl<D: IterableDataset> StreamLoader<D> {
-    /// A loader of this dataset of shards, to be set up. Example: at [`IterableDataset`].
+    /// Returns a builder for a loader of this dataset of shards. [`IterableDataset`] has an example.
     pub fn builder(dataset: D) -> StreamLoaderBuilder<D> {
         StreamLoaderBuilder::new(dataset)
     }

@@ -8,18 +8,18 @@ use crate::dataset::info::WorkerInfo;
 use crate::dataset::samples::Samples;
 use crate::{AnyResult, Batch};
 
-/// The type of a dataset's samples.
+/// Type of a dataset's samples.
 pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 
-/// Samples that are read one after the other, from shards: files, ranges, partitions. It is sent to each
-/// worker once.
+/// Samples that are read sequentially from shards: files, ranges, partitions. The loader sends a dataset to
+/// each worker once.
 ///
 /// ```
 /// use mp_data::{AnyResult, Context, IterableDataset, SampleOf, Samples};
 /// use mp_data::{ShardPosition, ShardReader, StreamLoader, Tensor};
 /// use serde::{Deserialize, Serialize};
 ///
-/// /// UserValues shard counts up from a number.
+/// /// Each shard counts up from a number.
 /// #[derive(Serialize, Deserialize)]
 /// struct Ranges(Vec<std::ops::Range<u64>>);
 ///
@@ -34,7 +34,7 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 ///         Ok(Some(number).filter(|number| *number < self.end))
 ///     }
 ///
-///     // Where it is, in the words of `open`: a byte offset, a row group.
+///     // Position for `open`: for example a byte offset, or a row group.
 ///     fn token(&self) -> Option<u64> {
 ///         Some(self.next)
 ///     }
@@ -77,42 +77,42 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// # What a batch may depend on
-/// The dataset as it was sent, the samples, and the random numbers that come with them; what is kept in
-/// `self` is a cache. A shard gives the same samples in the same order each time, and a reader that is opened
-/// at a token what it would have given after that token. Then batches are the same, bit by bit, for any
-/// number of workers; [`StreamLoader::verify`](crate::StreamLoader::verify) looks after that.
+/// # Inputs of a batch
+/// A batch may depend on the dataset as it was sent, on the samples, and on their random numbers. State that
+/// is stored in `self` is a cache only. A shard must return the same samples in the same order each time, and
+/// a reader that is opened at a token must continue after that token. Then batches are equal bit by bit for
+/// any number of workers. [`StreamLoader::verify`](crate::StreamLoader::verify) checks this.
 ///
-/// # When it fails
-/// | what happens | is lost |
+/// # Failure
+/// | event | loss |
 /// |---|---|
 /// | `fetch`, or a row, or `read` returns an error; a row panics or kills its worker | that batch, or, with [`SkipSample`](crate::OnError::SkipSample), that sample |
-/// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or is too slow | the rest of that shard; the lane goes on with its next shard |
+/// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or is too slow | the rest of that shard. The lane continues with its next shard |
 ///
-/// The error in a batch's place names shard and sample, and the epoch goes on. No sample of another shard is
-/// lost with a shard's rest, and none comes twice. If a shard turns out to be shorter after a batch of it was
-/// lost, samples of that batch may be tried once more.
+/// The error in a batch's place names shard and sample, and the epoch continues. The loss of a shard's rest
+/// loses no sample of another shard, and repeats none. If a shard ends earlier after one of its batches was
+/// lost, samples of that batch may be read once more.
 pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Type of the batches.
     type Batch: Batch;
     /// Type of the readers of shards.
     type Reader: ShardReader;
 
-    /// Returns the number of shards. The loader asks once.
+    /// Returns the number of shards. The loader calls this once.
     fn shards(&self) -> usize;
 
-    /// Opens a shard: the reader gives sample number `at.sample` next. Without a token that is 0: the loader
-    /// itself reads over samples, if readers have no [`token`](ShardReader::token).
+    /// Opens a shard. The reader must return sample number `at.sample` next. That number is 0 without a
+    /// token: the loader itself skips samples if readers have no [`token`](ShardReader::token).
     ///
     /// # Errors
-    /// Whatever a shard can't be opened for.
+    /// Any error: the shard can't be opened.
     #[doc(alias = "__iter__")]
     fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Self::Reader>;
 
     /// Makes a batch of these samples, in this order.
     ///
     /// # Errors
-    /// Whatever a sample can't be made for.
+    /// Any error: a sample can't be made.
     #[doc(alias = "collate_fn")]
     fn fetch(
         &mut self,
@@ -120,23 +120,24 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         cx: &mut Context<Self::Batch>,
     ) -> AnyResult<Self::Batch>;
 
-    /// Called once in each worker before its first batch, as [`Dataset::init`](crate::Dataset::init).
+    /// Prepares a worker before its first batch, as [`Dataset::init`](crate::Dataset::init) does.
     ///
     /// # Errors
-    /// What becomes of a worker that can't begin: as there.
+    /// Any error: the worker is started again, as for [`Dataset::init`](crate::Dataset::init).
     #[doc(alias = "worker_init_fn")]
     fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
         _ = worker;
         Ok(())
     }
 
-    /// Returns the name of a shard for errors: a path, for example. Called in the trainer.
+    /// Returns the name of a shard for errors, for example a path. Called in the training process.
     fn describe(&self, shard: usize) -> Option<String> {
         _ = shard;
         None
     }
 
-    /// The shards of this dataset, and behind them those of another one whose samples are of the same type.
+    /// Returns a dataset with the shards of this dataset, followed by the shards of another one with the same
+    /// sample type.
     #[doc(alias = "ChainDataset")]
     fn chain<B>(self, other: B) -> ChainDataset<Self, B>
     where
@@ -147,34 +148,34 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 }
 
-/// Place of a reader in a shard.
+/// Position of a reader in a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardPosition {
-    /// The number of the sample that comes next.
+    /// Number of the next sample.
     pub sample: u64,
-    /// Token that [`ShardReader::token`] returned when that sample came next.
+    /// Token that [`ShardReader::token`] returned before that sample.
     pub token: Option<u64>,
 }
 
-/// Reads a shard from front to back. Iterators of results are readers, without a token.
+/// Sequential reader of a shard. Iterators of results are readers without a token.
 pub trait ShardReader: 'static {
     /// Type of the samples.
     type Sample: Send;
 
-    /// The next sample; `None` at the end.
+    /// Returns the next sample, or `None` at the end.
     ///
     /// # Errors
-    /// This sample can't be read: it counts as one. The reader is asked for the next one, and says `None` if
-    /// it can't go on.
+    /// This sample can't be read, and counts as one. The loader then reads the next sample. A reader that
+    /// can't continue must return `None`.
     #[doc(alias = "__next__")]
     fn read(&mut self) -> AnyResult<Option<Self::Sample>>;
 
-    /// Returns the reader's place as a token with which [`open`](IterableDataset::open) finds it again
-    /// without reading what is before: an offset in the file, the number of a record. `None`, as without
-    /// this: `open` begins at the front, and samples are read over.
+    /// Returns the reader's position as a token, for example an offset in the file or the number of a record.
+    /// [`open`](IterableDataset::open) continues there without reading earlier samples. With `None`, the
+    /// default, `open` begins at the start, and the loader skips samples.
     ///
-    /// The reader that was opened there has to say the same token before it has read anything, else that is
-    /// an error.
+    /// A reader that was opened at a token must return the same token before it has read anything. Another
+    /// token is an error.
     fn token(&self) -> Option<u64> {
         None
     }
@@ -188,7 +189,7 @@ impl<T: Send, I: Iterator<Item = AnyResult<T>> + 'static> ShardReader for I {
     }
 }
 
-/// The shards of two datasets: made by [`IterableDataset::chain`]. The first one makes the batches.
+/// Shards of two datasets, returned by [`IterableDataset::chain`]. The first dataset makes the batches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChainDataset<A, B> {
     first: A,
@@ -204,7 +205,7 @@ impl<A: IterableDataset, B> ChainDataset<A, B> {
     }
 }
 
-/// The reader of a [`ChainDataset`].
+/// Reader of a [`ChainDataset`].
 #[derive(Clone, Debug)]
 pub enum ChainDatasetReader<A, B> {
     /// Reader of a shard of the first dataset.

@@ -15,16 +15,16 @@ use crate::plan::PlanError;
 use crate::settings::{LoaderSettings, call_user};
 use crate::{BuildError, LoadError, LoadedBatch};
 
-/// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an
+/// Loader of shards that are read sequentially. Worker processes make the batches in shared memory, in an
 /// order that is a function of a seed and an epoch.
 ///
-/// Example: at [`IterableDataset`], with what is lost when something fails. All else is as of a
-/// [`DataLoader`](crate::DataLoader).
+/// [`IterableDataset`] has an example, and a table of the losses after a failure. In all other respects it
+/// works like a [`DataLoader`](crate::DataLoader).
 ///
-/// Each *lane* is a sequence of this rank's shards, read one after the other; batches come from the lanes in
-/// turn, and lanes that have ended are left out. A lane has one worker at a time, as a rule the same one,
-/// which has its shard open. A batch's [number](crate::BatchInfo::number) is its round, times the lanes, plus
-/// its lane: so those of ended lanes are missing.
+/// Each *lane* is a sequence of this rank's shards, which are read one after the other. Batches are taken
+/// from the lanes in turn, without lanes that have ended. One worker at a time reads a lane, usually the
+/// worker that has its shard open. A batch's [number](crate::BatchInfo::number) is its round times the number
+/// of lanes, plus its lane, so the numbers of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
     pub(super) inner: Arc<LoaderShared<StreamSource<D>>>,
     /// Plan without the number of shards.
@@ -52,41 +52,39 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(StreamLoader { inner: LoaderShared::start(dataset, order, settings)?, plan })
     }
 
-    /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before
-    /// its end are not waited for.
+    /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Results of an
+    /// iterator that was dropped before its end are not waited for.
     pub fn epoch(&self, epoch: u64) -> StreamBatches<D> {
         StreamBatches::new(&self.inner, StreamPosition::start(self.inner.plan.lanes, epoch), Some(epoch))
     }
 
-    /// The batches of several epochs, one after the other: workers begin with the next epoch while the
-    /// trainer has the last batches of the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says
-    /// where one ends. An epoch without any batch is the last.
+    /// Returns an iterator over the batches of several epochs, in order. Workers begin with the next epoch
+    /// while the last batches of an epoch are delivered. [`BatchInfo::epoch`](crate::BatchInfo::epoch) has
+    /// the epoch of a batch. An epoch without any batch is the last.
     ///
-    /// An epoch before the last one whose batches were all [left out](crate::OnError) ends the iterator with
-    /// an error, which has the error of the last batch.
+    /// If all batches of an epoch are [skipped](crate::OnError) and another epoch follows, the iterator ends
+    /// with an error, which contains the error of the last batch.
     pub fn epochs(&self, epochs: Range<u64>) -> StreamBatches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
         StreamBatches::new(&self.inner, StreamPosition::start(self.inner.plan.lanes, epochs.start), last)
     }
 
-    /// The batches of an epoch that come after those that a trainer was given when it took this state; also
-    /// with another number of workers. Lanes, ranks and all else that the order is made from have to be what
-    /// they were.
+    /// Returns an iterator over the batches of an epoch that were not delivered before the state was saved.
+    /// The number of workers may differ. Lanes, ranks and other settings of the order must be the same.
     ///
     /// # Errors
-    /// The state is of another order: the error names what differs. Or it was changed since it was made: it
-    /// has a checksum.
+    /// The order of the state differs from that of the loader: the error names the setting. Or the checksum
+    /// of the state is wrong.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &StreamState) -> Result<StreamBatches<D>, PlanError> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))
     }
 
-    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one, up to `end`, as of
-    /// [`epochs`](Self::epochs): so `end` is not among them, and there is no batch if the state is in epoch
-    /// `end`, or later.
+    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one up to `end` (exclusive).
+    /// The iterator is empty if the state is in epoch `end` or later.
     ///
     /// # Errors
-    /// As of [`resume`](Self::resume).
+    /// The errors of [`resume`](Self::resume).
     pub fn resume_until(&self, state: &StreamState, end: u64) -> Result<StreamBatches<D>, PlanError> {
         let last = end.checked_sub(1).filter(|last| *last >= state.epoch());
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, last))
@@ -98,11 +96,11 @@ impl<D: IterableDataset> StreamLoader<D> {
         self.inner.plan.lanes
     }
 
-    /// Another dataset from now on, with the same settings and new workers. [`StreamBatches`] that are there
-    /// keep the old ones.
+    /// Replaces the dataset, with the same settings and new workers. Existing [`StreamBatches`] keep the old
+    /// dataset and its workers.
     ///
     /// # Errors
-    /// Those of [`build`](crate::StreamLoaderBuilder::build); then nothing has changed.
+    /// The errors of [`build`](crate::StreamLoaderBuilder::build). The loader is unchanged then.
     pub fn set_dataset(&mut self, dataset: D) -> Result<(), BuildError> {
         *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
         Ok(())
@@ -111,12 +109,10 @@ impl<D: IterableDataset> StreamLoader<D> {
     loader_methods!();
 }
 
-/// The batches of an epoch of a stream, or of several: an iterator of [`LoadedBatch`] batches. Made by
-/// [`StreamLoader::epoch`].
+/// Iterator over the batches of one or several epochs of a stream, returned by [`StreamLoader::epoch`].
 ///
-/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it
-/// gives nothing more. A batch that is waited for longer than 10 s is reported, as by
-/// [`Batches`](crate::Batches).
+/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for the others. A wait
+/// longer than 10 s is reported as for [`Batches`](crate::Batches).
 pub struct StreamBatches<D: IterableDataset>(Prefetch<StreamSource<D>>);
 
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
@@ -136,25 +132,24 @@ impl<D: IterableDataset> StreamBatches<D> {
         StreamState::new(&self.0.inner().plan, place)
     }
 
-    /// Returns the trainer's place: the batches that were delivered, whatever is prefetched. An error in the
-    /// place of a batch counts as given, but for one after which nothing more comes, since no worker can
-    /// live.
+    /// Returns the state after the delivered batches, which doesn't depend on prefetched ones. An error in
+    /// the place of a batch counts as delivered, except the final error when no worker can run.
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> StreamState {
         self.state_at(self.0.place())
     }
 
-    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own.
-    /// `None` if that was more than 1024 batches ago. Of several epochs, the last batch of this number.
+    /// Returns the state after the delivery of this batch, for programs that queue batches themselves.
+    /// Returns `None` if that was more than 1024 batches ago. With several epochs, the last batch of this
+    /// number counts.
     #[must_use]
     pub fn state_after(&self, number: u64) -> Option<StreamState> {
         self.0.place_after(number).map(|place| self.state_at(place.clone()))
     }
 
-    /// The same batches; meanwhile the bar shows how many were given, of how many with
-    /// [`steps`](crate::StreamLoaderBuilder::steps), and as its message samples a second and which share of
-    /// the time the trainer waited for them, of the last half second: `12800 samples/s, waiting 3 %`.
+    /// Shows the progress of this iterator in a bar. Its message has the samples per second and the share of
+    /// time spent waiting for batches during the last half second: `12800 samples/s, waiting 3 %`.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};
@@ -189,7 +184,8 @@ impl<D: IterableDataset> StreamBatches<D> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// Those before a resume count; with `steps` and several epochs, all of them.
+    /// The bar has a length only with [`steps`](crate::StreamLoaderBuilder::steps): the number of batches of
+    /// the epoch or epochs, including batches before a resume.
     #[cfg(feature = "indicatif")]
     #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
     #[doc(alias = "tqdm")]

@@ -1,4 +1,4 @@
-//! Saved place of a trainer in a stream.
+//! Saved state of an iterator over a stream.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ use super::plan::StreamPlan;
 use super::source::StreamPosition;
 use crate::plan::{PlanError, checksum, same};
 
-/// The names of what is in a state, and of what the order is made by.
+/// Names of the format of a state, and of the version of the order.
 const FORMAT: &str = "stream/1";
 
-/// Saved place of a trainer in a stream, which is the place of each lane: see
-/// [`StreamBatches::state`](crate::StreamBatches::state). Some hundred bytes, and less than a hundred for
-/// each lane, in any format of serde; with shuffled windows, also some for each shard that the windows have
-/// which have begun.
+/// Saved state of an iterator over a stream, with the position of each lane: see
+/// [`StreamBatches::state`](crate::StreamBatches::state). It has some hundred bytes, and less than a hundred
+/// for each lane, in any format of serde. With shuffled windows it also has some bytes for each shard in the
+/// current windows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct StreamState {
@@ -26,7 +26,7 @@ pub struct StreamState {
     first: u64,
     batches: u64,
     lanes: Vec<Lane>,
-    /// Made of all else.
+    /// Checksum of all other fields.
     check: u64,
 }
 
@@ -38,7 +38,7 @@ impl StreamState {
         StreamState { format, plan, epoch, pass, first, batches, lanes, check: 0 }.sealed()
     }
 
-    /// With the checksum of what it has.
+    /// Returns a state with its checksum.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(self) -> Self {
@@ -51,19 +51,19 @@ impl StreamState {
         checksum(format.bytes().map(u64::from).chain(plan).chain(lanes.iter().flat_map(Lane::words)))
     }
 
-    /// The epoch that it is in.
+    /// Returns the epoch of the next batch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Returns the number of batches of the epoch that were given, with errors in the place of batches.
+    /// Returns the number of delivered batches of the epoch, including errors in the place of batches.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.batches
     }
 
-    /// The place, if it is one of this plan.
+    /// Returns the position, if it is valid for this plan.
     pub(super) fn place(&self, plan: &StreamPlan) -> Result<StreamPosition, PlanError> {
         let StreamState { format, plan: mine, epoch, pass, first, batches, lanes, check } = self;
         same("format", &format.as_str(), &FORMAT)?;
