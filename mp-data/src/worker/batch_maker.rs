@@ -29,7 +29,7 @@ pub(crate) trait BatchMaker: Sized + 'static {
     ) -> AnyResult<WorkerReply<Self::Batch, Self::Progress>>;
 }
 
-/// What a worker of a loader receives at its start.
+/// Message with which a worker of a loader starts.
 pub(crate) type InitOf<W> = WorkerInit<<W as BatchMaker>::Dataset, <W as BatchMaker>::Plan>;
 
 /// The function of the tasks.
