@@ -1,11 +1,11 @@
-//! Batches that a trainer was given: the contents of its state.
+//! Delivered batches, which are the contents of a saved state.
 
 use std::collections::BTreeSet;
 
-/// An epoch, and the number of a batch in it.
+/// Epoch, and number of a batch in it.
 pub(crate) type BatchId = (u64, u64);
 
-/// The batches that were given before those that are on their way.
+/// Batches that were delivered before earlier ones in flight.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveredSet {
     out_of_order: BTreeSet<BatchId>,
@@ -22,7 +22,7 @@ impl DeliveredSet {
         self.out_of_order.contains(&batch)
     }
 
-    /// The first batch from this one on that was not given.
+    /// Returns the first batch from this one on that was not delivered.
     pub(crate) fn first_from(&self, mut batch: BatchId) -> BatchId {
         while self.has(batch)
             && let Some(next) = batch.1.checked_add(1)
@@ -32,13 +32,13 @@ impl DeliveredSet {
         batch
     }
 
-    /// The numbers behind this one that were given.
+    /// Returns the numbers after this one that were delivered.
     pub(crate) fn out_of_order(&self, (epoch, next): BatchId) -> Vec<u64> {
         self.out_of_order.range((epoch, next)..=(epoch, u64::MAX)).map(|given| given.1).collect()
     }
 
-    /// A batch was given, or left out. `first` is the first one that is on its way, or planned next. Returns
-    /// the first one that was not given.
+    /// Adds a batch that was delivered or skipped. `first` is the first batch in flight, or the next one to
+    /// plan. Returns the first batch that was not delivered.
     pub(crate) fn add(&mut self, batch: BatchId, first: BatchId) -> BatchId {
         if batch > first || !self.out_of_order.is_empty() {
             self.out_of_order.insert(batch);

@@ -1,4 +1,4 @@
-//! Batches of datasets with indices: the plan says which samples are in each.
+//! Batches of datasets with indices. The plan assigns samples to batches.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
 use crate::worker::reply::WorkerReply;
 use crate::{BatchInfo, Dataset, Item};
 
-/// Most batches that may be given before an earlier one, if order does not matter: a state names them.
+/// Most batches that may be delivered before an earlier one, if order does not matter: a state lists them.
 const AHEAD: u64 = 1024;
 
 /// Datasets with indices.
@@ -22,7 +22,7 @@ pub(crate) struct IndexedSource<D>(PhantomData<fn() -> D>);
 
 pub(crate) struct IndexedCursor {
     pub(crate) order: EpochOrder,
-    /// Epoch and number of the batch that is planned next.
+    /// Epoch and number of the next batch to plan.
     pub(crate) next: (u64, u64),
     pub(crate) delivered: DeliveredSet,
 }
@@ -32,21 +32,21 @@ impl IndexedCursor {
         IndexedCursor::of(plan.epoch(next.0), next.1, out_of_order)
     }
 
-    /// From a batch of an order on.
+    /// Starts at a batch of an order.
     pub(crate) fn of(order: EpochOrder, next: u64, out_of_order: &[u64]) -> IndexedCursor {
         let epoch = order.epoch();
         IndexedCursor { order, next: (epoch, next), delivered: DeliveredSet::new(epoch, out_of_order) }
     }
 
-    /// The batch after the next one is next; false if there is no such number.
+    /// Advances to the next batch. Returns `false` if the number overflows.
     fn step(&mut self) -> bool {
         let next = self.next.1.checked_add(1);
         self.next.1 = next.unwrap_or(u64::MAX);
         next.is_some()
     }
 
-    /// The next batch. If it can't be planned: why, and whether there may be others behind it. Samplers of
-    /// the user run here.
+    /// Returns the next batch. If it can't be planned, returns the cause, and `true` if later batches may be
+    /// planned. Calls samplers of the user.
     fn planned(&self) -> Result<Option<PlannedBatch>, (DynError, bool)> {
         let number = self.next.1;
         let more = || self.batches().is_some_and(|all| number < all.saturating_sub(1));
@@ -60,22 +60,22 @@ impl IndexedCursor {
         }
     }
 
-    /// Returns the number of batches in the epoch, if that is known. A sampler of the user's that panics says
-    /// so at the batch that it is asked for.
+    /// Returns the number of batches in the epoch, if it is known. A panic of the user's sampler is ignored
+    /// here and reported at the next batch.
     pub(crate) fn batches(&self) -> Option<u64> {
         catch_panic(|| self.order.batches()).flatten()
     }
 
-    /// No epoch has a batch, so that there is no end to looking for one.
+    /// Returns `true` if no epoch has a batch, so that a search for one would not end.
     fn is_always_empty(&self) -> bool {
         self.order.has_fixed_length() && self.order.batches() == Some(0)
     }
 }
 
-/// Most empty epochs in a row, as a sampler of the user's may report them.
+/// Most empty epochs in a row that a sampler of the user may return.
 const MOST_EMPTY: u32 = 1000;
 
-/// The samples of a batch, and how many of them count.
+/// Samples of a batch, and the number of valid ones.
 #[derive(Default)]
 pub(crate) struct IndexedContents {
     items: Vec<Item>,
@@ -83,8 +83,8 @@ pub(crate) struct IndexedContents {
     window: Option<WindowStart>,
 }
 
-/// The first batch that was not given, and those behind it that were; and in which window of the order it is,
-/// where that matters.
+/// First batch that was not delivered, the batches after it that were, and its window of the order if the
+/// order has windows.
 #[derive(Clone)]
 pub(crate) struct IndexedPosition {
     pub(crate) next: (u64, u64),
@@ -205,7 +205,7 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
         let first = front.map_or(cursor.next, |slot| (slot.epoch, slot.number));
         let next = cursor.delivered.add((slot.epoch, slot.number), first);
         if front.is_none() {
-            // What was given before it is forgotten: it must not be planned again.
+            // Earlier deliveries are removed from the set, and must not be planned again.
             cursor.next = next;
         }
     }

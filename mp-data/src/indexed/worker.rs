@@ -14,12 +14,12 @@ use crate::worker::init::WorkerInit;
 use crate::worker::reply::{WorkerReply, nanos_since};
 use crate::{AnyResult, Dataset, Item};
 
-/// A worker's own copy of a dataset with indices.
+/// Worker's copy of a dataset with indices.
 pub(crate) struct IndexedWorker<D> {
     dataset: D,
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
-    /// Time that the worker took to begin.
+    /// Time of the worker's start.
     began: u64,
 }
 
@@ -53,7 +53,7 @@ impl<D: Dataset> BatchMaker for IndexedWorker<D> {
     }
 }
 
-/// A batch that is to be made.
+/// Task to make a batch.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct IndexedTask {
     epoch: u64,

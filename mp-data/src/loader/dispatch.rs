@@ -6,7 +6,7 @@ use crate::loader::source::{BatchSlot, BatchSlotState, BatchSource, PlanStep};
 use crate::settings::OnError;
 
 impl<K: BatchSource> Prefetch<K> {
-    /// Plans and sends as many batches as may be on their way.
+    /// Plans and sends as many batches as may be in flight.
     pub(crate) fn fill(&mut self) {
         let threads = self.inner.settings.threads;
         while !self.planning_ended && self.has_room() {
@@ -59,7 +59,7 @@ impl<K: BatchSource> Prefetch<K> {
             return false;
         }
         let Some(budget) = settings.budget else { return true };
-        // Before the first is there, nothing is known of their size.
+        // The size of batches is unknown before the first one has arrived.
         let most = self.inner.meter().most_bytes;
         most.is_some_and(|most| most.saturating_mul(in_flight + 1) <= budget)
     }

@@ -36,7 +36,7 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// A batch was made, or it turned out that there is none.
+    /// Records a batch that was made, or that doesn't exist.
     fn arrived(&mut self, i: usize, mut made: ReplyOf<K>) {
         let slot = &mut self.slots[i];
         let continues = K::record_arrival(&mut self.cursor, &mut slot.contents, &mut made);
@@ -63,7 +63,7 @@ impl<K: BatchSource> Prefetch<K> {
             None => {
                 let (epoch, number) = (slot.epoch, slot.number);
                 let why = slot.skipped.iter().map(|skipped| {
-                    // Their batch is this one.
+                    // The skipped samples belong to this batch.
                     without_batch_name(&skipped.why, epoch, number).to_owned()
                 });
                 let why = NoSamplesLeft(why.collect());
@@ -82,7 +82,7 @@ impl<K: BatchSource> Prefetch<K> {
         self.start_next_in_lane(lane, continues);
     }
 
-    /// A batch of this lane is there, or will never be: the next one begins, unless it was the last.
+    /// Sends the next batch of a lane after the arrival or loss of a batch, unless that was the last one.
     fn start_next_in_lane(&mut self, lane: Option<u64>, continues: bool) {
         let is_its = |slot: &BatchSlot<K>| K::lane(&slot.contents) == lane;
         let waits = |slot: &BatchSlot<K>| matches!(slot.state, BatchSlotState::Waiting) && is_its(slot);
@@ -93,7 +93,8 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// There was no memory for a batch: it waits for what others have, if there are others.
+    /// Handles a batch for which shared memory was exhausted. It waits for the memory of other batches, if
+    /// any.
     fn no_memory(&mut self, i: usize, why: String, worker: Option<usize>) {
         self.slots[i].state = BatchSlotState::OutOfMemory;
         let first = self.slots.front().map(|slot| (slot.epoch, slot.turn));
@@ -104,8 +105,8 @@ impl<K: BatchSource> Prefetch<K> {
         if can_wait {
             return;
         }
-        // Nothing is on its way, and nothing can be given: what is ready behind the first one that is not has
-        // the memory.
+        // Nothing is in flight, and nothing can be delivered: ready batches after the first unfinished one
+        // use the memory.
         if self.slots.iter_mut().rev().any(BatchSlot::release_memory) {
             self.send_out_of_memory();
             return;
@@ -132,8 +133,8 @@ impl<K: BatchSource> Prefetch<K> {
         let again = slot.attempts <= settings.retries as usize
             || (slot.threads > 1 && on_error == OnError::SkipSample);
         if failure.lost && threads > 1 && again {
-            // By one thread, so that the sample is known. (Where there is only one, the pool has tried
-            // again.)
+            // One thread makes it again, which finds the sample. (With a single thread, the pool has retried
+            // it.)
             slot.threads = 1;
             self.send(i);
             return;
@@ -171,8 +172,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.start_next_in_lane(lane, true);
     }
 
-    /// Returns the error in the place of a batch that can't be made. A panic of `describe` costs the name and
-    /// nothing else.
+    /// Returns the error in the place of a batch that can't be made. After a panic of `describe` it has no
+    /// description.
     pub(crate) fn error(
         &self,
         slot: &BatchSlot<K>,
@@ -195,7 +196,7 @@ impl<K: BatchSource> Prefetch<K> {
         catch_panic(|| K::describe(&self.inner.dataset, at)).flatten()
     }
 
-    /// Leaves out the error in the place of a batch.
+    /// Skips the error in the place of a batch.
     pub(crate) fn skip_batch(&mut self, i: usize) {
         let before = std::mem::replace(&mut self.slots[i].state, BatchSlotState::Skipped);
         let BatchSlotState::Ready(result) = before else {
@@ -218,7 +219,7 @@ impl<K: BatchSource> Prefetch<K> {
             (_, None) => "each batch of a whole pass over the shards of this rank was left out".to_owned(),
             (_, Some(epoch)) => format!("each batch of epoch {epoch} was left out"),
         };
-        // Batches of the next turn may have been made in advance, and left out.
+        // Batches of the next turn may have been prefetched and skipped.
         let is_before = |error: &&LoadError| (error.epoch, error.batch) < (slot.epoch, slot.number);
         if let Some(last) = self.skipped_batches.iter().rev().find(is_before) {
             reason += &format!("; the last one that was left out: {last}");
@@ -230,8 +231,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.error(slot, None, BatchFailure { attempts: 0, ..failure })
     }
 
-    /// No batch will be made any more. What is ready before the first one that is not is given, then the
-    /// error of that one. It does not count as given.
+    /// Ends the iterator, since no batch can be made any more. Ready batches before the first unfinished one
+    /// are delivered, and then the error of that one, which does not count as delivered.
     pub(crate) fn fail_all(&mut self, failure: BatchFailure) {
         self.planning_ended = true;
         if !matches!(self.break_state, BreakState::Working) {

@@ -1,10 +1,11 @@
-//! The trainer's side: which batches are on their way, and in which order they are given.
+//! Batches in flight, and the order of their delivery.
 //!
-//! A batch is a [`BatchSlot`] of the window from its planning until it is given; its states are in a table
-//! there. The window is in the order of the plan. The state of a trainer is the first slot, and what was
-//! given behind it. So what is prefetched is no contents of it.
+//! A batch is a [`BatchSlot`] of the window from its planning to its delivery. The documentation of
+//! [`BatchSlot`] has a table of its states. The window is in the order of the plan. The saved state of an
+//! iterator consists of the first slot and of the batches that were delivered after it, so it has no
+//! prefetched batches.
 //!
-//! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `dispatch.rs`.
+//! `outcomes.rs` handles the results of batches that were sent. `dispatch.rs` plans and sends batches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,54 +23,55 @@ use crate::{Batch, LoadError, LoadedBatch, NotReadyError};
 /// Item of an iterator of batches: a batch, an error in its place, or the end.
 pub type NextBatch<B> = Option<Result<LoadedBatch<B>, LoadError>>;
 
-/// The batches of an epoch, or of several.
+/// Iterator over the batches of one or several epochs.
 pub(crate) struct Prefetch<K: BatchSource> {
     pub(crate) inner: Arc<LoaderShared<K>>,
     /// `None` without workers.
     pub(crate) stream: Option<TaskStream<TaskOf<K>, ReplyOf<K>>>,
     pub(crate) cursor: K::Cursor,
-    /// The last epoch that is planned.
+    /// Last epoch of the iterator.
     pub(crate) last: u64,
-    /// Nothing more is planned.
+    /// `true` if all batches are planned.
     pub(crate) planning_ended: bool,
     pub(crate) slots: VecDeque<BatchSlot<K>>,
-    /// The batches that were given, and where the trainer was after that.
+    /// Numbers of the last delivered batches, and the positions after them.
     history: VecDeque<(u64, K::Position)>,
     pub(crate) skipped_batches: Vec<LoadError>,
     pub(crate) break_state: BreakState,
     turn: CurrentTurn,
-    /// Number of batches that were left out since the last one that was given.
+    /// Number of skipped batches since the last delivery.
     pub(crate) skipped_since: u64,
-    /// Up to when the trainer's time is counted; `None` before it has asked for a batch.
+    /// Time up to which iteration is counted; `None` before the first call.
     counted: Option<Instant>,
-    /// Time for which it has waited since then without a batch.
+    /// Time spent waiting since then without a delivery.
     fruitless_wait: Duration,
-    /// When its wait is reported, if the calls since it was given one have not been answered: they are one
-    /// wait.
+    /// Schedule of reports, if all calls since the last delivery have returned without a batch. Such calls
+    /// count as one wait.
     unanswered: Option<ReportSchedule>,
 }
 
-/// Turn (epoch, or pass of an epoch) whose batches are given, and whether it may end without one.
+/// Turn (epoch, or pass of an epoch) whose batches are delivered.
 ///
-/// With errors that are left out, a loader without an end could otherwise look for a batch for ever.
+/// A turn without a delivery ends the iterator with an error if another turn follows. If all batches were
+/// skipped, an endless loader would otherwise search for a batch forever.
 struct CurrentTurn {
     /// `None` before the first slot.
     of: Option<(u64, u64)>,
-    /// `true` if the trainer was given something of it, now or before its state was saved.
+    /// `true` if a batch of the turn was delivered, by this iterator or before its state was saved.
     delivered: bool,
 }
 
 /// State of a loader that may be unable to make batches.
 pub(crate) enum BreakState {
     Working,
-    /// No; and why was not given yet.
+    /// The loader can't make batches, and the error was not returned yet.
     Failed(Box<LoadError>),
-    /// No.
+    /// The loader can't make batches, and the error was returned.
     Reported,
 }
 
 impl<K: BatchSource> Prefetch<K> {
-    /// From the cursor on to the end of epoch `last`; none if that is `None`.
+    /// Iterates from the cursor to the end of epoch `last`, or over no batches if it is `None`.
     pub(crate) fn new(inner: Arc<LoaderShared<K>>, cursor: K::Cursor, last: Option<u64>) -> Self {
         let stream = match &inner.workers {
             Workers::Pool { call, .. } if !inner.is_forked() => Some(call.stream()),
@@ -97,7 +99,7 @@ impl<K: BatchSource> Prefetch<K> {
         window
     }
 
-    /// In a copy of the process: one error, and the end.
+    /// Returns one error in a forked copy of the process, and then the end.
     fn next_in_fork(&mut self) -> NextBatch<BatchOf<K>> {
         if matches!(std::mem::replace(&mut self.break_state, BreakState::Reported), BreakState::Reported) {
             return None;
@@ -124,7 +126,7 @@ impl<K: BatchSource> Prefetch<K> {
         &self.inner
     }
 
-    /// Returns the number of batches that are planned and not given.
+    /// Returns the number of batches that are planned and not delivered.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -231,14 +233,14 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Takes what is there.
+    /// Receives the outcomes that have arrived.
     fn receive_ready(&mut self) {
         while let Some(Ok(Some((ticket, result)))) = self.stream.as_ref().map(TaskStream::try_next) {
             self.receive_reply(ticket.number(), result.map_err(BatchFailure::from));
         }
     }
 
-    /// Makes the batch that was sent, in this thread.
+    /// Makes the next batch in this thread, in a loader without workers.
     fn make_in_process(&mut self) {
         let Workers::InProcess(worker) = &self.inner.workers else { return };
         let Some(slot) = self.slots.iter().find(|slot| slot.is_sent()) else { return };
@@ -247,7 +249,7 @@ impl<K: BatchSource> Prefetch<K> {
         self.receive_reply(0, made);
     }
 
-    /// The next batch that may be given, if there is one.
+    /// Delivers the next batch, if one is ready.
     fn deliver(&mut self) -> NextBatch<BatchOf<K>> {
         loop {
             let turn = self.slots.front().map(|slot| (slot.epoch, slot.turn))?;

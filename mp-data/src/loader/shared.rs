@@ -17,11 +17,11 @@ use crate::worker::in_process::InProcessWorker;
 use crate::worker::init::{SharedDataset, WorkerInit};
 use crate::{AnyResult, BuildError};
 
-/// Variables that libraries read once, for the number of their threads.
+/// Environment variables from which libraries take their number of threads.
 const THREADS: [&str; 4] =
     ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
 
-/// Time in which workers of a loader that is dropped may finish the batch that they make.
+/// Time in which workers of a dropped loader may finish their current batches.
 const FINISH: Duration = Duration::from_secs(1);
 
 /// Makers of batches.
@@ -30,7 +30,7 @@ pub(crate) enum Workers<K: BatchSource> {
         pool: StatePool<K::Worker>,
         call: Call<TaskOf<K>, ReplyOf<K>>,
     },
-    /// The caller.
+    /// The caller of `next`.
     InProcess(InProcessWorker<K::Worker>),
 }
 
@@ -50,7 +50,7 @@ fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
     unset.fold(process, |process, name| process.env(name, threads.to_string()))
 }
 
-/// In a worker: what it begins with.
+/// Starts a worker of a pool.
 fn begin<W: BatchMaker>(worker_init: InitOf<W>) -> AnyResult<W> {
     if worker_init.keep_freed_memory {
         crate::worker::keep_freed::keep();
@@ -92,7 +92,7 @@ impl<K: BatchSource> LoaderShared<K> {
             }
             let worker_init = worker_init::<K>(&dataset, &plan, &settings);
             let pool = builder.try_state(begin::<K::Worker>, worker_init).build()?;
-            // What several threads were at when they died, one makes again: another task.
+            // After a death with several threads, a task with one thread makes the batch again.
             let by_one = threads > 1;
             let times = if by_one { 0 } else { settings.retries };
             let again =
@@ -107,9 +107,8 @@ impl<K: BatchSource> LoaderShared<K> {
         Ok(Arc::new(LoaderShared { dataset, plan, settings, workers, meter, owner }))
     }
 
-    /// Returns `true` if this process is a copy (`fork`) of the loader's process. It has none of the
-    /// original's threads: what one of them had locked stays locked. So a copy locks nothing, and makes no
-    /// batch.
+    /// Returns `true` if this process is a forked copy of the loader's process. A copy doesn't have the
+    /// original's threads, and their locks stay locked. So a copy locks nothing, and makes no batch.
     pub(crate) fn is_forked(&self) -> bool {
         self.owner.is_forked()
     }
@@ -144,7 +143,7 @@ impl<K: BatchSource> LoaderShared<K> {
         }
     }
 
-    /// Closes the loader, and waits until its workers have ended.
+    /// Closes the loader, and waits until its workers have exited.
     pub(crate) fn join(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.close();
         match &self.workers {
@@ -155,14 +154,14 @@ impl<K: BatchSource> LoaderShared<K> {
 
     pub(crate) fn pids(&self) -> Vec<u32> {
         match &self.workers {
-            // One that is being replaced has none.
+            // A worker that is being replaced has no process.
             Workers::Pool { pool, .. } => pool.pool().pids().into_iter().filter(|pid| *pid != 0).collect(),
             Workers::InProcess(_) => Vec::new(),
         }
     }
 }
 
-/// Checks that the settings can be met.
+/// Checks that the settings are valid.
 fn check(settings: &LoaderSettings) -> Result<(), BuildError> {
     let LoaderSettings { num_workers, threads, prefetch, timeout, .. } = *settings;
     let refused = |setting, reason| Err(BuildError::Setting { setting, reason });

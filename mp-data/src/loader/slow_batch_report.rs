@@ -1,4 +1,4 @@
-//! Reports about batches that do not come.
+//! Reports of slow batches.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::loader::shared::Workers;
 use crate::loader::source::{BatchSlot, BatchSlotState, BatchSource};
 
 impl<K: BatchSource> Prefetch<K> {
-    /// Batch that is waited for: the first that is not made, or the next that is planned.
+    /// Returns the next batch: the first unfinished one, or the next one to plan.
     fn awaited(&self) -> (u64, u64) {
         self.front().map_or_else(|| K::next(&self.cursor), |slot| (slot.epoch, slot.number))
     }
@@ -29,7 +29,7 @@ impl<K: BatchSource> Prefetch<K> {
         let running = self.stream.as_ref().map(|stream| stream.running()).unwrap_or_default();
         let mut lines: Vec<String> = running.iter().map(|task| self.line(task)).collect();
         if let (true, Workers::Pool { pool, .. }) = (lines.is_empty(), &self.inner.workers) {
-            // They are being started, read the dataset, or have not sent what they have made.
+            // Workers are starting, decode the dataset, or have not sent their batch.
             let metrics = pool.pool().metrics();
             lines.extend(metrics.workers.iter().map(|worker| format!("{worker}{}", stopped(worker.pid))));
             lines.extend(metrics.failed_starts.iter().map(ToString::to_string));
@@ -67,7 +67,7 @@ impl<K: BatchSource> Prefetch<K> {
         line + &format!(", for {running_for:.1?}")
     }
 
-    /// Says that a batch has been waited for so long, and what the workers are at.
+    /// Reports the wait for a batch, with the activities of the workers.
     pub(crate) fn report(&self, waited: Duration) {
         let (epoch, number) = self.awaited();
         let mut text = format!("mp: batch {number} of epoch {epoch} has been waited for {waited:.1?}\n");

@@ -1,5 +1,5 @@
-//! Interface between the trainer's side of a loader and the two kinds of datasets: those with indices, and
-//! streams.
+//! Interface between the loader in the training process and the two kinds of datasets: datasets with indices,
+//! and streams.
 
 use std::collections::VecDeque;
 
@@ -8,21 +8,21 @@ use crate::worker::batch_maker::BatchMaker;
 use crate::worker::reply::WorkerReply;
 use crate::{BatchInfo, Item, LoadError, LoadedBatch, SkippedSample};
 
-/// Number of delivered batches whose place is kept, and of left out batches whose error is kept.
+/// Number of delivered batches whose position is kept, and of skipped batches whose error is kept.
 pub(crate) const HISTORY: usize = 1024;
 
 /// Result of planning.
 pub(crate) enum PlanStep<P> {
     Batch {
         epoch: u64,
-        /// Batches of one turn may be given out of order.
+        /// Turn of the batch. Batches of one turn may be delivered out of order.
         turn: u64,
         number: u64,
         contents: P,
-        /// The batch before it in its lane is on its way: it begins where that ends.
+        /// `true` if the previous batch of its lane is in flight: the batch begins where that one ends.
         waits: bool,
     },
-    /// Unknown until batches in flight have arrived.
+    /// The next step is unknown until batches in flight have arrived.
     Blocked,
     End,
     /// Neither this pass over the data nor any later one can have a batch.
@@ -31,7 +31,7 @@ pub(crate) enum PlanStep<P> {
         number: u64,
         contents: P,
     },
-    /// The batch can't be planned; `continues` if others can.
+    /// The batch can't be planned. `continues` is `true` if later batches can.
     Failed {
         epoch: u64,
         number: u64,
@@ -57,24 +57,24 @@ pub(crate) enum AfterSkip {
     Impossible,
 }
 
-/// A batch on its way: from its planning until it is given.
+/// Batch in flight, from its planning to its delivery.
 ///
-/// | the slot is | it becomes | when |
+/// | state | next state | condition |
 /// |---|---|---|
-/// | planned | `Sent` | at once |
-/// | | `Waits` | of a stream: the batch before it in its lane isn't there |
-/// | `Waits` | `Sent` | that is there, or an error in its place |
-/// | | gone | that was the last of the lane |
-/// | `Sent` | `Ready` | the worker has made it, or it can't be made |
+/// | planned | `Sent` | immediately |
+/// | | `Waiting` | in a stream, if the previous batch of its lane has not arrived |
+/// | `Waiting` | `Sent` | the previous batch of its lane has arrived, or an error in its place |
+/// | | removed | the previous batch was the last of the lane |
+/// | `Sent` | `Ready` | the worker has made the batch, or it can't be made |
 /// | | `Sent` | it is made again without a sample, or by one thread |
-/// | | `Held` | there was no memory, and others are on their way or wait to be given |
-/// | | `LeftOut` | it can't be made, and is to be left out |
-/// | | gone | of a stream: its lane has no samples any more |
-/// | `Held` | `Sent` | another one was given or made, or gave its memory up |
-/// | `Ready` | `Held` | a batch before it has no memory, and nothing else is on its way: it is made again later. Not of a stream, whose lane goes on behind it |
-/// | `Ready`, `LeftOut` | gone | it is given; in order, or as soon as it is ready |
+/// | | `OutOfMemory` | shared memory is exhausted, and other batches are in flight or ready |
+/// | | `Skipped` | it can't be made, and errors are skipped |
+/// | | removed | in a stream, if its lane has no more samples |
+/// | `OutOfMemory` | `Sent` | another batch was delivered or made, or has released its memory |
+/// | `Ready` | `OutOfMemory` | an earlier batch has no memory, and nothing else is in flight: it is made again later. Not in a stream, whose lane has continued after it |
+/// | `Ready`, `Skipped` | removed | delivery, in order or as soon as it is ready |
 ///
-/// When no worker can live, what was not made stays as it is: the state says that it was not given.
+/// If no worker can run, slots keep their state, and the saved state does not count them as delivered.
 pub(crate) struct BatchSlot<K: BatchSource> {
     pub(crate) epoch: u64,
     pub(crate) turn: u64,
@@ -84,14 +84,14 @@ pub(crate) struct BatchSlot<K: BatchSource> {
     pub(crate) threads: usize,
     /// Number of attempts before it was sent last.
     pub(crate) attempts: usize,
-    /// There was no memory for it when no other was on its way.
+    /// `true` if shared memory was exhausted while no other batch was in flight.
     pub(crate) alone: bool,
     pub(crate) state: BatchSlotState<BatchOf<K>>,
 }
 
 pub(crate) enum BatchSlotState<B> {
     Waiting,
-    /// Under this ticket.
+    /// Sent to a worker, with this ticket.
     Sent(usize),
     OutOfMemory,
     Ready(Box<Result<LoadedBatch<B>, LoadError>>),
@@ -110,7 +110,7 @@ impl<K: BatchSource> BatchSlot<K> {
         BatchSlot { epoch, turn, number, contents, skipped, threads, attempts, alone, state }
     }
 
-    /// Returns `true` if it is not known yet whether there is such a batch.
+    /// Returns `true` if the batch may still turn out not to exist.
     pub(crate) fn is_open(&self) -> bool {
         !self.is_done()
     }
@@ -127,12 +127,12 @@ impl<K: BatchSource> BatchSlot<K> {
         matches!(self.state, BatchSlotState::OutOfMemory)
     }
 
-    /// Nothing more happens to it before it is given.
+    /// Returns `true` if the state changes only by delivery.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, BatchSlotState::Ready(_) | BatchSlotState::Skipped)
     }
 
-    /// Drops the batch that is there, if it can be made again, the same; whether that is so.
+    /// Drops a ready batch if it can be made again. Returns `true` if it was dropped.
     pub(crate) fn release_memory(&mut self) -> bool {
         let BatchSlotState::Ready(result) = &mut self.state else { return false };
         let Ok(loaded) = &mut **result else { return false };
@@ -156,18 +156,18 @@ pub(crate) type TaskOf<K> = <WorkerOf<K> as BatchMaker>::Task;
 /// Result of a loader's task.
 pub(crate) type ReplyOf<K> = WorkerReply<BatchOf<K>, <WorkerOf<K> as BatchMaker>::Progress>;
 
-/// Kind of a loader: its batches, and the tasks for its workers.
+/// Source of batches, and of tasks for the workers: datasets with indices, or streams.
 pub(crate) trait BatchSource: Sized + 'static {
     type Worker: BatchMaker;
     type Plan: Send + Sync;
-    /// Place of planned, arrived and delivered batches.
+    /// Position of planned, arrived and delivered batches.
     type Cursor;
     /// Contents of one batch.
     type Contents;
-    /// Place of a trainer.
+    /// Position of an iterator, for its saved state.
     type Position: Clone;
 
-    /// The seed, and the plan for workers.
+    /// Returns the seed, and the plan for workers.
     fn worker_plan(plan: &Self::Plan) -> (u64, WorkerPlanOf<Self>);
     fn plan(
         plan: &Self::Plan,
@@ -176,9 +176,9 @@ pub(crate) trait BatchSource: Sized + 'static {
         last: u64,
     ) -> PlanStep<Self::Contents>;
     fn task(cursor: &Self::Cursor, slot: &BatchSlot<Self>) -> TaskOf<Self>;
-    /// The lane of a batch: each of its batches begins where the one before ends.
+    /// Returns the lane of a batch. Each batch of a lane begins where the previous one ends.
     fn lane(contents: &Self::Contents) -> Option<u64>;
-    /// A batch was made, or it turned out that there is none; whether its lane has others.
+    /// Records the arrival of a batch, or that it doesn't exist. Returns `true` if its lane has more batches.
     fn record_arrival(
         cursor: &mut Self::Cursor,
         contents: &mut Self::Contents,
@@ -193,34 +193,34 @@ pub(crate) trait BatchSource: Sized + 'static {
         contents: &mut Self::Contents,
         failed: &FailedSample,
     ) -> AfterSkip;
-    /// A batch can't be made: its lane goes on behind it.
+    /// Records that a batch can't be made. Its lane continues after it.
     fn record_loss(
         plan: &Self::Plan,
         cursor: &mut Self::Cursor,
         contents: &mut Self::Contents,
         failed: Option<&FailedSample>,
     );
-    /// A batch is given, an error in its place, or neither.
+    /// Records the delivery of a batch or of an error in its place, or a skipped batch.
     fn record_delivery(
         cursor: &mut Self::Cursor,
         slot: &mut BatchSlot<Self>,
         front: Option<&BatchSlot<Self>>,
     );
-    /// Returns `true` if the turn with which the cursor begins has had no batch before.
+    /// Returns `true` if the first turn of the cursor has delivered no batch before.
     fn begins_turn(cursor: &Self::Cursor) -> bool;
-    /// The epoch and the number of the batch that is planned next.
+    /// Returns epoch and number of the next batch to plan.
     fn next(cursor: &Self::Cursor) -> (u64, u64);
-    /// Returns the place of the trainer; `front` is the first slot that was not given.
+    /// Returns the position of the iterator; `front` is the first slot that was not delivered.
     fn position(cursor: &Self::Cursor, front: Option<&BatchSlot<Self>>) -> Self::Position;
-    /// Returns `true` if as many batches were given before the first slot as a state may name.
+    /// Returns `true` if a state can list no more batches that were delivered before the first slot.
     fn is_too_far_ahead(_: &Self::Cursor, _: &BatchSlot<Self>) -> bool {
         false
     }
-    /// A batch that was made is to be made again; false if it can't be.
+    /// Prepares a ready batch to be made again. Returns `false` if that is impossible.
     fn take_back(_: &mut Self::Contents, _: &mut BatchInfo) -> bool {
         false
     }
-    /// Returns the most batches that are left, if that is known.
+    /// Returns the maximum number of remaining batches, if it is known.
     fn remaining(
         plan: &Self::Plan,
         cursor: &Self::Cursor,
@@ -229,7 +229,7 @@ pub(crate) trait BatchSource: Sized + 'static {
     ) -> Option<usize>;
 }
 
-/// Returns the report of a sample that is left out.
+/// Returns the report of a skipped sample.
 pub(crate) fn skipped(failed: &FailedSample, why: String) -> SkippedSample {
     SkippedSample { item: failed.item, shard: failed.shard, rest_of_shard: failed.reading, why }
 }

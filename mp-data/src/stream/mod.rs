@@ -1,4 +1,4 @@
-//! Datasets without indices: shards that are read from front to back.
+//! Datasets without indices: shards that are read sequentially.
 
 mod builder;
 mod dataset;

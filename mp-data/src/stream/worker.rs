@@ -1,13 +1,13 @@
-//! The worker of a stream: it continues a lane at the task's place, and makes one batch.
+//! Worker of a stream, which continues a lane at the position of the task and makes one batch.
 //!
-//! | moment | the worker is killed | its lane |
+//! | moment of death | effect | lane |
 //! |---|---|---|
-//! | before it takes the task | the task goes to another worker, unread | goes on there |
-//! | in `open`, while it reads, while it writes rows | the batch's memory is freed | is opened again by another worker, where the task begins: the same samples |
-//! | when the reply is not put | as before | as before |
-//! | after that | nothing | the reply had the batch and where the lane is behind it, both |
+//! | before the worker takes the task | another worker takes the task | continues there |
+//! | in `open`, while it reads, while it writes rows | the batch's memory is freed | is opened again by another worker at the position of the task, with the same samples |
+//! | before the reply is put | the batch's memory is freed | is opened again, as above |
+//! | after the reply is put | none | continues after the batch: the reply has the batch and the new position |
 //!
-//! The readers that it has open are a cache: one is used if it is exactly where the task begins.
+//! Open readers are a cache: a reader is used if its position is exactly that of the task.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -32,28 +32,28 @@ use crate::worker::init::WorkerInit;
 use crate::worker::reply::{WorkerReply, nanos_since};
 use crate::{AnyResult, Item};
 
-/// A batch that is to be made.
+/// Task to make a batch.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct StreamTask {
     pub(super) epoch: u64,
     pub(super) pass: u64,
     pub(super) lane: u64,
     pub(super) at: LanePosition,
-    /// The positions of samples that are left out.
+    /// Positions of skipped samples.
     pub(super) skip: Vec<u64>,
     pub(super) threads: u32,
     pub(super) poison: Option<u8>,
-    /// `true` if the lane is opened anew even if it is open.
+    /// `true` if the lane is opened again even if it is open.
     pub(super) opens: bool,
 }
 
-/// A worker's own copy of a dataset of shards.
+/// Worker's copy of a dataset of shards.
 pub(crate) struct StreamWorker<D: IterableDataset> {
     dataset: D,
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
     plan: StreamPlan,
-    /// Time that the worker took to begin.
+    /// Time of the worker's start.
     began: u64,
     /// Epoch and pass of the last batch, and the order of their shards.
     order: Option<((u64, u64), ShardOrder)>,
@@ -61,11 +61,11 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
     open: OpenLanes<D>,
 }
 
-/// Lanes that a worker has open, each with where it is.
+/// Open lanes of a worker, with their positions.
 struct OpenLanes<D: IterableDataset> {
-    /// By when they were used, the last one at the end.
+    /// Lanes by the time of their last use, the latest at the end.
     by_use: BTreeMap<u64, (u64, LanePosition, OpenLane<D>)>,
-    /// When a lane was used.
+    /// Number of the last use of a lane.
     used: HashMap<u64, u64>,
     next_use: u64,
 }
@@ -80,7 +80,7 @@ impl<D: IterableDataset> OpenLanes<D> {
         self.by_use.remove(&used).map(|(_, at, open)| (at, open))
     }
 
-    /// Keeps a lane open, and `most` lanes in all: those that were used last.
+    /// Keeps a lane open, and closes all but the `most` lanes that were used last.
     fn keep(&mut self, lane: u64, at: LanePosition, open: OpenLane<D>, most: u64) {
         if self.by_use.len() as u64 >= most
             && let Some((_, (oldest, ..))) = self.by_use.pop_first()
@@ -94,7 +94,7 @@ impl<D: IterableDataset> OpenLanes<D> {
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
-    /// The lane of a task, open where the task begins if this worker has it so.
+    /// Returns the lane of a task, which is already open if this worker has it at that position.
     fn lane(&mut self, task: &StreamTask) -> OpenLane<D> {
         let is_there = |at: &LanePosition| *at == task.at;
         let found = self.open.take(task.lane).filter(|(at, _)| is_there(at));
@@ -102,8 +102,8 @@ impl<D: IterableDataset> StreamWorker<D> {
         found.filter(|_| !opens).map_or_else(|| OpenLane::new(&task.at), |(_, open)| open)
     }
 
-    /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane
-    /// by now.
+    /// Keeps a lane open, and at most twice this worker's share of the lanes: another worker may have a lane
+    /// in the meantime.
     fn keep(&mut self, task: &StreamTask, at: LanePosition, run: OpenLane<D>) {
         let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
         self.open.keep(task.lane, at, run, most.max(2));
@@ -147,8 +147,8 @@ impl<D: IterableDataset> BatchMaker for StreamWorker<D> {
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
-    /// The first row that holds what it was filled with, also when the batch is made once more and it is
-    /// filled with something else. If the batch can't be made once more, that is not known.
+    /// Returns the first row that contains only its filling in two attempts with different fillings. Returns
+    /// `None` if the batch can't be made once more.
     fn unwritten_again(&mut self, task: &StreamTask, cx: &Context<D::Batch>) -> Option<(Item, UnwrittenRow)> {
         if cx.unwritten().is_empty() {
             return None;

@@ -10,14 +10,14 @@ use crate::worker::init::WorkerInit;
 use crate::worker::reply::WorkerReply;
 use crate::{AnyResult, Batch};
 
-/// Maker of batches, in a worker or in the trainer.
+/// Maker of batches, in a worker or in the training process.
 pub(crate) trait BatchMaker: Sized + 'static {
     type Dataset: Serialize + DeserializeOwned + Send + Sync + 'static;
     /// Part of the plan that workers need.
     type Plan: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     type Batch: Batch;
     type Task: Message + Send;
-    /// Place after a batch, which is sent with the batch.
+    /// Position after a batch, which is sent with the batch.
     type Progress: Serialize + DeserializeOwned + Send + 'static;
 
     fn begin(init: InitOf<Self>) -> AnyResult<Self>;
@@ -32,7 +32,7 @@ pub(crate) trait BatchMaker: Sized + 'static {
 /// Message with which a worker of a loader starts.
 pub(crate) type InitOf<W> = WorkerInit<<W as BatchMaker>::Dataset, <W as BatchMaker>::Plan>;
 
-/// The function of the tasks.
+/// Function of the tasks.
 pub(crate) fn make<W: BatchMaker>(
     worker: &mut W,
     task: W::Task,

@@ -1,4 +1,4 @@
-//! The worker of a loader without worker processes: the thread that asks for a batch makes it.
+//! Worker of a loader without worker processes: the thread that calls `next` makes the batch.
 
 use std::cell::RefCell;
 
@@ -22,16 +22,16 @@ struct InProcessState<W> {
 }
 
 thread_local! {
-    /// The workers that this thread is making a batch with, by their addresses: more than one if a dataset
-    /// has a loader of its own.
+    /// Addresses of the workers with which this thread is making batches: several if a dataset has its own
+    /// loader.
     static MAKING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// This thread is making a batch, until this is dropped.
+/// Registers that this thread is making a batch, until the guard is dropped.
 struct MakingGuard;
 
 impl MakingGuard {
-    /// `None` if it is at that worker already: it would wait for itself.
+    /// Returns `None` if this thread is already making a batch with the worker: it would wait for itself.
     fn with<W>(here: &InProcessWorker<W>) -> Option<Self> {
         let address = std::ptr::from_ref(here).addr();
         MAKING.with_borrow_mut(|making| {
@@ -74,8 +74,8 @@ impl<W: BatchMaker> InProcessWorker<W> {
         make_in_process(&mut state.worker, init, task)
     }
 
-    /// Drops the dataset, and makes no batch any more. Waits for a batch that another thread is making. Does
-    /// nothing in the dataset itself.
+    /// Drops the dataset, and makes no more batches. Waits for a batch that another thread is making. Does
+    /// nothing if the dataset itself calls it.
     pub(crate) fn close(&self) {
         let Some(_making) = MakingGuard::with(self) else { return };
         let worker = {
@@ -87,7 +87,7 @@ impl<W: BatchMaker> InProcessWorker<W> {
     }
 }
 
-/// Makes a batch in the trainer, with the dataset as a worker process would receive it.
+/// Makes a batch in the training process, with the dataset as a worker process would receive it.
 pub(crate) fn make_in_process<W: BatchMaker>(
     worker: &mut Option<W>,
     init: impl FnOnce() -> InitOf<W>,
@@ -109,7 +109,7 @@ pub(crate) fn make_in_process<W: BatchMaker>(
             made.map_err(|error| BatchFailure::new(error).with_note(cx.last_note()))
         }
         Err(panic) => {
-            // What the panic left of the dataset is not used again.
+            // The dataset may be inconsistent after the panic, so it is not used again.
             drop_caught(mine);
             Err(BatchFailure::new(panic_error(*panic)).with_note(cx.last_note()))
         }

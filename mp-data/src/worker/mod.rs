@@ -1,11 +1,11 @@
-//! The worker: it has the dataset, and makes the batch of each task.
+//! Worker of a loader, which has the dataset and makes the batch of each task.
 //!
-//! | moment | the worker is killed | its batch |
+//! | moment of death | effect | batch |
 //! |---|---|---|
-//! | before it takes the task | the task goes to another worker, unread | is made there |
-//! | while it writes rows | their memory is freed | is made again by another worker, with the same items and random numbers |
-//! | when the reply is not put | as before | as before |
-//! | after that | nothing | is the trainer's |
+//! | before the worker takes the task | another worker takes the task | is made by that worker |
+//! | while the worker writes rows | their memory is freed | is made again by another worker, with the same items and random numbers |
+//! | before the reply is put | their memory is freed | is made again, as above |
+//! | after the reply is put | none | is received by the training process |
 
 pub(crate) mod batch_maker;
 #[cfg(feature = "log")]

@@ -10,18 +10,18 @@ use crate::dataset::info::WorkerInfo;
 use crate::error::failure::is_out_of_memory;
 use crate::{AnyResult, Batch};
 
-/// A batch that was made.
+/// Reply with a batch.
 pub(crate) struct WorkerReply<B, A> {
-    /// `None` if there was no memory for it.
+    /// `None` if shared memory was exhausted.
     pub(crate) batch: Option<B>,
-    /// Text of that error.
+    /// Text of the error if shared memory was exhausted.
     pub(crate) no_memory: Option<String>,
     pub(crate) worker: Option<usize>,
     pub(crate) pid: u32,
     pub(crate) nanos: u64,
-    /// Time that its worker took to begin.
+    /// Time of the worker's start.
     pub(crate) began: u64,
-    /// Samples of a stream's batch, and the place of the lane after them.
+    /// Samples of a stream's batch, and the position of the lane after them.
     pub(crate) progress: Option<A>,
 }
 
