@@ -47,7 +47,7 @@ impl<T: Default> Default for ForkLocal<T> {
 #[cfg(test)]
 impl<T> ForkLocal<T> {
     /// Returns it as a copy of the process has it.
-    pub(crate) fn as_forked(mut self) -> Self {
+    pub(crate) fn into_forked(mut self) -> Self {
         self.owner = 0;
         self
     }
@@ -63,7 +63,7 @@ mod tests {
     fn forked_copy_initializes_its_own_value_once() {
         let value = ForkLocal::<Mutex<u32>>::default();
         *value.get().lock().unwrap() = 1;
-        let value = value.as_forked();
+        let value = value.into_forked();
         let _held_by_the_original = value.original().lock().unwrap();
         std::thread::scope(|threads| {
             (0..4).for_each(|_| _ = threads.spawn(|| *value.get().lock().unwrap() += 1));

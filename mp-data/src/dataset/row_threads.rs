@@ -220,7 +220,7 @@ mod tests {
         let threads = RowThreads::default();
         assert_eq!(called(&threads, 1).len(), 2);
         let shared = Arc::clone(&threads.shared);
-        let threads = RowThreads { shared: Arc::clone(&shared), owner: ForkLocal::default().as_forked() };
+        let threads = RowThreads { shared: Arc::clone(&shared), owner: ForkLocal::default().into_forked() };
         // As if one of the original's threads had had it just then.
         let _held = shared.lock();
         let count = AtomicU64::new(0);
