@@ -119,9 +119,9 @@ macro_rules! settings {
             self
         }
 
-        /// Sets the number of batches that are planned, running or ready for each worker, at least 1 (0 means
-        /// 1) and at most 65,536 for all workers. The default is 2, or 8 while batches are usually made in
-        /// less than 200 µs and have at most 64 KiB of tensors. With 2 such batches, threads would sleep
+        /// Sets the number of batches that are planned, running or ready for each worker. 0 means 1, and the
+        /// maximum is 65,536 for all workers together. The default is 2, or 8 while batches are usually made
+        /// in less than 200 µs and have at most 64 KiB of tensors. With 2 such batches, threads would sleep
         /// between batches, and a sleep takes longer than such a batch.
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
             self.settings.prefetch = Some(batches.max(1));
