@@ -142,7 +142,7 @@ fn ours<T: Message>(plan: Plan, mut value: T) -> Result<[Cost; 2]> {
         plan,
         || {
             let (envelope, lent) = pack_as(black_box(&mut value), |out| arena.pack(out, fingerprint))?;
-            lent.sent();
+            lent.commit();
             Ok(envelope)
         },
         |envelope| Ok(unpack::<T>(envelope)?),
