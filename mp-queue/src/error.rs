@@ -278,7 +278,7 @@ impl fmt::Display for TypeRefusal {
             f,
             "the other side is gone: it refused a message of type {sent} from this side, because it \
              expected {expected}; both programs must use the same type name: define the type in a crate \
-             that both use, or send tuples or bytes"
+             that both programs use, or send tuples or bytes"
         )
     }
 }

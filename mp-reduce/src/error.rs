@@ -74,8 +74,9 @@ impl fmt::Display for Error {
             Error::TypeMismatch { expected, found: Some(found), .. } => {
                 write!(
                     f,
-                    "a message has type {found}, and {expected} is expected; both programs must use the same \
-                     type name: define the type in a crate that both use, or send tuples or bytes"
+                    "a message has type {found}, and {expected} is expected; both programs must use the \
+                     same type name: define the type in a crate that both programs use, or send tuples or \
+                     bytes"
                 )
             }
             Error::TypeMismatch { expected, found: None, .. } => write!(

@@ -16,7 +16,7 @@ struct Job {
 #[test]
 fn a_queue_without_room() {
     let what_to_do =
-        ["a queue for 0 messages", "1 to", "unbounded()", "until its message was taken", "JoinableQueue"];
+        ["a queue for 0 messages", "1 to", "unbounded()", "until a message was taken", "JoinableQueue"];
     says(Queue::<u8>::bounded(0).unwrap_err(), &what_to_do);
     says(bounded_channel::<u8>(0).unwrap_err(), &what_to_do);
 }
@@ -73,8 +73,8 @@ fn another_type_is_received() {
 #[test]
 fn the_receiving_end_of_a_pipe_sends() {
     let (receiver, sender) = one_way_pipe().unwrap();
-    says(receiver.send(1).unwrap_err(), &["one-way", "can't send", "the other"]);
-    says(sender.recv::<u8>().unwrap_err(), &["one-way", "can't receive", "the other"]);
+    says(receiver.send(1).unwrap_err(), &["one-way", "can't send", "other end"]);
+    says(sender.recv::<u8>().unwrap_err(), &["one-way", "can't receive", "other end"]);
 }
 
 #[test]

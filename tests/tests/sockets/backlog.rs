@@ -103,7 +103,7 @@ fn one_sided_key_fails_the_first_receive() {
     assert_eq!(wait(&[&there], Some(DEADLINE)).unwrap(), [0]);
     let error = there.recv::<u8>().unwrap_err();
     assert!(matches!(error.refused(), Some(ConnectError::KeyMissing { here: true })), "{error:?}");
-    assert!(error.to_string().contains("this side has no authentication key"), "{error}");
+    assert!(error.to_string().contains("only the other side has an authentication key"), "{error}");
     assert!(matches!(there.recv::<u8>(), Err(GetError::Disconnected)));
     // Or of a send, and the value is returned.
     let there = meets();
@@ -128,7 +128,7 @@ fn foreign_listener_fails_the_first_receive() {
     let mut other_version = b"mp-sock\x04\x00".to_vec();
     other_version.resize(41, 7);
     for (said, why) in
-        [(b"HTTP/1.1 400 Bad Request\r\n\r\n and so on it goes".to_vec(), "else"), (other_version, "version")]
+        [(b"HTTP/1.1 400 Bad Request\r\n\r\n and so on it goes".to_vec(), "no valid hello"), (other_version, "version")]
     {
         let there = connect(name("foreign")).unwrap();
         there.send(1_u8).unwrap();
