@@ -127,9 +127,10 @@ fn foreign_listener_fails_the_first_receive() {
     let foreign = UnixListener::bind_addr(&address).unwrap();
     let mut other_version = b"mp-sock\x04\x00".to_vec();
     other_version.resize(41, 7);
-    for (said, why) in
-        [(b"HTTP/1.1 400 Bad Request\r\n\r\n and so on it goes".to_vec(), "no valid hello"), (other_version, "version")]
-    {
+    for (said, why) in [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n and so on it goes".to_vec(), "no valid hello"),
+        (other_version, "version"),
+    ] {
         let there = connect(name("foreign")).unwrap();
         there.send(1_u8).unwrap();
         let (mut stream, _) = foreign.accept().unwrap();
