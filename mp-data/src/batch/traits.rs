@@ -18,8 +18,9 @@ pub enum Fill {
 }
 
 /// Batch of a [`Dataset`](crate::Dataset): a column, a tuple of up to six columns, or a struct of columns
-/// that derives this trait. Columns are [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and
-/// [`Objects`], and [`Whole`] with one of these.
+/// that derives this trait. Columns are [`Tensor`](mp_tensor::Tensor), [`Ragged`](crate::Ragged),
+/// [`Strings`](crate::Strings) and [`Objects`](crate::Objects), and [`Whole`](crate::Whole) with one of
+/// these.
 ///
 /// ```
 /// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Strings, Tensor};
@@ -68,8 +69,8 @@ pub enum Fill {
 /// | `Objects<T>` | `()` | `&mut Option<T>` | encoded with serde |
 ///
 /// Each column must have as many rows as the batch has samples. Otherwise the batch is an error that names
-/// the column. [`Whole`] is a column with any number of rows. (A tensor without dimensions has no rows, and
-/// is not checked.)
+/// the column. [`Whole`](crate::Whole) is a column with any number of rows. (A tensor without dimensions has
+/// no rows, and is not checked.)
 ///
 /// With torch's `default_collate`, numbers and tensors of equal shape become a `Tensor`, texts `Strings`, a
 /// mapping or a named tuple a struct of columns, a sequence a tuple of columns, and anything else `Objects`.
