@@ -27,6 +27,8 @@
 
 #[doc(no_inline)]
 pub use crate::{Arena, SharedMemory};
+#[doc(hidden)]
+pub use mp_core::FdSlots;
 pub use mp_core::words::Member;
 pub use mp_core::{
     ArenaOptions, ClassStats, MemberInfo, MemberStats, MemoryStats, MessagesInFlight, QueuedMessages,

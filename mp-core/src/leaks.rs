@@ -15,9 +15,12 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::alloc::Allocator;
 use crate::arena::Arena;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
+use crate::recovery::Recovery;
+use crate::setup::Backing;
 use crate::sys::at_exit;
 
 /// Time limit for resources that ending threads are about to close or free.
@@ -114,7 +117,7 @@ fn descriptors(check: &LeakCheck, found: &mut String) {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
     let all: Vec<RawFd> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    let of_arena = Arena::get().map(|arena| arena.descriptors()).unwrap_or_default();
+    let of_arena = Arena::get().map(|arena| Backing(arena).descriptors()).unwrap_or_default();
     for fd in all {
         // The descriptor of the directory that was read is closed.
         let Some(target) = target(fd) else { continue };
@@ -127,12 +130,12 @@ fn descriptors(check: &LeakCheck, found: &mut String) {
 
 fn memory(found: &mut String) {
     let Some(arena) = Arena::get().filter(|_| MEMORY_SKIPPED.get().is_none()) else { return };
-    _ = arena.sweep();
+    _ = Recovery(arena).sweep();
     // A program that is not linked with the layer of queues can't check the queues of dead processes.
-    if arena.leaves_some_to_others() {
+    if Recovery(arena).leaves_some_to_others() {
         return;
     }
-    let stats = arena.memory_stats();
+    let stats = Allocator(arena).memory_stats();
     if stats.queued > 0 {
         _ = writeln!(found, "{} messages are in queues or leased", stats.queued);
     }

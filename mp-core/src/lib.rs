@@ -73,13 +73,16 @@ pub mod mem;
 mod members;
 pub mod message;
 mod messages;
+mod open;
 mod parking;
 mod process;
 mod recovery;
+mod ring_layer;
 mod setup;
 mod shared_memory;
 pub mod steps;
 mod storage;
+mod strategy;
 mod structure;
 pub mod sync;
 mod sys;
@@ -96,15 +99,18 @@ pub mod waits {
 }
 pub mod words;
 
+pub use alloc::Allocator;
 #[doc(hidden)]
 pub use alloc::budget::{held_memory_limit, limit_held_memory};
+pub use alloc::fd_slots::FdSlots;
 pub use alloc::handles::Hold;
 pub use alloc::stats::{ClassStats, MemberStats, MemoryStats};
 pub use arena::Arena;
 #[cfg(feature = "authkey")]
 pub use authkey::{AuthKey, authkey, set_authkey};
+pub use blocks::Blocks;
 pub use bytemuck;
-pub use contracts::{InDoubt, RingLayer};
+pub use envelopes::Envelopes;
 #[doc(hidden)]
 pub use error::serde_with;
 #[doc(hidden)]
@@ -115,18 +121,23 @@ pub use invitation::handshake::{
     Acceptance, accept_by_socket, accept_inherited, invite_by_socket, invite_command,
 };
 pub use invitation::{Invitation, InvitationState};
+pub use members::Members;
 pub use members::membership::MemberInfo;
 pub use message::Message;
+pub use messages::Messages;
+pub use messages::attachments::AttachRequest;
+pub use messages::attachments::Descriptors;
 pub use messages::envelope::Envelope;
 pub use messages::lease::Leased;
 pub use messages::outgoing::broadcast::Repeated;
-pub use messages::outgoing::pack::AttachRequest;
 #[doc(hidden)]
 pub use messages::promise::{Promise, Ticket};
+pub use open::children_inherit_settings;
 #[doc(hidden)]
 pub use parking::count_up;
 #[doc(hidden)]
 pub use parking::detach_notice;
+pub use parking::notices::Notices;
 pub use parking::spin::{AdaptiveSpin, Spin};
 pub use parking::{Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
 #[doc(hidden)]
@@ -139,14 +150,17 @@ pub use process::mutex;
 pub use process::pauses;
 #[doc(hidden)]
 pub use process::user_code;
+pub use recovery::Recovery;
+pub use ring_layer::{InDoubt, RingLayer, register as register_ring_layer};
 pub use setup::configure::ArenaOptions;
-pub use setup::strategy::{
-    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
-    set_sharing_directory, set_sharing_strategy,
+pub use setup::settings::{
+    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_directory,
+    set_sharing_strategy,
 };
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
 pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
+pub use strategy::SharingStrategy;
 pub use structure::{Holders, Structure};
 #[cfg(feature = "inject")]
 pub use sys::inject;
@@ -160,8 +174,9 @@ pub use wait::{
     Descriptor, ParkingPoint, ReadyFd, SharedWaitable, WaitPoint, Waitable, WakeRegistration, poll_until,
     select, until, wait, wait_async,
 };
-pub use waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
+pub use waiting::block_on::{Blocking, LivenessTimer, block_on};
 pub use waiting::deadlock::{Deadlock, DeadlockStep, LockWait};
+pub use waiting::limit::Wait;
 pub use waiting::lock::{LockError, RawGuard, RawLock};
 pub use words::DType;
 

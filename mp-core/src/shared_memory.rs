@@ -8,8 +8,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{ByteSize, Error, Result};
-use crate::mem::Word;
-use crate::mem::bytes;
+use crate::mem::{Word, bytes};
 use crate::sync::shared::AtomicU64;
 use crate::sys::foreign;
 use crate::sys::region::{MapMode, Region};

@@ -6,7 +6,7 @@
 use mp_core::fork::Fork;
 use mp_core::message::{Incoming, Outgoing};
 use mp_core::words::{Access, BlockKind, Grant};
-use mp_core::{Arena, ArenaOptions, Error, Storage, Structure};
+use mp_core::{Allocator, Arena, ArenaOptions, Error, Messages, Storage, Structure};
 
 const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 1);
 
@@ -36,9 +36,9 @@ fn a_handle_that_holds_nothing_has_no_memory() {
     assert!(hold.is_nowhere() && left.is_empty());
     assert_eq!(Storage::from_hold(hold.clone(), 64).len(), 0);
     assert_eq!(Storage::received(hold.clone()).len(), 0);
-    assert_eq!(arena().block_words(hold).1, 0);
-    assert_eq!(arena().other_holders(hold), 0);
-    assert!(arena().grow(hold, 0, 1).is_err());
+    assert_eq!(hold.words().1, 0);
+    assert_eq!(hold.other_holders(), 0);
+    assert!(Allocator(arena()).grow(hold, 0, 1).is_err());
     assert!(matches!(Structure::open(hold.clone(), "test"), Err(Error::Malformed(_))));
     assert_eq!(left.downgrade().upgrade(), None);
     left.share_as(BlockKind::Frozen);
@@ -83,14 +83,15 @@ fn memory_shared_in_transit_arrives_not_exclusive() {
 #[test]
 fn handles_that_were_copied_have_no_memory() {
     let (storage, structure) = (Storage::new(arena(), 8, 8).unwrap(), Structure::new("test", 2).unwrap());
-    let (mut envelope, mut inc) = (arena().pack(&mut Outgoing::default(), 7).unwrap(), Incoming::default());
+    let (mut envelope, mut inc) =
+        (Messages(arena()).pack(&mut Outgoing::default(), 7).unwrap(), Incoming::default());
     // SAFETY: the copy allocates no memory, and ends at once.
     let copy = unsafe { libc::fork() };
     if copy == 0 {
         let refused = matches!(Structure::open(structure.hold().clone(), "test"), Err(Error::Forked));
         let empty = Storage::from_hold(storage.hold().clone(), 64).is_empty()
             && Storage::received(storage.hold().clone()).is_empty()
-            && arena_of(&storage).block_words(storage.hold()).1 == 0
+            && storage.hold().words().1 == 0
             && storage.downgrade().upgrade().is_none();
         let unread = matches!(envelope.open(&mut inc), Err(Error::Forked));
         // SAFETY: ends the copy without running the exit functions of the original.
@@ -119,8 +120,8 @@ fn handles_that_were_copied_make_no_parts() {
         // SAFETY: the original's arena, passed on by it.
         let mine = unsafe { Arena::attach(parcel) }.unwrap();
         let refused = matches!(new().set_parent(&whole), Err(Error::Forked))
-            && matches!(mine.parent(part.hold()), Err(Error::Forked))
-            && matches!(mine.parent_mark(part.hold()), Err(Error::Forked))
+            && matches!(Messages(mine).parent(part.hold()), Err(Error::Forked))
+            && matches!(Allocator(mine).parent_mark(part.hold()), Err(Error::Forked))
             && matches!(Structure::parent_of(part.hold(), "test"), Err(Error::Forked));
         // SAFETY: ends the copy.
         unsafe { libc::_exit(i32::from(!refused)) };
@@ -130,10 +131,6 @@ fn handles_that_were_copied_make_no_parts() {
     // SAFETY: a child of this test.
     assert_eq!(unsafe { libc::waitpid(copy, &raw mut status, 0) }, copy);
     assert_eq!(status, 0, "the copy's wait status");
-}
-
-fn arena_of(storage: &Storage) -> Arena {
-    storage.hold().arena()
 }
 
 /// Another holder could access the object, too.
@@ -150,7 +147,7 @@ fn object_moves_only_without_other_holders() {
     drop(clone);
     let mut shared = Outgoing::default();
     let number = shared.attached().attach_object(object.hold()).unwrap();
-    let mut envelope = arena().pack(&mut shared, 0).unwrap();
+    let mut envelope = Messages(arena()).pack(&mut shared, 0).unwrap();
     refused(&mut object);
     let mut message = Incoming::default();
     envelope.open(&mut message).unwrap();

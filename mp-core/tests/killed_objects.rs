@@ -11,9 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mp_core::clocks::{Clock, Tick, TickState};
+use mp_core::clocks::{Clock, Clocks, Tick, TickState};
 use mp_core::message::{Incoming, Outgoing};
-use mp_core::{Arena, Promise, Structure, Ticket, inject};
+use mp_core::{
+    Allocator, Arena, Blocks, Descriptors, FdSlots, Messages, Promise, Recovery, Structure, Ticket, inject,
+};
 use mp_harness::{eventually, signal, threads_are};
 use rustix::process::Signal;
 
@@ -82,7 +84,7 @@ fn keep(arena: Arena, ticket: &str) -> Outcome {
     let object = received(arena, ticket, false)?;
     object.keep_descriptor(std::io::stderr())?;
     tell("kept");
-    drop(arena.kept_descriptor(object.mark())?.ok_or("it keeps nothing")?);
+    drop(Descriptors(arena).kept_descriptor(object.mark())?.ok_or("it keeps nothing")?);
     // And an object that no other process has.
     let own = Structure::new(NAME, 1)?;
     own.keep_descriptor(std::io::stderr())?;
@@ -95,7 +97,7 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     let mut object = received(arena, ticket, true)?;
     let mut message = Outgoing::default();
     let number = object.attach_to(message.attached())?;
-    let mut envelope = arena.pack(&mut message, 0)?;
+    let mut envelope = Messages(arena).pack(&mut message, 0)?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     drop(self::object(message, number, true)?);
@@ -111,12 +113,12 @@ fn part(arena: Arena, ticket: &str) -> Outcome {
     drop(whole);
     let mut message = Outgoing::default();
     let number = part.attach_to(message.attached())?;
-    let mut envelope = arena.pack(&mut message, 0)?;
+    let mut envelope = Messages(arena).pack(&mut message, 0)?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     let part = self::object(message, number, true)?;
-    let whole = arena.parent(part.hold())?;
-    assert_eq!((arena.mark(&whole), arena.parent_mark(part.hold())?), (mark, mark));
+    let whole = Messages(arena).parent(part.hold())?;
+    assert_eq!((whole.mark(), Allocator(arena).parent_mark(part.hold())?), (mark, mark));
     drop(part);
     drop(whole);
     Ok(())
@@ -130,7 +132,7 @@ fn leave(arena: Arena, ticket: &str) -> Outcome {
 
 /// Reads the descriptor kept by an object that this process doesn't hold.
 fn look(arena: Arena, mark: &str) -> Outcome {
-    match arena.kept_descriptor(mark.parse()?)? {
+    match Descriptors(arena).kept_descriptor(mark.parse()?)? {
         Some(kept) => tell(&inode(kept).to_string()),
         None => tell("none"),
     }
@@ -243,7 +245,7 @@ fn swept(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 fn check_ticks(told: &[String], pid: u32, at: u64) {
-    let clocks = Arena::current().unwrap().clocks();
+    let clocks = Clocks(Arena::current().unwrap());
     let ticks: Vec<(Tick, bool)> = told
         .iter()
         .map(|line| {
@@ -268,7 +270,7 @@ fn check_ticks(told: &[String], pid: u32, at: u64) {
 #[test]
 fn an_owner_of_clocks_is_killed_at_every_access() {
     let _alone = alone();
-    let clocks = Arena::current().unwrap().clocks();
+    let clocks = Clocks(Arena::current().unwrap());
     for_every_access(60, |at| {
         let mut process = start("tick", at, Signal::KILL, None);
         let (told, killed) = process.end();
@@ -293,16 +295,16 @@ fn others_continue_while_an_owner_is_stopped() {
             let tick = mine.next().unwrap();
             mine.submitted(tick).unwrap();
             arena.sweep().unwrap();
-            assert_eq!(arena.clocks().state(tick), TickState::Pending, "stopped at access {at}");
+            assert_eq!(Clocks(arena).state(tick), TickState::Pending, "stopped at access {at}");
             mine.complete(tick).unwrap();
-            assert_eq!(arena.clocks().state(tick), TickState::Complete, "stopped at access {at}");
+            assert_eq!(Clocks(arena).state(tick), TickState::Complete, "stopped at access {at}");
         }
         drop(mine);
         if !ended {
             signal(pid, Signal::KILL);
         }
         let (told, _) = process.end();
-        swept("its clocks end", || arena.clocks().owned() == 0);
+        swept("its clocks end", || Clocks(arena).owned() == 0);
         check_ticks(&told, pid, at);
         !ended
     });
@@ -316,7 +318,7 @@ fn promised(object: &mut Structure, exclusive: bool) -> Promise {
     } else {
         message.attached().attach_object(object.hold()).unwrap();
     }
-    Promise::new(Arena::current().unwrap().pack(&mut message, 0).unwrap())
+    Promise::new(Messages(Arena::current().unwrap()).pack(&mut message, 0).unwrap())
 }
 
 #[test]
@@ -331,7 +333,7 @@ fn killed_at_every_access_of_keep_descriptor() {
         swept("it is swept", || arena.members().len() == 1);
         // The process has ended, and the descriptor that it left is found any number of times.
         for _ in 0..3 {
-            match arena.kept_descriptor(object.mark()).unwrap() {
+            match Descriptors(arena).kept_descriptor(object.mark()).unwrap() {
                 Some(kept) => std::fs::File::from(kept).write_all(b"x").unwrap(),
                 None => assert!(told.is_empty() && killed, "{told:?} was kept, killed at access {at}"),
             }
@@ -339,9 +341,13 @@ fn killed_at_every_access_of_keep_descriptor() {
         let mark = object.mark();
         drop(promise);
         drop(object);
-        assert!(arena.kept_descriptor(mark).unwrap().is_none());
+        assert!(Descriptors(arena).kept_descriptor(mark).unwrap().is_none());
         eventually("nothing is kept", || process.nothing_is_kept());
-        assert_eq!((arena.descriptors_in_locker().unwrap(), arena.compartments_in_use()), (0, 0), "at {at}");
+        assert_eq!(
+            (FdSlots(arena).descriptors_in_locker().unwrap(), FdSlots(arena).compartments_in_use()),
+            (0, 0),
+            "at {at}"
+        );
         killed
     });
 }
@@ -385,11 +391,11 @@ fn an_owner_of_an_object_is_killed_at_every_access() {
         let mut object = Structure::new(NAME, 1).unwrap();
         let mark = object.mark();
         let promise = promised(&mut object, true);
-        assert!(object.is_empty() && object.hold().is_nowhere() && arena.lives(mark));
+        assert!(object.is_empty() && object.hold().is_nowhere() && Blocks(arena).lives(mark));
         let (_, killed) = start("own", at, Signal::KILL, Some(promise.ticket())).end();
         swept("it is swept", || arena.members().len() == 1);
         drop(promise);
-        assert!(!arena.lives(mark), "killed at access {at}");
+        assert!(!Blocks(arena).lives(mark), "killed at access {at}");
         killed
     });
 }
@@ -418,7 +424,7 @@ fn killed_at_every_access_of_set_parent() {
                 let left = (holders.processes.len(), holders.messages, holders.children);
                 assert_eq!(left, (1, 0, 0), "killed at access {at}");
             }
-            assert!(!arena.lives(mark), "killed at access {at}");
+            assert!(!Blocks(arena).lives(mark), "killed at access {at}");
             assert_eq!(in_use(), before, "killed at access {at}");
             killed
         });
@@ -445,7 +451,7 @@ fn stopped_at_every_access_of_set_parent() {
         assert!(!killed, "it finds the whole by its part, stopped at access {at}");
         drop(promise);
         swept("it is swept", || arena.members().len() == 1);
-        assert!(!arena.lives(mark) && in_use() == before, "stopped at access {at}");
+        assert!(!Blocks(arena).lives(mark) && in_use() == before, "stopped at access {at}");
         !ended
     });
 }
@@ -462,11 +468,11 @@ fn last_holder_of_a_child_killed_at_every_access() {
         part.set_parent(&whole).unwrap();
         let (marks, promise) = ([whole.mark(), part.mark()], promised(&mut part, false));
         drop((whole, part));
-        assert!(marks.iter().all(|mark| arena.lives(*mark)), "the message has them");
+        assert!(marks.iter().all(|mark| Blocks(arena).lives(*mark)), "the message has them");
         let (_, killed) = start("leave", at, Signal::KILL, Some(promise.ticket())).end();
         swept("it is swept", || arena.members().len() == 1);
         drop(promise);
-        assert!(!marks.iter().any(|mark| arena.lives(*mark)), "killed at access {at}");
+        assert!(!marks.iter().any(|mark| Blocks(arena).lives(*mark)), "killed at access {at}");
         assert_eq!(in_use(), before, "killed at access {at}");
         killed
     });
@@ -478,7 +484,7 @@ fn a_hook_is_called_after_deaths() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let _alone = alone();
     let arena = Arena::current().unwrap();
-    Arena::on_deaths(|| _ = CALLS.fetch_add(1, Ordering::SeqCst));
+    Recovery::on_deaths(|| _ = CALLS.fetch_add(1, Ordering::SeqCst));
     arena.sweep().unwrap();
     let before = CALLS.load(Ordering::SeqCst);
     arena.sweep().unwrap();

@@ -2,7 +2,7 @@
 
 use mp_core::message::Message;
 use mp_core::user_code::drop_caught;
-use mp_core::{Acceptance, Arena, Envelope};
+use mp_core::{Acceptance, Arena, Envelope, Messages};
 
 use crate::error::{Error, Result};
 use crate::pack::{TypeFingerprint, pack_as, unpack};
@@ -19,7 +19,7 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
 ) -> Result<R, (T, E)> {
     let fingerprint = TypeFingerprint::<T>::new().get();
     let packed = Arena::current().map_err(Into::into);
-    let packed = packed.and_then(|arena| pack_as(&mut value, |out| arena.pack(out, fingerprint)));
+    let packed = packed.and_then(|arena| pack_as(&mut value, |out| Messages(arena).pack(out, fingerprint)));
     let (envelope, lent) = match packed {
         Ok(packed) => packed,
         Err(error) => return Err((value, E::from(error))),

@@ -9,7 +9,7 @@ use std::thread::LocalKey;
 use mp_core::message::level::{as_separate_message, with_nested_message};
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, taken};
 use mp_core::user_code::drop_caught;
-use mp_core::{Arena, Envelope, Repeated, fnv1a};
+use mp_core::{Arena, Envelope, Messages, Repeated, fnv1a};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -100,7 +100,9 @@ fn store_buffers<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<
 /// If the value's `Serialize` returns an error, or memory is exhausted. The error contains the value.
 pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     let packed = match Arena::current() {
-        Ok(arena) => pack_as(&mut value, |out| arena.pack_for_queue(out, TypeFingerprint::<T>::new().get())),
+        Ok(arena) => {
+            pack_as(&mut value, |out| Messages(arena).pack_for_queue(out, TypeFingerprint::<T>::new().get()))
+        }
         Err(e) => Err(e.into()),
     };
     match packed {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::waits::Call;
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Error, Parking, Wait, WaitPoint, Waitable};
+use mp_core::{AdaptiveSpin, Error, Members, Parking, Wait, WaitPoint, Waitable};
 
 use crate::error::{AcquireError, PeerProcess};
 use crate::handle::handle;
@@ -111,7 +111,7 @@ impl Permits {
         let mut dead = |m: Member| match asked.iter().find(|(asked, _)| *asked == m) {
             Some(&(_, dead)) => dead,
             None => {
-                asked.push((m, self.shared.arena().is_dead(m)));
+                asked.push((m, Members(self.shared.arena()).is_dead(m)));
                 asked.last().is_some_and(|&(_, dead)| dead)
             }
         };
@@ -132,7 +132,7 @@ impl Permits {
         let mut holders: Vec<PeerProcess> = Vec::new();
         for ObservedSlot { slot: HolderSlot { member, .. }, .. } in self.find(set(&[HELD, RETAINED])) {
             if !holders.iter().any(|h| h.member == member) {
-                holders.push(PeerProcess { member, pid: self.shared.arena().pid_of(member) });
+                holders.push(PeerProcess { member, pid: Members(self.shared.arena()).pid_of(member) });
             }
         }
         holders

@@ -6,7 +6,7 @@
 
 use mp_core::mem::{Mem, Steps, Word, run};
 use mp_core::words::Member;
-use mp_core::{Arena, Error, Parking, RawGuard, RawLock, Result, Structure};
+use mp_core::{Arena, Error, Members, Parking, RawGuard, RawLock, Result, Structure};
 use serde::{Deserializer, Serializer};
 
 use crate::steps::slot::Slots;
@@ -95,7 +95,7 @@ impl Shared {
 
     /// Returns `true` if a live process holds the lock at `i`. Returns `false` in a forked copy.
     pub(crate) fn is_locked(&self, i: u64) -> bool {
-        let alive = |holder| !self.arena().is_dead(holder);
+        let alive = |holder| !Members(self.arena()).is_dead(holder);
         self.me().is_ok() && self.lock(i).look().holder().is_some_and(alive)
     }
 

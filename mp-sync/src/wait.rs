@@ -48,7 +48,7 @@ impl<R, Attempt: FnMut() -> Option<R>, Check: FnMut() -> Option<R>> Blocking
     }
 
     fn sleep(&mut self, announced: u64, _: Instant) -> bool {
-        self.target.1.sleep_asking(announced, &self.liveness, self.wait)
+        self.liveness.park(&self.target.1, announced, self.wait)
     }
 
     fn subject(&self) -> Subject {

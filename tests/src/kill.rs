@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mp::process::{ExitStatus, Signal};
 use mp::{Arena, ProcessContext, SpawnError};
+use mp_core::Envelopes;
 use mp_harness::some_of;
 
 use crate::{DEADLINE, alone, eventually, eventually_none, in_use, settled, threads_are};
@@ -51,7 +52,7 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
         let reached = round(at);
         eventually_none(&format!("nothing is left of a process that was killed at access {at}"), || {
             Arena::current().unwrap().sweep().unwrap();
-            let (now, unfinished) = (in_use(), Arena::current().unwrap().unfinished_groups());
+            let (now, unfinished) = (in_use(), Envelopes(Arena::current().unwrap()).unfinished_groups());
             let more = now.0 > before.0 || now.1 > before.1 || now.2 > before.2 || unfinished > 0;
             more.then(|| {
                 format!(

@@ -12,10 +12,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use mp::{Arena, FrozenTensor, Message, Tensor};
+use mp_core::Messages;
 use mp_reduce::{TypeFingerprint, pack_as, unpack};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -141,7 +143,7 @@ fn ours<T: Message>(plan: Plan, mut value: T) -> Result<[Cost; 2]> {
     measure(
         plan,
         || {
-            let (envelope, lent) = pack_as(black_box(&mut value), |out| arena.pack(out, fingerprint))?;
+            let (envelope, lent) = pack_as(black_box(&mut value), |out| Messages(arena).pack(out, fingerprint))?;
             lent.commit();
             Ok(envelope)
         },

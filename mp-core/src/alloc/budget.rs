@@ -20,8 +20,10 @@
 //! the limit, except by the difference between the requested block and a larger one that was found for it.
 
 use crate::Hold;
-use crate::arena::Arena;
+use crate::alloc::Allocator;
 use crate::arena::CURRENT;
+use crate::arena::state::Budget;
+use crate::blocks::Blocks;
 use crate::error::{ByteSize, Error, Result};
 use crate::layout::size_class::size_of;
 use crate::process::{GENERATIONS, PerProcess};
@@ -31,15 +33,6 @@ use crate::words::{BlockId, BlockKind};
 
 /// Limit of this process in bytes, also before it has joined an arena. 0 means no limit.
 static LIMIT: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
-
-/// Limit of a process, and the bytes that it holds, stored next to its arena.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    /// Limit in bytes. 0 means no limit.
-    limit: AtomicU64,
-    /// Bytes held. Briefly negative if a thread drops a block before another thread has added it.
-    held: AtomicU64,
-}
 
 impl Budget {
     /// Creates the budget of the process that creates or joins an arena.
@@ -58,11 +51,12 @@ impl Budget {
 #[doc(hidden)]
 pub fn limit_held_memory(bytes: u64) {
     LIMIT.store(bytes.max(1), Ordering::Relaxed);
-    let Some(arena) = CURRENT.get() else { return };
+    let Some(arena) = CURRENT.get().copied() else { return };
     let is_held = |(_, at): &(BlockId, &AtomicU64)| at.load(Ordering::Acquire) != 0;
-    let held = (0..).zip(arena.holds()).filter(is_held).map(|(block, _)| arena.data_of(block).1).sum();
-    arena.0.budget.held.store(held, Ordering::Relaxed);
-    arena.0.budget.limit.store(bytes.max(1), Ordering::Relaxed);
+    let held =
+        (0..).zip(arena.holds()).filter(is_held).map(|(block, _)| Blocks(arena).data_of(block).1).sum();
+    arena.alloc_state().budget.held.store(held, Ordering::Relaxed);
+    arena.alloc_state().budget.limit.store(bytes.max(1), Ordering::Relaxed);
 }
 
 /// Returns the limit of the memory that this process may hold, if any.
@@ -72,19 +66,19 @@ pub fn held_memory_limit() -> Option<u64> {
     Some(LIMIT.load(Ordering::Relaxed)).filter(|limit| *limit != 0)
 }
 
-impl Arena {
+impl Allocator {
     /// Adds a block to which this process has got its first handle.
     #[inline(always)]
-    pub(crate) fn charge(&self, block: BlockId) {
-        if self.0.budget.is_limited() {
+    pub(crate) fn charge(self, block: BlockId) {
+        if self.0.alloc_state().budget.is_limited() {
             self.count_block(block, 1);
         }
     }
 
     /// Subtracts a block whose last handle is being dropped, while this process still holds it.
     #[inline(always)]
-    pub(crate) fn credit(&self, block: BlockId) {
-        if self.0.budget.is_limited() {
+    pub(crate) fn credit(self, block: BlockId) {
+        if self.0.alloc_state().budget.is_limited() {
             self.count_block(block, -1);
         }
     }
@@ -93,18 +87,18 @@ impl Arena {
     /// only.
     #[cold]
     #[inline(never)]
-    fn count_block(&self, block: BlockId, times: i64) {
-        self.add_held(self.data_of(block).1.wrapping_mul(times.cast_unsigned()));
+    fn count_block(self, block: BlockId, times: i64) {
+        self.add_held(Blocks(self.0).data_of(block).1.wrapping_mul(times.cast_unsigned()));
     }
 
-    fn add_held(&self, bytes: u64) {
-        self.0.budget.held.fetch_add(bytes, Ordering::Relaxed);
+    fn add_held(self, bytes: u64) {
+        self.0.alloc_state().budget.held.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Allocates a block for a tensor, within the limit.
     #[inline]
-    pub(crate) fn alloc_in_budget(&self, class: u32) -> Result<Hold> {
-        if self.0.budget.is_limited() {
+    pub(crate) fn alloc_in_budget(self, class: u32) -> Result<Hold> {
+        if self.0.alloc_state().budget.is_limited() {
             self.alloc_limited(class)
         } else {
             self.alloc_uncounted(class, BlockKind::Data)
@@ -113,9 +107,9 @@ impl Arena {
 
     #[cold]
     #[inline(never)]
-    fn alloc_limited(&self, class: u32) -> Result<Hold> {
-        let (asked, limit) = (size_of(class), self.0.budget.limit.load(Ordering::Relaxed));
-        let mut held = self.0.budget.held.load(Ordering::Relaxed);
+    fn alloc_limited(self, class: u32) -> Result<Hold> {
+        let (asked, limit) = (size_of(class), self.0.alloc_state().budget.limit.load(Ordering::Relaxed));
+        let mut held = self.0.alloc_state().budget.held.load(Ordering::Relaxed);
         loop {
             let used = u64::try_from(held.cast_signed()).unwrap_or(0);
             let left = limit.saturating_sub(used);
@@ -127,13 +121,18 @@ impl Arena {
                 return Err(Error::OutOfMemory { asked, left, limit });
             }
             let next = held.wrapping_add(asked);
-            match self.0.budget.held.compare_exchange_weak(held, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.0.alloc_state().budget.held.compare_exchange_weak(
+                held,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => break,
                 Err(now) => held = now,
             }
         }
         let hold = self.alloc_uncounted(class, BlockKind::Data);
-        let bytes = hold.as_ref().map_or(0, |hold| self.data_of(hold.block()).1);
+        let bytes = hold.as_ref().map_or(0, |hold| Blocks(self.0).data_of(hold.block()).1);
         self.add_held(bytes.wrapping_sub(asked));
         hold
     }

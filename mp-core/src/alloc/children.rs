@@ -5,12 +5,12 @@
 //! knows the child. The process that frees the child releases the seat: its last holder, or a sweep. So a
 //! message with a child need not carry the parent.
 //!
-//! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there
-//! may be one.
+//! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there may
+//! be one.
 //!
 //! The process that frees a child checks whether the parent has another holder, beginning at the seat that
-//! was taken last: 0.1 µs if a holder is near. If all seats near it were released, it checks each seat of
-//! the parent: 70 µs for 60,000 children.
+//! was taken last: 0.1 µs if a holder is near. If all seats near it were released, it checks each seat of the
+//! parent: 70 µs for 60,000 children.
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
@@ -23,32 +23,34 @@
 //! | the seat is released | the same, and a parent that may have no holder | the child: the same, as the seat no longer names it. The parent: recovery of that member, which has touched its slab |
 //! | the parent is freed, if this was its last holder | the child as before | the same |
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
-use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::grants::OBJECT;
 use crate::error::{Error, Result};
 use crate::layout::SLAB_BLOCKS;
 use crate::mem::{Mem, Word, run};
-use crate::messages::incoming::OBJECT;
+use crate::members::Members;
 use crate::steps::{AttachRecord, JoinOutcome, JoinParent, LeaveOutcome, LeaveParent};
 use crate::words::{Attachment, BlockId, BlockKind, BlockState, Member};
 
 /// Word of a structure's header that stores the seat of its parent.
 const WHOLE: u64 = 7;
 
-impl Arena {
+impl Allocator {
     /// Implements [`Structure::set_parent`](crate::Structure::set_parent) for the structures in these blocks.
-    pub(crate) fn make_child(&self, child: &Hold, parent: &Hold) -> Result<()> {
+    pub(crate) fn make_child(self, child: &Hold, parent: &Hold) -> Result<()> {
         let me = child.arena().me()?;
         parent.arena().me()?;
         let refused = |why| Err(Error::InvalidArgument(format!("a structure can't be made a child: {why}")));
         // A child can't have children, so freeing a child frees at most one other block.
         let is_whole = !parent.is_nowhere()
-            && matches!(self.kind_of(parent.block()), BlockKind::Object | BlockKind::Keeper);
+            && matches!(Blocks(self.0).kind_of(parent.block()), BlockKind::Object | BlockKind::Keeper);
         if !is_whole {
-            return refused("the parent is a child itself");
+            return refused("what it would be a child of is a child itself");
         }
-        let is_unknown = !child.is_nowhere() && child.count() == 1 && self.is_only_holder(child);
-        if !is_unknown || self.object_becomes(child.block(), BlockKind::Child).is_err() {
+        let is_unknown = !child.is_nowhere() && child.count() == 1 && child.is_only_holder();
+        if !is_unknown || Blocks(self.0).object_becomes(child.block(), BlockKind::Child).is_err() {
             return refused("others have it, or it is one already, or it keeps a descriptor");
         }
         let made = self.take_seat_for(child.block(), parent.block(), me);
@@ -56,17 +58,18 @@ impl Arena {
         made.inspect_err(|_| {
             let more = BlockState::kind_bits(BlockKind::Child) & !BlockState::kind_bits(BlockKind::Object);
             self.map().store(self.whole_word(child.block()), 0);
-            self.map().and(self.block_at(child.block()).state, !more);
+            self.map().and(Blocks(self.0).block_at(child.block()).state, !more);
         })
     }
 
-    fn take_seat_for(&self, child: BlockId, parent: BlockId, me: Member) -> Result<()> {
-        let (entry, first) = (self.whole_word(child), Word::at(self.data_of(child).0));
+    fn take_seat_for(self, child: BlockId, parent: BlockId, me: Member) -> Result<()> {
+        let (entry, first) = (self.whole_word(child), Word::at(Blocks(self.0).data_of(child).0));
         // The step that counts notes has nothing to count here: it writes the present value.
         let note =
             AttachRecord { entry, count: first, counted: self.map().load_relaxed(first), grant: OBJECT };
         loop {
-            let make = JoinParent::new(self.block_at(parent), self.pages(), me, child, note);
+            let make =
+                JoinParent::new(Blocks(self.0).block_at(parent), Blocks(self.0).pages(), me, child, note);
             match run(make, self.map()) {
                 JoinOutcome::Joined => return Ok(()),
                 JoinOutcome::NoSeat => self.add_seat_page(parent)?,
@@ -74,58 +77,43 @@ impl Arena {
         }
     }
 
-    fn whole_word(&self, child: BlockId) -> Word {
-        Word::at(self.data_of(child).0).plus(WHOLE)
+    fn whole_word(self, child: BlockId) -> Word {
+        Word::at(Blocks(self.0).data_of(child).0).plus(WHOLE)
     }
 
     /// Returns the seat that a held child has of its parent.
-    pub(crate) fn parent_of(&self, child: &Hold) -> Result<Attachment> {
+    pub(crate) fn parent_of(self, child: &Hold) -> Result<Attachment> {
         child.arena().me()?;
-        let none = || Error::Malformed("a structure arrived that has no parent".into());
-        if child.is_nowhere() || self.kind_of(child.block()) != BlockKind::Child {
+        let none = || Error::Malformed("a structure arrived that is a child of none".into());
+        if child.is_nowhere() || Blocks(self.0).kind_of(child.block()) != BlockKind::Child {
             return Err(none());
         }
         let parent = Attachment::unpack(self.map().load(self.whole_word(child.block())));
-        parent.filter(|parent| self.block_exists(parent.block)).ok_or_else(none)
+        parent.filter(|parent| Blocks(self.0).block_exists(parent.block)).ok_or_else(none)
     }
 
-    /// Returns the [mark](Self::mark) of the parent of a held [child](crate::Structure::set_parent). The parent
-    /// lives as long as the child has a holder.
+    /// Returns the [mark](Self::mark) of the parent of a held [child](crate::Structure::set_parent). The
+    /// parent lives as long as the child has a holder.
     ///
     /// # Errors
     /// [`Error::Malformed`] if the structure has no parent. [`Error::Forked`].
     #[inline]
-    pub fn parent_mark(&self, child: &Hold) -> Result<u64> {
-        Ok(self.mark_of(self.parent_of(child)?.block))
-    }
-
-    /// Returns a handle to the parent of a held [child](crate::Structure::set_parent), even if this process did
-    /// not hold the parent before.
-    ///
-    /// # Errors
-    /// [`Error::Malformed`] if the structure has no parent. [`Error::OutOfMemory`] and
-    /// [`Error::ArenaFull`] if an additional holder needs memory. [`Error::Forked`].
-    pub fn parent(&self, child: &Hold) -> Result<Hold> {
-        let parent = self.parent_of(child)?;
-        match self.hold_again(parent.block, self.generation(parent.block)) {
-            Some(hold) => Ok(hold),
-            // The child keeps its seat meanwhile.
-            None => self.share(&self.spare_envelope()?, parent),
-        }
+    pub fn parent_mark(self, child: &Hold) -> Result<u64> {
+        Ok(Blocks(self.0).mark_of(self.parent_of(child)?.block))
     }
 
     /// Releases the seat that a child has of its parent. This process has claimed the child to free it.
-    pub(crate) fn leave_whole(&self, child: BlockId) {
+    pub(crate) fn leave_parent(self, child: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |parent| {
-            let exists = self.block_exists(parent);
+            let exists = Blocks(self.0).block_exists(parent);
             // This process may have to free it.
             if exists {
-                self.touch(me, parent / SLAB_BLOCKS);
+                Members(self.0).touch(me, parent / SLAB_BLOCKS);
             }
-            exists.then(|| self.block_at(parent))
+            exists.then(|| Blocks(self.0).block_at(parent))
         };
-        let leave = LeaveParent::new(child, self.whole_word(child), me, self.pages(), at);
+        let leave = LeaveParent::new(child, self.whole_word(child), me, Blocks(self.0).pages(), at);
         if let LeaveOutcome::MustFree(parent, state) = run(leave, self.map()) {
             self.finish_free(parent, state);
         }
@@ -134,6 +122,9 @@ impl Arena {
 
 #[cfg(all(test, not(mp_loom)))]
 mod tests {
+    use crate::alloc::Allocator;
+    use crate::blocks::Blocks;
+    use crate::messages::Messages;
     use crate::messages::Outgoing;
     use crate::{Result, Structure};
 
@@ -158,15 +149,15 @@ mod tests {
         assert_eq!((holders.processes.len(), holders.messages, holders.children), (1, 0, 3), "{holders}");
         drop(parent);
         let [one, other, last] = children;
-        assert!(arena.lives(mark) && arena.parent_mark(one.hold()).unwrap() == mark);
+        assert!(Blocks(arena).lives(mark) && Allocator(arena).parent_mark(one.hold()).unwrap() == mark);
         drop((one, other));
-        let found = arena.parent(last.hold()).unwrap();
-        assert!(arena.mark(&found) == mark && found.count() == 1);
-        assert_eq!(arena.parent(last.hold()).unwrap().count(), 2, "it is held already");
+        let found = Messages(arena).parent(last.hold()).unwrap();
+        assert!(found.mark() == mark && found.count() == 1);
+        assert_eq!(Messages(arena).parent(last.hold()).unwrap().count(), 2, "it is held already");
         drop(last);
-        assert!(arena.lives(mark), "this process holds it");
+        assert!(Blocks(arena).lives(mark), "this process holds it");
         drop(found);
-        assert!(!arena.lives(mark));
+        assert!(!Blocks(arena).lives(mark));
     }
 
     /// More children than a header and a page have seats.
@@ -178,9 +169,9 @@ mod tests {
         children.iter_mut().for_each(|child| child.set_parent(&parent).unwrap());
         assert_eq!(parent.holders().children, 600);
         drop(parent);
-        assert!(children.iter().all(|child| arena.parent_mark(child.hold()).unwrap() == mark));
+        assert!(children.iter().all(|child| Allocator(arena).parent_mark(child.hold()).unwrap() == mark));
         drop(children);
-        assert!(!arena.lives(mark));
+        assert!(!Blocks(arena).lives(mark));
     }
 
     #[test]
@@ -192,20 +183,23 @@ mod tests {
         drop(clone);
         let mut message = Outgoing::default();
         message.attached().attach_object(child.hold()).unwrap();
-        let envelope = parent.arena().pack(&mut message, 0).unwrap();
+        let envelope = Messages(parent.arena()).pack(&mut message, 0).unwrap();
         refused(child.set_parent(&parent), "others have it");
         drop(envelope);
         child.set_parent(&parent).unwrap();
         refused(child.set_parent(&parent), "it is one already");
         refused(new().set_parent(&child), "is a child itself");
         refused(parent.set_parent(&new()), "others have it");
-        refused(child.keep_descriptor(std::io::stderr()), "is a part of another one");
+        refused(child.keep_descriptor(std::io::stderr()), "is a child of another one");
         let mut keeper = new();
         keeper.keep_descriptor(std::io::stderr()).unwrap();
         refused(keeper.set_parent(&parent), "it keeps a descriptor");
         new().set_parent(&keeper).unwrap();
         let arena = parent.arena();
-        refused(arena.parent(parent.hold()).map(drop), "has no parent");
-        refused(arena.parent_mark(&arena.alloc(64).unwrap()).map(drop), "has no parent");
+        refused(Messages(arena).parent(parent.hold()).map(drop), "child of none");
+        refused(
+            Allocator(arena).parent_mark(&Allocator(arena).alloc(64).unwrap()).map(drop),
+            "child of none",
+        );
     }
 }

@@ -5,10 +5,10 @@
 //! is killed while it allocates or frees a block may leave that block uncounted. Nothing depends on the
 //! counts.
 
-use crate::arena::Arena;
+use crate::alloc::Allocator;
 use crate::layout::control;
-use crate::mem::{Mem, Word};
-use crate::members::intents;
+use crate::mem::{Mem, Word, raise};
+use crate::members::{Members, intents};
 use crate::words::Member;
 
 /// Positions of a lane's words, relative to its intent word.
@@ -43,23 +43,23 @@ impl Counts {
     }
 }
 
-impl Arena {
+impl Allocator {
     /// Adds to a word that only this thread writes, and returns the sum.
     #[inline]
-    fn bump(&self, at: Word, by: u64) -> u64 {
+    fn bump(self, at: Word, by: u64) -> u64 {
         let sum = self.map().load_relaxed(at).wrapping_add(by);
         self.map().store_relaxed(at, sum);
         sum
     }
 
     #[inline(always)]
-    fn in_lane<R>(&self, me: Member, f: impl FnOnce(Word) -> R) -> R {
-        intents::with(|lane| self.note_lane(me, lane), |lane| f(self.layout().intent(me, lane)))
+    fn in_lane<R>(self, me: Member, f: impl FnOnce(Word) -> R) -> R {
+        intents::with(|lane| Members(self.0).note_lane(me, lane), |lane| f(self.layout().intent(me, lane)))
     }
 
     /// Counts a block that this process has made live.
     #[inline]
-    pub(crate) fn count_alloc(&self, me: Member, bytes: u64, fresh: bool) {
+    pub(crate) fn count_alloc(self, me: Member, bytes: u64, fresh: bool) {
         let look = self.in_lane(me, |lane| {
             self.bump(lane.plus(ALLOCS), 1);
             self.bump(lane.plus(ALLOCATED), bytes);
@@ -73,13 +73,13 @@ impl Arena {
             look
         });
         if look {
-            self.raise(Word::at(control::PEAK_ALLOCATED), self.counts().held());
+            raise(self.map(), Word::at(control::PEAK_ALLOCATED), self.counts().held());
         }
     }
 
     /// Counts a block of `bytes` bytes that this process has freed.
     #[inline]
-    pub(crate) fn count_free(&self, bytes: u64) {
+    pub(crate) fn count_free(self, bytes: u64) {
         let Ok(me) = self.me() else { return };
         let returned = self.in_lane(me, |lane| {
             self.bump(lane.plus(FREES), 1);
@@ -95,10 +95,10 @@ impl Arena {
     }
 
     /// Returns the sums over all lanes.
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(self) -> Counts {
         let mut c = Counts::default();
-        for (slot, _) in self.used_slots() {
-            for lane in self.lanes_ever(slot) {
+        for (slot, _) in Members(self.0).used_slots() {
+            for lane in Members(self.0).lanes_ever(slot) {
                 let read = |word| self.map().load_relaxed(lane.plus(word));
                 c.allocs += read(ALLOCS);
                 c.frees += read(FREES);

@@ -12,16 +12,19 @@
 //!
 //! In an arena of private memory, the whole block is present from the start.
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
-use crate::arena::Arena;
+use crate::arena::no_memory;
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::size_class::{commits_alone, size_of};
 use crate::layout::{SLAB_BLOCKS, control};
-use crate::mem::{Mem, Word};
+use crate::mem::{Mem, Word, raise};
+use crate::setup::Backing;
 use crate::sys::memory;
 use crate::words::{BlockId, BlockKind};
 
-impl Arena {
+impl Allocator {
     /// Number of bytes of a growing block that have pages from the start.
     pub const GROWING_START: u64 = 4096;
 
@@ -30,7 +33,7 @@ impl Arena {
     ///
     /// # Errors
     /// Same as for [`alloc`](Self::alloc).
-    pub fn alloc_growing(&self, len: u64) -> Result<Hold> {
+    pub fn alloc_growing(self, len: u64) -> Result<Hold> {
         // Smaller blocks share their pages with others.
         let least = crate::layout::size_class::SLAB_COMMIT;
         self.alloc_kind(len.max(least), BlockKind::Ring)
@@ -41,13 +44,13 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or [`Error::OutOfBounds`] if the block is shorter.
-    pub fn grow(&self, hold: &Hold, from: u64, len: u64) -> Result<()> {
+    pub fn grow(self, hold: &Hold, from: u64, len: u64) -> Result<()> {
         let (at, size) = hold.memory();
         if from.checked_add(len).is_none_or(|end| end > size) {
             let why = format!("bytes {from} to {from}+{len} of a block of {size}");
             return Err(Error::OutOfBounds(why));
         }
-        if self.is_local() {
+        if self.0.is_local() {
             return Ok(());
         }
         match self.reserve_pages(at + from, len) {
@@ -56,18 +59,18 @@ impl Arena {
         }
     }
 
-    fn reserve_pages(&self, at: u64, len: u64) -> Result<()> {
+    fn reserve_pages(self, at: u64, len: u64) -> Result<()> {
         self.reserve(at, len)?;
-        self.commit_at(at, len)?;
-        self.raise(Word::at(control::PEAK_RESERVED), self.committed());
+        Backing(self.0).commit_at(at, len)?;
+        raise(self.map(), Word::at(control::PEAK_RESERVED), Backing(self.0).committed());
         Ok(())
     }
 
     /// Releases the previous pages of a claimed block, and reserves its first pages.
-    pub(crate) fn commit_start(&self, block: BlockId, class: u32) -> Result<()> {
+    pub(crate) fn commit_start(self, block: BlockId, class: u32) -> Result<()> {
         debug_assert!(commits_alone(class), "blocks of {} bytes share pages", size_of(class));
-        let (at, len) = self.data_of(block);
-        if self.is_local() {
+        let (at, len) = Blocks(self.0).data_of(block);
+        if self.0.is_local() {
             // Private memory has no pages to add later: it is reserved at once, and kept like any other
             // block's.
             self.commit_block(block, class)?;
@@ -76,27 +79,21 @@ impl Arena {
         }
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // In this order: a set bit promises pages.
-        self.map().and(self.slab_word(slab, 2), !bit);
+        self.map().and(Blocks(self.0).slab_word(slab, 2), !bit);
         // Not `punch_at`, which ignores errors: the block begins with zeros only if the pages are gone.
-        memory::punch(self.file()?, at, len).map_err(|e| self.no_memory(len, e))?;
+        memory::punch(self.0.file()?, at, len).map_err(|e| no_memory(self.0, len, e))?;
         self.reserve_pages(at, Self::GROWING_START)
     }
 
     /// Returns the pages of a claimed block that got them as it grew. Other blocks keep their pages for the
     /// next tensor.
-    pub(crate) fn shrink(&self, block: BlockId) {
+    pub(crate) fn shrink(self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1_u64 << (block % SLAB_BLOCKS));
-        let alone = self.slab(slab).is_some_and(|(class, _)| commits_alone(class));
-        if alone && self.slab_committed(slab) & bit == 0 {
-            let (at, len) = self.data_of(block);
+        let alone = Blocks(self.0).slab(slab).is_some_and(|(class, _)| commits_alone(class));
+        if alone && Blocks(self.0).slab_committed(slab) & bit == 0 {
+            let (at, len) = Blocks(self.0).data_of(block);
             // If the kernel refuses, the next owner releases them.
-            self.punch_at(at, len);
+            Backing(self.0).punch_at(at, len);
         }
-    }
-
-    /// Returns the maximum number of messages in flight in all queues together: see
-    /// [`ArenaOptions::messages`](crate::setup::configure::ArenaOptions::messages).
-    pub fn most_messages(&self) -> u32 {
-        self.layout().envelopes
     }
 }

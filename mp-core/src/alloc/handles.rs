@@ -4,13 +4,17 @@
 //! dropping a handle is one atomic addition that touches no shared memory, and a block that is received twice
 //! is one block.
 
+use crate::alloc::Allocator;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::SLAB_BLOCKS;
-use crate::mem::{Mem, run_straight};
-use crate::parking::detach_notice;
-use crate::parking::detach_notice::Gone;
-use crate::steps::{ReleaseOutcome, ReleaseSeat, generation_of};
+use crate::mem::{Mem, Word, run_straight};
+use crate::members::Members;
+use crate::parking::detach_notice::{self, Gone, LastGone};
+use crate::parking::notices::Notices;
+use crate::setup::Backing;
+use crate::steps::{INLINE_SEATS, ReleaseOutcome, ReleaseSeat, link_of};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat, SeatAt};
 
@@ -85,12 +89,74 @@ impl Hold {
     /// nothing, or if the process was forked.
     #[inline]
     pub(crate) fn memory(&self) -> (u64, u64) {
-        if self.is_nowhere() || !self.arena.is_here() { (0, 0) } else { self.arena.data_of(self.block) }
+        if self.is_nowhere() || !self.arena.is_here() {
+            (0, 0)
+        } else {
+            Blocks(self.arena).data_of(self.block)
+        }
+    }
+
+    /// Marks the block as a ring, which this process has just made of it. The ring is notified when the last
+    /// handle is dropped.
+    pub(crate) fn note_ring(&self) {
+        if let Some(at) = self.entry() {
+            at.fetch_or(RING, Ordering::AcqRel);
+        }
+    }
+
+    /// Returns the first word of the block's memory, and its length in bytes: 0 if the handle holds nothing.
+    pub fn words(&self) -> (Word, u64) {
+        let (at, len) = self.memory();
+        (Word::at(at), len)
+    }
+
+    /// Returns the mark of the block, never 0: `block + 1` in 24 bits, the generation in 40 bits. Other
+    /// processes may [check](Blocks::lives) with it whether the block still lives.
+    #[inline]
+    pub fn mark(&self) -> u64 {
+        Blocks(self.arena).mark_of(self.block)
+    }
+
+    /// Returns the number of other processes, messages and parts that hold a block. The seat of a dead member
+    /// counts until everything that others wait for was recovered, not until the member was swept.
+    pub fn other_holders(&self) -> usize {
+        let mut others = 0;
+        if let (false, Ok(me)) = (self.is_nowhere(), self.arena.me()) {
+            Blocks(self.arena)
+                .each_holder(self.block, |holder| others += usize::from(holder != Seat::Member(me)));
+        }
+        others
+    }
+
+    /// Returns `true` if no other process and no message holds a block, counted like
+    /// [`other_holders`](Self::other_holders).
+    pub(crate) fn is_only_holder(&self) -> bool {
+        let Ok(me) = self.arena.me() else { return false };
+        // Usually all seats are free or this process's, and no member must be checked.
+        let (at, mine, free) =
+            (Blocks(self.arena).block_at(self.block), Seat::Member(me).pack(), Seat::Free.pack());
+        let is_no_others = |i| {
+            let seat = self.arena.map().load(at.seat(i));
+            seat == free || seat == mine
+        };
+        (0..INLINE_SEATS).all(is_no_others) && link_of(self.arena.map().load(at.link())).is_none()
+            || self.other_holders() == 0
+    }
+
+    /// Returns `true` if only this process holds a ring that some process has announced to leave. Processes
+    /// that are about to give it up will notify, including waiters for several objects and tasks. If the
+    /// caller is going to sleep, it has announced itself.
+    #[cold]
+    pub fn is_alone_at(&self, last: LastGone) -> bool {
+        let has = |member| Blocks(self.arena).ring_is_held_by(self.block, member);
+        detach_notice::is_alone(self.arena.map(), detach_notice::ASKED, last, has, || {
+            self.other_holders() == 0
+        })
     }
 
     /// Returns `true` if the block was never frozen or shared.
     pub(crate) fn was_never_opened(&self) -> bool {
-        !self.is_nowhere() && (self.arena.kind_of(self.block) == BlockKind::Data)
+        !self.is_nowhere() && (Blocks(self.arena).kind_of(self.block) == BlockKind::Data)
     }
 
     /// Returns the block's entry in the table of this process's holds.
@@ -140,44 +206,33 @@ impl Drop for Hold {
                 Err(now) => e = now,
             }
         }
-        self.arena.credit(self.block);
-        self.arena.give_up_seat(self.block, e);
+        Allocator(self.arena).credit(self.block);
+        Allocator(self.arena).give_up_seat(self.block, e);
     }
 }
 
-impl Arena {
+impl Allocator {
     /// Returns the first handle of this process to a block that it has just claimed.
-    pub(crate) fn first_hold(&self, block: BlockId, kind: BlockKind) -> Hold {
+    pub(crate) fn first_hold(self, block: BlockId, kind: BlockKind) -> Hold {
         let first = entry(kind == BlockKind::Ring, SeatAt::inline(0));
-        self.holds()[block as usize].store(first, Ordering::Release);
-        Hold { arena: *self, block }
-    }
-
-    /// Returns the generation of a block, which changes each time the block is claimed. Returns 0 for an
-    /// invalid block and in a forked child.
-    #[inline]
-    pub(crate) fn generation(&self, block: BlockId) -> u64 {
-        if self.is_here() && (block as usize) < self.holds().len() {
-            generation_of(self.map().load(self.block_at(block).link()))
-        } else {
-            0
-        }
+        self.0.holds()[block as usize].store(first, Ordering::Release);
+        Hold { arena: self.0, block }
     }
 
     /// Returns `true` if this process has a handle to a block of this generation. `block` may be any number.
-    pub(crate) fn is_held(&self, block: BlockId, generation: u64) -> bool {
+    pub(crate) fn is_held(self, block: BlockId, generation: u64) -> bool {
         let counted = |at: &AtomicU64| count(at.load(Ordering::Acquire)) > 0;
-        self.is_here()
-            && self.holds().get(block as usize).is_some_and(counted)
-            && self.generation(block) == generation
+        self.0.is_here()
+            && self.0.holds().get(block as usize).is_some_and(counted)
+            && Blocks(self.0).generation(block) == generation
     }
 
     /// Returns a new handle to a block that this process holds, if the block still has this generation.
     ///
     /// Safe against threads that drop the last handle at the same time, and against a block that was freed
     /// and claimed again. `block` may be any number.
-    pub(crate) fn hold_again(&self, block: BlockId, generation: u64) -> Option<Hold> {
-        let at = self.holds().get(block as usize)?;
+    pub(crate) fn hold_again(self, block: BlockId, generation: u64) -> Option<Hold> {
+        let at = self.0.holds().get(block as usize)?;
         let mut now = at.load(Ordering::Acquire);
         loop {
             // Checked before counting: a handle to another tensor, even for a moment, would keep that tensor
@@ -191,28 +246,20 @@ impl Arena {
             }
         }
         // The block is held from here on, and its generation stays: this check decides.
-        let hold = Hold { arena: *self, block };
-        (self.generation(block) == generation).then_some(hold)
-    }
-
-    /// Marks the block, which this process has just made a ring. The ring is notified when the last handle is
-    /// dropped.
-    pub(crate) fn holds_a_ring(&self, hold: &Hold) {
-        if let Some(at) = self.holds().get(hold.block as usize) {
-            at.fetch_or(RING, Ordering::AcqRel);
-        }
+        let hold = Hold { arena: self.0, block };
+        (Blocks(self.0).generation(block) == generation).then_some(hold)
     }
 
     /// Releases the seat in the entry of the last handle.
-    fn give_up_seat(&self, block: BlockId, e: u64) {
+    fn give_up_seat(self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };
-        let Some(word) = self.seat_word(block, seat(e)) else { return };
+        let Some(word) = Blocks(self.0).seat_word(block, seat(e)) else { return };
         // The waiter of the ring may be its last holder afterwards. The ring must be notified while this
         // process holds it.
         let is_told = e & RING != 0;
-        let (at, m) = (self.block_at(block), *self.map());
+        let (at, m) = (Blocks(self.0).block_at(block), *self.map());
         let releases = || {
-            let release = ReleaseSeat::new(at, self.pages(), me, word, Seat::Member(me))
+            let release = ReleaseSeat::new(at, Blocks(self.0).pages(), me, word, Seat::Member(me))
                 .neighbor(at.neighbor(seat(e), word));
             if let ReleaseOutcome::MustFree(state) = run_straight(release, &m) {
                 self.finish_free(block, state);
@@ -222,9 +269,9 @@ impl Arena {
             return releases();
         }
         // Waiters may check before the release, and sleep again.
-        let says = || self.ring_holder_gone(block, Gone::Member(me), std::process::id());
-        if detach_notice::give_up(&m, Self::ASKED, says, releases) {
-            self.tell_of_a_lost_holder();
+        let says = || Blocks(self.0).ring_holder_gone(block, Gone::Member(me), std::process::id());
+        if detach_notice::give_up(&m, detach_notice::ASKED, says, releases) {
+            Notices(self.0).tell_of_a_lost_holder();
         }
     }
 
@@ -232,7 +279,7 @@ impl Arena {
     ///
     /// This process owns the envelope. If the process already holds the block, the seat is only released.
     #[inline(always)]
-    pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attachment) -> Result<Hold> {
+    pub(crate) fn adopt(self, e: EnvelopeId, attach: Attachment) -> Result<Hold> {
         self.adopt_seat(e, attach)?;
         Ok(self.adopted(attach))
     }
@@ -241,19 +288,19 @@ impl Arena {
     /// and could return the handle only through memory, from where it would be
     /// [copied](crate::messages::push).
     #[inline(always)]
-    pub(crate) fn adopted(&self, attach: Attachment) -> Hold {
-        Hold { arena: *self, block: attach.block }
+    pub(crate) fn adopted(self, attach: Attachment) -> Hold {
+        Hold { arena: self.0, block: attach.block }
     }
 
     /// Same as [`adopt`](Self::adopt), but does not return the handle.
     #[inline(always)]
-    pub(crate) fn adopt_seat(&self, e: EnvelopeId, attach: Attachment) -> Result<()> {
+    pub(crate) fn adopt_seat(self, e: EnvelopeId, attach: Attachment) -> Result<()> {
         let me = self.me()?;
         let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
-        let Some(at) = self.existing(attach.block) else { return Err(gone()) };
-        self.reach(at)?;
-        let word = self.seat_word(attach.block, attach.seat).ok_or_else(gone)?;
-        let mine = &self.holds()[attach.block as usize];
+        let Some(at) = Blocks(self.0).existing(attach.block) else { return Err(gone()) };
+        Backing(self.0).reach(at)?;
+        let word = Blocks(self.0).seat_word(attach.block, attach.seat).ok_or_else(gone)?;
+        let mine = &self.0.holds()[attach.block as usize];
         let mut seated = false;
         let mut now = mine.load(Ordering::Acquire);
         loop {
@@ -268,15 +315,15 @@ impl Arena {
                     Err(other) => now = other,
                 }
             } else if !seated {
-                self.touch(me, attach.block / SLAB_BLOCKS);
+                Members(self.0).touch(me, attach.block / SLAB_BLOCKS);
                 if self.map().cas(word, Seat::Envelope(e).pack(), Seat::Member(me).pack()).is_err() {
                     return Err(gone());
                 }
                 seated = true;
             } else {
                 // A ring is always attached as an object.
-                let ring =
-                    attach.grant.access() == Access::Object && self.kind_of(attach.block) == BlockKind::Ring;
+                let ring = attach.grant.access() == Access::Object
+                    && Blocks(self.0).kind_of(attach.block) == BlockKind::Ring;
                 let first = entry(ring, attach.seat);
                 match mine.compare_exchange_weak(now, first, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => {
@@ -301,7 +348,7 @@ impl Arena {
 
     /// Returns the seat of the only handle, which then holds nothing. Returns `None` if other handles exist,
     /// which keep the seat.
-    pub(crate) fn take_seat(&self, hold: &mut Hold) -> Option<SeatAt> {
+    pub(crate) fn take_seat(self, hold: &mut Hold) -> Option<SeatAt> {
         let at = hold.entry()?;
         let e = at.load(Ordering::Acquire);
         // One atomic step: a thread that upgrades a weak reference either comes before it and is counted, or

@@ -7,9 +7,11 @@
 //! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
 //! `trim` describes when pages are returned to the kernel.
 
+pub(crate) mod attachments;
 pub(crate) mod budget;
 pub(crate) mod children;
 pub(crate) mod counters;
+pub(crate) mod fd_slots;
 pub(crate) mod growable;
 pub(crate) mod handles;
 pub(crate) mod seat_pages;
@@ -21,16 +23,25 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::ops::RangeInclusive;
 
+use crate::alloc::fd_slots::FdSlots;
 use crate::alloc::handles::Hold;
-use crate::alloc::slabs::carve::described;
-use crate::arena::{Arena, NO_CURSOR};
+use crate::arena::state::NO_CURSOR;
+use crate::arena::{Arena, view};
+use crate::blocks::{Blocks, described};
 use crate::error::{Error, Result, SIZE_SETTINGS};
 use crate::layout::size_class::{SEAT_PAGES, blocks_of, class_of, is_near, near, size_of, span_of};
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word, run, run_straight};
+use crate::members::Members;
+use crate::setup::Backing;
 use crate::steps::{ClaimBlock, PublishBlock, SlabSnapshot, UnclaimBlock};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockKind, BlockState, Member};
+
+view! {
+    /// Allocator of an arena: blocks, their pages, and the handles of this process to them.
+    pub struct Allocator;
+}
 
 /// Maximum block size for which each process begins with its own slab, of 128 KiB at most.
 const OWN_SLAB: u64 = 2 << 10;
@@ -61,18 +72,21 @@ fn forget_rings() {
     RINGS_TO_FREE.with(|list| drop(std::mem::take(&mut **list.borrow_mut())));
 }
 
-impl Arena {
+impl Allocator {
     /// Allocates a block of the class, or a somewhat larger one. The contents are unspecified.
-    fn alloc_once(&self, class: u32, kind: BlockKind) -> Result<Hold> {
+    fn alloc_once(self, class: u32, kind: BlockKind) -> Result<Hold> {
         let me = self.me()?;
-        if size_of(class) <= OWN_SLAB && self.0.cursors[class as usize].load(Ordering::Relaxed) == NO_CURSOR {
+        if size_of(class) <= OWN_SLAB
+            && self.0.alloc_state().cursors[class as usize].load(Ordering::Relaxed) == NO_CURSOR
+        {
             self.begin_apart(class, me);
         }
         let mut carved = 0;
         let m = *self.map();
         loop {
             while let Some((block, c, slab)) = self.find_free(class, me) {
-                let Some(state) = run_straight(ClaimBlock::new(self.block_at(block), me, slab), &m) else {
+                let Some(state) = run_straight(ClaimBlock::new(Blocks(self.0).block_at(block), me, slab), &m)
+                else {
                     continue;
                 };
                 let committed = match kind {
@@ -82,12 +96,12 @@ impl Arena {
                 let fresh = match committed {
                     Ok(fresh) => fresh,
                     Err(e) => {
-                        run(UnclaimBlock::new(self.block_at(block), state), self.map());
+                        run(UnclaimBlock::new(Blocks(self.0).block_at(block), state), self.map());
                         self.hint_free(block);
                         return Err(e);
                     }
                 };
-                let at = self.block_at(block);
+                let at = Blocks(self.0).block_at(block);
                 run_straight(PublishBlock::new(at, me, state, kind), &m);
                 self.count_alloc(me, size_of(c), fresh);
                 return Ok(self.first_hold(block, kind));
@@ -109,7 +123,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]. The arena is then unchanged.
-    pub fn alloc(&self, len: u64) -> Result<Hold> {
+    pub fn alloc(self, len: u64) -> Result<Hold> {
         self.alloc_kind(len, BlockKind::Data)
     }
 
@@ -118,30 +132,30 @@ impl Arena {
     ///
     /// # Errors
     /// Same as for `alloc`, and [`Error::Directory`].
-    pub(crate) fn alloc_by_strategy(&self, len: u64) -> Result<Hold> {
-        let class = self.class_by_strategy(self.class_for(len)?);
+    pub(crate) fn alloc_by_strategy(self, len: u64) -> Result<Hold> {
+        let class = Backing(self.0).class_by_strategy(self.class_for(len)?);
         self.alloc_in_budget(class)
     }
 
     /// Returns the error for a request that exceeds the size of the arena.
-    pub(crate) fn too_large(&self, asked: u64) -> Error {
+    pub(crate) fn too_large(self, asked: u64) -> Error {
         let under = if crate::sys::under_valgrind() { " under valgrind" } else { "" };
         let limit = format!("the size of the arena{under} ({SIZE_SETTINGS})");
-        Error::OutOfMemory { asked, left: self.size(), limit }
+        Error::OutOfMemory { asked, left: self.0.size(), limit }
     }
 
-    fn class_for(&self, len: u64) -> Result<u32> {
+    fn class_for(self, len: u64) -> Result<u32> {
         class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or_else(|| self.too_large(len))
     }
 
     /// Same as [`alloc`](Self::alloc). If memory is exhausted, returns the pages of free blocks of other
     /// sizes to the kernel and retries once.
-    pub(crate) fn alloc_kind(&self, len: u64, kind: BlockKind) -> Result<Hold> {
+    pub(crate) fn alloc_kind(self, len: u64, kind: BlockKind) -> Result<Hold> {
         let class = if kind == BlockKind::Seats { SEAT_PAGES } else { self.class_for(len)? };
         self.alloc_in(class, kind)
     }
 
-    fn alloc_in(&self, class: u32, kind: BlockKind) -> Result<Hold> {
+    fn alloc_in(self, class: u32, kind: BlockKind) -> Result<Hold> {
         let hold = self.alloc_uncounted(class, kind)?;
         self.charge(hold.block());
         Ok(hold)
@@ -149,26 +163,26 @@ impl Arena {
 
     /// Same as [`alloc_in`](Self::alloc_in), for a caller that charges the block to the budget itself.
     #[inline]
-    fn alloc_uncounted(&self, class: u32, kind: BlockKind) -> Result<Hold> {
+    fn alloc_uncounted(self, class: u32, kind: BlockKind) -> Result<Hold> {
         match self.alloc_once(class, kind) {
             Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
             done => done,
         }
     }
 
-    pub(crate) fn class_map(&self, class: u32, slab: u32) -> (Word, u64) {
+    pub(crate) fn class_map(self, class: u32, slab: u32) -> (Word, u64) {
         let row = self.layout().class_maps_at + u64::from(class) * u64::from(self.layout().slabs) / 8;
         (Word::at(row + u64::from(slab / 64) * 8), 1 << (slab % 64))
     }
 
     /// Marks a block as probably free.
-    pub(crate) fn hint_free(&self, block: BlockId) {
+    pub(crate) fn hint_free(self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // Always written: a load could be ordered before the store that freed the block, and find the bit
         // still set; another process could then take the bit before it sees the block as free.
-        self.map().or(self.slab_word(slab, 1), bit);
+        self.map().or(Blocks(self.0).slab_word(slab, 1), bit);
         self.map().fence_after_rmw();
-        if let Some((class, _)) = self.slab(slab) {
+        if let Some((class, _)) = Blocks(self.0).slab(slab) {
             let (map, bit) = self.class_map(class, slab);
             if self.map().load(map) & bit == 0 {
                 self.map().or(map, bit);
@@ -178,13 +192,13 @@ impl Arena {
 
     /// Returns a block for the class that is probably free, with the block's own class and slab. Takes its
     /// hint.
-    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
-        let cursor = &self.0.cursors[class as usize];
+    fn find_free(self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
+        let cursor = &self.0.alloc_state().cursors[class as usize];
         let last = cursor.load(Ordering::Relaxed);
         let mut found = None;
         if last != NO_CURSOR {
             // Probably the same block again, and probably freed by another process meanwhile.
-            self.map().will_write(self.block_at(last).state);
+            self.map().will_write(Blocks(self.0).block_at(last).state);
             // Any near class will do: if all blocks of the class itself are taken and larger blocks are used,
             // searching the class each time would visit all its slabs.
             found = self.take_hint(last / SLAB_BLOCKS, me, last, |c| is_near(class, c));
@@ -196,7 +210,7 @@ impl Arena {
 
     /// Searches for a block of the class in all slabs that have free blocks, beginning at the slab of the
     /// last block.
-    fn search(&self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
+    fn search(self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let first = match last {
             // Members begin at different slabs, so they rarely write the same words.
@@ -212,7 +226,7 @@ impl Arena {
                 let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
                 bits &= bits - 1;
                 // In a directory that this process did not select: for other processes.
-                if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
+                if Blocks(self.0).slab(slab).is_some_and(|(_, base)| !Backing(self.0).slab_is_chosen(base)) {
                     continue;
                 }
                 let found = self.take_hint(slab, me, last, |c| c == class);
@@ -225,8 +239,8 @@ impl Arena {
                 self.map().and(at, !bit);
                 // Same as in `hint_free`: a process that frees a block sets one bit and reads the other.
                 self.map().fence_after_rmw();
-                if self.slab(slab).is_some_and(|(c, _)| c == class)
-                    && self.map().load(self.slab_word(slab, 1)) != 0
+                if Blocks(self.0).slab(slab).is_some_and(|(c, _)| c == class)
+                    && self.map().load(Blocks(self.0).slab_word(slab, 1)) != 0
                 {
                     self.map().or(at, bit);
                 }
@@ -239,7 +253,7 @@ impl Arena {
     /// write the same words again and again, and each write costs a transfer between processors. The number
     /// of slabs with free blocks is raised to the number of member slots. A member begins with the slab of
     /// its slot.
-    fn begin_apart(&self, class: u32, me: Member) {
+    fn begin_apart(self, class: u32, me: Member) {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words =
             (0..end.div_ceil(64)).map(|word| (word, self.map().load(self.class_map(class, word * 64).0)));
@@ -255,7 +269,7 @@ impl Arena {
             while slabs != 0 {
                 if before == 0 {
                     let slab = word * 64 + slabs.trailing_zeros();
-                    self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
+                    self.0.alloc_state().cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
                     return;
                 }
                 before -= 1;
@@ -267,20 +281,20 @@ impl Arena {
     /// Returns a block of this slab that is probably free, if `will_do` accepts the slab's class. Prefers
     /// another block than `last` if blocks of this size [take turns](TAKES_TURNS).
     fn take_hint(
-        &self,
+        self,
         slab: u32,
         me: Member,
         last: BlockId,
         will_do: impl Fn(u32) -> bool,
     ) -> Option<(BlockId, u32, SlabSnapshot)> {
-        let seen = self.slab_seen(slab);
+        let seen = Blocks(self.0).slab_seen(slab);
         let (class, base) = described(seen.value)?;
-        if !will_do(class) || !self.slab_is_chosen(base) {
+        if !will_do(class) || !Backing(self.0).slab_is_chosen(base) {
             return None;
         }
         // If this process dies after taking the hint, the sweep of this slab sets it again.
-        self.touch(me, slab);
-        let at = self.slab_word(slab, 1);
+        Members(self.0).touch(me, slab);
+        let at = Blocks(self.0).slab_word(slab, 1);
         // A slab that had more blocks in another class may still have their hints.
         let blocks = u64::MAX >> (64 - blocks_of(class));
         let turns = last / SLAB_BLOCKS == slab && TAKES_TURNS.contains(&size_of(class));
@@ -305,21 +319,21 @@ impl Arena {
     ///
     /// Messages in a ring may hold other rings. These are added to a list, so the stack does not grow with
     /// their depth.
-    pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
+    pub(crate) fn finish_free(self, block: BlockId, state: BlockState) {
         if matches!(state.kind, BlockKind::Descriptors | BlockKind::Keeper)
-            && !self.close_descriptors(block, state)
+            && !FdSlots(self.0).close_descriptors(block, state)
         {
             return;
         }
         if state.kind == BlockKind::Child {
-            self.leave_whole(block);
+            self.leave_parent(block);
         }
         if state.kind != BlockKind::Ring {
             return self.free_claimed(block, state);
         }
         let first = RINGS_TO_FREE.with(|list| {
             let mut list = list.borrow_mut();
-            list.push((*self, block, state));
+            list.push((self.0, block, state));
             list.len() == 1
         });
         if !first {
@@ -331,19 +345,19 @@ impl Arena {
         while let Some((arena, block, state)) = next(i) {
             // A program without the ring layer can't release the ring's messages: the ring stays claimed
             // until another process sweeps this one.
-            if arena.finalize_ring(block) {
-                arena.free_claimed(block, state);
+            if Blocks(arena).finalize_ring(block) {
+                Allocator(arena).free_claimed(block, state);
             }
             i += 1;
         }
         forget_rings();
     }
 
-    fn free_claimed(&self, block: BlockId, state: BlockState) {
-        let at = self.block_at(block);
+    fn free_claimed(self, block: BlockId, state: BlockState) {
+        let at = Blocks(self.0).block_at(block);
         self.free_seat_pages(block);
         // The size of the block is readable as long as the block is claimed.
-        let bytes = self.data_of(block).1;
+        let bytes = Blocks(self.0).data_of(block).1;
         if state.kind == BlockKind::Ring {
             self.shrink(block);
         }
@@ -356,6 +370,7 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::Messages;
 
     /// Sizes that no other test uses.
     const SIZES: [u64; 3] = [11 << 20, 900 << 10, 7 << 10];
@@ -365,7 +380,8 @@ mod tests {
     fn freed_blocks_are_found_again() {
         let arena = Arena::current().unwrap();
         for size in SIZES {
-            let blocks: Vec<BlockId> = (0..40).map(|_| arena.alloc(size).unwrap().block()).collect();
+            let blocks: Vec<BlockId> =
+                (0..40).map(|_| Allocator(arena).alloc(size).unwrap().block()).collect();
             let turn = if TAKES_TURNS.contains(&size) { 2 } else { 1 };
             assert!(
                 blocks[turn..].iter().zip(&blocks[..]).skip(1).all(|(now, before)| now == before),
@@ -375,17 +391,20 @@ mod tests {
         }
         // Also in a full slab, for which its class has no hint.
         let slab = blocks_of(class_of(SIZES[1]).unwrap()) as usize;
-        let mut held: Vec<Hold> = (0..4 * slab).map(|_| arena.alloc(SIZES[1]).unwrap()).collect();
+        let mut held: Vec<Hold> = (0..4 * slab).map(|_| Allocator(arena).alloc(SIZES[1]).unwrap()).collect();
         // Other tests create slabs of other classes.
         let class = class_of(SIZES[1]);
-        let slabs =
-            || (0..arena.slab_count()).filter(|&slab| arena.slab(slab).map(|(c, _)| c) == class).count();
+        let slabs = || {
+            (0..Blocks(arena).slab_count())
+                .filter(|&slab| Blocks(arena).slab(slab).map(|(c, _)| c) == class)
+                .count()
+        };
         let before = slabs();
         for _ in 0..4 {
             let rest = held.split_off(slab);
             let freed: Vec<BlockId> = std::mem::replace(&mut held, rest).iter().map(Hold::block).collect();
             // The line above dropped them. The same number of blocks fits in their place.
-            held.extend((0..slab).map(|_| arena.alloc(SIZES[1]).unwrap()));
+            held.extend((0..slab).map(|_| Allocator(arena).alloc(SIZES[1]).unwrap()));
             let again = held.iter().filter(|hold| freed.contains(&hold.block())).count();
             assert!(again > 0, "none of {freed:?} was found");
         }
@@ -400,7 +419,8 @@ mod tests {
         let used = || arena.map().load(Word::at(control::ENVELOPES));
         let before = used();
         for _ in 0..200 {
-            let pack = move || drop(arena.pack(&mut crate::message::Outgoing::default(), 7).unwrap());
+            let pack =
+                move || drop(Messages(arena).pack(&mut crate::message::Outgoing::default(), 7).unwrap());
             std::thread::spawn(pack).join().unwrap();
         }
         // Other tests use some meanwhile.
@@ -412,7 +432,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "hundreds of threads")]
     fn lanes_of_threads_that_end_are_found_again() {
         let arena = Arena::current().unwrap();
-        let lane = move || arena.with_intent(|_, intent| intent).unwrap();
+        let lane = move || Members(arena).with_intent(|_, intent| intent).unwrap();
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100 {
             seen.insert(format!("{:?}", std::thread::spawn(lane).join().unwrap()));

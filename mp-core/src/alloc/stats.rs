@@ -2,10 +2,14 @@
 
 use std::fmt;
 
-use crate::arena::Arena;
+use crate::alloc::Allocator;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
 use crate::layout::size_class::{CLASSES, blocks_of, commits_alone, size_of, twin_in_arena};
 use crate::layout::{SLAB_BLOCKS, control};
-use crate::mem::{Mem, Word};
+use crate::mem::{Mem, Word, raise};
+use crate::members::Members;
+use crate::setup::Backing;
 use crate::words::{BlockId, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Seat};
 
 /// Blocks of one size.
@@ -132,41 +136,40 @@ impl Tally {
     }
 }
 
-impl Arena {
-    /// Counts the memory in the arena. Takes some milliseconds for a million tensors.
-    #[doc(alias("memory_allocated", "memory_reserved", "max_memory_allocated", "memory_summary"))]
-    pub fn memory_stats(&self) -> MemoryStats {
+impl Allocator {
+    /// Counts the memory of the arena: see [`Arena::memory_stats`].
+    pub(crate) fn memory_stats(self) -> MemoryStats {
         let counts = self.counts();
         let mut s = MemoryStats {
-            reserved: self.committed(),
+            reserved: Backing(self.0).committed(),
             allocs: counts.allocs,
             frees: counts.frees,
             recycled: counts.allocs.saturating_sub(counts.fresh),
             deaths: self.map().load(Word::at(control::DEATHS)),
             ..MemoryStats::default()
         };
-        for m in self.members() {
+        for m in Members(self.0).members() {
             s.members += u64::from(m.live);
             let (member, pid, live) = (m.member, m.pid, m.live);
             s.by_member.push(MemberStats { member, pid, live, blocks: 0, bytes: 0 });
         }
         let mut classes = vec![ClassStats::default(); CLASSES as usize];
         let mut tally = Tally::new(self.layout().members);
-        for slab in 0..self.slab_count() {
-            let Some((class, _)) = self.slab(slab) else { continue };
-            let committed = self.slab_committed(slab);
+        for slab in 0..Blocks(self.0).slab_count() {
+            let Some((class, _)) = Blocks(self.0).slab(slab) else { continue };
+            let committed = Blocks(self.0).slab_committed(slab);
             let stats = &mut classes[twin_in_arena(class) as usize];
             stats.size = size_of(class);
             for i in 0..blocks_of(class) {
                 let block = slab * SLAB_BLOCKS + i;
-                match BlockState::unpack(self.map().load(self.block_at(block).state)).life {
+                match BlockState::unpack(self.map().load(Blocks(self.0).block_at(block).state)).life {
                     BlockLife::Free if committed >> i & 1 == 1 || !commits_alone(class) && committed != 0 => {
                         stats.cached += 1;
                     }
                     BlockLife::Free => {}
                     BlockLife::Live | BlockLife::Busy(_) => {
                         stats.live += 1;
-                        self.each_seat(block, |seat| {
+                        Blocks(self.0).each_seat(block, |seat| {
                             let seat = self.map().load_relaxed(seat);
                             if seat != 0 {
                                 tally.note(self.holder_in(Seat::unpack(seat)), block, stats.size);
@@ -186,7 +189,7 @@ impl Arena {
             s.live_blocks += c.live;
         }
         s.classes = classes.into_iter().filter(|c| c.live + c.cached > 0).collect();
-        for e in self.envelopes_in_use(0) {
+        for e in Envelopes(self.0).envelopes_in_use(0) {
             match self.envelope_holder(e) {
                 Holder::Free => {}
                 Holder::Member(_) => s.owned += 1,
@@ -200,20 +203,20 @@ impl Arena {
         s
     }
 
-    fn peak(&self, at: u64, now: u64) -> u64 {
-        self.raise(Word::at(at), now);
+    fn peak(self, at: u64, now: u64) -> u64 {
+        raise(self.map(), Word::at(at), now);
         self.map().load(Word::at(at))
     }
 
-    fn envelope_holder(&self, e: EnvelopeId) -> Holder {
-        Owner::unpack(self.map().load(self.owner_words().of(e))).holder
+    fn envelope_holder(self, e: EnvelopeId) -> Holder {
+        Owner::unpack(self.map().load(Envelopes(self.0).owner_words().of(e))).holder
     }
 
     /// Returns the holder for a seat: a member, or a queue.
-    fn holder_in(&self, seat: Seat) -> Holder {
+    fn holder_in(self, seat: Seat) -> Holder {
         match seat {
             Seat::Member(m) => Holder::Member(m),
-            Seat::Envelope(e) if self.may_be_in_use(e) => self.envelope_holder(e),
+            Seat::Envelope(e) if Envelopes(self.0).may_be_in_use(e) => self.envelope_holder(e),
             Seat::Free | Seat::Envelope(_) | Seat::Block(_) => Holder::Free,
         }
     }

@@ -1,22 +1,15 @@
 //! Marks: a block and its generation in one word. A process with a mark can check whether the block still
 //! lives, without holding it.
 
-use crate::alloc::handles::Hold;
-use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::mem::Mem;
 use crate::steps::generation_of;
 use crate::words::{BlockId, BlockLife, BlockState};
 
-impl Arena {
-    /// Returns the mark of a held block, never 0: `block + 1` in 24 bits, the generation in 40 bits.
-    #[inline]
-    pub fn mark(&self, hold: &Hold) -> u64 {
-        self.mark_of(hold.block())
-    }
-
+impl Blocks {
     /// Same as [`mark`](Self::mark), for a block that stays alive during the call.
     #[inline]
-    pub(crate) fn mark_of(&self, block: BlockId) -> u64 {
+    pub(crate) fn mark_of(self, block: BlockId) -> u64 {
         self.generation(block) << 24 | (u64::from(block) + 1)
     }
 
@@ -29,10 +22,10 @@ impl Arena {
     /// block without a holder never has one again. A killed holder counts until another process has released
     /// everything it held.
     #[inline]
-    pub fn lives(&self, mark: u64) -> bool {
+    pub fn lives(self, mark: u64) -> bool {
         let Some(block) = Self::marked(mark) else { return false };
         // A block in no slab has words too, and is not live.
-        if !self.is_here() || block as usize >= self.holds().len() {
+        if !self.0.is_here() || block as usize >= self.0.holds().len() {
             return false;
         }
         let (map, at) = (self.map(), self.block_at(block));

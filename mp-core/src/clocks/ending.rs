@@ -11,46 +11,46 @@
 
 use std::os::fd::AsFd;
 
-use crate::arena::Arena;
-use crate::clocks::clock_at;
+use crate::clocks::{Clocks, clock_at};
 use crate::mem::{Mem, run};
+use crate::members::Members;
 use crate::steps::clock::{ClockAt, EndClock};
 use crate::sys::peer::{self, Liveness};
 use crate::sys::{memory, readiness};
 use crate::words::{ClockPhase, ClockState};
 
-impl Arena {
+impl Clocks {
     /// Ends the clocks of members whose processes are gone.
-    pub(crate) fn end_clocks(&self) {
+    pub(crate) fn end_clocks(self) {
         for index in 0..self.clocks_used() {
             let clock = clock_at(index);
-            let state = ClockState::unpack(self.map().load(clock.state()));
+            let state = ClockState::unpack(self.0.map().load(clock.state()));
             let member = match state.phase {
                 ClockPhase::Free => {
                     self.hint_clock(index);
                     continue;
                 }
                 ClockPhase::Dead => None,
-                _ => state.member().filter(|member| self.is_known_dead(*member)),
+                _ => state.member().filter(|member| Members(self.0).is_known_dead(*member)),
             };
-            let done = || self.map().load(clock.done()) == self.map().load(clock.submitted());
+            let done = || self.0.map().load(clock.done()) == self.0.map().load(clock.submitted());
             if matches!(state.phase, ClockPhase::Left(_)) && member.is_none() && done() {
                 self.hint_clock(index);
             }
             let gone = member.is_some() && self.is_gone(clock, state);
             if state.phase == ClockPhase::Dead || gone {
-                run(EndClock::new(clock, member, memory::monotonic_ms()), self.map());
+                run(EndClock::new(clock, member, memory::monotonic_ms()), self.0.map());
             }
         }
     }
 
     /// Returns `true` if the process of a clock's dead member is gone. A claiming process may not have stored
     /// its ID yet, but has no device that writes the clock.
-    fn is_gone(&self, clock: ClockAt, state: ClockState) -> bool {
+    fn is_gone(self, clock: ClockAt, state: ClockState) -> bool {
         if matches!(state.phase, ClockPhase::Claiming { .. }) {
             return true;
         }
-        let (pid, start) = (self.map().load(clock.process()) as u32, self.map().load(clock.start()));
+        let (pid, start) = (self.0.map().load(clock.process()) as u32, self.0.map().load(clock.start()));
         match peer::liveness(pid) {
             Liveness::Ended => true,
             // Without an answer from the kernel, the locks decide: the process is dead.

@@ -10,6 +10,7 @@ mod ending;
 mod orders;
 mod table;
 
+use crate::mem::raise;
 pub use orders::EventHandle;
 pub use table::{Clocks, TickState};
 
@@ -79,11 +80,11 @@ impl Clock {
             let epoch = run(ClaimClock::new(clock_at(index), me, process, dead), arena.map())?;
             Some(Self { arena, index, submitted: Tick::base(epoch) })
         };
-        let (used, hint) = (arena.clocks_used(), Word::at(control::CLOCKS_HINT));
+        let (used, hint) = (Clocks(arena).clocks_used(), Word::at(control::CLOCKS_HINT));
         let first = arena.map().load_relaxed(hint).min(used.into()) as u32;
         for index in first..CLOCKS {
             if index >= used {
-                arena.use_clock(index)?;
+                Clocks(arena).use_clock(index)?;
             }
             if let Some(clock) = claim(index, false) {
                 arena.map().store_relaxed(hint, u64::from(index) + 1);
@@ -94,7 +95,7 @@ impl Clock {
         if let Some(clock) = (0..first).find_map(|index| claim(index, false)) {
             return Ok(clock);
         }
-        let dead = arena.clocks_of_dead_owners(memory::monotonic_ms().saturating_sub(REST_MS));
+        let dead = Clocks(arena).clocks_of_dead_owners(memory::monotonic_ms().saturating_sub(REST_MS));
         dead.into_iter().find_map(|index| claim(index, true)).ok_or(Error::ArenaFull {
             what: "clocks of streams (give up streams, or end processes that have many)",
             asked: 1,
@@ -185,7 +186,7 @@ impl Drop for Clock {
         if self.arena.is_here()
             && run(ReleaseClock::new(clock_at(self.index), self.submitted), self.arena.map())
         {
-            self.arena.hint_clock(self.index);
+            Clocks(self.arena).hint_clock(self.index);
         }
     }
 }
@@ -195,38 +196,38 @@ fn clock_at(index: u32) -> ClockAt {
     ClockAt(Word::at(control::CLOCKS).plus(ClockAt::WORDS * u64::from(index % CLOCKS)))
 }
 
-impl Arena {
+impl Clocks {
     /// Returns the number of clocks that may have had an owner.
-    fn clocks_used(&self) -> u32 {
-        self.map().load(Word::at(control::CLOCKS_USED)).min(CLOCKS.into()) as u32
+    fn clocks_used(self) -> u32 {
+        self.0.map().load(Word::at(control::CLOCKS_USED)).min(CLOCKS.into()) as u32
     }
 
     /// Marks a clock as free. If the process is killed before this, the next sweep marks it.
-    fn hint_clock(&self, index: u32) {
+    fn hint_clock(self, index: u32) {
         let hint = Word::at(control::CLOCKS_HINT);
-        if self.map().load_relaxed(hint) > index.into() {
-            self.map().store_relaxed(hint, index.into());
+        if self.0.map().load_relaxed(hint) > index.into() {
+            self.0.map().store_relaxed(hint, index.into());
         }
     }
 
     /// Reserves the memory of a clock, and makes the clock visible to other processes' searches.
-    fn use_clock(&self, index: u32) -> Result<()> {
+    fn use_clock(self, index: u32) -> Result<()> {
         const PAGE: u64 = 4096;
         let at = clock_at(index).done().offset();
         if at.is_multiple_of(PAGE) {
-            self.commit_at(at, PAGE)?;
+            self.0.commit(at, PAGE)?;
         }
-        self.raise(Word::at(control::CLOCKS_USED), u64::from(index) + 1);
+        raise(self.0.map(), Word::at(control::CLOCKS_USED), u64::from(index) + 1);
         Ok(())
     }
 
     /// Returns the clocks whose owners were already dead at time `since`, longest dead first.
-    fn clocks_of_dead_owners(&self, since: u64) -> Vec<u32> {
+    fn clocks_of_dead_owners(self, since: u64) -> Vec<u32> {
         let died = |&index: &u32| {
-            let state = ClockState::unpack(self.map().load(clock_at(index).state()));
+            let state = ClockState::unpack(self.0.map().load(clock_at(index).state()));
             state.phase == ClockPhase::Dead
         };
-        let when = |index: u32| (self.map().load_relaxed(clock_at(index).when()), index);
+        let when = |index: u32| (self.0.map().load_relaxed(clock_at(index).when()), index);
         let mut dead: Vec<_> =
             (0..CLOCKS).filter(died).map(when).filter(|(when, _)| *when <= since).collect();
         dead.sort_unstable();

@@ -1,5 +1,6 @@
 //! Ordering of each device's streams, and the events of streams that don't write their clocks:
-//! [`steps::device::stream_order`](crate::steps::device::stream_order) describes the words of both tables and their state after a death.
+//! [`steps::device::stream_order`](crate::steps::device::stream_order) describes the words of both tables and
+//! their state after a death.
 
 use std::os::fd::AsFd;
 
@@ -68,7 +69,7 @@ impl Clocks {
 
     fn committed_orders(&self) -> Result<()> {
         self.0.me()?;
-        self.0.commit_at(control::ORDERS, PAGE)
+        self.0.commit(control::ORDERS, PAGE)
     }
 
     /// Returns the event that a pending tick's owner has recorded after the work before the tick. The owner
@@ -167,7 +168,7 @@ impl Clock {
 
 fn commit_row(arena: &Arena, clock: u32) -> Result<()> {
     let at = names(clock).row.offset();
-    arena.commit_at(at - at % PAGE, PAGE)
+    arena.commit(at - at % PAGE, PAGE)
 }
 
 #[cfg(all(test, not(mp_loom)))]
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_first_order_of_a_device_is_that_of_all() {
-        let clocks = Arena::current().unwrap().clocks();
+        let clocks = Clocks(Arena::current().unwrap());
         let (one, other) = (0x51 << 60 | 7, 0x51 << 60 | 8);
         let chosen = std::thread::scope(|threads| {
             let choose = |order: u8| threads.spawn(move || (order, clocks.choose_order(one, order).unwrap()));
@@ -192,7 +193,7 @@ mod tests {
     #[test]
     fn a_tick_names_the_event_of_its_turn_while_it_is_pending() {
         let arena = Arena::current().unwrap();
-        let (clocks, mut clock) = (arena.clocks(), Clock::claim(arena).unwrap());
+        let (clocks, mut clock) = (Clocks(arena), Clock::claim(arena).unwrap());
         let names: [EventHandle; Clocks::EVENTS] = std::array::from_fn(|i| [i as u8 + 1; 64]);
         clock.has_events(5, &names).unwrap();
         let ticks: Vec<Tick> = (0..2 * Clocks::EVENTS)

@@ -49,15 +49,7 @@ pub enum TickState {
 /// The addresses of the table stay the same as long as the process lives, and its memory is never returned,
 /// so it may be registered with a driver. (A child created by `fork` does not have the table.)
 #[derive(Clone, Copy, Debug)]
-pub struct Clocks(pub(super) Arena);
-
-impl Arena {
-    /// Returns the clocks of the streams of all members.
-    #[must_use]
-    pub fn clocks(&self) -> Clocks {
-        Clocks(*self)
-    }
-}
+pub struct Clocks(pub Arena);
 
 impl Clocks {
     /// Number of clocks.
@@ -71,7 +63,7 @@ impl Clocks {
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::Forked`](crate::Error::Forked).
     pub fn address(&self) -> Result<NonNull<u8>> {
         self.0.me()?;
-        self.0.commit_at(control::CLOCKS, Self::BYTES as u64)?;
+        self.0.commit(control::CLOCKS, Self::BYTES as u64)?;
         Ok(self.0.map().bytes(control::CLOCKS, Self::BYTES as u64))
     }
 
@@ -94,7 +86,7 @@ impl Clocks {
     /// In a child created by `fork`, every tick is forged.
     #[must_use]
     pub fn state(&self, tick: Tick) -> TickState {
-        if !self.0.is_here() || tick.clock() >= self.0.clocks_used() {
+        if !self.0.is_here() || tick.clock() >= self.clocks_used() {
             return TickState::Forged;
         }
         match run(CheckTick::new(clock_at(tick.clock()), tick), self.0.map()) {
@@ -108,7 +100,7 @@ impl Clocks {
     /// Returns the member that has submitted a tick, if the tick is still pending.
     #[must_use]
     pub fn owner(&self, tick: Tick) -> Option<Member> {
-        if !self.0.is_here() || tick.clock() >= self.0.clocks_used() {
+        if !self.0.is_here() || tick.clock() >= self.clocks_used() {
             return None;
         }
         let state = ClockState::unpack(self.0.map().load(clock_at(tick.clock()).state()));
@@ -137,11 +129,11 @@ impl Clocks {
             return 0;
         }
         let state = |clock| ClockState::unpack(self.0.map().load(clock_at(clock).state()));
-        (0..self.0.clocks_used()).filter(|&clock| state(clock).member().is_some()).count() as u32
+        (0..self.clocks_used()).filter(|&clock| state(clock).member().is_some()).count() as u32
     }
 
     fn word(&self, clock: u32, which: fn(ClockAt) -> crate::mem::Word) -> u64 {
-        let used = self.0.is_here() && clock < self.0.clocks_used();
+        let used = self.0.is_here() && clock < self.clocks_used();
         if used { self.0.map().load(which(clock_at(clock))) } else { 0 }
     }
 }

@@ -18,11 +18,11 @@
 
 use std::ops::Range;
 
-use crate::arena::Arena;
+use crate::envelopes::Envelopes;
 use crate::error::Result;
 use crate::layout::{ENVELOPE, control};
-use crate::mem::{Column, Mem, Word, run};
-use crate::recovery::reclaim::Dead;
+use crate::mem::{Column, Mem, Word, raise, run};
+use crate::setup::Backing;
 use crate::steps::{
     AdoptGroup, AdoptedGroup, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt,
 };
@@ -70,42 +70,42 @@ impl IdleGroups {
     }
 }
 
-impl Arena {
+impl Envelopes {
     /// Returns the positions of the words of all envelopes.
-    pub fn envelopes_at(&self) -> EnvelopesAt {
+    pub fn envelopes_at(self) -> EnvelopesAt {
         let groups = Column { base: Word::at(self.layout().groups_at), stride: 8 };
         let (owners, places) = (self.owner_words(), self.place_words());
         EnvelopesAt { count: Word::at(control::ENVELOPES), groups, owners, places }
     }
 
-    fn group_at(&self, group: u32) -> GroupAt {
+    fn group_at(self, group: u32) -> GroupAt {
         let (first, len) = (group * GroupState::ENVELOPES, GroupState::ENVELOPES);
         GroupAt { word: self.envelopes_at().groups.of(group), owners: self.owner_words(), first, len }
     }
 
-    pub(crate) fn group(&self, group: u32) -> GroupState {
+    pub(crate) fn group(self, group: u32) -> GroupState {
         GroupState::unpack(self.map().load(self.envelopes_at().groups.of(group)))
     }
 
     /// Returns the word of hints of a group: the envelopes that are probably free.
-    pub(crate) fn group_hints(&self, group: u32) -> Word {
+    pub(crate) fn group_hints(self, group: u32) -> Word {
         Word::at(self.layout().envelope_map_at).plus(group.into())
     }
 
     /// Returns the word of the group map for a group and its neighbours: the groups that probably have hints.
-    fn group_map(&self, group: u32) -> Word {
+    fn group_map(self, group: u32) -> Word {
         Word::at(self.layout().group_map_at).plus(u64::from(group / 64))
     }
 
     /// Returns the positions of a group's hints and of its bit.
-    pub(crate) fn hints_at(&self, group: u32) -> HintsAt {
+    pub(crate) fn hints_at(self, group: u32) -> HintsAt {
         HintsAt { hints: self.group_hints(group), map: self.group_map(group), bit: 1 << (group % 64) }
     }
 
     /// Returns the groups among the first `groups` whose bits in the group map are set, in a circle that
     /// begins at `start`.
-    pub(crate) fn marked_groups(&self, start: u32, groups: u32) -> impl Iterator<Item = u32> + use<> {
-        let arena = *self;
+    pub(crate) fn marked_groups(self, start: u32, groups: u32) -> impl Iterator<Item = u32> + use<> {
+        let arena = self.0;
         let words = groups.div_ceil(64);
         // The word of `start` comes first and last: from its bit on, and up to its bit.
         let turns = if groups == 0 { 0 } else { words + 1 };
@@ -119,7 +119,7 @@ impl Arena {
             } else {
                 u64::MAX
             };
-            let mut bits = arena.map().load_relaxed(arena.group_map(word * 64)) & part;
+            let mut bits = arena.map().load_relaxed(Envelopes(arena).group_map(word * 64)) & part;
             std::iter::from_fn(move || {
                 let group = (bits != 0).then(|| word * 64 + bits.trailing_zeros());
                 bits &= bits.wrapping_sub(1);
@@ -130,48 +130,48 @@ impl Arena {
     }
 
     /// Returns the number of groups that were ever in use.
-    fn used_groups(&self) -> u32 {
+    fn used_groups(self) -> u32 {
         let used = self.map().load(Word::at(control::ENVELOPES)).min(self.layout().envelopes.into());
         used as u32 / GroupState::ENVELOPES
     }
 
-    pub(crate) fn ordinary_groups(&self) -> Range<u32> {
+    pub(crate) fn ordinary_groups(self) -> Range<u32> {
         0..self.layout().ordinary() / GroupState::ENVELOPES
     }
 
-    pub(crate) fn share_groups(&self) -> Range<u32> {
+    pub(crate) fn share_groups(self) -> Range<u32> {
         self.ordinary_groups().end..self.layout().envelopes / GroupState::ENVELOPES
     }
 
     /// Returns `true` if an envelope may be in use: its group is in use.
-    pub fn may_be_in_use(&self, e: EnvelopeId) -> bool {
+    pub fn may_be_in_use(self, e: EnvelopeId) -> bool {
         let group = e / GroupState::ENVELOPES;
         group < self.used_groups() && self.group(group).is_scanned()
     }
 
     /// Returns all envelopes that may be in use, beginning at `from`, the first envelope of its group.
-    pub fn envelopes_in_use(&self, from: EnvelopeId) -> impl Iterator<Item = EnvelopeId> + use<> {
-        let arena = *self;
-        let groups =
-            (from / GroupState::ENVELOPES..arena.used_groups()).filter(move |&g| arena.group(g).is_scanned());
+    pub fn envelopes_in_use(self, from: EnvelopeId) -> impl Iterator<Item = EnvelopeId> + use<> {
+        let arena = self.0;
+        let groups = (from / GroupState::ENVELOPES..Envelopes(arena).used_groups())
+            .filter(move |&g| Envelopes(arena).group(g).is_scanned());
         groups.flat_map(|group| group * GroupState::ENVELOPES..(group + 1) * GroupState::ENVELOPES)
     }
 
     /// Returns the number of groups to search for an envelope: those up to the last one in use, or all.
-    pub(crate) fn groups_to_look_at(&self, all: bool) -> u32 {
+    pub(crate) fn groups_to_look_at(self, all: bool) -> u32 {
         let last = if all { u64::MAX } else { self.map().load_relaxed(Word::at(control::ABSENT_TO)) };
         let used = self.used_groups().min(self.ordinary_groups().end);
         used.min(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
     /// Returns `true` if there is a group that could be filled.
-    pub(crate) fn could_fill(&self, mut of: Range<u32>) -> bool {
+    pub(crate) fn could_fill(self, mut of: Range<u32>) -> bool {
         let used = self.used_groups();
         used < of.end || of.any(|group| matches!(self.group(group), GroupState::Absent { .. }))
     }
 
     /// Adds 64 envelopes, from these groups.
-    pub(crate) fn more_envelopes(&self, of: Range<u32>) -> Result<()> {
+    pub(crate) fn more_envelopes(self, of: Range<u32>) -> Result<()> {
         let me = self.me()?;
         let hint_at = Word::at(control::ABSENT_FROM);
         let mut all = of.start > 0;
@@ -196,9 +196,9 @@ impl Arena {
     }
 
     /// Counts one more group as once used. The group is still absent.
-    fn use_group(&self, group: u32) -> Result<()> {
+    fn use_group(self, group: u32) -> Result<()> {
         for word in [self.group_hints(group), self.group_map(group), self.group_at(group).word] {
-            self.commit_at(word.offset() & !4095, 4096)?;
+            self.0.commit(word.offset() & !4095, 4096)?;
         }
         let used = u64::from(group) * u64::from(GroupState::ENVELOPES);
         _ = self.map().cas(Word::at(control::ENVELOPES), used, used + u64::from(GroupState::ENVELOPES));
@@ -206,11 +206,11 @@ impl Arena {
     }
 
     /// Reserves the memory of a group, and initializes its envelopes. Returns `true` if the group was absent.
-    fn fill_group(&self, group: u32, me: Member) -> Result<bool> {
+    fn fill_group(self, group: u32, me: Member) -> Result<bool> {
         let at = self.group_at(group);
         let GroupState::Absent { base } = self.group(group) else { return Ok(false) };
         // Reserved first, so no process reads missing memory, and a failure leaves the group absent.
-        if let Err(e) = self.commit_at(self.layout().envelopes_at + u64::from(group) * BYTES, BYTES) {
+        if let Err(e) = self.0.commit(self.layout().envelopes_at + u64::from(group) * BYTES, BYTES) {
             self.note_absent(group);
             return Err(e);
         }
@@ -218,13 +218,13 @@ impl Arena {
             return Ok(false);
         }
         run(FillGroup::new(at, base), self.map());
-        self.raise(Word::at(control::ABSENT_TO), u64::from(group) + 1);
+        raise(self.map(), Word::at(control::ABSENT_TO), u64::from(group) + 1);
         self.hint_group(group, u64::MAX);
         Ok(true)
     }
 
     /// Records that a group is absent.
-    fn note_absent(&self, group: u32) {
+    fn note_absent(self, group: u32) {
         let at = Word::at(control::ABSENT_FROM);
         let mut found = self.map().load(at);
         while let Err(other) = self.map().cas(at, found, self.absent_too(found, group)) {
@@ -232,20 +232,20 @@ impl Arena {
         }
     }
 
-    fn absent_too(&self, hint: u64, group: u32) -> u64 {
+    fn absent_too(self, hint: u64, group: u32) -> u64 {
         let from = (hint as u32).min(group);
         (hint >> 32).wrapping_add(1) << 32 | u64::from(from)
     }
 
     /// Returns `true` if a group is in use and all of its envelopes are free, according to hints.
-    fn seems_free(&self, group: u32) -> bool {
+    fn seems_free(self, group: u32) -> bool {
         self.map().load_relaxed(self.group_hints(group)) == u64::MAX && self.group(group) == GroupState::InUse
     }
 
     /// Returns the memory of free groups to the kernel, last groups first, except `kept` groups, and at most
     /// `most`. Returns the number of groups.
-    pub(crate) fn trim_envelopes(&self, me: Member, kept: u32, most: u32) -> u32 {
-        if self.is_local() {
+    pub(crate) fn trim_envelopes(self, me: Member, kept: u32, most: u32) -> u32 {
+        if self.0.is_local() {
             return 0;
         }
         let ordinary = self.trim_part(self.ordinary_groups(), me, kept.max(1), most);
@@ -262,7 +262,7 @@ impl Arena {
     /// Returns the memory of free groups in this range, in parts of at most half of the remaining free ones.
     /// Groups that are claimed for emptying are not available to a put, so a process that is stopped here
     /// leaves enough for others.
-    fn trim_part(&self, of: Range<u32>, me: Member, kept: u32, most: u32) -> u32 {
+    fn trim_part(self, of: Range<u32>, me: Member, kept: u32, most: u32) -> u32 {
         let (used, kept) = (self.used_groups(), kept as usize);
         let free: Vec<u32> = (of.start..of.end.min(used)).filter(|&group| self.seems_free(group)).collect();
         let (mut left, mut most, mut given) = (free.len(), most as usize, 0);
@@ -276,7 +276,7 @@ impl Arena {
     }
 
     /// Returns the memory of the free groups among these adjacent ones, and returns their number.
-    fn trim_groups(&self, groups: &[u32], me: Member) -> u32 {
+    fn trim_groups(self, groups: &[u32], me: Member) -> u32 {
         let mut emptying: Vec<(u32, u64)> = Vec::with_capacity(groups.len());
         for &group in groups {
             let hints = self.group_hints(group);
@@ -295,7 +295,7 @@ impl Arena {
     }
 
     /// Sets the hints of the free envelopes of a group that could not be emptied.
-    fn hint_free_ones(&self, group: u32) {
+    fn hint_free_ones(self, group: u32) {
         if self.group(group) == GroupState::InUse {
             let first = group * GroupState::ENVELOPES;
             let free = |i: &u32| {
@@ -308,11 +308,11 @@ impl Arena {
     }
 
     /// Finishes emptying adjacent groups.
-    fn make_absent(&self, emptying: &[(u32, u64)]) {
+    fn make_absent(self, emptying: &[(u32, u64)]) {
         let Some(&(first, _)) = emptying.first() else { return };
         let (at, len) =
             (self.layout().envelopes_at + u64::from(first) * BYTES, emptying.len() as u64 * BYTES);
-        let taken = self.punch_at(at, len);
+        let taken = Backing(self.0).punch_at(at, len);
         for &(group, base) in emptying {
             if !taken {
                 // The memory stays. The words must have the same values as without it.
@@ -323,14 +323,13 @@ impl Arena {
         }
     }
 
-    fn clear_owners(&self, group: u32) {
+    fn clear_owners(self, group: u32) {
         let first = group * GroupState::ENVELOPES;
         (first..first + GroupState::ENVELOPES).for_each(|e| self.map().store(self.owner_words().of(e), 0));
     }
 
     /// Finishes emptying and filling groups that dead members had begun.
-    pub(crate) fn sweep_groups(&self, dead: &[Dead], me: Member) {
-        let theirs = |by: Member| dead.iter().any(|d| d.member == by);
+    pub(crate) fn reclaim_groups(self, theirs: impl Fn(Member) -> bool, me: Member) {
         for group in 0..self.used_groups() {
             let at = self.group_at(group);
             let found = self.map().load(at.word);
@@ -347,7 +346,7 @@ impl Arena {
                 Some(AdoptedGroup::ToEmpty(base)) => self.make_absent(&[(group, base)]),
                 Some(AdoptedGroup::ToFill(base)) => {
                     run(FillGroup::new(at, base), self.map());
-                    self.raise(Word::at(control::ABSENT_TO), u64::from(group) + 1);
+                    raise(self.map(), Word::at(control::ABSENT_TO), u64::from(group) + 1);
                 }
             }
         }
@@ -356,7 +355,7 @@ impl Arena {
     /// Returns the number of groups that a process is emptying or filling, for tests that kill it there.
     #[cfg(feature = "inject")]
     #[doc(hidden)]
-    pub fn unfinished_groups(&self) -> usize {
+    pub fn unfinished_groups(self) -> usize {
         let unfinished =
             |group: &u32| !matches!(self.group(*group), GroupState::InUse | GroupState::Absent { .. });
         (0..self.used_groups()).filter(unfinished).count()
@@ -364,7 +363,7 @@ impl Arena {
 
     /// Returns the memory of some groups that were surplus for a second. Called every 100 ms, by one process
     /// for all, if any process waits.
-    pub(crate) fn trim_idle_envelopes(&self, me: Member) {
+    pub(crate) fn trim_idle_envelopes(self, me: Member) {
         let free = (0..self.groups_to_look_at(false)).filter(|&group| self.seems_free(group)).count() as u32;
         let at = Word::at(control::IDLE_GROUPS);
         let mut idle = IdleGroups::unpack(self.map().load(at)).looked(free);

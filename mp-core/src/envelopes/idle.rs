@@ -16,11 +16,10 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::envelopes::{EmptyEnvelope, Envelopes};
 use crate::error::{ENVELOPES, Error, Result};
 use crate::mem::{Mem, run, run_straight};
-use crate::messages::envelope::Envelope;
 use crate::steps::{HintGroup, UnmarkGroup};
 use crate::words::{BlockId, EnvelopeId, Holder, Owner, RingPlace};
 
@@ -39,7 +38,7 @@ impl Drop for Idle {
     fn drop(&mut self) {
         for (arena, id, owner) in self.0.drain(..) {
             if arena.is_here() {
-                arena.free_envelope(id, Owner::unpack(owner));
+                Envelopes(arena).free_envelope(id, Owner::unpack(owner));
             }
         }
     }
@@ -64,16 +63,16 @@ fn lowest(bits: u64, n: usize) -> u64 {
     bits & !rest
 }
 
-impl Arena {
+impl Envelopes {
     /// Frees an envelope of this process, for any process to claim.
-    pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
+    pub(crate) fn free_envelope(self, id: EnvelopeId, owner: Owner) {
         self.map().store(self.owner_words().of(id), owner.freed().pack());
         self.hint_envelope(id);
     }
 
     /// Frees a batch of envelopes of this process. Hints of adjacent envelopes are set together, up to 64 at
     /// a time.
-    fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, u64)>) {
+    fn free_envelopes(self, batch: impl Iterator<Item = (Arena, EnvelopeId, u64)>) {
         let (mut group, mut bits) = (0, 0);
         for (_, id, owner) in batch {
             self.map().store(self.owner_words().of(id), Owner::unpack(owner).freed().pack());
@@ -86,26 +85,26 @@ impl Arena {
         self.hint_group(group, bits);
     }
 
-    pub(crate) fn hint_group(&self, group: u32, bits: u64) {
+    pub(crate) fn hint_group(self, group: u32, bits: u64) {
         if bits != 0 {
             run_straight(HintGroup::new(self.hints_at(group), bits), self.map());
         }
     }
 
-    pub(crate) fn hint_envelope(&self, id: EnvelopeId) {
+    pub(crate) fn hint_envelope(self, id: EnvelopeId) {
         self.hint_group(id / 64, 1 << (id % 64));
     }
 
     /// Keeps an emptied envelope and its owner word for this thread's next message.
     #[inline]
-    pub(crate) fn keep(&self, id: EnvelopeId, owner: u64) {
+    pub(crate) fn keep(self, id: EnvelopeId, owner: u64) {
         let keep = |idle: &RefCell<Idle>| {
             let mut idle = idle.borrow_mut();
             if idle.0.len() >= IDLE {
                 // One batch, oldest first: the latest are warm in this core's cache.
                 self.free_envelopes(idle.0.drain(..IDLE / 2));
             }
-            idle.0.push((*self, id, owner));
+            idle.0.push((self.0, id, owner));
         };
         let kept = id < self.layout().ordinary() && IDLE_ENVELOPES.try_with(keep).is_ok();
         if !kept {
@@ -113,28 +112,20 @@ impl Arena {
         }
     }
 
-    /// Returns an envelope for a message that belongs to no queue. It may be one of the share.
-    pub(crate) fn spare_envelope(&self) -> Result<Envelope> {
-        match self.idle_envelope() {
-            Err(e) if e.is_out_of_envelopes() => self.envelope_of_share(None),
-            done => done,
-        }
-    }
-
     /// Calls `f`. Messages that this thread packs meanwhile may be in envelopes of this queue's share.
-    pub fn with_share<R>(&self, queue: &Hold, f: impl FnOnce() -> R) -> R {
+    pub fn with_share<R>(self, queue: BlockId, f: impl FnOnce() -> R) -> R {
         struct Back(Option<BlockId>);
         impl Drop for Back {
             fn drop(&mut self) {
                 _ = SHARE_OF.try_with(|share| share.set(self.0));
             }
         }
-        let _back = Back(SHARE_OF.try_with(|share| share.replace(Some(queue.block()))).ok().flatten());
+        let _back = Back(SHARE_OF.try_with(|share| share.replace(Some(queue))).ok().flatten());
         f()
     }
 
     /// Returns the number of envelopes of the share that contain messages of a queue, and a free envelope.
-    fn look_at_share(&self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
+    fn look_at_share(self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
         let (mut had, mut free) = (0, None);
         for e in self.envelopes_in_use(self.layout().ordinary()) {
             let found = self.map().load(self.owner_words().of(e));
@@ -152,7 +143,7 @@ impl Arena {
 
     /// Claims an envelope of the share, for a queue only if it has fewer than [`SHARE`] of them.
     #[cold]
-    fn envelope_of_share(&self, queue: Option<BlockId>) -> Result<Envelope> {
+    pub(crate) fn envelope_of_share(self, queue: Option<BlockId>) -> Result<EmptyEnvelope> {
         let me = self.me()?;
         loop {
             let (had, free) = self.look_at_share(queue);
@@ -165,61 +156,54 @@ impl Arena {
             };
             let owner = Owner::unpack(found).then(Holder::Member(me));
             if self.map().cas(self.owner_words().of(id), found, owner.pack()).is_ok() {
-                return Ok(Envelope::new(*self, id, owner.pack()));
+                return Ok(EmptyEnvelope { arena: self.0, id, owner: owner.pack() });
             }
         }
     }
 
-    pub(crate) fn out_of_envelopes(&self) -> Error {
+    pub(crate) fn out_of_envelopes(self) -> Error {
         Error::ArenaFull { what: ENVELOPES, asked: 1, limit: self.layout().envelopes.into() }
     }
 
-    /// Returns `true` if the next message that this thread packs for this queue finds an envelope. This
-    /// thread then keeps one for it, unless it would be one of the queue's share, which another thread may
-    /// take first.
-    pub fn keeps_envelope(&self, queue: &Hold) -> bool {
-        match self.idle_envelope() {
-            Err(e) if e.is_out_of_envelopes() => self.has_envelopes(queue),
-            // The dropped envelope is kept. Other errors are returned when the message is packed.
-            _ => true,
-        }
-    }
-
     /// Returns `true` if a message for this queue could be packed at present.
-    pub fn has_envelopes(&self, queue: &Hold) -> bool {
+    pub fn has_envelopes(self, queue: BlockId) -> bool {
         let hinted = |group| self.map().load_relaxed(self.group_hints(group)) != 0;
         if self.could_fill(self.ordinary_groups()) || self.ordinary_groups().any(hinted) {
             return true;
         }
-        let (had, free) = self.look_at_share(Some(queue.block()));
+        let (had, free) = self.look_at_share(Some(queue));
         had < SHARE && (free.is_some() || self.could_fill(self.share_groups()))
     }
 
     #[inline]
-    pub(crate) fn idle_envelope(&self) -> Result<Envelope> {
+    pub(crate) fn idle_envelope(self, free_memory: impl FnOnce() -> Result<u64>) -> Result<EmptyEnvelope> {
         self.me()?;
         let idle = IDLE_ENVELOPES.try_with(|idle| {
             let idle = &mut idle.borrow_mut().0;
             let this = idle.pop();
             // The next envelope is prefetched while this message is written and put.
             if let Some((arena, next, _)) = idle.last() {
-                arena.fetch_empty(*next);
+                Envelopes(*arena).fetch_empty(*next);
             }
             this
         });
         match idle {
-            Ok(Some((arena, id, owner))) => Ok(Envelope::new(arena, id, owner)),
-            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok()),
+            Ok(Some((arena, id, owner))) => Ok(EmptyEnvelope { arena, id, owner }),
+            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok(), free_memory),
         }
     }
 
     /// Claims free envelopes: one to return, and a batch to keep.
     #[cold]
-    pub(crate) fn new_envelopes(&self, keep: bool) -> Result<Envelope> {
+    pub(crate) fn new_envelopes(
+        self,
+        keep: bool,
+        free_memory: impl FnOnce() -> Result<u64>,
+    ) -> Result<EmptyEnvelope> {
         let me = self.me()?;
         let want = if keep { IDLE / 2 } else { 1 };
         let mut got = Vec::with_capacity(want);
-        let (mut all, mut emptied) = (false, false);
+        let (mut all, mut free_memory) = (false, Some(free_memory));
         loop {
             let groups = self.groups_to_look_at(all);
             // Different processes start at different groups.
@@ -268,14 +252,13 @@ impl Arena {
                     for (id, owner) in got {
                         self.keep(id, owner);
                     }
-                    return Ok(Envelope::new(*self, id, owner));
+                    return Ok(EmptyEnvelope { arena: self.0, id, owner });
                 }
                 None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
                     (Err(e), _) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,
                     // Same as an allocation does: free memory of other sizes first.
-                    (Err(e), _) if e.is_out_of_memory() && !emptied => {
-                        emptied = true;
-                        if self.empty_cache()? == 0 {
+                    (Err(e), _) if e.is_out_of_memory() && free_memory.is_some() => {
+                        if free_memory.take().map_or(Ok(0), |free| free())? == 0 {
                             return Err(e);
                         }
                     }
@@ -289,11 +272,11 @@ impl Arena {
     }
 
     /// Frees the envelopes that this thread keeps.
-    pub(crate) fn free_idle(&self) {
+    pub(crate) fn free_idle(self) {
         let taken = IDLE_ENVELOPES.try_with(|idle| {
             let mut idle = idle.borrow_mut();
             let (here, elsewhere) =
-                std::mem::take(&mut idle.0).into_iter().partition(|(arena, ..)| arena == self);
+                std::mem::take(&mut idle.0).into_iter().partition(|(arena, ..)| *arena == self.0);
             idle.0 = elsewhere;
             here
         });

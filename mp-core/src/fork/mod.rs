@@ -36,9 +36,8 @@ pub(crate) mod state;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use crate::arena::Arena;
 use crate::error::{Error, Result};
-use crate::fork::state::Inherited;
+use crate::fork::state::ForkState;
 pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
 use crate::process::{begin_generation, generation};
 use crate::sync::shared::{AtomicU32, Ordering};
@@ -95,7 +94,7 @@ pub(crate) fn inherits_nothing() -> bool {
 /// preparation.
 #[derive(Debug)]
 pub struct Fork {
-    inherited: Inherited,
+    inherited: ForkState,
     /// Empty file that replaces files of the original.
     placeholder: OwnedFd,
 }
@@ -108,7 +107,7 @@ impl Fork {
     pub fn prepare() -> Result<Self> {
         sys::evaluate_lookups();
         let placeholder = sys::placeholder::new().map_err(sys::os("eventfd"))?;
-        Ok(Self { inherited: Arena::before_fork(), placeholder })
+        Ok(Self { inherited: ForkState::lock(), placeholder })
     }
 
     /// Makes the copy a process of its own, which is not a member of any arena. Called first in the copy. It

@@ -2,31 +2,29 @@
 
 use std::os::fd::RawFd;
 
-use crate::process::mutex::MutexGuard;
-
 use crate::alloc;
 use crate::arena::{Arena, CURRENT, MAKING};
 use crate::envelopes::idle;
 use crate::error::Result;
 use crate::members::intents;
+use crate::process::mutex::MutexGuard;
+use crate::setup::Backing;
 use crate::setup::files::Held;
 
 /// Arena of a process that is about to fork. While this value lives, no arena is created, and no file opened.
 #[derive(Debug)]
-pub(crate) struct Inherited {
+pub(crate) struct ForkState {
     _making: MutexGuard<'static, ()>,
     arena: Option<(Arena, Held)>,
 }
 
-impl Arena {
+impl ForkState {
     /// Locks and returns the state that a fork inherits. Called by the forking thread, before it forks.
-    pub(crate) fn before_fork() -> Inherited {
+    pub(crate) fn lock() -> Self {
         let making = MAKING.lock();
-        Inherited { _making: making, arena: CURRENT.get().map(|&arena| (arena, arena.hold_files())) }
+        Self { _making: making, arena: CURRENT.get().map(|&arena| (arena, Backing(arena).hold_files())) }
     }
-}
 
-impl Inherited {
     /// Reserves the addresses of the arena in the child, so that nothing else is mapped there. Allocates no
     /// memory before that.
     pub(crate) fn reserve_addresses(&self) -> Result<()> {

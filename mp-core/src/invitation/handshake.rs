@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::invitation::{Invitation, poll_all};
 use crate::messages::envelope::Envelope;
 use crate::messages::promise::{Promise, Ticket};
+use crate::open;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::{Errno, gained_privileges, inherited, memory, os, socket};
@@ -207,7 +208,7 @@ For another one, \
 
 /// Checks that this process has no arena: otherwise it can't join another one.
 fn no_arena_yet() -> Result<()> {
-    if Arena::has_or_will() {
+    if open::has_or_will() {
         return Err(Error::ArenaExists("accept the invitation before anything uses shared memory"));
     }
     Ok(())

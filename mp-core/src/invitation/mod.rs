@@ -46,12 +46,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::messages::envelope::Envelope;
 use crate::messages::promise::Promise;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
+use crate::recovery::Recovery;
 use crate::sys::socket::{self, SocketEvent};
 use crate::wait::{Descriptor, WaitPoint, Waitable, wait};
 
@@ -129,7 +129,7 @@ impl InvitationInner {
 impl Invitation {
     /// Creates the handle of an invitation that was just sent.
     fn new(socket: OwnedFd, promise: Promise) -> Self {
-        Arena::before_sweeps(poll_all);
+        Recovery::before_reclaims(poll_all);
         let (process, phase) = (std::process::id(), Mutex::new(Phase::Open(promise)));
         let sent = Arc::new(InvitationInner { process, socket, phase });
         OPEN.lock().push(sent.clone());

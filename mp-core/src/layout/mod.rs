@@ -29,13 +29,13 @@
 //! The last eighth of the envelopes is the *share*, reserved for queues that have few messages (see `idle`).
 
 pub(crate) mod size_class;
+pub(crate) mod wait_table;
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
 use crate::steps::UpdateAt;
 use crate::steps::clock::ClockAt;
 use crate::steps::lock::wait_note::WaitNotesAt;
-use crate::waiting::reports::table as waits;
 use crate::words::{Member, Tick};
 
 /// First eight bytes of every arena.
@@ -64,7 +64,7 @@ const LANES_AT: u64 = 4096;
 const LANE_STRIDE: u64 = 64;
 const _: () = assert!(UPDATES_AT + 8 * UpdateAt::OWN_WORDS <= WAIT_NOTES_AT);
 const _: () = assert!(WAIT_NOTES_AT + 8 * WaitNotesAt::WORDS * WaitNotesAt::ENTRIES as u64 <= LANES_AT);
-const _: () = assert!(8 * waits::END <= WAIT_NOTES_AT);
+const _: () = assert!(8 * wait_table::END <= WAIT_NOTES_AT);
 
 /// Control words, as byte offsets.
 pub(crate) mod control {
@@ -254,7 +254,7 @@ impl Layout {
     /// Returns the number of addresses reserved for each named file. The address slots follow the arena's own
     /// file.
     pub(crate) fn slot(&self) -> u64 {
-        if !crate::SharingStrategy::FileSystem.supported() {
+        if !crate::strategy::SharingStrategy::FileSystem.supported() {
             return 0;
         }
         // Huge pages have up to 1 GiB, and a file of huge pages must begin at a multiple of their size.
@@ -383,6 +383,11 @@ impl Layout {
     pub(crate) fn envelope_column(&self, field: u64) -> Column {
         Column { base: Word::at(self.envelopes_at + field), stride: ENVELOPE }
     }
+}
+
+/// Returns the number of slabs that an arena has.
+pub(crate) fn slab_count<M: Mem + ?Sized>(m: &M) -> u32 {
+    m.load(Word::at(control::SLABS)) as u32
 }
 
 #[cfg(all(test, not(mp_loom)))]

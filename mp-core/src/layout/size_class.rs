@@ -153,6 +153,16 @@ pub(crate) fn commits_alone(class: u32) -> bool {
     size_of(class) >= SLAB_COMMIT
 }
 
+/// Returns the base of a slab of the class that is added at the frontier.
+pub(crate) fn base_at(class: u32, frontier: u64) -> u64 {
+    frontier.next_multiple_of(alignment_of(class))
+}
+
+/// Returns `true` if a slab of the class fits between the frontier and the end.
+pub(crate) fn fits(class: u32, frontier: u64, end: u64) -> bool {
+    base_at(class, frontier).checked_add(span_of(class)).is_some_and(|to| to <= end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -208,3 +208,14 @@ pub fn run<S: Steps, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out {
         }
     }
 }
+
+/// Raises a word to at least `to`.
+pub(crate) fn raise<M: Mem + ?Sized>(m: &M, at: Word, to: u64) {
+    let mut now = m.load(at);
+    while now < to {
+        match m.cas(at, now, to) {
+            Ok(()) => return,
+            Err(other) => now = other,
+        }
+    }
+}

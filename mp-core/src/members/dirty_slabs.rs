@@ -13,14 +13,15 @@
 //! A sweeper sets its own bits for all slabs that it visits, since it takes over what it finds. A visitor
 //! sets the dead member's bits, since a block that loses its last holder is claimed for that member.
 
-use crate::arena::Arena;
+use crate::layout::slab_count;
 use crate::mem::Mem;
+use crate::members::Members;
 use crate::words::Member;
 
-impl Arena {
+impl Members {
     /// Records that this process may come to hold something in a slab. Must be called before it does.
     #[inline]
-    pub(crate) fn touch(&self, me: Member, slab: u32) {
+    pub(crate) fn touch(self, me: Member, slab: u32) {
         let (at, bit) = (self.layout().touched(me.slot(), slab), 1 << (slab % 64));
         if self.map().load_relaxed(at) & bit == 0 {
             self.map().or(at, bit);
@@ -28,13 +29,13 @@ impl Arena {
     }
 
     /// Returns `true` if a member may have held something in a slab.
-    pub(crate) fn has_touched(&self, m: Member, slab: u32) -> bool {
+    pub(crate) fn has_touched(self, m: Member, slab: u32) -> bool {
         self.map().load(self.layout().touched(m.slot(), slab)) & 1 << (slab % 64) != 0
     }
 
     /// Calls `f` with each slab that a member in one of these slots has touched.
-    pub(crate) fn each_touched_slab(&self, slots: impl Iterator<Item = u32> + Clone, mut f: impl FnMut(u32)) {
-        let slabs = self.slab_count();
+    pub(crate) fn each_touched_slab(self, slots: impl Iterator<Item = u32> + Clone, mut f: impl FnMut(u32)) {
+        let slabs = slab_count(self.map());
         for group in (0..slabs).step_by(64) {
             let mut bits = slots
                 .clone()
@@ -47,9 +48,9 @@ impl Arena {
     }
 
     /// Clears a dead member's bits, after all work for them is done.
-    pub(crate) fn forget_touched(&self, slot: u32) {
+    pub(crate) fn forget_touched(self, slot: u32) {
         // One more than the count: the member may have died while it added that slab.
-        for group in (0..=self.slab_count()).step_by(64) {
+        for group in (0..=slab_count(self.map())).step_by(64) {
             let at = self.layout().touched(slot, group);
             if self.map().load_relaxed(at) != 0 {
                 self.map().store(at, 0);

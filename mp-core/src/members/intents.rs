@@ -5,9 +5,8 @@
 
 use std::cell::Cell;
 
-use crate::process::mutex::Mutex;
-
 use crate::layout::LANES;
+use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 
 /// Lane shared by threads without a separate one.

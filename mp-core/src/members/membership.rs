@@ -17,13 +17,15 @@
 //! free. One lock alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks,
 //! and is not dead.
 
-use crate::arena::Arena;
 use crate::error::{Error, Result};
-use crate::layout::{LANES, control};
-use crate::mem::{Mem, Word};
+use crate::layout::{LANES, control, wait_table};
+use crate::mem::{Mem, Word, raise};
+use crate::members::Members;
+use crate::parking::notices::Notices;
+use crate::ring_layer::{self, RingLayer};
+use crate::steps::lock::wait_note::WaitNotesAt;
 use crate::sys::{directory, locks, memory};
-use crate::waiting::reports::table as waits;
-use crate::words::{BlockId, Member, Presence, Tenancy};
+use crate::words::{BlockId, Member, Presence, Tenancy, WaitMark, WaitState};
 
 /// Information about a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,23 +57,35 @@ const fn recovered_word(epoch: u32, but: Option<BlockId>) -> u64 {
     but << 33 | 1 << 32 | epoch as u64
 }
 
-impl Arena {
-    pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
+impl Members {
+    /// Returns the members, including dead ones that were not reclaimed yet.
+    pub(crate) fn members(self) -> Vec<MemberInfo> {
+        self.used_slots()
+            .filter(|(_, t)| t.presence != Presence::Free)
+            .map(|(slot, t)| MemberInfo {
+                member: Member::new(slot, t.epoch),
+                pid: self.map().load(self.layout().member(slot, PID)) as u32,
+                live: t.presence == Presence::Live,
+            })
+            .collect()
+    }
+
+    pub(crate) fn tenancy(self, slot: u32) -> Tenancy {
         Tenancy::unpack(self.map().load(self.tenancy_word(slot)))
     }
 
-    pub(crate) fn change_tenancy(&self, slot: u32, from: Tenancy, to: Tenancy) -> bool {
+    pub(crate) fn change_tenancy(self, slot: u32, from: Tenancy, to: Tenancy) -> bool {
         self.map().cas(self.layout().member(slot, STATE), from.pack(), to.pack()).is_ok()
     }
 
     /// Becomes a member: takes both locks first, then the epoch.
-    pub(crate) fn join(&self) -> Result<Member> {
+    pub(crate) fn join(self) -> Result<Member> {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
                 let (at, len) = self.layout().member_bytes(slot);
-                self.commit_at(at, len)?;
+                self.0.commit(at, len)?;
                 let (at, len) = self.layout().touched_bytes(slot);
-                self.commit_at(at, len)?;
+                self.0.commit(at, len)?;
             }
             let before = self.tenancy(slot);
             if before.presence != Presence::Free {
@@ -87,15 +101,15 @@ impl Arena {
                 continue;
             }
             let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
-            let (pid, knows_rings) = (u64::from(std::process::id()), u64::from(Self::knows_rings()));
+            let (pid, knows_rings) = (u64::from(std::process::id()), u64::from(ring_layer::is_registered()));
             for (word, v) in [(PID, pid), (LANES_USED, 0), (KNOWS_RINGS, knows_rings), (VISITING, 0)] {
                 self.map().store(self.layout().member(slot, word), v);
             }
             // The slot's previous member may have died while it made an update.
             self.map().store(self.layout().updates().making(slot), 0);
             self.free_wait_notes(Member::new(slot, now.epoch));
-            waits::clear(*self, slot);
-            self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
+            self.clear_waits(slot);
+            raise(self.map(), Word::at(control::MEMBERS), u64::from(slot) + 1);
             if self.change_tenancy(slot, before, now) {
                 return Ok(Member::new(slot, now.epoch));
             }
@@ -107,38 +121,38 @@ impl Arena {
 
     /// Returns the maximum number of members, and a cheap upper bound of the present number.
     #[doc(hidden)]
-    pub fn most_members(&self) -> (usize, usize) {
+    pub fn most_members(self) -> (usize, usize) {
         let limit = self.layout().members;
         let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(limit));
         (limit as usize, used as usize)
     }
 
     /// Takes the locks of a slot. In a local arena no other process can have them.
-    fn lock_slot(&self, slot: u32) -> Result<bool> {
-        let Ok(file) = self.file() else { return Ok(true) };
+    fn lock_slot(self, slot: u32) -> Result<bool> {
+        let Ok(file) = self.0.file() else { return Ok(true) };
         locks::acquire(file, slot)
             .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })
     }
 
-    pub(crate) fn unlock_slot(&self, slot: u32) {
-        if let Ok(file) = self.file() {
+    pub(crate) fn unlock_slot(self, slot: u32) {
+        if let Ok(file) = self.0.file() {
             locks::release(file, slot);
         }
     }
 
     /// Returns a member's state word.
-    pub(crate) fn tenancy_word(&self, slot: u32) -> Word {
+    pub(crate) fn tenancy_word(self, slot: u32) -> Word {
         self.layout().member(slot, STATE)
     }
 
     /// Returns the word in which a member announces the slots that it visits.
-    pub(crate) fn visiting_word(&self, slot: u32) -> Word {
+    pub(crate) fn visiting_word(self, slot: u32) -> Word {
         self.layout().member(slot, VISITING)
     }
 
     /// Records that a visitor has recovered everything that other processes wait for from the dead member of
     /// a slot, except in the ring `but`. May be called any number of times.
-    pub(crate) fn note_recovered(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
+    pub(crate) fn note_recovered(self, slot: u32, epoch: u32, but: Option<BlockId>) {
         let word = self.layout().member(slot, RECOVERED);
         let (before, now) = (self.map().load(word), recovered_word(epoch, but));
         // A late visitor does not undo a complete recovery.
@@ -150,7 +164,7 @@ impl Arena {
 
     /// Returns `true` if a member is dead, and everything that holders of this ring wait for was recovered.
     /// The member may still have seats in rings.
-    pub(crate) fn has_left(&self, m: Member, ring: BlockId) -> bool {
+    pub(crate) fn has_left(self, m: Member, ring: BlockId) -> bool {
         let t = self.tenancy(m.slot());
         match t.presence {
             Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
@@ -167,32 +181,32 @@ impl Arena {
     }
 
     /// Returns `true` if a member is known to be dead. Makes no system call.
-    pub(crate) fn is_known_dead(&self, m: Member) -> bool {
+    pub(crate) fn is_known_dead(self, m: Member) -> bool {
         let t = self.tenancy(m.slot());
         t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m
     }
 
-    pub(crate) fn set_dead(&self, m: Member) {
+    pub(crate) fn set_dead(self, m: Member) {
         let t = self.tenancy(m.slot());
         let same = Member::new(m.slot(), t.epoch) == m;
         if t.presence == Presence::Live
             && same
             && self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t })
         {
-            self.tell_of_a_lost_holder();
+            Notices(self.0).tell_of_a_lost_holder();
         }
     }
 
     /// Returns `true` if a member was declared dead, or is found dead by its locks (1–3 µs).
     ///
     /// A stopped process is not dead. Returns `false` when in doubt.
-    pub fn is_dead(&self, m: Member) -> bool {
+    pub fn is_dead(self, m: Member) -> bool {
         let t = self.tenancy(m.slot());
         if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
             return true;
         }
         let locks_free = |file| locks::both_free(file, m.slot()).unwrap_or(false);
-        if self.me().is_ok_and(|me| me == m) || !self.file().is_ok_and(locks_free) {
+        if self.me().is_ok_and(|me| me == m) || !self.0.file().is_ok_and(locks_free) {
             return false;
         }
         self.set_dead(m);
@@ -200,29 +214,17 @@ impl Arena {
     }
 
     /// Returns `true` if no other member lives.
-    pub(crate) fn is_last(&self) -> bool {
+    pub(crate) fn is_last(self) -> bool {
         let Ok(me) = self.me() else { return false };
         let mut live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
         live.all(|(slot, t)| slot == me.slot() || self.is_dead(Member::new(slot, t.epoch)))
-    }
-
-    /// Returns the members, including dead ones that are not swept yet.
-    pub fn members(&self) -> Vec<MemberInfo> {
-        self.used_slots()
-            .filter(|(_, t)| t.presence != Presence::Free)
-            .map(|(slot, t)| MemberInfo {
-                member: Member::new(slot, t.epoch),
-                pid: self.map().load(self.layout().member(slot, PID)) as u32,
-                live: t.presence == Presence::Live,
-            })
-            .collect()
     }
 
     /// Returns process IDs and start times of live members. The times are read here, not by each member when
     /// it joins: few programs need them, and reading `/proc` is a fifth of joining.
     ///
     /// Without `/proc` the time is 0. Such a file names no namespace, so no process reads the time.
-    pub(crate) fn live_processes(&self) -> impl Iterator<Item = (Member, u32, u64)> + '_ {
+    pub(crate) fn live_processes(self) -> impl Iterator<Item = (Member, u32, u64)> + use<> {
         let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
         live.filter_map(move |(slot, t)| {
             let pid = self.map().load(self.layout().member(slot, PID)) as u32;
@@ -235,13 +237,13 @@ impl Arena {
     }
 
     /// Returns the process ID of a member, or 0 if it is gone.
-    pub fn pid_of(&self, m: Member) -> u32 {
+    pub fn pid_of(self, m: Member) -> u32 {
         self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
     }
 
     /// Returns `true` if a member's process is stopped by a signal or a debugger. Used in errors that name
     /// the process waited for. The process may continue at any moment. Returns `false` when in doubt.
-    pub fn is_stopped(&self, m: Member) -> bool {
+    pub fn is_stopped(self, m: Member) -> bool {
         match self.pid_of(m) {
             0 => false,
             pid => memory::is_stopped(pid),
@@ -249,47 +251,72 @@ impl Arena {
     }
 
     /// Returns the slots that may have a member.
-    pub(crate) fn used_slots(&self) -> impl Iterator<Item = (u32, Tenancy)> + '_ {
+    pub(crate) fn used_slots(self) -> impl Iterator<Item = (u32, Tenancy)> + use<> {
         let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));
-        (0..used as u32).map(|slot| (slot, self.tenancy(slot)))
+        (0..used as u32).map(move |slot| (slot, self.tenancy(slot)))
     }
 
     /// Returns the intent words that a member has ever used.
-    pub(crate) fn intents(&self, m: Member) -> impl Iterator<Item = Word> + '_ {
+    pub(crate) fn intents(self, m: Member) -> impl Iterator<Item = Word> + use<> {
         let used = self.map().load(self.layout().member(m.slot(), LANES_USED)).min(u64::from(LANES));
         (0..used as u32).map(move |lane| self.layout().intent(m, lane))
     }
 
     /// Returns the intent words of the lanes that any member of a slot has ever used. Their counts remain.
-    pub(crate) fn lanes_ever(&self, slot: u32) -> impl Iterator<Item = Word> + '_ {
+    pub(crate) fn lanes_ever(self, slot: u32) -> impl Iterator<Item = Word> + use<> {
         let used = self.map().load_relaxed(self.layout().member(slot, LANES_EVER)).min(u64::from(LANES));
         (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
     }
 
     /// Records that this process uses a lane. Called before it uses the lane for the first time.
-    pub(crate) fn note_lane(&self, me: Member, lane: u32) {
-        self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
-        self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
-    }
-
-    /// Raises a word to at least `to`.
-    pub(crate) fn raise(&self, at: Word, to: u64) {
-        let mut now = self.map().load(at);
-        while now < to {
-            match self.map().cas(at, now, to) {
-                Ok(()) => return,
-                Err(other) => now = other,
-            }
-        }
+    pub(crate) fn note_lane(self, me: Member, lane: u32) {
+        raise(self.map(), self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
+        raise(self.map(), self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
     }
 
     /// Records that this process has a ring layer, so that only processes with one sweep it: it may die while
     /// it drains a ring, or holds a message of one.
-    pub(crate) fn note_rings(&self, me: Member) {
+    pub(crate) fn note_rings(self, me: Member) {
         self.map().store(self.layout().member(me.slot(), KNOWS_RINGS), 1);
     }
 
-    pub(crate) fn knew_rings(&self, m: Member) -> bool {
+    pub(crate) fn knew_rings(self, m: Member) -> bool {
         self.map().load(self.layout().member(m.slot(), KNOWS_RINGS)) != 0
+    }
+
+    /// Same as [`register_ring_layer`](crate::register_ring_layer), for a process that is already a member,
+    /// before it uses its first ring. For platforms on which no function runs before `main`.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn set_ring_layer(self, rings: &'static &'static dyn RingLayer) -> Result<()> {
+        // Before it can access a ring.
+        self.note_rings(self.me()?);
+        ring_layer::register(rings);
+        Ok(())
+    }
+
+    /// Frees the notes that the slot's previous member left. Called before this process becomes a member.
+    pub(crate) fn free_wait_notes(self, me: Member) {
+        for entry in 0..WaitNotesAt::ENTRIES {
+            let word = self.layout().wait_notes().mark(me, entry);
+            let mark = WaitMark::unpack(self.map().load(word));
+            if mark.state != WaitState::Free {
+                let free = WaitMark { state: WaitState::Free, thread: 0, sequence: mark.sequence };
+                self.map().store(word, free.pack());
+            }
+        }
+    }
+
+    /// Clears the words that show the waits of the slot's previous member. Called before the slot has a new
+    /// one.
+    fn clear_waits(self, slot: u32) {
+        for word in wait_table::NAME..wait_table::SERVICES + 2 {
+            self.map().store(self.layout().member(slot, word), 0);
+        }
+        for row in 0..wait_table::ROWS {
+            let first = wait_table::FIRST + wait_table::ROW_WORDS * u64::from(row);
+            self.map().store(self.layout().member(slot, first), 0);
+        }
     }
 }

@@ -122,8 +122,8 @@ pub trait Message: Sized + 'static {
         None
     }
 
-    /// Reads a value that [`to_small_bytes`](Self::to_small_bytes) wrote, without user code. Returns `None` for
-    /// bytes that need [`decode_plain`](Self::decode_plain).
+    /// Reads a value that [`to_small_bytes`](Self::to_small_bytes) wrote, without user code. Returns `None`
+    /// for bytes that need [`decode_plain`](Self::decode_plain).
     #[doc(hidden)]
     #[inline(always)]
     fn from_small_bytes<C: Codec>(_bytes: SmallBytes) -> Option<Self> {

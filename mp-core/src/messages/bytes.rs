@@ -7,7 +7,22 @@
 #![allow(unsafe_code)]
 
 use crate::alloc::handles::Hold;
+use crate::blocks::Blocks;
 use crate::sys::Mapping;
+
+/// Bytes of a message that did not fit into its envelope.
+#[derive(Debug)]
+pub(crate) struct Spill {
+    pub(crate) hold: Hold,
+    pub(crate) from: usize,
+    pub(crate) len: usize,
+}
+
+impl Spill {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        spilled(&self.hold, self.from, self.len)
+    }
+}
 
 /// Writes the bytes of a message that this process is packing.
 #[inline]
@@ -31,7 +46,7 @@ pub(crate) fn read_own(map: &Mapping, at: u64, len: usize, to: &mut Vec<u8>) {
 /// Returns the bytes of a message in its spill block, or of a buffer in its block.
 #[inline]
 pub(crate) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
-    let (at, size) = hold.arena().data_of(hold.block());
+    let (at, size) = Blocks(hold.arena()).data_of(hold.block());
     let len = len.min((size as usize).saturating_sub(from));
     let first = hold.arena().map().bytes(at + from as u64, len as u64);
     // SAFETY: inside the block (checked above), initialised by the kernel's zeros at least, and held as long

@@ -16,105 +16,27 @@
 //! the sweep releases exactly those seats that name the envelope. Each process keeps a few idle envelopes,
 //! whose owner words name it, too.
 
-use crate::alloc::handles::Hold;
+use crate::alloc::Allocator;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::grants::DESCRIPTORS;
+use crate::envelopes::meta::{INLINE, Meta, TAIL};
+use crate::envelopes::{EmptyEnvelope, Envelopes};
 use crate::error::{Error, Result};
-use crate::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
-use crate::mem::{Column, Mem, Word, run};
-use crate::messages::Incoming;
+use crate::layout::{SLAB_BLOCKS, envelope as field};
+use crate::mem::{Mem, Word};
+use crate::messages::attachments::AttachRequest;
+use crate::messages::bytes::Spill;
 use crate::messages::incoming::Claimed;
-use crate::messages::incoming::DESCRIPTORS;
-use crate::messages::outgoing::pack::AttachRequest;
-use crate::steps::{ReleaseOutcome, ReleaseSeat};
-use crate::words::{Attachment, BlockKind, EnvelopeId, Holder, Owner, Seat};
+use crate::messages::{Incoming, Messages};
+use crate::parking::notices::Notices;
+use crate::words::{Attachment, BlockKind, EnvelopeId, Holder, Owner};
 
-/// Number of inline bytes of an envelope.
-pub(crate) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
-/// Number of these bytes that a queue may use if the message does not.
-pub(crate) const TAIL: usize = 16;
-/// Size of a cache line in bytes.
-const LINE: u64 = 64;
-/// Version of the format and meaning of the bytes in an envelope.
-///
-/// All versions share the bits of the meta word, the spill word, and the list of attachments that these two
-/// locate. So a process that can't read a message can read its version, and release the attachments.
-const WIRE_VERSION: u64 = 6;
 /// Number of attachments by which the blocks of a message are prefetched ahead: another process wrote their
 /// words last, and waiting for each of them is most of the cost of a message with many tensors.
 pub(crate) const AHEAD: usize = 8;
 /// Maximum number of attachments of a message.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
-
-/// The meta word: number of attachments (16 bits), "attachments are in the spill block" (1), number of
-/// deliveries (7), wire version (8), number of bytes (32).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Meta {
-    pub(crate) attachments: usize,
-    pub(crate) spilled: bool,
-    pub(crate) bytes: usize,
-}
-
-impl Meta {
-    pub(crate) fn pack(self) -> u64 {
-        self.attachments as u64
-            | u64::from(self.spilled) << 16
-            | WIRE_VERSION << 24
-            | (self.bytes as u64) << 32
-    }
-    pub(crate) fn unpack(w: u64) -> Result<Self> {
-        let version = w >> 24 & 0xff;
-        if version != WIRE_VERSION {
-            return Err(Error::Version {
-                what: "the wire version of a message",
-                theirs: version,
-                ours: WIRE_VERSION,
-            });
-        }
-        Ok(Self::of_any_version(w))
-    }
-
-    /// Unpacks the parts of the word that all wire versions share.
-    pub(crate) fn of_any_version(w: u64) -> Self {
-        Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
-    }
-
-    /// Returns the location of the bytes: in the envelope, after its attachments, or in a spill block of
-    /// `spill` bytes.
-    pub(crate) fn parts(self, spill: Option<u64>) -> Result<Parts> {
-        let listed = 8 * self.attachments;
-        let inline = if self.spilled { 0 } else { listed };
-        let room = spill.unwrap_or(INLINE as u64);
-        let from = if spill.is_some() && !self.spilled { 0 } else { listed };
-        let room_for_bytes = room;
-        if self.spilled && spill.is_none()
-            || inline > INLINE
-            || self.bytes as u64 > room_for_bytes
-            || from as u64 > room_for_bytes - self.bytes as u64
-        {
-            return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
-        }
-        Ok(Parts { from })
-    }
-}
-
-/// Offset of the bytes of a message.
-pub(crate) struct Parts {
-    pub(crate) from: usize,
-}
-
-/// Bytes of a message that did not fit into its envelope.
-#[derive(Debug)]
-pub(crate) struct Spill {
-    pub(crate) hold: Hold,
-    pub(crate) from: usize,
-    pub(crate) len: usize,
-}
-
-impl Spill {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        crate::messages::bytes::spilled(&self.hold, self.from, self.len)
-    }
-}
 
 /// A packed message that belongs to this process, until it is [opened](Self::open). Dropping the envelope
 /// [loses](Self::lose) the message and releases everything in it.
@@ -126,6 +48,13 @@ pub struct Envelope {
     index: u64,
     /// Owner word, packed, because an unpacked one is written in pieces.
     owner: u64,
+}
+
+impl From<EmptyEnvelope> for Envelope {
+    #[inline(always)]
+    fn from(empty: EmptyEnvelope) -> Self {
+        Self::new(empty.arena, empty.id, empty.owner)
+    }
 }
 
 impl Envelope {
@@ -172,7 +101,7 @@ impl Envelope {
         if !self.is_whole() {
             return 0;
         }
-        self.arena.map().load(self.arena.envelope_word(self.id(), field::TYPE))
+        self.arena.map().load(Envelopes(self.arena).envelope_word(self.id(), field::TYPE))
     }
 
     /// Returns the size of the message in bytes: its encoded length, and the allocated length of each
@@ -183,10 +112,10 @@ impl Envelope {
         }
         let (arena, id) = (self.arena, self.id());
         let map = arena.map();
-        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
-        let (entries, n) = arena.attachments_at(id, meta);
+        let meta = Meta::of_any_version(map.load_relaxed(Envelopes(arena).envelope_word(id, field::META)));
+        let (entries, n) = Allocator(arena).attachments_at(id, meta);
         let attached = |k| Attachment::unpack(map.load_relaxed(entries.plus(k)));
-        let sizes = (0..n).filter_map(attached).map(|a| arena.data_of(a.block).1);
+        let sizes = (0..n).filter_map(attached).map(|a| Blocks(arena).data_of(a.block).1);
         meta.bytes as u64 + sizes.sum::<u64>()
     }
 
@@ -196,7 +125,7 @@ impl Envelope {
         if !self.is_whole() {
             return false;
         }
-        let meta = self.arena.map().load_relaxed(self.arena.envelope_word(self.id(), field::META));
+        let meta = self.arena.map().load_relaxed(Envelopes(self.arena).envelope_word(self.id(), field::META));
         Meta::of_any_version(meta).attachments != 0
     }
 
@@ -208,10 +137,10 @@ impl Envelope {
             return;
         }
         let noted = self.has_attachments() && note(self);
-        self.arena.empty_envelope(self.id());
-        self.arena.keep(self.id(), self.owner);
+        Allocator(self.arena).empty_envelope(self.id());
+        Envelopes(self.arena).keep(self.id(), self.owner);
         if noted {
-            self.arena.tell_of_a_lost_holder();
+            Notices(self.arena).tell_of_a_lost_holder();
         }
     }
 
@@ -227,15 +156,15 @@ impl Envelope {
         }
         let (arena, id, mut claimed) = (self.arena, self.id(), Claimed::default());
         let map = arena.map();
-        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
+        let meta = Meta::of_any_version(map.load_relaxed(Envelopes(arena).envelope_word(id, field::META)));
         if meta.attachments == 0 {
             return Ok(claimed);
         }
-        let (entries, n) = arena.attachments_at(id, meta);
+        let (entries, n) = Allocator(arena).attachments_at(id, meta);
         for attach in (0..n).filter_map(|k| Attachment::unpack(map.load_relaxed(entries.plus(k)))) {
             if attach.grant == DESCRIPTORS
-                && arena.block_exists(attach.block)
-                && arena.kind_of(attach.block) == BlockKind::Descriptors
+                && Blocks(arena).block_exists(attach.block)
+                && Blocks(arena).kind_of(attach.block) == BlockKind::Descriptors
             {
                 claimed.add(arena, attach.block)?;
             }
@@ -252,7 +181,7 @@ impl Envelope {
         if !self.is_whole() {
             return Err(opened());
         }
-        self.arena.spill(self)
+        Messages(self.arena).spill(self)
     }
 
     /// Takes the message out, once, into an empty `inc`. Its attachments become handles of this process, and
@@ -271,15 +200,15 @@ impl Envelope {
             return Err(opened());
         }
         let map = arena.map();
-        let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
-        inc.typed(map.load_relaxed(arena.envelope_word(id, field::TYPE)));
-        let spill = map.load_relaxed(arena.envelope_word(id, field::SPILL));
+        let meta = Meta::unpack(map.load_relaxed(Envelopes(arena).envelope_word(id, field::META)))?;
+        inc.typed(map.load_relaxed(Envelopes(arena).envelope_word(id, field::TYPE)));
+        let spill = map.load_relaxed(Envelopes(arena).envelope_word(id, field::SPILL));
         if meta.attachments == 0 && spill == 0 && meta.bytes <= INLINE {
-            arena.read_inline(id, 0, meta.bytes, inc.buffer());
+            Messages(arena).read_inline(id, 0, meta.bytes, inc.buffer());
         } else {
             self.open_attached(meta, Attachment::unpack(spill), inc)?;
         }
-        arena.keep(id, std::mem::replace(&mut self.owner, Owner::free(0).pack()));
+        Envelopes(arena).keep(id, std::mem::replace(&mut self.owner, Owner::free(0).pack()));
         Ok(())
     }
 
@@ -288,39 +217,39 @@ impl Envelope {
         let (arena, id) = (self.arena, self.id());
         let map = arena.map();
         if !meta.spilled {
-            arena.fetch_early(id, meta.attachments);
+            Messages(arena).fetch_early(id, meta.attachments);
         }
         // The spill block remains the envelope's until every attachment that it lists is taken: if this
         // process dies before, the sweep finds the list.
-        let spill = spill.filter(|a| arena.block_exists(a.block));
-        let (list, room) = spill.map(|a| arena.data_of(a.block)).unzip();
-        let Parts { from } = meta.parts(room)?;
+        let spill = spill.filter(|a| Blocks(arena).block_exists(a.block));
+        let (list, room) = spill.map(|a| Blocks(arena).data_of(a.block)).unzip();
+        let from = meta.bytes_at(room)?;
         let list = list.filter(|_| meta.spilled).map(Word::at);
-        let entries = list.unwrap_or(arena.envelope_word(id, field::INLINE));
+        let entries = list.unwrap_or(Envelopes(arena).envelope_word(id, field::INLINE));
         let attached = |k: usize| Attachment::unpack(map.load_relaxed(entries.plus(k as u64)));
         for k in 0..meta.attachments {
             let ahead = k + AHEAD;
             if ahead < meta.attachments
                 && let Some(attach) = attached(ahead)
             {
-                arena.fetch_seat(attach);
+                Messages(arena).fetch_seat(attach);
             }
             let attach = attached(k)
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
-            arena.adopt_seat(id, attach)?;
-            inc.arrives(|| AttachRequest { hold: arena.adopted(attach), grant: attach.grant });
+            Allocator(arena).adopt_seat(id, attach)?;
+            inc.arrives(|| AttachRequest { hold: Allocator(arena).adopted(attach), grant: attach.grant });
         }
         if meta.attachments != 0 {
-            map.store(arena.envelope_word(id, field::META), Meta::default().pack());
+            map.store(Envelopes(arena).envelope_word(id, field::META), Meta::default().pack());
         }
         match spill {
             Some(attach) => {
-                let hold = arena.adopt(id, attach)?;
-                map.store(arena.envelope_word(id, field::SPILL), 0);
+                let hold = Allocator(arena).adopt(id, attach)?;
+                map.store(Envelopes(arena).envelope_word(id, field::SPILL), 0);
                 inc.spilled(Spill { hold, from, len: meta.bytes });
             }
             None => {
-                arena.read_inline(id, from, meta.bytes, inc.buffer());
+                Messages(arena).read_inline(id, from, meta.bytes, inc.buffer());
             }
         }
         Ok(())
@@ -339,18 +268,14 @@ impl Drop for Envelope {
     }
 }
 
-impl Arena {
-    pub(crate) fn envelope_word(&self, e: EnvelopeId, field: u64) -> Word {
-        Word::at(self.layout().envelopes_at + ENVELOPE * u64::from(e) + field)
-    }
-
+impl Messages {
     /// Writes bytes into an envelope, beginning at byte `from` of its inline bytes. The last bytes ([`TAIL`])
     /// are only accessed as words: a producer of a queue that is bounded by bytes may read the words of an
     /// envelope that was just taken out of it. They are stored with release, so a producer that sees them
     /// also sees that the earlier message was taken.
     #[inline]
-    pub(crate) fn write_inline(&self, id: EnvelopeId, from: usize, bytes: &[u8]) {
-        let at = self.envelope_word(id, field::INLINE);
+    pub(crate) fn write_inline(self, id: EnvelopeId, from: usize, bytes: &[u8]) {
+        let at = Envelopes(self.0).envelope_word(id, field::INLINE);
         let (bytes, tail) = bytes.split_at(bytes.len().min((INLINE - TAIL).saturating_sub(from)));
         crate::messages::bytes::write_own(self.map(), at.offset() + from as u64, bytes);
         if !tail.is_empty() {
@@ -369,8 +294,8 @@ impl Arena {
 
     /// Reads bytes that [`write_inline`](Self::write_inline) has written. They replace the contents of `to`.
     #[inline]
-    pub(crate) fn read_inline(&self, id: EnvelopeId, from: usize, len: usize, to: &mut Vec<u8>) {
-        let at = self.envelope_word(id, field::INLINE);
+    pub(crate) fn read_inline(self, id: EnvelopeId, from: usize, len: usize, to: &mut Vec<u8>) {
+        let at = Envelopes(self.0).envelope_word(id, field::INLINE);
         let plain = len.min((INLINE - TAIL).saturating_sub(from));
         to.clear();
         // With room for the whole last word.
@@ -385,72 +310,11 @@ impl Arena {
         }
     }
 
-    /// Returns the column of the last two words of each envelope. A queue may use them while it has the
-    /// envelope, if they are free.
-    pub fn tail_words(&self) -> Column {
-        Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
-    }
-
-    /// Returns the position of an envelope's list of attachments, and the number of entries, limited to the
-    /// available space.
-    pub(crate) fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
-        let spill = Attachment::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
-        let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
-            Some(attach) => {
-                let (at, len) = self.data_of(attach.block);
-                (Word::at(at), len)
-            }
-            None => (self.envelope_word(id, field::INLINE), INLINE as u64),
-        };
-        (at, (meta.attachments as u64).min(room / 8))
-    }
-
-    /// Releases every seat that an envelope of this process holds, even if its message has another wire
-    /// version.
-    pub(crate) fn empty_envelope(&self, id: EnvelopeId) {
-        let map = self.map();
-        let meta_word = self.envelope_word(id, field::META);
-        let meta = Meta::of_any_version(map.load_relaxed(meta_word));
-        let spill_word = self.envelope_word(id, field::SPILL);
-        let spill = Attachment::unpack(map.load_relaxed(spill_word));
-        let (entries, n) = self.attachments_at(id, meta);
-        for k in 0..n {
-            if let Some(attach) = Attachment::unpack(map.load_relaxed(entries.plus(k))) {
-                self.release_attachment(id, attach);
-                map.store(entries.plus(k), 0);
-            }
-        }
-        if meta.attachments != 0 || meta.spilled {
-            map.store(meta_word, Meta::default().pack());
-        }
-        // After the attachments in it, whose number is 0 by now.
-        if let Some(attach) = spill {
-            self.release_attachment(id, attach);
-            map.store(spill_word, 0);
-        }
-    }
-
-    /// Prefetches an envelope that another process has filled, before this process takes it out of a ring:
-    /// the first cache line for writing, the others for reading.
-    #[inline]
-    pub fn fetch_filled(&self, e: EnvelopeId) {
-        if e < self.layout().envelopes {
-            self.map().will_write(self.envelope_word(e, field::OWNER));
-            (1..ENVELOPE / LINE).for_each(|i| self.map().will_read(self.envelope_word(e, LINE * i)));
-        }
-    }
-
-    /// Prefetches an envelope that another process emptied, before it is filled.
-    #[inline]
-    pub(crate) fn fetch_empty(&self, e: EnvelopeId) {
-        (0..ENVELOPE / LINE).for_each(|i| self.map().will_write(self.envelope_word(e, LINE * i)));
-    }
-
     /// Prefetches the words of an envelope's first attachments, all at once: another process wrote them last,
     /// and reading them one by one would wait for each.
-    fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
+    fn fetch_early(self, id: EnvelopeId, attachments: usize) {
         for k in 0..attachments.min(4) as u64 {
-            let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
+            let entry = self.map().load_relaxed(Envelopes(self.0).envelope_word(id, field::INLINE).plus(k));
             if let Some(attach) = Attachment::unpack(entry) {
                 self.fetch_seat(attach);
             }
@@ -459,26 +323,11 @@ impl Arena {
 
     /// Prefetches the seat of an attachment that will be taken over.
     #[inline]
-    fn fetch_seat(&self, attach: Attachment) {
+    fn fetch_seat(self, attach: Attachment) {
         if attach.block / SLAB_BLOCKS < self.layout().slabs
-            && let Some(seat) = self.seat_word(attach.block, attach.seat)
+            && let Some(seat) = Blocks(self.0).seat_word(attach.block, attach.seat)
         {
             self.map().will_write(seat);
-        }
-    }
-
-    fn release_attachment(&self, e: EnvelopeId, attach: Attachment) {
-        let Ok(me) = self.me() else { return };
-        if !self.block_exists(attach.block) {
-            return;
-        }
-        let Some(word) = self.seat_word(attach.block, attach.seat) else { return };
-        // This process may have to free it.
-        self.touch(me, attach.block / SLAB_BLOCKS);
-        let at = self.block_at(attach.block);
-        let release = ReleaseSeat::new(at, self.pages(), me, word, Seat::Envelope(e));
-        if let ReleaseOutcome::MustFree(state) = run(release, self.map()) {
-            self.finish_free(attach.block, state);
         }
     }
 }

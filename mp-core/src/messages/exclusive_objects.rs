@@ -4,9 +4,9 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::alloc::handles::Hold;
-use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
-use crate::messages::{Arrived, Attached, Lent, Returned};
+use crate::messages::{Arrived, Attached, Lent, Messages, Returned};
 use crate::words::{Access, Grant};
 
 /// Grant for such objects: exclusive, without an element type.
@@ -20,7 +20,7 @@ fn others(hold: &Hold) -> String {
         too; send it as one that is \
          shared, or drop the others",
         hold.count(),
-        hold.arena().other_holders(hold)
+        hold.other_holders()
     )
 }
 
@@ -37,10 +37,10 @@ impl Attached {
         let place = self.place(hold, EXCLUSIVE)?;
         let arena = hold.arena();
         let refused = |why: &str| Err(Error::Unsendable(format!("an object can't move in a message: {why}")));
-        if !arena.kind_of(hold.block()).is_object() {
+        if !Blocks(arena).kind_of(hold.block()).is_object() {
             return refused("it is memory for something else");
         }
-        let is_alone = hold.count() == 1 && arena.is_only_holder(hold);
+        let is_alone = hold.count() == 1 && hold.is_only_holder();
         if !is_alone {
             return refused(&others(hold));
         }
@@ -86,11 +86,11 @@ impl Arrived {
     }
 }
 
-impl Arena {
+impl Messages {
     /// Returns `true` if a block is suitable for an exclusive attachment with this grant.
-    pub(crate) fn may_be_exclusive(&self, hold: &Hold, grant: Grant) -> bool {
+    pub(crate) fn may_be_exclusive(self, hold: &Hold, grant: Grant) -> bool {
         if grant == EXCLUSIVE {
-            !hold.is_nowhere() && self.kind_of(hold.block()).is_object()
+            !hold.is_nowhere() && Blocks(self.0).kind_of(hold.block()).is_object()
         } else {
             hold.was_never_opened()
         }

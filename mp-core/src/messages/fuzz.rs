@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::arena::Arena;
+use crate::envelopes::Envelopes;
+use crate::envelopes::meta::{INLINE, Meta};
 use crate::error::Error;
 use crate::layout::envelope as field;
 use crate::mem::Mem;
 use crate::messages::envelope::Envelope;
-use crate::messages::envelope::{INLINE, Meta};
-use crate::messages::{Incoming, Outgoing};
+use crate::messages::{Incoming, Messages, Outgoing};
 use crate::setup::fd_store::{PARCEL, Parcel};
 use crate::sys::packets;
 use crate::words::{Access, Attachment, Grant, SeatAt};
@@ -44,10 +45,10 @@ pub(crate) fn envelopes(bytes: &[u8]) {
     let arena = Arena::current().unwrap();
     let mut envelope = packed(arena, if flags & APART == 0 { 0 } else { SPILLED.max(bytes.len()) }, bytes);
     let id = envelope.id();
-    arena.map().store(arena.envelope_word(id, field::META), meta);
+    arena.map().store(Envelopes(arena).envelope_word(id, field::META), meta);
     if flags & LIST != 0 {
         (0..INLINE / 8).map_while(|at| word(bytes, at)).zip(0..).for_each(|(word, at)| {
-            arena.map().store(arena.envelope_word(id, field::INLINE).plus(at), word);
+            arena.map().store(Envelopes(arena).envelope_word(id, field::INLINE).plus(at), word);
         });
     }
     // A queue calls this before it takes a message. A list of attachments is at most as long as its space.
@@ -71,7 +72,7 @@ fn packed(arena: Arena, len: usize, bytes: &[u8]) -> Envelope {
     out.bytes().extend_from_slice(bytes);
     let len = len.max(bytes.len().min(INLINE));
     out.bytes().resize(len, 0);
-    arena.pack(&mut out, TYPE).unwrap()
+    Messages(arena).pack(&mut out, TYPE).unwrap()
 }
 
 /// Checks that a meta word describes parts within the envelope, or is refused.
@@ -79,9 +80,9 @@ fn lengths(word: u64, spill: Option<u64>) {
     let Ok(meta) = Meta::unpack(word) else { return };
     // The number of deliveries and seven more bits belong to the queue.
     assert_eq!(meta.pack(), word & !(0x7f << 17), "{meta:?}");
-    let Ok(parts) = meta.parts(spill) else { return };
+    let Ok(from) = meta.bytes_at(spill) else { return };
     let room = spill.unwrap_or(INLINE as u64);
-    assert!((parts.from + meta.bytes) as u64 <= room, "{meta:?} in {room}");
+    assert!((from + meta.bytes) as u64 <= room, "{meta:?} in {room}");
     let listed = 8 * meta.attachments as u64;
     assert!(listed <= if meta.spilled { room } else { INLINE as u64 }, "{meta:?} in {room}");
 }
@@ -89,7 +90,9 @@ fn lengths(word: u64, spill: Option<u64>) {
 pub(crate) fn envelope_samples() -> Vec<(&'static str, Vec<u8>)> {
     let arena = Arena::current().unwrap();
     let words = |envelope: &Envelope, fields: &[u64]| {
-        let word = |field: &u64| arena.map().load(arena.envelope_word(envelope.id(), *field)).to_le_bytes();
+        let word = |field: &u64| {
+            arena.map().load(Envelopes(arena).envelope_word(envelope.id(), *field)).to_le_bytes()
+        };
         fields.iter().flat_map(word).collect()
     };
     let short = packed(arena, 0, &[1, 2, 3, 4, 5, 6, 7, 8]);

@@ -2,26 +2,29 @@
 
 use std::collections::HashMap;
 
-use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
 use crate::error::{MessagesInFlight, QueuedMessages};
 use crate::mem::Mem;
+use crate::members::Members;
+use crate::messages::Messages;
 use crate::words::{BlockId, Holder, Owner, RingPlace, Seat};
 
 /// Maximum number of queues named, and of processes named for each.
 const NAMED: usize = 4;
 
-impl Arena {
+impl Messages {
     /// Returns the present numbers of messages in flight, by queue, with the processes that hold the queues.
     /// Reads all envelopes.
-    pub fn on_their_way(&self, asked: BlockId, asked_has: u64) -> MessagesInFlight {
+    pub fn on_their_way(self, asked: BlockId, asked_has: u64) -> MessagesInFlight {
         let (map, layout) = (self.map(), self.layout());
         let (mut by_queue, mut owned) = (HashMap::<BlockId, u64>::new(), 0);
-        for e in self.envelopes_in_use(0) {
-            match Owner::unpack(map.load(self.owner_words().of(e))).holder {
+        for e in Envelopes(self.0).envelopes_in_use(0) {
+            match Owner::unpack(map.load(Envelopes(self.0).owner_words().of(e))).holder {
                 Holder::Free => {}
                 Holder::Member(_) => owned += 1,
                 Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
-                    let place = RingPlace::unpack(map.load_relaxed(self.place_words().of(e)));
+                    let place = RingPlace::unpack(map.load_relaxed(Envelopes(self.0).place_words().of(e)));
                     *by_queue.entry(place.ring).or_default() += 1;
                 }
             }
@@ -46,13 +49,13 @@ impl Arena {
     }
 
     /// Returns the processes that hold a block.
-    fn pids_with(&self, block: BlockId) -> Vec<u32> {
-        if !self.block_exists(block) {
+    fn pids_with(self, block: BlockId) -> Vec<u32> {
+        if !Blocks(self.0).block_exists(block) {
             return Vec::new();
         }
-        let members = self.members();
+        let members = Members(self.0).members();
         let mut pids = Vec::new();
-        self.each_seat(block, |word| {
+        Blocks(self.0).each_seat(block, |word| {
             if let Seat::Member(m) = Seat::unpack(self.map().load(word)) {
                 pids.extend(members.iter().find(|info| info.member == m).map(|info| info.pid));
             }

@@ -2,26 +2,16 @@
 
 use std::os::fd::OwnedFd;
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
-use crate::error::Error;
-use crate::error::Result;
-use crate::messages::Outgoing;
-use crate::messages::bytes::spilled;
-use crate::messages::envelope::Spill;
-use crate::messages::outgoing::pack::AttachRequest;
-use crate::messages::{KEEP, push};
+use crate::blocks::Blocks;
+use crate::envelopes::grants::{BUFFER, DESCRIPTORS, OBJECT};
+use crate::error::{Error, Result};
+use crate::messages::attachments::{AttachRequest, Descriptors};
+use crate::messages::bytes::{Spill, spilled};
+use crate::messages::{KEEP, Messages, push};
 use crate::words::{Access, BlockId, BlockKind, Grant};
-
-/// Grant for a buffer: frozen elements, of any type.
-pub(crate) const BUFFER: Grant = Grant::new(Access::Frozen, 0);
-
-/// Grant for a handle that gives no access to memory by itself.
-pub(crate) const OBJECT: Grant = Grant::new(Access::Object, 0);
-
-/// Grant for the block of a message's descriptors. With it, a receiver finds the block without checking other
-/// blocks.
-pub(crate) const DESCRIPTORS: Grant = Grant::new(Access::Object, 1);
 
 /// A long text, byte string or number array that arrived in a separate block of memory. No process writes
 /// this memory any more, and it lives as long as this value.
@@ -91,7 +81,7 @@ pub struct Claimed(Vec<(BlockId, Vec<Option<OwnedFd>>)>);
 impl Claimed {
     /// Adds copies of a block's descriptors.
     pub(crate) fn add(&mut self, arena: Arena, block: BlockId) -> Result<()> {
-        let files = arena.descriptors_of(block)?.into_iter().map(Some).collect();
+        let files = Descriptors(arena).descriptors_of(block)?.into_iter().map(Some).collect();
         self.0.retain(|(there, _)| *there != block);
         self.0.push((block, files));
         Ok(())
@@ -149,7 +139,7 @@ impl Arrived {
                 &format!("has {room} bytes of memory, and a buffer of {len} is read there"),
             ));
         }
-        hold.arena().populate(hold.block(), at, room);
+        Allocator(hold.arena()).populate(hold.block(), at, room);
         Ok(Buffer { hold, len: len as usize })
     }
 
@@ -180,7 +170,7 @@ impl Arrived {
         let objects = self.list.iter().filter(|given| given.grant == DESCRIPTORS);
         for hold in objects.filter_map(|given| given.hold.as_ref()) {
             let (arena, block) = (hold.arena(), hold.block());
-            if arena.kind_of(block) == BlockKind::Descriptors
+            if Blocks(arena).kind_of(block) == BlockKind::Descriptors
                 && !self.claimed.has(block)
                 && let Err(error) = self.claimed.add(arena, block)
             {
@@ -217,7 +207,7 @@ impl Arrived {
         }
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
         // The only tensor with access moved it here, so other handles that keep its memory are not checked.
-        if !hold.arena().may_be_exclusive(&hold, grant) {
+        if !Messages(hold.arena()).may_be_exclusive(&hold, grant) {
             return Err(wrong("is exclusive, and its memory was frozen or shared, or is for something else"));
         }
         Ok(hold)
@@ -240,6 +230,15 @@ impl Incoming {
     /// returned, or from any other bytes. They are checked when they are read.
     pub fn from_plain(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
+    }
+
+    /// Returns the unread bytes and the attachments. `None` if an attachment was taken.
+    pub(crate) fn into_parts(mut self) -> Option<(Vec<u8>, Vec<AttachRequest>)> {
+        let bytes = self.rest().to_vec();
+        let list = self.arrived.take().map(|arrived| arrived.list).unwrap_or_default();
+        let list =
+            list.into_iter().map(|given| Some(AttachRequest { hold: given.hold?, grant: given.grant }));
+        Some((bytes, list.collect::<Option<_>>()?))
     }
 
     /// Creates a message from one that was not sent.
@@ -325,16 +324,6 @@ impl Incoming {
         if let Some(arrived) = self.arrived.as_deref_mut() {
             arrived.claimed = Claimed::default();
         }
-    }
-
-    /// Returns the remaining message as one that can be sent on, with all attachments. Returns `None` if an
-    /// exclusive value was taken out of it.
-    pub fn into_outgoing(mut self) -> Option<Outgoing> {
-        let bytes = self.rest().to_vec();
-        let list = self.arrived.take().map(|arrived| arrived.list).unwrap_or_default();
-        let list =
-            list.into_iter().map(|given| Some(AttachRequest { hold: given.hold?, grant: given.grant }));
-        Some(Outgoing::again(bytes, list.collect::<Option<_>>()?))
     }
 
     /// Returns the reason why the message could not be read, if a caller can handle it. The codec's error has

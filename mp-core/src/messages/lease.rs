@@ -5,14 +5,19 @@
 //! more seat, as a message being packed does, and this process takes the seat from there. If this process is
 //! killed meanwhile, that envelope is emptied like any other of a dead member.
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
+use crate::envelopes::meta::Meta;
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
-use crate::mem::{Column, Mem, Word};
-use crate::messages::Incoming;
-use crate::messages::envelope::{Envelope, Meta, Spill};
-use crate::messages::outgoing::pack::AttachRequest;
+use crate::mem::{Mem, Word};
+use crate::messages::attachments::AttachRequest;
+use crate::messages::bytes::Spill;
+use crate::messages::envelope::Envelope;
+use crate::messages::{Incoming, Messages};
 use crate::steps::AttachRecord;
 use crate::words::{Access, Attachment, EnvelopeId, Owner, Seat, delivered, deliveries};
 
@@ -37,7 +42,7 @@ impl Leased {
 
     /// Counts a delivery, and returns the number of deliveries including this one, up to 127.
     pub fn deliver(&self) -> u32 {
-        let at = self.arena.envelope_word(self.id, field::META);
+        let at = Envelopes(self.arena).envelope_word(self.id, field::META);
         let meta = self.arena.map().load_relaxed(at);
         let meta = delivered(meta);
         self.arena.map().store(at, meta);
@@ -51,17 +56,17 @@ impl Leased {
     /// an exclusive attachment. [`Error::OutOfMemory`] if an attachment has no room for another holder.
     pub fn read(&self, inc: &mut Incoming) -> Result<()> {
         let map = self.arena.map();
-        let word = |f| self.arena.envelope_word(self.id, f);
+        let word = |f| Envelopes(self.arena).envelope_word(self.id, f);
         let meta = Meta::unpack(map.load_relaxed(word(field::META)))?;
         inc.typed(map.load_relaxed(word(field::TYPE)));
         let spill = Attachment::unpack(map.load_relaxed(word(field::SPILL)));
-        let spill = spill.filter(|a| self.arena.block_exists(a.block));
-        let parts = meta.parts(spill.map(|a| self.arena.data_of(a.block).1))?;
+        let spill = spill.filter(|a| Blocks(self.arena).block_exists(a.block));
+        let from = meta.bytes_at(spill.map(|a| Blocks(self.arena).data_of(a.block).1))?;
         if meta.attachments != 0 || spill.is_some() {
-            let list = spill.filter(|_| meta.spilled).map(|a| self.arena.data_of(a.block).0);
+            let list = spill.filter(|_| meta.spilled).map(|a| Blocks(self.arena).data_of(a.block).0);
             let entries = list.map_or(word(field::INLINE), Word::at);
             // Holds each seat for a moment.
-            let between = self.arena.spare_envelope()?;
+            let between = Messages(self.arena).spare_envelope()?;
             for k in 0..meta.attachments as u64 {
                 let attach = Attachment::unpack(map.load_relaxed(entries.plus(k)))
                     .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
@@ -69,41 +74,51 @@ impl Leased {
                     let why = "an exclusive tensor can't be leased: no other process could get it then";
                     return Err(Error::Unsupported(why.into()));
                 }
-                let hold = self.arena.share(&between, attach)?;
+                let hold = Messages(self.arena).share(&between, attach)?;
                 inc.arrives(|| AttachRequest { hold, grant: attach.grant });
             }
             if let Some(attach) = spill {
-                let hold = self.arena.share(&between, attach)?;
-                inc.spilled(Spill { hold, from: parts.from, len: meta.bytes });
+                let hold = Messages(self.arena).share(&between, attach)?;
+                inc.spilled(Spill { hold, from, len: meta.bytes });
                 return Ok(());
             }
         }
-        self.arena.read_inline(self.id, parts.from, meta.bytes, inc.buffer());
+        Messages(self.arena).read_inline(self.id, from, meta.bytes, inc.buffer());
         Ok(())
     }
 }
 
-impl Arena {
+impl Messages {
+    /// Returns a handle to the parent of a held [child](crate::Structure::set_parent), even if this process
+    /// did not hold the parent before.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if the structure has no parent. [`Error::OutOfMemory`] and [`Error::ArenaFull`]
+    /// if an additional holder needs memory. [`Error::Forked`].
+    pub fn parent(self, child: &Hold) -> Result<Hold> {
+        let parent = Allocator(self.0).parent_of(child)?;
+        match Allocator(self.0).hold_again(parent.block, Blocks(self.0).generation(parent.block)) {
+            Some(hold) => Ok(hold),
+            // The child keeps its seat meanwhile.
+            None => self.share(&self.spare_envelope()?, parent),
+        }
+    }
+
     /// Makes this process a holder of a block, as described by this attachment. The block must have another
     /// holder until this returns.
-    pub(crate) fn share(&self, between: &Envelope, attach: Attachment) -> Result<Hold> {
-        if !self.block_exists(attach.block) {
+    pub(crate) fn share(self, between: &Envelope, attach: Attachment) -> Result<Hold> {
+        if !Blocks(self.0).block_exists(attach.block) {
             return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));
         }
-        let entry = self.envelope_word(between.id(), field::INLINE);
-        let count = self.envelope_word(between.id(), field::META);
+        let entry = Envelopes(self.0).envelope_word(between.id(), field::INLINE);
+        let count = Envelopes(self.0).envelope_word(between.id(), field::META);
         let counted = Meta { attachments: 1, ..Meta::default() }.pack();
         let note = AttachRecord { entry, count, counted, grant: attach.grant };
         self.share_block_seat(Seat::Envelope(between.id()), note, attach.block)?;
         let noted = Attachment::unpack(self.map().load_relaxed(entry));
         let taken = noted.ok_or_else(|| Error::Malformed("an attachment vanished".into()))?;
-        let hold = self.adopt(between.id(), taken);
+        let hold = Allocator(self.0).adopt(between.id(), taken);
         self.map().store(count, Meta::default().pack());
         hold
-    }
-
-    /// Returns the column of the meta words of all envelopes.
-    pub fn meta_words(&self) -> Column {
-        self.layout().envelope_column(field::META)
     }
 }

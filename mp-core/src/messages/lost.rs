@@ -17,10 +17,14 @@
 
 use std::mem::ManuallyDrop;
 
+use crate::alloc::Allocator;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
+use crate::envelopes::grants::OBJECT;
+use crate::envelopes::meta::Meta;
 use crate::layout::envelope as field;
 use crate::mem::Mem;
-use crate::messages::envelope::{Envelope, Meta};
-use crate::messages::incoming::OBJECT;
+use crate::messages::envelope::Envelope;
 use crate::parking::detach_notice::Gone;
 use crate::words::{Attachment, BlockKind};
 
@@ -42,16 +46,18 @@ impl Envelope {
     pub(crate) fn note_loss(&self, pid: u32) -> bool {
         let (arena, id) = (self.arena, self.id());
         let map = arena.map();
-        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
-        let (entries, n) = arena.attachments_at(id, meta);
+        let meta = Meta::of_any_version(map.load_relaxed(Envelopes(arena).envelope_word(id, field::META)));
+        let (entries, n) = Allocator(arena).attachments_at(id, meta);
         let mut any = false;
         for k in 0..n {
             let ring = Attachment::unpack(map.load_relaxed(entries.plus(k)))
-                .filter(|attach| attach.grant == OBJECT && arena.block_exists(attach.block))
-                .filter(|attach| arena.kind_of(attach.block) == BlockKind::Ring);
-            let Some(hold) = ring.and_then(|attach| arena.adopt(id, attach).ok()) else { continue };
+                .filter(|attach| attach.grant == OBJECT && Blocks(arena).block_exists(attach.block))
+                .filter(|attach| Blocks(arena).kind_of(attach.block) == BlockKind::Ring);
+            let Some(hold) = ring.and_then(|attach| Allocator(arena).adopt(id, attach).ok()) else {
+                continue;
+            };
             map.store(entries.plus(k), 0);
-            arena.ring_holder_gone(hold.block(), Gone::NeverJoined, pid);
+            Blocks(arena).ring_holder_gone(hold.block(), Gone::NeverJoined, pid);
             any = true;
         }
         any

@@ -24,6 +24,13 @@ mod tests;
 pub use incoming::{Arrived, Buffer, Claimed, Incoming};
 pub use outgoing::{Attached, Lent, Outgoing, Returned};
 
+use crate::arena::{Arena, view};
+
+view! {
+    /// Messages of an arena: packing, and the numbers of messages in flight.
+    pub struct Messages;
+}
+
 /// Appends the result of `make` after room is made for it (as the standard library does for `OnceWith`, whose
 /// length it trusts). A value created before would have to be dropped if making room panics, so it would be
 /// in memory and copied from there.

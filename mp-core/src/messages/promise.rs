@@ -14,9 +14,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Arena;
-use crate::error::Result;
+use crate::envelopes::Envelopes;
+use crate::error::{Error, Result};
+use crate::layout::control;
+use crate::mem::{Mem, Word};
 use crate::messages::envelope::Envelope;
-use crate::words::EnvelopeId;
+use crate::words::{EnvelopeId, Holder, Owner};
 
 /// An envelope that this process has promised to another one. Dropping it [loses](Envelope::lose) the
 /// message, unless the other process has claimed it.
@@ -109,6 +112,31 @@ impl Ticket {
     /// back.
     pub unsafe fn claim(self, arena: Arena) -> Result<Envelope> {
         // SAFETY: same contract as this function's.
-        unsafe { arena.claim_envelope(self.id, self.owner) }
+        unsafe { Envelope::take_over(arena, self.id, self.owner) }
+    }
+}
+
+impl Envelope {
+    /// Takes over an envelope that another member passed to this one by its ID and owner word, at most once.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the envelope was taken back or never sent.
+    ///
+    /// # Safety
+    /// The other member passed the envelope to this process only. That member does nothing with the envelope
+    /// except taking it back, by this same function.
+    pub unsafe fn take_over(arena: Arena, id: EnvelopeId, owner: u64) -> Result<Self> {
+        let me = arena.me()?;
+        let gone = || Error::Stale(format!("envelope {id} was taken back, or never sent"));
+        let used = arena.map().load(Word::at(control::ENVELOPES));
+        let old = Owner::unpack(owner);
+        if u64::from(id) >= used || !matches!(old.holder, Holder::Member(_)) {
+            return Err(gone());
+        }
+        let new = old.then(Holder::Member(me));
+        let at = Envelopes(arena).owner_words().of(id);
+        let expected = owner;
+        arena.map().cas(at, expected, new.pack()).map_err(|_| gone())?;
+        Ok(Self::new(arena, id, new.pack()))
     }
 }

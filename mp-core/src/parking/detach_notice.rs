@@ -44,8 +44,12 @@
 //! Checked by `loom_two_processes_leave_while_a_waiter_arrives`, and by
 //! `tests/tests/queues/deserted.rs` at each access.
 
+use crate::layout::control;
 use crate::mem::{Mem, Word};
 use crate::words::Member;
+
+/// Word that counts the requests of waiters to be notified when a process has given up a queue.
+pub(crate) const ASKED: Word = Word::at(control::ASKED);
 
 /// Process that held a queue, or should have received it, and is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -25,25 +25,24 @@
 //! unchanged. So a death that the check missed ends the sleep.
 //!
 //! A process that gives up a queue is also counted there, if a waiter may wait for that: see
-//! [`detach_notice`](self::detach_notice). All waiters of the queue check once more when the count changes. If the
-//! kernel can't sleep on two words, a call that waits for a single queue polls instead, first after 1 ms.
+//! [`detach_notice`](self::detach_notice). All waiters of the queue check once more when the count changes.
+//! If the kernel can't sleep on two words, a call that waits for a single queue polls instead, first after 1
+//! ms.
 
 #[doc(hidden)]
 pub mod detach_notice;
 pub(crate) mod missed_wakes;
+pub(crate) mod notices;
 pub(crate) mod spin;
 
 use std::time::{Duration, Instant};
 
-use crate::alloc::handles::Hold;
 use crate::arena::Arena;
-use crate::layout::control;
 use crate::mem::{Mem, Steps, Word, run};
-use crate::parking::detach_notice::LastGone;
+use crate::parking::notices::Notices;
 use crate::parking::spin::COST;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
-use crate::waiting::block_on::{LivenessTimer, Wait};
 
 /// Maximum time that a sleeper sleeps before it checks its condition again and checks for dead members.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -209,43 +208,7 @@ impl Steps for TakeBack {
     }
 }
 
-impl Arena {
-    /// Returns the word that counts the detected deaths, to sleep on.
-    pub(crate) fn noticed_word(&self) -> &'static AtomicU32 {
-        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
-        self.map().u32_at(Word::at(control::NOTICED).offset() + low)
-    }
-
-    /// Returns the number of deaths that any process has detected.
-    #[inline]
-    pub fn noticed(&self) -> u32 {
-        self.map().load(Word::at(control::NOTICED)) as u32
-    }
-
-    /// Wakes all waiters that may depend on a member that is marked dead, or on a queue that this
-    /// process has given up.
-    #[cold]
-    pub(crate) fn tell_of_a_lost_holder(&self) {
-        self.map().add(Word::at(control::NOTICED), 1);
-        futex::wake(self.noticed_word(), i32::MAX as u32);
-    }
-}
-
-impl Arena {
-    /// Word that counts the requests of waiters to be notified when a process has given up a queue.
-    pub(crate) const ASKED: Word = Word::at(control::ASKED);
-
-    /// Returns `true` if only this process holds a ring that some process has announced to leave. Processes
-    /// that are about to give it up will notify, including waiters for several objects and tasks. If the
-    /// caller is going to sleep, it has announced itself.
-    #[cold]
-    pub fn is_alone_at(&self, ring: &Hold, last: LastGone) -> bool {
-        let has = |member| self.ring_is_held_by(ring.block(), member);
-        detach_notice::is_alone(self.map(), Self::ASKED, last, has, || self.other_holders(ring) == 0)
-    }
-}
-
-/// Place in the arena where processes sleep.
+/// RingPlace in the arena where processes sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
     pub(crate) arena: Arena,
@@ -309,18 +272,10 @@ impl Parking {
         run(Announce::new(self.word), self.arena.map())
     }
 
-    /// Same as [`sleep`](Self::sleep), and also wakes when a death is detected after the last check of
-    /// `asking`.
-    pub fn sleep_asking(&self, announced: u64, asking: &LivenessTimer, wait: Wait) -> bool {
-        self.sleep_at(announced, Some(asking.until(wait)), |word, expected, left| {
-            asking.sleep_for(self.arena, word, expected, left)
-        })
-    }
-
     /// Same as [`sleep`](Self::sleep), and also wakes when more deaths or releases than `noticed` are
     /// [detected](Arena::noticed), if the kernel can sleep on two words.
     pub fn sleep_unless_noticed(&self, announced: u64, noticed: u32, deadline: Option<Instant>) -> bool {
-        let word = self.arena.noticed_word();
+        let word = Notices(self.arena).noticed_word();
         self.sleep_at(announced, deadline, |own, expected, left| {
             if !futex::can_wait_for_many() {
                 return futex::wait(own, expected, left);
@@ -335,7 +290,7 @@ impl Parking {
         self.sleep_at(announced, deadline, futex::wait)
     }
 
-    fn sleep_at(
+    pub(crate) fn sleep_at(
         &self,
         announced: u64,
         deadline: Option<Instant>,
@@ -345,14 +300,14 @@ impl Parking {
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
         let next = POLL_INTERVAL;
         let asleep = self.arena.map().ticks();
-        let noticed = self.arena.noticed();
+        let noticed = Notices(self.arena).noticed();
         let woken = how(self.futex(), (announced & LOW) as u32, left.min(next));
         if !woken && left >= POLL_INTERVAL {
             // Also if the thread did not sleep on the second word: its change follows the change of the
             // first.
             missed_wakes::through([
                 (self.futex(), (announced & LOW) as u32),
-                (self.arena.noticed_word(), noticed),
+                (Notices(self.arena).noticed_word(), noticed),
             ]);
         }
         if woken && let Some(took) = self.took(announced, asleep) {
@@ -374,6 +329,8 @@ impl Parking {
 
 #[cfg(test)]
 mod tests {
+    use crate::alloc::Allocator;
+    use crate::blocks::Blocks;
     use std::sync::mpsc;
 
     use super::*;
@@ -395,8 +352,8 @@ mod tests {
 
     fn parking() -> (Parking, crate::Hold) {
         let arena = Arena::current().unwrap();
-        let hold = arena.alloc(64).unwrap();
-        let word = Word::at(arena.data_of(hold.block()).0);
+        let hold = Allocator(arena).alloc(64).unwrap();
+        let word = Word::at(Blocks(arena).data_of(hold.block()).0);
         arena.map().store(word, 0);
         (Parking { arena, word }, hold)
     }

@@ -327,7 +327,7 @@ impl Seat {
     /// Takes the seat of the processor that this thread runs on. Returns `None` in a process without an
     /// arena.
     fn take() -> Result<Option<Self>, Taken> {
-        let Some((arena, me)) = Arena::of_this_process() else { return Ok(None) };
+        let Some((arena, Ok(me))) = Arena::get().map(|arena| (arena, arena.me())) else { return Ok(None) };
         let word = seat(processors::current());
         match arena.map().cas(word, 0, owner(me)) {
             Ok(()) => Ok(Some(Self { arena, word })),
@@ -342,14 +342,12 @@ impl Drop for Seat {
     }
 }
 
-impl Arena {
-    /// Frees the seats that a dead member had taken. Called by the process that sweeps it.
-    pub(crate) fn free_seats_of_processors(&self, dead: Member) {
-        for processor in 0..SEATS {
-            let word = seat(processor);
-            if self.map().load_relaxed(word) == owner(dead) {
-                _ = self.map().cas(word, owner(dead), 0);
-            }
+/// Frees the seats that a dead member had taken. Called by the process that reclaims it.
+pub(crate) fn free_processors(arena: Arena, dead: Member) {
+    for processor in 0..SEATS {
+        let word = seat(processor);
+        if arena.map().load_relaxed(word) == owner(dead) {
+            _ = arena.map().cas(word, owner(dead), 0);
         }
     }
 }

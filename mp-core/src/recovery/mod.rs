@@ -7,3 +7,10 @@ pub(crate) mod reclaim;
 pub(crate) mod recover;
 #[cfg(test)]
 mod tests;
+
+use crate::arena::{Arena, view};
+
+view! {
+    /// Recovery of an arena after the death of members.
+    pub struct Recovery;
+}

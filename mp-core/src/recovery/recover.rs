@@ -38,14 +38,19 @@
 //! word that it received. So the word's sequence is incremented first. After that no living process can take
 //! the envelope, and its list of attachments stays.
 
-use crate::arena::Arena;
-use crate::contracts::InDoubt;
+use crate::alloc::Allocator;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
+use crate::envelopes::meta::Meta;
 use crate::layout::size_class::blocks_of;
 use crate::layout::{SLAB_BLOCKS, envelope as field};
 use crate::mem::{Mem, Word, run};
-use crate::messages::envelope::Meta;
+use crate::members::Members;
 use crate::parking::detach_notice::Gone;
-use crate::recovery::reclaim::{Dead, RINGS};
+use crate::parking::notices::Notices;
+use crate::recovery::Recovery;
+use crate::recovery::reclaim::Dead;
+use crate::ring_layer::{InDoubt, RINGS};
 use crate::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery, FreeCheck, ReleaseOutcome, ReleaseSeat};
 use crate::words::{
     Attachment, BlockId, BlockKind, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Presence,
@@ -84,16 +89,16 @@ fn members(visited: &[Visited]) -> Vec<Dead> {
     visited.iter().map(|v| v.dead).collect()
 }
 
-impl Arena {
+impl Recovery {
     /// Visits these dead members. Returns the members that this process must sweep now, and `true` if another
     /// process was visiting, so that some are not swept.
-    pub(crate) fn visit(&self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
+    pub(crate) fn visit(self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
-        let mine = self.visiting_word(me.slot());
+        let mine = Members(self.0).visiting_word(me.slot());
         self.map().store(mine, RecoveringSlots { first, last }.pack());
         let begun = |&dead: &Dead| {
-            let word = self.tenancy_word(dead.member.slot());
+            let word = Members(self.0).tenancy_word(dead.member.slot());
             let counted = run(BeginRecovery::new(word, dead.epoch), self.map())?;
             Some(Visited { dead, counted, alone: self.visits_alone(dead.member.slot(), me) })
         };
@@ -102,7 +107,7 @@ impl Arena {
             visited.partition(|v| matches!(v.counted.presence, Presence::Dead(_)));
         let mut disturbed = false;
         let mut end = |v: Visited| {
-            let word = self.tenancy_word(v.dead.member.slot());
+            let word = Members(self.0).tenancy_word(v.dead.member.slot());
             let next = if v.alone { run(EndRecovery::new(word, v.counted, me), self.map()) } else { None };
             disturbed |= next.is_none();
             next.map(|counted| Visited { counted, ..v })
@@ -117,16 +122,16 @@ impl Arena {
                 let (slot, epoch) = (v.dead.member.slot(), v.dead.epoch);
                 match left {
                     InDoubt::Nothing => {
-                        self.note_recovered(slot, epoch, None);
+                        Members(self.0).note_recovered(slot, epoch, None);
                         done.push(v);
                     }
-                    InDoubt::Ring(ring) => self.note_recovered(slot, epoch, Some(ring)),
+                    InDoubt::Ring(ring) => Members(self.0).note_recovered(slot, epoch, Some(ring)),
                     InDoubt::Rings => {}
                 }
             }
             // At the notification, the recovery was not recorded yet, and tokens of channels were held:
             // waiters that checked went back to sleep.
-            told.iter().for_each(|&ring| self.wake_ring(ring));
+            told.iter().for_each(|&ring| Blocks(self.0).wake_ring(ring));
             to_vacate.extend(done.into_iter().filter_map(&mut end));
         }
         if !to_vacate.is_empty() {
@@ -142,15 +147,16 @@ impl Arena {
         (to_sweep, disturbed)
     }
 
-    fn visits_alone(&self, slot: u32, me: Member) -> bool {
-        let live = self.used_slots().filter(|&(s, t)| t.presence == Presence::Live && s != me.slot());
-        let others = live.map(|(s, t)| (self.visiting_word(s), Member::new(s, t.epoch))).collect();
-        run(CheckSoleRecovery::new(slot, others, |m| self.is_dead(m)), self.map())
+    fn visits_alone(self, slot: u32, me: Member) -> bool {
+        let live =
+            Members(self.0).used_slots().filter(|&(s, t)| t.presence == Presence::Live && s != me.slot());
+        let others = live.map(|(s, t)| (Members(self.0).visiting_word(s), Member::new(s, t.epoch))).collect();
+        run(CheckSoleRecovery::new(slot, others, |m| Members(self.0).is_dead(m)), self.map())
     }
 
     /// Recovers everything that others wait for. Returns the remaining doubts for each member, and the queues
     /// that the members hold.
-    fn recover_for(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
+    fn recover_for(self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
         self.recover_envelopes(dead, &mut found);
@@ -160,7 +166,7 @@ impl Arena {
     }
 
     /// Releases the dead members' seats in these queues.
-    fn vacate(&self, dead: &[Dead], queues: Vec<BlockId>) {
+    fn vacate(self, dead: &[Dead], queues: Vec<BlockId>) {
         let mut found = Found::default();
         queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
         self.recover_deserted(Queues::Vacate, &mut found);
@@ -168,48 +174,49 @@ impl Arena {
 
     /// Same as [`vacate`](Self::vacate), in all queues, even if other visitors were killed or stopped while
     /// they did the same.
-    fn vacate_all(&self, dead: &[Dead]) {
+    fn vacate_all(self, dead: &[Dead]) {
         let mut found = Found::default();
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
         self.recover_deserted(Queues::Vacate, &mut found);
     }
 
-    fn each_block_touched(&self, dead: &[Dead], mut f: impl FnMut(BlockId)) {
-        self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
-            if let Some((class, _)) = self.slab(slab).filter(|_| slab < self.slab_count()) {
+    fn each_block_touched(self, dead: &[Dead], mut f: impl FnMut(BlockId)) {
+        Members(self.0).each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
+            if let Some((class, _)) = Blocks(self.0).slab(slab).filter(|_| slab < Blocks(self.0).slab_count())
+            {
                 (0..blocks_of(class)).for_each(|i| f(slab * SLAB_BLOCKS + i));
             }
         });
     }
 
     /// Releases the attachments of messages that no process will ever get.
-    fn recover_deserted(&self, queues: Queues, found: &mut Found) {
+    fn recover_deserted(self, queues: Queues, found: &mut Found) {
         while let (Some((ring, had)), Some(rings)) = (found.deserted.pop(), RINGS.get()) {
-            let (at, len) = self.data_of(ring);
+            let (at, len) = Blocks(self.0).data_of(ring);
             let each = &mut |e| self.give_up_attachments(e, had, queues, found);
-            rings.contents(*self, (Word::at(at), len), ring, each);
+            rings.contents(self.0, (Word::at(at), len), ring, each);
         }
     }
 
     /// Settles the intents of a dead member. Returns those that could not be settled, because a living thread
     /// is handling that envelope.
-    fn settle_intents(&self, dead: Member) -> InDoubt {
+    fn settle_intents(self, dead: Member) -> InDoubt {
         let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
-        let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
+        let intents: Vec<_> = Members(self.0).intents(dead).filter(|&w| self.map().load(w) != 0).collect();
         if intents.is_empty() {
             return InDoubt::Nothing;
         }
         let others = || {
-            let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
-            live.flat_map(|(slot, t)| self.intents(Member::new(slot, t.epoch))).collect()
+            let live = Members(self.0).used_slots().filter(|(_, t)| t.presence == Presence::Live);
+            live.flat_map(|(slot, t)| Members(self.0).intents(Member::new(slot, t.epoch))).collect()
         };
-        rings.settle(*self, (dead, &intents), &others)
+        rings.settle(self.0, (dead, &intents), &others)
     }
 
-    fn recover_envelopes(&self, dead: &[Dead], seen: &mut Found) {
+    fn recover_envelopes(self, dead: &[Dead], seen: &mut Found) {
         let theirs = |m| dead.iter().any(|d| d.member == m);
-        for e in self.envelopes_in_use(0) {
-            let word = self.owner_words().of(e);
+        for e in Envelopes(self.0).envelopes_in_use(0) {
+            let word = Envelopes(self.0).owner_words().of(e);
             let mut found = self.map().load(word);
             // Again if another process was faster: a visitor, or the child that the envelope was promised to.
             while let Holder::Member(m) = Owner::unpack(found).holder
@@ -228,22 +235,22 @@ impl Arena {
             if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
                 && theirs(m)
             {
-                rings.take_back(*self, e, owner);
+                rings.take_back(self.0, e, owner);
             }
         }
     }
 
     /// Releases the attachments of an envelope that no living process can get, but not the block with its
     /// bytes. Does not change the envelope.
-    fn give_up_attachments(&self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut Found) {
-        let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
-        let (entries, n) = self.attachments_at(e, meta);
+    fn give_up_attachments(self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut Found) {
+        let meta = Meta::of_any_version(self.map().load(Envelopes(self.0).envelope_word(e, field::META)));
+        let (entries, n) = Allocator(self.0).attachments_at(e, meta);
         for k in 0..n {
             let Some(attach) = Attachment::unpack(self.map().load(entries.plus(k))) else { continue };
-            if self.block_exists(attach.block)
-                && let Some(seat) = self.seat_word(attach.block, attach.seat)
+            if Blocks(self.0).block_exists(attach.block)
+                && let Some(seat) = Blocks(self.0).seat_word(attach.block, attach.seat)
             {
-                match (self.kind_of(attach.block) == BlockKind::Ring, queues) {
+                match (Blocks(self.0).kind_of(attach.block) == BlockKind::Ring, queues) {
                     (true, Queues::Tell) => self.give_to_dead(dead, attach.block, (seat, e), found),
                     (true, Queues::Vacate) => self.lose_handle(dead, e, attach),
                     (false, _) => {
@@ -257,32 +264,33 @@ impl Arena {
 
     /// Gives the handle of a queue, which is in a message of a dead member, to that member, and notifies the
     /// queue.
-    fn give_to_dead(&self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId), found: &mut Found) {
+    fn give_to_dead(self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId), found: &mut Found) {
         // With this, other visitors find the seat, if this one is killed or stopped after the swap.
-        self.touch(dead, block / SLAB_BLOCKS);
+        Members(self.0).touch(dead, block / SLAB_BLOCKS);
         // Fails if another visitor was faster. The list of attachments remains after its seats were released:
         // then the block may be another queue by now.
         if self.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
-            self.ring_holder_gone(block, Gone::Member(dead), self.pid_of(dead));
+            Blocks(self.0).ring_holder_gone(block, Gone::Member(dead), Members(self.0).pid_of(dead));
             self.note_told(block, dead, found);
         }
     }
 
     /// Takes the handle of a queue out of a message of a dead member, notifies the queue, and drops the
     /// handle.
-    fn lose_handle(&self, dead: Member, e: EnvelopeId, attach: Attachment) {
-        if let Ok(hold) = self.adopt(e, attach) {
-            self.ring_holder_gone(attach.block, Gone::Member(dead), self.pid_of(dead));
+    fn lose_handle(self, dead: Member, e: EnvelopeId, attach: Attachment) {
+        if let Ok(hold) = Allocator(self.0).adopt(e, attach) {
+            Blocks(self.0).ring_holder_gone(attach.block, Gone::Member(dead), Members(self.0).pid_of(dead));
             drop(hold);
-            self.tell_of_a_lost_holder();
+            Notices(self.0).tell_of_a_lost_holder();
         }
     }
 
     /// Releases a seat. If it was the last one, the block then belongs to the dead member.
-    fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
+    fn give_up_for(self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
         // So the sweeper of that member finds it.
-        self.touch(dead, block / SLAB_BLOCKS);
-        let release = ReleaseSeat::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
+        Members(self.0).touch(dead, block / SLAB_BLOCKS);
+        let release =
+            ReleaseSeat::new(Blocks(self.0).block_at(block), Blocks(self.0).pages(), dead, seat.0, seat.1);
         Self::claimed(block, run(release, self.map()), deserted);
     }
 
@@ -297,8 +305,8 @@ impl Arena {
         }
     }
 
-    fn recover_block(&self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
-        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+    fn recover_block(self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
+        let state = BlockState::unpack(self.map().load(Blocks(self.0).block_at(block).state));
         match (state.life, state.kind) {
             // The member died while it drained the ring, or a visitor gave up the last other holder's seat.
             (BlockLife::Busy(m), BlockKind::Ring) if dead.iter().any(|d| d.member == m) => {
@@ -313,7 +321,7 @@ impl Arena {
     }
 
     fn recover_seats(
-        &self,
+        self,
         block: BlockId,
         kind: BlockKind,
         dead: &[Dead],
@@ -322,11 +330,11 @@ impl Arena {
     ) {
         let mut held = false;
         let mut had = None;
-        self.each_seat(block, |seat| {
+        Blocks(self.0).each_seat(block, |seat| {
             let holder = Seat::unpack(self.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
                 (Some(d), BlockKind::Ring) if queues == Queues::Tell => {
-                    self.ring_holder_gone(block, Gone::Member(d.member), d.pid);
+                    Blocks(self.0).ring_holder_gone(block, Gone::Member(d.member), d.pid);
                     had = Some(d.member);
                 }
                 // A page of seats is treated differently if it is linked to its block, so the sweep handles
@@ -338,17 +346,18 @@ impl Arena {
         });
         if let Some(had) = had {
             self.note_told(block, had, found);
-        } else if !held && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
+        } else if !held
+            && let Some(d) = dead.iter().find(|d| Members(self.0).has_touched(d.member, block / SLAB_BLOCKS))
         {
             // The process that gave up the last seat died, or is stopped, before it checked whether it was
             // the last one.
-            let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
+            let check = FreeCheck::new(Blocks(self.0).block_at(block), Blocks(self.0).pages(), d.member);
             Self::claimed(block, run(check, self.map()), &mut found.deserted);
         }
     }
 
     /// Records that a queue was notified, in which a dead member has a seat.
-    fn note_told(&self, block: BlockId, had: Member, found: &mut Found) {
+    fn note_told(self, block: BlockId, had: Member, found: &mut Found) {
         found.told.push(block);
         if self.only_dead_hold(block) {
             found.deserted.push((block, had));
@@ -357,16 +366,16 @@ impl Arena {
 
     /// Returns `true` if all holders of a live block are dead members. If so, it never gets a living holder
     /// again.
-    fn only_dead_hold(&self, block: BlockId) -> bool {
-        let at = self.block_at(block).state;
+    fn only_dead_hold(self, block: BlockId) -> bool {
+        let at = Blocks(self.0).block_at(block).state;
         // A holder that takes one more seat already has one, and increments the state before it gives that
         // one up.
         let before = self.map().load(at);
         let mut only = BlockState::unpack(before).life == BlockLife::Live;
-        self.each_seat(block, |seat| {
+        Blocks(self.0).each_seat(block, |seat| {
             only &= match Seat::unpack(self.map().load(seat)) {
                 Seat::Free => true,
-                Seat::Member(m) => self.is_known_dead(m),
+                Seat::Member(m) => Members(self.0).is_known_dead(m),
                 Seat::Envelope(_) | Seat::Block(_) => false,
             };
         });

@@ -2,13 +2,18 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
+use crate::envelopes::meta::Meta;
 use crate::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::mem::{Mem, Word};
+use crate::members::Members;
 use crate::members::membership::KNOWS_RINGS;
-use crate::messages::Outgoing;
-use crate::messages::envelope::Meta;
+use crate::messages::{Messages, Outgoing};
+use crate::recovery::Recovery;
 use crate::recovery::reclaim::Dead;
 use crate::steps::{INLINE_SEATS, link_of};
 use crate::words::{
@@ -25,38 +30,38 @@ fn one() -> (MutexGuard<'static, ()>, Arena) {
 
 /// Adds a live member, which has its locks.
 fn living(arena: Arena) -> Dead {
-    let member = arena.join().unwrap();
-    Dead { member, pid: std::process::id(), epoch: arena.tenancy(member.slot()).epoch }
+    let member = Members(arena).join().unwrap();
+    Dead { member, pid: std::process::id(), epoch: Members(arena).tenancy(member.slot()).epoch }
 }
 
 fn kill(arena: Arena, d: Dead) {
-    arena.unlock_slot(d.member.slot());
+    Members(arena).unlock_slot(d.member.slot());
 }
 
 fn presence(arena: Arena, d: Dead) -> Presence {
-    let t = arena.tenancy(d.member.slot());
+    let t = Members(arena).tenancy(d.member.slot());
     if t.epoch == d.epoch { t.presence } else { Presence::Free }
 }
 
 fn set_presence(arena: Arena, d: Dead, presence: Presence) {
-    let now = arena.tenancy(d.member.slot());
-    assert!(arena.change_tenancy(d.member.slot(), now, Tenancy { presence, ..now }));
+    let now = Members(arena).tenancy(d.member.slot());
+    assert!(Members(arena).change_tenancy(d.member.slot(), now, Tenancy { presence, ..now }));
 }
 
 fn state(arena: Arena, block: BlockId) -> BlockState {
-    BlockState::unpack(arena.map().load(arena.block_at(block).state))
+    BlockState::unpack(arena.map().load(Blocks(arena).block_at(block).state))
 }
 
 fn set_state(arena: Arena, block: BlockId, life: BlockLife) {
-    arena.map().store(arena.block_at(block).state, state(arena, block).with(life).pack());
+    arena.map().store(Blocks(arena).block_at(block).state, state(arena, block).with(life).pack());
 }
 
 fn seat(arena: Arena, block: BlockId, i: u32) -> Seat {
-    Seat::unpack(arena.map().load(arena.block_at(block).seat(i)))
+    Seat::unpack(arena.map().load(Blocks(arena).block_at(block).seat(i)))
 }
 
 fn set_seat(arena: Arena, block: BlockId, i: u32, seat: Seat) {
-    arena.map().store(arena.block_at(block).seat(i), seat.pack());
+    arena.map().store(Blocks(arena).block_at(block).seat(i), seat.pack());
 }
 
 /// Returns a block without a handle in this process, with `who` in its first seat.
@@ -69,38 +74,40 @@ fn block_of(arena: Arena, hold: Hold, who: Seat) -> BlockId {
 }
 
 fn data_of(arena: Arena, len: u64, who: Seat) -> BlockId {
-    block_of(arena, arena.alloc(len).unwrap(), who)
+    block_of(arena, Allocator(arena).alloc(len).unwrap(), who)
 }
 
 fn touched(arena: Arena, d: Dead, blocks: &[BlockId]) {
-    blocks.iter().for_each(|block| arena.touch(d.member, block / SLAB_BLOCKS));
+    blocks.iter().for_each(|block| Members(arena).touch(d.member, block / SLAB_BLOCKS));
 }
 
 /// Returns an envelope of this member, to which `block` is attached, in its second seat.
 fn envelope_with(arena: Arena, d: Dead, block: BlockId) -> (EnvelopeId, Owner) {
-    let (e, owner) = arena.pack(&mut Outgoing::default(), 7).unwrap().into_raw();
+    let (e, owner) = Messages(arena).pack(&mut Outgoing::default(), 7).unwrap().into_raw();
     let attach = Attachment { block, seat: SeatAt::inline(1), grant: Grant::new(Access::Frozen, 0) };
     set_seat(arena, block, 1, Seat::Envelope(e));
-    arena.map().store(arena.envelope_word(e, field::INLINE), attach.pack());
+    arena.map().store(Envelopes(arena).envelope_word(e, field::INLINE), attach.pack());
     let meta = Meta { attachments: 1, spilled: false, bytes: 0 };
-    arena.map().store(arena.envelope_word(e, field::META), meta.pack());
+    arena.map().store(Envelopes(arena).envelope_word(e, field::META), meta.pack());
     let owner = owner.then(Holder::Member(d.member));
-    arena.map().store(arena.owner_words().of(e), owner.pack());
+    arena.map().store(Envelopes(arena).owner_words().of(e), owner.pack());
     (e, owner)
 }
 
 fn owner(arena: Arena, e: EnvelopeId) -> Owner {
-    Owner::unpack(arena.map().load(arena.owner_words().of(e)))
+    Owner::unpack(arena.map().load(Envelopes(arena).owner_words().of(e)))
 }
 
 fn is_hinted(arena: Arena, block: BlockId) -> bool {
-    arena.map().load(arena.slab_word(block / SLAB_BLOCKS, 1)) >> (block % SLAB_BLOCKS) & 1 == 1
+    arena.map().load(Blocks(arena).slab_word(block / SLAB_BLOCKS, 1)) >> (block % SLAB_BLOCKS) & 1 == 1
 }
 
 /// Returns a free envelope, and the word of its hint in the map, which is cleared.
 fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
     // A thread returns at its end what it kept.
-    std::thread::spawn(move || drop(arena.pack(&mut Outgoing::default(), 7).unwrap())).join().unwrap();
+    std::thread::spawn(move || drop(Messages(arena).pack(&mut Outgoing::default(), 7).unwrap()))
+        .join()
+        .unwrap();
     let used = arena.map().load(Word::at(control::ENVELOPES)) as u32;
     for group in 0..used / 64 {
         let at = Word::at(arena.layout().envelope_map_at + u64::from(group) * 8);
@@ -128,21 +135,21 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     // The member gave up the last seat, and did not check whether it was the last one.
     let let_go = data_of(arena, 85 << 10, Seat::Free);
     // The member took the hint of this one.
-    let free = arena.alloc(21 << 10).unwrap().block();
-    m.and(arena.slab_word(free / SLAB_BLOCKS, 1), !(1 << (free % SLAB_BLOCKS)));
+    let free = Allocator(arena).alloc(21 << 10).unwrap().block();
+    m.and(Blocks(arena).slab_word(free / SLAB_BLOCKS, 1), !(1 << (free % SLAB_BLOCKS)));
     // Attached to the member's message, in a slab that the member has not touched.
     let attached = data_of(arena, 170 << 10, Seat::Free);
     let (e, _) = envelope_with(arena, dead, attached);
     let (unhinted, map) = lose_hint(arena);
     let things = [held, claimed, let_go, free];
     touched(arena, dead, &things);
-    arena.forget_touched(me.slot());
-    let scratch = arena.alloc(64).unwrap();
-    let word = Word::at(arena.data_of(scratch.block()).0);
+    Members(arena).forget_touched(me.slot());
+    let scratch = Allocator(arena).alloc(64).unwrap();
+    let word = Word::at(Blocks(arena).data_of(scratch.block()).0);
     begin_update(arena, dead, word, (5, 6));
     kill(arena, dead);
 
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     assert_eq!(presence(arena, dead), Presence::Free);
     for block in [held, claimed, let_go, attached] {
         assert_eq!(
@@ -153,15 +160,18 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
         );
         assert!((0..INLINE_SEATS).all(|i| seat(arena, block, i) == Seat::Free), "{block}");
         assert!(is_hinted(arena, block));
-        assert!(arena.has_touched(me, block / SLAB_BLOCKS), "a sweeper that dies now would leave it");
+        assert!(
+            Members(arena).has_touched(me, block / SLAB_BLOCKS),
+            "a sweeper that dies now would leave it"
+        );
     }
     assert!(is_hinted(arena, free));
     assert_eq!(owner(arena, e).holder, Holder::Free);
     let is_hinted = m.load(map) >> (unhinted % 64) & 1 == 1;
     assert!(is_hinted || owner(arena, unhinted).holder != Holder::Free);
-    assert!(things.iter().all(|block| !arena.has_touched(dead.member, block / SLAB_BLOCKS)));
+    assert!(things.iter().all(|block| !Members(arena).has_touched(dead.member, block / SLAB_BLOCKS)));
     assert_eq!(m.load(word), 6, "the update that it had begun");
-    assert_eq!(m.load(arena.visiting_word(me.slot())), 0);
+    assert_eq!(m.load(Members(arena).visiting_word(me.slot())), 0);
 }
 
 /// Simulates a member that has recorded an update of one word, has announced itself, and has done nothing
@@ -188,16 +198,16 @@ fn begin_update(arena: Arena, d: Dead, word: Word, (old, new): (u64, u64)) {
 fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
     let (_one, arena) = one();
     let dead = living(arena);
-    let block = arena.alloc(11 << 10).unwrap();
-    arena.add_seat_page(block.block()).unwrap();
-    let linked = link_of(arena.map().load(arena.block_at(block.block()).link())).unwrap();
+    let block = Allocator(arena).alloc(11 << 10).unwrap();
+    Allocator(arena).add_seat_page(block.block()).unwrap();
+    let linked = link_of(arena.map().load(Blocks(arena).block_at(block.block()).link())).unwrap();
     set_seat(arena, linked, 0, Seat::Member(dead.member));
-    let page = arena.alloc_kind(crate::layout::size_class::SEAT_PAGE, BlockKind::Seats).unwrap();
+    let page = Allocator(arena).alloc_kind(crate::layout::size_class::SEAT_PAGE, BlockKind::Seats).unwrap();
     let alone = block_of(arena, page, Seat::Member(dead.member));
-    arena.map().store(crate::steps::page_owner(Word::at(arena.data_of(alone).0)), 0);
+    arena.map().store(crate::steps::page_owner(Word::at(Blocks(arena).data_of(alone).0)), 0);
     touched(arena, dead, &[linked, alone]);
     kill(arena, dead);
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     assert_eq!(
         (seat(arena, linked, 0), state(arena, linked).life),
         (Seat::Block(block.block()), BlockLife::Live)
@@ -217,16 +227,19 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     let m = arena.map();
     let (dead, visitor) = (living(arena), living(arena));
     let slot = dead.member.slot();
-    m.store(arena.visiting_word(visitor.member.slot()), RecoveringSlots { first: slot, last: slot }.pack());
+    m.store(
+        Members(arena).visiting_word(visitor.member.slot()),
+        RecoveringSlots { first: slot, last: slot }.pack(),
+    );
     let held = data_of(arena, 21 << 10, Seat::Member(dead.member));
     let attached = data_of(arena, 170 << 10, Seat::Free);
     // The envelope may be promised to a child, by this owner word.
     let (e, promised) = envelope_with(arena, dead, attached);
     touched(arena, dead, &[held]);
-    assert!(!arena.has_left(dead.member, 0), "it lives");
+    assert!(!Members(arena).has_left(dead.member, 0), "it lives");
     kill(arena, dead);
     for _ in 0..2 {
-        arena.sweep().unwrap();
+        Recovery(arena).sweep().unwrap();
         assert!(matches!(presence(arena, dead), Presence::Dead(_)), "{:?}", presence(arena, dead));
         for block in [held, attached] {
             assert_eq!(state(arena, block).life, BlockLife::Busy(dead.member));
@@ -234,11 +247,11 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     }
     assert_eq!(owner(arena, e).holder, Holder::Member(dead.member));
     assert_ne!(owner(arena, e), promised, "the child would get it");
-    assert!(arena.has_left(dead.member, 0), "not all of it was recovered");
+    assert!(Members(arena).has_left(dead.member, 0), "not all of it was recovered");
     // The visitor finishes, or dies, and its word no longer counts.
     kill(arena, visitor);
     while presence(arena, dead) != Presence::Free || presence(arena, visitor) != Presence::Free {
-        assert!(arena.sweep().unwrap() > 0, "{:?}", presence(arena, dead));
+        assert!(Recovery(arena).sweep().unwrap() > 0, "{:?}", presence(arena, dead));
     }
     for block in [held, attached] {
         assert_eq!(state(arena, block).life, BlockLife::Free);
@@ -252,11 +265,11 @@ fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() 
     let (dead, sweeper) = (living(arena), living(arena));
     kill(arena, dead);
     set_presence(arena, dead, Presence::Reclaiming(sweeper.member));
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     assert_eq!(presence(arena, dead), Presence::Reclaiming(sweeper.member));
     kill(arena, sweeper);
-    arena.sweep().unwrap();
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     assert_eq!((presence(arena, dead), presence(arena, sweeper)), (Presence::Free, Presence::Free));
 }
 
@@ -266,12 +279,12 @@ fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() 
 fn a_member_that_used_queues_is_left_to_processes_that_know_them() {
     let (_one, arena) = one();
     let dead = living(arena);
-    arena.note_rings(dead.member);
+    Members(arena).note_rings(dead.member);
     kill(arena, dead);
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     assert!(matches!(presence(arena, dead), Presence::Dead(0)));
     arena.map().store(arena.layout().member(dead.member.slot(), KNOWS_RINGS), 0);
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     assert_eq!(presence(arena, dead), Presence::Free);
 }
 
@@ -281,7 +294,7 @@ fn the_next_tenant_of_a_slot_is_another_member() {
     let (_one, arena) = one();
     let first = living(arena);
     kill(arena, first);
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     // The first member died while it made an update.
     let making = arena.layout().updates().making(first.member.slot());
     arena.map().store(making, 1);
@@ -290,10 +303,10 @@ fn the_next_tenant_of_a_slot_is_another_member() {
     assert_ne!(second.member, first.member);
     assert_eq!(arena.map().load(making), 0, "exclusive updates would wait for it");
     // Records about the first member don't count for the second.
-    arena.set_dead(first.member);
+    Members(arena).set_dead(first.member);
     assert_eq!(presence(arena, second), Presence::Live);
     kill(arena, second);
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
 }
 
 /// A recovered member no longer counts for holders of this ring, even if a late visitor writes an older
@@ -305,23 +318,23 @@ fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_recovered() {
     let (_one, arena) = one();
     let dead = living(arena);
     let (slot, epoch) = (dead.member.slot(), dead.epoch);
-    arena.set_dead(dead.member);
-    let left = |ring| arena.has_left(dead.member, ring);
+    Members(arena).set_dead(dead.member);
+    let left = |ring| Members(arena).has_left(dead.member, ring);
     assert!(!left(RING), "nothing was recovered yet");
-    arena.note_recovered(slot, epoch, Some(RING));
+    Members(arena).note_recovered(slot, epoch, Some(RING));
     assert!(!left(RING) && left(RING + 1));
-    arena.note_recovered(slot, epoch, None);
+    Members(arena).note_recovered(slot, epoch, None);
     assert!(left(RING));
-    arena.note_recovered(slot, epoch, Some(RING));
+    Members(arena).note_recovered(slot, epoch, Some(RING));
     assert!(left(RING), "a late visitor has taken it back");
     kill(arena, dead);
-    arena.sweep().unwrap();
+    Recovery(arena).sweep().unwrap();
     assert!(left(RING), "it is gone");
 }
 
 #[test]
 fn the_intent_of_a_thread_is_among_those_of_its_process() {
     let arena = Arena::current().unwrap();
-    let intent = arena.with_intent(|_, intent| intent).unwrap();
-    assert!(arena.intents(arena.me().unwrap()).any(|word| word == intent));
+    let intent = Members(arena).with_intent(|_, intent| intent).unwrap();
+    assert!(Members(arena).intents(arena.me().unwrap()).any(|word| word == intent));
 }

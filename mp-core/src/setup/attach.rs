@@ -5,9 +5,8 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::process::mutex::Mutex;
-
 use crate::error::{Error, Result};
+use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::memory;
 use crate::words::Member;

@@ -12,12 +12,10 @@
 
 use std::env::{VarError, var};
 
-use crate::arena::{Arena, CURRENT, MAKING};
 use crate::error::{ByteSize, Error, Result};
 use crate::layout::Layout;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::setup::attach;
 
 /// Options for the creation of an arena: see [`Arena::configure`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -27,7 +25,7 @@ pub struct ArenaOptions {
     pub(crate) messages: Option<u32>,
 }
 
-static ASKED: PerProcess<Mutex<ArenaOptions>> =
+pub(crate) static CHOSEN: PerProcess<Mutex<ArenaOptions>> =
     PerProcess::new([const { Mutex::new(ArenaOptions { size: None, messages: None }) }; GENERATIONS]);
 
 const SIZE: &str = "MP_ARENA_SIZE";
@@ -56,7 +54,7 @@ impl ArenaOptions {
         Self { messages: Some(messages), ..self }
     }
 
-    fn checked(self) -> Result<Self> {
+    pub(crate) fn checked(self) -> Result<Self> {
         let size = match self.size {
             Some(bytes) if !(Layout::MIN..=MOST_SIZE).contains(&bytes) => {
                 let (least, most) = (ByteSize(Layout::MIN), ByteSize(MOST_SIZE));
@@ -79,7 +77,7 @@ impl ArenaOptions {
 
 /// Returns the options in effect: the program's, then the environment's.
 pub(crate) fn settings() -> Result<ArenaOptions> {
-    let asked = *ASKED.lock();
+    let asked = *CHOSEN.lock();
     let size = match asked.size {
         Some(bytes) => Some(bytes),
         None => number(SIZE)?,
@@ -121,44 +119,6 @@ fn parse(text: &str) -> Option<u64> {
     };
     let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
-impl Arena {
-    /// Sets the size of this program's arena, before anything uses it.
-    ///
-    /// ```
-    /// use mp_core::{Arena, ArenaOptions};
-    ///
-    /// Arena::configure(ArenaOptions::new().size(1 << 30).messages(100_000))?;
-    /// let arena = Arena::current()?;
-    /// assert_eq!((arena.size(), arena.most_messages()), (1 << 30, 100_352)); // rounded up to 512
-    /// // From now on it can't be changed.
-    /// assert!(Arena::configure(ArenaOptions::new()).is_err());
-    /// # Ok::<(), mp_core::Error>(())
-    /// ```
-    ///
-    /// The environment may set options that are not set here (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`;
-    /// both accept `K`, `M`, `G`, `T`). Processes that this one starts use its arena, at its size, regardless
-    /// of their environment. Never waits for another process.
-    ///
-    /// # Errors
-    /// [`Error::ArenaExists`] if this process already has an arena, its own or its parent's.
-    /// [`Error::InvalidArgument`] for a number that is too small, [`Error::LimitExceeded`] for one that is
-    /// too large. A size beyond the limits of the process (RLIMIT_AS, RLIMIT_FSIZE) is an error when the
-    /// arena is created.
-    pub fn configure(options: ArenaOptions) -> Result<()> {
-        let options = options.checked()?;
-        let _making = MAKING.lock();
-        if CURRENT.get().is_some() || attach::is_pending() {
-            return Err(Error::ArenaExists(
-                "its own or its parent's, whose size stays what it is: call Arena::configure in the \
-                program that \
-                 makes it, before anything uses shared memory",
-            ));
-        }
-        *ASKED.lock() = options;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -68,15 +68,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::layout::size_class::{alignment_of, span_of};
 use crate::layout::{EXTENT, EXTENT_PATH, EXTENTS, control};
 use crate::mem::{Mem, Word};
-use crate::setup::files::no_room;
-use crate::setup::strategy::MOST_PATH;
-use crate::sys::directory::{Directory, Owners};
-use crate::sys::{directory, limits, memory};
+use crate::members::Members;
+use crate::setup::Backing;
+use crate::setup::published::MOST_PATH;
+use crate::setup::room::no_room;
+use crate::sys::directory::{self, Directory, Owners};
+use crate::sys::{limits, memory};
 use crate::words::Member;
 
 const STATE: u64 = 0;
@@ -126,41 +127,41 @@ impl Extent {
     }
 }
 
-impl Arena {
-    fn extent_word(&self, i: u32, word: u64) -> Word {
+impl Backing {
+    fn extent_word(self, i: u32, word: u64) -> Word {
         Word::at(control::EXTENTS + u64::from(i) * EXTENT).plus(word)
     }
 
-    fn change_extent(&self, i: u32, from: Extent, to: Extent) -> bool {
+    fn change_extent(self, i: u32, from: Extent, to: Extent) -> bool {
         self.map().cas(self.extent_word(i, STATE), from.pack(), to.pack()).is_ok()
     }
 
     /// Returns all existing extents with their states.
-    pub(crate) fn extents(&self) -> impl Iterator<Item = (u32, Extent)> + '_ {
-        let state = |i| Extent::unpack(self.map().load(self.extent_word(i, STATE)));
+    pub(crate) fn extents(self) -> impl Iterator<Item = (u32, Extent)> + use<> {
+        let state = move |i| Extent::unpack(self.map().load(self.extent_word(i, STATE)));
         let count = if self.has_extents() { EXTENTS } else { 0 };
         (0..count).map(move |i| (i, state(i))).filter(|&(_, s)| s != Extent::Free)
     }
 
     /// Returns `true` if the arena can have extents.
-    pub(crate) fn has_extents(&self) -> bool {
-        self.layout().slot() > 0 && !self.is_local()
+    pub(crate) fn has_extents(self) -> bool {
+        self.layout().slot() > 0 && !self.0.is_local()
     }
 
     /// Returns the first address of an extent.
-    pub(crate) fn extent_base(&self, i: u32) -> u64 {
+    pub(crate) fn extent_base(self, i: u32) -> u64 {
         self.layout().size + u64::from(i) * self.layout().slot()
     }
 
     /// Returns the extent that contains a byte, or `None` if the byte is in the arena's own file.
     #[inline]
-    pub(crate) fn extent_of(&self, at: u64) -> Option<u32> {
+    pub(crate) fn extent_of(self, at: u64) -> Option<u32> {
         let size = self.layout().size;
         at.checked_sub(size)?.checked_div(self.layout().slot()).map(|i| i as u32)
     }
 
     /// Returns directory and name of an extent's file, once they are recorded.
-    pub(crate) fn extent_file(&self, i: u32) -> Option<(PathBuf, u128)> {
+    pub(crate) fn extent_file(self, i: u32) -> Option<(PathBuf, u128)> {
         let len = self.map().load(self.extent_word(i, PATH_LEN)) as usize;
         if len == 0 || len > MOST_PATH {
             return None;
@@ -169,12 +170,12 @@ impl Arena {
         Some((self.load_path(self.path_at(i), len), name[0] << 64 | name[1]))
     }
 
-    fn path_at(&self, i: u32) -> Word {
+    fn path_at(self, i: u32) -> Word {
         Word::at(control::PATHS + u64::from(i) * EXTENT_PATH)
     }
 
     /// Writes a path into shared words.
-    pub(crate) fn store_path(&self, at: Word, path: &Path) -> usize {
+    pub(crate) fn store_path(self, at: Word, path: &Path) -> usize {
         let bytes = path.as_os_str().as_bytes();
         for (i, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
@@ -185,20 +186,20 @@ impl Arena {
     }
 
     /// Reads a path from shared words.
-    pub(crate) fn load_path(&self, at: Word, len: usize) -> PathBuf {
+    pub(crate) fn load_path(self, at: Word, len: usize) -> PathBuf {
         let words = (0..len.div_ceil(8)).map(|i| self.map().load(at.plus(i as u64)).to_ne_bytes());
         let bytes: Vec<u8> = words.flatten().take(len).collect();
         OsString::from_vec(bytes).into()
     }
 
     /// Returns the length of an extent's file.
-    pub(crate) fn extent_len(&self, i: u32) -> u64 {
+    pub(crate) fn extent_len(self, i: u32) -> u64 {
         self.map().load(self.extent_word(i, END)).saturating_sub(self.extent_base(i))
     }
 
     /// Returns the frontier and the end of an extent in this directory that has room for a slab of the class.
     /// Creates the extent if necessary.
-    pub(crate) fn extent_for(&self, class: u32, directory: &Path, me: Member) -> Result<(Word, u64)> {
+    pub(crate) fn extent_for(self, class: u32, directory: &Path, me: Member) -> Result<(Word, u64)> {
         let begin = Instant::now();
         loop {
             let mut being_made = false;
@@ -208,12 +209,12 @@ impl Arena {
                     Extent::Open if mine() => {
                         let (frontier, end) =
                             (self.extent_word(i, FRONTIER), self.map().load(self.extent_word(i, END)));
-                        if crate::alloc::slabs::carve::fits(class, self.map().load(frontier), end) {
+                        if crate::layout::size_class::fits(class, self.map().load(frontier), end) {
                             return Ok((frontier, end));
                         }
                     }
                     Extent::Making(m) | Extent::Named(m) if m != me && mine() => {
-                        being_made |= !self.is_dead(m);
+                        being_made |= !Members(self.0).is_dead(m);
                     }
                     _ => {}
                 }
@@ -227,7 +228,7 @@ impl Arena {
     }
 
     /// Creates an extent for slabs of the class.
-    fn make_extent(&self, class: u32, directory: &Path, me: Member) -> Result<()> {
+    fn make_extent(self, class: u32, directory: &Path, me: Member) -> Result<()> {
         let full = Error::ArenaFull { what: "files with names", asked: 1, limit: u64::from(EXTENTS) };
         let grain = Directory::create_in(directory)?.grain();
         let first = HEADER.next_multiple_of(grain);
@@ -249,13 +250,13 @@ impl Arena {
     }
 
     fn fill_extent(
-        &self,
+        self,
         i: u32,
         (most, least, first): (u64, u64, u64),
         directory: &Path,
         me: Member,
     ) -> Result<()> {
-        self.commit_at(self.path_at(i).offset() & !4095, 4096)?;
+        self.0.commit(self.path_at(i).offset() & !4095, 4096)?;
         let path_len = self.store_path(self.path_at(i), directory);
         let (fd, len) = directory::create_named(directory, most, least, |name| {
             // Cleared, so that no process reads the name while it changes.
@@ -281,7 +282,7 @@ impl Arena {
 
     /// Returns the name of the first file of this program in a directory, other than `i`, or 0 if there is
     /// none.
-    fn first_in(&self, directory: &Path, i: u32) -> u128 {
+    fn first_in(self, directory: &Path, i: u32) -> u128 {
         let mut others = self.extents().filter(|&(other, state)| other != i && state == Extent::Open);
         let ours =
             others.find_map(|(other, _)| self.extent_file(other).filter(|(path, _)| path == directory));
@@ -289,9 +290,9 @@ impl Arena {
     }
 
     /// Writes the present members and the name of the first file into a new file, which this process holds.
-    fn write_owners(&self, base: u64, first_file: u128, me: Member) {
+    fn write_owners(self, base: u64, first_file: u128, me: Member) {
         let first = Word::at(base);
-        let live: Vec<_> = self.live_processes().collect();
+        let live: Vec<_> = Members(self.0).live_processes().collect();
         for (i, (member, pid, start)) in live.iter().enumerate() {
             let at = first.plus(LIST_AT as u64 / 8 + 2 * i as u64);
             let holds = if *member == me { HOLDS } else { 0 };
@@ -301,14 +302,14 @@ impl Arena {
         for (w, half) in [(0, (first_file >> 64) as u64), (1, first_file as u64)] {
             self.map().store(first.plus(FIRST_AT as u64 / 8 + w), half);
         }
-        self.map().store(first.plus(1), self.0.id);
+        self.map().store(first.plus(1), self.0.id());
         self.map().store(first.plus(2), directory::process_namespace());
         self.map().store(first.plus(3), live.len() as u64);
         self.map().store(first, MAGIC);
     }
 
     /// Undoes the creation of an extent by this process.
-    fn drop_extent(&self, i: u32, me: Member) {
+    fn drop_extent(self, i: u32, me: Member) {
         if let Some((path, name)) = self.extent_file(i)
             && let Ok(Some(directory)) = Directory::open(&path)
         {
@@ -322,7 +323,7 @@ impl Arena {
     }
 
     /// Undoes the creation of extents by dead members.
-    pub(crate) fn sweep_extents(&self, dead: impl Fn(Member) -> bool, me: Member) {
+    pub(crate) fn sweep_extents(self, dead: impl Fn(Member) -> bool, me: Member) {
         let states: Vec<_> = self.extents().collect();
         for (i, state) in states {
             if let Extent::Making(m) | Extent::Named(m) = state

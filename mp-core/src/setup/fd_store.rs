@@ -9,8 +9,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::arena::Arena;
+use crate::arena::state::Files;
 use crate::error::{Error, Result};
-use crate::setup::files::Files;
 use crate::sys::{Errno, memory, os, packets};
 
 /// Number of a parcel's packet.
@@ -60,13 +60,17 @@ fn make_table() -> Result<OwnedFd, Errno> {
     if packet.number == 0 && packet.files.len() == 1 { Ok(table) } else { Err(Errno::OPNOTSUPP) }
 }
 
-impl Arena {
+/// Store for descriptors of an arena, as this process has it open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FdStore(pub(crate) Arena);
+
+impl FdStore {
     /// Returns the table of the locker.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is none, [`Error::OutOfDescriptors`] if it could not be opened.
-    pub(crate) fn locker(&self) -> Result<&'static OwnedFd> {
-        let files = self.files();
+    pub(crate) fn locker(self) -> Result<&'static OwnedFd> {
+        let files = self.0.files();
         if let Some(table) = files.locker.get() {
             return Ok(table);
         }
@@ -75,8 +79,8 @@ impl Arena {
     }
 
     /// Stores the sockets that were received with the arena's file.
-    pub(crate) fn unpack(&self, parcel: Option<Parcel>) {
-        let files = self.files();
+    pub(crate) fn unpack(self, parcel: Option<Parcel>) {
+        let files = self.0.files();
         match parcel {
             Some(Parcel { socket, table }) => {
                 _ = files.locker.set(table);
@@ -94,7 +98,7 @@ impl Arena {
 
 impl Files {
     /// Creates the locker, if there is none. Called under the lock `opening`.
-    fn open_locker(&self) -> Result<&OwnedFd> {
+    pub(crate) fn open_locker(&self) -> Result<&OwnedFd> {
         if let Some(why) = self.no_locker.get() {
             return Err(Error::Unsupported(why.clone()));
         }

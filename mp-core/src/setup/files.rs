@@ -8,35 +8,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::process::mutex::{Mutex, MutexGuard};
-
-use crate::arena::Arena;
+use crate::arena::state::{OpenedFile, Opening};
+use crate::arena::{Arena, no_memory, room};
 use crate::error::{Error, Result};
-use crate::layout::EXTENTS;
 use crate::layout::size_class;
 use crate::mem::Word;
+use crate::members::Members;
+use crate::process::mutex::{Mutex, MutexGuard};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::setup::extent::{Extent, note_held, others_live, owners_live};
-use crate::setup::strategy;
-use crate::setup::strategy::SharingStrategy;
+use crate::setup::room::no_room;
+use crate::setup::{Backing, published, settings};
+use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;
-use crate::sync::shared::AtomicU64;
 use crate::sys::directory::{self, Directory, Owners, Reader};
-use crate::sys::{Errno, Mapping, at_exit, limits, memory};
+use crate::sys::{Errno, Mapping, at_exit, memory};
 use crate::words::Member;
 
 /// Directory and name of the arena's file, if this process has created a named one: its path can't be read
 /// without `/proc`.
 static MADE: PerProcess<Mutex<Option<(PathBuf, u128)>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
-
-/// A named file that this process holds.
-#[derive(Debug)]
-struct OpenedFile {
-    fd: OwnedFd,
-    /// Directory chosen by the user.
-    parent: PathBuf,
-}
 
 /// Open files of this process. While this value lives, no other file is opened.
 #[derive(Debug)]
@@ -45,65 +37,11 @@ pub(crate) struct Held {
     _opening: MutexGuard<'static, Opening>,
 }
 
-/// Open files of this process.
-#[derive(Debug)]
-pub(crate) struct Files {
-    /// The arena's own file. `None` for private memory.
-    pub(crate) own: Option<OwnedFd>,
-    /// The same file for children, under a separate description: they would keep locks of this process's
-    /// description, which signal that this process lives. Never closed, because that would drop the other
-    /// locks.
-    pub(crate) handed: OnceLock<OwnedFd>,
-    /// Socket passed to children: that file, and the locker.
-    pub(crate) parcel: OnceLock<OwnedFd>,
-    /// Table of the locker. If there is none, `no_locker` has the reason.
-    pub(crate) locker: OnceLock<OwnedFd>,
-    pub(crate) no_locker: OnceLock<String>,
-    named: [OnceLock<OpenedFile>; EXTENTS as usize],
-    /// Bit map of the mapped extents.
-    mapped: AtomicU64,
-    /// Extents in the selected directory (low half), and the stamp of that setting (high half).
-    chosen: AtomicU64,
-    /// Number of bytes that have memory, if there is no file to query.
-    local: AtomicU64,
-    pub(crate) opening: Mutex<Opening>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Opening {
-    /// Files locked before this process could read that they are ready, by name.
-    early: Vec<(u128, OwnedFd)>,
-    /// Files that could not be mapped. The contents of their addresses are unknown, so mapping is not
-    /// retried.
-    failed: u64,
-}
-
-impl Files {
-    pub(crate) fn new(own: Option<OwnedFd>) -> Self {
-        Self {
-            own,
-            handed: OnceLock::new(),
-            parcel: OnceLock::new(),
-            locker: OnceLock::new(),
-            no_locker: OnceLock::new(),
-            named: [const { OnceLock::new() }; EXTENTS as usize],
-            mapped: AtomicU64::new(0),
-            chosen: AtomicU64::new(u64::MAX << 32),
-            local: AtomicU64::new(0),
-            opening: Mutex::default(),
-        }
-    }
-}
-
-impl Arena {
-    pub(crate) fn files(&self) -> &'static Files {
-        &self.0.files
-    }
-
+impl Backing {
     /// Returns all files that this process has open for the arena. No others are opened while the result
     /// lives.
-    pub(crate) fn hold_files(&self) -> Held {
-        let all = self.files();
+    pub(crate) fn hold_files(self) -> Held {
+        let all = self.0.files();
         let opening = all.opening.lock();
         let named = all.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
         let early = opening.early.iter().map(|(_, fd)| fd);
@@ -114,30 +52,17 @@ impl Arena {
 
     /// Returns the descriptors that this process keeps open for the arena as long as it lives.
     #[cfg(feature = "inject")]
-    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+    pub(crate) fn descriptors(self) -> Vec<RawFd> {
         self.hold_files().files
-    }
-
-    /// Returns `true` if the arena's memory is private to this process.
-    pub fn is_local(&self) -> bool {
-        self.files().own.is_none()
-    }
-
-    /// Returns the arena's own file.
-    ///
-    /// # Errors
-    /// [`Error::Local`] if it has none.
-    pub(crate) fn file(&self) -> Result<BorrowedFd<'static>> {
-        self.files().own.as_ref().map(AsFd::as_fd).ok_or(Error::Local)
     }
 
     /// Returns the file to send to children: the arena's own file in a parcel.
     ///
     /// # Errors
     /// [`Error::Local`] if it has none, [`Error::Os`] if it can't be opened again.
-    pub(crate) fn file_to_hand_down(&self) -> Result<BorrowedFd<'static>> {
-        let files = self.files();
-        self.file()?;
+    pub(crate) fn file_to_hand_down(self) -> Result<BorrowedFd<'static>> {
+        let files = self.0.files();
+        self.0.file()?;
         self.make_first_file();
         let opening = files.opening.lock();
         let named = files.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
@@ -146,13 +71,13 @@ impl Arena {
     }
 
     /// Ensures that a range of bytes, all in one file, has memory.
-    pub(crate) fn commit_at(&self, at: u64, len: u64) -> Result<()> {
-        let Ok(own) = self.file() else {
-            self.files().local.fetch_add(len, Ordering::Relaxed);
+    pub(crate) fn commit_at(self, at: u64, len: u64) -> Result<()> {
+        let Ok(own) = self.0.file() else {
+            self.0.files().local.fetch_add(len, Ordering::Relaxed);
             return Ok(());
         };
         match self.extent_of(at) {
-            None => memory::commit(own, at, len).map_err(|e| self.no_memory(len, e)),
+            None => memory::commit(own, at, len).map_err(|e| no_memory(self.0, len, e)),
             Some(i) => {
                 let file = self.opened(i)?;
                 let offset = at - self.extent_base(i);
@@ -163,12 +88,12 @@ impl Arena {
     }
 
     /// Returns the memory of a free block to the kernel. Returns `true` if the kernel has taken it.
-    pub(crate) fn punch_at(&self, at: u64, len: u64) -> bool {
-        let Ok(own) = self.file() else {
+    pub(crate) fn punch_at(self, at: u64, len: u64) -> bool {
+        let Ok(own) = self.0.file() else {
             if !cfg!(miri) {
                 self.map().forget(at, len);
             }
-            self.files().local.fetch_sub(len, Ordering::Relaxed);
+            self.0.files().local.fetch_sub(len, Ordering::Relaxed);
             return true;
         };
         match self.extent_of(at) {
@@ -180,48 +105,44 @@ impl Arena {
     }
 
     /// Returns the number of bytes of all files that have memory or disk space.
-    pub(crate) fn committed(&self) -> u64 {
-        let Ok(own) = self.file() else { return self.files().local.load(Ordering::Relaxed) };
+    pub(crate) fn committed(self) -> u64 {
+        let Ok(own) = self.0.file() else { return self.0.files().local.load(Ordering::Relaxed) };
         let open = self.extents().filter(|&(_, s)| s == Extent::Open);
         let named = open.filter_map(|(i, _)| Some(memory::committed(self.opened(i).ok()?.fd.as_fd())));
         memory::committed(own) + named.sum::<u64>()
     }
 
     /// Returns the number of bytes by which a block's file can grow, and the limit that determines it.
-    pub(crate) fn room_at(&self, at: u64) -> (u64, String) {
+    pub(crate) fn room_at(self, at: u64) -> (u64, String) {
         match self.extent_of(at).map(|i| self.opened(i)) {
             Some(Ok(file)) => directory::room(file.fd.as_fd(), &file.parent),
-            // An anonymous file is limited by memory only. The arena may also be a named file.
-            _ => match self.file() {
-                Ok(own) => directory::room(own, &memory::path_of(own).unwrap_or_default()),
-                Err(_) => limits::memory_left(),
-            },
+            _ => room(self.0),
         }
     }
 
     /// Ensures that this process has mapped the memory of a block.
     #[inline]
-    pub(crate) fn reach(&self, at: u64) -> Result<()> {
+    pub(crate) fn reach(self, at: u64) -> Result<()> {
         match self.extent_of(at) {
-            Some(i) if self.files().mapped.load(Ordering::Acquire) >> i & 1 == 0 => self.map_extent(i),
+            Some(i) if self.0.files().mapped.load(Ordering::Acquire) >> i & 1 == 0 => self.map_extent(i),
             _ => Ok(()),
         }
     }
 
     #[cold]
-    fn map_extent(&self, i: u32) -> Result<()> {
+    fn map_extent(self, i: u32) -> Result<()> {
         self.opened(i)?;
         let len = self.extent_len(i);
-        let mut opening = self.files().opening.lock();
+        let mut opening = self.0.files().opening.lock();
         self.map_opened(i, len, &mut opening)
     }
 
-    fn map_opened(&self, i: u32, len: u64, opening: &mut Opening) -> Result<()> {
-        let Some(file) = self.files().named.get(i as usize).and_then(OnceLock::get) else {
+    fn map_opened(self, i: u32, len: u64, opening: &mut Opening) -> Result<()> {
+        let Some(file) = self.0.files().named.get(i as usize).and_then(OnceLock::get) else {
             return Err(Error::Malformed(format!("block in file {i} of the arena, which has none")));
         };
         let bit = 1 << i;
-        if self.files().mapped.load(Ordering::Acquire) & bit != 0 {
+        if self.0.files().mapped.load(Ordering::Acquire) & bit != 0 {
             return Ok(());
         }
         let fail = |what, source| Error::Directory { path: file.parent.clone(), what, source };
@@ -234,18 +155,18 @@ impl Arena {
         opening.failed |= bit;
         self.map().place(file.fd.as_fd(), self.extent_base(i), len)?;
         opening.failed &= !bit;
-        self.files().mapped.fetch_or(bit, Ordering::AcqRel);
+        self.0.files().mapped.fetch_or(bit, Ordering::AcqRel);
         Ok(())
     }
 
     /// Returns the file of a ready extent, and opens it if necessary.
-    fn opened(&self, i: u32) -> Result<&'static OpenedFile> {
+    fn opened(self, i: u32) -> Result<&'static OpenedFile> {
         let unknown = || Error::Malformed(format!("block in file {i} of the arena, which has none"));
-        let slot = self.files().named.get(i as usize).ok_or_else(unknown)?;
+        let slot = self.0.files().named.get(i as usize).ok_or_else(unknown)?;
         if let Some(opened) = slot.get() {
             return Ok(opened);
         }
-        let mut opening = self.files().opening.lock();
+        let mut opening = self.0.files().opening.lock();
         if !self.extents().any(|e| e == (i, Extent::Open)) {
             return Err(unknown());
         }
@@ -263,22 +184,23 @@ impl Arena {
     }
 
     /// Keeps a file that this process has created, and maps it.
-    pub(crate) fn use_extent(&self, i: u32, fd: OwnedFd, parent: PathBuf, len: u64) -> Result<()> {
-        let mut opening = self.files().opening.lock();
-        self.files().named[i as usize].get_or_init(|| OpenedFile { fd, parent });
+    pub(crate) fn use_extent(self, i: u32, fd: OwnedFd, parent: PathBuf, len: u64) -> Result<()> {
+        let mut opening = self.0.files().opening.lock();
+        self.0.files().named[i as usize].get_or_init(|| OpenedFile { fd, parent });
         self.map_opened(i, len, &mut opening)
     }
 
     /// Takes the locks of all named files that this process does not hold yet. Called after it has joined,
     /// and when it checks for dead members.
-    pub(crate) fn hold_extents(&self) {
+    pub(crate) fn hold_extents(self) {
         for (i, state) in self.extents() {
             let named = matches!(state, Extent::Named(_) | Extent::Open);
-            let Some(slot) = self.files().named.get(i as usize).filter(|slot| named && slot.get().is_none())
+            let Some(slot) =
+                self.0.files().named.get(i as usize).filter(|slot| named && slot.get().is_none())
             else {
                 continue;
             };
-            let mut opening = self.files().opening.lock();
+            let mut opening = self.0.files().opening.lock();
             // On failure the file is gone, which is an error for a caller that needs it.
             if slot.get().is_none()
                 && let Some((parent, name)) = self.extent_file(i)
@@ -293,8 +215,8 @@ impl Arena {
 
     /// Creates the first file before a process that uses files starts another, so that the new process locks
     /// it as soon as it joins.
-    fn make_first_file(&self) {
-        if strategy::stamp().0
+    fn make_first_file(self) {
+        if settings::stamp().0
             && self.has_extents()
             && self.extents().next().is_none()
             && let (Ok(me), Some(class)) = (self.me(), size_class::class_of(1))
@@ -305,40 +227,40 @@ impl Arena {
     }
 
     /// Returns the class in which this process allocates tensors of a size at present.
-    pub(crate) fn class_by_strategy(&self, class: u32) -> u32 {
-        let files = strategy::stamp().0 && self.has_extents();
+    pub(crate) fn class_by_strategy(self, class: u32) -> u32 {
+        let files = settings::stamp().0 && self.has_extents();
         if files { size_class::twin_in_files(class) } else { class }
     }
 
     /// Returns `true` if this process may allocate blocks in a slab: the slab is in the arena's own file, or
     /// in the selected directory.
     #[inline]
-    pub(crate) fn slab_is_chosen(&self, base: u64) -> bool {
+    pub(crate) fn slab_is_chosen(self, base: u64) -> bool {
         self.extent_of(base).is_none_or(|i| self.chosen_extents() >> i & 1 == 1)
     }
 
-    fn chosen_extents(&self) -> u32 {
-        let stamp = strategy::stamp().1;
-        let chosen = self.files().chosen.load(Ordering::Acquire);
+    fn chosen_extents(self) -> u32 {
+        let stamp = settings::stamp().1;
+        let chosen = self.0.files().chosen.load(Ordering::Acquire);
         if chosen >> 32 == stamp & 0xffff_ffff { chosen as u32 } else { self.choose_extents() }
     }
 
     /// Finds the extents in the selected directory.
     #[cold]
-    pub(crate) fn choose_extents(&self) -> u32 {
-        let (settings, stamp) = strategy::settings();
+    pub(crate) fn choose_extents(self) -> u32 {
+        let (settings, stamp) = settings::settings();
         let open = self.extents().filter(|&(_, s)| s == Extent::Open);
         let ours = open.filter(|&(i, _)| self.extent_file(i).is_some_and(|(p, _)| p == settings.directory));
         let mask = ours.fold(0_u32, |mask, (i, _)| mask | 1 << i);
-        self.files().chosen.store(u64::from(mask) | stamp << 32, Ordering::Release);
+        self.0.files().chosen.store(u64::from(mask) | stamp << 32, Ordering::Release);
         mask
     }
 
     /// Returns the place of a new slab of a file class: the word of its frontier, and the end of its file.
-    pub(crate) fn frontier_in_files(&self, class: u32, me: Member) -> Result<(Word, u64)> {
+    pub(crate) fn frontier_in_files(self, class: u32, me: Member) -> Result<(Word, u64)> {
         static CLEANED: PerProcess<Mutex<Vec<PathBuf>>> =
             PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
-        let directory = strategy::settings().0.directory;
+        let directory = settings::settings().0.directory;
         // On the first use by this process, remove files that dead processes left.
         let first = {
             let mut cleaned = CLEANED.lock();
@@ -358,9 +280,9 @@ impl Arena {
 
     /// Removes files of dead processes from the directory that this process uses, if any. Called after a
     /// death.
-    pub(crate) fn clean_up(&self) {
+    pub(crate) fn clean_up(self) {
         if self.extents().next().is_some() {
-            clean(&strategy::settings().0.directory);
+            clean(&settings::settings().0.directory);
         }
     }
 }
@@ -386,7 +308,7 @@ fn clean(parent: &Path) {
 /// Removes files that dead processes left in the default directory. Called before a new arena is created.
 pub(crate) fn clean_default() {
     if SharingStrategy::FileSystem.supported() {
-        clean(&strategy::Settings::default().directory);
+        clean(&published::Settings::default().directory);
     }
 }
 
@@ -426,17 +348,18 @@ pub(crate) fn watch_the_end() {
 /// Removes the files that no other process uses, at the end of the process.
 fn leave_files() {
     let Some(arena) = Arena::get() else { return };
-    let mut known: Vec<(PathBuf, u128)> = arena.extents().filter_map(|(i, _)| arena.extent_file(i)).collect();
+    let mut known: Vec<(PathBuf, u128)> =
+        Backing(arena).extents().filter_map(|(i, _)| Backing(arena).extent_file(i)).collect();
     if !SharingStrategy::FileDescriptor.supported()
         && let Some(own) = own_file(arena)
     {
         known.push(own);
     }
     // The last member knows it from the arena. The owners listed in files can't be checked everywhere.
-    let owners: Reader = if arena.is_last() { |_| Owners::Gone } else { others_live };
+    let owners: Reader = if Members(arena).is_last() { |_| Owners::Gone } else { others_live };
     // This process's own locks would interfere. Nothing is lost without them: every other live process has
     // its own.
-    arena.let_go();
+    Backing(arena).let_go();
     for (parent, name) in known {
         if let Ok(Some(directory)) = Directory::open(&parent) {
             directory.remove_unused(name, owners);
@@ -457,9 +380,9 @@ fn split(path: PathBuf) -> Option<(PathBuf, u128)> {
     Some((path.parent()?.parent()?.into(), name))
 }
 
-impl Arena {
-    fn let_go(&self) {
-        let files = self.files();
+impl Backing {
+    fn let_go(self) {
+        let files = self.0.files();
         for file in files.named.iter().filter_map(OnceLock::get) {
             directory::unlock(file.fd.as_fd());
         }
@@ -472,39 +395,6 @@ impl Arena {
             directory::unlock(own.as_fd());
         }
     }
-}
-
-/// Returns the error for a failed `fallocate(2)` in a named file.
-pub(crate) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -> Error {
-    match e {
-        Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
-            exhausted(asked, e, parent, directory::room(fd, parent))
-        }
-        e => {
-            let what = "fallocate of a file in it (its file system has to know that)";
-            Error::Directory { path: parent.into(), what, source: e.into() }
-        }
-    }
-}
-
-/// Returns the error for a failed first allocation in a new arena.
-pub(crate) fn no_room_for_new(fd: BorrowedFd<'_>, asked: u64, e: Errno) -> Error {
-    match no_room(fd, "a new arena".as_ref(), asked, e) {
-        // The file is a memfd.
-        Error::Directory { source, .. } => Error::Os { what: "fallocate of a new arena", source },
-        other => other,
-    }
-}
-
-/// Returns the error for exhausted memory or disk space, with the limit that was reached. The remaining quota
-/// can't be queried. It is less than the requested size.
-pub(crate) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limit): (u64, String)) -> Error {
-    if e != Errno::DQUOT {
-        return Error::OutOfMemory { asked, left, limit };
-    }
-    let limit =
-        format!("a quota of this user, group or project on {} (quota(1)); and {limit}", path.display());
-    Error::OutOfMemory { asked, left: left.min(asked.saturating_sub(1)), limit }
 }
 
 /// Maps an arena's own file, or private memory.

@@ -6,4 +6,12 @@ pub(crate) mod extent;
 pub(crate) mod fd_store;
 pub(crate) mod files;
 pub(crate) mod published;
-pub(crate) mod strategy;
+pub(crate) mod room;
+pub(crate) mod settings;
+
+use crate::arena::{Arena, view};
+
+view! {
+    /// Files behind the addresses of an arena: its own, and named ones.
+    pub(crate) struct Backing;
+}

@@ -27,8 +27,8 @@
 //! processes have completed the update. The swap must fail then: the word must not have its old value
 //! *again*. An update that only writes values that its words have never had (a count, a frontier, a row that
 //! is used for the first time) can't restore one. A plan that may write an earlier value is
-//! [exclusive](UpdatePlan::exclusive): it is made only if no other process is making an update. So a process that
-//! is stopped there delays exclusive updates, and no others.
+//! [exclusive](UpdatePlan::exclusive): it is made only if no other process is making an update. So a process
+//! that is stopped there delays exclusive updates, and no others.
 //!
 //! That check finds every process that may be late. A process that makes update n sets "making", by a
 //! read-modify-write, *then* checks if n is current. A process that plans has read n + 1 or a later number,

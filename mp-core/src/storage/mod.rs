@@ -15,8 +15,10 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::error::{ByteSize, Error, Result};
 use crate::message::Attached;
 use crate::words::{BlockKind, Grant};
@@ -61,8 +63,8 @@ fn outside(first: usize, len: usize, all: usize) -> ! {
 impl Storage {
     /// Allocates memory for `len` elements of `size` bytes. Its contents are unspecified.
     pub fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
-        let bytes = len.checked_mul(size).ok_or_else(|| arena.too_large(u64::MAX))?;
-        Ok(Self::from_hold(arena.alloc_by_strategy(bytes as u64)?, bytes))
+        let bytes = len.checked_mul(size).ok_or_else(|| Allocator(arena).too_large(u64::MAX))?;
+        Ok(Self::from_hold(Allocator(arena).alloc_by_strategy(bytes as u64)?, bytes))
     }
 
     /// Returns the first `bytes` bytes of a held block, or all of it if it is shorter.
@@ -81,7 +83,7 @@ impl Storage {
     #[inline]
     pub fn received(hold: Hold) -> Self {
         let (at, len) = hold.memory();
-        hold.arena().populate(hold.block(), at, len);
+        Allocator(hold.arena()).populate(hold.block(), at, len);
         Self::in_range(hold, at, len as usize)
     }
 
@@ -128,7 +130,7 @@ impl Storage {
     pub fn share_as(&self, kind: BlockKind) {
         assert!(matches!(kind, BlockKind::Frozen | BlockKind::Shared), "{kind:?} is not for elements");
         if self.hold.arena().is_here() && !self.hold.is_nowhere() {
-            self.hold.arena().share_as(self.hold.block(), kind);
+            Blocks(self.hold.arena()).share_as(self.hold.block(), kind);
         }
     }
 

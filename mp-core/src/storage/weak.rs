@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::Storage;
+use crate::alloc::Allocator;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::words::BlockId;
 
 /// Identity of a storage among all that ever existed in an arena. All processes that hold the storage see the
@@ -90,7 +92,7 @@ impl WeakStorage {
     /// or `None`.
     #[must_use]
     pub fn upgrade(&self) -> Option<Storage> {
-        let hold = self.id.arena()?.hold_again(self.id.block, self.id.generation)?;
+        let hold = Allocator(self.id.arena()?).hold_again(self.id.block, self.id.generation)?;
         Some(Storage::from_hold(hold, self.bytes))
     }
 
@@ -98,7 +100,7 @@ impl WeakStorage {
     /// storage is received again. [`upgrade`](Self::upgrade) checks and acquires in one operation.
     #[must_use]
     pub fn expired(&self) -> bool {
-        self.id.arena().is_none_or(|arena| !arena.is_held(self.id.block, self.id.generation))
+        self.id.arena().is_none_or(|arena| !Allocator(arena).is_held(self.id.block, self.id.generation))
     }
 
     /// Returns the identity of the storage.
@@ -126,7 +128,7 @@ impl Storage {
     #[must_use]
     pub fn id(&self) -> StorageId {
         let (arena, block) = (self.hold().arena(), self.hold().block());
-        StorageId { arena: arena.id(), block, generation: arena.generation(block) }
+        StorageId { arena: arena.id(), block, generation: Blocks(arena).generation(block) }
     }
 }
 

@@ -6,6 +6,7 @@ use super::Structure;
 use crate::error::Result;
 use crate::mem::Word;
 use crate::message::Attached;
+use crate::messages::attachments::Descriptors;
 
 impl Structure {
     /// Moves the structure into a message. Returns the number of the attachment. The structure has no words
@@ -55,7 +56,7 @@ impl Structure {
     /// ```
     #[must_use]
     pub fn mark(&self) -> u64 {
-        self.arena().mark(&self.hold)
+        self.hold.mark()
     }
 
     /// Keeps a copy of a descriptor while this structure lives. Every member can get it by
@@ -85,6 +86,6 @@ impl Structure {
     /// [`Error::Unsupported`](crate::Error::Unsupported), like for descriptors in messages. After an error it
     /// keeps no descriptor, and the call can be repeated.
     pub fn keep_descriptor(&self, fd: impl AsFd) -> Result<()> {
-        self.arena().keep_descriptor(&self.hold, fd.as_fd())
+        Descriptors(self.arena()).keep_descriptor(&self.hold, fd.as_fd())
     }
 }

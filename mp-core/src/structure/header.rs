@@ -9,18 +9,21 @@
 //! | 7 | the descriptor that it keeps in the locker: see `messages::object_descriptors`; zero: none | its creator; a holder later |
 //! | 7, of a child | its seat in its parent: see `alloc::children` | its creator |
 //!
-//! The block has kind [`Object`](BlockKind::Object) from its creation, and only this crate creates such blocks. So
-//! every header in such a block was written here, and its words are accessed only through the structure.
+//! The block has kind [`Object`](BlockKind::Object) from its creation, and only this crate creates such
+//! blocks. So every header in such a block was written here, and its words are accessed only through the
+//! structure.
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
+use crate::layout::wait_table;
 use crate::mem::{Mem, Word};
-use crate::waiting::reports::table as waits;
 use crate::words::{BlockId, BlockKind};
 
 /// Mark of a structure, in word 0.
-const STRUCTURE: u64 = waits::STRUCTURE;
+const STRUCTURE: u64 = wait_table::STRUCTURE;
 
 /// Contents of a header, to compare with the expected ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +34,7 @@ pub(super) struct Header {
 
 impl Header {
     /// Bytes before the words.
-    pub(super) const BYTES: u64 = 8 * waits::STRUCTURE_WORDS;
+    pub(super) const BYTES: u64 = 8 * wait_table::STRUCTURE_WORDS;
 
     /// Creates a header for `words` words of the structure that a layer above calls `name`.
     pub(super) fn new(name: &str, words: u64) -> Self {
@@ -39,7 +42,7 @@ impl Header {
     }
 
     fn base(arena: Arena, block: BlockId) -> Word {
-        Word::at(arena.data_of(block).0)
+        Word::at(Blocks(arena).data_of(block).0)
     }
 
     /// Returns the first word after the header.
@@ -50,9 +53,9 @@ impl Header {
     /// Allocates a block and writes the header. The words after it are unspecified.
     pub(super) fn allocate(self) -> Result<Hold> {
         let arena = Arena::current()?;
-        let too_many = || arena.too_large(u64::MAX);
+        let too_many = || Allocator(arena).too_large(u64::MAX);
         let bytes = self.words.checked_mul(8).and_then(|n| n.checked_add(Self::BYTES));
-        let hold = arena.alloc_kind(bytes.ok_or_else(too_many)?, BlockKind::Object)?;
+        let hold = Allocator(arena).alloc_kind(bytes.ok_or_else(too_many)?, BlockKind::Object)?;
         let base = Self::base(arena, hold.block());
         let words = [STRUCTURE, self.fingerprint, self.words].into_iter().chain([0; 5]);
         words.zip(0..).for_each(|(v, i)| arena.map().store_relaxed(base.plus(i), v));
@@ -73,7 +76,7 @@ impl Header {
     pub(super) fn check_block(arena: Arena, block: BlockId, name: &str, fingerprint: u64) -> Result<u64> {
         arena.me()?;
         let wrong = |why: &str| wrong(name, why);
-        if !arena.kind_of(block).is_object() {
+        if !Blocks(arena).kind_of(block).is_object() {
             return Err(wrong("it is no structure at all"));
         }
         let base = Self::base(arena, block);
@@ -82,7 +85,7 @@ impl Header {
         if (structure, found) != (STRUCTURE, fingerprint) {
             return Err(wrong("it is another structure"));
         }
-        let room = arena.data_of(block).1.saturating_sub(Self::BYTES) / 8;
+        let room = Blocks(arena).data_of(block).1.saturating_sub(Self::BYTES) / 8;
         if words > room {
             return Err(wrong(&format!(
                 "it says that it has {words} words, in a block with room for {room}"

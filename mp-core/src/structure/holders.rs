@@ -3,6 +3,8 @@
 use std::fmt;
 
 use super::Structure;
+use crate::blocks::Blocks;
+use crate::members::Members;
 use crate::words::{Member, Seat};
 
 /// Snapshot of the holders of a structure. Holders may change while it is taken.
@@ -44,8 +46,8 @@ impl Structure {
         if self.hold().is_nowhere() || !arena.is_here() {
             return holders;
         }
-        arena.each_holder(self.hold().block(), |holder| match holder {
-            Seat::Member(member) => holders.processes.push((member, arena.pid_of(member))),
+        Blocks(arena).each_holder(self.hold().block(), |holder| match holder {
+            Seat::Member(member) => holders.processes.push((member, Members(arena).pid_of(member))),
             Seat::Envelope(_) => holders.messages += 1,
             Seat::Block(_) => holders.children += 1,
             Seat::Free => {}

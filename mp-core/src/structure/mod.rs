@@ -5,6 +5,7 @@ mod bytes;
 mod header;
 mod holders;
 
+use crate::alloc::Allocator;
 pub use holders::Holders;
 
 use serde::de::Error as _;
@@ -18,7 +19,8 @@ use crate::mem::{Mem, Word};
 use crate::message::scope;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
-use crate::waiting::block_on::{LivenessTimer, Wait};
+use crate::waiting::block_on::LivenessTimer;
+use crate::waiting::limit::Wait;
 use header::Header;
 
 /// Words that a layer above keeps in shared memory, for example a semaphore.
@@ -98,19 +100,19 @@ impl Structure {
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and [`Error::ArenaFull`](crate::Error::ArenaFull) if
     /// the additional holder needs memory. [`Error::Forked`](crate::Error::Forked).
     pub fn set_parent(&mut self, parent: &Self) -> Result<()> {
-        self.arena().make_child(&self.hold, &parent.hold)
+        Allocator(self.arena()).make_child(&self.hold, &parent.hold)
     }
 
-    /// Returns the parent of this name that a held structure is a child of, without holding it: the child
-    /// keeps it alive. After the last holder of the child has gone, the words of the result belong to
-    /// another block. In contrast to this function, holding the parent may need memory for one more holder
+    /// Returns the parent of this name that a held structure is child of, without holding it: the child keeps
+    /// it alive. After the last holder of the child has gone, the words of the result belong to another
+    /// block. In contrast to this function, holding the parent may need memory for one more holder
     /// ([`Arena::parent`](crate::Arena::parent)).
     ///
     /// # Errors
-    /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a child, or its parent has another
-    /// name; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a child, or its parent has
+    /// another name; [`Error::Forked`](crate::Error::Forked).
     pub fn parent_of(child: &Hold, name: &str) -> Result<Self> {
-        let (arena, parent) = (child.arena(), child.arena().parent_of(child)?.block);
+        let (arena, parent) = (child.arena(), Allocator(child.arena()).parent_of(child)?.block);
         let len = Header::check_block(arena, parent, name, crate::fnv1a(name.as_bytes()))?;
         Ok(Self { hold: Hold::nowhere(arena), base: Header::data(arena, parent), len })
     }

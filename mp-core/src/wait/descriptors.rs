@@ -21,12 +21,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use crate::process::mutex::Mutex;
-
 use super::select::no_thread;
 use crate::error::{Error, Result};
 use crate::long_lived_fds;
 use crate::parking::POLL_INTERVAL;
+use crate::process::mutex::Mutex;
 use crate::process::user_code::catch_panic;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};

@@ -20,15 +20,15 @@ use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::process::mutex::Mutex;
-
 use super::{SharedWaitable, select};
 use crate::arena::Arena;
 use crate::error::Result;
-use crate::parking::missed_wakes;
-use crate::parking::{POLL_INTERVAL, Parking};
+use crate::parking::notices::Notices;
+use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
+use crate::process::mutex::Mutex;
 use crate::process::user_code::{catch_panic, drop_caught};
 use crate::process::{GENERATIONS, PerProcess};
+use crate::recovery::Recovery;
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
 
@@ -158,7 +158,7 @@ impl WordEntry {
             arena: self.parking.arena(),
             word: self.parking.futex(),
             expected: announced,
-            noticed: self.parking.arena().noticed(),
+            noticed: Notices(self.parking.arena()).noticed(),
             waiting: Vec::new(),
         });
         let is_new = group.waiting.is_empty();
@@ -252,7 +252,7 @@ fn work(i: usize, control: &'static AtomicU32) {
         }
         if futex::can_wait_for_many() {
             words.push((control, seen));
-            words.extend(deaths.iter().map(|(arena, noticed)| (arena.noticed_word(), *noticed)));
+            words.extend(deaths.iter().map(|(arena, noticed)| (Notices(*arena).noticed_word(), *noticed)));
             futex::wait_for_any(&words, Some(POLL_INTERVAL));
         } else {
             futex::wait(control, seen, pause);
@@ -261,7 +261,7 @@ fn work(i: usize, control: &'static AtomicU32) {
         let mut news = false;
         for (arena, seen) in &mut deaths {
             // Before things are checked: see `arena::waiting::parking`.
-            let noticed = arena.noticed();
+            let noticed = Notices(*arena).noticed();
             news |= std::mem::replace(seen, noticed) != noticed;
         }
         let due = Instant::now() >= next_look;
@@ -298,13 +298,13 @@ fn check_words(i: usize, news: bool, deaths: &[(Arena, u32)]) {
     }
     wake(callers);
     // Can't fail in a thread of a member.
-    arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
+    arenas.iter().for_each(|arena| _ = Recovery(*arena).sweep_if_due());
     for (key, id, slept_on, what) in watched {
         let is_ready = catch_panic(|| what.is_ready_recheck()).unwrap_or(true);
         if is_ready {
             let taken = REACTOR.lock().take(key, id);
             if !news {
-                let deaths = deaths.iter().map(|(arena, seen)| (arena.noticed_word(), *seen));
+                let deaths = deaths.iter().map(|(arena, seen)| (Notices(*arena).noticed_word(), *seen));
                 missed_wakes::count(deaths.chain([slept_on]));
             }
             wake(taken.into_iter().map(|(waiting, _)| waiting).collect());

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 use super::{WaitPoint, Waitable, reactor};
 use crate::arena::Arena;
 use crate::error::{Error, Result};
-use crate::parking::missed_wakes;
+use crate::parking::notices::Notices;
 use crate::parking::spin::AdaptiveSpin;
-use crate::parking::{POLL_INTERVAL, Parking};
+use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::{GENERATIONS, PerProcess, interrupt};
+use crate::recovery::Recovery;
 use crate::sync::shared::AtomicU32;
 use crate::sys::readiness::{self, EventFd};
 use crate::sys::{Errno, futex, os};
-use crate::waiting::block_on::Wait;
+use crate::waiting::limit::Wait;
 use crate::waiting::reports::{Call, On, Subject, Watch};
 
 /// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
@@ -175,7 +176,7 @@ impl RecoveryTimer {
         let mut arenas: Vec<(Arena, u32)> = Vec::new();
         for arena in parkings(things).map(|parking| parking.arena()) {
             if !arenas.iter().any(|(known, _)| *known == arena) {
-                arenas.push((arena, arena.noticed()));
+                arenas.push((arena, Notices(arena).noticed()));
             }
         }
         Self { arenas, next: Instant::now() + POLL_INTERVAL }
@@ -187,12 +188,12 @@ impl RecoveryTimer {
         let mut news = false;
         for (arena, seen) in &mut self.arenas {
             // Before things are checked: see `arena::waiting::parking`.
-            let noticed = arena.noticed();
+            let noticed = Notices(*arena).noticed();
             news |= std::mem::replace(seen, noticed) != noticed;
         }
         let due = Instant::now() >= self.next;
         if due {
-            self.arenas.iter().try_for_each(|(arena, _)| arena.sweep_if_due().map(drop))?;
+            self.arenas.iter().try_for_each(|(arena, _)| Recovery(*arena).sweep_if_due().map(drop))?;
             self.next = Instant::now() + POLL_INTERVAL;
         }
         if due || news {
@@ -204,7 +205,7 @@ impl RecoveryTimer {
 
     /// Returns the words to sleep on so that a death ends the sleep.
     fn words(&self) -> impl Iterator<Item = (&'static AtomicU32, u32)> + '_ {
-        self.arenas.iter().map(|(arena, seen)| (arena.noticed_word(), *seen))
+        self.arenas.iter().map(|(arena, seen)| (Notices(*arena).noticed_word(), *seen))
     }
 }
 

@@ -12,52 +12,15 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::error::Error;
-use crate::parking::POLL_INTERVAL;
-use crate::parking::missed_wakes;
+use crate::parking::notices::Notices;
 use crate::parking::spin::AdaptiveSpin;
+use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::interrupt;
+use crate::recovery::Recovery;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
+use crate::waiting::limit::Wait;
 use crate::waiting::reports::{Subject, Watch};
-
-/// Maximum time that a call waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
-    /// Does not wait.
-    Never,
-    /// Waits until this time.
-    Until(Instant),
-    /// Waits without a time limit.
-    Forever,
-}
-
-impl Wait {
-    /// Waits at most for `timeout`. A timeout that is too long for the clock means no time limit.
-    pub fn at_most(timeout: Duration) -> Self {
-        Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
-    }
-
-    fn is_over_at(self, now: Instant) -> bool {
-        match self {
-            Self::Never => true,
-            Self::Until(t) => now >= t,
-            Self::Forever => false,
-        }
-    }
-
-    /// Returns `true` if the time is over.
-    pub fn is_over(self) -> bool {
-        self.is_over_at(Instant::now())
-    }
-
-    /// Returns the earlier of the deadline and `then`.
-    fn or_until(self, then: Instant) -> Instant {
-        match self {
-            Self::Until(t) => t.min(then),
-            Self::Never | Self::Forever => then,
-        }
-    }
-}
 
 /// Condition that a thread waits for, and its place to sleep: see [`block_on`].
 pub trait Blocking {
@@ -196,13 +159,13 @@ impl LivenessTimer {
     /// [`Error::Forked`].
     pub fn is_due(&mut self, arena: Arena, now: Instant, over: bool) -> Result<bool, Error> {
         // Read before the caller checks: see `arena::waiting::parking`.
-        let noticed = arena.noticed();
+        let noticed = Notices(arena).noticed();
         let news = self.asked.is_some_and(|asked| asked != noticed);
         if now < self.next && !news && !over {
             return Ok(false);
         }
         if self.asked.is_some() && now >= self.next {
-            arena.sweep_if_due()?;
+            Recovery(arena).sweep_if_due()?;
         }
         *self = Self { next: now + POLL_INTERVAL, asked: Some(noticed) };
         Ok(true)
@@ -211,6 +174,14 @@ impl LivenessTimer {
     /// Returns the time at which a sleep must end.
     pub(crate) fn until(&self, wait: Wait) -> Instant {
         wait.or_until(self.next)
+    }
+
+    /// Same as [`sleep`](Self::sleep), and also wakes when a death is detected after the last check of
+    /// `asking`.
+    pub fn park(&self, parking: &Parking, announced: u64, wait: Wait) -> bool {
+        parking.sleep_at(announced, Some(self.until(wait)), |word, expected, left| {
+            self.sleep_for(parking.arena(), word, expected, left)
+        })
     }
 
     /// Sleeps while `word` has the expected value, until the next check is due. Returns `true` if the sleep
@@ -225,7 +196,10 @@ impl LivenessTimer {
     pub(crate) fn sleep_for(&self, arena: Arena, word: &AtomicU32, expected: u32, left: Duration) -> bool {
         match self.asked {
             Some(noticed) if futex::can_wait_for_many() => {
-                futex::wait_for_any(&[(word, expected), (arena.noticed_word(), noticed)], Some(left));
+                futex::wait_for_any(
+                    &[(word, expected), (Notices(arena).noticed_word(), noticed)],
+                    Some(left),
+                );
                 true
             }
             _ => futex::wait(word, expected, left),

@@ -2,9 +2,10 @@
 //! and one of them gets an error.
 //!
 //! A thread that has waited for a lock for a poll interval, without a time-out, writes a
-//! [note](crate::steps::lock::wait_note) with the lock that it waits for. After each poll interval it searches for
-//! a [cycle](crate::steps::lock::cycle) that leads back to itself. So a deadlock is found within about 200 ms
-//! after the last of its threads began to wait. A lock that is acquired sooner costs nothing extra.
+//! [note](crate::steps::lock::wait_note) with the lock that it waits for. After each poll interval it
+//! searches for a [cycle](crate::steps::lock::cycle) that leads back to itself. So a deadlock is found within
+//! about 200 ms after the last of its threads began to wait. A lock that is acquired sooner costs nothing
+//! extra.
 //!
 //! Included are waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. Not included are:
 //! waits with a time-out, which end by themselves, and waits for the threads in them; readers that wait
@@ -18,16 +19,18 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::layout::control;
 use crate::mem::{Mem, Word, run};
+use crate::members::Members;
 use crate::parking::POLL_INTERVAL;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::steps::lock::cycle::{CycleStep, FindCycle, LockCycle, MemberThread};
-use crate::steps::lock::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote};
+use crate::steps::lock::wait_note::{TakeNoteBack, WriteNote, WrittenNote};
 use crate::sys::{identity, memory, monotonic};
-use crate::waiting::block_on::Wait;
-use crate::waiting::reports::table::name_of;
-use crate::words::{BlockId, LockKind, Member, WaitGoal, WaitMark, WaitState};
+use crate::waiting::limit::Wait;
+use crate::waiting::reports::table::{self, name_of};
+use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
 /// A deadlock: a cycle of threads, each of which waits for a lock that the next thread holds.
 ///
@@ -138,49 +141,19 @@ fn is_off_here() -> bool {
     })
 }
 
-impl Arena {
-    /// Enables or disables the detection of deadlocks between locks, for all members. Enabled by default.
-    ///
-    /// ```
-    /// let arena = mp_core::Arena::current()?;
-    /// arena.set_deadlock_detection(false); // locks may be waited for in a cycle for good
-    /// arena.set_deadlock_detection(true);
-    /// # Ok::<(), mp_core::Error>(())
-    /// ```
-    ///
-    /// A process with `MP_DEADLOCK=off` in its environment never searches, and is part of no deadlock that
-    /// others find. The detection costs nothing while locks are acquired within 100 ms, and some microseconds
-    /// each 100 ms after that. A deadlock is returned as [`LockError::Deadlock`](crate::LockError::Deadlock).
-    pub fn set_deadlock_detection(&self, on: bool) {
-        self.map().store(Word::at(control::NO_DEADLOCKS), u64::from(!on));
-    }
+fn is_on(arena: Arena) -> bool {
+    arena.map().load(Word::at(control::NO_DEADLOCKS)) == 0 && !is_off_here()
+}
 
-    fn looks_for_deadlocks(&self) -> bool {
-        self.map().load(Word::at(control::NO_DEADLOCKS)) == 0 && !is_off_here()
-    }
-
-    /// Frees the notes that the slot's previous member left. Called before this process becomes a member.
-    pub(crate) fn free_wait_notes(&self, me: Member) {
-        for entry in 0..WaitNotesAt::ENTRIES {
-            let word = self.layout().wait_notes().mark(me, entry);
-            let mark = WaitMark::unpack(self.map().load(word));
-            if mark.state != WaitState::Free {
-                let free = WaitMark { state: WaitState::Free, thread: 0, sequence: mark.sequence };
-                self.map().store(word, free.pack());
-            }
-        }
-    }
-
-    /// Returns the block that contains a word.
-    fn block_around(&self, word: Word) -> Option<BlockId> {
-        let slabs = self.map().load(Word::at(control::SLABS)).min(u64::from(self.layout().slabs)) as u32;
-        let blocks = |slab| slab * crate::layout::SLAB_BLOCKS;
-        (0..slabs).find_map(|slab| {
-            let (base, len) = self.data_of(blocks(slab));
-            let nth = word.offset().checked_sub(base)?.checked_div(len)?;
-            (nth < u64::from(blocks(1))).then(|| blocks(slab) + nth as u32)
-        })
-    }
+/// Returns the block that contains a word.
+fn block_around(arena: Arena, word: Word) -> Option<BlockId> {
+    let slabs = arena.map().load(Word::at(control::SLABS)).min(u64::from(arena.layout().slabs)) as u32;
+    let blocks = |slab| slab * crate::layout::SLAB_BLOCKS;
+    (0..slabs).find_map(|slab| {
+        let (base, len) = Blocks(arena).data_of(blocks(slab));
+        let nth = word.offset().checked_sub(base)?.checked_div(len)?;
+        (nth < u64::from(blocks(1))).then(|| blocks(slab) + nth as u32)
+    })
 }
 
 /// A wait for a lock, as used by the deadlock detection. Dropping it withdraws its note.
@@ -216,7 +189,7 @@ impl LockWait {
 
     #[cold]
     fn find(&mut self, waited: Duration) -> Option<Box<Deadlock>> {
-        if !self.arena.looks_for_deadlocks() {
+        if !is_on(self.arena) {
             return None;
         }
         let (map, notes) = (self.arena.map(), self.arena.layout().wait_notes());
@@ -227,7 +200,7 @@ impl LockWait {
         }
         self.note?;
         let cycle = run(FindCycle::new(notes, who), map)?;
-        let dies = |step: &CycleStep| self.arena.is_dead(step.thread.member);
+        let dies = |step: &CycleStep| Members(self.arena).is_dead(step.thread.member);
         if cycle.victim() != Some(who) || cycle.steps.iter().any(dies) {
             return None;
         }
@@ -239,7 +212,7 @@ impl LockWait {
         let now = monotonic();
         let describe = |step: &CycleStep| {
             let MemberThread { member, thread } = step.thread;
-            let (pid, block) = (self.arena.pid_of(member), self.arena.block_around(step.goal.lock));
+            let (pid, block) = (Members(self.arena).pid_of(member), block_around(self.arena, step.goal.lock));
             let known = |name: String| Some(name).filter(|name| !name.is_empty());
             DeadlockStep {
                 member,
@@ -248,7 +221,7 @@ impl LockWait {
                 thread,
                 thread_name: memory::thread_name(pid, thread),
                 kind: step.goal.kind,
-                lock_name: block.and_then(|block| known(self.arena.object_name(block))),
+                lock_name: block.and_then(|block| known(table::name_in(self.arena, block))),
                 block,
                 waited: now.saturating_sub(Duration::from_nanos(step.since)),
             }
@@ -268,6 +241,7 @@ impl Drop for LockWait {
 #[cfg(all(test, not(mp_loom)))]
 mod tests {
     use super::*;
+    use crate::setup::Backing;
 
     fn step(i: u32, name: Option<&str>, kind: LockKind, pid: u32) -> DeadlockStep {
         DeadlockStep {
@@ -310,16 +284,16 @@ mod tests {
         let arena = Arena::current().unwrap();
         let (notes, map) = (arena.layout().wait_notes(), arena.map());
         // A slot that has no member here.
-        let last = Member::new(arena.used_slots().count() as u32, 7);
+        let last = Member::new(Members(arena).used_slots().count() as u32, 7);
         let (at, len) = arena.layout().member_bytes(last.slot());
-        arena.commit_at(at, len).unwrap();
+        Backing(arena).commit_at(at, len).unwrap();
         let goal = WaitGoal { kind: LockKind::Lock, lock: Word::at(4096), readers: None };
         assert!((0..64).all(|i| run(WriteNote::new(notes, last, i, goal, 1), map).is_some()));
         assert!(run(WriteNote::new(notes, last, 64, goal, 1), map).is_none());
         let before = map.load(notes.mark(last, 0));
-        arena.free_wait_notes(last);
+        Members(arena).free_wait_notes(last);
         assert!((0..64).all(|i| run(WriteNote::new(notes, last, i, goal, 1), map).is_some()));
         assert_ne!(map.load(notes.mark(last, 0)), before, "another note has another mark");
-        arena.free_wait_notes(last);
+        Members(arena).free_wait_notes(last);
     }
 }

@@ -16,6 +16,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};
+use crate::members::Members;
 use crate::parking::spin::AdaptiveSpin;
 use crate::steps::lock::{
     AcquireLock, CheckHolder, DeadHolder, DeathRecord, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock,
@@ -23,8 +24,9 @@ use crate::steps::lock::{
 };
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, identity};
-use crate::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
+use crate::waiting::block_on::{Blocking, LivenessTimer, block_on};
 use crate::waiting::deadlock::{Deadlock, LockWait};
+use crate::waiting::limit::Wait;
 use crate::waiting::reports::{Call, On, Subject};
 use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
@@ -180,14 +182,18 @@ impl RawLock {
     fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
         let holder = word.holder()?;
         // The member table forgets the holder once it is swept. The `by` word does not.
-        (self.arena.is_dead(holder)).then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
+        (Members(self.arena).is_dead(holder))
+            .then(|| DeadHolder { word, pid: Members(self.arena).pid_of(holder) })
     }
 
     /// Returns the error that names the holder.
     fn held_by(&self, word: LockWord) -> LockError {
         let holder = word.holder().unwrap_or(Member::from_raw(0));
         let signed = OsThread::of(self.arena.map().load(self.at.by()), word);
-        LockError::Held { holder, pid: signed.map_or_else(|| self.arena.pid_of(holder), |who| who.pid) }
+        LockError::Held {
+            holder,
+            pid: signed.map_or_else(|| Members(self.arena).pid_of(holder), |who| who.pid),
+        }
     }
 
     #[cold]

@@ -9,7 +9,8 @@ pub enum Presence {
     Free,
     /// Not known to be dead.
     Live,
-    /// Dead, with this number of recoveries begun (modulo 2^29): see [`BeginRecovery`](crate::steps::BeginRecovery).
+    /// Dead, with this number of recoveries begun (modulo 2^29): see
+    /// [`BeginRecovery`](crate::steps::BeginRecovery).
     Dead(u32),
     /// Dead; everything that live processes wait for was recovered, and its seats in queues are released.
     /// Recoveries continue to be counted.

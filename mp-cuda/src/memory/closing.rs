@@ -22,7 +22,7 @@
 
 use std::time::{Duration, Instant};
 
-use mp_core::Arena;
+use mp_core::{Arena, Recovery};
 
 use crate::device::Device;
 use crate::driver::long_calls::LongCall;
@@ -120,5 +120,5 @@ pub(super) fn close(all: impl Send + 'static, call: LongCall) {
 }
 
 pub(super) fn look_after_deaths() {
-    _ = Arena::current().and_then(|arena| arena.sweep_if_due());
+    _ = Arena::current().and_then(|arena| Recovery(arena).sweep_if_due());
 }

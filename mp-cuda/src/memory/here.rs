@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use mp_core::{Arena, Hold};
+use mp_core::{Arena, Hold, Members, Recovery};
 
 use super::closing::{self, Paces};
 use super::object::{Mode, PieceObject, Seen, SlabObject};
@@ -171,7 +171,7 @@ pub(crate) fn known(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> 
 /// handle if the piece's object was not noted, or has another mode.
 #[inline(always)]
 pub(crate) fn again(slab: u64, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hold> {
-    let (arena, mark) = (hold.arena(), hold.arena().mark(&hold));
+    let (arena, mark) = (hold.arena(), hold.mark());
     let mut here = HERE.lock();
     let Some(table) = here.as_mut() else { return Err(hold) };
     table.make_room();
@@ -340,9 +340,9 @@ impl Table {
 
 /// Notes that a slab was opened, and gives up stale slabs.
 pub(crate) fn opened(slab: &Slab) {
-    Arena::on_deaths(crate::deaths);
+    Recovery::on_deaths(crate::deaths);
     // The hook is not called for a death that this process has found before.
-    let is_orphan = Arena::get().is_some_and(|arena| arena.is_dead(slab.maker().0));
+    let is_orphan = Arena::get().is_some_and(|arena| Members(arena).is_dead(slab.maker().0));
     {
         let mut here = HERE.lock();
         let table = here.get_or_insert_default();
@@ -363,7 +363,7 @@ pub(crate) fn deaths() {
     let Some(mut here) = HERE.try_lock() else { return };
     let Some(table) = here.as_mut() else { return };
     for entry in table.slabs.values_mut() {
-        entry.is_orphan |= arena.is_dead(entry.slab.maker().0);
+        entry.is_orphan |= Members(arena).is_dead(entry.slab.maker().0);
     }
     let gone = table.take_unused(Which::Stale);
     let quick = table.leave(gone);

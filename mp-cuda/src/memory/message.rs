@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use mp_core::Hold;
 use mp_core::message::{Arrived, Attached};
+use mp_core::{Allocator, Hold};
 use mp_tensor::parts::View;
 
 use super::object::{Mode, PieceObject, SlabObject};
@@ -69,7 +69,7 @@ impl Piece {
             Mode::Exclusive => arrived.take_object_exclusive(piece),
             Mode::Frozen | Mode::Shared => arrived.take_object(piece),
         }?;
-        let slab = hold.arena().parent_mark(&hold)?;
+        let slab = Allocator(hold.arena()).parent_mark(&hold)?;
         // The process has checked a piece that it has, or had.
         let hold = match mode {
             Mode::Exclusive => hold,
@@ -78,7 +78,7 @@ impl Piece {
                 Err(hold) => hold,
             },
         };
-        let (slab, seen) = match here::known(slab, hold.arena().mark(&hold)) {
+        let (slab, seen) = match here::known(slab, hold.mark()) {
             Some(known) => known,
             None => (here::slab(SlabObject::of_piece(&hold)?), None),
         };
@@ -101,6 +101,7 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
+    use mp_core::Blocks;
     use mp_core::message::{Incoming, Outgoing};
     use mp_tensor::parts::nothing;
 
@@ -175,14 +176,14 @@ mod tests {
         let (mut inc, number) = sent(&one);
         let (mark, id) = (slab.object().mark(), one.id());
         drop((one, slab));
-        assert!(arena.lives(mark) && arena.lives(id), "the message has them");
+        assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the message has them");
         let one = Piece::take(inc.arrived(), number, Mode::Frozen).unwrap();
         assert!(one.slab().object().mark() == mark && one.bytes() == 5000);
         assert!(!one.slab().object().is_held(), "what takes memory waits until it is opened");
         drop(inc);
-        assert!(arena.lives(mark) && arena.lives(id), "the piece has it");
+        assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the piece has it");
         drop(one);
-        assert!(!arena.lives(mark) && !arena.lives(id));
+        assert!(!Blocks(arena).lives(mark) && !Blocks(arena).lives(id));
     }
 
     /// The noted contents of a piece are found by its object. There are more objects than places.
@@ -238,8 +239,8 @@ mod tests {
         assert!(Piece::take(inc.arrived(), number, Mode::Exclusive).is_err(), "it was taken");
         let arena = mp_core::Arena::current().unwrap();
         let id = moved.id();
-        assert!(arena.lives(id));
+        assert!(Blocks(arena).lives(id));
         drop((moved, inc));
-        assert!(!arena.lives(id));
+        assert!(!Blocks(arena).lives(id));
     }
 }

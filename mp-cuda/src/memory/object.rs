@@ -35,19 +35,19 @@
 //! - only pieces use the rows of a slab, while they are held.
 #![allow(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use mp_core::mem::{Mem, Word, run};
+use mp_core::steps::device::use_record::{
+    self, EndUse, ReadUseRecord, ResetUseRecord, UseRecord, UseRecordAt,
+};
 use mp_core::words::Member;
-use mp_core::{Arena, Hold, Structure};
-use std::os::fd::OwnedFd;
+use mp_core::{Allocator, Arena, Descriptors, Hold, Messages, Structure};
 
 use crate::driver::api::IpcHandle;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
-use mp_core::steps::device::use_record::{
-    self, EndUse, ReadUseRecord, ResetUseRecord, UseRecord, UseRecordAt,
-};
 
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
@@ -131,7 +131,7 @@ impl SlabObject {
         for (i, word) in (0..).zip(said) {
             words(arena).store_relaxed(structure.word(i), word);
         }
-        let mark = arena.mark(structure.hold());
+        let mark = structure.hold().mark();
         Ok(Self { structure, hold: OnceLock::new(), mark, uuid, bytes, unit, maker, kind })
     }
 
@@ -158,7 +158,7 @@ impl SlabObject {
             )));
         }
         let maker = (Member::from_raw(member), u32::try_from(pid).unwrap_or(0));
-        let (mark, uuid, hold) = (arena.parent_mark(piece)?, whole([low, high]), OnceLock::new());
+        let (mark, uuid, hold) = (Allocator(arena).parent_mark(piece)?, whole([low, high]), OnceLock::new());
         Ok(Self { structure, hold, mark, uuid, bytes, unit, maker, kind })
     }
 
@@ -201,7 +201,7 @@ impl SlabObject {
     /// to see which processes have it mapped.
     pub(crate) fn hold_by(&self, piece: &Hold) -> Result<()> {
         if !self.is_held() {
-            let hold = piece.arena().parent(piece)?;
+            let hold = Messages(piece.arena()).parent(piece)?;
             _ = self.hold.set(hold);
         }
         Ok(())
@@ -225,7 +225,7 @@ impl SlabObject {
 
     /// Returns a copy of the kept descriptor.
     pub(crate) fn kept(&self) -> Result<Option<OwnedFd>> {
-        Ok(self.structure.arena().kept_descriptor(self.mark())?)
+        Ok(Descriptors(self.structure.arena()).kept_descriptor(self.mark())?)
     }
 
     /// Returns the device of the memory.
@@ -471,7 +471,7 @@ impl PieceObject {
     }
 
     fn of(structure: Structure, row: u32, begins: u64, bytes: u64) -> Self {
-        let (mark, mode) = (structure.arena().mark(structure.hold()), structure.word(2));
+        let (mark, mode) = (structure.hold().mark(), structure.word(2));
         Self { hold: structure.into_hold(), seen: Seen { mark, mode, row, begins, bytes } }
     }
 

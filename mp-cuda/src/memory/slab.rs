@@ -12,10 +12,10 @@
 
 use std::os::fd::AsFd;
 
-use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
+use mp_core::{Arena, Members};
 
 use super::foreign::legacy::Opened;
 use super::object::SlabObject;
@@ -135,7 +135,7 @@ impl Slab {
     /// even if it is open.
     fn open_legacy(&self, here: &mut Here, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
         let (maker, pid) = self.object.maker();
-        let is_dead = || Arena::current().map(|arena| arena.is_dead(maker));
+        let is_dead = || Arena::current().map(|arena| Members(arena).is_dead(maker));
         let died = Error::ProducerDied { pid: Some(pid).filter(|pid| *pid != 0) };
         if is_dead()? {
             return Err(died);

@@ -1,7 +1,7 @@
 //! State of the words of the arena: whether an object has holders, and whether a tick is complete.
 
-use mp_core::Arena;
-use mp_core::clocks::{Tick, TickState};
+use mp_core::clocks::{Clocks, Tick, TickState};
+use mp_core::{Arena, Blocks};
 
 /// Progress of the work before a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,7 +17,7 @@ pub(super) enum State {
 /// Returns the progress of the work before the tick in a row's word. The word 0 has no tick, and is complete.
 pub(super) fn state(word: u64) -> State {
     let Some(tick) = Tick::from_raw(word) else { return State::Complete };
-    match Arena::get().map(|arena| arena.clocks().state(tick)) {
+    match Arena::get().map(|arena| Clocks(arena).state(tick)) {
         Some(TickState::Complete) => State::Complete,
         Some(TickState::Pending) => State::Pending,
         _ => State::Never,
@@ -27,12 +27,12 @@ pub(super) fn state(word: u64) -> State {
 /// Returns `true` if the tick in a row's word is pending, and this process has made it.
 pub(super) fn is_ours(word: u64) -> bool {
     let (Some(tick), Some(arena)) = (Tick::from_raw(word), Arena::get()) else { return false };
-    arena.clocks().owner(tick).is_some_and(|owner| arena.me().is_ok_and(|me| me == owner))
+    Clocks(arena).owner(tick).is_some_and(|owner| arena.me().is_ok_and(|me| me == owner))
 }
 
 /// Returns `true` if the object with this mark has no holder. That is final.
 pub(super) fn is_gone(mark: u64) -> bool {
-    Arena::get().is_some_and(|arena| !arena.lives(mark))
+    Arena::get().is_some_and(|arena| !Blocks(arena).lives(mark))
 }
 
 /// Removes ticks that are not pending. Ticks of a dead process are removed, too: its streams ended with it.

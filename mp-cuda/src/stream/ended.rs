@@ -11,10 +11,10 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
+use mp_core::{Arena, Recovery};
 
 use super::work::{self, Work};
 use super::{Inner, Stream};
@@ -130,7 +130,7 @@ fn leave() {
     let mut pause = Duration::from_micros(50);
     while !all_has_run() && Instant::now() < until {
         // The streams may wait for a dead process.
-        _ = Arena::current().and_then(|arena| arena.sweep_if_due());
+        _ = Arena::current().and_then(|arena| Recovery(arena).sweep_if_due());
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));

@@ -17,15 +17,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::clocks::Tick;
-use mp_core::{Arena, Wait};
-
-use crate::device::Device;
-use crate::driver::Driver;
-use crate::driver::api::Handle;
-use crate::driver::context;
-use crate::error::Result;
+use mp_core::{Arena, Recovery, Wait};
 use order::StreamClock;
 use work::Work;
+
+use crate::device::Device;
+use crate::driver::api::Handle;
+use crate::driver::{Driver, context};
+use crate::error::Result;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -184,7 +183,7 @@ impl Stream {
     pub fn is_complete(&self) -> Result<bool> {
         if self.waits()? {
             // A caller that polls must find deaths, like a caller that blocks.
-            Arena::current()?.sweep_if_due()?;
+            Recovery(Arena::current()?).sweep_if_due()?;
         }
         self.has_run_now()
     }

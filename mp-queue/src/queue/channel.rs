@@ -10,6 +10,8 @@
 //! | with a handle | a seat in the token | consider the side connected until the crashed process is swept, within about 100 ms |
 //! | after its token was freed, before the sleepers were woken | sleepers | check again within 100 ms |
 
+use mp_core::Allocator;
+use mp_core::Blocks;
 use std::fmt;
 
 use mp_core::message::scope;
@@ -42,7 +44,7 @@ impl Clone for ChannelEnd {
 impl Drop for ChannelEnd {
     fn drop(&mut self) {
         self.token = None;
-        if self.raw.arena().me().is_ok() && !self.raw.arena().lives(self.mine) {
+        if self.raw.arena().me().is_ok() && !Blocks(self.raw.arena()).lives(self.mine) {
             self.raw.wake_all_sleepers();
         }
     }
@@ -63,8 +65,8 @@ pub(crate) fn create_ends(
 /// Like [`ends`], for a ring that was just created.
 pub(crate) fn ends_for(raw: RawQueue) -> Result<(ChannelEnd, ChannelEnd), Error> {
     let arena = raw.arena();
-    let tokens = [arena.alloc(1)?, arena.alloc(1)?];
-    let marks = [arena.mark(&tokens[0]), arena.mark(&tokens[1])];
+    let tokens = [Allocator(arena).alloc(1)?, Allocator(arena).alloc(1)?];
+    let marks = [tokens[0].mark(), tokens[1].mark()];
     raw.memory().set_token(false, marks[0]);
     raw.memory().set_token(true, marks[1]);
     let [sender, receiver] = tokens;
@@ -82,7 +84,7 @@ impl ChannelEnd {
     pub(crate) fn peer_gone(&self) -> Option<PeerGone> {
         // In a forked copy, the attempt itself returns the error.
         let arena = self.raw.arena();
-        (arena.me().is_ok() && !arena.lives(self.theirs)).then_some(PeerGone::Disconnected)
+        (arena.me().is_ok() && !Blocks(arena).lives(self.theirs)).then_some(PeerGone::Disconnected)
     }
 
     /// Attaches this end to the message that is being written.
@@ -109,7 +111,7 @@ impl ChannelEnd {
             return Err(format!("{what} of {found} arrived where one of {} is expected", type_of.1));
         }
         let mine = raw.memory().token(receivers);
-        if raw.arena().mark(&token) != mine {
+        if token.mark() != mine {
             return Err(format!("the attachments are not those of {what}"));
         }
         let theirs = raw.memory().token(!receivers);

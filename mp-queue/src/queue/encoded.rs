@@ -5,7 +5,7 @@ use std::fmt;
 
 use mp_core::user_code::drop_caught;
 use mp_core::words::EnvelopeId;
-use mp_core::{Message, Wait};
+use mp_core::{Message, Messages, Wait};
 use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
 use crate::error::{GetError, PutError};
@@ -88,7 +88,7 @@ impl<T: Message> Queue<T> {
     /// thread finds it, if it is called at once.
     #[doc(hidden)]
     pub fn can_pack(&self) -> bool {
-        self.raw().arena().keeps_envelope(self.raw().hold())
+        Messages(self.raw().arena()).keeps_envelope(self.raw().hold().block())
     }
 
     /// Returns the error of a [`pack`](Self::pack) without room: it lists the queues that have messages.

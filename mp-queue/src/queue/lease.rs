@@ -6,7 +6,7 @@ use std::ops::Deref;
 use mp_core::message::Incoming;
 use mp_core::waits::Call;
 use mp_core::words::Holder;
-use mp_core::{AdaptiveSpin, Leased, Message, Wait};
+use mp_core::{AdaptiveSpin, Leased, Members, Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -130,7 +130,9 @@ impl RawQueue {
         self.memory().each_leaseholder(|member| match holders.iter_mut().find(|h| h.member == member) {
             Some(holder) => holder.messages += 1,
             None if Some(member) == me => {}
-            None => holders.push(Leaseholder { member, pid: self.arena().pid_of(member), messages: 1 }),
+            None => {
+                holders.push(Leaseholder { member, pid: Members(self.arena()).pid_of(member), messages: 1 })
+            }
         });
         holders
     }

@@ -464,6 +464,7 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
 
 #[cfg(all(test, not(mp_loom)))]
 mod tests {
+    use mp_core::Blocks;
     use mp_core::Storage;
     use mp_core::words::BlockKind;
 
@@ -491,7 +492,7 @@ mod tests {
             queue.put(vec![7; 500]).unwrap();
             Storage::from_hold(queue.raw.hold().clone(), 16).share_as(kind);
             let arena = queue.raw.arena();
-            assert!(arena.ring_memory(queue.raw.hold().block()).is_some(), "{kind:?}");
+            assert!(Blocks(arena).ring_memory(queue.raw.hold().block()).is_some(), "{kind:?}");
             queue.put(vec![8; 500]).unwrap();
             assert_eq!(queue.get().unwrap(), Some(vec![7; 500]));
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::{Message, WaitPoint, Waitable};
+use mp_core::{Envelopes, Message, WaitPoint, Waitable};
 
 use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
@@ -96,7 +96,8 @@ impl Waitable for EnvelopeReady {
 
     fn is_ready(&self) -> bool {
         let raw = &self.0;
-        raw.arena().me().is_ok() && (raw.arena().has_envelopes(raw.hold()) || raw.memory().is_put_closed())
+        raw.arena().me().is_ok()
+            && (Envelopes(raw.arena()).has_envelopes(raw.hold().block()) || raw.memory().is_put_closed())
     }
 }
 

@@ -11,8 +11,10 @@ pub(crate) mod waiting;
 
 use std::sync::Arc;
 
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU32;
 use mp_core::waits::Call;
-use mp_core::{AdaptiveSpin, Arena, Hold, Spin, Wait};
+use mp_core::{AdaptiveSpin, Arena, Hold, Members, Messages, Spin, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
@@ -25,8 +27,6 @@ use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;
 use crate::raw::waiting::{PeerGone, WaitSite};
 use crate::ring::{Content, GetOutcome, Link, PutOutcome, RingAt};
-use mp_core::sync::Ordering;
-use mp_core::sync::shared::AtomicU32;
 
 /// This process's hints for one side of a queue. Correctness does not depend on them. Each side has its own
 /// cache lines.
@@ -136,7 +136,7 @@ impl RawQueue {
     /// Returns this process's arena if it can contain rings.
     fn arena_for_rings() -> Result<Arena, Error> {
         let arena = Arena::current()?;
-        arena.set_ring_layer(&LAYER)?;
+        Members(arena).set_ring_layer(&LAYER)?;
         if !Content::can_name(arena.most_messages()) {
             let why = format!("an arena for {} messages is too large for queues", arena.most_messages());
             return Err(mp_core::Error::LimitExceeded(why).into());
@@ -165,7 +165,7 @@ impl RawQueue {
 
     /// Opens the queue in a block that arrived in a message. With `capabilities`, the handle is counted.
     pub(crate) fn open(hold: Hold, capabilities: Option<Capabilities>) -> Result<Self, Error> {
-        hold.arena().set_ring_layer(&LAYER)?;
+        Members(hold.arena()).set_ring_layer(&LAYER)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
             .ok_or_else(|| mp_core::Error::Malformed("the attachment is not a queue".into()))?;
         Ok(Self::of(hold, memory, capabilities))
@@ -388,7 +388,7 @@ impl RawQueue {
     #[cold]
     pub(crate) fn too_many(&self) -> Error {
         let (block, len) = (self.hold.block(), self.memory.len() as u64);
-        mp_core::Error::TooManyMessages(Box::new(self.arena().on_their_way(block, len))).into()
+        mp_core::Error::TooManyMessages(Box::new(Messages(self.arena()).on_their_way(block, len))).into()
     }
 
     /// Repeats the attempt until it ends or the wait does, when an envelope may have become free. Consumers

@@ -1,7 +1,7 @@
 //! Messages outside of queues: in an envelope, or small enough to need none.
 
 use mp_core::message::{Incoming, Outgoing, taken};
-use mp_core::{Envelope, Message};
+use mp_core::{Envelope, Envelopes, Message, Messages};
 use mp_reduce::{Error, MessagePack, TypeFingerprint, unpack_as, unpack_into, unpack_plain};
 
 use crate::error::PutError;
@@ -154,7 +154,7 @@ pub(crate) fn pack_envelope<T>(
     out: &mut Outgoing,
     fingerprint: TypeFingerprint<T>,
 ) -> mp_core::Result<Envelope> {
-    match raw.arena().pack_for_queue(out, fingerprint.get()) {
+    match Messages(raw.arena()).pack_for_queue(out, fingerprint.get()) {
         Ok(envelope) => Ok(envelope),
         Err(e) if e.is_out_of_envelopes() => pack_from_reserve(raw, out, fingerprint.get()),
         Err(e) => Err(e),
@@ -164,5 +164,6 @@ pub(crate) fn pack_envelope<T>(
 #[cold]
 #[inline(never)]
 fn pack_from_reserve(raw: &RawQueue, out: &mut Outgoing, fingerprint: u64) -> mp_core::Result<Envelope> {
-    raw.arena().with_share(raw.hold(), || raw.arena().pack_for_queue(out, fingerprint))
+    Envelopes(raw.arena())
+        .with_share(raw.hold().block(), || Messages(raw.arena()).pack_for_queue(out, fingerprint))
 }

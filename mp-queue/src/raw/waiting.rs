@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use mp_core::children;
 use mp_core::waits::{Call, Subject};
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Blocking, POLL_INTERVAL, Parking, Wait, block_on};
+use mp_core::{
+    AdaptiveSpin, Blocking, Blocks, Notices, POLL_INTERVAL, Parking, Recovery, Wait, block_on, children,
+};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
@@ -158,7 +159,7 @@ impl RawQueue {
     fn is_detach_pending(&self) -> bool {
         let last = self.memory.last_gone();
         let member = last.and_then(|(gone, _)| gone.member());
-        member.is_some_and(|member| self.arena().ring_is_held_by(self.hold.block(), member))
+        member.is_some_and(|member| Blocks(self.arena()).ring_is_held_by(self.hold.block(), member))
     }
 
     /// Returns the last process if some process that had the queue is gone and nothing can end this kind of
@@ -167,7 +168,7 @@ impl RawQueue {
         let (last, pid) = self.memory.last_gone()?;
         // A process that is about to release the queue wakes its waiters, perhaps before this one was
         // announced.
-        let gone = || self.arena().is_alone_at(&self.hold, self.memory.gone());
+        let gone = || self.hold.is_alone_at(self.memory.gone());
         let deserted = match self.memory.deserted_when() {
             DesertedWhen::Never => false,
             DesertedWhen::NoOtherProcess => gone(),
@@ -238,7 +239,7 @@ where
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
         // Measured by the clock, since a signal every 10 ms would end each sleep early.
         if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
-            if let Err(e) = self.raw.arena().sweep_if_due() {
+            if let Err(e) = Recovery(self.raw.arena()).sweep_if_due() {
                 return Some(Err(WaitError::Failed(e.into()).into()));
             }
             self.unswept = None;
@@ -272,7 +273,7 @@ where
         // no waiters. This check precedes the check of the holders, so a release in between is detected
         // there.
         self.detach_pending = self.nap < POLL_INTERVAL && self.raw.is_detach_pending();
-        self.noticed = self.raw.memory.last_gone().map(|_| self.raw.arena().noticed());
+        self.noticed = self.raw.memory.last_gone().map(|_| Notices(self.raw.arena()).noticed());
         // After the announcement: dropping the last handle wakes the sleepers.
         self.deserted()
     }

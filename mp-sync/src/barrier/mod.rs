@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mp_core::waits::Call;
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, Members, Parking, Result, Wait};
 
 use crate::error::{BarrierError, PeerProcess};
 use crate::handle::handle;
@@ -116,7 +116,7 @@ impl Barrier {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;
         let known = Member::from_raw(who) == member && pid != 0;
-        PeerProcess { member, pid: if known { pid } else { self.shared.arena().pid_of(member) } }
+        PeerProcess { member, pid: if known { pid } else { Members(self.shared.arena()).pid_of(member) } }
     }
 
     /// Blocks until all parties have arrived. Returns the index of this party in the order of arrival, from
@@ -288,13 +288,13 @@ impl Barrier {
         if let Some(m) = (Phase { broken: None, ..phase }).arrived(word)
             && Phase::acts(word)
         {
-            return arena.is_dead(m).then(|| self.recorded_party(1, last, m));
+            return Members(arena).is_dead(m).then(|| self.recorded_party(1, last, m));
         }
-        let mut arrived = self.arrivals(phase).filter(|&(_, m)| arena.is_dead(m));
+        let mut arrived = self.arrivals(phase).filter(|&(_, m)| Members(arena).is_dead(m));
         if let Some((i, m)) = arrived.next() {
             return Some(self.recorded_party(1, i, m));
         }
-        let party = self.party_slots().find(|seen| arena.is_dead(seen.slot.member))?;
+        let party = self.party_slots().find(|seen| Members(arena).is_dead(seen.slot.member))?;
         Some(self.recorded_party(3, party.index, party.slot.member))
     }
 
@@ -321,7 +321,7 @@ impl Barrier {
     pub fn reset(&self) -> Result<()> {
         self.shared.me()?;
         for seen in self.party_slots() {
-            if self.shared.arena().is_dead(seen.slot.member) {
+            if Members(self.shared.arena()).is_dead(seen.slot.member) {
                 self.leave(seen);
             }
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::waits::{Call, Subject};
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Result, Wait, block_on};
+use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Members, Result, Wait, block_on};
 
 use crate::handle::handle;
 use crate::locks::relock::{ConditionGuard, WaitToken};
@@ -298,7 +298,7 @@ impl Condition {
             self.shared.run(FindSlot::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
         {
             next = seen.index + 1;
-            if seen.slot.member == me || !self.shared.arena().is_dead(seen.slot.member) {
+            if seen.slot.member == me || !Members(self.shared.arena()).is_dead(seen.slot.member) {
                 continue;
             }
             if seen.slot.state != NOTIFIED {
@@ -330,7 +330,7 @@ impl Condition {
         let (mut n, mut next) = (0, 0);
         while let Some(seen) = self.shared.run(FindSlot::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
             next = seen.index + 1;
-            if seen.slot.member != me && self.shared.arena().is_dead(seen.slot.member) {
+            if seen.slot.member != me && Members(self.shared.arena()).is_dead(seen.slot.member) {
                 // No other process may be left to release it.
                 self.leave(seen);
             } else {

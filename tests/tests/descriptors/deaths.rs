@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use mp::{Arena, Fd, Lease, Queue};
-use mp_core::inject;
+use mp_core::{FdSlots, inject};
 use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped, until_the_end};
 use mp_tests::{DEADLINE, Outcome, alone, one_process, take};
 use rustix::process::{Pid, Signal, kill_process};
@@ -121,7 +121,11 @@ fn others_continue_while_one_is_stopped_anywhere() {
             drop(fd);
         }
         Arena::current().unwrap().sweep().unwrap();
-        assert_eq!(Arena::current().unwrap().descriptors_in_locker().unwrap(), 0, "stopped at access {at}");
+        assert_eq!(
+            FdSlots(Arena::current().unwrap()).descriptors_in_locker().unwrap(),
+            0,
+            "stopped at access {at}"
+        );
         stopped
     });
 }
@@ -216,7 +220,7 @@ fn helper() {
         assert_eq!(said(reader), i.to_string());
     }
     drop(queue);
-    assert_eq!(Arena::current().unwrap().compartments_in_use(), 0);
+    assert_eq!(FdSlots(Arena::current().unwrap()).compartments_in_use(), 0);
     std::process::exit(if killed { 0 } else { NOT_REACHED });
 }
 

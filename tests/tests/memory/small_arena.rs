@@ -6,7 +6,7 @@ use std::process::Command;
 use mp::queue::{broadcast, watch};
 use mp::{Arena, Error, FrozenTensor, PutError, SpawnError, SpawnOptions, Tensor, start_processes};
 use mp_core::steps::INLINE_SEATS;
-use mp_core::{Structure, inject};
+use mp_core::{Allocator, Structure, inject};
 use mp_tests::limits::arena_of;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
 use rustix::process::Signal;
@@ -208,11 +208,11 @@ fn tensor_becomes_a_part_after_memory_is_freed() {
     }
     let full = part.set_parent(&whole).unwrap_err();
     assert!(matches!(full, Error::OutOfMemory { .. } | Error::ArenaFull { .. }), "{full}");
-    let refused = arena.parent_mark(part.hold()).unwrap_err().to_string();
+    let refused = Allocator(arena).parent_mark(part.hold()).unwrap_err().to_string();
     assert!(refused.contains("has no parent"), "{refused}");
     drop(all);
     part.set_parent(&whole).unwrap();
-    assert_eq!(arena.parent_mark(part.hold()).unwrap(), whole.mark());
+    assert_eq!(Allocator(arena).parent_mark(part.hold()).unwrap(), whole.mark());
     assert_eq!(whole.holders().children, parts.len() + 1);
     drop((whole, part, parts));
     assert_eq!(in_use(), before);

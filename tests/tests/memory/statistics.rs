@@ -109,7 +109,7 @@ fn each_member_is_told_what_it_holds() {
     let waiting = Queue::bounded(8).unwrap();
     let ours = tensors(2, 100_000);
     let context = one_process(hold, (there.clone(), back.clone()));
-    let size = ours[0].storage().hold().arena().block_words(ours[0].storage().hold()).1;
+    let size = ours[0].storage().hold().words().1;
     for t in &ours {
         give(&there, t.clone());
     }

@@ -5,6 +5,7 @@ use mp::message::{Message, Outgoing};
 use mp::sync::{RawArray, RawValue};
 use mp::tensor::{Frozen, Shared, TypedStorage};
 use mp::{AnyTensor, Arena, Array, DType, FrozenTensor, Lock, Queue, ShareableList, SharedTensor, Tensor};
+use mp_core::Messages;
 use mp_reduce::MessagePack;
 use serde::{Deserialize, Serialize};
 
@@ -301,7 +302,7 @@ fn tensor_takes_back_only_fitting_storage() {
     let (mut one, mut other) = (Outgoing::default(), Outgoing::default());
     large.encode::<MessagePack>(&mut one).unwrap();
     small.encode::<MessagePack>(&mut other).unwrap();
-    let envelope = arena.pack(&mut other, 1).unwrap();
+    let envelope = Messages(arena).pack(&mut other, 1).unwrap();
     large.take_back(&mut one.returned(Some(envelope)));
     assert!(large.is_empty() && small.is_empty());
 }

@@ -11,7 +11,7 @@ use mp::sync::{
     Semaphore,
 };
 use mp::{Queue, ShareableList, Tensor};
-use mp_core::{Arena, Hold, Structure};
+use mp_core::{Allocator, Arena, Hold, Structure};
 use mp_reduce::MessagePack;
 use mp_tests::DEADLINE;
 use serde::{Serialize, Serializer};
@@ -175,8 +175,8 @@ fn lock_of_overaligned_data_is_refused() {
 #[test]
 fn queue_is_received_from_its_own_block_only() {
     let arena = Arena::current().unwrap();
-    let growing = arena.alloc_growing(1 << 20).unwrap();
-    let plain = arena.alloc(1 << 12).unwrap();
+    let growing = Allocator(arena).alloc_growing(1 << 20).unwrap();
+    let plain = Allocator(arena).alloc(1 << 12).unwrap();
     let tensor = Tensor::<u64>::full([512], u64::from_le_bytes(*b"mp-ring4")).unwrap();
     let written = tensor.storage().hold().clone();
     let object = Structure::new("mp_queue::Queue", 512).unwrap().into_hold();

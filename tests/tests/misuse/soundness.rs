@@ -2,6 +2,7 @@
 
 use mp::message::{Message, Outgoing};
 use mp::{Arena, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
+use mp_core::Messages;
 use mp_reduce::MessagePack;
 
 /// Writes a tensor into a message that is read back on this side. Returns it and the remains of the original
@@ -72,7 +73,7 @@ fn tensor_taken_back_from_another_message_is_whole() {
         long.encode::<MessagePack>(&mut one).unwrap();
         short.encode::<MessagePack>(&mut other).unwrap();
         let mut back = if packed {
-            let envelope = arena.pack(&mut other, 0).unwrap();
+            let envelope = Messages(arena).pack(&mut other, 0).unwrap();
             one.returned(Some(envelope))
         } else {
             std::mem::swap(one.attached(), other.attached());

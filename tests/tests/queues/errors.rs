@@ -4,6 +4,7 @@
 
 use mp::message::MessageError;
 use mp::{Arena, Connection, Error, FrozenTensor, GetError, PutError, Queue, Tensor, pipe};
+use mp_core::Envelopes;
 use mp_core::mem::Mem;
 use mp_core::words::{Holder, Owner};
 use mp_tests::limits::arena_of;
@@ -173,12 +174,14 @@ fn a_message_of_another_version_of_the_wire() {
             // SAFETY: only the version of the one message on its way is changed, while no other thread reads
             // it.
             let m = unsafe { arena.words() };
-            let queued = |e: &u32| Owner::unpack(m.load(arena.owner_words().of(*e))).holder == Holder::Queued;
-            let mut on_their_way = arena.envelopes_in_use(0).filter(queued);
+            let queued = |e: &u32| {
+                Owner::unpack(m.load(Envelopes(arena).owner_words().of(*e))).holder == Holder::Queued
+            };
+            let mut on_their_way = Envelopes(arena).envelopes_in_use(0).filter(queued);
             let (Some(e), None) = (on_their_way.next(), on_their_way.next()) else {
                 panic!("there is one message")
             };
-            let meta = arena.meta_words().of(e);
+            let meta = Envelopes(arena).meta_words().of(e);
             m.store(meta, m.load(meta) & !(0xff << 24) | 9 << 24);
             give(&queue, message());
 
@@ -203,9 +206,10 @@ fn message_of_another_wire_version_is_released() {
         give(&queue, (vec![Tensor::full([100], 1).unwrap().freeze(); 2], vec![1; 100_000]));
         // SAFETY: as above.
         let m = unsafe { arena.words() };
-        let queued = |e: &u32| Owner::unpack(m.load(arena.owner_words().of(*e))).holder == Holder::Queued;
-        let e = arena.envelopes_in_use(0).find(queued).expect("there is one message");
-        let meta = arena.meta_words().of(e);
+        let queued =
+            |e: &u32| Owner::unpack(m.load(Envelopes(arena).owner_words().of(*e))).holder == Holder::Queued;
+        let e = Envelopes(arena).envelopes_in_use(0).find(queued).expect("there is one message");
+        let meta = Envelopes(arena).meta_words().of(e);
         m.store(meta, m.load(meta) & !(0xff << 24) | 9 << 24);
         match round {
             0 => {

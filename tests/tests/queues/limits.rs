@@ -10,7 +10,7 @@ use std::time::Duration;
 use mp::memory::ArenaOptions;
 use mp::queue::broadcast;
 use mp::{Arena, Error, PutError, Queue, QueueOptions, SpawnOptions, start_processes};
-use mp_core::inject;
+use mp_core::{Messages, inject};
 use mp_tests::kill::{for_every_access, killed};
 use mp_tests::task::block_on;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, give, one_process, take};
@@ -40,7 +40,7 @@ fn in_a_thread(test: impl FnOnce() + Send + 'static) {
     // Threads of the library that read the results of an earlier test's processes keep envelopes, too, until
     // they end.
     eventually("envelopes that no message has", || {
-        Arena::get().is_none_or(|arena| arena.on_their_way(0, 0).owned == 0)
+        Arena::get().is_none_or(|arena| Messages(arena).on_their_way(0, 0).owned == 0)
     });
     if let Err(panic) = thread::spawn(test).join() {
         std::panic::resume_unwind(panic);

@@ -1,9 +1,9 @@
 //! Messages with tensors of devices and events, with hostile bytes. No driver is loaded or called: a process
 //! without a GPU forwards such messages.
 
-use mp_core::Arena;
 use mp_core::clocks::{Clock, Tick};
 use mp_core::message::Outgoing;
+use mp_core::{Arena, Messages};
 use mp_cuda::fuzz::{check, check_any, pending, tensor};
 use mp_cuda::{AnyCudaTensor, CudaTensor, Event, Frozen, FrozenCudaTensor, SharedCudaTensor};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
@@ -59,7 +59,7 @@ pub(super) fn devices(bytes: &[u8]) {
     out.bytes().clear();
     out.bytes().extend_from_slice(bytes);
     let type_of = TypeFingerprint::<Parcel>::new().get();
-    let envelope = Arena::current().and_then(|arena| arena.pack(&mut out, type_of)).unwrap();
+    let envelope = Arena::current().and_then(|arena| Messages(arena).pack(&mut out, type_of)).unwrap();
     match unpack::<Parcel>(envelope) {
         Ok(parcel) => {
             look(&parcel);

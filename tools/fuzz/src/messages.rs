@@ -1,7 +1,7 @@
 //! Messages with tensors, buffers and messages in them, with hostile bytes. The attachments are unchanged.
 
-use mp_core::Arena;
 use mp_core::message::Outgoing;
+use mp_core::{Arena, Messages};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
@@ -57,7 +57,7 @@ pub(super) fn messages(bytes: &[u8]) {
     out.bytes().clear();
     out.bytes().extend_from_slice(bytes);
     let type_of = TypeFingerprint::<Parcel>::new().get();
-    let envelope = Arena::current().and_then(|arena| arena.pack(&mut out, type_of)).unwrap();
+    let envelope = Arena::current().and_then(|arena| Messages(arena).pack(&mut out, type_of)).unwrap();
     match unpack::<Parcel>(envelope) {
         Ok(parcel) => {
             look(&parcel);

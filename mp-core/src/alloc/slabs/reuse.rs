@@ -38,12 +38,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::alloc::slabs::carve::{describe, described, retired};
-use crate::arena::Arena;
+use crate::alloc::Allocator;
+use crate::blocks::{Blocks, describe, described, retired};
 use crate::error::{Error, Result};
 use crate::layout::size_class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
 use crate::layout::{SLAB_BLOCKS, control};
-use crate::mem::{Mem, Word, run};
+use crate::mem::{Mem, Word, raise, run};
+use crate::members::Members;
+use crate::setup::Backing;
 use crate::steps::{ClaimBlock, SlabSnapshot, UnclaimBlock, UpdateOutcome, UpdatePlan};
 use crate::words::{BlockLife, BlockState, Member};
 
@@ -133,9 +135,9 @@ fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
     })
 }
 
-impl Arena {
+impl Allocator {
     /// Makes a slab of the class out of unused slabs. Returns `false` if there is no room.
-    pub(crate) fn reuse(&self, class: u32, me: Member) -> Result<bool> {
+    pub(crate) fn reuse(self, class: u32, me: Member) -> Result<bool> {
         // A full file has a successor.
         let tries = if is_in_files(class) { 0 } else { TRIES };
         for _ in 0..tries {
@@ -155,10 +157,10 @@ impl Arena {
 
     /// Returns the ranges of all slabs in the arena's own file, sorted by address, and the range beyond the
     /// frontier.
-    fn ranges(&self) -> Vec<Range> {
+    fn ranges(self) -> Vec<Range> {
         let extent = |slab| {
-            let word = self.map().load(self.slab_word(slab, 0));
-            let span_word = self.map().load(self.slab_word(slab, 3));
+            let word = self.map().load(Blocks(self.0).slab_word(slab, 0));
+            let span_word = self.map().load(Blocks(self.0).slab_word(slab, 3));
             let (base, class) = match described(word) {
                 Some((class, base)) => (base, Some(class)),
                 None => (described(word | 1)?.1, None),
@@ -168,11 +170,11 @@ impl Arena {
                 None => true,
                 Some(SEAT_PAGES) => false,
                 Some(class) => (0..blocks_of(class)).all(|i| {
-                    let state = self.map().load(self.block_at(slab * SLAB_BLOCKS + i).state);
+                    let state = self.map().load(Blocks(self.0).block_at(slab * SLAB_BLOCKS + i).state);
                     BlockState::unpack(state).life == BlockLife::Free
                 }),
             };
-            (span != 0 && self.extent_of(base).is_none()).then_some(Range {
+            (span != 0 && Backing(self.0).extent_of(base).is_none()).then_some(Range {
                 slab,
                 word,
                 span_word,
@@ -181,7 +183,7 @@ impl Arena {
                 idle,
             })
         };
-        let mut extents: Vec<_> = (0..self.slab_count()).filter_map(extent).collect();
+        let mut extents: Vec<_> = (0..Blocks(self.0).slab_count()).filter_map(extent).collect();
         extents.sort_unstable_by_key(|e| e.base);
         // If a slab was added meanwhile, it was missed, and this range is not a neighbour of the last one.
         let (base, end) = (self.map().load(Word::at(control::FRONTIER)), self.layout().size);
@@ -193,10 +195,10 @@ impl Arena {
     }
 
     /// Returns the rows without addresses. The last row is excluded: a new slab may need two.
-    fn unused_rows(&self) -> impl Iterator<Item = u32> {
-        let count = self.slab_count();
+    fn unused_rows(self) -> impl Iterator<Item = u32> {
+        let count = Blocks(self.0).slab_count();
         let is_unused = move |row: &u32| {
-            let [word, span] = [0, 3].map(|word| self.slab_word(*row, word));
+            let [word, span] = [0, 3].map(|word| Blocks(self.0).slab_word(*row, word));
             *row >= count || self.map().load(word) == 0 && self.map().load(span) == 0
         };
         (0..self.layout().slabs.saturating_sub(1)).filter(is_unused)
@@ -204,7 +206,7 @@ impl Arena {
 
     /// Joins two neighbouring unused slabs, to free the second one's row. Returns `false` if there were none,
     /// or if they changed.
-    fn join_idle(&self, ranges: &[Range], me: Member) -> Result<bool> {
+    fn join_idle(self, ranges: &[Range], me: Member) -> Result<bool> {
         let is_pair = |pair: &&[Range]| {
             pair.iter().all(|e| e.idle && e.slab != BEYOND) && pair[0].end() == pair[1].base
         };
@@ -214,7 +216,7 @@ impl Arena {
             && self.join_extents(first, first.span, second, me)?)
     }
 
-    fn reuse_room(&self, room: &[Range], class: u32, me: Member) -> Result<bool> {
+    fn reuse_room(self, room: &[Range], class: u32, me: Member) -> Result<bool> {
         let (beyond, slabs) = match room {
             [slabs @ .., last] if last.slab == BEYOND => (Some(last), slabs),
             slabs => (None, slabs),
@@ -255,13 +257,13 @@ impl Arena {
     }
 
     /// Retires a slab in use, if all its blocks can be claimed. Returns `true` if the slab is retired.
-    fn retire(&self, e: &Range, me: Member) -> Result<bool> {
+    fn retire(self, e: &Range, me: Member) -> Result<bool> {
         let Some((class, _)) = described(e.word) else { return Ok(true) };
-        self.touch(me, e.slab);
-        let seen = SlabSnapshot { word: self.slab_word(e.slab, 0), value: e.word };
+        Members(self.0).touch(me, e.slab);
+        let seen = SlabSnapshot { word: Blocks(self.0).slab_word(e.slab, 0), value: e.word };
         let mut claimed = Vec::new();
         for block in (0..blocks_of(class)).map(|i| e.slab * SLAB_BLOCKS + i) {
-            match run(ClaimBlock::new(self.block_at(block), me, seen), self.map()) {
+            match run(ClaimBlock::new(Blocks(self.0).block_at(block), me, seen), self.map()) {
                 Some(state) => claimed.push((block, state)),
                 None => break,
             }
@@ -269,27 +271,29 @@ impl Arena {
         let all = claimed.len() == blocks_of(class) as usize;
         let done = if all {
             // No other process has anything in it. The bits are cleared first: see `trim`.
-            self.map().store(self.slab_word(e.slab, 2), 0);
-            self.punch_at(e.base, span_of(class));
+            self.map().store(Blocks(self.0).slab_word(e.slab, 2), 0);
+            Backing(self.0).punch_at(e.base, span_of(class));
             let change = Change::new([
                 (seen.word, e.word, Some(retired(e.base))),
-                (self.slab_word(e.slab, 3), e.span_word, Some(e.span)),
+                (Blocks(self.0).slab_word(e.slab, 3), e.span_word, Some(e.span)),
             ]);
             self.change(change, me)
         } else {
             Ok(false)
         };
         for (block, state) in claimed {
-            run(UnclaimBlock::new(self.block_at(block), state), self.map());
+            run(UnclaimBlock::new(Blocks(self.0).block_at(block), state), self.map());
             self.hint_free(block);
         }
         done
     }
 
     /// Joins two retired neighbours.
-    fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
-        let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
-        let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
+    fn join_extents(self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
+        let (word, span_word) =
+            (Blocks(self.0).slab_word(first.slab, 0), Blocks(self.0).slab_word(first.slab, 3));
+        let (next_word, next_span) =
+            (Blocks(self.0).slab_word(next.slab, 0), Blocks(self.0).slab_word(next.slab, 3));
         let change = Change::new([
             (word, retired(first.base), None),
             (span_word, span, Some(span + next.span)),
@@ -307,7 +311,7 @@ impl Arena {
     /// its number, base and span, or `None` if no row is free or another process has taken some of the
     /// addresses.
     fn take_beyond(
-        &self,
+        self,
         behind: Option<(u32, u64, u64)>,
         frontier: u64,
         len: u64,
@@ -316,18 +320,18 @@ impl Arena {
         let taken = (Word::at(control::FRONTIER), frontier, Some(frontier + len));
         if let Some((slab, base, span)) = behind {
             let change = Change::new([
-                (self.slab_word(slab, 0), retired(base), None),
-                (self.slab_word(slab, 3), span, Some(span + len)),
+                (Blocks(self.0).slab_word(slab, 0), retired(base), None),
+                (Blocks(self.0).slab_word(slab, 3), span, Some(span + len)),
                 taken,
             ]);
             return Ok(self.change(change, me)?.then_some((slab, base, span + len)));
         }
-        let count = self.slab_count();
+        let count = Blocks(self.0).slab_count();
         let Some(row) = self.unused_rows().next() else { return Ok(None) };
         self.commit_slab_row(row)?;
         let change = Change::new([
-            (self.slab_word(row, 0), 0, Some(retired(frontier))),
-            (self.slab_word(row, 3), 0, Some(len)),
+            (Blocks(self.0).slab_word(row, 0), 0, Some(retired(frontier))),
+            (Blocks(self.0).slab_word(row, 3), 0, Some(len)),
             taken,
             (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
         ]);
@@ -335,29 +339,29 @@ impl Arena {
     }
 
     /// Splits a retired slab in two at byte `at`. Returns the second slab, or `None` if no row is free.
-    fn split_extent(&self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
-        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
-        let count = self.slab_count();
+    fn split_extent(self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
+        let (word, span_word) = (Blocks(self.0).slab_word(slab, 0), Blocks(self.0).slab_word(slab, 3));
+        let count = Blocks(self.0).slab_count();
         let Some(row) = self.unused_rows().next() else { return Ok(None) };
         self.commit_slab_row(row)?;
         let change = Change::new([
             (word, retired(base), None),
             (span_word, span, Some(at)),
-            (self.slab_word(row, 0), 0, Some(retired(base + at))),
-            (self.slab_word(row, 3), 0, Some(span - at)),
+            (Blocks(self.0).slab_word(row, 0), 0, Some(retired(base + at))),
+            (Blocks(self.0).slab_word(row, 3), 0, Some(span - at)),
             (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
         ]);
         Ok(self.change(change, me)?.then_some(row))
     }
 
     /// Gives a retired slab a class: it is then in use. Returns `false` if its words have changed.
-    fn give_class(&self, slab: u32, base: u64, span: u64, class: u32, me: Member) -> Result<bool> {
+    fn give_class(self, slab: u32, base: u64, span: u64, class: u32, me: Member) -> Result<bool> {
         self.commit_class_map(class, slab)?;
         // An upper bound: a value that is too large does no harm.
-        self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
+        raise(self.map(), Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
         // If this process dies before the hints of the slab are set, the sweep sets them.
-        self.touch(me, slab);
-        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
+        Members(self.0).touch(me, slab);
+        let (word, span_word) = (Blocks(self.0).slab_word(slab, 0), Blocks(self.0).slab_word(slab, 3));
         let change =
             Change::new([(word, retired(base), Some(describe(class, base))), (span_word, span, None)]);
         let done = self.change(change, me)?;
@@ -368,14 +372,14 @@ impl Arena {
     }
 
     /// Makes a change. Returns `true` if the words still had their expected values.
-    fn change(&self, change: Change, me: Member) -> Result<bool> {
+    fn change(self, change: Change, me: Member) -> Result<bool> {
         let start = Instant::now();
         loop {
             match self.update(me, change.clone()) {
                 UpdateOutcome::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
                 UpdateOutcome::Busy(holder) if start.elapsed() > TIME_LIMIT => {
                     let what = "the table of slabs, in which no addresses are left,";
-                    return Err(Error::Held { what, holder, pid: self.pid_of(holder) });
+                    return Err(Error::Held { what, holder, pid: Members(self.0).pid_of(holder) });
                 }
                 UpdateOutcome::Busy(_) => std::thread::yield_now(),
             }
@@ -386,6 +390,7 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
 
     fn extents(spans: &[(u64, bool)]) -> Vec<Range> {
         let mut base = 0;
@@ -434,24 +439,24 @@ mod tests {
         let [class, page, other] =
             [14 << 20, 5 << 10, 37 << 20].map(|len| crate::layout::size_class::class_of(len).unwrap());
         for class in [class, page, class, class, class] {
-            arena.carve(class, me).unwrap();
+            Allocator(arena).carve(class, me).unwrap();
         }
-        let ranges = arena.ranges();
+        let ranges = Allocator(arena).ranges();
         assert_whole(&ranges);
         let of_class: Vec<_> =
             ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).copied().collect();
         let three = of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base);
         let &[first, missed, last] = three.unwrap() else { unreachable!() };
         // Same situation as if `missed` had been split off after its row was read.
-        assert!(!arena.reuse_room(&[first, last], other, me).unwrap());
-        let ranges = arena.ranges();
+        assert!(!Allocator(arena).reuse_room(&[first, last], other, me).unwrap());
+        let ranges = Allocator(arena).ranges();
         assert_whole(&ranges);
         assert!(ranges.iter().any(|e| e.slab == missed.slab && e.word == missed.word));
         // Neighbours become one slab.
         let neighbours: Vec<_> =
             ranges.into_iter().filter(|e| e.base >= first.base && e.base <= last.base).collect();
-        assert!(arena.reuse_room(&neighbours, other, me).unwrap());
-        assert_whole(&arena.ranges());
+        assert!(Allocator(arena).reuse_room(&neighbours, other, me).unwrap());
+        assert_whole(&Allocator(arena).ranges());
     }
 
     /// A slab changes its class only if all its blocks are free. It has no pages then.
@@ -460,18 +465,18 @@ mod tests {
     fn a_slab_in_use_stays_what_it_is() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();
-        let hold = arena.alloc(19 << 20).unwrap();
+        let hold = Allocator(arena).alloc(19 << 20).unwrap();
         let slab = hold.block() / SLAB_BLOCKS;
-        let range = arena.ranges().into_iter().find(|range| range.slab == slab).unwrap();
-        assert!(!arena.retire(&range, me).unwrap());
-        assert!(arena.slab(slab).is_some());
+        let range = Allocator(arena).ranges().into_iter().find(|range| range.slab == slab).unwrap();
+        assert!(!Allocator(arena).retire(&range, me).unwrap());
+        assert!(Blocks(arena).slab(slab).is_some());
         drop(hold);
-        assert!(arena.retire(&range, me).unwrap());
-        assert_eq!((arena.slab(slab), arena.slab_committed(slab)), (None, 0));
+        assert!(Allocator(arena).retire(&range, me).unwrap());
+        assert_eq!((Blocks(arena).slab(slab), Blocks(arena).slab_committed(slab)), (None, 0));
         // A word with an unexpected value is not changed.
-        let word = arena.slab_word(slab, 3);
+        let word = Blocks(arena).slab_word(slab, 3);
         let now = arena.map().load(word);
-        assert!(!arena.change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());
+        assert!(!Allocator(arena).change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());
         assert_eq!(arena.map().load(word), now);
     }
 }

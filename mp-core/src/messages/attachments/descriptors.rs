@@ -25,43 +25,28 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use crate::alloc::Allocator;
+use crate::alloc::fd_slots::{FdSlots, HINT, PAIRS, compartment, look, name_of};
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{COMPARTMENTS, control};
 use crate::mem::{Mem, Word};
+use crate::messages::attachments::Descriptors;
 use crate::parking::spin::AdaptiveSpin;
-use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
-use crate::sys::packets::{Packet, refused};
-use crate::sys::{Errno, packets};
-use crate::waiting::block_on::Wait;
+use crate::setup::fd_store::FdStore;
+use crate::sys::Errno;
+use crate::sys::packets::{self, refused};
+use crate::waiting::limit::Wait;
 use crate::waiting::lock::{LockError, RawLock};
-use crate::words::{BlockId, BlockKind, BlockState, LockKind};
+use crate::words::{BlockId, BlockKind, LockKind};
 
-/// The locker's control words.
-const PAIRS: Word = Word::at(control::LOCKER);
 const LOCK: Word = Word::at(control::LOCKER + 8);
-const HINT: Word = Word::at(control::LOCKER + 32);
-/// Maximum number of attempts to peek at a packet while other processes peek at the same socket.
-const TRIES: u32 = 10_000;
 /// Maximum time that another process may take to add a pair, even if stopped.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum number of descriptors of a compartment. Below the default limit of a socket, some 270 packets.
 const MOST: u64 = 256;
-
-/// Blocks whose compartments this process could not open when it was freeing them.
-static LATER: PerProcess<Mutex<Vec<(Arena, BlockId, BlockState)>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
-
-fn compartment(i: u64) -> Word {
-    Word::at(control::COMPARTMENTS).plus(i)
-}
-
-/// Returns the value by which a compartment's word names a block.
-fn name_of(block: BlockId) -> u64 {
-    u64::from(block) + 1
-}
 
 /// Compartment of a message that is being written.
 #[derive(Debug)]
@@ -80,13 +65,13 @@ impl Parking {
     /// and the errors of an allocation.
     pub(crate) fn new() -> Result<Self> {
         let arena = Arena::current()?;
-        arena.close_what_was_left();
-        arena.locker()?;
-        let hold = arena.alloc_kind(16, BlockKind::Descriptors)?;
+        FdSlots(arena).close_what_was_left();
+        FdStore(arena).locker()?;
+        let hold = Allocator(arena).alloc_kind(16, BlockKind::Descriptors)?;
         let words = Word::at(hold.memory().0);
         (0..2).for_each(|i| arena.map().store(words.plus(i), 0));
-        let i = arena.take_compartment(hold.block(), words)?;
-        let (into, _) = arena.open_compartment(i)?;
+        let i = Descriptors(arena).take_compartment(hold.block(), words)?;
+        let (into, _) = FdSlots(arena).open_compartment(i)?;
         Ok(Self { hold, into, count: 0 })
     }
 
@@ -120,38 +105,15 @@ impl Parking {
     }
 }
 
-/// Returns a packet by its number, which is its position. A truncated packet is an error.
-pub(crate) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
-    for _ in 0..TRIES {
-        match packets::peek(socket, Some(place)) {
-            Ok(packet) if packet.number == place => {
-                return if packet.cut {
-                    Err(refused("receive the descriptors of a message", Errno::MFILE))
-                } else {
-                    Ok(packet)
-                };
-            }
-            // Another process peeked at the same socket meanwhile.
-            Ok(_) | Err(Errno::AGAIN) => std::thread::yield_now(),
-            Err(errno) => return Err(refused("look into the locker of descriptors", errno)),
-        }
-    }
-    Err(Error::Malformed(format!("packet {place} of the locker of descriptors is missing")))
-}
-
-impl Arena {
-    fn pairs(&self) -> u64 {
-        self.map().load(PAIRS).min(COMPARTMENTS / 2)
-    }
-
+impl Descriptors {
     /// Takes a free compartment for a block that this process holds, and whose word `mine` has no
     /// compartment. Only one caller gets a compartment for a block.
-    pub(crate) fn take_compartment(&self, block: BlockId, mine: Word) -> Result<u64> {
+    pub(crate) fn take_compartment(self, block: BlockId, mine: Word) -> Result<u64> {
         let map = self.map();
         let has_one = |_| Error::InvalidArgument("this object keeps a descriptor already".into());
         let mut said = 0;
         loop {
-            let pairs = self.pairs();
+            let pairs = FdSlots(self.0).pairs();
             let hint = map.load_relaxed(HINT).min(2 * pairs);
             for i in (hint..2 * pairs).chain(0..hint) {
                 if map.load_relaxed(compartment(i)) != 0 {
@@ -174,8 +136,8 @@ impl Arena {
 
     /// Adds a socket pair to the table, unless another process has added one since there were `seen` pairs.
     #[cold]
-    fn add_pair(&self, seen: u64) -> Result<()> {
-        let lock = RawLock::new(*self, LOCK);
+    fn add_pair(self, seen: u64) -> Result<()> {
+        let lock = RawLock::new(self.0, LOCK);
         let mut guard = lock
             .acquire(LockKind::Lock, Wait::at_most(TIME_LIMIT), &AdaptiveSpin::none())
             .map_err(|e| match e {
@@ -187,7 +149,7 @@ impl Arena {
             })?;
         // A holder that died left the table unchanged, or with one more pair.
         guard.mark_recovered();
-        let (map, pairs) = (self.map(), self.pairs());
+        let (map, pairs) = (self.map(), FdSlots(self.0).pairs());
         if pairs != seen {
             return Ok(());
         }
@@ -197,10 +159,10 @@ impl Arena {
                 receive some"
             )));
         }
-        let table = self.locker()?;
+        let table = FdStore(self.0).locker()?;
         const PAGE: u64 = 4096;
         if (16 * pairs).is_multiple_of(PAGE) {
-            self.commit_at(control::COMPARTMENTS + 16 * pairs, PAGE)?;
+            self.0.commit(control::COMPARTMENTS + 16 * pairs, PAGE)?;
         }
         // Counted, not peeked at: concurrent peeks move the peek offset.
         let kept = packets::count(table)
@@ -229,88 +191,21 @@ impl Arena {
         Ok(())
     }
 
-    /// Returns both ends of a compartment: the input and the output.
-    pub(crate) fn open_compartment(&self, i: u64) -> Result<(OwnedFd, OwnedFd)> {
-        let mut files = look(self.locker()?, 1 + i / 2)?.files.into_iter();
-        match (files.next(), files.next()) {
-            (Some(one), Some(other)) if i.is_multiple_of(2) => Ok((one, other)),
-            (Some(one), Some(other)) => Ok((other, one)),
-            _ => Err(Error::Malformed(format!("compartment {i} of the locker of descriptors has no ends"))),
-        }
-    }
-
-    /// Returns the compartment of a block.
-    pub(crate) fn compartment_of(&self, block: BlockId) -> Option<u64> {
-        let i = (self.map().load(self.compartment_word(block)?) & u64::from(u32::MAX)).checked_sub(1)?;
-        let has = i < 2 * self.pairs() && self.map().load(compartment(i)) == name_of(block);
-        has.then_some(i).filter(|i| *i < COMPARTMENTS)
-    }
-
     /// Returns copies of a block's descriptors, in order. This process or one of its envelopes holds the
     /// block.
     ///
     /// # Errors
     /// [`Error::OutOfDescriptors`], [`Error::Unsupported`], or [`Error::Malformed`].
-    pub(crate) fn descriptors_of(&self, block: BlockId) -> Result<Vec<OwnedFd>> {
+    pub(crate) fn descriptors_of(self, block: BlockId) -> Result<Vec<OwnedFd>> {
         let nothing = || Error::Malformed(format!("block {block} has no descriptors"));
-        if self.kind_of(block) != BlockKind::Descriptors {
+        if Blocks(self.0).kind_of(block) != BlockKind::Descriptors {
             return Err(nothing());
         }
-        let i = self.compartment_of(block).ok_or_else(nothing)?;
-        let count = self.map().load(Word::at(self.data_of(block).0).plus(1)).min(MOST);
-        let (_, out) = self.open_compartment(i)?;
+        let i = FdSlots(self.0).compartment_of(block).ok_or_else(nothing)?;
+        let count = self.map().load(Word::at(Blocks(self.0).data_of(block).0).plus(1)).min(MOST);
+        let (_, out) = FdSlots(self.0).open_compartment(i)?;
         let one = |place| look(&out, place)?.files.pop().ok_or_else(nothing);
         (0..count).map(one).collect()
-    }
-
-    /// Closes the descriptors of a block that this process has claimed for freeing. Returns `false` if that
-    /// failed. This process then retries later, or its sweep does.
-    pub(crate) fn close_descriptors(&self, block: BlockId, state: BlockState) -> bool {
-        if self.empty_compartment(block).is_ok() {
-            return true;
-        }
-        LATER.lock().push((*self, block, state));
-        false
-    }
-
-    pub(crate) fn empty_compartment(&self, block: BlockId) -> Result<()> {
-        let Some(i) = self.compartment_of(block) else { return Ok(()) };
-        let (_, out) = self.open_compartment(i)?;
-        while packets::discard(&out) {}
-        self.map().store(compartment(i), 0);
-        if i < self.map().load_relaxed(HINT) {
-            self.map().store_relaxed(HINT, i);
-        }
-        Ok(())
-    }
-
-    /// Frees the blocks that could not be freed before.
-    pub(crate) fn close_what_was_left(&self) {
-        let left = std::mem::take(&mut *LATER.lock());
-        for (arena, block, state) in left {
-            if arena == *self {
-                self.finish_free(block, state);
-            }
-        }
-    }
-
-    /// Returns the number of descriptors in all compartments, for tests.
-    ///
-    /// # Errors
-    /// The errors of opening a compartment.
-    #[doc(hidden)]
-    pub fn descriptors_in_locker(&self) -> Result<u64> {
-        let count = |i| {
-            let (_, out) = self.open_compartment(i)?;
-            packets::count(&out).map_err(|errno| refused("count the descriptors in messages", errno))
-        };
-        (0..2 * self.pairs()).map(count).sum()
-    }
-
-    /// Returns the number of compartments that have a message, for tests.
-    #[doc(hidden)]
-    pub fn compartments_in_use(&self) -> u64 {
-        (0..2 * self.pairs()).filter(|i| self.map().load(compartment(*i)) != 0).count() as u64
     }
 }
 
@@ -327,11 +222,11 @@ mod tests {
         let mut parking = Parking::new().unwrap();
         assert_eq!(parking.push(file.as_fd()).unwrap(), Some(0));
         let named = arena.map().load(Word::at(parking.hold().memory().0));
-        let other = arena.alloc_kind(16, BlockKind::Descriptors).unwrap();
+        let other = Allocator(arena).alloc_kind(16, BlockKind::Descriptors).unwrap();
         arena.map().store(Word::at(other.memory().0), named);
         drop(other);
         let block = parking.hold().block();
-        assert_eq!(arena.descriptors_of(block).unwrap().len(), 1);
+        assert_eq!(Descriptors(arena).descriptors_of(block).unwrap().len(), 1);
         drop(parking);
         assert_eq!(arena.map().load(compartment(named - 1)), 0);
     }

@@ -20,40 +20,40 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use crate::alloc::fd_slots::{FdSlots, look};
 use crate::alloc::handles::Hold;
-use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word};
-use crate::messages::attachments::descriptors::look;
+use crate::mem::Mem;
+use crate::messages::attachments::Descriptors;
+use crate::setup::fd_store::FdStore;
 use crate::sys::Errno;
 use crate::sys::packets::{self, refused};
 use crate::words::{BlockId, BlockKind};
 
-/// Word of a structure's header for its kept descriptor.
-const KEPT: u64 = 7;
 /// Bit of that word: the descriptor is present.
 const READY: u64 = 1 << 32;
 
-impl Arena {
+impl Descriptors {
     /// Implements [`Structure::keep_descriptor`](crate::Structure::keep_descriptor) for the structure in this
     /// block.
-    pub(crate) fn keep_descriptor(&self, hold: &Hold, fd: BorrowedFd<'_>) -> Result<()> {
+    pub(crate) fn keep_descriptor(self, hold: &Hold, fd: BorrowedFd<'_>) -> Result<()> {
         self.me()?;
         if hold.is_nowhere() {
             return Err(Error::InvalidArgument(
                 "a structure that isn't held here can't keep a descriptor".into(),
             ));
         }
-        self.close_what_was_left();
-        self.locker()?;
-        let (block, word) = (hold.block(), self.kept_word(hold.block()));
-        if self.object_becomes(block, BlockKind::Keeper) == Err(BlockKind::Child) {
+        FdSlots(self.0).close_what_was_left();
+        FdStore(self.0).locker()?;
+        let (block, word) = (hold.block(), FdSlots(self.0).kept_word(hold.block()));
+        if Blocks(self.0).object_becomes(block, BlockKind::Keeper) == Err(BlockKind::Child) {
             let why =
                 "a structure that is a part of another one can't keep a descriptor: have that one keep it";
             return Err(Error::InvalidArgument(why.into()));
         }
         let i = self.take_compartment(block, word)?;
-        let sent = self.open_compartment(i).and_then(|(into, _)| {
+        let sent = FdSlots(self.0).open_compartment(i).and_then(|(into, _)| {
             packets::send(&into, 0, &[fd]).map_err(|errno| match errno {
                 Errno::BADF => Error::InvalidArgument("the descriptor to keep is not open (EBADF)".into()),
                 errno => refused("keep a descriptor", errno),
@@ -62,24 +62,11 @@ impl Arena {
         match sent {
             Ok(()) => self.map().store(word, (i + 1) | READY),
             Err(_) => {
-                self.empty_compartment(block)?;
+                FdSlots(self.0).empty_compartment(block)?;
                 self.map().store(word, 0);
             }
         }
         sent
-    }
-
-    fn kept_word(&self, block: BlockId) -> Word {
-        Word::at(self.data_of(block).0).plus(KEPT)
-    }
-
-    /// Returns the word in which a block stores its compartment, if its kind has one.
-    pub(crate) fn compartment_word(&self, block: BlockId) -> Option<Word> {
-        match self.kind_of(block) {
-            BlockKind::Descriptors => Some(Word::at(self.data_of(block).0)),
-            BlockKind::Keeper => Some(self.kept_word(block)),
-            _ => None,
-        }
     }
 
     /// Returns a copy of the descriptor that an object [keeps](crate::Structure::keep_descriptor), by the
@@ -92,23 +79,25 @@ impl Arena {
     /// # Errors
     /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, [`Error::Unsupported`] if it
     /// has no locker, [`Error::Forked`].
-    pub fn kept_descriptor(&self, mark: u64) -> Result<Option<OwnedFd>> {
+    pub fn kept_descriptor(self, mark: u64) -> Result<Option<OwnedFd>> {
         self.me()?;
-        let (true, Some(block)) = (self.lives(mark), Self::marked(mark)) else { return Ok(None) };
-        if self.kind_of(block) != BlockKind::Keeper || self.map().load(self.kept_word(block)) & READY == 0 {
+        let (true, Some(block)) = (Blocks(self.0).lives(mark), Blocks::marked(mark)) else { return Ok(None) };
+        if Blocks(self.0).kind_of(block) != BlockKind::Keeper
+            || self.map().load(FdSlots(self.0).kept_word(block)) & READY == 0
+        {
             return Ok(None);
         }
         let found = self.look_at_kept(block);
         // While the object lived, the compartment was its own.
-        if !self.lives(mark) {
+        if !Blocks(self.0).lives(mark) {
             return Ok(None);
         }
         found
     }
 
-    fn look_at_kept(&self, block: BlockId) -> Result<Option<OwnedFd>> {
-        let Some(i) = self.compartment_of(block) else { return Ok(None) };
-        let (_, out) = self.open_compartment(i)?;
+    fn look_at_kept(self, block: BlockId) -> Result<Option<OwnedFd>> {
+        let Some(i) = FdSlots(self.0).compartment_of(block) else { return Ok(None) };
+        let (_, out) = FdSlots(self.0).open_compartment(i)?;
         let found = look(&out, 0)?.files.pop();
         Ok(found)
     }

@@ -9,16 +9,19 @@
 //! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::messages::outgoing::pack) leaves them | releases those seats; the block is freed with the last one |
 //! | a receiver | its seat of the block | releases it; the others have theirs |
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
+use crate::envelopes::grants::OBJECT;
+use crate::envelopes::meta::{INLINE, Meta, TAIL};
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
 use crate::mem::Mem;
-use crate::messages::Outgoing;
+use crate::messages::attachments::AttachRequest;
 use crate::messages::envelope::Envelope;
-use crate::messages::envelope::{INLINE, Meta, TAIL};
-use crate::messages::incoming::OBJECT;
-use crate::messages::outgoing::pack::AttachRequest;
+use crate::messages::{Messages, Outgoing};
 use crate::steps::AttachRecord;
 use crate::words::{Access, BlockKind};
 
@@ -51,8 +54,8 @@ impl Repeated {
         let apart = head <= INLINE - TAIL && head + bytes.len() > INLINE;
         let mut block = None;
         if apart && bytes.len() <= u32::MAX as usize {
-            let hold = arena.alloc_kind(bytes.len() as u64, BlockKind::Spill)?;
-            crate::messages::bytes::write_own(arena.map(), arena.data_of(hold.block()).0, &bytes);
+            let hold = Allocator(arena).alloc_kind(bytes.len() as u64, BlockKind::Spill)?;
+            crate::messages::bytes::write_own(arena.map(), Blocks(arena).data_of(hold.block()).0, &bytes);
             block = Some(hold);
         }
         Ok(Self { arena, fingerprint, bytes, attachments, block })
@@ -65,12 +68,12 @@ impl Repeated {
     /// bytes).
     pub fn pack(&self) -> Result<Envelope> {
         let (arena, map) = (self.arena, self.arena.map());
-        let envelope = arena.spare_envelope()?;
-        let word = |field| arena.envelope_word(envelope.id(), field);
+        let envelope = Messages(arena).spare_envelope()?;
+        let word = |field| Envelopes(arena).envelope_word(envelope.id(), field);
         map.store_relaxed(word(field::TYPE), self.fingerprint);
         let Some(block) = &self.block else {
             let mut attachments = self.attachments.iter().map(AttachRequest::again).collect();
-            arena.fill(&envelope, &self.bytes, &mut attachments)?;
+            Messages(arena).fill(&envelope, &self.bytes, &mut attachments)?;
             return Ok(envelope);
         };
         let (entries, count) = (word(field::INLINE), word(field::META));
@@ -82,10 +85,10 @@ impl Repeated {
         map.store(count, counted);
         let note = |entry, grant| AttachRecord { entry, count, counted, grant };
         let share = || {
-            arena.share_seat(envelope.id(), note(word(field::SPILL), OBJECT), block)?;
+            Messages(arena).share_seat(envelope.id(), note(word(field::SPILL), OBJECT), block)?;
             let mut attached = (0..).zip(&self.attachments);
             attached.try_for_each(|(k, a)| {
-                arena.share_seat(envelope.id(), note(entries.plus(k), a.grant), &a.hold)
+                Messages(arena).share_seat(envelope.id(), note(entries.plus(k), a.grant), &a.hold)
             })
         };
         match share() {

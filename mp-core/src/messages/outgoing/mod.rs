@@ -7,21 +7,24 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod broadcast;
+pub(crate) mod convert;
 pub(crate) mod pack;
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
-use crate::error::Error;
-use crate::error::Result;
+use crate::blocks::Blocks;
+use crate::envelopes::grants::{BUFFER, DESCRIPTORS, OBJECT};
+use crate::error::{Error, Result};
+use crate::messages::attachments::AttachRequest;
 use crate::messages::attachments::descriptors::Parking;
 use crate::messages::bytes::write_own;
 use crate::messages::envelope::{Envelope, MAX_ATTACHMENTS};
-use crate::messages::incoming::{Arrived, BUFFER, DESCRIPTORS, Incoming, OBJECT};
-use crate::messages::outgoing::pack::AttachRequest;
+use crate::messages::incoming::{Arrived, Incoming};
 use crate::messages::{KEEP, push};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, BlockId, BlockKind, Grant};
@@ -168,8 +171,8 @@ impl Attached {
             return None;
         }
         let arena = Arena::current().ok()?;
-        let hold = arena.alloc_kind(bytes.len() as u64, BlockKind::Frozen).ok()?;
-        write_own(arena.map(), arena.data_of(hold.block()).0, bytes);
+        let hold = Allocator(arena).alloc_kind(bytes.len() as u64, BlockKind::Frozen).ok()?;
+        write_own(arena.map(), Blocks(arena).data_of(hold.block()).0, bytes);
         // No other handle of the block is attached: the block was free.
         let free = self.place(&hold, BUFFER).ok()?.err()?;
         Some(self.add(|| hold, BUFFER, free))
@@ -218,7 +221,7 @@ impl Attached {
     ///
     /// # Errors
     /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if its
-    /// memory was [opened to others](crate::Storage::share_as): no receiver would accept it as
+    /// memory was [opened to others](crate::Storage::open_to_others): no receiver would accept it as
     /// exclusive.
     ///
     /// # Safety
@@ -312,13 +315,6 @@ impl Attached {
             _ => {}
         }
         i as u32
-    }
-
-    /// Returns the message as it would arrive, to test whether it can be read. Excludes the memory of
-    /// exclusive tensors, which has one owner.
-    pub(crate) fn as_arrived(&self) -> Arrived {
-        let arrived: Arrived = self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
-        arrived.without_exclusive()
     }
 
     #[inline(never)]
@@ -434,13 +430,6 @@ impl Outgoing {
         (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())
     }
 
-    /// Turns the message into one to read on this side. A message that could not be packed or put returns to
-    /// its sender this way.
-    pub fn into_incoming(self) -> Incoming {
-        let list = self.attached.map(|a| a.list).unwrap_or_default();
-        Incoming::returned(self.bytes, list)
-    }
-
     /// Returns the reason why the message could not be written, if a caller can handle it. The codec's error
     /// has only its text.
     pub fn refusal(&mut self) -> Option<Error> {
@@ -501,7 +490,7 @@ mod tests {
         let arena = Arena::current().unwrap();
         let [object, shared] = [Grant::new(Access::Object, 0), Grant::new(Access::Shared, 3)];
         for (first, second) in [(object, FROZEN), (FROZEN, object), (shared, Grant::new(Access::Shared, 4))] {
-            let (hold, mut out) = (arena.alloc(64).unwrap(), Outgoing::default());
+            let (hold, mut out) = (Allocator(arena).alloc(64).unwrap(), Outgoing::default());
             out.attached().attach_as(&hold, first).unwrap();
             let refused = out.attached().attach_as(&hold, second);
             assert!(matches!(refused, Err(Error::Unsendable(_))), "{first:?}, {second:?}: {refused:?}");
@@ -515,7 +504,7 @@ mod tests {
     #[test]
     fn a_block_is_attached_once_however_often_it_is_named() {
         let arena = Arena::current().unwrap();
-        let holds: Vec<Hold> = (0..700).map(|_| arena.alloc(64).unwrap()).collect();
+        let holds: Vec<Hold> = (0..700).map(|_| Allocator(arena).alloc(64).unwrap()).collect();
         let mut out = Outgoing::default();
         for n in [3, 8, 9, 10, 33, 700, 12, 8, 1] {
             let attached = out.attached();
@@ -543,7 +532,7 @@ mod tests {
         let number = out.attached().attach_buffer(&bytes).unwrap();
         let mut inc = out.into_incoming();
         let block = inc.blocks().next().unwrap();
-        let generation = arena.generation(block);
+        let generation = Blocks(arena).generation(block);
         let buffer = inc.arrived().buffer(number, 100_000).unwrap();
         assert!(inc.arrived().buffer(number, 1 << 30).is_err());
         // A message that references a buffer a thousand times makes its reader copy it a few times.
@@ -551,9 +540,9 @@ mod tests {
         assert!((2..10).contains(&reads), "{reads}");
         drop(inc);
         assert_eq!(buffer.as_ref(), bytes);
-        assert!(arena.is_held(block, generation));
+        assert!(Allocator(arena).is_held(block, generation));
         drop(buffer);
-        assert!(!arena.is_held(block, generation));
+        assert!(!Allocator(arena).is_held(block, generation));
     }
 
     /// Attachments that can't stay among the bytes have half of the list to themselves.
@@ -561,7 +550,7 @@ mod tests {
     fn buffers_stay_among_the_bytes_where_they_have_to() {
         let arena = Arena::current().unwrap();
         assert_eq!(Outgoing::in_band().attached().attach_buffer(&[7; 100]), None);
-        let holds: Vec<Hold> = (0..MOST_BUFFERS).map(|_| arena.alloc(64).unwrap()).collect();
+        let holds: Vec<Hold> = (0..MOST_BUFFERS).map(|_| Allocator(arena).alloc(64).unwrap()).collect();
         let mut out = Outgoing::default();
         for hold in &holds[1..] {
             out.attached().attach_object(hold).unwrap();

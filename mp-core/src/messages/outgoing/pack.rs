@@ -1,39 +1,54 @@
 //! Packing: moves a message's bytes and seats into an envelope.
 
+use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
-use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
+use crate::envelopes::grants::OBJECT;
+use crate::envelopes::meta::{INLINE, Meta, TAIL};
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
 use crate::mem::{Mem, Word, run_straight};
-use crate::messages::Outgoing;
-use crate::messages::envelope::{AHEAD, Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
-use crate::messages::incoming::OBJECT;
+use crate::messages::attachments::AttachRequest;
+use crate::messages::envelope::{AHEAD, Envelope, MAX_ATTACHMENTS};
+use crate::messages::{Messages, Outgoing};
 use crate::steps::{AttachRecord, TakeOutcome, TakeSeat};
-use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Grant, Seat};
+use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat};
 
-/// An attachment of a message. Only handles can create one, so the receiver's access to a block follows from
-/// the type of the sender's handle.
-#[derive(Debug)]
-pub struct AttachRequest {
-    /// The handle. For an exclusive tensor, its own handle, which was moved here.
-    pub(crate) hold: Hold,
-    /// Access of the receiver. [`Access::Exclusive`] moves the seat, everything else adds a holder.
-    pub(crate) grant: Grant,
-}
-
-impl AttachRequest {
-    /// Returns another attachment of the same kind.
-    pub(crate) fn again(&self) -> Self {
-        Self { hold: self.hold.clone(), grant: self.grant }
+impl Messages {
+    /// Returns an envelope for a message that belongs to no queue. It may be one of the share.
+    pub(crate) fn spare_envelope(self) -> Result<Envelope> {
+        match self.idle_envelope() {
+            Err(e) if e.is_out_of_envelopes() => {
+                Envelopes(self.0).envelope_of_share(None).map(Envelope::from)
+            }
+            done => done,
+        }
     }
-}
 
-impl Arena {
+    /// Returns an envelope for a message of a queue. If memory is exhausted, frees that of other sizes first,
+    /// like an allocation.
+    #[inline]
+    fn idle_envelope(self) -> Result<Envelope> {
+        Envelopes(self.0).idle_envelope(|| Allocator(self.0).empty_cache()).map(Envelope::from)
+    }
+
+    /// Returns `true` if the next message that this thread packs for this queue finds an envelope. This
+    /// thread then keeps one for it, unless it would be one of the queue's share, which another thread may
+    /// take first.
+    pub fn keeps_envelope(self, queue: BlockId) -> bool {
+        match self.idle_envelope() {
+            Err(e) if e.is_out_of_envelopes() => Envelopes(self.0).has_envelopes(queue),
+            // The dropped envelope is kept. Other errors are returned when the message is packed.
+            _ => true,
+        }
+    }
+
     /// Packs a message. Attachments move to the envelope. On an error they stay.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::LimitExceeded`] (too many attachments).
-    pub fn pack(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+    pub fn pack(self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
         let envelope = self.spare_envelope()?;
         self.pack_into(envelope, message, fingerprint)
     }
@@ -44,20 +59,20 @@ impl Arena {
     /// # Errors
     /// Same as for [`pack`](Self::pack).
     #[inline]
-    pub fn pack_for_queue(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+    pub fn pack_for_queue(self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
         let envelope = self.idle_envelope()?;
         self.pack_into(envelope, message, fingerprint)
     }
 
     #[inline]
-    fn pack_into(&self, envelope: Envelope, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+    fn pack_into(self, envelope: Envelope, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
         let (bytes, attachments) = message.parts();
         let map = self.map();
-        map.store_relaxed(self.envelope_word(envelope.id(), field::TYPE), fingerprint);
+        map.store_relaxed(Envelopes(self.0).envelope_word(envelope.id(), field::TYPE), fingerprint);
         match attachments {
             None if bytes.len() <= INLINE => {
                 let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
-                map.store(self.envelope_word(envelope.id(), field::META), meta.pack());
+                map.store(Envelopes(self.0).envelope_word(envelope.id(), field::META), meta.pack());
                 self.write_inline(envelope.id(), 0, bytes);
             }
             None => self.fill(&envelope, bytes, &mut Vec::new())?,
@@ -68,7 +83,7 @@ impl Arena {
 
     /// Same as [`pack`](Self::pack), with attachments or a spill block.
     pub(crate) fn fill(
-        &self,
+        self,
         envelope: &Envelope,
         bytes: &[u8],
         attachments: &mut Vec<AttachRequest>,
@@ -82,22 +97,22 @@ impl Arena {
         }
         let (id, map) = (envelope.id(), self.map());
         let head = 8 * n;
-        let meta_word = self.envelope_word(id, field::META);
+        let meta_word = Envelopes(self.0).envelope_word(id, field::META);
         let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
-        let mut entries = self.envelope_word(id, field::INLINE);
+        let mut entries = Envelopes(self.0).envelope_word(id, field::INLINE);
         let mut data = None;
         if head + bytes.len() > INLINE {
             // The last words of an envelope with a spill block are free for its queue.
             meta.spilled = head > INLINE - TAIL;
             let spill_head = if meta.spilled { head } else { 0 };
-            let hold = self.alloc_kind((spill_head + bytes.len()) as u64, BlockKind::Spill)?;
-            let at = self.data_of(hold.block()).0;
+            let hold = Allocator(self.0).alloc_kind((spill_head + bytes.len()) as u64, BlockKind::Spill)?;
+            let at = Blocks(self.0).data_of(hold.block()).0;
             data = Some(at + spill_head as u64);
             if meta.spilled {
                 entries = Word::at(at);
             }
             let mut spill = AttachRequest { hold, grant: OBJECT };
-            self.move_seat(id, self.envelope_word(id, field::SPILL), &mut spill);
+            self.move_seat(id, Envelopes(self.0).envelope_word(id, field::SPILL), &mut spill);
         }
         for k in 0..n as u64 {
             map.store_relaxed(entries.plus(k), 0);
@@ -109,7 +124,7 @@ impl Arena {
         }
         for k in 0..n {
             if let Some(ahead) = attachments.get(k + AHEAD) {
-                map.will_write(self.block_at(ahead.hold.block()).state);
+                map.will_write(Blocks(self.0).block_at(ahead.hold.block()).state);
             }
             let (a, entry) = (&mut attachments[k], entries.plus(k as u64));
             // An exclusive tensor moves with the seat of this process, unless another handle here keeps the
@@ -122,7 +137,7 @@ impl Arena {
             if let Err(error) = self.share_seat(id, note, &a.hold) {
                 self.take_seats_back(id, entries, &mut attachments[..k]);
                 // The sender has all the handles: none of them is lost with the envelope.
-                self.empty_envelope(id);
+                Allocator(self.0).empty_envelope(id);
                 return Err(error);
             }
         }
@@ -132,11 +147,12 @@ impl Arena {
 
     /// Takes back the seats that were already moved to an envelope, after a later attachment failed.
     #[cold]
-    fn take_seats_back(&self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
+    fn take_seats_back(self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
         let map = self.map();
         for (k, a) in attachments.iter_mut().enumerate().filter(|(_, a)| a.hold.is_nowhere()) {
             let entry = entries.plus(k as u64);
-            let back = Attachment::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
+            let back =
+                Attachment::unpack(map.load_relaxed(entry)).map(|attach| Allocator(self.0).adopt(id, attach));
             // The seat belongs to this envelope, which this process owns: taking it back can't fail.
             if let Some(Ok(hold)) = back {
                 a.hold = hold;
@@ -146,47 +162,47 @@ impl Arena {
     }
 
     /// Moves an envelope's bytes into a block if they extend into its last two words. Attachments stay.
-    pub(crate) fn spill(&self, envelope: &Envelope) -> Result<()> {
+    pub(crate) fn spill(self, envelope: &Envelope) -> Result<()> {
         let (id, map) = (envelope.id(), self.map());
-        let spill_word = self.envelope_word(id, field::SPILL);
-        let meta = Meta::unpack(map.load_relaxed(self.envelope_word(id, field::META)))?;
+        let spill_word = Envelopes(self.0).envelope_word(id, field::SPILL);
+        let meta = Meta::unpack(map.load_relaxed(Envelopes(self.0).envelope_word(id, field::META)))?;
         let listed = 8 * meta.attachments;
         if map.load_relaxed(spill_word) != 0 || listed + meta.bytes <= INLINE - TAIL {
             return Ok(());
         }
         let mut bytes = Vec::new();
         self.read_inline(id, listed, meta.bytes, &mut bytes);
-        let hold = self.alloc_kind(meta.bytes as u64, BlockKind::Spill)?;
-        crate::messages::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
+        let hold = Allocator(self.0).alloc_kind(meta.bytes as u64, BlockKind::Spill)?;
+        crate::messages::bytes::write_own(map, Blocks(self.0).data_of(hold.block()).0, &bytes);
         let mut spill = AttachRequest { hold, grant: OBJECT };
         self.move_seat(id, spill_word, &mut spill);
         Ok(())
     }
 
     /// Moves the seat of the only handle to an envelope. Returns `false` if there are other handles.
-    pub(crate) fn move_seat(&self, e: EnvelopeId, entry: Word, request: &mut AttachRequest) -> bool {
+    pub(crate) fn move_seat(self, e: EnvelopeId, entry: Word, request: &mut AttachRequest) -> bool {
         let (Ok(me), block) = (self.me(), request.hold.block()) else { return false };
-        let Some(seat) = self.take_seat(&mut request.hold) else { return false };
+        let Some(seat) = Allocator(self.0).take_seat(&mut request.hold) else { return false };
         self.map().store(entry, Attachment { block, seat, grant: request.grant }.pack());
-        if let Some(word) = self.seat_word(block, seat) {
+        if let Some(word) = Blocks(self.0).seat_word(block, seat) {
             _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
         }
         true
     }
 
     /// Takes another seat for an envelope.
-    pub(crate) fn share_seat(&self, e: EnvelopeId, note: AttachRecord, hold: &Hold) -> Result<()> {
+    pub(crate) fn share_seat(self, e: EnvelopeId, note: AttachRecord, hold: &Hold) -> Result<()> {
         self.share_block_seat(Seat::Envelope(e), note, hold.block())
     }
 
     /// Takes another seat of a block, which must have another holder until this returns.
-    pub(crate) fn share_block_seat(&self, who: Seat, note: AttachRecord, block: BlockId) -> Result<()> {
+    pub(crate) fn share_block_seat(self, who: Seat, note: AttachRecord, block: BlockId) -> Result<()> {
         let m = *self.map();
         loop {
-            let take = TakeSeat::new(self.block_at(block), self.pages(), who, note);
+            let take = TakeSeat::new(Blocks(self.0).block_at(block), Blocks(self.0).pages(), who, note);
             match run_straight(take, &m) {
                 TakeOutcome::Seat(_) => return Ok(()),
-                TakeOutcome::NoSeat => self.add_seat_page(block)?,
+                TakeOutcome::NoSeat => Allocator(self.0).add_seat_page(block)?,
             }
         }
     }
@@ -195,13 +211,14 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
     use crate::messages::Incoming;
 
     /// Returns a message of `bytes` bytes, none of them 0, with this many attachments.
     fn message(arena: Arena, bytes: usize, attachments: usize) -> (Outgoing, Vec<Hold>) {
         let mut out = Outgoing::default();
         out.bytes().extend((0..bytes).map(|i| i as u8 | 1));
-        let holds: Vec<Hold> = (0..attachments).map(|_| arena.alloc(64).unwrap()).collect();
+        let holds: Vec<Hold> = (0..attachments).map(|_| Allocator(arena).alloc(64).unwrap()).collect();
         for hold in &holds {
             out.attached().attach_object(hold).unwrap();
         }
@@ -215,19 +232,19 @@ mod tests {
         let mut sent: Vec<_> = (0..8)
             .map(|_| {
                 let (mut out, holds) = message(arena, bytes, attachments);
-                (arena.pack(&mut out, 7).unwrap(), holds)
+                (Messages(arena).pack(&mut out, 7).unwrap(), holds)
             })
             .collect();
         for (envelope, _) in &sent {
             envelope.free_tail().unwrap();
-            let tail = arena.tail_words().of(envelope.id());
+            let tail = Envelopes(arena).tail_words().of(envelope.id());
             for word in [tail, tail.plus(1)] {
                 arena.map().store(word, u64::MAX);
             }
         }
         // Data written into one envelope has not reached the next.
         for (envelope, _) in &sent {
-            let owner = arena.map().load(arena.owner_words().of(envelope.id()));
+            let owner = arena.map().load(Envelopes(arena).owner_words().of(envelope.id()));
             assert_eq!(owner, envelope.owner().pack(), "{what}");
         }
         for (mut envelope, holds) in sent.drain(..) {
@@ -256,12 +273,12 @@ mod tests {
     #[test]
     fn the_seat_of_one_of_two_handles_is_not_taken() {
         let arena = Arena::current().unwrap();
-        let mut hold = arena.alloc(64).unwrap();
+        let mut hold = Allocator(arena).alloc(64).unwrap();
         let (other, block) = (hold.clone(), hold.block());
-        assert!(arena.take_seat(&mut hold).is_none() && !hold.is_nowhere());
+        assert!(Allocator(arena).take_seat(&mut hold).is_none() && !hold.is_nowhere());
         drop(hold);
-        assert!(arena.is_held(block, arena.generation(block)) && other.was_never_opened());
-        arena.share_as(block, BlockKind::Frozen);
+        assert!(Allocator(arena).is_held(block, Blocks(arena).generation(block)) && other.was_never_opened());
+        Blocks(arena).share_as(block, BlockKind::Frozen);
         assert!(!other.was_never_opened(), "others may have handles in other processes");
     }
 }

@@ -148,7 +148,7 @@ fn a_time_of_spinning_that_was_set_does_not_change() {
 fn a_thread_sleeps_where_another_one_spins_and_a_dead_member_gives_its_seats_back() {
     let _alone = SEATS_OF_TESTS.lock();
     let arena = Arena::current().unwrap();
-    let (_, me) = Arena::of_this_process().unwrap();
+    let me = arena.me().unwrap();
     let other = Member::new(me.slot() + 1, me.epoch() + 1);
     for word in (0..SEATS).map(seat) {
         // A thread of another test may have it for a moment.
@@ -159,7 +159,7 @@ fn a_thread_sleeps_where_another_one_spins_and_a_dead_member_gives_its_seats_bac
     let long = Duration::from_secs(4);
     let patience = AdaptiveSpin { nanos: AtomicU32::new(nanos(long)), kind: Spin::For(long) };
     assert!(looks_for(&patience) < long / 2);
-    arena.free_seats_of_processors(other);
+    free_processors(arena, other);
     let short = Duration::from_millis(3);
     let patience = AdaptiveSpin { nanos: AtomicU32::new(nanos(short)), kind: Spin::For(short) };
     // Repeatedly, since a seat is returned at the end of a wait, unless a thread of another test spins at

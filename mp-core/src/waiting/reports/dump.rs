@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
 use crate::sys::{identity, signal_counter};
-use crate::waiting::reports::table;
-use crate::waiting::reports::table::Service;
+use crate::waiting::reports::table::{self, Service};
 use crate::waiting::reports::{DUMPS, ENTRIES, held, report};
 
 const VARIABLE: &str = "MP_DUMP_SIGNAL";

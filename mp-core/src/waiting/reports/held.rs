@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::Envelopes;
+use crate::layout::wait_table;
 use crate::mem::{Mem, Word};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
@@ -44,7 +47,7 @@ pub(super) fn text() -> String {
 
 /// Formats the name of an object: `lock "weights" (#14)`.
 fn named(arena: Arena, what: &str, block: BlockId) -> String {
-    match arena.object_name(block) {
+    match table::name_in(arena, block) {
         name if name.is_empty() => format!("{what} (#{block})"),
         name => format!("{what} {name:?} (#{block})"),
     }
@@ -54,14 +57,14 @@ fn named(arena: Arena, what: &str, block: BlockId) -> String {
 /// No other words look like that.
 fn locks(text: &mut String, arena: Arena, me: Member) {
     for (block, count) in (0..).zip(arena.holds()) {
-        if count.load(Ordering::Acquire) == 0 || !arena.block_exists(block) {
+        if count.load(Ordering::Acquire) == 0 || !Blocks(arena).block_exists(block) {
             continue;
         }
-        let (at, len) = arena.data_of(block);
-        let lock = LockAt(Word::at(at).plus(table::STRUCTURE_WORDS));
-        let is_structure =
-            arena.kind_of(block).is_object() && arena.map().load(Word::at(at)) == table::STRUCTURE;
-        if !is_structure || len < 8 * (table::STRUCTURE_WORDS + LockAt::WORDS) {
+        let (at, len) = Blocks(arena).data_of(block);
+        let lock = LockAt(Word::at(at).plus(wait_table::STRUCTURE_WORDS));
+        let is_structure = Blocks(arena).kind_of(block).is_object()
+            && arena.map().load(Word::at(at)) == wait_table::STRUCTURE;
+        if !is_structure || len < 8 * (wait_table::STRUCTURE_WORDS + LockAt::WORDS) {
             continue;
         }
         let word = LockWord(arena.map().load(lock.word()));
@@ -76,10 +79,10 @@ fn locks(text: &mut String, arena: Arena, me: Member) {
 
 fn leases(text: &mut String, arena: Arena, me: Member) {
     let mut queues: BTreeMap<BlockId, u32> = BTreeMap::new();
-    for envelope in arena.envelopes_in_use(0) {
-        let owner = Owner::unpack(arena.map().load(arena.owner_words().of(envelope)));
+    for envelope in Envelopes(arena).envelopes_in_use(0) {
+        let owner = Owner::unpack(arena.map().load(Envelopes(arena).owner_words().of(envelope)));
         if owner.holder == Holder::Leased(me) {
-            let place = RingPlace::unpack(arena.map().load(arena.place_words().of(envelope)));
+            let place = RingPlace::unpack(arena.map().load(Envelopes(arena).place_words().of(envelope)));
             *queues.entry(place.ring).or_default() += 1;
         }
     }

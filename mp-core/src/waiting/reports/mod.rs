@@ -20,23 +20,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::process::mutex::{Condvar, Mutex, MutexGuard};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::identity;
-use crate::waiting::block_on::Wait;
+use crate::waiting::limit::Wait;
 use crate::words::{BlockId, Member, Seat};
 
+pub use crate::layout::wait_table::RING_NAME;
 pub use call::Call;
 pub use dump::{dump, listen};
 pub use held::add_to_dumps;
 pub use report::{is_stopped, tell};
 pub use settings::{on_report, report_hangs_after, report_waits_after, reported_after};
-pub use table::{
-    RING_NAME, Service, name_object, name_process, object_name, serves, serves_no_more, this_process,
-};
 pub(crate) use table::{Row, publish};
+pub use table::{Service, name_object, name_process, object_name, serves, serves_no_more, this_process};
 
 /// Time after which a wait is shown.
 const SHOWN_AFTER: Duration = Duration::from_millis(100);
@@ -291,16 +291,14 @@ impl Shown {
     }
 }
 
-impl Arena {
-    /// Returns the members that hold a block, and the number of messages and blocks that hold it. The seat of
-    /// a dead member counts until its recovery is complete.
-    fn holders_of(&self, block: BlockId) -> (Vec<Member>, usize) {
-        let (mut members, mut others) = (Vec::new(), 0);
-        self.each_holder(block, |holder| match holder {
-            Seat::Member(member) if members.contains(&member) => {}
-            Seat::Member(member) => members.push(member),
-            Seat::Free | Seat::Envelope(_) | Seat::Block(_) => others += 1,
-        });
-        (members, others)
-    }
+/// Returns the members that hold a block, and the number of messages and blocks that hold it. The seat of
+/// a dead member counts until its recovery is complete.
+fn holders_of(arena: Arena, block: BlockId) -> (Vec<Member>, usize) {
+    let (mut members, mut others) = (Vec::new(), 0);
+    Blocks(arena).each_holder(block, |holder| match holder {
+        Seat::Member(member) if members.contains(&member) => {}
+        Seat::Member(member) => members.push(member),
+        Seat::Free | Seat::Envelope(_) | Seat::Block(_) => others += 1,
+    });
+    (members, others)
 }

@@ -26,11 +26,10 @@
 use std::time::Duration;
 
 use crate::arena::Arena;
+use crate::members::Members;
 use crate::sys::identity;
-use crate::waiting::reports::report;
-use crate::waiting::reports::table;
-use crate::waiting::reports::table::Seen;
-use crate::waiting::reports::{On, Subject};
+use crate::waiting::reports::table::{self, Seen};
+use crate::waiting::reports::{On, Subject, report};
 use crate::words::Member;
 
 /// Minimum duration of each wait, so that slow programs are tested rarely.
@@ -73,8 +72,8 @@ pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
 
 /// Returns the process ID of a live member.
 fn alive(arena: Arena, member: Member) -> Option<u32> {
-    let info = arena.members().into_iter().find(|info| info.member == member)?;
-    (info.live && !arena.is_dead(member)).then_some(info.pid)
+    let info = Members(arena).members().into_iter().find(|info| info.member == member)?;
+    (info.live && !Members(arena).is_dead(member)).then_some(info.pid)
 }
 
 /// Returns the rows of a process, if each of its threads serves or has a row without a time-out.
@@ -109,7 +108,7 @@ fn needed_by(
     (me, subject): (Member, &Subject),
 ) -> Option<Vec<Member>> {
     if let Some(block) = row.block.filter(|_| row.call.is_ended_by_holders()) {
-        let (mut members, others) = arena.holders_of(block);
+        let (mut members, others) = super::holders_of(arena, block);
         members.retain(|holder| *holder != member);
         return (others == 0).then_some(members);
     }
@@ -118,7 +117,7 @@ fn needed_by(
     if member != me || row.thread != identity::thread() || pids.is_empty() {
         return None;
     }
-    let members = arena.members();
+    let members = Members(arena).members();
     pids.iter()
         .map(|pid| members.iter().find(|info| info.pid == *pid && info.live).map(|info| info.member))
         .collect()

@@ -10,11 +10,11 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
+use crate::members::Members;
 use crate::process::children;
 use crate::sys::{identity, memory};
 use crate::waiting::reports::proof::Suspicion;
-use crate::waiting::reports::table;
-use crate::waiting::reports::table::Seen;
+use crate::waiting::reports::table::{self, Seen};
 use crate::waiting::reports::{Call, Entry, On, Subject, settings};
 use crate::words::{BlockId, Member};
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for Time {
 
 /// Appends ` of queue "results" (#12, 0 of 64 messages)`.
 fn object(into: &mut String, call: Call, arena: Arena, block: BlockId, state: &str) {
-    let name = arena.object_name(block);
+    let name = table::name_in(arena, block);
     _ = write!(into, " of {}", call.object());
     if !name.is_empty() {
         _ = write!(into, " {name:?}");
@@ -78,7 +78,7 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
         On::Processes(pids) => {
             _ = write!(text, " of {}", subject.state);
             if let Some(arena) = table::arena() {
-                let members = arena.members();
+                let members = Members(arena).members();
                 let known = |pid: &u32| members.iter().find(|info| info.pid == *pid).map(|info| info.member);
                 let ended_by = subject.call.ended_by();
                 described = list(&mut text, arena, ended_by, pids.iter().map(|pid| (*pid, known(pid))));
@@ -112,9 +112,9 @@ fn thread(number: u32, name: &str) -> String {
 }
 
 fn peers(text: &mut String, call: Call, arena: Arena, block: BlockId) -> Vec<u32> {
-    let (mut members, messages) = arena.holders_of(block);
+    let (mut members, messages) = super::holders_of(arena, block);
     members.retain(|member| arena.me().ok() != Some(*member));
-    let others = members.into_iter().map(|member| (arena.pid_of(member), Some(member)));
+    let others = members.into_iter().map(|member| (Members(arena).pid_of(member), Some(member)));
     let described = list(text, arena, call.ended_by(), others);
     if messages > 0 {
         _ = write!(text, "\n  {messages} message(s) on the way carry a handle to it");
@@ -150,7 +150,7 @@ pub(super) fn process(text: &mut String, arena: Arena, pid: u32, member: Option<
     if !name.is_empty() {
         _ = write!(text, "{name}, ");
     }
-    let dead = member.is_some_and(|member| arena.is_dead(member));
+    let dead = member.is_some_and(|member| Members(arena).is_dead(member));
     text.push_str(match () {
         () if dead => "dead",
         () if memory::is_stopped(pid) => "stopped by a signal or a debugger",

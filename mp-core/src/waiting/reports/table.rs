@@ -3,9 +3,9 @@
 //! # Words of a member's slot
 //! | word | content | written by |
 //! |---|---|---|
-//! | [`NAME`], four words | the name of the process, in UTF-8, cut at 32 bytes; zero: no name | the process, when it joins, and when it is named |
-//! | [`SERVICES`], two words | the threads of this library that run no user code: see [`serves`] | the process, before each row |
-//! | a row, three words for each of [`ROWS`] lanes | below | the thread that has the lane |
+//! | `NAME`, four words | the name of the process, in UTF-8, cut at 32 bytes; zero: no name | the process, when it joins, and when it is named |
+//! | `SERVICES`, two words | the threads of this library that run no user code: see [`serves`] | the process, before each row |
+//! | a row, three words for each of `ROWS` lanes | below | the thread that has the lane |
 //!
 //! | word of a row | states | changed by |
 //! |---|---|---|
@@ -27,8 +27,12 @@ use std::time::Duration;
 
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::layout::wait_table::{
+    FIRST, NAME, NAME_BYTES, RING_NAME, ROW_WORDS, ROWS, SERVICES, STRUCTURE, STRUCTURE_NAME,
+};
 use crate::mem::{Mem, Word};
-use crate::members::intents;
+use crate::members::{Members, intents};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
@@ -36,26 +40,6 @@ use crate::sync::shared::AtomicU32;
 use crate::sys::{identity, memory};
 use crate::waiting::reports::{Call, On, Subject};
 use crate::words::{BlockId, Member};
-
-/// Number of lanes with a row. The first is lane 1, since threads share lane 0.
-pub(crate) const ROWS: u32 = 48;
-const ROW_WORDS: u64 = 3;
-/// First word of the name of the process.
-const NAME: u64 = 8;
-/// Maximum length of a name in bytes.
-pub(crate) const NAME_BYTES: usize = 32;
-const SERVICES: u64 = 12;
-/// Value of a structure's first word, and the position of its name.
-pub(crate) const STRUCTURE: u64 = 6;
-const STRUCTURE_NAME: u64 = 3;
-/// Number of header words of a structure.
-pub(crate) const STRUCTURE_WORDS: u64 = 8;
-/// Position of the name of a queue, relative to its first word.
-pub const RING_NAME: u64 = 100;
-/// Position of the first row.
-const FIRST: u64 = 100;
-/// First word after the rows.
-pub(crate) const END: u64 = FIRST + ROW_WORDS * ROWS as u64;
 
 static OWN_NAME: PerProcess<Mutex<String>> =
     PerProcess::new([const { Mutex::new(String::new()) }; GENERATIONS]);
@@ -111,7 +95,7 @@ impl Row {
         };
         let me = arena.me().ok()?;
         publish(arena, me);
-        let lane = intents::with(|lane| arena.note_lane(me, lane), |lane| lane);
+        let lane = intents::with(|lane| Members(arena).note_lane(me, lane), |lane| lane);
         let row = lane.checked_sub(1).filter(|row| *row < ROWS)?;
         let word = row_word(arena, me, row);
         let map = arena.map();
@@ -167,16 +151,6 @@ pub(crate) fn publish(arena: Arena, me: Member) {
     }
     let name = own_name();
     write_name(arena, words(NAME), &name);
-}
-
-/// Clears the words that the slot's previous member left. Called before the slot has a new member.
-pub(crate) fn clear(arena: Arena, slot: u32) {
-    for word in NAME..SERVICES + 2 {
-        arena.map().store(arena.layout().member(slot, word), 0);
-    }
-    for row in 0..ROWS {
-        arena.map().store(arena.layout().member(slot, FIRST + ROW_WORDS * u64::from(row)), 0);
-    }
 }
 
 /// Returns the longest prefix of `name` that fits.
@@ -262,37 +236,31 @@ pub fn serves_no_more(service: Service) {
     }
 }
 
-/// Names of the objects in blocks.
-impl Arena {
-    fn name_word(&self, block: BlockId) -> Option<Word> {
-        let (at, len) = self.data_of(block);
-        let base = Word::at(at);
-        let offset = match self.kind_of(block) {
-            _ if len < 64 => return None,
-            kind if kind.is_object() && self.map().load(base) == STRUCTURE => STRUCTURE_NAME,
-            crate::words::BlockKind::Ring if len >= 1024 => RING_NAME,
-            _ => return None,
-        };
-        Some(base.plus(offset))
-    }
+fn name_word(arena: Arena, block: BlockId) -> Option<Word> {
+    let (at, len) = Blocks(arena).data_of(block);
+    let base = Word::at(at);
+    let offset = match Blocks(arena).kind_of(block) {
+        _ if len < 64 => return None,
+        kind if kind.is_object() && arena.map().load(base) == STRUCTURE => STRUCTURE_NAME,
+        crate::words::BlockKind::Ring if len >= 1024 => RING_NAME,
+        _ => return None,
+    };
+    Some(base.plus(offset))
+}
 
-    fn name_object(&self, block: BlockId, name: &str) {
-        if let Some(at) = self.name_word(block) {
-            write_name(*self, at, name);
-        }
-    }
-
-    /// Returns the name of the queue or structure in a block, or an empty string.
-    pub(crate) fn object_name(&self, block: BlockId) -> String {
-        self.name_word(block).map_or_else(String::new, |at| read_name(*self, at))
-    }
+/// Returns the name of the queue or structure in a block, or an empty string.
+pub(crate) fn name_in(arena: Arena, block: BlockId) -> String {
+    name_word(arena, block).map_or_else(String::new, |at| read_name(arena, at))
 }
 
 /// Names the object of a handle: a queue, or a structure of another layer.
 #[doc(hidden)]
 pub fn name_object(hold: &Hold, name: &str) {
-    if hold.arena().me().is_ok() && !hold.is_nowhere() {
-        hold.arena().name_object(hold.block(), name);
+    if hold.arena().me().is_ok()
+        && !hold.is_nowhere()
+        && let Some(at) = name_word(hold.arena(), hold.block())
+    {
+        write_name(hold.arena(), at, name);
     }
 }
 
@@ -303,7 +271,7 @@ pub fn object_name(hold: &Hold) -> Option<String> {
     if hold.arena().me().is_err() || hold.is_nowhere() {
         return None;
     }
-    Some(hold.arena().object_name(hold.block())).filter(|name| !name.is_empty())
+    Some(name_in(hold.arena(), hold.block())).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

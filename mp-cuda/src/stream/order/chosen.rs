@@ -2,6 +2,7 @@
 //! the family.
 
 use mp_core::Arena;
+use mp_core::clocks::Clocks;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
@@ -57,7 +58,7 @@ pub(super) fn way(device: &Device) -> Result<Way> {
     if let Some((_, way)) = known.iter().find(|(one, _)| one == device) {
         return Ok(*way);
     }
-    let clocks = Arena::current()?.clocks();
+    let clocks = Clocks(Arena::current()?);
     let way = match clocks.order(key(device))? {
         Some(chosen) => take_part(device, Order::of_number(chosen)?)?,
         None => {

@@ -6,7 +6,7 @@
 //! - callers guarantee that the stream is alive.
 #![allow(unsafe_code)]
 
-use mp_core::clocks::{Clock, Tick, TickState};
+use mp_core::clocks::{Clock, Clocks, Tick, TickState};
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Wait};
 
@@ -193,7 +193,7 @@ pub(crate) fn note(list: &mut Vec<Tick>, tick: Tick) {
 /// [`Error::ProducerDied`] if the work before the tick will never run; [`Error::Malformed`] for a tick that
 /// was never made.
 pub(crate) fn is_complete(tick: Tick) -> Result<bool> {
-    match Arena::current()?.clocks().state(tick) {
+    match Clocks(Arena::current()?).state(tick) {
         TickState::Complete => Ok(true),
         TickState::Pending => Ok(false),
         TickState::Died { pid } => Err(Error::ProducerDied { pid }),

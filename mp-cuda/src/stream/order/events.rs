@@ -30,11 +30,11 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use mp_core::Arena;
 use mp_core::clocks::{Clock, Clocks, Tick};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
+use mp_core::{Arena, Members, Recovery};
 
 use crate::device::Device;
 use crate::driver::api::Handle;
@@ -157,7 +157,7 @@ impl Drop for StreamEvents {
 /// Function that a stream calls at a tick, on a thread of the driver.
 extern "C" fn has_come(tick: *mut c_void) {
     if let (Some(tick), Ok(arena)) = (Tick::from_raw(tick.addr() as u64), Arena::current()) {
-        arena.clocks().complete(tick);
+        Clocks(arena).complete(tick);
     }
 }
 
@@ -176,7 +176,7 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     let event = match own {
         Some(made) => made.events[Clocks::event_of(tick)],
         None => {
-            let clocks = Arena::current()?.clocks();
+            let clocks = Clocks(Arena::current()?);
             let maker = clocks.owner(tick);
             let (Some(name), Some(maker)) = (clocks.event(tick, key(device))?, maker) else {
                 return Ok(if is_complete(tick)? { Some(false) } else { None });
@@ -193,7 +193,7 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
         }
     };
     // A sweep may find the death later. A process that ended by itself has completed its ticks.
-    let is_gone = Arena::current()?.clocks().owner_is_gone(tick.clock());
+    let is_gone = Clocks(Arena::current()?).owner_is_gone(tick.clock());
     if is_complete(tick)? {
         return Ok(Some(false));
     }
@@ -217,7 +217,7 @@ impl Known {
             None => {}
         }
         exit::watch(Part::Events, leave);
-        Arena::on_deaths(crate::deaths);
+        Recovery::on_deaths(crate::deaths);
         close(self.take(Which::Orphans));
         let event = device.bind()?.event_open(name)?;
         let opened = Opened { event, device: device.clone(), maker };
@@ -233,7 +233,7 @@ impl Known {
         let mut is_gone = |maker: Member| match makers.iter().find(|(known, _)| *known == maker) {
             Some((_, gone)) => *gone,
             None => {
-                makers.push((maker, arena.is_dead(maker)));
+                makers.push((maker, Members(arena).is_dead(maker)));
                 makers.last().is_some_and(|(_, gone)| *gone)
             }
         };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::clocks::Tick;
 use mp_core::waits::{Call, On, Subject};
-use mp_core::{AdaptiveSpin, Arena, Blocking, Wait, block_on};
+use mp_core::{AdaptiveSpin, Arena, Blocking, Recovery, Wait, block_on};
 
 use crate::error::{Error, Result};
 use crate::stream::ended;
@@ -59,7 +59,7 @@ impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for Waiter<'
 
     fn on_interval(&mut self, _: Instant, _: bool) -> Option<Result<bool>> {
         // A sweep finds deaths, and ends the clocks of processes that died.
-        let swept = self.arena.sweep_if_due().map(drop).map_err(Error::from);
+        let swept = Recovery(self.arena).sweep_if_due().map(drop).map_err(Error::from);
         swept.and_then(|()| (self.check)()).err().map(Err)
     }
 

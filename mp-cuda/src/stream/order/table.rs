@@ -43,7 +43,7 @@ static REGISTERED: PerProcess<Mutex<Registered>> =
 
 /// Returns the offset in the table of the word that a tick is written to.
 pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
-    arena.clocks().done_offset(tick.clock()) as u64
+    Clocks(arena).done_offset(tick.clock()) as u64
 }
 
 /// Returns the address of the table for `device`, whose streams can write there.
@@ -142,7 +142,7 @@ fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result
     let (begun, mut over) = (Instant::now(), None);
     let mut pause = Duration::from_micros(20);
     loop {
-        let is_seen = arena.clocks().state(tick) == TickState::Complete;
+        let is_seen = Clocks(arena).state(tick) == TickState::Complete;
         if !is_seen && over.is_none() && has_run()? {
             over = Some(Instant::now());
         }
@@ -157,7 +157,7 @@ fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result
 
 /// Returns the address of the table in this process.
 fn address(arena: Arena) -> Result<*mut c_void> {
-    Ok(arena.clocks().address()?.as_ptr().cast())
+    Ok(Clocks(arena).address()?.as_ptr().cast())
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use mp_core::Waitable;
 use mp_core::mem::Mem;
 use mp_core::words::{EnvelopeId, Holder, Owner};
+use mp_core::{Envelopes, Waitable};
 
 use super::RingMemory;
 use crate::ring::{Content, Position, Slot, SlotState};
@@ -118,7 +118,7 @@ fn slot_that_names_a_missing_message_is_an_error() {
     let m = RingMemory::words(arena);
     let packed = queue.pack("mine, and in no queue".to_owned()).unwrap();
     let mine = packed.number().unwrap();
-    let owner = m.load(arena.owner_words().of(mine));
+    let owner = m.load(Envelopes(arena).owner_words().of(mine));
     for (lap, e) in [(1, mine), (2, arena.most_messages()), (3, Content::LAST_ENVELOPE)] {
         m.store(ring.slot(0), Slot { lap, state: SlotState::Full(Content::of(e)) }.pack());
         let error = queue.try_get().unwrap_err();
@@ -126,7 +126,7 @@ fn slot_that_names_a_missing_message_is_an_error() {
         assert!(error.to_string().contains(&format!("message {e}")), "{error}");
         assert!(queue.try_get().unwrap_err().is_empty());
     }
-    assert_eq!(m.load(arena.owner_words().of(mine)), owner, "it is as it was");
+    assert_eq!(m.load(Envelopes(arena).owner_words().of(mine)), owner, "it is as it was");
     assert!(matches!(Owner::unpack(owner).holder, Holder::Member(_)));
     queue.put("the next one, which is too long for a slot".to_owned()).unwrap();
     assert!(queue.get().unwrap().is_some());

@@ -5,6 +5,8 @@
 //! own words say so. The function takes no arguments, never unwinds and has a fixed address.
 #![allow(unsafe_code)]
 
+use mp_core::Blocks;
+use mp_core::Envelopes;
 use mp_core::detach_notice::Gone;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, RingPlace};
@@ -34,7 +36,7 @@ impl IntentContext for RingContext<'_> {
     }
 
     fn holds(&self, ring: BlockId) -> bool {
-        self.arena.ring_is_held_by(ring, self.dead)
+        Blocks(self.arena).ring_is_held_by(ring, self.dead)
     }
 
     fn redelivers(&self, ring: BlockId) -> bool {
@@ -48,7 +50,7 @@ impl IntentContext for RingContext<'_> {
 
 /// Settles the intents of a dead member, see [`Settle`]. Returns the rings that remain in doubt.
 fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
-    let columns = (arena.owner_words(), arena.place_words());
+    let columns = (Envelopes(arena).owner_words(), Envelopes(arena).place_words());
     let mut left = InDoubt::Nothing;
     // Settles all intents, also if one has to wait.
     for &intent in intents {
@@ -70,7 +72,7 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
 fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     let m = RingMemory::words(arena);
     // If the message has another owner by now, it is not returned.
-    let place = RingPlace::unpack(m.load(arena.place_words().of(e)));
+    let place = RingPlace::unpack(m.load(Envelopes(arena).place_words().of(e)));
     if let Some(ring) = RingMemory::open(arena, place.ring) {
         ring.return_for_dead_holder(e, owner);
     }
@@ -98,7 +100,7 @@ mod at_load {
 
     /// Sets a pointer. Allocates nothing, makes no system call and can't panic.
     extern "C" fn register() {
-        mp_core::Arena::register_ring_layer(&super::LAYER);
+        mp_core::register_ring_layer(&super::LAYER);
     }
 }
 

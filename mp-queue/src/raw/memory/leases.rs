@@ -4,6 +4,9 @@
 //! leaseholder.
 #![allow(unsafe_code)]
 
+use mp_core::Envelopes;
+use mp_core::Members;
+use mp_core::Messages;
 use mp_core::mem::{Mem, run};
 use mp_core::message::Outgoing;
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, RingPlace};
@@ -47,7 +50,7 @@ impl RingMemory {
 
     fn reclaim(&self, wanted: Holder, to: Holder) -> Reclaim {
         let arena = self.arena;
-        Reclaim::new(self.return_words(), self.chain.first, arena.envelopes_at(), (wanted, to))
+        Reclaim::new(self.return_words(), self.chain.first, Envelopes(arena).envelopes_at(), (wanted, to))
     }
 
     /// Takes a returned message, or one that has reached the limit on deliveries.
@@ -65,7 +68,7 @@ impl RingMemory {
     fn run_reclaim(&self, reclaim: Reclaim) -> mp_core::Result<Option<Envelope>> {
         let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its owner, and ends once.
-        Ok(taken.map(|(id, owner)| unsafe { self.arena.envelope_from_raw(id, owner) }))
+        Ok(taken.map(|(id, owner)| unsafe { Envelope::from_raw(self.arena, id, owner) }))
     }
 
     /// Leases a returned message.
@@ -73,21 +76,22 @@ impl RingMemory {
         let reclaim = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?));
         let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its leaseholder, and ends once.
-        Ok(taken.map(|(id, owner)| unsafe { self.arena.lease_from_raw(id, owner) }))
+        Ok(taken.map(|(id, owner)| unsafe { Leased::from_raw(self.arena, id, owner) }))
     }
 
     /// Leases a message of segment `i`, like [`get`](Self::get).
     pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<GetOutcome<()>> {
         let arena = self.arena;
         loop {
-            let got = arena.with_intent(|me, intent| {
-                let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).leasing();
+            let got = Members(arena).with_intent(|me, intent| {
+                let get =
+                    Get::new(self.chain.segment(i), intent, Envelopes(arena).owner_words(), me).leasing();
                 run(get, Self::words(arena))
             })?;
             return Ok(match got {
                 GetOutcome::Done(TakenMessage::Envelope(id, owner, _)) => {
                     // SAFETY: `Get` has just made this process its leaseholder, and ends once.
-                    *into = Some(unsafe { arena.lease_from_raw(id, owner) });
+                    *into = Some(unsafe { Leased::from_raw(arena, id, owner) });
                     GetOutcome::Done(())
                 }
                 GetOutcome::Done(TakenMessage::Small(small, position)) => {
@@ -112,16 +116,16 @@ impl RingMemory {
         let (arena, me) = (self.arena, self.arena.me()?);
         let mut out = Outgoing::default();
         out.bytes().extend_from_slice(small.bytes().as_slice());
-        let mut envelope = arena.pack(&mut out, self.fingerprint())?;
+        let mut envelope = Messages(arena).pack(&mut out, self.fingerprint())?;
         let id = envelope.id();
-        let words = (arena.owner_words().of(id), arena.place_words().of(id));
+        let words = (Envelopes(arena).owner_words().of(id), Envelopes(arena).place_words().of(id));
         let enclose = Enclose::new(self.chain.segment(i), words, (me, envelope.owner()), (small, position));
         let (owner, leased) = run(enclose, Self::words(arena));
         if leased {
             _ = envelope.into_raw();
             // SAFETY: `Enclose` has just made this process its leaseholder, and ends once. The envelope was
             // consumed by `into_raw`.
-            return Ok(Some(unsafe { arena.lease_from_raw(id, owner) }));
+            return Ok(Some(unsafe { Leased::from_raw(arena, id, owner) }));
         }
         // SAFETY: not leased, the envelope still belongs to this process, with the owner word that `Enclose`
         // returned.
@@ -130,7 +134,7 @@ impl RingMemory {
     }
 
     fn return_steps(&self, id: EnvelopeId, owner: Owner) -> Return {
-        let (owners, metas) = (self.arena.owner_words(), self.arena.meta_words());
+        let (owners, metas) = (Envelopes(self.arena).owner_words(), Envelopes(self.arena).meta_words());
         Return::new(self.return_words(), owners.of(id), metas.of(id), owner)
     }
 
@@ -149,12 +153,12 @@ impl RingMemory {
     pub(crate) fn put_back(&self, envelope: &mut Envelope) -> mp_core::Result<()> {
         self.enable_redelivery();
         let leased = envelope.owner().then(Holder::Leased(self.arena.me()?));
-        let at = self.arena.owner_words().of(envelope.id());
+        let at = Envelopes(self.arena).owner_words().of(envelope.id());
         if Self::words(self.arena).cas(at, envelope.owner().pack(), leased.pack()).is_ok() {
             // SAFETY: the swap has stored this owner word. Dropping the envelope then does nothing.
             unsafe { envelope.set_owner(leased) };
             // SAFETY: the swap has just made this process its leaseholder, once.
-            self.give_back(&unsafe { self.arena.lease_from_raw(envelope.id(), leased) });
+            self.give_back(&unsafe { Leased::from_raw(self.arena, envelope.id(), leased) });
         }
         Ok(())
     }
@@ -178,20 +182,20 @@ impl RingMemory {
     /// does not have the lease any more.
     pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Option<Envelope>> {
         let owner = lease.owner().then(Holder::Member(self.arena.me()?));
-        let at = self.arena.owner_words().of(lease.id());
+        let at = Envelopes(self.arena).owner_words().of(lease.id());
         // A read-modify-write: it precedes the check for sleepers that wait for the last lease to end.
         if Self::words(self.arena).cas(at, lease.owner().pack(), owner.pack()).is_err() {
             return Ok(None);
         }
         // SAFETY: the lease belonged to this process, and the swap, which succeeds once, has just made this
         // process the owner.
-        Ok(Some(unsafe { self.arena.envelope_from_raw(lease.id(), owner) }))
+        Ok(Some(unsafe { Envelope::from_raw(self.arena, lease.id(), owner) }))
     }
 
     /// Counts unfinished messages.
     pub(crate) fn census(&self) -> MessageCounts {
         let arena = self.arena;
-        run(Census::new(self.chain, arena.envelopes_at()), Self::words(arena))
+        run(Census::new(self.chain, Envelopes(arena).envelopes_at()), Self::words(arena))
     }
 
     /// Counts the messages of this queue that are in this state.
@@ -203,7 +207,7 @@ impl RingMemory {
     pub(crate) fn each_leaseholder(&self, mut each: impl FnMut(Member)) {
         for e in self.all_that(|holder| matches!(holder, Holder::Leased(_))) {
             // Another process may have the lease by now.
-            let owner = Self::words(self.arena).load(self.arena.owner_words().of(e));
+            let owner = Self::words(self.arena).load(Envelopes(self.arena).owner_words().of(e));
             if let Holder::Leased(m) = Owner::unpack(owner).holder {
                 each(m);
             }
@@ -212,14 +216,14 @@ impl RingMemory {
 
     /// Returns the envelopes of this queue that are in this state.
     fn all_that(&self, is: impl Fn(Holder) -> bool) -> impl Iterator<Item = EnvelopeId> {
-        self.arena.envelopes_in_use(0).filter(move |&e| self.has(e, &is))
+        Envelopes(self.arena).envelopes_in_use(0).filter(move |&e| self.has(e, &is))
     }
 
     /// Returns `true` if an envelope belongs to this queue and is in this state.
     fn has(&self, e: EnvelopeId, is: impl Fn(Holder) -> bool) -> bool {
         let (m, arena) = (Self::words(self.arena), self.arena);
-        is(Owner::unpack(m.load(arena.owner_words().of(e))).holder)
-            && RingPlace::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block()
+        is(Owner::unpack(m.load(Envelopes(arena).owner_words().of(e))).holder)
+            && RingPlace::unpack(m.load(Envelopes(arena).place_words().of(e))).ring == self.chain.block()
     }
 
     /// Calls `each` with every message that is in this queue or was returned to it. No living process has it.
@@ -272,8 +276,9 @@ mod tests {
         queue.close();
         let (raw, memory) = (queue.raw(), queue.raw().memory());
         let (arena, m) = (memory.arena, RingMemory::words(memory.arena));
-        let got = arena.with_intent(|me, intent| {
-            let mut get = Get::new(memory.chain.segment(0), intent, arena.owner_words(), me).leasing();
+        let got = Members(arena).with_intent(|me, intent| {
+            let mut get =
+                Get::new(memory.chain.segment(0), intent, Envelopes(arena).owner_words(), me).leasing();
             while !memory.is_at_end() {
                 assert!(mp_core::mem::Steps::step(&mut get, m).is_none());
             }

@@ -5,6 +5,10 @@
 //! envelopes that they own. An envelope is created once for each successful get.
 #![allow(unsafe_code)]
 
+use mp_core::Allocator;
+use mp_core::Blocks;
+use mp_core::Envelopes;
+use mp_core::Members;
 use mp_core::Spin;
 use mp_core::detach_notice::{Gone, LastGone};
 use mp_core::mem::{Mem, Word, run, run_straight};
@@ -53,8 +57,12 @@ impl RingMemory {
         let plan = QueueHeader::at(Word::at(0)).chain(0, params.size);
         let pins = if params.retain > 0 { retained::pin_bytes() } else { 0 };
         let bytes = QueueHeader::bytes(&plan) + pins;
-        let hold = if plan.segments > 1 { arena.alloc_growing(bytes)? } else { arena.alloc(bytes)? };
-        let header = QueueHeader::at(arena.block_words(&hold).0);
+        let hold = if plan.segments > 1 {
+            Allocator(arena).alloc_growing(bytes)?
+        } else {
+            Allocator(arena).alloc(bytes)?
+        };
+        let header = QueueHeader::at(hold.words().0);
         let chain = header.chain(hold.block(), params.size).of(arena.most_messages());
         header.write(Self::words(arena), &chain, params);
         let small_slots = header.small_slots(Self::words(arena));
@@ -63,14 +71,14 @@ impl RingMemory {
             memory.clear_pins();
         }
         // SAFETY: the block was just allocated, no other process has it, and the header is written.
-        unsafe { arena.become_ring(&hold) };
+        unsafe { hold.become_ring() };
         Ok((hold, memory))
     }
 
     /// Opens the queue in a block that the caller holds or sweeps. Returns `None` if the block contains no
     /// queue.
     pub(crate) fn open(arena: Arena, block: BlockId) -> Option<Self> {
-        let (base, len) = arena.ring_memory(block)?;
+        let (base, len) = Blocks(arena).ring_memory(block)?;
         Self::at(arena, block, base, len)
     }
 
@@ -103,7 +111,7 @@ impl RingMemory {
     }
     pub(crate) fn note_gone(&self, gone: Gone, pid: u32) {
         let (arena, block) = (self.arena, self.chain.block());
-        let has = |member| arena.ring_is_held_by(block, member);
+        let has = |member| Blocks(arena).ring_is_held_by(block, member);
         self.header.note_gone(Self::words(arena), gone, pid, has);
     }
     /// Returns the word with the process that was noted last.
@@ -150,7 +158,7 @@ impl RingMemory {
         match self.link(i) {
             Link::None => {
                 let (from, len) = QueueHeader::segment_bytes(&self.chain, i + 1);
-                self.arena.grow(hold, from, len)?;
+                Allocator(self.arena).grow(hold, from, len)?;
                 Ok(run(Extend::new(self.chain.segment(i), link), Self::words(self.arena)))
             }
             found => Ok(found),
@@ -233,7 +241,8 @@ impl RingMemory {
     #[cold]
     fn put_byte_bounded(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutOutcome<(), ()>> {
         envelope.free_tail()?;
-        let weight = Weight { ends: self.arena.tail_words(), bytes: envelope.weight(), limit: self.bytes };
+        let weight =
+            Weight { ends: Envelopes(self.arena).tail_words(), bytes: envelope.weight(), limit: self.bytes };
         let end = self.put_envelope(envelope, |me, intent, words, owner| {
             let put = PutByteBounded::new(self.chain.segment(i), intent, words, me, owner, weight);
             run(put, Self::words(self.arena))
@@ -250,8 +259,8 @@ impl RingMemory {
         steps: impl FnOnce(Member, Word, (EnvelopeId, Word, Word), Owner) -> PutOutcome,
     ) -> mp_core::Result<PutOutcome<()>> {
         let (arena, id, owner) = (self.arena, envelope.id(), envelope.owner());
-        let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
-        let end = arena.with_intent(|me, intent| steps(me, intent, words, owner))?;
+        let words = (id, Envelopes(arena).owner_words().of(id), Envelopes(arena).place_words().of(id));
+        let end = Members(arena).with_intent(|me, intent| steps(me, intent, words, owner))?;
         let (end, owner) = match end {
             PutOutcome::Done(position) => (PutOutcome::Done(position), owner.then(Holder::Queued)),
             PutOutcome::Full(owner) => (PutOutcome::Full(()), owner),
@@ -368,20 +377,20 @@ impl RingMemory {
         let arena = self.arena;
         let (m, ring) = (*Self::words(arena), self.chain.segment(i));
         // Prefetches the envelope while the slot is being taken, and the next one while this message is read.
-        Slot::unpack(word).envelope().into_iter().for_each(|e| arena.fetch_filled(e));
+        Slot::unpack(word).envelope().into_iter().for_each(|e| Envelopes(arena).fetch_filled(e));
         let next = ring.slot(position.index + 1);
         // Not in another cache line, which a producer may be writing.
         if position.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
             let next = Slot::unpack(m.load_relaxed(next)).envelope();
-            next.into_iter().for_each(|e| arena.fetch_filled(e));
+            next.into_iter().for_each(|e| Envelopes(arena).fetch_filled(e));
         }
         let mut stray = None;
-        let end = arena.with_intent(|me, intent| {
-            let get = Get::new(ring, intent, arena.owner_words(), me);
+        let end = Members(arena).with_intent(|me, intent| {
+            let get = Get::new(ring, intent, Envelopes(arena).owner_words(), me);
             match run_straight(get.found(word, position), &m) {
                 GetOutcome::Done(TakenMessage::Envelope(id, owner, _)) => {
                     // SAFETY: `Get` has just made this process its owner, and ends once.
-                    *into = Some(Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
+                    *into = Some(Payload::Envelope(unsafe { Envelope::from_raw(arena, id, owner) }));
                     GetOutcome::Done(())
                 }
                 GetOutcome::Done(TakenMessage::Small(small, _)) => {
@@ -416,14 +425,15 @@ impl RingMemory {
         last: Option<Position>,
     ) -> mp_core::Result<Option<(Payload, Position)>> {
         let arena = self.arena;
-        let got = arena.with_intent(|me, intent| {
-            let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).batched(last);
+        let got = Members(arena).with_intent(|me, intent| {
+            let get =
+                Get::new(self.chain.segment(i), intent, Envelopes(arena).owner_words(), me).batched(last);
             run(get, Self::words(arena))
         })?;
         Ok(match got {
             GetOutcome::Done(TakenMessage::Envelope(id, owner, position)) => {
                 // SAFETY: as in `get`.
-                Some((Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }), position))
+                Some((Payload::Envelope(unsafe { Envelope::from_raw(arena, id, owner) }), position))
             }
             GetOutcome::Done(TakenMessage::Small(small, position)) => Some((Payload::Small(small), position)),
             GetOutcome::Done(TakenMessage::Stray(e)) => return Err(self.stray_error(e)),
@@ -479,7 +489,7 @@ impl RingMemory {
     /// of bytes, or the queue is closed.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         if self.bytes != 0 {
-            let weight = Weight { ends: self.arena.tail_words(), bytes, limit: self.bytes };
+            let weight = Weight { ends: Envelopes(self.arena).tail_words(), bytes, limit: self.bytes };
             return run(CheckRoom::new(self.chain.segment(0), weight), Self::words(self.arena));
         }
         let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);

@@ -8,7 +8,7 @@
 use mp_core::mem::{Mem, Word, run};
 use mp_core::message::Incoming;
 use mp_core::words::{Member, Owner};
-use mp_core::{Arena, Error};
+use mp_core::{Arena, Blocks, Envelope, Envelopes, Error, Leased, Members};
 
 use super::RingMemory;
 use crate::raw::payload::Payload;
@@ -84,7 +84,7 @@ impl RingMemory {
         let limit = self.header.retained(Self::words(self.arena));
         let ring = self.chain.segment(0);
         let possible = limit > 0 && slots_for(limit) == ring.slots && self.chain.segments == 1;
-        let (base, len) = self.arena.ring_memory(self.chain.block()).filter(|_| possible)?;
+        let (base, len) = Blocks(self.arena).ring_memory(self.chain.block()).filter(|_| possible)?;
         let pins = pins(ring);
         (pins.pin(PINS).offset() <= base.offset() + len).then_some(RetainedRing {
             memory: *self,
@@ -176,18 +176,18 @@ impl RetainedRing {
     fn collect(&self, index: u32) -> mp_core::Result<bool> {
         let arena = self.arena();
         for _ in 0..=PINS {
-            let found = arena.with_intent(|me, intent| {
+            let found = Members(arena).with_intent(|me, intent| {
                 let (ring, pins) = (self.ring, self.pins);
-                run(Collect::new(ring, pins, intent, arena.owner_words(), me, index), self.words())
+                run(Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index), self.words())
             })?;
             match found {
                 CollectOutcome::Taken(id, owner) => {
                     // SAFETY: `Collect` has just made this process its owner, and ends once.
-                    drop(unsafe { arena.envelope_from_raw(id, owner) });
+                    drop(unsafe { Envelope::from_raw(arena, id, owner) });
                     return Ok(true);
                 }
                 CollectOutcome::Nothing => return Ok(true),
-                CollectOutcome::Pinned(pin, member) if arena.is_dead(member) => {
+                CollectOutcome::Pinned(pin, member) if Members(arena).is_dead(member) => {
                     _ = self.unpin(member, pin, index)
                 }
                 CollectOutcome::Pinned(..) => return Ok(false),
@@ -222,14 +222,14 @@ impl RetainedRing {
     pub(super) fn drain(&self) {
         let arena = self.arena();
         for index in 0..self.ring.slots {
-            let found = arena.with_intent(|me, intent| {
+            let found = Members(arena).with_intent(|me, intent| {
                 let (ring, pins) = (self.ring, self.pins);
-                let collect = Collect::new(ring, pins, intent, arena.owner_words(), me, index);
+                let collect = Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index);
                 run(collect.unconditional(), self.words())
             });
             if let Ok(CollectOutcome::Taken(id, owner)) = found {
                 // SAFETY: as in `collect`.
-                drop(unsafe { arena.envelope_from_raw(id, owner) });
+                drop(unsafe { Envelope::from_raw(arena, id, owner) });
             }
         }
     }
@@ -291,9 +291,9 @@ impl RetainedRing {
             PinOutcome::Exhausted => return Ok(ReadOutcome::Busy),
             PinOutcome::Changed(pin) => (pin, Ok(ReadOutcome::Replaced)),
             PinOutcome::Pinned(pin) => {
-                let owner = Owner::unpack(self.words().load(arena.owner_words().of(e)));
+                let owner = Owner::unpack(self.words().load(Envelopes(arena).owner_words().of(e)));
                 // SAFETY: the slot is pinned until the read has ended, so the message stays unchanged.
-                let message = unsafe { arena.lease_from_raw(e, owner) };
+                let message = unsafe { Leased::from_raw(arena, e, owner) };
                 (pin, message.read(inc).map(|()| ReadOutcome::Done))
             }
         };

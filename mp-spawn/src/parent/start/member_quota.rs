@@ -11,6 +11,7 @@
 //! | it runs ([`MemberReservation::release_one`]) | a child that has not joined |
 //! | it could not be started, or its batch was dropped ([`Drop`]) | nothing |
 
+use mp_core::Members;
 use std::cell::Cell;
 use std::io;
 
@@ -38,7 +39,7 @@ pub(crate) fn reserve(count: usize) -> Result<MemberReservation> {
     // The order matters, here and below: a child that joins in between is counted as a child or as a member,
     // never as neither.
     let children = supervisor::not_joined();
-    let (limit, members) = arena.most_members();
+    let (limit, members) = Members(arena).most_members();
     // This fast check is usually sufficient. It counts some members that have left.
     if count > limit.saturating_sub(members + children.len() + *reserved) {
         let free = limit.saturating_sub(count_processes(&arena) + *reserved);

@@ -1,5 +1,6 @@
 //! Return value of a worker's function, in the child and in the parent.
 
+use mp_core::Messages;
 use mp_core::message::level::with_nested_message;
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_core::{Arena, Envelope};
@@ -25,7 +26,7 @@ impl ReturnValue {
             Ok(bytes) => Ok(ReturnValue::Plain(bytes)),
             Err(mut out) => {
                 let fingerprint = TypeFingerprint::<T>::new().get();
-                Ok(ReturnValue::Shared(Arena::current()?.pack(&mut out, fingerprint)?))
+                Ok(ReturnValue::Shared(Messages(Arena::current()?).pack(&mut out, fingerprint)?))
             }
         }
     }

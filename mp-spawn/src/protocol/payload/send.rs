@@ -1,10 +1,12 @@
 //! In the parent: arguments of a child.
 
+use mp_core::Messages;
+use mp_core::children_inherit_settings;
 use std::os::fd::BorrowedFd;
 
 use mp_core::message::level::with_nested_message;
 use mp_core::message::{Codec, Message, Outgoing};
-use mp_core::{Arena, Envelope, Promise};
+use mp_core::{Envelope, Promise};
 use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -63,13 +65,15 @@ impl ChildPayload {
             Ok(bytes) => ChildPayload::plain(&bytes),
             Err(mut out) => {
                 let fingerprint = TypeFingerprint::<A>::new().get();
-                ChildPayload::with(arena()?.pack(&mut out, fingerprint).map_err(|e| unencodable(e.into()))?)
+                ChildPayload::with(
+                    Messages(arena()?).pack(&mut out, fingerprint).map_err(|e| unencodable(e.into()))?,
+                )
             }
         }
     }
 
     fn plain(args: &[u8]) -> Result<ChildPayload> {
-        let first = if Arena::children_inherit_settings() { PLAIN_WITH_SETTINGS } else { PLAIN };
+        let first = if children_inherit_settings() { PLAIN_WITH_SETTINGS } else { PLAIN };
         ChildPayload::new([&[first], args].concat(), None)
     }
 

@@ -8,6 +8,7 @@
 //! and because a death is declared after `waitid`.
 #![allow(unsafe_code)]
 
+use mp_core::Members;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -75,7 +76,7 @@ pub(crate) fn declare_dead_child(member: Option<u32>) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
     if let Some(member) = member {
         // SAFETY: the child has been reaped.
-        unsafe { arena.declare_dead(Member::from_raw(u64::from(member))) };
+        unsafe { Members(arena).declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, which is not the parent of these children.
     arena.sweep().unwrap_or(0)
@@ -83,6 +84,7 @@ pub(crate) fn declare_dead_child(member: Option<u32>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use mp_core::Messages;
     use mp_core::Promise;
     use mp_core::message::Outgoing;
 
@@ -92,7 +94,7 @@ mod tests {
     #[test]
     fn a_parcel_that_no_child_has_claimed_is_taken_back() {
         let arena = Arena::current().unwrap();
-        let promise = || Promise::new(arena.pack(&mut Outgoing::default(), 0).unwrap());
+        let promise = || Promise::new(Messages(arena).pack(&mut Outgoing::default(), 0).unwrap());
         let ticket = |promise: &Promise| Ticket::from_bytes(&promise.ticket().to_bytes()).unwrap();
         let claimed = promise();
         assert!(claim(ticket(&claimed)).is_ok());

@@ -2,6 +2,7 @@
 
 mod guard;
 
+use mp_core::Members;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
@@ -239,7 +240,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// Releases the slots of dead readers.
     fn release_dead(&self) {
         for seen in self.readers() {
-            if self.shared.arena().is_dead(seen.slot.member) {
+            if Members(self.shared.arena()).is_dead(seen.slot.member) {
                 let back = seen.slot.vacated(EMPTY);
                 self.shared.run(ReplaceSlot::new(self.reader_words().slots.at(seen.index), seen.slot, back));
             }
@@ -267,9 +268,9 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         let (arena, readers) = (self.shared.arena(), self.readers().map(|seen| seen.slot.member));
         let readers: Vec<Member> = readers.collect();
         let Some(&first) = readers.first() else { return Ok(()) };
-        let stopped = readers.into_iter().find(|&m| wait != Wait::Never && arena.is_stopped(m));
+        let stopped = readers.into_iter().find(|&m| wait != Wait::Never && Members(arena).is_stopped(m));
         let holder = stopped.unwrap_or(first);
-        Err(LockError::Held { holder, pid: arena.pid_of(holder) })
+        Err(LockError::Held { holder, pid: Members(arena).pid_of(holder) })
     }
 
     fn write_wait(&self, wait: Wait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {

@@ -1,6 +1,7 @@
 //! Processes that are killed, or stopped, at each change that they make in the arena, while they make, send,
 //! receive and drop pieces.
 
+use mp_core::FdSlots;
 use mp_cuda_sim::session::{Session, Setup};
 use rustix::process::Signal;
 
@@ -15,7 +16,7 @@ const STOP: i32 = 19;
 fn for_each_change(setup: &Setup, first: u64, round: impl Fn(&Session, u64) -> bool) {
     let _alone = alone();
     let session = setup.start().unwrap();
-    let before = mp_core::Arena::current().unwrap().compartments_in_use();
+    let before = FdSlots(mp_core::Arena::current().unwrap()).compartments_in_use();
     let mut at = first;
     while round(&session, at) {
         until(&session, "processes", 0);

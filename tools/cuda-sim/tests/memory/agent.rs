@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use mp_core::inject;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, scope};
+use mp_core::{FdSlots, inject};
 use mp_cuda::driver::api::{Api, Handle};
 use mp_cuda::memory::{Mode, Piece};
 use mp_cuda::{Device, Stream};
@@ -457,6 +457,6 @@ pub(crate) fn locker_is(used: u64) {
     let arena = mp_core::Arena::current().unwrap();
     mp_harness::eventually("the locker is as it was", || {
         arena.sweep().unwrap();
-        arena.compartments_in_use() == used
+        FdSlots(arena).compartments_in_use() == used
     });
 }

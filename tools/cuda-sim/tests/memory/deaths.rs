@@ -1,6 +1,6 @@
 //! Processes that are killed, or stopped, while they have pieces.
 
-use mp_core::Arena;
+use mp_core::{Arena, FdSlots};
 use mp_cuda_sim::session::Session;
 use mp_harness::signal;
 use mp_spawn::ExitStatus;
@@ -194,7 +194,7 @@ fn killed(agent: Agent) {
 fn a_maker_is_killed_at_each_call_of_the_driver() {
     let _alone = alone();
     let session = setup().start().unwrap();
-    let before = Arena::current().unwrap().compartments_in_use();
+    let before = FdSlots(Arena::current().unwrap()).compartments_in_use();
     for call in MAKERS {
         for when in ["before", "after"] {
             let moves = moves();
@@ -225,7 +225,7 @@ fn a_maker_is_killed_at_each_call_of_the_driver() {
 fn process_is_killed_at_each_opening_call() {
     let _alone = alone();
     let session = setup().start().unwrap();
-    let before = Arena::current().unwrap().compartments_in_use();
+    let before = FdSlots(Arena::current().unwrap()).compartments_in_use();
     for call in OPENERS {
         for when in ["before", "after"] {
             let moves = moves();

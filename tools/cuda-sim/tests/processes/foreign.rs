@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mp_core::Error as CoreError;
+use mp_core::{Error as CoreError, Recovery};
 use mp_cuda::{CudaTensor, Error, ForeignMemory, FrozenCudaTensor, How, Stream, ipc_collect, memory_stats};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
@@ -362,7 +362,7 @@ fn waits_for_a_death((by, write, out, dead): (By, bool, Moved, Queue<()>)) -> Ou
     taken(&dead);
     let look = || memory_stats(stream.device());
     eventually("its death is noticed", || {
-        _ = mp_core::Arena::current().unwrap().sweep_if_due();
+        _ = Recovery(mp_core::Arena::current().unwrap()).sweep_if_due();
         let stats = look();
         if write { stats.foreign_retired > 0 } else { stats.foreign_owners == 0 }
     });

@@ -2,6 +2,7 @@
 //! library, or opens memory of another process. Also failures of each of these calls.
 #![allow(unsafe_code)]
 
+use mp_core::Recovery;
 use mp_cuda::{CudaTensor, Error, ForeignMemory, LentMut, ipc_collect};
 use mp_cuda_sim::session::Session;
 use mp_harness::{DEADLINE, eventually};
@@ -32,7 +33,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     drop(out.try_get());
     let stats = || mp_cuda::memory_stats(stream.device());
     eventually("it is free, or can never be", || {
-        _ = mp_core::Arena::current().unwrap().sweep_if_due();
+        _ = Recovery(mp_core::Arena::current().unwrap()).sweep_if_due();
         ipc_collect();
         let stats = stats();
         stats.foreign_owners == 0 || stats.foreign_retired == 4 * LEN as u64

@@ -1,6 +1,7 @@
 //! Many tensors, one after the other: memory does not grow.
 
 use mp_core::Arena;
+use mp_core::clocks::Clocks;
 use mp_cuda::{CudaTensor, SharedCudaTensor};
 use mp_cuda_sim::session::Session;
 use mp_queue::Queue;
@@ -65,7 +66,7 @@ impl There {
         Self {
             device: stat(session, "bytes"),
             arena: arena.memory_stats().allocated,
-            clocks: arena.clocks().owned(),
+            clocks: Clocks(arena).owned(),
             resident: pids.iter().map(resident).collect(),
         }
     }

@@ -1,10 +1,10 @@
 //! Resources that are left when no process needs any.
 
-use std::fmt;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 use mp::Arena;
+use mp::memory::FdSlots;
 
 use crate::reporting::finding::Finding;
 use crate::rounds::crew::Clock;
@@ -56,8 +56,8 @@ impl InUse {
         let arena = Arena::current()?;
         let stats = arena.memory_stats();
         Ok(Self {
-            compartments: arena.compartments_in_use(),
-            descriptors: arena.descriptors_in_locker()?,
+            compartments: FdSlots(arena).compartments_in_use(),
+            descriptors: FdSlots(arena).descriptors_in_locker()?,
             blocks: stats.live_blocks,
             bytes: stats.allocated,
             messages: stats.queued,

@@ -1,140 +1,16 @@
-//! Kind of shared memory for new tensors.
+//! Settings of this process: the kind of shared memory for new tensors, and its directory.
 //!
-//! The strategy is a setting of the process. Children begin with their parent's: each member publishes its
-//! own in the arena, for them.
+//! Children begin with their parent's settings: each member publishes its own in the arena, for them.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::process::mutex::Mutex;
-
+use crate::arena::Arena;
 use crate::error::{Error, Result};
+use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
+use crate::setup::published::{self, MOST_PATH, Settings, publish};
+use crate::strategy::SharingStrategy;
 use crate::sync::shared::{AtomicU64, Ordering};
-
-/// Strategy for sharing the memory of tensors between processes.
-///
-/// ```
-/// use mp_core::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
-///
-/// for &strategy in get_all_sharing_strategies() {
-///     set_sharing_strategy(strategy)?;
-///     assert_eq!(get_sharing_strategy(), strategy);
-/// }
-/// let error = "file_sistem".parse::<SharingStrategy>().unwrap_err();
-/// assert!(error.to_string().contains("this build supports"));
-/// # Ok::<(), mp_core::Error>(())
-/// ```
-///
-/// Tensors of both kinds can coexist, and can be in one message. The memory of queues and messages is always
-/// in the arena.
-///
-/// | | [`FileDescriptor`](Self::FileDescriptor) | [`FileSystem`](Self::FileSystem) |
-/// |---|---|---|
-/// | memory | one anonymous file | some files in a directory of the user, of 64 GiB of addresses each |
-/// | a new process | receives its descriptor | opens each file by name when it first uses a tensor in it |
-/// | limits | memory of the machine, the cgroup, the budget | also the free space of the directory; RLIMIT_FSIZE |
-/// | after all processes have died | nothing is left | files without holders, which the next start removes |
-/// | use for | nearly everything | huge pages (a hugetlbfs directory), a disk, a separate size limit (a tmpfs) |
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-#[doc(alias = "torch_shm_manager")]
-pub enum SharingStrategy {
-    /// A single anonymous file (memfd) whose descriptor is passed to each child. Nothing has a name, and
-    /// nothing is left behind.
-    FileDescriptor,
-    /// Named files, in the directory set by [`set_sharing_directory`].
-    FileSystem,
-}
-
-impl SharingStrategy {
-    const ALL: &'static [Self] = match (cfg!(feature = "file_descriptor"), cfg!(feature = "file_system")) {
-        (true, true) => &[Self::FileDescriptor, Self::FileSystem],
-        (true, false) => &[Self::FileDescriptor],
-        (false, true) => &[Self::FileSystem],
-        (false, false) => &[],
-    };
-
-    /// Returns the strategy's name, as in torch.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FileDescriptor => "file_descriptor",
-            Self::FileSystem => "file_system",
-        }
-    }
-
-    /// Returns `true` if this build supports the strategy.
-    #[inline]
-    pub(crate) fn supported(self) -> bool {
-        Self::all().contains(&self)
-    }
-
-    /// Returns the strategies that this build supports.
-    #[cfg(not(feature = "inject"))]
-    #[inline]
-    const fn all() -> &'static [Self] {
-        Self::ALL
-    }
-
-    /// Test only: returns only the strategy in the environment variable `MP_STRATEGY`, if set, like a build
-    /// with only its feature.
-    #[cfg(feature = "inject")]
-    fn all() -> &'static [Self] {
-        // fork: a child inherits the environment, which determines this value.
-        static ALONE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
-        let named = || std::env::var("MP_STRATEGY").ok();
-        match ALONE.get_or_init(|| named().and_then(|name| Self::ALL.iter().position(|s| s.name() == name))) {
-            Some(at) => &Self::ALL[*at..=*at],
-            None => Self::ALL,
-        }
-    }
-}
-
-/// Serializes the [name](SharingStrategy::name).
-impl Serialize for SharingStrategy {
-    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
-        s.serialize_str(self.name())
-    }
-}
-
-/// Deserializes a strategy that this build supports.
-impl<'de> Deserialize<'de> for SharingStrategy {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(D::Error::custom)
-    }
-}
-
-impl fmt::Display for SharingStrategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for SharingStrategy {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        Self::all().iter().copied().find(|s| s.name() == name).ok_or_else(|| Error::Strategy {
-            asked: name.into(),
-            supported: Self::all().iter().map(|s| s.name()).collect(),
-        })
-    }
-}
-
-/// Maximum length in bytes of a path that fits into the arena.
-pub(crate) const MOST_PATH: usize = 248;
-
-/// Settings of this process.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Settings {
-    pub(crate) strategy: SharingStrategy,
-    /// Directory that contains the user's directory.
-    pub(crate) directory: PathBuf,
-}
 
 /// Settings of this process. `None` means the defaults.
 static SETTINGS: PerProcess<Mutex<Option<Settings>>> =
@@ -143,13 +19,6 @@ static SETTINGS: PerProcess<Mutex<Option<Settings>>> =
 static STAMP: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(UNSET) }; GENERATIONS]);
 /// Stamp before any setting.
 const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_system")) as u64;
-
-impl Default for Settings {
-    fn default() -> Self {
-        let strategy = SharingStrategy::all().first().copied().unwrap_or(SharingStrategy::FileDescriptor);
-        Self { strategy, directory: "/dev/shm".into() }
-    }
-}
 
 /// Returns `true` if tensors are allocated in files, and a number that changes with every setting.
 #[inline]
@@ -176,7 +45,7 @@ fn change(how: impl FnOnce(&mut Settings)) {
     let next = (STAMP.load(Ordering::Relaxed) | 1) + 1;
     STAMP.store(next | files, Ordering::Release);
     // Under the lock, so that the arena receives the changes in order.
-    crate::setup::published::publish_settings(&new);
+    publish(&new);
     *settings = Some(new);
 }
 
@@ -184,7 +53,7 @@ fn change(how: impl FnOnce(&mut Settings)) {
 pub(crate) fn republish() {
     let settings = SETTINGS.lock();
     if let Some(settings) = &*settings {
-        crate::setup::published::publish_settings(settings);
+        publish(settings);
     }
 }
 
@@ -193,11 +62,16 @@ pub(crate) fn is_set() -> bool {
     SETTINGS.lock().is_some()
 }
 
-/// Takes over a parent's settings, unless this process has set something itself.
-pub(crate) fn inherit(parent: Settings) {
-    if SETTINGS.lock().is_none() && parent.strategy.supported() {
+/// Takes over the settings of this process's parent, unless this process has set something itself, and
+/// publishes those of this process.
+pub(crate) fn inherit(arena: Arena) {
+    if let Some(parent) = published::of_parent(arena)
+        && SETTINGS.lock().is_none()
+        && parent.strategy.supported()
+    {
         change(|now| *now = parent);
     }
+    republish();
 }
 
 /// Returns the strategies that this build supports on this platform: those whose cargo features are enabled.

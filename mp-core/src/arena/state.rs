@@ -1,0 +1,122 @@
+//! State of this process that belongs to its arena. None of it is shared.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::layout::{EXTENTS, Layout, size_class};
+use crate::process::mutex::Mutex;
+use crate::sync::shared::{AtomicU32, AtomicU64};
+use crate::sys::Mapping;
+use crate::sys::identity::Identity;
+use crate::words::BlockId;
+
+/// Cursor of a class in which this process has not yet searched for a block.
+pub(crate) const NO_CURSOR: u32 = u32::MAX;
+
+/// Mapping, layout and identity of this process in its arena, and its state for each part of the arena.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) map: Mapping,
+    pub(crate) layout: Layout,
+    /// Random ID of the arena.
+    pub(crate) id: u64,
+    pub(crate) identity: Identity,
+    /// Handles of this process to each block.
+    pub(crate) holds: &'static [AtomicU64],
+    pub(crate) files: Files,
+    pub(crate) alloc: AllocState,
+}
+
+/// State of the allocator in this process.
+#[derive(Debug)]
+pub(crate) struct AllocState {
+    pub(crate) populated: Mutex<Populated>,
+    /// Most recent block that this process found, for each class.
+    pub(crate) cursors: Box<[AtomicU32]>,
+    pub(crate) budget: Budget,
+}
+
+impl AllocState {
+    pub(crate) fn new(budget: Budget) -> Self {
+        let cursors = (0..size_class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
+        Self { populated: Mutex::default(), cursors, budget }
+    }
+}
+
+/// Large blocks whose pages this process has mapped. The set is valid until a process returns pages to the
+/// kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Populated {
+    pub(crate) trims: u64,
+    /// Offset and length of each block.
+    pub(crate) blocks: HashMap<BlockId, (u64, u64)>,
+}
+
+/// Limit of a process, and the bytes that it holds, stored next to its arena.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// Limit in bytes. 0 means no limit.
+    pub(crate) limit: AtomicU64,
+    /// Bytes held. Briefly negative if a thread drops a block before another thread has added it.
+    pub(crate) held: AtomicU64,
+}
+
+/// A named file that this process holds.
+#[derive(Debug)]
+pub(crate) struct OpenedFile {
+    pub(crate) fd: OwnedFd,
+    /// Directory chosen by the user.
+    pub(crate) parent: PathBuf,
+}
+
+/// Open files of this process.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// The arena's own file. `None` for private memory.
+    pub(crate) own: Option<OwnedFd>,
+    /// The same file for children, under a separate description: they would keep locks of this process's
+    /// description, which signal that this process lives. Never closed, because that would drop the other
+    /// locks.
+    pub(crate) handed: OnceLock<OwnedFd>,
+    /// Socket passed to children: that file, and the locker.
+    pub(crate) parcel: OnceLock<OwnedFd>,
+    /// Table of the locker. If there is none, `no_locker` has the reason.
+    pub(crate) locker: OnceLock<OwnedFd>,
+    pub(crate) no_locker: OnceLock<String>,
+    pub(crate) named: [OnceLock<OpenedFile>; EXTENTS as usize],
+    /// Bit map of the mapped extents.
+    pub(crate) mapped: AtomicU64,
+    /// Extents in the selected directory (low half), and the stamp of that setting (high half).
+    pub(crate) chosen: AtomicU64,
+    /// Number of bytes that have memory, if there is no file to query.
+    pub(crate) local: AtomicU64,
+    pub(crate) opening: Mutex<Opening>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Opening {
+    /// Files locked before this process could read that they are ready, by name.
+    pub(crate) early: Vec<(u128, OwnedFd)>,
+    /// Files that could not be mapped. The contents of their addresses are unknown, so mapping is not
+    /// retried.
+    pub(crate) failed: u64,
+}
+
+impl Files {
+    pub(crate) fn new(own: Option<OwnedFd>) -> Self {
+        Self {
+            own,
+            handed: OnceLock::new(),
+            parcel: OnceLock::new(),
+            locker: OnceLock::new(),
+            no_locker: OnceLock::new(),
+            named: [const { OnceLock::new() }; EXTENTS as usize],
+            mapped: AtomicU64::new(0),
+            chosen: AtomicU64::new(u64::MAX << 32),
+            local: AtomicU64::new(0),
+            opening: Mutex::default(),
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! Creation of an arena, attachment to the one of a parent, and the operations on it for programs.
+//!
+//! # Safety
+//! Nothing here is dereferenced. Functions are `unsafe` because a caller that breaks their contract could
+//! give other code access to the memory of all processes.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::alloc::Allocator;
+use crate::alloc::stats::MemoryStats;
+use crate::arena::state::{AllocState, Budget, Files, State};
+use crate::arena::{Arena, CURRENT, MAKING};
+use crate::error::{Error, Result};
+use crate::layout::{self, Layout, control, size_class};
+use crate::mem::{Mem, Word};
+use crate::members::Members;
+use crate::members::membership::MemberInfo;
+use crate::recovery::Recovery;
+use crate::setup::configure::{self, ArenaOptions};
+use crate::setup::fd_store::{FdStore, Parcel};
+use crate::setup::room::no_room_for_new;
+use crate::setup::{Backing, attach, files, published, settings};
+use crate::strategy::SharingStrategy;
+use crate::sync::Ordering;
+use crate::sys::identity::Identity;
+use crate::sys::{directory, limits, memory, os, private_table, under_valgrind};
+use crate::waiting::reports as waits;
+use crate::words::Member;
+
+impl Arena {
+    /// Returns the arena of this process's tree. The arena is the parent's if the parent passed one, and is
+    /// created otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the kernel refuses the file or its mapping, [`Error::OutOfMemory`] if the limits of
+    /// the process (RLIMIT_AS, RLIMIT_FSIZE) are too low for even a small arena, [`Error::Forked`] in a
+    /// process that was forked from a member.
+    #[inline]
+    pub fn current() -> Result<Self> {
+        match CURRENT.get() {
+            Some(arena) => arena.me().map(|_| *arena),
+            None => first(),
+        }
+    }
+
+    /// Returns the arena of this process in private memory, and creates it if this process has none.
+    ///
+    /// ```
+    /// use mp_core::{Arena, Storage};
+    ///
+    /// let arena = Arena::local()?;
+    /// assert!(arena.is_local());
+    /// assert_eq!(Storage::new(arena, 3, 4)?.len(), 12);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// Tensors, queues and messages work within this process. A local arena has no file, no lock and no other
+    /// members, and starting a process is an error. Local arenas are for tests and for tools that don't
+    /// support shared mappings, above all Miri (under which [`current`](Self::current) creates one).
+    ///
+    /// # Errors
+    /// [`Error::ArenaExists`] if this process already has a shared arena. [`Error::Os`] or
+    /// [`Error::OutOfMemory`] if memory is exhausted.
+    pub fn local() -> Result<Self> {
+        let _making = MAKING.lock();
+        if let Some(&arena) = CURRENT.get() {
+            arena.me()?;
+            return if arena.is_local() { Ok(arena) } else { Err(has_one()) };
+        }
+        let configured = configure::settings()?;
+        let most = if cfg!(miri) { Layout::MIN } else { unbounded_size().min(1 << 36) };
+        let mut size = configured.size.unwrap_or(most);
+        loop {
+            let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
+            match map_and_join(None, size, envelopes, Some(())) {
+                Err(Error::Os { .. } | Error::LimitExceeded(_))
+                    if configured.size.is_none() && size > Layout::MIN =>
+                {
+                    size /= 2
+                }
+                done => return Ok(make_current(done?)),
+            }
+        }
+    }
+
+    /// Sets the size of this program's arena, before anything uses it.
+    ///
+    /// ```
+    /// use mp_core::{Arena, ArenaOptions};
+    ///
+    /// Arena::configure(ArenaOptions::new().size(1 << 30).messages(100_000))?;
+    /// let arena = Arena::current()?;
+    /// assert_eq!((arena.size(), arena.most_messages()), (1 << 30, 100_352)); // rounded up to 512
+    /// // From now on it can't be changed.
+    /// assert!(Arena::configure(ArenaOptions::new()).is_err());
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// The environment may set options that are not set here (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`;
+    /// both accept `K`, `M`, `G`, `T`). Processes that this one starts use its arena, at its size, regardless
+    /// of their environment. Never waits for another process.
+    ///
+    /// # Errors
+    /// [`Error::ArenaExists`] if this process already has an arena, its own or its parent's.
+    /// [`Error::InvalidArgument`] for a number that is too small, [`Error::LimitExceeded`] for one that is
+    /// too large. A size beyond the limits of the process (RLIMIT_AS, RLIMIT_FSIZE) is an error when the
+    /// arena is created.
+    pub fn configure(options: ArenaOptions) -> Result<()> {
+        let options = options.checked()?;
+        let _making = MAKING.lock();
+        if CURRENT.get().is_some() || attach::is_pending() {
+            return Err(Error::ArenaExists(
+                "its own or its parent's, whose size stays what it is: call Arena::configure in the program that \
+                 makes it, before anything uses shared memory",
+            ));
+        }
+        *configure::CHOSEN.lock() = options;
+        Ok(())
+    }
+
+    /// Joins the arena in `fd`, and makes it the arena of this process.
+    ///
+    /// # Errors
+    /// [`Error::NotAnArena`] or [`Error::Version`] if this build can't use the file, [`Error::ArenaFull`] if
+    /// the arena has no free member slot, [`Error::Os`] if the file can't be mapped at its size.
+    ///
+    /// # Safety
+    /// The file is an arena's, and was sent by a process of the same tree that got it from [`fd`](Self::fd).
+    pub unsafe fn attach(fd: OwnedFd) -> Result<Self> {
+        attach_to(fd)
+    }
+
+    /// Defers [`attach`](Self::attach) until this process first needs an arena. `joined` is then called once,
+    /// with this process's tag. The process begins with its own settings, not with its parent's: see
+    /// [`children_inherit_settings`](Self::children_inherit_settings).
+    ///
+    /// # Safety
+    /// Same as for [`attach`](Self::attach).
+    #[inline]
+    pub unsafe fn attach_later(fd: OwnedFd, joined: fn(Member)) {
+        attach::put(fd, joined);
+    }
+
+    /// Returns the file of the arena, to pass to a child. The file stays open as long as the process lives.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if the arena has no file, [`Error::Os`] if no descriptor is available.
+    ///
+    /// # Safety
+    /// The caller sends the file only to children that [`attach`](Self::attach) it. Reading, writing or
+    /// mapping the file elsewhere gives access to all tensors of all processes. No descriptor of the same
+    /// file may be closed in this process: that would drop its POSIX lock, one of two signs that the process
+    /// is alive.
+    pub unsafe fn fd(&self) -> Result<BorrowedFd<'static>> {
+        Backing(*self).file_to_hand_down()
+    }
+
+    /// Returns the arena's words, to run [`Steps`](crate::mem::Steps) on.
+    ///
+    /// # Safety
+    /// The caller changes words only by the protocols that they belong to, and only within memory that it
+    /// holds.
+    #[inline]
+    pub unsafe fn words(&self) -> &'static (impl Mem + Copy + use<>) {
+        self.map()
+    }
+
+    /// Returns the members, including dead ones that are not swept yet.
+    pub fn members(&self) -> Vec<MemberInfo> {
+        Members(*self).members()
+    }
+
+    /// Counts the memory in the arena. Takes some milliseconds for a million tensors.
+    #[doc(alias("memory_allocated", "memory_reserved", "max_memory_allocated", "memory_summary"))]
+    pub fn memory_stats(&self) -> MemoryStats {
+        Allocator(*self).memory_stats()
+    }
+
+    /// Returns the pages of free blocks to the kernel, and returns their number of bytes.
+    ///
+    /// The next tensors of these sizes fill cold memory again, at a fifth of the speed. Blocks below 16 KiB
+    /// share their pages, and keep them. The memory of messages (256 bytes each) is returned in runs of 16
+    /// KiB that no process uses. While any process of the program waits, that also happens automatically,
+    /// some seconds after a burst.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn empty_cache(&self) -> Result<u64> {
+        Allocator(*self).empty_cache()
+    }
+
+    /// Limits the number of bytes of large free blocks (2 MiB and more) that may keep their pages, for all
+    /// members.
+    ///
+    /// ```
+    /// use mp_core::{Arena, Storage};
+    ///
+    /// let arena = Arena::current()?;
+    /// arena.set_cache_limit(8 << 20);
+    /// drop(Storage::new(arena, 64 << 20, 1)?); // too large to be kept
+    /// assert!(arena.memory_stats().cached <= 8 << 20);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// The default is a quarter of the memory that was available when the arena was created. With 0, nothing
+    /// is cached, and every large tensor fills cold memory. With `u64::MAX`, everything is cached until
+    /// memory is exhausted or [`empty_cache`](Self::empty_cache) is called. The thread that drops a tensor
+    /// returns the excess, which takes some milliseconds for 64 MiB. A thread checks after it has freed an
+    /// eighth of the limit, so each thread that frees may exceed the limit by that much.
+    #[doc(alias = "garbage_collection_threshold")]
+    pub fn set_cache_limit(&self, bytes: u64) {
+        self.map().store(Word::at(control::CACHE_LIMIT), bytes);
+    }
+
+    /// Returns the number of bytes of large free blocks that may keep their pages.
+    pub fn cache_limit(&self) -> u64 {
+        self.map().load(Word::at(control::CACHE_LIMIT))
+    }
+
+    /// Limits the number of bytes that the arena may have pages for, for all members. 0 means no limit.
+    pub fn set_budget(&self, bytes: u64) {
+        self.map().store(Word::at(control::BUDGET), bytes);
+    }
+
+    /// Enables or disables requests for huge pages (2 MiB on x86-64) for blocks of at least that size, for
+    /// all members.
+    ///
+    /// ```
+    /// let arena = mp_core::Arena::current()?;
+    /// match arena.set_huge_pages(true) {
+    ///     Ok(()) => println!("tensors from 2 MiB up get huge pages from now on"),
+    ///     // Most kernels begin with `never`; the error names the file to write `advise` into.
+    ///     Err(why) => println!("{why}"),
+    /// }
+    /// # arena.set_huge_pages(false)?;
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// Huge pages take less time at the first touch and cause fewer TLB misses afterwards. They are a hint
+    /// (`MADV_HUGEPAGE`): if memory is too fragmented, the kernel uses small pages. Existing pages, including
+    /// those of cached blocks, are unchanged (see [`empty_cache`](Self::empty_cache)). Each run of up to 64
+    /// blocks of one size counts as one more mapping in the process that allocated it.
+    ///
+    /// Only pages of a hugetlbfs are certainly huge: mount one, and select it with
+    /// [`set_sharing_directory`](crate::set_sharing_directory).
+    ///
+    /// The NUMA node of a page is chosen when the page is created, by the policy of the allocating thread
+    /// (`numactl`, `set_mempolicy(2)`). Children inherit the policy as usual.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if this kernel does not support huge pages for shared memory. Nothing is changed then.
+    /// [`Error::Local`] for an arena of this process alone.
+    pub fn set_huge_pages(&self, on: bool) -> Result<()> {
+        Allocator(*self).set_huge_pages(on)
+    }
+
+    /// Returns the maximum number of messages in flight in all queues together: see
+    /// [`ArenaOptions::messages`](crate::setup::configure::ArenaOptions::messages).
+    pub fn most_messages(&self) -> u32 {
+        self.layout().envelopes
+    }
+
+    /// Finds dead members and sweeps them. Returns the number of swept members.
+    ///
+    /// Cheap when no member died (1–3 µs per member, more with hundreds of members). Waiting functions call
+    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this after a child has ended, so programs
+    /// rarely need to call it.
+    ///
+    /// A process whose program is not linked with the layer of queues (`mp-queue`) does not sweep dead
+    /// members whose program was. Members with that layer free their memory.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn sweep(&self) -> Result<usize> {
+        Recovery(*self).sweep()
+    }
+
+    /// Enables or disables the detection of deadlocks between locks, for all members. Enabled by default.
+    ///
+    /// ```
+    /// let arena = mp_core::Arena::current()?;
+    /// arena.set_deadlock_detection(false); // locks may be waited for in a cycle for good
+    /// arena.set_deadlock_detection(true);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// A process with `MP_DEADLOCK=off` in its environment never searches, and is part of no deadlock that
+    /// others find. The detection costs nothing while locks are acquired within 100 ms, and some microseconds
+    /// each 100 ms after that. A deadlock is returned as [`LockError::Deadlock`](crate::LockError::Deadlock).
+    pub fn set_deadlock_detection(&self, on: bool) {
+        self.map().store(Word::at(control::NO_DEADLOCKS), u64::from(!on));
+    }
+}
+
+/// Returns `true` if this process has settings (sharing strategy, directory) that a child must take over
+/// at its start.
+pub fn children_inherit_settings() -> bool {
+    settings::is_set()
+}
+
+#[cold]
+fn first() -> Result<Arena> {
+    if cfg!(miri) {
+        return Arena::local();
+    }
+    let (settings, _) = settings::settings();
+    let (arena, joined) = {
+        let _making = MAKING.lock();
+        match (CURRENT.get(), attach::take()?) {
+            (Some(arena), _) => (*arena, None),
+            (None, Some((fd, joined))) => (attach_now(fd).inspect_err(attach::failed)?, Some(joined)),
+            (None, None) => (make_current(create(&settings)?), None),
+        }
+    };
+    files::watch_the_end();
+    settings::republish();
+    if let Some(joined) = joined {
+        joined(arena.me()?);
+    }
+    Ok(arena)
+}
+
+/// Returns the size of an arena that no setting or limit bounds. Under valgrind the arena is small:
+/// valgrind would map 32 GiB, and memcheck scans all of it for pointers when a process ends. The scan
+/// takes 7 s per GiB and touches every page.
+fn unbounded_size() -> u64 {
+    if under_valgrind() { 256 << 20 } else { 1 << 40 }
+}
+
+/// Makes `arena` the arena of this process. Called under the lock, while this process has no arena.
+fn make_current(arena: Arena) -> Arena {
+    if let Ok(me) = arena.me() {
+        waits::publish(arena, me);
+    }
+    waits::listen();
+    *CURRENT.get_or_init(|| arena)
+}
+
+fn has_one() -> Error {
+    Error::ArenaExists("attach to another one before anything uses shared memory")
+}
+
+/// Returns `true` if this process has an arena, or will join its parent's when it first needs one.
+pub(crate) fn has_or_will() -> bool {
+    CURRENT.get().is_some() || attach::is_pending()
+}
+
+fn attach_to(fd: OwnedFd) -> Result<Arena> {
+    let making = MAKING.lock();
+    let arena = attach_now(fd)?;
+    drop(making);
+    files::watch_the_end();
+    settings::inherit(arena);
+    Ok(arena)
+}
+
+/// Attaches this process to the arena in `fd`. Called under the lock.
+fn attach_now(fd: OwnedFd) -> Result<Arena> {
+    if CURRENT.get().is_some() {
+        return Err(has_one());
+    }
+    let (fd, parcel) = Parcel::open(fd)?;
+    let size = files::verify(fd.as_fd())?;
+    if size < Layout::MIN {
+        return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
+    }
+    // An open file description of our own: see `sys::locks`. The received descriptor is closed before any
+    // lock is taken, because closing any descriptor of a file drops the POSIX locks of the process on
+    // that file.
+    let own = memory::reopen(fd.as_fd())?;
+    if !SharingStrategy::FileDescriptor.supported() {
+        // A named file, which the parent holds as long as the parent lives.
+        directory::lock_shared(own.as_fd()).map_err(os("flock of an arena"))?;
+    }
+    drop(fd);
+    let said = memory::read_word(own.as_fd(), Layout::ENVELOPES_AT)?;
+    let envelopes = Layout::possible_envelopes(said)
+        .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages on their way")))?;
+    let arena = map_and_join(Some(own), size, envelopes, None)?;
+    FdStore(arena).unpack(parcel);
+    Backing(arena).hold_extents();
+    Ok(make_current(arena))
+}
+
+fn create(settings: &published::Settings) -> Result<Arena> {
+    let _: SharingStrategy = settings.strategy.name().parse()?;
+    files::clean_default();
+    let (space, space_limit) = limits::address_space();
+    let (file, file_limit) = limits::file_size();
+    // Named files take twice this size in addresses on top, and the rest of the process needs address
+    // space too.
+    let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
+    let configured = configure::settings()?;
+    let mut size = configured.size.unwrap_or(unbounded_size());
+    while configured.size.is_none() && size > most && size > Layout::MIN {
+        size /= 2;
+    }
+    if size > most {
+        return Err(Error::OutOfMemory { asked: size, left: most, limit: limit.into() });
+    }
+    loop {
+        let made = if SharingStrategy::FileDescriptor.supported() {
+            memory::create("mp-arena", size)
+        } else {
+            files::create_arena_file(&settings.directory, size)
+        };
+        let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
+        let made = made.and_then(|fd| map_and_join(Some(fd), size, envelopes, Some(())));
+        if made.is_err() {
+            files::remove_arena_file();
+        }
+        match made {
+            // Less can be mapped under valgrind, under sanitizers and in small address spaces.
+            Err(Error::Os { .. }) if configured.size.is_none() && size > Layout::MIN => size /= 2,
+            other => return other,
+        }
+    }
+}
+
+fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>) -> Result<Arena> {
+    let layout = Layout::new(size, size_class::CLASSES, envelopes);
+    if layout.data_at >= size {
+        let why = format!(
+            "an arena of {size} bytes has no room for data beside {envelopes} messages on their way: make it \
+             larger, or for fewer (Arena::configure)"
+        );
+        return Err(Error::InvalidArgument(why));
+    }
+    let file = fd.as_ref().map(AsFd::as_fd);
+    let map = files::map_own(file, size, layout.space())?;
+    // An attaching process got the file from a living process, so in this boot. Only a new arena needs
+    // the boot ID.
+    let boot = new.map(|()| memory::boot_id());
+    if new.is_some() {
+        if let Some(file) = file {
+            let len = control::FIRST_BYTES;
+            memory::commit(file, 0, len).map_err(|e| no_room_for_new(file, len, e))?;
+        }
+        map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
+        map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);
+        layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
+    }
+    let id = layout.check(&map, boot)?;
+    // The identity of this process follows the table of its holds, on its own cache line in the same
+    // mapping.
+    let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
+    let (holds, line) = private_table::table(blocks + 16)?.split_at(blocks);
+    // The real tag is set once this process is a member. Until then `me` must not be called.
+    let state = State {
+        map,
+        layout,
+        id,
+        identity: Identity::new(&line[8], u64::MAX),
+        holds,
+        files: Files::new(fd),
+        alloc: AllocState::new(Budget::of_this_process()),
+    };
+    let arena = Arena(Box::leak(Box::new(state)));
+    let me = Members(arena).join()?;
+    arena.0.identity.set(me.raw() + 1);
+    Ok(arena)
+}

@@ -1,0 +1,77 @@
+//! Operations that the arena needs from the layer that implements rings.
+//!
+//! # Safety
+//! Nothing here is dereferenced. The trait is `unsafe` because an implementation that breaks its contract
+//! could create two owners of the same memory.
+#![allow(unsafe_code)]
+
+use crate::arena::Arena;
+use crate::mem::Word;
+use crate::parking::detach_notice::Gone;
+use crate::process::SetOnce;
+use crate::words::{BlockId, EnvelopeId, Member, Owner};
+
+/// The ring layer, in a program that is linked with it.
+// fork: code, which a child has as well.
+pub(crate) static RINGS: SetOnce<&'static dyn RingLayer> = SetOnce::new();
+
+/// Possible location of a message that both a dead member and a living thread were handling.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InDoubt {
+    /// There is no such message.
+    Nothing,
+    /// A message that was sent to this ring, and may return to this ring only.
+    Ring(BlockId),
+    /// Several messages of several rings.
+    Rings,
+}
+
+/// Operations that the arena needs from the layer that implements rings.
+///
+/// # Safety
+/// `settle` assigns an envelope to the dead member only if no living process has it or can get it. `drain`
+/// and `holder_gone` change only the words of the ring that they are called for. `contents` lists only
+/// messages that are in that ring.
+pub unsafe trait RingLayer: Send + Sync {
+    /// Settles the intents of a dead member. `dead` is that member and the locations of its intents. `others`
+    /// lists the intent words of all members not known to be dead, at the time of the call. Any number of
+    /// processes may call this at once. Messages in doubt that belong to no living process then belong to the
+    /// dead member, or are leased by it. Returns the messages that a living thread kept from being settled:
+    /// call again later.
+    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt;
+
+    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`.
+    /// Changes no word of that queue, because this process may not hold it: a call of
+    /// [`holder_gone`](Self::holder_gone) follows, if the dead member had a seat there.
+    fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner);
+
+    /// Removes and drops every envelope in a ring that has no holders. One process may begin this and another
+    /// may finish it.
+    fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
+
+    /// Calls `each` with every message that is in a ring or was returned to it. No living process holds that
+    /// ring.
+    fn contents(&self, arena: Arena, memory: (Word, u64), block: BlockId, each: &mut dyn FnMut(EnvelopeId));
+
+    /// Records that a member that held this ring died or gives it up, or that a process never received the
+    /// ring's handle, and wakes the sleepers. `memory` is the ring's place. This process holds the ring or
+    /// recovers the dead member, whose seat remains in place meanwhile. Messages that the member had leased
+    /// were [taken back](Self::take_back) before. Any number of processes may call this at once.
+    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, gone: Gone, pid: u32);
+
+    /// Wakes all sleepers of a ring, under the same conditions. Called when a condition that they check has
+    /// changed outside of the ring.
+    fn wake(&self, arena: Arena, memory: (Word, u64), block: BlockId);
+}
+
+/// Registers the ring layer, before this process joins an arena. With it, the process can release what
+/// other processes had in queues, even if it uses none itself. The layer that is registered first stays.
+pub fn register(rings: &'static &'static dyn RingLayer) {
+    RINGS.set_static(rings);
+}
+
+/// Returns `true` if this process has a ring layer.
+pub(crate) fn is_registered() -> bool {
+    RINGS.get().is_some()
+}
