@@ -22,7 +22,7 @@ use crate::wire::{self, Call, DeviceInfo, Reply, Request, Value};
 
 /// State of the process after `cuInit`.
 #[derive(Debug)]
-struct Known {
+struct ClientState {
     /// Process that called it. A forked child is another one.
     pid: u32,
     process: u64,
@@ -32,8 +32,8 @@ struct Known {
     registered: Vec<(u64, u64)>,
 }
 
-static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-/// Number of the descriptor of [`Known::life`] plus one. 0 if there is none.
+static CLIENT: Mutex<Option<ClientState>> = Mutex::new(None);
+/// Number of the descriptor of [`ClientState::life`] plus one. 0 if there is none.
 static LIFE: AtomicU64 = AtomicU64::new(0);
 static HANDLERS: Once = Once::new();
 
@@ -41,10 +41,10 @@ thread_local! {
     static CALLS: RefCell<Option<(u64, OwnedFd)>> = const { RefCell::new(None) };
 }
 
-fn known<T>(look: impl FnOnce(&mut Known) -> T) -> Result<T, u32> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.as_mut().filter(|known| known.pid == std::process::id());
-    known.map(look).ok_or(codes::NOT_INITIALIZED)
+fn with_client<T>(look: impl FnOnce(&mut ClientState) -> T) -> Result<T, u32> {
+    let mut with_client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let with_client = with_client.as_mut().filter(|with_client| with_client.pid == std::process::id());
+    with_client.map(look).ok_or(codes::NOT_INITIALIZED)
 }
 
 fn open() -> io::Result<OwnedFd> {
@@ -56,9 +56,9 @@ fn open() -> io::Result<OwnedFd> {
 
 /// Connects to the engine (`cuInit`). Without an engine there is no device.
 pub(crate) fn init() -> Result<(), u32> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    match &*known {
-        Some(known) if known.pid == std::process::id() => return Ok(()),
+    let mut with_client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*with_client {
+        Some(with_client) if with_client.pid == std::process::id() => return Ok(()),
         // Belongs to the parent of this forked child.
         Some(_) => return Err(codes::NOT_INITIALIZED),
         None => {}
@@ -73,7 +73,8 @@ pub(crate) fn init() -> Result<(), u32> {
         return Err(codes::NO_DEVICE);
     }
     LIFE.store(u64::try_from(life.as_raw_fd()).unwrap_or(0) + 1, Ordering::SeqCst);
-    *known = Some(Known { pid: std::process::id(), process, life, devices, registered: Vec::new() });
+    *with_client =
+        Some(ClientState { pid: std::process::id(), process, life, devices, registered: Vec::new() });
     HANDLERS.call_once(|| {
         // SAFETY: the function has the type that is called, and only closes a descriptor.
         _ = unsafe { libc::pthread_atfork(None, None, Some(in_a_copy)) };
@@ -87,16 +88,18 @@ pub(crate) fn init() -> Result<(), u32> {
 extern "C" fn in_a_copy() {
     let life = LIFE.swap(0, Ordering::SeqCst);
     if let Some(life) = life.checked_sub(1).and_then(|life| RawFd::try_from(life).ok()) {
-        // SAFETY: the copy's own descriptor of the connection, which it uses no more: `known` refuses it.
+        // SAFETY: the copy's own descriptor of the connection, which it uses no more: `with_client` refuses it.
         _ = unsafe { libc::close(life) };
     }
 }
 
 /// Reports a normal exit of the process.
 extern "C" fn at_exit() {
-    let Ok(known) = KNOWN.try_lock() else { return };
-    if let Some(known) = known.as_ref().filter(|known| known.pid == std::process::id()) {
-        _ = exchange(known.life.as_fd(), Call::Bye, None);
+    let Ok(with_client) = CLIENT.try_lock() else { return };
+    if let Some(with_client) =
+        with_client.as_ref().filter(|with_client| with_client.pid == std::process::id())
+    {
+        _ = exchange(with_client.life.as_fd(), Call::Bye, None);
     }
 }
 
@@ -104,18 +107,18 @@ extern "C" fn at_exit() {
 pub(crate) fn begin(name: &str) -> Result<(), u32> {
     match name {
         "cuInit" | "cuDriverGetVersion" | "cuGetErrorName" | "cuGetErrorString" => Ok(()),
-        _ => known(|_| ()),
+        _ => with_client(|_| ()),
     }
 }
 
 /// Returns the devices visible to this process.
 pub(crate) fn devices<T>(look: impl FnOnce(&[DeviceInfo]) -> T) -> Result<T, u32> {
-    known(|known| look(&known.devices))
+    with_client(|with_client| look(&with_client.devices))
 }
 
 /// Passes the registered ranges of this process to `look`.
 pub(crate) fn with_registered<T>(look: impl FnOnce(&mut Vec<(u64, u64)>) -> T) -> Result<T, u32> {
-    known(|known| look(&mut known.registered))
+    with_client(|with_client| look(&mut with_client.registered))
 }
 
 /// Prints a note about a limit of the simulator to stderr, where the reader of a test finds it.
@@ -130,7 +133,7 @@ pub(crate) fn ask(call: Call) -> Result<(Value, Option<OwnedFd>), u32> {
 
 /// Sends a call with a descriptor.
 pub(crate) fn ask_with(call: Call, file: Option<BorrowedFd<'_>>) -> Result<(Value, Option<OwnedFd>), u32> {
-    let process = known(|known| known.process)?;
+    let process = with_client(|with_client| with_client.process)?;
     let attached = || -> Result<OwnedFd, u32> {
         let socket = open().map_err(|_| codes::UNKNOWN)?;
         exchange(socket.as_fd(), Call::Attach { process }, None)?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::codes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+enum InjectedFault {
     Fail(u32),
     KillBefore,
     KillAfter,
@@ -25,7 +25,7 @@ enum What {
 struct Rule {
     call: String,
     number: u32,
-    what: What,
+    fault: InjectedFault,
 }
 
 static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
@@ -48,14 +48,14 @@ fn read(rule: &str) -> Option<Rule> {
     let (kind, rest) = rule.split_once('=')?;
     let mut parts = rest.split(':');
     let (call, number, argument) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
-    let what = match (kind, argument) {
-        ("fail", code) => What::Fail(codes::by_name(code)?),
-        ("kill", "before") => What::KillBefore,
-        ("kill", "after") => What::KillAfter,
-        ("delay", time) => What::Delay(Duration::from_millis(time.parse().ok()?)),
+    let fault = match (kind, argument) {
+        ("fail", code) => InjectedFault::Fail(codes::by_name(code)?),
+        ("kill", "before") => InjectedFault::KillBefore,
+        ("kill", "after") => InjectedFault::KillAfter,
+        ("delay", time) => InjectedFault::Delay(Duration::from_millis(time.parse().ok()?)),
         _ => return None,
     };
-    parts.next().is_none().then(|| Rule { call: call.to_owned(), number, what })
+    parts.next().is_none().then(|| Rule { call: call.to_owned(), number, fault })
 }
 
 fn kill() -> ! {
@@ -77,18 +77,18 @@ pub(super) fn before(name: &'static str) -> Result<(), u32> {
         *count
     };
     for rule in rules().iter().filter(|rule| rule.call == name && rule.number == number) {
-        match rule.what {
-            What::Fail(code) => return Err(code),
-            What::KillBefore => kill(),
-            What::Delay(time) => std::thread::sleep(time),
-            What::KillAfter => {}
+        match rule.fault {
+            InjectedFault::Fail(code) => return Err(code),
+            InjectedFault::KillBefore => kill(),
+            InjectedFault::Delay(time) => std::thread::sleep(time),
+            InjectedFault::KillAfter => {}
         }
     }
     Ok(())
 }
 
 pub(super) fn after(name: &'static str) {
-    let is_it = |rule: &Rule| rule.what == What::KillAfter && rule.call == name;
+    let is_it = |rule: &Rule| rule.fault == InjectedFault::KillAfter && rule.call == name;
     if let Some(rule) = rules().iter().find(|rule| is_it(rule)) {
         let counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.as_ref().and_then(|counts| counts.get(name)) == Some(&rule.number) {
@@ -103,12 +103,15 @@ mod tests {
 
     #[test]
     fn rules_are_read() {
-        let rule = |text| read(text).map(|rule| (rule.call, rule.number, rule.what));
+        let rule = |text| read(text).map(|rule| (rule.call, rule.number, rule.fault));
         let map = || "cuMemMap".to_owned();
-        assert_eq!(rule("fail=cuMemMap:3:OUT_OF_MEMORY"), Some((map(), 3, What::Fail(2))));
-        assert_eq!(rule("fail=cuMemMap:1:4321"), Some((map(), 1, What::Fail(4321))));
-        assert_eq!(rule("kill=cuMemMap:2:after"), Some((map(), 2, What::KillAfter)));
-        assert_eq!(rule("delay=cuMemMap:2:50"), Some((map(), 2, What::Delay(Duration::from_millis(50)))));
+        assert_eq!(rule("fail=cuMemMap:3:OUT_OF_MEMORY"), Some((map(), 3, InjectedFault::Fail(2))));
+        assert_eq!(rule("fail=cuMemMap:1:4321"), Some((map(), 1, InjectedFault::Fail(4321))));
+        assert_eq!(rule("kill=cuMemMap:2:after"), Some((map(), 2, InjectedFault::KillAfter)));
+        assert_eq!(
+            rule("delay=cuMemMap:2:50"),
+            Some((map(), 2, InjectedFault::Delay(Duration::from_millis(50))))
+        );
         for wrong in [
             "",
             "fail=cuMemMap",

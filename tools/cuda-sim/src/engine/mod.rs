@@ -3,6 +3,7 @@
 //! a killed client continues for a configurable time, and vanishes.
 
 mod calls;
+mod goal;
 mod memory;
 mod process;
 mod profile;
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::rc::{Rc, Weak};
 
 use memory::Allocation;
-use process::{Process, Unused};
+use process::{FreeHandles, Process};
 use profile::Config;
 use races::clock::Clock;
 use races::findings::Findings;
@@ -97,7 +98,7 @@ impl Engine {
     }
 
     /// Returns a handle for an object of a process: the last released one of its kind, or a new one.
-    fn handle(&mut self, process: u64, kind: impl Fn(&mut Unused) -> &mut Vec<u64>) -> u64 {
+    fn handle(&mut self, process: u64, kind: impl Fn(&mut FreeHandles) -> &mut Vec<u64>) -> u64 {
         let unused = self.processes.get_mut(&process).and_then(|owner| kind(&mut owner.unused).pop());
         unused.unwrap_or_else(|| self.fresh())
     }

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::engine::goal::Goal;
 use crate::engine::memory::{Addresses, Allocation, Kind};
-use crate::engine::schedule::Goal;
 use crate::engine::streams::{Event, HostCall};
 use crate::wire::DeviceInfo;
 
@@ -31,7 +31,7 @@ pub(crate) struct Context {
 /// Released handles. The next object of the kind gets the last of them, as from a driver whose handles are
 /// addresses: so a stale handle reaches another object.
 #[derive(Debug, Default)]
-pub(crate) struct Unused {
+pub(crate) struct FreeHandles {
     pub(crate) memory: Vec<u64>,
     pub(crate) events: Vec<u64>,
     pub(crate) streams: Vec<u64>,
@@ -49,7 +49,7 @@ pub(crate) struct Process {
     /// Handles of streams, with the engine's numbers.
     pub(crate) streams: BTreeMap<u64, u64>,
     /// Released handles.
-    pub(crate) unused: Unused,
+    pub(crate) unused: FreeHandles,
     /// Captured graphs.
     pub(crate) graphs: BTreeSet<u64>,
     /// Modules with their functions: names, sizes of parameters.
@@ -64,7 +64,7 @@ pub(crate) struct Process {
     pub(crate) host_calls: VecDeque<Rc<HostCall>>,
     pub(crate) host_call: Option<Rc<HostCall>>,
     /// `true` if it reported a normal exit.
-    pub(crate) said_bye: bool,
+    pub(crate) exited_cleanly: bool,
     /// Time until which the work of a dead process continues.
     pub(crate) gone_at: Option<Instant>,
     /// Connection that ends with the process.
@@ -81,7 +81,7 @@ impl Process {
             handles: BTreeMap::new(),
             events: BTreeMap::new(),
             streams: BTreeMap::new(),
-            unused: Unused::default(),
+            unused: FreeHandles::default(),
             graphs: BTreeSet::new(),
             modules: BTreeMap::new(),
             loaded: BTreeSet::new(),
@@ -89,7 +89,7 @@ impl Process {
             registered: BTreeMap::new(),
             host_calls: VecDeque::new(),
             host_call: None,
-            said_bye: false,
+            exited_cleanly: false,
             gone_at: None,
             life,
         }

@@ -9,29 +9,20 @@ use std::time::Instant;
 
 use crate::codes;
 use crate::engine::Engine;
+use crate::engine::goal::Goal;
 use crate::engine::memory::{Mapping, Target, Unreachable};
 use crate::engine::process::Process;
 use crate::engine::races::shadow;
-use crate::engine::streams::work::{Access, Fault, Reach};
-use crate::engine::streams::{Operation, Record, Step, Turn, is_met};
-
-/// Goal of a waiting host.
-#[derive(Clone, Debug)]
-pub(crate) enum Goal {
-    /// This many operations of each of these streams are done.
-    Streams(Vec<(u64, u64)>),
-    Record(Rc<Record>),
-    /// A thread of this process must call a function.
-    HostCall(u64),
-}
+use crate::engine::streams::work::{Access, AddressSpace, Fault};
+use crate::engine::streams::{HostCallState, Operation, Step, is_met};
 
 /// Memory of one process, as a stream accesses it.
-struct View<'a> {
+struct ProcessMemory<'a> {
     process: &'a Process,
     device: u32,
 }
 
-impl View<'_> {
+impl ProcessMemory<'_> {
     fn device(&self, address: u64, bytes: usize, writes: bool) -> Result<(&Mapping, u64), Fault> {
         let mapping = self.process.addresses.reach(address, bytes as u64, self.device, writes);
         mapping.map(|mapping| (mapping, address - mapping.start)).map_err(|_| Fault)
@@ -58,7 +49,7 @@ fn write(target: &Target, offset: u64, from: &[u8]) {
     }
 }
 
-impl Reach for View<'_> {
+impl AddressSpace for ProcessMemory<'_> {
     fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Fault> {
         let (mapping, offset) = self.device(address, to.len(), false)?;
         read(&mapping.target, offset, to);
@@ -99,7 +90,7 @@ impl Engine {
     }
 
     /// Updates the host's clock after it observed that this goal was reached.
-    pub(super) fn seen(&mut self, goal: &Goal) {
+    pub(super) fn observe(&mut self, goal: &Goal) {
         let host = Rc::make_mut(&mut self.host);
         match goal {
             Goal::Streams(streams) => {
@@ -147,7 +138,7 @@ impl Engine {
         match &first.step {
             Step::Work { work, progress, .. } => work.is_ready(progress),
             Step::Record(_) | Step::Write { .. } | Step::Free(_) => true,
-            Step::Host(call) => call.turn.get() != Turn::Begun,
+            Step::Host(call) => call.state.get() != HostCallState::Running,
             Step::WaitEvent(record) => record.done.borrow().is_some(),
             Step::WaitForEver => false,
             Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
@@ -246,9 +237,9 @@ impl Engine {
             Step::WaitForEver => {}
             Step::Free(address) => self.free(process, *address),
             Step::Host(call) => {
-                done = call.turn.get() == Turn::Over;
+                done = call.state.get() == HostCallState::Done;
                 if !done {
-                    call.turn.set(Turn::Begun);
+                    call.state.set(HostCallState::Running);
                     // The function is ordered after earlier work, and so is any process that it notifies.
                     self.published.join(&stream.clock);
                     if let Some(owner) = self.processes.get_mut(&process) {
@@ -258,12 +249,12 @@ impl Engine {
             }
             Step::Write { address, value } => result = self.write_word(number, process, *address, *value),
             Step::Wait { address, .. } => result = self.end_wait(number, process, *address),
-            Step::Work { work, progress, noted, meant } => {
-                if !*noted {
-                    *noted = true;
+            Step::Work { work, progress, is_recorded, intended } => {
+                if !*is_recorded {
+                    *is_recorded = true;
                     let count = stream.clock.tick(stream.actor);
                     let pid = self.processes.get(&process).map_or(0, |process| process.pid);
-                    let by = Rc::new(shadow::Operation {
+                    let by = Rc::new(shadow::TracedOperation {
                         call: first.call.clone(),
                         pid,
                         stream: number,
@@ -272,13 +263,13 @@ impl Engine {
                         count,
                         released_from: self.streams[&number].clock.released_from().clone(),
                     });
-                    for (access, meant) in work.accesses().into_iter().zip(meant) {
-                        let noted = self.note((process, device, number), access, *meant, &by);
-                        result = result.and(noted);
+                    for (access, intended) in work.accesses().into_iter().zip(intended) {
+                        let recorded = self.record_access((process, device, number), access, *intended, &by);
+                        result = result.and(recorded);
                     }
                 }
                 if result.is_ok() {
-                    let view = self.processes.get(&process).map(|process| View { process, device });
+                    let view = self.processes.get(&process).map(|process| ProcessMemory { process, device });
                     match view.ok_or(Fault).and_then(|view| work.step(progress, &view)) {
                         Ok(all) => done = all,
                         Err(Fault) => {
@@ -307,12 +298,12 @@ impl Engine {
 
     /// Records an access before it happens, and reports its faults. Returns an error if a GPU would detect a
     /// fault, too.
-    fn note(
+    fn record_access(
         &mut self,
         (process, device, stream): (u64, u32, u64),
         access: Access,
-        meant: bool,
-        by: &Rc<shadow::Operation>,
+        intended: bool,
+        by: &Rc<shadow::TracedOperation>,
     ) -> Result<(), String> {
         let Access { address, bytes, writes } = access;
         let verb = if writes { "writes" } else { "reads" };
@@ -338,7 +329,7 @@ impl Engine {
             );
             self.findings.unwritten(&text, by);
         }
-        for race in wrong.races.iter().filter(|_| !meant) {
+        for race in wrong.races.iter().filter(|_| !intended) {
             let why = match by.was_released_from(&race.earlier) {
                 true => "the wait that ordered the two ended because a process was killed",
                 false => "nothing orders the two",
@@ -404,7 +395,7 @@ impl Engine {
     }
 
     /// Reports waits that have lasted too long.
-    pub(super) fn tell_stuck(&mut self) {
+    pub(super) fn report_stuck(&mut self) {
         let mut stuck = Vec::new();
         for (number, stream) in &mut self.streams {
             let Some(first) = stream.queue.front_mut() else { continue };
@@ -444,4 +435,4 @@ pub(super) fn drop_queue(stream: &mut crate::engine::streams::Stream) {
 }
 
 /// Bytes that a copy transfers to the host.
-pub(super) type Answer = Rc<RefCell<Vec<u8>>>;
+pub(super) type HostBytes = Rc<RefCell<Vec<u8>>>;

@@ -16,16 +16,16 @@ use rustix::net::{
 
 use crate::codes;
 use crate::engine::Engine;
-use crate::engine::calls::{Outcome, Then, orders};
+use crate::engine::calls::{CallOutcome, Completion, orders};
+use crate::engine::goal::Goal;
 use crate::engine::process::Process;
 use crate::engine::profile::{Config, visible};
-use crate::engine::schedule::Goal;
 use crate::wire::{self, Call, INLINE, Reply, Request, Value};
 
 /// Number of pieces of work between two polls of the connections.
 const ROUND: usize = 64;
 /// Interval at which a host's word is read while a stream waits for it.
-const LOOK: Duration = Duration::from_micros(200);
+const WORD_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 #[derive(Debug)]
 struct Connection {
@@ -34,14 +34,14 @@ struct Connection {
     /// `true` if the connection ends with its process.
     is_life: bool,
     /// Pending wait of its thread.
-    waiting: Option<Waiting>,
+    waiting: Option<PendingWait>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingWait {
     context: u64,
     goal: Goal,
-    then: Then,
+    then: Completion,
 }
 
 /// Runs a session in a folder, until standard input ends.
@@ -85,14 +85,14 @@ pub fn run(folder: &Path) -> io::Result<()> {
             }
         }
         engine.end_processes();
-        engine.tell_stuck();
+        engine.report_stuck();
         has_more = progress(&mut engine, &mut connections);
     }
 }
 
 /// Pending events.
 #[derive(Default)]
-struct Events {
+struct PollEvents {
     listener: bool,
     input_ended: bool,
     connections: Vec<u64>,
@@ -104,26 +104,26 @@ fn wait(
     listener: &OwnedFd,
     connections: &BTreeMap<u64, Connection>,
     has_more: bool,
-) -> io::Result<Events> {
+) -> io::Result<PollEvents> {
     let input = io::stdin();
-    let mut looks =
+    let mut polled =
         vec![PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
-    looks.extend(connections.values().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
+    polled.extend(connections.values().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
     // Errors are always polled.
-    looks.extend(engine.exports.iter().map(|export| PollFd::new(&export.end, PollFlags::empty())));
+    polled.extend(engine.exports.iter().map(|export| PollFd::new(&export.end, PollFlags::empty())));
     let time = if has_more { Some(Duration::ZERO) } else { idle_time(engine, connections) };
     let time = time.map(|time| Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(1),
         tv_nsec: time.subsec_nanos().into(),
     });
-    rustix::io::retry_on_intr(|| poll(&mut looks, time.as_ref()))?;
-    let is_set = |look: &PollFd<'_>| !look.revents().is_empty();
-    let mut events = Events { listener: is_set(&looks[0]), ..Events::default() };
-    if is_set(&looks[1]) {
+    rustix::io::retry_on_intr(|| poll(&mut polled, time.as_ref()))?;
+    let is_set = |entry: &PollFd<'_>| !entry.revents().is_empty();
+    let mut events = PollEvents { listener: is_set(&polled[0]), ..PollEvents::default() };
+    if is_set(&polled[1]) {
         events.input_ended = rustix::io::read(&input, &mut [0; 64]).map_or(true, |bytes| bytes == 0);
     }
-    let told = looks[2..].iter().map(is_set);
-    let (first, rest): (Vec<_>, Vec<_>) = told.enumerate().partition(|(i, _)| *i < connections.len());
+    let ready = polled[2..].iter().map(is_set);
+    let (first, rest): (Vec<_>, Vec<_>) = ready.enumerate().partition(|(i, _)| *i < connections.len());
     events.connections =
         connections.keys().zip(first).filter(|(_, (_, set))| *set).map(|(number, _)| *number).collect();
     events.exports = rest.into_iter().filter(|(_, set)| *set).map(|(i, _)| i - connections.len()).collect();
@@ -133,11 +133,11 @@ fn wait(
 /// Returns the time for which the loop can sleep without a call.
 fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option<Duration> {
     let end = engine.next_end().map(|at| at.saturating_duration_since(Instant::now()));
-    let waits = |waiting: &Waiting| !matches!(waiting.goal, Goal::HostCall(_));
+    let waits = |waiting: &PendingWait| !matches!(waiting.goal, Goal::HostCall(_));
     let waited_for = connections.values().any(|connection| connection.waiting.as_ref().is_some_and(waits));
     let due = engine.streams.values().filter_map(|stream| stream.queue.front()).map(|first| first.since);
     let due = due.min().map(|since| engine.config.lazy.saturating_sub(since.elapsed()));
-    let work = if waited_for { Some(LOOK) } else { due.map(|due| due.max(LOOK)) };
+    let work = if waited_for { Some(WORD_POLL_INTERVAL) } else { due.map(|due| due.max(WORD_POLL_INTERVAL)) };
     [end, work].into_iter().flatten().min()
 }
 
@@ -152,11 +152,11 @@ fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool 
             let process = engine.next;
             engine.processes.insert(process, Process::new(process, *pid, devices.clone(), life));
             (connection.process, connection.is_life) = (Some(process), true);
-            Ok(Outcome::Now(Value::Hello { process, devices }, None))
+            Ok(CallOutcome::Now(Value::Hello { process, devices }, None))
         }
         (Call::Attach { process }, None) if engine.processes.contains_key(process) => {
             connection.process = Some(*process);
-            Ok(Outcome::Now(Value::None, None))
+            Ok(CallOutcome::Now(Value::None, None))
         }
         // Calls of the session itself.
         (Call::Stats | Call::Lose { .. }, None) => engine.call(0, number, request, file),
@@ -164,8 +164,8 @@ fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool 
         (_, Some(process)) => {
             let context = request.context;
             match engine.call(process, number, request, file) {
-                Ok(Outcome::Later(goal, then)) => {
-                    connection.waiting = Some(Waiting { context, goal, then });
+                Ok(CallOutcome::Later(goal, then)) => {
+                    connection.waiting = Some(PendingWait { context, goal, then });
                     return true;
                 }
                 answer => answer,
@@ -175,10 +175,10 @@ fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool 
     reply(connection, answer)
 }
 
-fn reply(connection: &Connection, answer: Result<Outcome, u32>) -> bool {
+fn reply(connection: &Connection, answer: Result<CallOutcome, u32>) -> bool {
     let (reply, file) = match answer {
-        Ok(Outcome::Now(value, file)) => (Reply { code: codes::SUCCESS, value }, file),
-        Ok(Outcome::Later(..)) => (Reply { code: codes::UNKNOWN, value: Value::None }, None),
+        Ok(CallOutcome::Now(value, file)) => (Reply { code: codes::SUCCESS, value }, file),
+        Ok(CallOutcome::Later(..)) => (Reply { code: codes::UNKNOWN, value: Value::None }, None),
         Err(code) => (Reply { code, value: Value::None }, None),
     };
     wire::send(connection.socket.as_fd(), &reply, file.as_ref().map(AsFd::as_fd)).is_ok()
@@ -215,29 +215,29 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
         }
         let Some(waiting) = connection.waiting.take() else { continue };
         let context = waiting.context;
-        if !matches!(&waiting.then, Then::Call(_, call, _) if !orders(call)) {
-            engine.seen(&waiting.goal);
+        if !matches!(&waiting.then, Completion::Call(_, call, _) if !orders(call)) {
+            engine.observe(&waiting.goal);
         }
         let answer = match (lost, waiting.then) {
             (Some(code), _) => Err(code),
-            (None, Then::Nothing) => Ok(Outcome::Now(Value::None, None)),
-            (None, Then::Answer(answer)) => bytes(&answer.borrow()),
-            (None, Then::HostCall) => {
+            (None, Completion::Nothing) => Ok(CallOutcome::Now(Value::None, None)),
+            (None, Completion::Answer(answer)) => bytes(&answer.borrow()),
+            (None, Completion::HostCall) => {
                 let owner = connection.process.and_then(|process| engine.processes.get_mut(&process));
                 match owner.and_then(|owner| Some((owner.host_calls.pop_front()?, owner))) {
                     Some((call, owner)) => {
                         let pair = Value::Pair(call.function, call.data);
                         owner.host_call = Some(call);
-                        Ok(Outcome::Now(pair, None))
+                        Ok(CallOutcome::Now(pair, None))
                     }
                     None => Err(codes::DEINITIALIZED),
                 }
             }
-            (None, Then::Call(asked, call, file)) => engine.make_call(&asked, *call, file),
+            (None, Completion::Call(caller, call, file)) => engine.make_call(&caller, *call, file),
         };
         let answer = match answer {
-            Ok(Outcome::Later(goal, then)) => {
-                connection.waiting = Some(Waiting { context, goal, then });
+            Ok(CallOutcome::Later(goal, then)) => {
+                connection.waiting = Some(PendingWait { context, goal, then });
                 continue;
             }
             answer => answer,
@@ -248,9 +248,9 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
 }
 
 /// Returns the bytes of a copy, in the answer or in a file.
-fn bytes(all: &[u8]) -> Result<Outcome, u32> {
+fn bytes(all: &[u8]) -> Result<CallOutcome, u32> {
     if all.len() <= INLINE {
-        return Ok(Outcome::Now(Value::Bytes(all.to_vec()), None));
+        return Ok(CallOutcome::Now(Value::Bytes(all.to_vec()), None));
     }
     let file = || -> io::Result<OwnedFd> {
         let file = rustix::fs::memfd_create("mp-cuda-sim", rustix::fs::MemfdFlags::CLOEXEC)?;
@@ -258,5 +258,5 @@ fn bytes(all: &[u8]) -> Result<Outcome, u32> {
         file.write_all(all)?;
         Ok(file.into())
     };
-    Ok(Outcome::Now(Value::File, Some(file().map_err(|_| codes::OUT_OF_MEMORY)?)))
+    Ok(CallOutcome::Now(Value::File, Some(file().map_err(|_| codes::OUT_OF_MEMORY)?)))
 }

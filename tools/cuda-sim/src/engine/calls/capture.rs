@@ -12,7 +12,7 @@
 
 use crate::codes;
 use crate::engine::Engine;
-use crate::engine::calls::{Asked, Called, done, number};
+use crate::engine::calls::{CallResult, Caller, done, number};
 use crate::engine::streams::Capture;
 use crate::wire::Call;
 
@@ -36,10 +36,10 @@ fn is_unsafe(call: &Call) -> bool {
 }
 
 impl Engine {
-    pub(in crate::engine) fn capture_call(&mut self, asked: &Asked, call: &Call) -> Called {
+    pub(in crate::engine) fn capture_call(&mut self, caller: &Caller, call: &Call) -> CallResult {
         match *call {
             Call::BeginCapture { stream: handle, mode } => {
-                let stream = self.stream(asked, handle)?;
+                let stream = self.stream(caller, handle)?;
                 let stream = self.streams.get_mut(&stream).ok_or(codes::INVALID_HANDLE)?;
                 if stream.is_default {
                     return Err(codes::STREAM_CAPTURE_UNSUPPORTED);
@@ -50,24 +50,24 @@ impl Engine {
                 if mode > RELAXED {
                     return Err(codes::INVALID_VALUE);
                 }
-                stream.capture = Some(Capture { mode, thread: asked.thread, is_spoilt: false });
+                stream.capture = Some(Capture { mode, thread: caller.thread, is_spoilt: false });
                 done()
             }
             Call::EndCapture { stream } => {
-                let stream = self.stream(asked, stream)?;
+                let stream = self.stream(caller, stream)?;
                 let stream = self.streams.get_mut(&stream).ok_or(codes::INVALID_HANDLE)?;
                 match stream.capture.take() {
                     None => Err(codes::ILLEGAL_STATE),
                     Some(Capture { is_spoilt: true, .. }) => Err(codes::STREAM_CAPTURE_INVALIDATED),
                     Some(_) => {
                         let graph = self.fresh();
-                        self.process(asked.process)?.graphs.insert(graph);
+                        self.process(caller.process)?.graphs.insert(graph);
                         number(graph)
                     }
                 }
             }
             Call::IsCapturing { stream } => {
-                let stream = self.stream(asked, stream)?;
+                let stream = self.stream(caller, stream)?;
                 number(match self.streams[&stream].capture {
                     None => 0,
                     Some(Capture { is_spoilt: false, .. }) => 1,
@@ -75,7 +75,7 @@ impl Engine {
                 })
             }
             Call::GraphDestroy { graph } => {
-                let had = self.process(asked.process)?.graphs.remove(&graph);
+                let had = self.process(caller.process)?.graphs.remove(&graph);
                 if had { done() } else { Err(codes::INVALID_VALUE) }
             }
             _ => Err(codes::UNKNOWN),
@@ -93,21 +93,21 @@ impl Engine {
 
     /// Handles calls that captures of the caller's process forbid, whatever stream they concern: they
     /// invalidate these captures.
-    pub(in crate::engine) fn beside_captures(&mut self, asked: &Asked, call: &Call) -> Result<(), u32> {
+    pub(in crate::engine) fn beside_captures(&mut self, caller: &Caller, call: &Call) -> Result<(), u32> {
         let waits_for_all = matches!(call, Call::ContextSynchronize);
         if !waits_for_all && !is_unsafe(call) {
             return Ok(());
         }
         let forbids = |capture: &Capture| {
-            let is_own = capture.thread == asked.thread && capture.mode != RELAXED;
+            let is_own = capture.thread == caller.thread && capture.mode != RELAXED;
             waits_for_all
-                || match asked.capture_mode {
+                || match caller.capture_mode {
                     GLOBAL => capture.mode == GLOBAL || is_own,
                     RELAXED => false,
                     _ => is_own,
                 }
         };
-        let ours = self.streams.values_mut().filter(|stream| stream.process == asked.process);
+        let ours = self.streams.values_mut().filter(|stream| stream.process == caller.process);
         let captures = ours.filter_map(|stream| stream.capture.as_mut());
         let spoilt = captures.filter(|capture| forbids(capture)).map(|capture| capture.is_spoilt = true);
         if spoilt.count() == 0 { Ok(()) } else { Err(codes::STREAM_CAPTURE_UNSUPPORTED) }

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use crate::codes;
 use crate::engine::Engine;
-use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
+use crate::engine::calls::{CallOutcome, CallResult, Caller, Completion, done, number};
+use crate::engine::goal::Goal;
 use crate::engine::memory::{Kind, Target};
 use crate::engine::process::Context;
 use crate::engine::races::clock::Clock;
-use crate::engine::schedule::{Goal, drop_queue};
+use crate::engine::schedule::drop_queue;
 use crate::engine::streams::Stream;
 use crate::wire::{Call, Value};
 
@@ -17,62 +18,65 @@ use crate::wire::{Call, Value};
 const NON_BLOCKING: u32 = 1;
 
 impl Engine {
-    pub(in crate::engine) fn context_call(&mut self, asked: &Asked, call: Call) -> Called {
+    pub(in crate::engine) fn context_call(&mut self, caller: &Caller, call: Call) -> CallResult {
         match call {
-            Call::PrimaryRetain { device } => self.retain(asked.process, device),
-            Call::PrimaryRelease { device } => self.release(asked.process, device),
+            Call::PrimaryRetain { device } => self.retain(caller.process, device),
+            Call::PrimaryRelease { device } => self.release(caller.process, device),
             Call::ContextSynchronize => {
-                self.context(asked)?;
-                Ok(Outcome::Later(self.all_of_context(asked.process, asked.context), Then::Nothing))
+                self.context(caller)?;
+                Ok(CallOutcome::Later(
+                    self.all_of_context(caller.process, caller.context),
+                    Completion::Nothing,
+                ))
             }
             Call::ContextDevice => {
-                let device = self.context(asked)?.device;
-                let devices = &self.process(asked.process)?.devices;
+                let device = self.context(caller)?.device;
+                let devices = &self.process(caller.process)?.devices;
                 number(devices.iter().position(|one| one.index == device).unwrap_or(0) as u64)
             }
             Call::MemInfo => {
-                let device = self.context(asked)?.device;
+                let device = self.context(caller)?.device;
                 let total =
                     self.config.devices.iter().find(|one| one.index == device).map_or(0, |one| one.bytes);
-                Ok(Outcome::Now(Value::Pair(total - self.used(device), total), None))
+                Ok(CallOutcome::Now(Value::Pair(total - self.used(device), total), None))
             }
             Call::StreamCreate { flags } => {
-                let device = self.context(asked)?.device;
+                let device = self.context(caller)?.device;
                 if flags & !NON_BLOCKING != 0 {
                     return Err(codes::INVALID_VALUE);
                 }
                 let blocking = flags & NON_BLOCKING == 0;
-                let stream = self.new_stream(asked.process, asked.context, device, blocking, false);
-                let handle = self.handle(asked.process, |unused| &mut unused.streams);
-                self.process(asked.process)?.streams.insert(handle, stream);
+                let stream = self.new_stream(caller.process, caller.context, device, blocking, false);
+                let handle = self.handle(caller.process, |unused| &mut unused.streams);
+                self.process(caller.process)?.streams.insert(handle, stream);
                 number(handle)
             }
-            Call::StreamDestroy { stream } => self.destroy_stream(asked, stream),
+            Call::StreamDestroy { stream } => self.destroy_stream(caller, stream),
             Call::StreamQuery { stream } => {
-                let stream = self.stream(asked, stream)?;
+                let stream = self.stream(caller, stream)?;
                 self.not_in_capture(stream)?;
-                let goal = Goal::Streams(vec![(stream, self.streams[&stream].asked)]);
+                let goal = Goal::Streams(vec![(stream, self.streams[&stream].submitted)]);
                 if !self.is_reached(&goal) {
                     return Err(codes::NOT_READY);
                 }
-                self.seen(&goal);
+                self.observe(&goal);
                 done()
             }
             Call::StreamSynchronize { stream } => {
-                let stream = self.stream(asked, stream)?;
+                let stream = self.stream(caller, stream)?;
                 self.not_in_capture(stream)?;
-                let goal = Goal::Streams(vec![(stream, self.streams[&stream].asked)]);
-                Ok(Outcome::Later(goal, Then::Nothing))
+                let goal = Goal::Streams(vec![(stream, self.streams[&stream].submitted)]);
+                Ok(CallOutcome::Later(goal, Completion::Nothing))
             }
             Call::StreamContext { stream } => {
-                let stream = self.stream(asked, stream)?;
+                let stream = self.stream(caller, stream)?;
                 number(self.streams[&stream].context)
             }
             _ => Err(codes::UNKNOWN),
         }
     }
 
-    fn retain(&mut self, process: u64, number_seen: u32) -> Called {
+    fn retain(&mut self, process: u64, number_seen: u32) -> CallResult {
         let device = self.process(process)?.device(number_seen).ok_or(codes::INVALID_DEVICE)?.index;
         if self.lost.contains(&device) {
             return Err(codes::DEVICE_UNAVAILABLE);
@@ -90,7 +94,7 @@ impl Engine {
         number(handle)
     }
 
-    fn release(&mut self, process: u64, number_seen: u32) -> Called {
+    fn release(&mut self, process: u64, number_seen: u32) -> CallResult {
         let device = self.process(process)?.device(number_seen).ok_or(codes::INVALID_DEVICE)?.index;
         let contexts = &mut self.process(process)?.contexts;
         let known = contexts.iter_mut().find(|(_, context)| context.device == device);
@@ -155,7 +159,7 @@ impl Engine {
             blocking,
             is_default,
             queue: std::collections::VecDeque::new(),
-            asked: 0,
+            submitted: 0,
             done: 0,
             clock: Clock::default(),
             actor: self.actors,
@@ -166,12 +170,12 @@ impl Engine {
         number
     }
 
-    fn destroy_stream(&mut self, asked: &Asked, handle: u64) -> Called {
+    fn destroy_stream(&mut self, caller: &Caller, handle: u64) -> CallResult {
         if handle <= 2 {
             return Err(codes::INVALID_HANDLE);
         }
-        let number = self.stream(asked, handle)?;
-        let process = self.process(asked.process)?;
+        let number = self.stream(caller, handle)?;
+        let process = self.process(caller.process)?;
         process.streams.remove(&handle);
         process.unused.streams.push(handle);
         let pid = process.pid;
@@ -198,7 +202,7 @@ impl Engine {
     pub(in crate::engine) fn gone(&mut self, process: u64) {
         let late = self.config.late;
         if let Some(owner) = self.processes.get_mut(&process) {
-            let late = if owner.said_bye { std::time::Duration::ZERO } else { late };
+            let late = if owner.exited_cleanly { std::time::Duration::ZERO } else { late };
             owner.gone_at.get_or_insert_with(|| Instant::now() + late);
         }
     }
@@ -224,7 +228,7 @@ impl Engine {
                 event.core.is_over.set(true);
             }
             for mapping in owner.addresses.mapped.values().filter(|mapping| mapping.kind == Kind::Legacy) {
-                self.tell_open_elsewhere(owner.pid, &mapping.target, "ended");
+                self.report_open_elsewhere(owner.pid, &mapping.target, "ended");
             }
         }
     }

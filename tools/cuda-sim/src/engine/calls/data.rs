@@ -8,112 +8,118 @@ use std::rc::Rc;
 
 use crate::codes;
 use crate::engine::Engine;
-use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
+use crate::engine::calls::{CallOutcome, CallResult, Caller, Completion, done, number};
+use crate::engine::goal::Goal;
 use crate::engine::memory::host::HostMemory;
 use crate::engine::memory::{Kind, Mapping, Target};
-use crate::engine::schedule::Goal;
 use crate::engine::streams::Step;
-use crate::engine::streams::work::{self, From, Progress, To, Work};
+use crate::engine::streams::work::{self, CopySource, CopyTarget, Progress, Work};
 use crate::wire::{Call, Source, Value};
 
 impl Engine {
     pub(in crate::engine) fn data_call(
         &mut self,
-        asked: &Asked,
+        caller: &Caller,
         call: Call,
         file: Option<OwnedFd>,
-    ) -> Called {
+    ) -> CallResult {
         match call {
             Call::HostToDevice { to, from, bytes, stream, wait } => {
                 let from = match from {
-                    Source::Inline(inline) => From::Bytes(Rc::new(inline)),
-                    Source::Host(address) => From::Host(address),
+                    Source::Inline(inline) => CopySource::Bytes(Rc::new(inline)),
+                    Source::Host(address) => CopySource::Host(address),
                     Source::File(_) => {
                         let mut all = Vec::new();
                         let read = std::fs::File::from(file.ok_or(codes::UNKNOWN)?).read_to_end(&mut all);
                         read.map_err(|_| codes::UNKNOWN)?;
-                        From::Bytes(Rc::new(all))
+                        CopySource::Bytes(Rc::new(all))
                     }
                 };
-                if matches!(&from, From::Bytes(all) if all.len() as u64 != bytes) {
+                if matches!(&from, CopySource::Bytes(all) if all.len() as u64 != bytes) {
                     return Err(codes::UNKNOWN);
                 }
-                self.work(asked, "cuMemcpyHtoD", stream, Work::Copy { from, to: To::Device(to), bytes }, wait)
+                self.work(
+                    caller,
+                    "cuMemcpyHtoD",
+                    stream,
+                    Work::Copy { from, to: CopyTarget::Device(to), bytes },
+                    wait,
+                )
             }
             Call::DeviceToHost { from, bytes, stream, host: Some(host) } => {
-                let work = Work::Copy { from: From::Device(from), to: To::Host(host), bytes };
-                self.work(asked, "cuMemcpyDtoH", stream, work, false)
+                let work = Work::Copy { from: CopySource::Device(from), to: CopyTarget::Host(host), bytes };
+                self.work(caller, "cuMemcpyDtoH", stream, work, false)
             }
             Call::DeviceToHost { from, bytes, stream, host: None } => {
                 let answer = Rc::new(RefCell::new(Vec::new()));
-                let to = To::Answer(Rc::clone(&answer));
-                let work = Work::Copy { from: From::Device(from), to, bytes };
-                match self.work(asked, "cuMemcpyDtoH", stream, work, true)? {
-                    Outcome::Later(goal, _) => Ok(Outcome::Later(goal, Then::Answer(answer))),
-                    now @ Outcome::Now(..) => Ok(now),
+                let to = CopyTarget::Answer(Rc::clone(&answer));
+                let work = Work::Copy { from: CopySource::Device(from), to, bytes };
+                match self.work(caller, "cuMemcpyDtoH", stream, work, true)? {
+                    CallOutcome::Later(goal, _) => Ok(CallOutcome::Later(goal, Completion::Answer(answer))),
+                    now @ CallOutcome::Now(..) => Ok(now),
                 }
             }
             Call::DeviceToDevice { to, from, bytes, stream, wait } => {
-                let work = Work::Copy { from: From::Device(from), to: To::Device(to), bytes };
-                self.work(asked, "cuMemcpyDtoD", stream, work, wait)
+                let work = Work::Copy { from: CopySource::Device(from), to: CopyTarget::Device(to), bytes };
+                self.work(caller, "cuMemcpyDtoD", stream, work, wait)
             }
             Call::Set { to, pattern, count, stream, wait } => {
                 if !to.is_multiple_of(pattern.len() as u64) {
                     return Err(codes::INVALID_VALUE);
                 }
-                self.work(asked, "cuMemset", stream, Work::Set { to, pattern, count }, wait)
+                self.work(caller, "cuMemset", stream, Work::Set { to, pattern, count }, wait)
             }
             Call::HostRegister { address, bytes, offset } => {
-                self.register(asked, address, bytes, offset, file)
+                self.register(caller, address, bytes, offset, file)
             }
             Call::HostUnregister { address } => {
-                self.context(asked)?;
-                let process = self.process(asked.process)?;
+                self.context(caller)?;
+                let process = self.process(caller.process)?;
                 let gone = process.registered.remove(&address).ok_or(codes::HOST_MEMORY_NOT_REGISTERED)?;
                 process.addresses.end(gone.1);
                 done()
             }
             Call::HostDevicePointer { address } => {
-                self.context(asked)?;
-                let process = self.process(asked.process)?;
+                self.context(caller)?;
+                let process = self.process(caller.process)?;
                 let (start, _, device) = process.registration(address).ok_or(codes::INVALID_VALUE)?;
                 number(device + (address - start))
             }
-            Call::PointerAttribute { attribute, address } => self.attribute(asked, attribute, address),
+            Call::PointerAttribute { attribute, address } => self.attribute(caller, attribute, address),
             Call::ModuleLoad { image } => {
-                self.context(asked)?;
+                self.context(caller)?;
                 let functions = functions(&image);
                 if functions.is_empty() {
                     return Err(codes::INVALID_IMAGE);
                 }
                 let module = self.fresh();
-                self.process(asked.process)?.modules.insert(module, functions);
+                self.process(caller.process)?.modules.insert(module, functions);
                 number(module)
             }
             Call::ModuleUnload { module } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 process.modules.remove(&module).ok_or(codes::INVALID_HANDLE)?;
                 process.functions.retain(|_, (of, _)| *of != module);
                 process.loaded.retain(|(of, _)| *of != module);
                 done()
             }
             Call::ModuleFunction { module, name } => {
-                self.context(asked)?;
+                self.context(caller)?;
                 let handle = self.fresh();
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 let functions = process.modules.get(&module).ok_or(codes::INVALID_HANDLE)?;
                 let known = functions.iter().find(|(one, _)| *one == name).ok_or(codes::NOT_FOUND)?;
                 let sizes = known.1.clone();
                 let is_new = process.loaded.insert((module, name.clone()));
                 process.functions.insert(handle, (module, name));
                 if is_new {
-                    self.hold_up(asked);
+                    self.hold_up(caller);
                 }
-                Ok(Outcome::Now(Value::Function { handle, sizes }, None))
+                Ok(CallOutcome::Now(Value::Function { handle, sizes }, None))
             }
             Call::Launch { function, grid, block, arguments, stream } => {
-                self.context(asked)?;
-                let process = self.process(asked.process)?;
+                self.context(caller)?;
+                let process = self.process(caller.process)?;
                 let pid = process.pid;
                 let (_, name) = process.functions.get(&function).cloned().ok_or(codes::INVALID_HANDLE)?;
                 let threads = block.iter().map(|n| u64::from(*n)).product::<u64>();
@@ -125,14 +131,14 @@ impl Engine {
                     self.findings.add("unknown-kernel", pid, &text);
                     return Err(codes::LAUNCH_FAILED);
                 };
-                self.work(asked, &name, stream, work, false)
+                self.work(caller, &name, stream, work, false)
             }
             Call::Piece { address, bytes } => {
-                self.process(asked.process)?.addresses.declare(address, bytes);
+                self.process(caller.process)?.addresses.declare(address, bytes);
                 done()
             }
             Call::Shared { address, bytes } => {
-                let shared = &mut self.process(asked.process)?.addresses.shared;
+                let shared = &mut self.process(caller.process)?.addresses.shared;
                 if bytes == 0 {
                     _ = shared.remove(&address)
                 } else {
@@ -145,10 +151,10 @@ impl Engine {
     }
 
     /// Adds work to a stream, and waits for it if the caller does.
-    fn work(&mut self, asked: &Asked, call: &str, stream: u64, work: Work, wait: bool) -> Called {
-        let stream = self.stream(asked, stream)?;
+    fn work(&mut self, caller: &Caller, call: &str, stream: u64, work: Work, wait: bool) -> CallResult {
+        let stream = self.stream(caller, stream)?;
         let device = self.streams[&stream].device;
-        let process = self.process(asked.process)?;
+        let process = self.process(caller.process)?;
         let (pid, addresses) = (process.pid, &process.addresses);
         // Errors that the driver detects during the call: invalid addresses of copies. Addresses of kernels
         // are detected later.
@@ -160,7 +166,7 @@ impl Engine {
             }
         }
         let accesses = work.accesses();
-        let meant = accesses.iter().map(|one| addresses.is_shared(one.address, one.bytes)).collect();
+        let intended = accesses.iter().map(|one| addresses.is_shared(one.address, one.bytes)).collect();
         let leaves =
             |one: &work::Access| addresses.leaves_its_piece(one.address, one.bytes, device, one.writes);
         let left: Vec<_> = accesses.into_iter().filter(leaves).collect();
@@ -174,21 +180,25 @@ impl Engine {
             );
             self.findings.add("out-of-bounds", pid, &text);
         }
-        let step = Step::Work { work, progress: Progress::default(), noted: false, meant };
-        let number = self.enqueue(asked, stream, call, step)?;
-        if wait { Ok(Outcome::Later(Goal::Streams(vec![(stream, number)]), Then::Nothing)) } else { done() }
+        let step = Step::Work { work, progress: Progress::default(), is_recorded: false, intended };
+        let number = self.enqueue(caller, stream, call, step)?;
+        if wait {
+            Ok(CallOutcome::Later(Goal::Streams(vec![(stream, number)]), Completion::Nothing))
+        } else {
+            done()
+        }
     }
 
     fn register(
         &mut self,
-        asked: &Asked,
+        caller: &Caller,
         address: u64,
         bytes: u64,
         offset: u64,
         file: Option<OwnedFd>,
-    ) -> Called {
-        self.context(asked)?;
-        let process = self.process(asked.process)?;
+    ) -> CallResult {
+        self.context(caller)?;
+        let process = self.process(caller.process)?;
         let end = address.checked_add(bytes).filter(|_| bytes > 0).ok_or(codes::INVALID_VALUE)?;
         let before = process.registered.range(..end).next_back();
         if before.is_some_and(|(start, (length, _))| start + length > address) {
@@ -212,9 +222,9 @@ impl Engine {
         done()
     }
 
-    fn attribute(&mut self, asked: &Asked, attribute: i32, address: u64) -> Called {
-        let context = asked.context;
-        let process = self.process(asked.process)?;
+    fn attribute(&mut self, caller: &Caller, attribute: i32, address: u64) -> CallResult {
+        let context = caller.context;
+        let process = self.process(caller.process)?;
         let registered = process.registration(address);
         let at = registered.map_or(address, |(start, _, device)| device + (address - start));
         let mapping = process.addresses.mapping(at).ok_or(codes::INVALID_VALUE)?;

@@ -3,7 +3,7 @@
 mod capture;
 mod context;
 mod data;
-mod order;
+mod events;
 mod sharing;
 mod virtual_memory;
 
@@ -13,44 +13,45 @@ use std::time::Instant;
 
 use crate::codes;
 use crate::engine::Engine;
+use crate::engine::goal::Goal;
 use crate::engine::process::{Context, Process};
-use crate::engine::schedule::{Answer, Goal};
+use crate::engine::schedule::HostBytes;
 use crate::engine::streams::{Operation, Step};
 use crate::wire::{Call, Request, Value};
 
 /// Outcome of a call.
 #[derive(Debug)]
-pub(in crate::engine) enum Outcome {
+pub(in crate::engine) enum CallOutcome {
     Now(Value, Option<OwnedFd>),
     /// Answered when the goal is reached.
-    Later(Goal, Then),
+    Later(Goal, Completion),
 }
 
 /// Remaining action after the goal is reached.
 #[derive(Debug)]
-pub(in crate::engine) enum Then {
+pub(in crate::engine) enum Completion {
     Nothing,
     /// The answer has these bytes.
-    Answer(Answer),
+    Answer(HostBytes),
     /// The call is executed.
-    Call(Box<Asked>, Box<Call>, Option<OwnedFd>),
+    Call(Box<Caller>, Box<Call>, Option<OwnedFd>),
     /// The answer is the function to call.
     HostCall,
 }
 
-pub(in crate::engine) type Called = Result<Outcome, u32>;
+pub(in crate::engine) type CallResult = Result<CallOutcome, u32>;
 
-pub(in crate::engine) fn done() -> Called {
-    Ok(Outcome::Now(Value::None, None))
+pub(in crate::engine) fn done() -> CallResult {
+    Ok(CallOutcome::Now(Value::None, None))
 }
 
-pub(in crate::engine) fn number(value: u64) -> Called {
-    Ok(Outcome::Now(Value::Number(value), None))
+pub(in crate::engine) fn number(value: u64) -> CallResult {
+    Ok(CallOutcome::Now(Value::Number(value), None))
 }
 
 /// Context of a call.
 #[derive(Debug)]
-pub(in crate::engine) struct Asked {
+pub(in crate::engine) struct Caller {
     pub(in crate::engine) process: u64,
     /// Connection on which it was received.
     pub(in crate::engine) thread: u64,
@@ -138,7 +139,7 @@ impl Engine {
         thread: u64,
         request: Request,
         file: Option<OwnedFd>,
-    ) -> Called {
+    ) -> CallResult {
         // Hooks of tests don't count as calls of the driver.
         self.calls += u64::from(!matches!(request.call, Call::Piece { .. } | Call::Shared { .. }));
         let published = std::mem::take(&mut self.published);
@@ -147,58 +148,58 @@ impl Engine {
             self.lose_device(0);
         }
         let Request { context, capture_mode, trace, call } = request;
-        let asked = Asked { process, thread, context, capture_mode, trace };
-        self.beside_captures(&asked, &call)?;
-        let later = |goal, asked, call, file| {
-            Ok(Outcome::Later(goal, Then::Call(Box::new(asked), Box::new(call), file)))
+        let caller = Caller { process, thread, context, capture_mode, trace };
+        self.beside_captures(&caller, &call)?;
+        let later = |goal, caller, call, file| {
+            Ok(CallOutcome::Later(goal, Completion::Call(Box::new(caller), Box::new(call), file)))
         };
-        if waits_for_all(&call) && self.context(&asked).is_ok() {
+        if waits_for_all(&call) && self.context(&caller).is_ok() {
             let goal = self.all_of_context(process, context);
             let waits = !self.is_reached(&goal);
-            if let (true, Ok(context)) = (waits, self.context(&asked)) {
+            if let (true, Ok(context)) = (waits, self.context(&caller)) {
                 context.locked_until = goal.clone();
             }
             // The manual documents this wait for the first of them, so a program may rely on it.
             if waits || orders(&call) {
-                return later(goal, asked, call, file);
+                return later(goal, caller, call, file);
             }
         }
         if is_held_up(&call)
-            && let Ok(context) = self.context(&asked)
+            && let Ok(context) = self.context(&caller)
         {
             let goal = context.locked_until.clone();
             if !self.is_reached(&goal) {
-                return later(goal, asked, call, file);
+                return later(goal, caller, call, file);
             }
         }
-        self.make_call(&asked, call, file)
+        self.make_call(&caller, call, file)
     }
 
     /// Executes a call whose wait is over.
     pub(in crate::engine) fn make_call(
         &mut self,
-        asked: &Asked,
+        caller: &Caller,
         call: Call,
         file: Option<OwnedFd>,
-    ) -> Called {
+    ) -> CallResult {
         let gives_back = gives_back(&call);
-        let made = self.make(asked, call, file);
+        let made = self.make(caller, call, file);
         if let (Some((name, what)), Err(code)) = (gives_back, &made)
             && let Some(why) = refusal(*code)
         {
-            let pid = self.processes.get(&asked.process).map_or(0, |process| process.pid);
+            let pid = self.processes.get(&caller.process).map_or(0, |process| process.pid);
             let text = format!("{name}({what:#x}) of process {pid} is refused: {why}");
             self.findings.add("refused", pid, &text);
         }
         made
     }
 
-    fn make(&mut self, asked: &Asked, call: Call, file: Option<OwnedFd>) -> Called {
-        let process = asked.process;
+    fn make(&mut self, caller: &Caller, call: Call, file: Option<OwnedFd>) -> CallResult {
+        let process = caller.process;
         match call {
             Call::Hello { .. } | Call::Attach { .. } => Err(codes::UNKNOWN),
             Call::Bye => self.bye(process),
-            Call::Stats => Ok(Outcome::Now(Value::Text(self.stats()), None)),
+            Call::Stats => Ok(CallOutcome::Now(Value::Text(self.stats()), None)),
             Call::Lose { device } => {
                 self.lose_device(device);
                 done()
@@ -212,11 +213,11 @@ impl Engine {
             | Call::StreamDestroy { .. }
             | Call::StreamQuery { .. }
             | Call::StreamSynchronize { .. }
-            | Call::StreamContext { .. }) => self.context_call(asked, call),
+            | Call::StreamContext { .. }) => self.context_call(caller, call),
             call @ (Call::BeginCapture { .. }
             | Call::EndCapture { .. }
             | Call::IsCapturing { .. }
-            | Call::GraphDestroy { .. }) => self.capture_call(asked, &call),
+            | Call::GraphDestroy { .. }) => self.capture_call(caller, &call),
             call @ (Call::StreamWaitEvent { .. }
             | Call::LaunchHost { .. }
             | Call::NextFunction
@@ -229,7 +230,7 @@ impl Engine {
             | Call::EventDestroy { .. }
             | Call::EventElapsed { .. }
             | Call::IpcGetEvent { .. }
-            | Call::IpcOpenEvent { .. }) => self.order_call(asked, call),
+            | Call::IpcOpenEvent { .. }) => self.event_call(caller, call),
             call @ (Call::Alloc { .. }
             | Call::Free { .. }
             | Call::AllocAsync { .. }
@@ -237,7 +238,7 @@ impl Engine {
             | Call::AddressRange { .. }
             | Call::IpcGetMem { .. }
             | Call::IpcOpenMem { .. }
-            | Call::IpcCloseMem { .. }) => self.sharing_call(asked, call),
+            | Call::IpcCloseMem { .. }) => self.sharing_call(caller, call),
             call @ (Call::Reserve { .. }
             | Call::AddressFree { .. }
             | Call::Create { .. }
@@ -249,8 +250,8 @@ impl Engine {
             | Call::Export { .. }
             | Call::Import
             | Call::RetainHandle { .. }
-            | Call::HandleProperties { .. }) => self.memory_call(asked, call, file),
-            call => self.data_call(asked, call, file),
+            | Call::HandleProperties { .. }) => self.memory_call(caller, call, file),
+            call => self.data_call(caller, call, file),
         }
     }
 
@@ -259,10 +260,10 @@ impl Engine {
     }
 
     /// Returns the current context of a call, if it can be used.
-    pub(in crate::engine) fn context(&mut self, asked: &Asked) -> Result<&mut Context, u32> {
+    pub(in crate::engine) fn context(&mut self, caller: &Caller) -> Result<&mut Context, u32> {
         let lost = self.lost.clone();
         let context =
-            self.process(asked.process)?.contexts.get_mut(&asked.context).ok_or(codes::INVALID_CONTEXT)?;
+            self.process(caller.process)?.contexts.get_mut(&caller.context).ok_or(codes::INVALID_CONTEXT)?;
         match context.lost {
             Some(code) => Err(code),
             None if lost.contains(&context.device) => Err(codes::LAUNCH_FAILED),
@@ -271,12 +272,12 @@ impl Engine {
     }
 
     /// Returns the stream of a handle: 0, 1 and 2 are default streams of the current context.
-    pub(in crate::engine) fn stream(&mut self, asked: &Asked, handle: u64) -> Result<u64, u32> {
-        let default = self.context(asked)?.stream;
+    pub(in crate::engine) fn stream(&mut self, caller: &Caller, handle: u64) -> Result<u64, u32> {
+        let default = self.context(caller)?.stream;
         if handle <= 2 {
             return Ok(default);
         }
-        let owner = &self.processes[&asked.process];
+        let owner = &self.processes[&caller.process];
         let number = *owner.streams.get(&handle).ok_or(codes::INVALID_HANDLE)?;
         let stream = self.streams.get(&number).ok_or(codes::INVALID_HANDLE)?;
         let context = owner.contexts.get(&stream.context).ok_or(codes::INVALID_HANDLE)?;
@@ -287,13 +288,13 @@ impl Engine {
     /// of running it.
     pub(in crate::engine) fn enqueue(
         &mut self,
-        asked: &Asked,
+        caller: &Caller,
         stream: u64,
         call: &str,
         step: Step,
     ) -> Result<u64, u32> {
         if self.is_capturing(stream)? {
-            return Ok(self.streams[&stream].asked);
+            return Ok(self.streams[&stream].submitted);
         }
         let (is_default, blocking, context) = {
             let stream = self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?;
@@ -302,27 +303,28 @@ impl Engine {
         // The default stream and streams without `NON_BLOCKING` wait for each other.
         let others = self.streams.iter().filter(|(number, other)| {
             **number != stream
-                && other.process == asked.process
+                && other.process == caller.process
                 && other.context == context
                 && (is_default && other.blocking || blocking && other.is_default)
         });
-        let after = others.filter(|(_, s)| s.asked > s.done).map(|(number, s)| (*number, s.asked)).collect();
-        let contexts = &self.process(asked.process)?.contexts;
+        let after =
+            others.filter(|(_, s)| s.submitted > s.done).map(|(number, s)| (*number, s.submitted)).collect();
+        let contexts = &self.process(caller.process)?.contexts;
         let behind = Rc::clone(&contexts.get(&context).ok_or(codes::INVALID_CONTEXT)?.barrier);
         let host = Rc::clone(&self.host);
         let stream = self.streams.get_mut(&stream).ok_or(codes::INVALID_HANDLE)?;
-        stream.asked += 1;
-        let number = stream.asked;
-        let (call, trace, since) = (call.to_owned(), asked.trace.clone(), Instant::now());
+        stream.submitted += 1;
+        let number = stream.submitted;
+        let (call, trace, since) = (call.to_owned(), caller.trace.clone(), Instant::now());
         stream.queue.push_back(Operation { number, call, step, after, behind, host, trace, since });
         Ok(number)
     }
 
     /// Orders all later work of the context's streams after their present work.
-    pub(in crate::engine) fn hold_up(&mut self, asked: &Asked) {
-        let Goal::Streams(all) = self.all_of_context(asked.process, asked.context) else { return };
-        if let Ok(process) = self.process(asked.process)
-            && let Some(context) = process.contexts.get_mut(&asked.context)
+    pub(in crate::engine) fn hold_up(&mut self, caller: &Caller) {
+        let Goal::Streams(all) = self.all_of_context(caller.process, caller.context) else { return };
+        if let Ok(process) = self.process(caller.process)
+            && let Some(context) = process.contexts.get_mut(&caller.context)
         {
             context.barrier = Rc::new(all);
         }
@@ -331,7 +333,7 @@ impl Engine {
     /// Returns the goal that all present work of a context is done.
     pub(in crate::engine) fn all_of_context(&self, process: u64, context: u64) -> Goal {
         let streams = self.streams.iter().filter(|(_, s)| s.process == process && s.context == context);
-        Goal::Streams(streams.map(|(number, s)| (*number, s.asked)).collect())
+        Goal::Streams(streams.map(|(number, s)| (*number, s.submitted)).collect())
     }
 
     /// Marks a device as lost: all calls of its contexts return that error from now on.
@@ -352,9 +354,9 @@ impl Engine {
         }
     }
 
-    fn bye(&mut self, process: u64) -> Called {
+    fn bye(&mut self, process: u64) -> CallResult {
         let owner = self.process(process)?;
-        owner.said_bye = true;
+        owner.exited_cleanly = true;
         let (pid, left) = (owner.pid, owner.leftovers());
         if !left.is_empty() {
             self.findings.add(

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::codes;
 use crate::engine::Engine;
-use crate::engine::calls::{Asked, Called, Outcome, done, number};
+use crate::engine::calls::{CallOutcome, CallResult, Caller, done, number};
 use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
 use crate::engine::process::Process;
 use crate::engine::streams::Step;
@@ -44,58 +44,58 @@ pub(in crate::engine) fn named(handle: &[u8]) -> Option<u64> {
 }
 
 impl Engine {
-    pub(in crate::engine) fn sharing_call(&mut self, asked: &Asked, call: Call) -> Called {
-        let device = self.context(asked)?.device;
+    pub(in crate::engine) fn sharing_call(&mut self, caller: &Caller, call: Call) -> CallResult {
+        let device = self.context(caller)?.device;
         match call {
-            Call::Alloc { size, managed: false } => self.alloc(asked, device, size),
-            Call::Alloc { size, managed: true } => self.alloc_whole(asked, device, size, Kind::Managed),
+            Call::Alloc { size, managed: false } => self.alloc(caller, device, size),
+            Call::Alloc { size, managed: true } => self.alloc_whole(caller, device, size, Kind::Managed),
             Call::AllocAsync { size, stream } => {
                 // Available at once: the pool has it, and it was not used before.
-                self.stream(asked, stream)?;
-                self.alloc_whole(asked, device, size, Kind::Pool)
+                self.stream(caller, stream)?;
+                self.alloc_whole(caller, device, size, Kind::Pool)
             }
             Call::FreeAsync { address, stream } => {
-                let stream = self.stream(asked, stream)?;
-                let addresses = &mut self.process(asked.process)?.addresses;
+                let stream = self.stream(caller, stream)?;
+                let addresses = &mut self.process(caller.process)?.addresses;
                 let is_pool = addresses.mapping(address).is_some_and(|mapping| mapping.kind == Kind::Pool);
                 if !is_pool || !addresses.pieces.contains_key(&address) || !addresses.freeing.insert(address)
                 {
                     return Err(codes::INVALID_VALUE);
                 }
-                self.enqueue(asked, stream, "cuMemFreeAsync", Step::Free(address))?;
+                self.enqueue(caller, stream, "cuMemFreeAsync", Step::Free(address))?;
                 done()
             }
             Call::Free { address } => {
                 if address != 0 {
-                    let pieces = &self.process(asked.process)?.addresses.pieces;
+                    let pieces = &self.process(caller.process)?.addresses.pieces;
                     pieces.get(&address).ok_or(codes::INVALID_VALUE)?;
-                    self.free(asked.process, address);
+                    self.free(caller.process, address);
                 }
                 done()
             }
             Call::AddressRange { address } => {
-                let addresses = &self.process(asked.process)?.addresses;
+                let addresses = &self.process(caller.process)?.addresses;
                 let piece = addresses.pieces.range(..=address).next_back();
                 let piece = piece.filter(|(start, size)| address < **start + **size).map(|(a, b)| (*a, *b));
                 let mapped =
                     addresses.mapping(address).filter(|m| m.kind != Kind::Legacy).map(|m| (m.start, m.size));
                 let (start, size) = piece.or(mapped).ok_or(codes::INVALID_VALUE)?;
-                Ok(Outcome::Now(Value::Pair(start, size), None))
+                Ok(CallOutcome::Now(Value::Pair(start, size), None))
             }
             Call::IpcGetMem { address } => {
-                let addresses = &self.process(asked.process)?.addresses;
+                let addresses = &self.process(caller.process)?.addresses;
                 let mapping = addresses.mapping(address).filter(|mapping| mapping.kind == Kind::Legacy);
                 let Some(Target::Device(memory)) = mapping.map(|mapping| mapping.target.clone()) else {
                     return Err(codes::INVALID_VALUE);
                 };
                 let start = mapping.map_or(0, |mapping| mapping.start);
                 let piece = addresses.pieces.range(start..=address).next_back().map_or(start, |(at, _)| *at);
-                self.shared_memory.insert(memory.id, (asked.process, Rc::downgrade(&memory)));
-                Ok(Outcome::Now(Value::Bytes(handle_from(memory.id, piece - start)), None))
+                self.shared_memory.insert(memory.id, (caller.process, Rc::downgrade(&memory)));
+                Ok(CallOutcome::Now(Value::Bytes(handle_from(memory.id, piece - start)), None))
             }
-            Call::IpcOpenMem { handle } => self.open(asked, device, &handle),
+            Call::IpcOpenMem { handle } => self.open(caller, device, &handle),
             Call::IpcCloseMem { address } => {
-                let addresses = &mut self.process(asked.process)?.addresses;
+                let addresses = &mut self.process(caller.process)?.addresses;
                 let start = addresses.mapping(address).ok_or(codes::INVALID_VALUE)?.start;
                 let mapping = addresses.mapped.get_mut(&start).ok_or(codes::INVALID_VALUE)?;
                 match &mut mapping.kind {
@@ -109,11 +109,11 @@ impl Engine {
         }
     }
 
-    fn alloc(&mut self, asked: &Asked, device: u32, size: u64) -> Called {
+    fn alloc(&mut self, caller: &Caller, device: u32, size: u64) -> CallResult {
         if size == 0 {
             return Err(codes::INVALID_VALUE);
         }
-        let addresses = &mut self.process(asked.process)?.addresses;
+        let addresses = &mut self.process(caller.process)?.addresses;
         let of_device = |m: &&Mapping| {
             m.kind == Kind::Legacy && matches!(&m.target, Target::Device(memory) if memory.device == device)
         };
@@ -133,15 +133,15 @@ impl Engine {
             addresses.pieces.insert(at, size);
             return number(at);
         }
-        self.alloc_whole(asked, device, size, Kind::Legacy)
+        self.alloc_whole(caller, device, size, Kind::Legacy)
     }
 
     /// Allocates a block for a single piece.
-    fn alloc_whole(&mut self, asked: &Asked, device: u32, size: u64, kind: Kind) -> Called {
+    fn alloc_whole(&mut self, caller: &Caller, device: u32, size: u64, kind: Kind) -> CallResult {
         let whole = size.checked_next_multiple_of(GRANULARITY).filter(|_| size > 0);
         let whole = whole.ok_or(if size == 0 { codes::INVALID_VALUE } else { codes::OUT_OF_MEMORY })?;
         let memory = self.allocate(device, whole, 0).ok_or(codes::OUT_OF_MEMORY)?;
-        let addresses = &mut self.process(asked.process)?.addresses;
+        let addresses = &mut self.process(caller.process)?.addresses;
         let start = addresses.take(whole, 0).ok_or(codes::OUT_OF_MEMORY)?;
         let access = BTreeMap::from([(device, 3)]);
         let target = Target::Device(memory);
@@ -160,13 +160,13 @@ impl Engine {
         if pieces.count() == 0 {
             owner.addresses.end(mapping.start);
             let pid = owner.pid;
-            self.tell_open_elsewhere(pid, &mapping.target, "freed");
+            self.report_open_elsewhere(pid, &mapping.target, "freed");
         }
     }
 
     /// Reports memory that its maker frees while other processes have it open: its contents are undefined for
     /// them.
-    pub(in crate::engine) fn tell_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
+    pub(in crate::engine) fn report_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
         let Target::Device(memory) = target else { return };
         let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));
         let has = |m: &Mapping| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target);
@@ -184,19 +184,19 @@ impl Engine {
         }
     }
 
-    fn open(&mut self, asked: &Asked, device: u32, bytes: &[u8]) -> Called {
+    fn open(&mut self, caller: &Caller, device: u32, bytes: &[u8]) -> CallResult {
         let id = named(bytes).ok_or(codes::INVALID_HANDLE)?;
         let offset = offset(bytes).ok_or(codes::INVALID_HANDLE)?;
         let (owner, memory) = self.shared_memory.get(&id).ok_or(codes::INVALID_HANDLE)?;
-        if *owner == asked.process {
+        if *owner == caller.process {
             return Err(codes::INVALID_CONTEXT);
         }
         let memory = memory.upgrade().ok_or(codes::INVALID_HANDLE)?;
-        let by = self.process(asked.process)?.devices.iter().find(|one| one.index == device);
+        let by = self.process(caller.process)?.devices.iter().find(|one| one.index == device);
         if memory.device != device && by.is_some_and(|by| by.attribute(DeviceInfo::APART) != 0) {
             return Err(codes::PEER_ACCESS_UNSUPPORTED);
         }
-        let addresses = &mut self.process(asked.process)?.addresses;
+        let addresses = &mut self.process(caller.process)?.addresses;
         let is_it = |m: &&mut Mapping| {
             matches!(m.kind, Kind::Opened(_))
                 && m.access.contains_key(&device)

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use crate::codes;
-use crate::engine::calls::{Asked, Called, Outcome, done, number};
+use crate::engine::calls::{CallOutcome, CallResult, Caller, done, number};
 use crate::engine::memory::{Allocation, GRANULARITY, Kind, Mapping, Target};
 use crate::engine::{Engine, Export};
 use crate::wire::{Call, DeviceInfo, Value};
@@ -22,12 +22,12 @@ fn is_granular(size: u64) -> bool {
 impl Engine {
     pub(in crate::engine) fn memory_call(
         &mut self,
-        asked: &Asked,
+        caller: &Caller,
         call: Call,
         file: Option<OwnedFd>,
-    ) -> Called {
+    ) -> CallResult {
         let has_it =
-            self.process(asked.process)?.devices.iter().any(|device| device.attribute(VIRTUAL_MEMORY) != 0);
+            self.process(caller.process)?.devices.iter().any(|device| device.attribute(VIRTUAL_MEMORY) != 0);
         if !has_it {
             return Err(codes::NOT_SUPPORTED);
         }
@@ -36,13 +36,13 @@ impl Engine {
                 if !is_granular(size) || alignment != 0 && !alignment.is_power_of_two() {
                     return Err(codes::INVALID_VALUE);
                 }
-                let addresses = &mut self.process(asked.process)?.addresses;
+                let addresses = &mut self.process(caller.process)?.addresses;
                 let at = addresses.take(size, alignment).ok_or(codes::OUT_OF_MEMORY)?;
                 addresses.reserved.insert(at, size);
                 number(at)
             }
             Call::AddressFree { address, size } => {
-                let addresses = &mut self.process(asked.process)?.addresses;
+                let addresses = &mut self.process(caller.process)?.addresses;
                 if addresses.reserved.get(&address) != Some(&size) || addresses.overlaps(address, size) {
                     return Err(codes::INVALID_VALUE);
                 }
@@ -50,15 +50,15 @@ impl Engine {
                 addresses.give(address, size);
                 done()
             }
-            Call::Create { size, device, handle_types } => self.create(asked, size, device, handle_types),
+            Call::Create { size, device, handle_types } => self.create(caller, size, device, handle_types),
             Call::Release { handle } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 process.handles.remove(&handle).ok_or(codes::INVALID_VALUE)?;
                 process.unused.memory.push(handle);
                 done()
             }
             Call::Map { address, size, offset, handle } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 let memory = process.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
                 let addresses = &process.addresses;
                 if offset != 0 {
@@ -79,13 +79,13 @@ impl Engine {
                 done()
             }
             Call::Unmap { address, size } => {
-                let addresses = &mut self.process(asked.process)?.addresses;
+                let addresses = &mut self.process(caller.process)?.addresses;
                 let starts = addresses.exactly(address, size).ok_or(codes::INVALID_VALUE)?;
                 starts.iter().for_each(|start| _ = addresses.unmap(*start));
                 done()
             }
             Call::SetAccess { address, size, device, flags } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 let by = process.device(device).ok_or(codes::INVALID_DEVICE)?;
                 let (index, apart) = (by.index, by.attribute(DeviceInfo::APART) != 0);
                 let starts = process.addresses.exactly(address, size).ok_or(codes::INVALID_VALUE)?;
@@ -108,37 +108,37 @@ impl Engine {
                 done()
             }
             Call::GetAccess { address, device } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 let index = process.device(device).ok_or(codes::INVALID_DEVICE)?.index;
                 let mapping = process.addresses.mapping(address).ok_or(codes::INVALID_VALUE)?;
                 let flags = mapping.access.get(&index).copied().unwrap_or(0);
                 number(u64::from(flags.cast_unsigned()))
             }
-            Call::Export { handle } => self.export(asked, handle),
-            Call::Import => self.import(asked, file),
+            Call::Export { handle } => self.export(caller, handle),
+            Call::Import => self.import(caller, file),
             Call::RetainHandle { address } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 let mapping =
                     process.addresses.mapping(address).filter(|mapping| mapping.kind == Kind::Mapped);
                 let Some(Target::Device(memory)) = mapping.map(|mapping| mapping.target.clone()) else {
                     return Err(codes::INVALID_VALUE);
                 };
-                self.refer(asked, memory)
+                self.refer(caller, memory)
             }
             Call::HandleProperties { handle } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 let memory = process.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
                 let place = process.devices.iter().position(|device| device.index == memory.device);
                 let place = u64::try_from(place.unwrap_or(0)).unwrap_or(0);
                 let types = u64::from(memory.handle_types.cast_unsigned());
-                Ok(Outcome::Now(Value::Pair(place, types), None))
+                Ok(CallOutcome::Now(Value::Pair(place, types), None))
             }
             _ => Err(codes::UNKNOWN),
         }
     }
 
-    fn create(&mut self, asked: &Asked, size: u64, device: u32, handle_types: i32) -> Called {
-        let device = self.process(asked.process)?.device(device).ok_or(codes::INVALID_DEVICE)?;
+    fn create(&mut self, caller: &Caller, size: u64, device: u32, handle_types: i32) -> CallResult {
+        let device = self.process(caller.process)?.device(device).ok_or(codes::INVALID_DEVICE)?;
         if !is_granular(size) || handle_types & !1 != 0 {
             return Err(codes::INVALID_VALUE);
         }
@@ -150,18 +150,18 @@ impl Engine {
             return Err(codes::LAUNCH_FAILED);
         }
         let memory = self.allocate(index, size, handle_types).ok_or(codes::OUT_OF_MEMORY)?;
-        self.refer(asked, memory)
+        self.refer(caller, memory)
     }
 
     /// Creates a new handle of memory.
-    fn refer(&mut self, asked: &Asked, memory: Rc<Allocation>) -> Called {
-        let handle = self.handle(asked.process, |unused| &mut unused.memory);
-        self.process(asked.process)?.handles.insert(handle, memory);
+    fn refer(&mut self, caller: &Caller, memory: Rc<Allocation>) -> CallResult {
+        let handle = self.handle(caller.process, |unused| &mut unused.memory);
+        self.process(caller.process)?.handles.insert(handle, memory);
         number(handle)
     }
 
-    fn export(&mut self, asked: &Asked, handle: u64) -> Called {
-        let memory = self.process(asked.process)?.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
+    fn export(&mut self, caller: &Caller, handle: u64) -> CallResult {
+        let memory = self.process(caller.process)?.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
         if memory.handle_types & 1 == 0 {
             return Err(codes::INVALID_VALUE);
         }
@@ -170,17 +170,17 @@ impl Engine {
         let (reading, end) = rustix::pipe::pipe_with(flags).map_err(|_| codes::OUT_OF_MEMORY)?;
         let stat = rustix::fs::fstat(&reading).map_err(|_| codes::UNKNOWN)?;
         self.exports.push(Export { allocation, file: (stat.st_dev, stat.st_ino), end });
-        Ok(Outcome::Now(Value::None, Some(reading)))
+        Ok(CallOutcome::Now(Value::None, Some(reading)))
     }
 
-    fn import(&mut self, asked: &Asked, file: Option<OwnedFd>) -> Called {
+    fn import(&mut self, caller: &Caller, file: Option<OwnedFd>) -> CallResult {
         let stat = rustix::fs::fstat(file.ok_or(codes::INVALID_VALUE)?).map_err(|_| codes::INVALID_VALUE)?;
         let export = self.exports.iter().find(|export| export.file == (stat.st_dev, stat.st_ino));
         let memory = Rc::clone(&export.ok_or(codes::INVALID_VALUE)?.allocation);
-        let sees = self.process(asked.process)?.devices.iter().any(|device| device.index == memory.device);
+        let sees = self.process(caller.process)?.devices.iter().any(|device| device.index == memory.device);
         if !sees {
             return Err(codes::INVALID_DEVICE);
         }
-        self.refer(asked, memory)
+        self.refer(caller, memory)
     }
 }

@@ -8,21 +8,21 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::engine::races::shadow::{Operation, Race};
+use crate::engine::races::shadow::{Race, TracedOperation};
 
 #[derive(Debug)]
 pub(crate) struct Findings {
     file: File,
-    told: HashSet<String>,
+    reported: HashSet<String>,
 }
 
 impl Findings {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)?, told: HashSet::new() })
+        Ok(Self { file: File::create(path)?, reported: HashSet::new() })
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.told.len()
+        self.reported.len()
     }
 
     pub(crate) fn add(&mut self, kind: &str, pid: u32, text: &str) {
@@ -30,8 +30,8 @@ impl Findings {
     }
 
     /// Reports a race of two operations. The later one is running.
-    pub(crate) fn race(&mut self, text: &str, race: &Race, later: &Operation, writes: bool) {
-        let one = |o: &Operation, writes: bool| {
+    pub(crate) fn race(&mut self, text: &str, race: &Race, later: &TracedOperation, writes: bool) {
+        let one = |o: &TracedOperation, writes: bool| {
             json!({
                 "call": o.call,
                 "pid": o.pid,
@@ -55,7 +55,7 @@ impl Findings {
     }
 
     /// Reports a read of bytes that were never written.
-    pub(crate) fn unwritten(&mut self, text: &str, by: &Operation) {
+    pub(crate) fn unwritten(&mut self, text: &str, by: &TracedOperation) {
         let released = !by.released_from.is_empty();
         let line = json!({
             "kind": "unwritten",
@@ -68,7 +68,7 @@ impl Findings {
     }
 
     fn write(&mut self, kind: &str, text: &str, line: serde_json::Value) {
-        if self.told.insert(format!("{kind} {text}")) {
+        if self.reported.insert(format!("{kind} {text}")) {
             // If the file can't be written, the text is printed to stderr.
             if writeln!(self.file, "{line}").and_then(|()| self.file.flush()).is_err() {
                 eprintln!("{line}");

@@ -8,7 +8,7 @@ use crate::engine::races::clock::Clock;
 
 /// Operation of a stream, as findings name it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Operation {
+pub(crate) struct TracedOperation {
     pub(crate) call: String,
     pub(crate) pid: u32,
     pub(crate) stream: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Operation {
     pub(crate) released_from: BTreeSet<u32>,
 }
 
-impl Operation {
+impl TracedOperation {
     fn is_before(&self, clock: &Clock) -> bool {
         clock.of(self.actor) >= self.count
     }
@@ -32,15 +32,15 @@ impl Operation {
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
-    write: Option<Rc<Operation>>,
-    reads: Vec<Rc<Operation>>,
+struct RangeState {
+    write: Option<Rc<TracedOperation>>,
+    reads: Vec<Rc<TracedOperation>>,
 }
 
 /// Two unordered accesses of the same bytes, at least one of them a write.
 #[derive(Debug)]
 pub(crate) struct Race {
-    pub(crate) earlier: Rc<Operation>,
+    pub(crate) earlier: Rc<TracedOperation>,
     /// `true` if the earlier one wrote.
     pub(crate) wrote: bool,
     pub(crate) offset: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Race {
 
 /// Faults of an access.
 #[derive(Debug, Default)]
-pub(crate) struct Wrong {
+pub(crate) struct AccessFaults {
     pub(crate) races: Vec<Race>,
     /// Bytes that were read and never written: the first, and their number.
     pub(crate) unwritten: Option<(u64, u64)>,
@@ -58,7 +58,7 @@ pub(crate) struct Wrong {
 /// States of an allocation's bytes: end and state of each range. Ranges don't overlap, and bytes without a
 /// range were never accessed.
 #[derive(Debug, Default)]
-pub(crate) struct Shadow(BTreeMap<u64, (u64, State)>);
+pub(crate) struct Shadow(BTreeMap<u64, (u64, RangeState)>);
 
 impl Shadow {
     /// Makes `at` a border between ranges.
@@ -78,12 +78,12 @@ impl Shadow {
         from: u64,
         to: u64,
         writes: bool,
-        by: &Rc<Operation>,
+        by: &Rc<TracedOperation>,
         clock: &Clock,
-    ) -> Wrong {
-        let mut wrong = Wrong::default();
+    ) -> AccessFaults {
+        let mut faults = AccessFaults::default();
         if from >= to {
-            return wrong;
+            return faults;
         }
         self.split(from);
         self.split(to);
@@ -94,11 +94,11 @@ impl Shadow {
                 gaps.push((touched, *start));
             }
             touched = *end;
-            let mut race = |earlier: &Rc<Operation>, wrote| {
+            let mut race = |earlier: &Rc<TracedOperation>, wrote| {
                 if !earlier.is_before(clock) {
                     let race =
                         Race { earlier: Rc::clone(earlier), wrote, offset: *start, bytes: *end - *start };
-                    wrong.races.push(race);
+                    faults.races.push(race);
                 }
             };
             state.write.iter().for_each(|write| race(write, true));
@@ -119,15 +119,15 @@ impl Shadow {
         if writes {
             let inside: Vec<u64> = self.0.range(from..to).map(|(start, _)| *start).collect();
             inside.iter().for_each(|start| _ = self.0.remove(start));
-            self.0.insert(from, (to, State { write: Some(Rc::clone(by)), reads: Vec::new() }));
+            self.0.insert(from, (to, RangeState { write: Some(Rc::clone(by)), reads: Vec::new() }));
         } else {
-            wrong.unwritten = gaps.first().map(|(first, _)| (*first, gaps.iter().map(|(a, b)| b - a).sum()));
+            faults.unwritten = gaps.first().map(|(first, _)| (*first, gaps.iter().map(|(a, b)| b - a).sum()));
             for (start, end) in gaps {
-                let state = State { write: None, reads: vec![Rc::clone(by)] };
+                let state = RangeState { write: None, reads: vec![Rc::clone(by)] };
                 self.0.entry(start).or_insert((end, state));
             }
         }
-        wrong
+        faults
     }
 }
 
@@ -135,10 +135,10 @@ impl Shadow {
 mod tests {
     use super::*;
 
-    fn by(clock: &mut Clock, actor: u32) -> Rc<Operation> {
+    fn by(clock: &mut Clock, actor: u32) -> Rc<TracedOperation> {
         let count = clock.tick(actor);
         let released_from = clock.released_from().clone();
-        Rc::new(Operation {
+        Rc::new(TracedOperation {
             call: "f".to_owned(),
             pid: actor,
             stream: 1,
@@ -155,11 +155,11 @@ mod tests {
         let write = by(&mut one, 1);
         assert!(shadow.access(100, 200, true, &write, &one).races.is_empty());
         let read = by(&mut two, 2);
-        let wrong = shadow.access(150, 250, false, &read, &two);
+        let faults = shadow.access(150, 250, false, &read, &two);
         assert!(
-            matches!(wrong.races.as_slice(), [race] if race.wrote && race.offset == 150 && race.bytes == 50)
+            matches!(faults.races.as_slice(), [race] if race.wrote && race.offset == 150 && race.bytes == 50)
         );
-        assert_eq!(wrong.unwritten, Some((200, 50)));
+        assert_eq!(faults.unwritten, Some((200, 50)));
         // Neighbouring bytes are independent.
         assert!(shadow.access(0, 100, true, &read, &two).races.is_empty());
     }
@@ -181,11 +181,11 @@ mod tests {
         shadow.access(0, 64, true, &by(&mut one, 1), &one);
         two.join(&one);
         let read = by(&mut two, 2);
-        let wrong = shadow.access(0, 64, false, &read, &two);
-        assert!(wrong.races.is_empty() && wrong.unwritten.is_none());
+        let faults = shadow.access(0, 64, false, &read, &two);
+        assert!(faults.races.is_empty() && faults.unwritten.is_none());
         // The writer's clock lacks the read.
-        let wrong = shadow.access(10, 20, true, &by(&mut one, 1), &one);
-        assert!(matches!(wrong.races.as_slice(), [race] if !race.wrote));
+        let faults = shadow.access(10, 20, true, &by(&mut one, 1), &one);
+        assert!(matches!(faults.races.as_slice(), [race] if !race.wrote));
         one.join(&two);
         assert!(shadow.access(0, 64, true, &by(&mut one, 1), &one).races.is_empty());
     }

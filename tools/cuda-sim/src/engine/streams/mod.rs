@@ -49,16 +49,16 @@ pub(crate) struct Event {
 pub(crate) struct HostCall {
     pub(crate) function: u64,
     pub(crate) data: u64,
-    pub(crate) turn: Cell<Turn>,
+    pub(crate) state: Cell<HostCallState>,
 }
 
 /// State of the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
-    ToCome,
+pub(crate) enum HostCallState {
+    Queued,
     /// A thread of the process is running it.
-    Begun,
-    Over,
+    Running,
+    Done,
 }
 
 /// Operation of a stream.
@@ -67,10 +67,10 @@ pub(crate) enum Step {
     Work {
         work: Work,
         progress: Progress,
-        noted: bool,
+        is_recorded: bool,
         /// For each access, `true` if unordered accesses at the same time are intended, by the declarations
         /// at its submission.
-        meant: Vec<bool>,
+        intended: Vec<bool>,
     },
     Record(Rc<Record>),
     WaitEvent(Rc<Record>),
@@ -129,7 +129,7 @@ pub(crate) struct Stream {
     pub(crate) is_default: bool,
     pub(crate) queue: VecDeque<Operation>,
     /// Numbers of submitted operations and of completed ones.
-    pub(crate) asked: u64,
+    pub(crate) submitted: u64,
     pub(crate) done: u64,
     pub(crate) clock: Clock,
     /// Index in clocks.

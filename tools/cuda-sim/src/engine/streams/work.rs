@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const PIECE: u64 = 64 << 10;
 
 /// Access to device memory by the work of one stream.
-pub(crate) trait Reach {
+pub(crate) trait AddressSpace {
     /// Reads memory. An error ends the context.
     fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Fault>;
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
@@ -24,7 +24,7 @@ pub(crate) struct Fault;
 
 /// Source of a copy.
 #[derive(Clone, Debug)]
-pub(crate) enum From {
+pub(crate) enum CopySource {
     Device(u64),
     Bytes(Rc<Vec<u8>>),
     Host(u64),
@@ -32,7 +32,7 @@ pub(crate) enum From {
 
 /// Destination of a copy.
 #[derive(Clone, Debug)]
-pub(crate) enum To {
+pub(crate) enum CopyTarget {
     Device(u64),
     Answer(Rc<RefCell<Vec<u8>>>),
     Host(u64),
@@ -40,7 +40,7 @@ pub(crate) enum To {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    Copy { from: From, to: To, bytes: u64 },
+    Copy { from: CopySource, to: CopyTarget, bytes: u64 },
     Set { to: u64, pattern: Vec<u8>, count: u64 },
     Add { to: u64, a: u64, b: u64, n: u64 },
     Multiply { to: u64, a: u64, n: u64, factor: f32 },
@@ -114,10 +114,10 @@ impl Work {
         let mut all = match self {
             Self::Copy { from, to, bytes } => {
                 let mut all = Vec::new();
-                if let From::Device(from) = from {
+                if let CopySource::Device(from) = from {
                     all.push(read(*from, *bytes));
                 }
-                if let To::Device(to) = to {
+                if let CopyTarget::Device(to) = to {
                     all.push(write(*to, *bytes));
                 }
                 all
@@ -153,7 +153,7 @@ impl Work {
     }
 
     /// Does a piece. Returns `true` if it was the last one.
-    pub(crate) fn step(&self, progress: &mut Progress, memory: &dyn Reach) -> Result<bool, Fault> {
+    pub(crate) fn step(&self, progress: &mut Progress, memory: &dyn AddressSpace) -> Result<bool, Fault> {
         let done = progress.done;
         let end = |all: u64, unit: u64| all.min(done + PIECE / unit);
         let floats = |address: u64, from: u64, to: u64| -> Result<Vec<f32>, Fault> {
@@ -170,14 +170,14 @@ impl Work {
                 let now = end(*bytes, 1);
                 let mut piece = vec![0; buffer(now - done)];
                 match from {
-                    From::Device(from) => memory.read(from + done, &mut piece)?,
-                    From::Host(from) => memory.read_host(from + done, &mut piece)?,
-                    From::Bytes(bytes) => piece.copy_from_slice(&bytes[buffer(done)..buffer(now)]),
+                    CopySource::Device(from) => memory.read(from + done, &mut piece)?,
+                    CopySource::Host(from) => memory.read_host(from + done, &mut piece)?,
+                    CopySource::Bytes(bytes) => piece.copy_from_slice(&bytes[buffer(done)..buffer(now)]),
                 }
                 match to {
-                    To::Device(to) => memory.write(to + done, &piece)?,
-                    To::Host(to) => memory.write_host(to + done, &piece)?,
-                    To::Answer(answer) => answer.borrow_mut().extend_from_slice(&piece),
+                    CopyTarget::Device(to) => memory.write(to + done, &piece)?,
+                    CopyTarget::Host(to) => memory.write_host(to + done, &piece)?,
+                    CopyTarget::Answer(answer) => answer.borrow_mut().extend_from_slice(&piece),
                 }
                 (now, *bytes)
             }

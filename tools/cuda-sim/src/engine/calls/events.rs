@@ -6,9 +6,9 @@ use std::rc::{Rc, Weak};
 use crate::codes;
 use crate::engine::Engine;
 use crate::engine::calls::sharing::{handle, named};
-use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
-use crate::engine::schedule::Goal;
-use crate::engine::streams::{Event, EventCore, HostCall, Record, Step, Turn};
+use crate::engine::calls::{CallOutcome, CallResult, Caller, Completion, done, number};
+use crate::engine::goal::Goal;
+use crate::engine::streams::{Event, EventCore, HostCall, HostCallState, Record, Step};
 use crate::wire::{Call, Value};
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -21,12 +21,12 @@ const MEMORY_OPERATIONS: i32 = 122;
 const EVENTS_BETWEEN: i32 = 125;
 
 impl Engine {
-    pub(in crate::engine) fn order_call(&mut self, asked: &Asked, call: Call) -> Called {
+    pub(in crate::engine) fn event_call(&mut self, caller: &Caller, call: Call) -> CallResult {
         match call {
-            Call::EventCreate { flags } => self.create_event(asked, flags),
+            Call::EventCreate { flags } => self.create_event(caller, flags),
             Call::EventRecord { event, stream } => {
-                let stream = self.stream(asked, stream)?;
-                let event = self.event(asked, event)?;
+                let stream = self.stream(caller, stream)?;
+                let event = self.event(caller, event)?;
                 if event.context != self.streams[&stream].context {
                     return Err(codes::INVALID_HANDLE);
                 }
@@ -36,20 +36,20 @@ impl Engine {
                 }
                 let record = Rc::new(Record::default());
                 let number =
-                    self.enqueue(asked, stream, "cuEventRecord", Step::Record(Rc::clone(&record)))?;
+                    self.enqueue(caller, stream, "cuEventRecord", Step::Record(Rc::clone(&record)))?;
                 record.by.set((stream, number));
                 *event.core.record.borrow_mut() = Some(record);
                 done()
             }
             Call::StreamWaitEvent { stream, event } => {
-                let stream = self.stream(asked, stream)?;
-                let event = self.event(asked, event)?;
+                let stream = self.stream(caller, stream)?;
+                let event = self.event(caller, event)?;
                 if self.is_capturing(stream)? {
                     // The event was recorded outside of the capture.
                     self.spoil_capture(stream);
                     return Err(codes::STREAM_CAPTURE_ISOLATION);
                 }
-                let step = if self.is_over(asked, &event) {
+                let step = if self.is_over(caller, &event) {
                     Step::WaitForEver
                 } else {
                     match &*event.core.record.borrow() {
@@ -57,12 +57,12 @@ impl Engine {
                         Some(record) => Step::WaitEvent(Rc::clone(record)),
                     }
                 };
-                self.enqueue(asked, stream, "cuStreamWaitEvent", step)?;
+                self.enqueue(caller, stream, "cuStreamWaitEvent", step)?;
                 done()
             }
             Call::EventQuery { event } => {
-                let event = self.event(asked, event)?;
-                if self.is_over(asked, &event) {
+                let event = self.event(caller, event)?;
+                if self.is_over(caller, &event) {
                     return Err(codes::NOT_READY);
                 }
                 let record = event.core.record.borrow().clone();
@@ -70,19 +70,21 @@ impl Engine {
                 if !self.is_reached(&goal) {
                     return Err(codes::NOT_READY);
                 }
-                self.seen(&goal);
+                self.observe(&goal);
                 done()
             }
             Call::EventSynchronize { event } => {
-                let event = self.event(asked, event)?;
-                if self.is_over(asked, &event) {
-                    return Ok(Outcome::Later(Goal::Record(Rc::default()), Then::Nothing));
+                let event = self.event(caller, event)?;
+                if self.is_over(caller, &event) {
+                    return Ok(CallOutcome::Later(Goal::Record(Rc::default()), Completion::Nothing));
                 }
                 let record = event.core.record.borrow().clone();
-                record.map_or_else(done, |record| Ok(Outcome::Later(Goal::Record(record), Then::Nothing)))
+                record.map_or_else(done, |record| {
+                    Ok(CallOutcome::Later(Goal::Record(record), Completion::Nothing))
+                })
             }
             Call::EventDestroy { event } => {
-                let process = self.process(asked.process)?;
+                let process = self.process(caller.process)?;
                 let handle = event;
                 let event = process.events.remove(&handle).ok_or(codes::INVALID_HANDLE)?;
                 process.unused.events.push(handle);
@@ -90,12 +92,12 @@ impl Engine {
                     event.core.is_over.set(true);
                     event.core.is_destroyed.set(true);
                 } else if event.core.is_destroyed.get() {
-                    self.says_over(asked);
+                    self.report_over(caller);
                 }
                 done()
             }
             Call::EventElapsed { start, end } => {
-                let (start, end) = (self.event(asked, start)?, self.event(asked, end)?);
+                let (start, end) = (self.event(caller, start)?, self.event(caller, end)?);
                 if (start.core.flags | end.core.flags) & NO_TIMING != 0 {
                     return Err(codes::INVALID_HANDLE);
                 }
@@ -108,68 +110,68 @@ impl Engine {
                 number(u64::try_from(end.saturating_duration_since(start).as_nanos()).unwrap_or(u64::MAX))
             }
             Call::IpcGetEvent { event } => {
-                let event = self.event(asked, event)?;
+                let event = self.event(caller, event)?;
                 if event.core.flags & INTERPROCESS == 0 || event.imported {
                     return Err(codes::INVALID_HANDLE);
                 }
-                Ok(Outcome::Now(Value::Bytes(handle(self.name_event(&event.core))), None))
+                Ok(CallOutcome::Now(Value::Bytes(handle(self.name_event(&event.core))), None))
             }
-            Call::IpcOpenEvent { handle } => self.open_event(asked, &handle),
+            Call::IpcOpenEvent { handle } => self.open_event(caller, &handle),
             Call::LaunchHost { stream, function, data } => {
-                let stream = self.stream(asked, stream)?;
-                let call = Rc::new(HostCall { function, data, turn: Cell::new(Turn::ToCome) });
-                self.enqueue(asked, stream, "cuLaunchHostFunc", Step::Host(call))?;
+                let stream = self.stream(caller, stream)?;
+                let call = Rc::new(HostCall { function, data, state: Cell::new(HostCallState::Queued) });
+                self.enqueue(caller, stream, "cuLaunchHostFunc", Step::Host(call))?;
                 done()
             }
             Call::NextFunction => {
-                if let Some(over) = self.process(asked.process)?.host_call.take() {
-                    over.turn.set(Turn::Over);
+                if let Some(over) = self.process(caller.process)?.host_call.take() {
+                    over.state.set(HostCallState::Done);
                 }
-                Ok(Outcome::Later(Goal::HostCall(asked.process), Then::HostCall))
+                Ok(CallOutcome::Later(Goal::HostCall(caller.process), Completion::HostCall))
             }
             Call::WriteValue { stream, address, value } => {
-                let stream = self.word_stream(asked, stream, address)?;
-                self.enqueue(asked, stream, "cuStreamWriteValue64", Step::Write { address, value })?;
-                self.record_writer(asked.process, address);
+                let stream = self.word_stream(caller, stream, address)?;
+                self.enqueue(caller, stream, "cuStreamWriteValue64", Step::Write { address, value })?;
+                self.record_writer(caller.process, address);
                 done()
             }
             Call::WaitValue { stream, address, value, flags } => {
-                let stream = self.word_stream(asked, stream, address)?;
+                let stream = self.word_stream(caller, stream, address)?;
                 if flags > 3 {
                     return Err(codes::INVALID_VALUE);
                 }
                 let step = Step::Wait { address, value, flags, since: None };
-                self.enqueue(asked, stream, "cuStreamWaitValue64", step)?;
+                self.enqueue(caller, stream, "cuStreamWaitValue64", step)?;
                 done()
             }
             _ => Err(codes::UNKNOWN),
         }
     }
 
-    fn event(&mut self, asked: &Asked, event: u64) -> Result<Event, u32> {
-        self.context(asked)?;
-        self.process(asked.process)?.events.get(&event).cloned().ok_or(codes::INVALID_HANDLE)
+    fn event(&mut self, caller: &Caller, event: u64) -> Result<Event, u32> {
+        self.context(caller)?;
+        self.process(caller.process)?.events.get(&event).cloned().ok_or(codes::INVALID_HANDLE)
     }
 
     /// Returns `true` if an event was made by another process that no longer has it: its behaviour is
     /// undefined then.
-    fn is_over(&mut self, asked: &Asked, event: &Event) -> bool {
+    fn is_over(&mut self, caller: &Caller, event: &Event) -> bool {
         let is_over = event.imported && event.core.is_over.get();
         if is_over {
-            self.says_over(asked);
+            self.report_over(caller);
         }
         is_over
     }
 
-    fn says_over(&mut self, asked: &Asked) {
-        let pid = self.processes.get(&asked.process).map_or(0, |process| process.pid);
+    fn report_over(&mut self, caller: &Caller) {
+        let pid = self.processes.get(&caller.process).map_or(0, |process| process.pid);
         let text =
             format!("process {pid} uses an event of another process, which has destroyed it or is gone");
         self.findings.add("event-over", pid, &text);
     }
 
-    fn create_event(&mut self, asked: &Asked, flags: u32) -> Called {
-        let device = self.context(asked)?.device;
+    fn create_event(&mut self, caller: &Caller, flags: u32) -> CallResult {
+        let device = self.context(caller)?.device;
         if flags & !7 != 0 || flags & INTERPROCESS != 0 && flags & NO_TIMING == 0 {
             return Err(codes::INVALID_VALUE);
         }
@@ -187,7 +189,7 @@ impl Engine {
         }
         let (name, record, [is_over, is_destroyed]) = Default::default();
         let core = Rc::new(EventCore { name, flags, device, record, is_over, is_destroyed });
-        self.give_event(asked, core, false)
+        self.give_event(caller, core, false)
     }
 
     /// Returns the name of an event for other processes. Names of ended events are reused, oldest first: a
@@ -204,38 +206,38 @@ impl Engine {
         name
     }
 
-    fn open_event(&mut self, asked: &Asked, bytes: &[u8]) -> Called {
-        let device = self.context(asked)?.device;
+    fn open_event(&mut self, caller: &Caller, bytes: &[u8]) -> CallResult {
+        let device = self.context(caller)?.device;
         let id = named(bytes).ok_or(codes::INVALID_HANDLE)?;
         let core = self.shared_events.get(&id).and_then(Weak::upgrade).ok_or(codes::INVALID_HANDLE)?;
         if core.is_over.get() || core.device != device {
             return Err(codes::INVALID_HANDLE);
         }
         let is_own = |event: &Event| !event.imported && Rc::ptr_eq(&event.core, &core);
-        if self.process(asked.process)?.events.values().any(is_own) {
+        if self.process(caller.process)?.events.values().any(is_own) {
             return Err(codes::INVALID_CONTEXT);
         }
-        self.give_event(asked, core, true)
+        self.give_event(caller, core, true)
     }
 
     /// Creates a new handle of an event.
-    fn give_event(&mut self, asked: &Asked, core: Rc<EventCore>, imported: bool) -> Called {
-        let handle = self.handle(asked.process, |unused| &mut unused.events);
-        let event = Event { core, context: asked.context, imported };
-        self.process(asked.process)?.events.insert(handle, event);
+    fn give_event(&mut self, caller: &Caller, core: Rc<EventCore>, imported: bool) -> CallResult {
+        let handle = self.handle(caller.process, |unused| &mut unused.events);
+        let event = Event { core, context: caller.context, imported };
+        self.process(caller.process)?.events.insert(handle, event);
         number(handle)
     }
 
     /// Returns the stream of a memory operation, if its device supports them and the address is mapped or
     /// registered.
-    fn word_stream(&mut self, asked: &Asked, stream: u64, address: u64) -> Result<u64, u32> {
-        let stream = self.stream(asked, stream)?;
+    fn word_stream(&mut self, caller: &Caller, stream: u64, address: u64) -> Result<u64, u32> {
+        let stream = self.stream(caller, stream)?;
         let device = self.streams[&stream].device;
         let info = self.config.devices.iter().find(|one| one.index == device);
         if info.is_none_or(|info| info.attribute(MEMORY_OPERATIONS) == 0) {
             return Err(codes::NOT_SUPPORTED);
         }
-        let addresses = &self.process(asked.process)?.addresses;
+        let addresses = &self.process(caller.process)?.addresses;
         if !address.is_multiple_of(8) || addresses.reach(address, 8, device, true).is_err() {
             return Err(codes::INVALID_VALUE);
         }
