@@ -101,7 +101,7 @@ impl PoolBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// For failures of `init`, see [`StatePool`](crate::StatePool).
+    /// For failures of `init`, see [`StatePool`].
     pub fn state<F, S>(self, init: F) -> StatePoolBuilder<S>
     where
         F: Fn() -> S + CapturesNothing,

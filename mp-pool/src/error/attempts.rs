@@ -35,7 +35,7 @@ impl FailureKind {
 }
 
 /// Number of attempts at a task and the kinds of their failures, for a task that was
-/// [retried](crate::Call::retry_if). See [`TaskError::attempts`].
+/// [retried](crate::Call::retry_if). See [`TaskError::attempts`](crate::TaskError::attempts).
 ///
 /// ```
 /// use std::time::Duration;
