@@ -47,7 +47,7 @@ impl Allocator {
         let is_whole = !parent.is_nowhere()
             && matches!(Blocks(self.0).kind_of(parent.block()), BlockKind::Object | BlockKind::Keeper);
         if !is_whole {
-            return refused("what it would be a child of is a child itself");
+            return refused("the parent is a child itself");
         }
         let is_unknown = !child.is_nowhere() && child.count() == 1 && child.is_only_holder();
         if !is_unknown || Blocks(self.0).object_becomes(child.block(), BlockKind::Child).is_err() {
@@ -84,7 +84,7 @@ impl Allocator {
     /// Returns the seat that a held child has of its parent.
     pub(crate) fn parent_of(self, child: &Hold) -> Result<Attachment> {
         child.arena().me()?;
-        let none = || Error::Malformed("a structure arrived that is a child of none".into());
+        let none = || Error::Malformed("a structure arrived that has no parent".into());
         if child.is_nowhere() || Blocks(self.0).kind_of(child.block()) != BlockKind::Child {
             return Err(none());
         }
@@ -190,16 +190,16 @@ mod tests {
         refused(child.set_parent(&parent), "it is one already");
         refused(new().set_parent(&child), "is a child itself");
         refused(parent.set_parent(&new()), "others have it");
-        refused(child.keep_descriptor(std::io::stderr()), "is a child of another one");
+        refused(child.keep_descriptor(std::io::stderr()), "is a part of another one");
         let mut keeper = new();
         keeper.keep_descriptor(std::io::stderr()).unwrap();
         refused(keeper.set_parent(&parent), "it keeps a descriptor");
         new().set_parent(&keeper).unwrap();
         let arena = parent.arena();
-        refused(Messages(arena).parent(parent.hold()).map(drop), "child of none");
+        refused(Messages(arena).parent(parent.hold()).map(drop), "has no parent");
         refused(
             Allocator(arena).parent_mark(&Allocator(arena).alloc(64).unwrap()).map(drop),
-            "child of none",
+            "has no parent",
         );
     }
 }

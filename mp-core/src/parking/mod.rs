@@ -208,7 +208,7 @@ impl Steps for TakeBack {
     }
 }
 
-/// RingPlace in the arena where processes sleep.
+/// Place in the arena where processes sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
     pub(crate) arena: Arena,

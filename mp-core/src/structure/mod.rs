@@ -103,7 +103,7 @@ impl Structure {
         Allocator(self.arena()).make_child(&self.hold, &parent.hold)
     }
 
-    /// Returns the parent of this name that a held structure is child of, without holding it: the child keeps
+    /// Returns the parent of this name that a held structure is a child of, without holding it: the child keeps
     /// it alive. After the last holder of the child has gone, the words of the result belong to another
     /// block. In contrast to this function, holding the parent may need memory for one more holder
     /// ([`Arena::parent`](crate::Arena::parent)).

@@ -221,7 +221,7 @@ impl Attached {
     ///
     /// # Errors
     /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if its
-    /// memory was [opened to others](crate::Storage::open_to_others): no receiver would accept it as
+    /// memory was [opened to others](crate::Storage::share_as): no receiver would accept it as
     /// exclusive.
     ///
     /// # Safety
