@@ -5,7 +5,7 @@
 
 mod cuda;
 
-use mp::cuda::{CudaTensor, Event, SharedCudaTensor};
+use mp::cuda::{CudaEvent, CudaTensor, SharedCudaTensor};
 use mp::{AnyResult, Queue};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ const TURNS: usize = 10;
 struct Game {
     values: SharedCudaTensor<f32>,
     /// Events of the next turns: each is recorded after a turn, and sent in a message.
-    turns: [Queue<Event>; 2],
+    turns: [Queue<CudaEvent>; 2],
 }
 
 /// Takes every second turn: waits for the one before it, doubles all values, records the event.
@@ -28,7 +28,7 @@ fn play(gpu: &Gpu, game: &Game, who: usize) -> AnyResult<()> {
         let from = game.values.on_cudarc(&gpu.stream)?;
         gpu.multiply(&mut game.values.on_cudarc_mut(&gpu.stream)?, &from, 2.0)?;
         drop(from);
-        let done = Event::new()?;
+        let done = CudaEvent::new()?;
         done.record(&gpu.stream)?;
         game.turns[1 - who].put(done)?;
     }
@@ -46,7 +46,7 @@ fn main() -> AnyResult<()> {
     let game = Game { values, turns: [Queue::unbounded()?, Queue::unbounded()?] };
     let process = mp::Process::builder().spawn(other, game.clone())?;
     // An event that was never recorded is complete: the first turn waits for nothing.
-    game.turns[0].put(Event::new()?)?;
+    game.turns[0].put(CudaEvent::new()?)?;
     play(&gpu, &game, 0)?;
     // The last turn is the other process's: here a host waits, for the first time.
     let last = game.turns[0].get()?.ok_or("the other process has left")?;

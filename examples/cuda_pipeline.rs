@@ -4,7 +4,7 @@
 //! `cargo run --release --features cuda --example cuda_pipeline`. Without a GPU the program reports that;
 //! docs/reference/cuda-simulator.md has a simulated one.
 
-use mp::cuda::{CudaTensor, Device, Stream};
+use mp::cuda::{CudaStream, CudaTensor, Device};
 use mp::{Process, Queue};
 
 const BATCHES: usize = 100;
@@ -15,7 +15,7 @@ const CROP: usize = 48;
 type Batches = Queue<CudaTensor<u8>>;
 
 fn load(to: Batches) -> mp::AnyResult<()> {
-    let stream = Stream::new(&Device::new(0)?)?;
+    let stream = CudaStream::new(&Device::new(0)?)?;
     for batch in 0..BATCHES {
         let images = vec![batch as u8; BATCH * SIDE * SIDE];
         to.put(CudaTensor::from_slice(&images, [BATCH, SIDE, SIDE], &stream)?)?; // it is gone here
@@ -25,7 +25,7 @@ fn load(to: Batches) -> mp::AnyResult<()> {
 }
 
 fn crop((from, to): (Batches, Batches)) -> mp::AnyResult<()> {
-    let stream = Stream::new(&Device::new(0)?)?;
+    let stream = CudaStream::new(&Device::new(0)?)?;
     let at = (SIDE - CROP) / 2;
     while let Some(images) = from.get()? {
         let middle = images.narrow(1, at, CROP)?.narrow(2, at, CROP)?; // no byte is copied yet
@@ -36,7 +36,7 @@ fn crop((from, to): (Batches, Batches)) -> mp::AnyResult<()> {
 }
 
 fn look(from: Batches) -> mp::AnyResult<u64> {
-    let stream = Stream::new(&Device::new(0)?)?;
+    let stream = CudaStream::new(&Device::new(0)?)?;
     let mut sum = 0;
     while let Some(images) = from.get()? {
         assert_eq!(images.shape(), [BATCH, CROP, CROP]);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaModule, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use mp::AnyResult;
-use mp::cuda::{CudarcLent, CudarcLentMut, CudarcStream};
+use mp::cuda::{CudarcGuard, CudarcGuardMut, CudarcStream};
 
 /// Independent of the size: the kernels loop over all elements.
 const GRID: LaunchConfig = LaunchConfig { grid_dim: (64, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
@@ -32,8 +32,8 @@ impl Gpu {
     /// Computes `to[i] = from[i] * factor` when the stream reaches it.
     pub(crate) fn multiply(
         &self,
-        to: &mut CudarcLentMut<'_, f32>,
-        from: &CudarcLent<'_, f32>,
+        to: &mut CudarcGuardMut<'_, f32>,
+        from: &CudarcGuard<'_, f32>,
         factor: f32,
     ) -> AnyResult<()> {
         let (kernel, n) = (self.kernels.load_function("mul_f32")?, to.len().min(from.len()) as u64);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::driver::Driver;
-use crate::driver::context::{Bound, Primary};
+use crate::driver::context::{BoundContext, PrimaryContext};
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
@@ -45,13 +45,13 @@ pub struct Attributes {
 /// In a copy of a process by `fork`, each call returns [`Error::Forked`], and dropping it does nothing.
 #[doc(alias = "torch.device")]
 #[derive(Clone)]
-pub struct Device(Arc<Inner>);
+pub struct Device(Arc<DeviceInner>);
 
-struct Inner {
+struct DeviceInner {
     uuid: Uuid,
     /// Number of the driver in this process.
     number: c_int,
-    primary: Primary,
+    primary: PrimaryContext,
 }
 
 impl Device {
@@ -71,12 +71,12 @@ impl Device {
             return Err(Error::InvalidDevice { ordinal, count });
         }
         let number = driver.device_get(ordinal)?;
-        Self::of(driver, number, Primary::retain(driver, number)?)
+        Self::of(driver, number, PrimaryContext::retain(driver, number)?)
     }
 
-    pub(crate) fn of(driver: &Driver, number: c_int, primary: Primary) -> Result<Self> {
+    pub(crate) fn of(driver: &Driver, number: c_int, primary: PrimaryContext) -> Result<Self> {
         let uuid = Uuid(driver.device_uuid(number)?);
-        Ok(Self(Arc::new(Inner { uuid, number, primary })))
+        Ok(Self(Arc::new(DeviceInner { uuid, number, primary })))
     }
 
     /// Returns the device of this identity, whatever its number in this process.
@@ -90,7 +90,7 @@ impl Device {
             let number = driver.device_get(ordinal)?;
             let one = Uuid(driver.device_uuid(number)?);
             if one == uuid {
-                return Self::of(driver, number, Primary::retain(driver, number)?);
+                return Self::of(driver, number, PrimaryContext::retain(driver, number)?);
             }
             visible.push(one);
         }
@@ -180,7 +180,7 @@ impl Device {
     }
 
     /// Makes the device's context current on this thread, until the returned value is dropped.
-    pub(crate) fn bind(&self) -> Result<Bound<'_>> {
+    pub(crate) fn bind(&self) -> Result<BoundContext<'_>> {
         self.0.primary.bind()
     }
 }

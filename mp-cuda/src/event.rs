@@ -21,22 +21,22 @@ use mp_core::{Structure, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Result;
-use crate::stream::order::{clock, host};
-use crate::stream::{Stream, ended};
+use crate::stream::order::tick;
+use crate::stream::{CudaStream, host, ownerless};
 
 const NAME: &str = "mp_cuda::Event";
-const WHAT: &str = "an Event";
+const WHAT: &str = "a CudaEvent";
 const TICK: u64 = 0;
 const WORDS: u64 = 1;
 
 /// Point in the work of a stream that streams and hosts of all processes may wait for.
 ///
 /// ```no_run
-/// use mp_cuda::{Device, Event, Stream};
+/// use mp_cuda::{Device, CudaEvent, CudaStream};
 ///
 /// let device = Device::new(0)?;
-/// let (stream, other) = (Stream::new(&device)?, Stream::new(&device)?);
-/// let done = Event::new()?;
+/// let (stream, other) = (CudaStream::new(&device)?, CudaStream::new(&device)?);
+/// let done = CudaEvent::new()?;
 /// assert!(done.query()?); // it was never recorded
 /// // … work for `stream` …
 /// done.record(&stream)?;
@@ -66,9 +66,9 @@ const WORDS: u64 = 1;
 #[doc(alias = "rebuild_event")]
 #[doc(alias = "ipc_handle")]
 #[doc(alias = "from_ipc_handle")]
-pub struct Event(Structure);
+pub struct CudaEvent(Structure);
 
-impl Event {
+impl CudaEvent {
     /// Creates an event without a record, which counts as complete.
     ///
     /// # Errors
@@ -83,9 +83,9 @@ impl Event {
     /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); errors of
     /// the driver. The event is unchanged then.
     #[doc(alias = "cuEventRecord")]
-    pub fn record(&self, stream: &Stream) -> Result<()> {
+    pub fn record(&self, stream: &CudaStream) -> Result<()> {
         self.0.arena().me()?;
-        ended::sweep_some();
+        ownerless::sweep_some();
         let tick = stream.tick()?;
         // SAFETY: this structure's own word.
         unsafe { self.0.arena().words() }.store(self.0.word(TICK), tick.raw());
@@ -106,7 +106,7 @@ impl Event {
     /// [`ProducerDied`](crate::Error::ProducerDied) if the record will never be complete;
     /// [`Capturing`](crate::Error::Capturing); errors of the driver.
     #[doc(alias = "cuStreamWaitEvent")]
-    pub fn wait(&self, stream: &Stream) -> Result<()> {
+    pub fn wait(&self, stream: &CudaStream) -> Result<()> {
         match self.last()? {
             Some(tick) => stream.wait_for(tick).map(drop),
             None => Ok(()),
@@ -120,7 +120,7 @@ impl Event {
     /// [`ProducerDied`](crate::Error::ProducerDied) if it will never be complete.
     #[doc(alias = "cuEventQuery")]
     pub fn query(&self) -> Result<bool> {
-        self.last()?.map_or(Ok(true), clock::is_complete)
+        self.last()?.map_or(Ok(true), tick::is_complete)
     }
 
     /// Blocks until the last record is complete.
@@ -147,24 +147,24 @@ impl Event {
     }
 }
 
-impl fmt::Debug for Event {
+impl fmt::Debug for CudaEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.query() {
             Ok(complete) => {
-                write!(f, "Event({:?}, {})", self.0.hold(), if complete { "complete" } else { "pending" })
+                write!(f, "CudaEvent({:?}, {})", self.0.hold(), if complete { "complete" } else { "pending" })
             }
-            Err(_) => write!(f, "Event({:?})", self.0.hold()),
+            Err(_) => write!(f, "CudaEvent({:?})", self.0.hold()),
         }
     }
 }
 
-impl Serialize for Event {
+impl Serialize for CudaEvent {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         self.0.send(WHAT, s)
     }
 }
 
-impl<'de> Deserialize<'de> for Event {
+impl<'de> Deserialize<'de> for CudaEvent {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let structure = Structure::receive(WHAT, NAME, d)?;
         if structure.len() < WORDS {

@@ -16,7 +16,7 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// Parts of the end, in their order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Part {
+pub(crate) enum ExitPhase {
     /// Streams run the work that other processes may wait for.
     Streams,
     /// Events of other processes are closed.
@@ -25,17 +25,18 @@ pub(crate) enum Part {
     Memory,
 }
 
-const PARTS: usize = 3;
+const PHASES: usize = 3;
 
 /// Functions to call, one for each part.
-type Parts = [OnceLock<fn()>; PARTS];
+type ExitHooks = [OnceLock<fn()>; PHASES];
 
-static WHAT: PerProcess<Parts> = PerProcess::new([const { [const { OnceLock::new() }; PARTS] }; GENERATIONS]);
+static HOOKS: PerProcess<ExitHooks> =
+    PerProcess::new([const { [const { OnceLock::new() }; PHASES] }; GENERATIONS]);
 
 /// Registers the function of a part. The driver was initialised before.
-pub(crate) fn watch(part: Part, what: fn()) {
+pub(crate) fn register(phase: ExitPhase, hook: fn()) {
     static ONCE: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
-    _ = WHAT[part as usize].set(what);
+    _ = HOOKS[phase as usize].set(hook);
     ONCE.call_once(|| {
         // SAFETY: the function has the type `extern "C" fn()`, and lives as long as the program.
         _ = unsafe { libc::atexit(at_exit) };
@@ -53,9 +54,9 @@ extern "C" fn at_exit() {
     // A forked copy of the process does not own the driver's objects.
     if Driver::loaded().is_some() {
         HAS_BEGUN.store(true, Ordering::Relaxed);
-        for what in WHAT.iter().filter_map(OnceLock::get) {
+        for hook in HOOKS.iter().filter_map(OnceLock::get) {
             // A panic must not leave a C callback.
-            _ = std::panic::catch_unwind(what);
+            _ = std::panic::catch_unwind(hook);
         }
     }
 }

@@ -7,9 +7,9 @@ use mp_tensor::parts::{Grad, row_major};
 use mp_tensor::{Element, Exclusive};
 
 use crate::memory::Piece;
-use crate::stream::order::clock;
+use crate::stream::order::tick;
 use crate::tensor::mode::CudaMode;
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawCudaTensor;
 use crate::{AnyCudaTensor, CudaTensor, Result, Uuid};
 
 /// Number of bytes of each tensor's memory.
@@ -21,10 +21,10 @@ pub const BYTES: u64 = 4096;
 /// Errors of the arena.
 pub fn tensor<T: Element>(tick: Tick) -> Result<CudaTensor<T>> {
     let piece = Piece::without_driver(Uuid([7; 16]), BYTES)?;
-    piece.uses().arrived(&[tick]);
+    piece.uses().record_received(&[tick]);
     let elements = BYTES as usize / size_of::<T>();
     let view = row_major(0, &[elements])?;
-    Ok(CudaTensor::of(Raw::<Exclusive>::of(Some(piece), view, Grad::default())))
+    Ok(CudaTensor::of(RawCudaTensor::<Exclusive>::of(Some(piece), view, Grad::default())))
 }
 
 /// Returns a clock with a pending tick.
@@ -50,16 +50,16 @@ pub fn check_any<M: CudaMode>(tensor: &AnyCudaTensor<M>) {
     checked(&tensor.raw, tensor.dtype().size());
 }
 
-fn checked<M: CudaMode>(raw: &Raw<M>, element: usize) {
+fn checked<M: CudaMode>(raw: &RawCudaTensor<M>, element: usize) {
     let Some(piece) = &raw.piece else {
         assert!(raw.view.is_empty(), "elements without memory: {:?}", raw.view);
         return;
     };
     let within = raw.view.within(piece.bytes() as usize / element);
     assert!(within.is_ok(), "beyond its {} bytes: {:?}", piece.bytes(), raw.view);
-    for tick in piece.uses().tell(false).expect("no stream has a use") {
+    for tick in piece.uses().cover(false).expect("no stream has a use") {
         assert!(
-            !matches!(clock::is_complete(tick), Err(crate::Error::Malformed(_))),
+            !matches!(tick::is_complete(tick), Err(crate::Error::Malformed(_))),
             "{tick:?} was never made"
         );
     }

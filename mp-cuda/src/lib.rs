@@ -1,10 +1,10 @@
 //! Tensors and events on CUDA devices, for processes that share them.
 //!
 //! ```no_run
-//! use mp_cuda::{CudaTensor, Device, Stream};
+//! use mp_cuda::{CudaTensor, Device, CudaStream};
 //!
 //! # fn put(_: CudaTensor<f32>) {}
-//! let stream = Stream::new(&Device::new(0)?)?;
+//! let stream = CudaStream::new(&Device::new(0)?)?;
 //! let mut x = CudaTensor::<f32>::zeros([1000, 1000], &stream)?;
 //! let on = x.on_mut(&stream)?;
 //! // … kernels of yours for `stream.as_raw()`, with `on.ptr()` and `on.len()` …
@@ -15,19 +15,18 @@
 //!
 //! | type | meaning |
 //! |---|---|
-//! | [`Device`], [`Stream`] | a GPU, by its [`Uuid`]; a queue of its work, of this library or another one |
+//! | [`Device`], [`CudaStream`] | a GPU, by its [`Uuid`]; a queue of its work, of this library or another one |
 //! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor that moves; that any process reads and none writes; that any process reads and writes |
 //! | [`AnyCudaTensor`] | a tensor whose element type is a value |
-//! | [`Lent`], [`LentMut`] | a tensor that is lent to a stream, with its address |
+//! | [`StreamGuard`], [`StreamGuardMut`] | a tensor that is lent to a stream, with its address |
 //! | [`ForeignMemory`] | memory that another library has allocated, to become a tensor |
-//! | [`Event`] | a point in the work of a stream that any process may wait for |
+//! | [`CudaEvent`] | a point in the work of a stream that any process may wait for |
 //!
 //! Tensors are in memory of this library, which lives as long as any process or message holds it, also after
 //! its maker's death. No host waits for a device when tensors are sent, received or dropped.
 //!
 //! The driver's library is loaded at the first call, so a program with this crate runs everywhere. Without a
 //! driver or a device, each call returns an [`Error`] that says what to install:
-//! a device each call returns an [`Error`] that says what to install:
 //!
 //! ```
 //! match mp_cuda::Device::all() {
@@ -60,15 +59,15 @@ mod uuid;
 
 pub use device::{Attributes, Device};
 pub use error::{Error, Result};
-pub use event::Event;
+pub use event::CudaEvent;
 pub use memory::collect::{empty_cache, ipc_collect};
-pub use memory::stats::{MemoryStats, memory_stats};
+pub use memory::stats::{DeviceMemoryStats, memory_stats};
 pub use mp_tensor::{Element, Exclusive, Frozen, MAX_RANK, Shared};
-pub use stream::Stream;
+pub use stream::CudaStream;
 pub use stream::order::{Order, order};
 #[cfg(feature = "cudarc")]
 #[cfg_attr(docsrs, doc(cfg(feature = "cudarc")))]
-pub use tensor::cudarc::{CudarcLent, CudarcLentMut, CudarcStream};
+pub use tensor::cudarc::{CudarcGuard, CudarcGuardMut, CudarcStream};
 #[cfg(feature = "dlpack")]
 #[cfg_attr(docsrs, doc(cfg(feature = "dlpack")))]
 pub use tensor::dlpack::{
@@ -76,13 +75,14 @@ pub use tensor::dlpack::{
     DlpackUnversioned,
 };
 pub use tensor::{
-    AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, ForeignMemory,
-    FrozenCudaTensor, How, Lent, LentMut, Refused, SharedCudaTensor, WeakCudaTensor,
+    AnyCudaTensor, ConversionError, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor,
+    ForeignMemory, FrozenCudaTensor, ShareMethod, SharedCudaTensor, StreamGuard, StreamGuardMut,
+    WeakCudaTensor,
 };
 pub use uuid::Uuid;
 
 /// Gives up caches of dead members, after members were swept.
-fn deaths() {
-    stream::order::events::deaths();
-    memory::deaths();
+fn on_deaths() {
+    stream::order::events::on_deaths();
+    memory::on_deaths();
 }

@@ -9,11 +9,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::dispatch;
 use crate::element::Element;
 use crate::tensor::Tensor;
-use crate::tensor::display::Show;
+use crate::tensor::display::TensorDisplay;
 use crate::tensor::mode::{Aliased, Exclusive, Frozen, Mode, Sendable, Shared};
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawTensor;
 use crate::view::View;
-use crate::wire::handle::Handle;
+use crate::wire::handle::TensorHandle;
 use crate::{aliasing_methods, grad_methods, shape_methods, view_methods};
 use mp_core::DType;
 use mp_core::Storage;
@@ -43,7 +43,7 @@ use mp_core::{Error, Result};
 /// It is sent like a typed tensor. Sender and receiver need not know the element type.
 #[doc(alias("torch.Tensor", "DynTensor"))]
 pub struct AnyTensor<M: Mode = Exclusive> {
-    raw: Raw<M>,
+    raw: RawTensor<M>,
     dtype: DType,
 }
 
@@ -125,8 +125,8 @@ impl<M: Mode> AnyTensor<M> {
         Err(DowncastError { tensor: self, expected: T::DTYPE })
     }
 
-    fn show(&self) -> Show<'_> {
-        Show {
+    fn show(&self) -> TensorDisplay<'_> {
+        TensorDisplay {
             name: M::NAME,
             dtype: self.dtype,
             storage: self.raw.storage(),
@@ -143,7 +143,7 @@ impl AnyTensor<Exclusive> {
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too
     /// large.
     pub fn empty(shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self> {
-        Ok(Self { raw: Raw::new(shape.as_ref(), dtype.size())?, dtype })
+        Ok(Self { raw: RawTensor::new(shape.as_ref(), dtype.size())?, dtype })
     }
 
     /// Creates a tensor of zeros.
@@ -213,9 +213,9 @@ impl AnyTensor<Exclusive> {
 }
 
 impl<M: Mode<Keep = Storage>> AnyTensor<M> {
-    fn receive(inc: &mut mp_core::message::Arrived, handle: Handle, access: Access) -> Result<Self> {
+    fn receive(inc: &mut mp_core::message::Arrived, handle: TensorHandle, access: Access) -> Result<Self> {
         let dtype = handle.dtype()?;
-        Ok(Self { raw: Raw::receive(inc, handle, access, dtype)?, dtype })
+        Ok(Self { raw: RawTensor::receive(inc, handle, access, dtype)?, dtype })
     }
 }
 
@@ -229,7 +229,7 @@ impl Message for AnyTensor<Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
-        let handle = C::read_bytes(inc, Handle::read)?;
+        let handle = C::read_bytes(inc, TensorHandle::read)?;
         Self::receive(inc.arrived(), handle, Access::Exclusive)
     }
 }
@@ -242,7 +242,7 @@ impl<M: Sendable> Serialize for AnyTensor<M> {
 
 impl<'de, M: Sendable> Deserialize<'de> for AnyTensor<M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        let handle = Handle::deserialize(d)?;
+        let handle = TensorHandle::deserialize(d)?;
         scope::incoming(M::WHAT, |inc| Self::receive(inc, handle, M::ACCESS)).map_err(D::Error::custom)
     }
 }

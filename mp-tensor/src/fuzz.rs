@@ -5,7 +5,7 @@ use std::num::NonZero;
 use mp_core::{DType, Error};
 
 use crate::view::{MAX_RANK, View};
-use crate::wire::handle::{Handle, MOST, What};
+use crate::wire::handle::{MOST, TensorHandle, TensorHeader};
 
 /// Name, function under test, and generator of valid inputs.
 #[allow(
@@ -15,7 +15,7 @@ use crate::wire::handle::{Handle, MOST, What};
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("handles", handles, seeds)];
 
 fn handles(bytes: &[u8]) {
-    let handle = match Handle::read(bytes) {
+    let handle = match TensorHandle::read(bytes) {
         Ok(handle) => handle,
         // The reader formats each of these errors together with the message's bytes.
         Err(
@@ -36,16 +36,19 @@ fn handles(bytes: &[u8]) {
     }
     _ = handle.dtype();
     let mut room = [0; MOST];
-    let written = Handle { what: handle.what, view: &*handle.view, storage: handle.storage };
-    let again = Handle::read(written.write(&mut room)).unwrap_or_else(|why| panic!("{why}: {handle:?}"));
+    let written = TensorHandle { header: handle.header, view: &*handle.view, storage: handle.storage };
+    let again =
+        TensorHandle::read(written.write(&mut room)).unwrap_or_else(|why| panic!("{why}: {handle:?}"));
     assert_eq!(format!("{again:?}"), format!("{handle:?}"));
 }
 
 fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let of = |offset, shape: &[usize], strides: &[isize], storage: Option<u64>| {
         let view = View::from_parts(offset, shape, strides, usize::MAX).unwrap_or(View::NONE);
-        let what = What::new(7, DType::F32.code(), storage.is_some());
-        Handle { what, view: &view, storage: storage.and_then(NonZero::new) }.write(&mut [0; MOST]).to_vec()
+        let header = TensorHeader::new(7, DType::F32.code(), storage.is_some());
+        TensorHandle { header, view: &view, storage: storage.and_then(NonZero::new) }
+            .write(&mut [0; MOST])
+            .to_vec()
     };
     vec![
         ("row-major", of(0, &[3, 4], &[4, 1], None)),

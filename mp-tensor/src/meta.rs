@@ -9,7 +9,7 @@ use crate::any::AnyTensor;
 use crate::element::Element;
 use crate::tensor::Tensor;
 use crate::tensor::mode::{Exclusive, Mode};
-use crate::view::{View, Wire};
+use crate::view::{SerializedView, View};
 use crate::{aliasing_methods, shape_methods, view_methods};
 use mp_core::DType;
 use mp_core::{Error, Result};
@@ -105,7 +105,7 @@ impl Serialize for MetaTensor {
 
 impl<'de> Deserialize<'de> for MetaTensor {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        let (dtype, wire) = <(String, Wire)>::deserialize(d)?;
+        let (dtype, wire) = <(String, SerializedView)>::deserialize(d)?;
         let made = || -> Result<Self> {
             // Without a storage, any view that strides can express is valid.
             Ok(Self { view: View::from_wire(&wire, usize::MAX)?, dtype: dtype.parse()? })

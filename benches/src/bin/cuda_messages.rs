@@ -15,7 +15,7 @@
 
 use std::time::Instant;
 
-use mp::cuda::{CudaTensor, Device, FrozenCudaTensor, Stream};
+use mp::cuda::{CudaStream, CudaTensor, Device, FrozenCudaTensor};
 use mp::{FrozenTensor, Message, Queue, Tensor};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -72,7 +72,7 @@ fn pair<A: Message, B: Message>(name: &str, rounds: usize, mut host: A, mut devi
 
 fn main() -> Result<()> {
     let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?.max(1);
-    let stream = Stream::new(&Device::new(0)?)?;
+    let stream = CudaStream::new(&Device::new(0)?)?;
     let values: Vec<f32> = (0_u8..100).map(f32::from).collect();
     let host = Tensor::from_slice(&values, [100])?;
     let device = CudaTensor::from_slice(&values, [100], &stream)?;

@@ -91,7 +91,7 @@ impl Record {
 /// Returns a tensor in the memory of a device. Messages with it call no driver.
 #[cfg(feature = "cuda")]
 fn on_a_device() -> Result<mp::cuda::CudaTensor<f32>> {
-    let stream = mp::cuda::Stream::new(&mp::cuda::Device::new(0)?)?;
+    let stream = mp::cuda::CudaStream::new(&mp::cuda::Device::new(0)?)?;
     Ok(mp::cuda::CudaTensor::from_slice(&[1.5; 8], [8], &stream)?)
 }
 

@@ -13,8 +13,8 @@ use std::ptr;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp::AnyResult;
-use mp::cuda::driver::api::{Api, Handle};
-use mp::cuda::{CudaTensor, Device, Stream};
+use mp::cuda::driver::api::{Api, DriverHandle};
+use mp::cuda::{CudaStream, CudaTensor, Device};
 use rustix::time::{ClockId, clock_gettime};
 
 const KERNELS: &str = concat!(include_str!("../../../tools/cuda-sim/src/kernels.ptx"), "\0");
@@ -34,12 +34,12 @@ fn ok(call: &str, code: u32) -> AnyResult<()> {
 /// A process's stream of the first device, the kernels, and a little memory for their results.
 pub(crate) struct Gpu {
     pub(crate) device: Device,
-    pub(crate) stream: Stream,
+    pub(crate) stream: CudaStream,
     api: Api,
-    fill: Handle,
-    add: Handle,
-    mul: Handle,
-    sum: Handle,
+    fill: DriverHandle,
+    add: DriverHandle,
+    mul: DriverHandle,
+    sum: DriverHandle,
     /// Outside of the library's memory, so that no slab is made for it.
     scratch: u64,
 }
@@ -54,18 +54,18 @@ impl Gpu {
         // SAFETY: its functions have the types of the driver's.
         let api = unsafe { Api::load(&library) }?;
         std::mem::forget(library);
-        let mut context = Handle::NULL;
+        let mut context = DriverHandle::NULL;
         // SAFETY: it writes a handle to a variable of this function; the context is kept for the life of the
         // process.
         ok("cuDevicePrimaryCtxRetain", unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) })?;
         // SAFETY: the context was retained above.
         ok("cuCtxSetCurrent", unsafe { (api.cuCtxSetCurrent)(context) })?;
-        let mut module = Handle::NULL;
+        let mut module = DriverHandle::NULL;
         let image = KERNELS.as_ptr().cast();
         // SAFETY: the image ends with 0.
         ok("cuModuleLoadData", unsafe { (api.cuModuleLoadData)(&raw mut module, image) })?;
-        let kernel = |name: &std::ffi::CStr| -> AnyResult<Handle> {
-            let mut function = Handle::NULL;
+        let kernel = |name: &std::ffi::CStr| -> AnyResult<DriverHandle> {
+            let mut function = DriverHandle::NULL;
             // SAFETY: the module is loaded, and the name ends with 0.
             let code = unsafe { (api.cuModuleGetFunction)(&raw mut function, module, name.as_ptr()) };
             ok("cuModuleGetFunction", code)?;
@@ -76,7 +76,7 @@ impl Gpu {
         let mut scratch = 0;
         // SAFETY: it writes an address to a variable of this function.
         ok("cuMemAlloc", unsafe { (api.cuMemAlloc_v2)(&raw mut scratch, SCRATCH * 4) })?;
-        let stream = Stream::new(&device)?;
+        let stream = CudaStream::new(&device)?;
         let gpu = Self { device, stream, api, fill, add, mul, sum, scratch };
         // Each kernel once: the driver may load it at its first launch.
         gpu.fill(gpu.scratch, SCRATCH, 1.0)?;
@@ -86,13 +86,13 @@ impl Gpu {
         Ok(gpu)
     }
 
-    fn launch(&self, stream: &Stream, kernel: Handle, n: usize, arguments: &mut [u64]) -> AnyResult<()> {
+    fn launch(&self, stream: &CudaStream, kernel: DriverHandle, n: usize, arguments: &mut [u64]) -> AnyResult<()> {
         let mut all = [ptr::null_mut::<c_void>(); 4];
         for (to, argument) in all.iter_mut().zip(arguments) {
             *to = ptr::from_mut(argument).cast();
         }
         let grid = n.div_ceil(256).clamp(1, 1056) as u32;
-        let (launch, stream, all) = (self.api.cuLaunchKernel, Handle(stream.as_raw()), all.as_mut_ptr());
+        let (launch, stream, all) = (self.api.cuLaunchKernel, DriverHandle(stream.as_raw()), all.as_mut_ptr());
         // SAFETY: as many arguments as the kernel has; the addresses in them are lent by the caller.
         let code = unsafe { launch(kernel, grid, 1, 1, 256, 1, 1, 0, stream, all, ptr::null_mut()) };
         ok("cuLaunchKernel", code)
@@ -136,7 +136,7 @@ impl Gpu {
     }
 
     /// Does the same on another stream.
-    pub(crate) fn doubled_on(&self, stream: &Stream, from: u64) -> AnyResult<()> {
+    pub(crate) fn doubled_on(&self, stream: &CudaStream, from: u64) -> AnyResult<()> {
         let arguments = &mut [self.scratch, from, SCRATCH as u64, u64::from(2.0_f32.to_bits())];
         self.launch(stream, self.mul, SCRATCH, arguments)
     }
@@ -168,7 +168,7 @@ impl Gpu {
         let (Some(alloc), Some(free)) = (self.api.cuMemAllocAsync, self.api.cuMemFreeAsync) else {
             return Err("the driver has no cuMemAllocAsync".into());
         };
-        let (mut address, stream) = (0, Handle(self.stream.as_raw()));
+        let (mut address, stream) = (0, DriverHandle(self.stream.as_raw()));
         // SAFETY: it writes an address to a variable of this function.
         ok("cuMemAllocAsync", unsafe { alloc(&raw mut address, bytes, stream) })?;
         // SAFETY: what was allocated above, once.
@@ -176,25 +176,30 @@ impl Gpu {
     }
 
     /// Creates an event of the driver, for `two_streams`.
-    pub(crate) fn driver_event(&self) -> AnyResult<Handle> {
-        let mut event = Handle::NULL;
+    pub(crate) fn driver_event(&self) -> AnyResult<DriverHandle> {
+        let mut event = DriverHandle::NULL;
         // SAFETY: it writes a handle to a variable of this function. 2: without a time.
         ok("cuEventCreate", unsafe { (self.api.cuEventCreate)(&raw mut event, 2) })?;
         Ok(event)
     }
 
     /// Records it on one stream, and makes the other one wait.
-    pub(crate) fn driver_order(&self, event: Handle, first: &Stream, second: &Stream) -> AnyResult<()> {
+    pub(crate) fn driver_order(
+        &self,
+        event: DriverHandle,
+        first: &CudaStream,
+        second: &CudaStream,
+    ) -> AnyResult<()> {
         // SAFETY: both are alive.
-        let code = unsafe { (self.api.cuEventRecord)(event, Handle(first.as_raw())) };
+        let code = unsafe { (self.api.cuEventRecord)(event, DriverHandle(first.as_raw())) };
         ok("cuEventRecord", code)?;
         // SAFETY: both are alive.
-        let code = unsafe { (self.api.cuStreamWaitEvent)(Handle(second.as_raw()), event, 0) };
+        let code = unsafe { (self.api.cuStreamWaitEvent)(DriverHandle(second.as_raw()), event, 0) };
         ok("cuStreamWaitEvent", code)
     }
 
     /// Destroys the event.
-    pub(crate) fn driver_event_done(&self, event: Handle) -> AnyResult<()> {
+    pub(crate) fn driver_event_done(&self, event: DriverHandle) -> AnyResult<()> {
         // SAFETY: it was made by `driver_event`, and is used no more.
         ok("cuEventDestroy", unsafe { (self.api.cuEventDestroy_v2)(event) })
     }

@@ -7,7 +7,7 @@
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
-use mp::cuda::Event;
+use mp::cuda::CudaEvent;
 use mp::queue::Spin;
 use mp::{AnyResult, Arena, GetError, Process, PutError, Queue, QueueOptions};
 use serde_json::json;
@@ -311,7 +311,8 @@ impl Server {
         self.workers[0].ask(Job::HopTensor { to: tensors.clone() })?;
         self.workers[0].reply()?;
         let values = taken(&tensors)?;
-        let (events, turns) = ([Event::new()?, Event::new()?], [Numbers::bounded(4)?, Numbers::bounded(4)?]);
+        let (events, turns) =
+            ([CudaEvent::new()?, CudaEvent::new()?], [Numbers::bounded(4)?, Numbers::bounded(4)?]);
         let hops = self.count(1000, 20);
         for (worker, me) in [(&self.workers[0], 0), (&self.workers[2], 1)] {
             let (mine, others) = (events[me].clone(), events[1 - me].clone());

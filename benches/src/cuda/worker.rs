@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mp::cuda::{
-    CudaTensor, Event, FrozenCudaTensor, SharedCudaTensor, Stream, empty_cache, ipc_collect, memory_stats,
+    CudaEvent, CudaStream, CudaTensor, FrozenCudaTensor, SharedCudaTensor, empty_cache, ipc_collect,
+    memory_stats,
 };
 use mp::{AnyResult, GetError, Message, PutError, Queue};
 use serde::{Deserialize, Serialize};
@@ -55,8 +56,8 @@ pub(crate) enum Job {
     /// the last hop reads the values.
     Hop {
         values: SharedCudaTensor<f32>,
-        mine: Event,
-        others: Event,
+        mine: CudaEvent,
+        others: CudaEvent,
         from: Numbers,
         to: Numbers,
         hops: usize,
@@ -137,7 +138,7 @@ fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Figures> {
         Job::Start => {
             // A tick, for which the processes' table is registered with the device: two words of the device
             // at most.
-            let event = Event::new()?;
+            let event = CudaEvent::new()?;
             event.record(&gpu.stream)?;
             event.synchronize()?;
             gpu.stream.synchronize()?;
@@ -330,7 +331,7 @@ fn relay_take(
 fn hop(
     gpu: &Gpu,
     values: &SharedCudaTensor<f32>,
-    (mine, others): (&Event, &Event),
+    (mine, others): (&CudaEvent, &CudaEvent),
     (from, to): (&Numbers, &Numbers),
     hops: usize,
     reads: bool,
@@ -428,8 +429,8 @@ fn receive(
 }
 
 fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<Figures> {
-    let other = Stream::new(&gpu.device)?;
-    let (event, of_driver) = (Event::new()?, gpu.driver_event()?);
+    let other = CudaStream::new(&gpu.device)?;
+    let (event, of_driver) = (CudaEvent::new()?, gpu.driver_event()?);
     let mut all = Vec::new();
     for i in 0..warm + count {
         let t0 = now();

@@ -17,15 +17,15 @@ use crate::error::Error;
 /// memory, which this crate never dereferences.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handle(pub *mut c_void);
+pub struct DriverHandle(pub *mut c_void);
 
 // SAFETY: the address is passed to the driver and compared, by any thread, and all threads may call the
 // driver's functions.
-unsafe impl Send for Handle {}
+unsafe impl Send for DriverHandle {}
 // SAFETY: likewise.
-unsafe impl Sync for Handle {}
+unsafe impl Sync for DriverHandle {}
 
-impl Handle {
+impl DriverHandle {
     /// No object. As a stream it is the default stream.
     pub const NULL: Self = Self(std::ptr::null_mut());
 }
@@ -135,12 +135,12 @@ table! {
     required fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int);
     required fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int);
 
-    required fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
+    required fn cuDevicePrimaryCtxRetain(context: *mut DriverHandle, device: c_int);
     required fn cuDevicePrimaryCtxRelease_v2(device: c_int);
-    required fn cuCtxGetCurrent(context: *mut Handle);
-    required fn cuCtxSetCurrent(context: Handle);
-    required fn cuCtxPushCurrent_v2(context: Handle);
-    required fn cuCtxPopCurrent_v2(context: *mut Handle);
+    required fn cuCtxGetCurrent(context: *mut DriverHandle);
+    required fn cuCtxSetCurrent(context: DriverHandle);
+    required fn cuCtxPushCurrent_v2(context: DriverHandle);
+    required fn cuCtxPopCurrent_v2(context: *mut DriverHandle);
     required fn cuCtxGetDevice(device: *mut c_int);
     required fn cuCtxSynchronize();
     required fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
@@ -162,45 +162,45 @@ table! {
     required fn cuMemAlloc_v2(address: *mut u64, size: usize);
     required fn cuMemFree_v2(address: u64);
     optional fn cuMemAllocManaged(address: *mut u64, size: usize, flags: c_uint);
-    optional fn cuMemAllocAsync(address: *mut u64, size: usize, stream: Handle);
-    optional fn cuMemFreeAsync(address: u64, stream: Handle);
+    optional fn cuMemAllocAsync(address: *mut u64, size: usize, stream: DriverHandle);
+    optional fn cuMemFreeAsync(address: u64, stream: DriverHandle);
     required fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64);
     required fn cuIpcGetMemHandle(handle: *mut IpcHandle, address: u64);
     required fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: IpcHandle, flags: c_uint);
     required fn cuIpcCloseMemHandle(address: u64);
-    required fn cuIpcGetEventHandle(handle: *mut IpcHandle, event: Handle);
-    required fn cuIpcOpenEventHandle(event: *mut Handle, handle: IpcHandle);
+    required fn cuIpcGetEventHandle(handle: *mut IpcHandle, event: DriverHandle);
+    required fn cuIpcOpenEventHandle(event: *mut DriverHandle, handle: IpcHandle);
 
-    required fn cuStreamCreate(stream: *mut Handle, flags: c_uint);
-    required fn cuStreamDestroy_v2(stream: Handle);
-    required fn cuStreamQuery(stream: Handle);
-    required fn cuStreamSynchronize(stream: Handle);
-    required fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint);
-    required fn cuStreamIsCapturing(stream: Handle, status: *mut c_int);
-    required fn cuStreamGetCtx(stream: Handle, context: *mut Handle);
+    required fn cuStreamCreate(stream: *mut DriverHandle, flags: c_uint);
+    required fn cuStreamDestroy_v2(stream: DriverHandle);
+    required fn cuStreamQuery(stream: DriverHandle);
+    required fn cuStreamSynchronize(stream: DriverHandle);
+    required fn cuStreamWaitEvent(stream: DriverHandle, event: DriverHandle, flags: c_uint);
+    required fn cuStreamIsCapturing(stream: DriverHandle, status: *mut c_int);
+    required fn cuStreamGetCtx(stream: DriverHandle, context: *mut DriverHandle);
     optional fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
-    optional fn cuStreamGetId(stream: Handle, id: *mut u64);
-    optional fn cuLaunchHostFunc(stream: Handle, function: extern "C" fn(*mut c_void), data: *mut c_void);
-    optional fn cuStreamWriteValue64_v2(stream: Handle, address: u64, value: u64, flags: c_uint);
-    optional fn cuStreamWaitValue64_v2(stream: Handle, address: u64, value: u64, flags: c_uint);
+    optional fn cuStreamGetId(stream: DriverHandle, id: *mut u64);
+    optional fn cuLaunchHostFunc(stream: DriverHandle, function: extern "C" fn(*mut c_void), data: *mut c_void);
+    optional fn cuStreamWriteValue64_v2(stream: DriverHandle, address: u64, value: u64, flags: c_uint);
+    optional fn cuStreamWaitValue64_v2(stream: DriverHandle, address: u64, value: u64, flags: c_uint);
 
-    required fn cuEventCreate(event: *mut Handle, flags: c_uint);
-    required fn cuEventRecord(event: Handle, stream: Handle);
-    required fn cuEventQuery(event: Handle);
-    required fn cuEventSynchronize(event: Handle);
-    required fn cuEventDestroy_v2(event: Handle);
-    required fn cuEventElapsedTime(milliseconds: *mut f32, start: Handle, end: Handle);
+    required fn cuEventCreate(event: *mut DriverHandle, flags: c_uint);
+    required fn cuEventRecord(event: DriverHandle, stream: DriverHandle);
+    required fn cuEventQuery(event: DriverHandle);
+    required fn cuEventSynchronize(event: DriverHandle);
+    required fn cuEventDestroy_v2(event: DriverHandle);
+    required fn cuEventElapsedTime(milliseconds: *mut f32, start: DriverHandle, end: DriverHandle);
 
     required fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize);
-    required fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle);
+    required fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: DriverHandle);
     required fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize);
-    required fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle);
+    required fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: DriverHandle);
     required fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize);
-    required fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle);
+    required fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: DriverHandle);
     required fn cuMemsetD8_v2(to: u64, value: u8, count: usize);
-    required fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle);
+    required fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: DriverHandle);
     required fn cuMemsetD32_v2(to: u64, value: c_uint, count: usize);
-    required fn cuMemsetD32Async(to: u64, value: c_uint, count: usize, stream: Handle);
+    required fn cuMemsetD32Async(to: u64, value: c_uint, count: usize, stream: DriverHandle);
     required fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
     required fn cuMemHostUnregister(address: *mut c_void);
     required fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: *mut c_void, flags: c_uint);
@@ -208,11 +208,11 @@ table! {
     required fn cuMemFreeHost(address: *mut c_void);
     required fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64);
 
-    required fn cuModuleLoadData(module: *mut Handle, image: *const c_void);
-    required fn cuModuleUnload(module: Handle);
-    required fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    required fn cuModuleLoadData(module: *mut DriverHandle, image: *const c_void);
+    required fn cuModuleUnload(module: DriverHandle);
+    required fn cuModuleGetFunction(function: *mut DriverHandle, module: DriverHandle, name: *const c_char);
     required fn cuLaunchKernel(
-        function: Handle,
+        function: DriverHandle,
         grid_x: c_uint,
         grid_y: c_uint,
         grid_z: c_uint,
@@ -220,7 +220,7 @@ table! {
         block_y: c_uint,
         block_z: c_uint,
         shared_bytes: c_uint,
-        stream: Handle,
+        stream: DriverHandle,
         arguments: *mut *mut c_void,
         extra: *mut *mut c_void,
     );
@@ -260,6 +260,6 @@ mod tests {
     fn structures_are_laid_out_as_the_header_has_them() {
         assert_eq!((size_of::<AllocationProp>(), align_of::<AllocationProp>()), (32, 8));
         assert_eq!((offset_of!(AllocationProp, location), offset_of!(AllocationProp, win32)), (8, 16));
-        assert_eq!((size_of::<AccessDesc>(), size_of::<IpcHandle>(), size_of::<Handle>()), (12, 64, 8));
+        assert_eq!((size_of::<AccessDesc>(), size_of::<IpcHandle>(), size_of::<DriverHandle>()), (12, 64, 8));
     }
 }

@@ -11,7 +11,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::api::Handle;
+use super::api::DriverHandle;
 use super::load::Driver;
 use crate::codes;
 use crate::error::Result;
@@ -26,7 +26,8 @@ macro_rules! value {
     ($driver:ident.$name:ident($($argument:expr),*), $initial:expr) => {{
         let mut value = $initial;
         let arguments = ($($argument,)*);
-        $driver.check(stringify!($name), value!(@call $driver.$name, arguments, &raw mut value, $($argument),*))?;
+        let code = value!(@call $driver.$name, arguments, &raw mut value, $($argument),*);
+        $driver.check(stringify!($name), code)?;
         value
     }};
     (@call $driver:ident.$name:ident, $arguments:ident, $value:expr,) => {{
@@ -98,8 +99,8 @@ impl Driver {
     }
 
     /// Retains the device's primary context, which lives until it was released as often.
-    pub(crate) fn retain_primary(&self, device: c_int) -> Result<Handle> {
-        Ok(value!(self.cuDevicePrimaryCtxRetain(device), Handle::NULL))
+    pub(crate) fn retain_primary(&self, device: c_int) -> Result<DriverHandle> {
+        Ok(value!(self.cuDevicePrimaryCtxRetain(device), DriverHandle::NULL))
     }
 
     /// # Safety
@@ -110,20 +111,20 @@ impl Driver {
         self.check("cuDevicePrimaryCtxRelease_v2", unsafe { (self.api.cuDevicePrimaryCtxRelease_v2)(device) })
     }
 
-    pub(crate) fn current(&self) -> Result<Handle> {
-        Ok(value!(self.cuCtxGetCurrent(), Handle::NULL))
+    pub(crate) fn current(&self) -> Result<DriverHandle> {
+        Ok(value!(self.cuCtxGetCurrent(), DriverHandle::NULL))
     }
 
     /// # Safety
     /// The context is alive until it is popped.
-    pub(crate) unsafe fn push(&self, context: Handle) -> Result<()> {
+    pub(crate) unsafe fn push(&self, context: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuCtxPushCurrent_v2", unsafe { (self.api.cuCtxPushCurrent_v2)(context) })
     }
 
     /// Pops the current context, and makes the previous one current.
-    pub(crate) fn pop(&self) -> Result<Handle> {
-        Ok(value!(self.cuCtxPopCurrent_v2(), Handle::NULL))
+    pub(crate) fn pop(&self) -> Result<DriverHandle> {
+        Ok(value!(self.cuCtxPopCurrent_v2(), DriverHandle::NULL))
     }
 
     /// Returns the device of the current context.
@@ -140,8 +141,8 @@ impl Driver {
         Ok((free as u64, total as u64))
     }
 
-    pub(crate) fn stream_create(&self) -> Result<Handle> {
-        let mut stream = Handle::NULL;
+    pub(crate) fn stream_create(&self) -> Result<DriverHandle> {
+        let mut stream = DriverHandle::NULL;
         // SAFETY: it writes a pointer to a variable of this function.
         let code = unsafe { (self.api.cuStreamCreate)(&raw mut stream, NON_BLOCKING) };
         self.check("cuStreamCreate", code)?;
@@ -150,7 +151,7 @@ impl Driver {
 
     /// # Safety
     /// The stream is alive, and is not used any more.
-    pub(crate) unsafe fn stream_destroy(&self, stream: Handle) -> Result<()> {
+    pub(crate) unsafe fn stream_destroy(&self, stream: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuStreamDestroy_v2", unsafe { (self.api.cuStreamDestroy_v2)(stream) })
     }
@@ -159,7 +160,7 @@ impl Driver {
     ///
     /// # Safety
     /// The stream is alive.
-    pub(crate) unsafe fn stream_is_complete(&self, stream: Handle) -> Result<bool> {
+    pub(crate) unsafe fn stream_is_complete(&self, stream: DriverHandle) -> Result<bool> {
         // SAFETY: the caller's.
         match self.beside_captures(|| unsafe { (self.api.cuStreamQuery)(stream) }) {
             codes::NOT_READY => Ok(false),
@@ -169,7 +170,7 @@ impl Driver {
 
     /// # Safety
     /// The stream is alive.
-    pub(crate) unsafe fn stream_synchronize(&self, stream: Handle) -> Result<()> {
+    pub(crate) unsafe fn stream_synchronize(&self, stream: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
         let code = self.beside_captures(|| unsafe { (self.api.cuStreamSynchronize)(stream) });
         self.check("cuStreamSynchronize", code)
@@ -194,7 +195,7 @@ impl Driver {
     ///
     /// # Safety
     /// The stream is alive.
-    pub(crate) unsafe fn stream_is_capturing(&self, stream: Handle) -> Result<bool> {
+    pub(crate) unsafe fn stream_is_capturing(&self, stream: DriverHandle) -> Result<bool> {
         let mut status: c_int = 0;
         // SAFETY: the stream is the caller's; the number is written to a variable of this function.
         let code = unsafe { (self.api.cuStreamIsCapturing)(stream, &raw mut status) };
@@ -206,8 +207,8 @@ impl Driver {
     ///
     /// # Safety
     /// The stream is alive.
-    pub(crate) unsafe fn stream_context(&self, stream: Handle) -> Result<Handle> {
-        let mut context = Handle::NULL;
+    pub(crate) unsafe fn stream_context(&self, stream: DriverHandle) -> Result<DriverHandle> {
+        let mut context = DriverHandle::NULL;
         // SAFETY: the stream is the caller's; the pointer is written to a variable of this function.
         let code = unsafe { (self.api.cuStreamGetCtx)(stream, &raw mut context) };
         self.check("cuStreamGetCtx", code)?;

@@ -6,7 +6,7 @@
 //! - memory of a device is the caller's, who guarantees the range.
 #![allow(unsafe_code)]
 
-use super::api::Handle;
+use super::api::DriverHandle;
 use super::load::Driver;
 use crate::error::Result;
 
@@ -16,7 +16,7 @@ impl Driver {
     /// # Safety
     /// The stream is alive. The device may write that many bytes at `to`. The bytes do not change until the
     /// copy has run.
-    pub(crate) unsafe fn copy_to_device(&self, to: u64, from: &[u8], stream: Handle) -> Result<()> {
+    pub(crate) unsafe fn copy_to_device(&self, to: u64, from: &[u8], stream: DriverHandle) -> Result<()> {
         let at = from.as_ptr().cast();
         // SAFETY: the slice is as long as the copy; the rest is the caller's.
         let code = unsafe { (self.api.cuMemcpyHtoDAsync_v2)(to, at, from.len(), stream) };
@@ -28,7 +28,7 @@ impl Driver {
     /// # Safety
     /// The stream is alive. The device may read that many bytes at `from`. The bytes are not read before the
     /// copy has run.
-    pub(crate) unsafe fn copy_to_host(&self, to: &mut [u8], from: u64, stream: Handle) -> Result<()> {
+    pub(crate) unsafe fn copy_to_host(&self, to: &mut [u8], from: u64, stream: DriverHandle) -> Result<()> {
         let at = to.as_mut_ptr().cast();
         // SAFETY: the slice is as long as the copy; the rest is the caller's.
         let code = unsafe { (self.api.cuMemcpyDtoHAsync_v2)(at, from, to.len(), stream) };
@@ -45,7 +45,7 @@ impl Driver {
         to: u64,
         from: u64,
         bytes: usize,
-        stream: Handle,
+        stream: DriverHandle,
     ) -> Result<()> {
         // SAFETY: the caller's.
         let code = unsafe { (self.api.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream) };
@@ -56,7 +56,13 @@ impl Driver {
     ///
     /// # Safety
     /// The stream is alive, and its device may write that many bytes there.
-    pub(crate) unsafe fn fill_bytes(&self, to: u64, value: u8, count: usize, stream: Handle) -> Result<()> {
+    pub(crate) unsafe fn fill_bytes(
+        &self,
+        to: u64,
+        value: u8,
+        count: usize,
+        stream: DriverHandle,
+    ) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuMemsetD8Async", unsafe { (self.api.cuMemsetD8Async)(to, value, count, stream) })
     }
@@ -65,7 +71,13 @@ impl Driver {
     ///
     /// # Safety
     /// The stream is alive, and its device may write that many words at `to`, a multiple of four.
-    pub(crate) unsafe fn fill_words(&self, to: u64, value: u32, count: usize, stream: Handle) -> Result<()> {
+    pub(crate) unsafe fn fill_words(
+        &self,
+        to: u64,
+        value: u32,
+        count: usize,
+        stream: DriverHandle,
+    ) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuMemsetD32Async", unsafe { (self.api.cuMemsetD32Async)(to, value, count, stream) })
     }

@@ -9,7 +9,7 @@
 
 use std::ffi::c_void;
 
-use super::api::{Handle, IpcHandle};
+use super::api::{DriverHandle, IpcHandle};
 use super::load::Driver;
 use crate::error::Result;
 
@@ -31,8 +31,8 @@ impl Driver {
     }
 
     /// Creates an event of the current context's device. Returns the event and its name for other processes.
-    pub(crate) fn event_create(&self) -> Result<(Handle, [u8; 64])> {
-        let (mut event, mut handle) = (Handle::NULL, IpcHandle([0; 64]));
+    pub(crate) fn event_create(&self) -> Result<(DriverHandle, [u8; 64])> {
+        let (mut event, mut handle) = (DriverHandle::NULL, IpcHandle([0; 64]));
         // SAFETY: it writes a pointer to a variable of this function.
         let code = unsafe { (self.api.cuEventCreate)(&raw mut event, BETWEEN_PROCESSES) };
         self.check("cuEventCreate", code)?;
@@ -47,8 +47,8 @@ impl Driver {
     }
 
     /// Opens another process's event.
-    pub(crate) fn event_open(&self, handle: [u8; 64]) -> Result<Handle> {
-        let mut event = Handle::NULL;
+    pub(crate) fn event_open(&self, handle: [u8; 64]) -> Result<DriverHandle> {
+        let mut event = DriverHandle::NULL;
         // SAFETY: it writes a pointer to a variable of this function; an unknown name is an error.
         let code = unsafe { (self.api.cuIpcOpenEventHandle)(&raw mut event, IpcHandle(handle)) };
         self.check("cuIpcOpenEventHandle", code)?;
@@ -57,14 +57,14 @@ impl Driver {
 
     /// # Safety
     /// This process made or opened the event, and does not use it any more.
-    pub(crate) unsafe fn event_destroy(&self, event: Handle) -> Result<()> {
+    pub(crate) unsafe fn event_destroy(&self, event: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuEventDestroy_v2", unsafe { (self.api.cuEventDestroy_v2)(event) })
     }
 
     /// # Safety
     /// Both are alive, and of one context.
-    pub(crate) unsafe fn event_record(&self, event: Handle, stream: Handle) -> Result<()> {
+    pub(crate) unsafe fn event_record(&self, event: DriverHandle, stream: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuEventRecord", unsafe { (self.api.cuEventRecord)(event, stream) })
     }
@@ -73,7 +73,7 @@ impl Driver {
     ///
     /// # Safety
     /// Both are alive.
-    pub(crate) unsafe fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()> {
+    pub(crate) unsafe fn stream_wait_event(&self, stream: DriverHandle, event: DriverHandle) -> Result<()> {
         // SAFETY: the caller's. There are no flags.
         self.check("cuStreamWaitEvent", unsafe { (self.api.cuStreamWaitEvent)(stream, event, 0) })
     }
@@ -84,7 +84,7 @@ impl Driver {
     /// The stream is alive.
     pub(crate) unsafe fn launch_host(
         &self,
-        stream: Handle,
+        stream: DriverHandle,
         function: HostFunction,
         number: u64,
     ) -> Result<()> {

@@ -4,14 +4,14 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 #[derive(Debug)]
-struct Calls {
+struct OpenCalls {
     /// Numbers of calls that are not over.
     open: Vec<u64>,
     next: u64,
 }
 
-static CALLS: PerProcess<Mutex<Calls>> =
-    PerProcess::new([const { Mutex::new(Calls { open: Vec::new(), next: 0 }) }; GENERATIONS]);
+static CALLS: PerProcess<Mutex<OpenCalls>> =
+    PerProcess::new([const { Mutex::new(OpenCalls { open: Vec::new(), next: 0 }) }; GENERATIONS]);
 
 /// Call that has begun. It is dropped when the call is over.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::error::Result;
 /// Attribute of an address (`CUpointer_attribute`).
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
-pub(crate) enum Attribute {
+pub(crate) enum PointerAttribute {
     MemoryType = 2,
     DevicePointer = 3,
     IsManaged = 8,
@@ -33,7 +33,7 @@ const LAZY_PEER_ACCESS: u32 = 1;
 
 impl Driver {
     /// Returns an attribute of an address, or `None` if the driver doesn't know the address or the attribute.
-    pub(crate) fn pointer(&self, attribute: Attribute, address: u64) -> Result<Option<u64>> {
+    pub(crate) fn pointer(&self, attribute: PointerAttribute, address: u64) -> Result<Option<u64>> {
         // Some attributes are a byte, some a word, some an address.
         let mut value = 0_u64;
         let to = (&raw mut value).cast();

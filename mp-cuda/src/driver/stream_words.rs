@@ -8,7 +8,7 @@
 
 use std::ffi::c_void;
 
-use super::api::Handle;
+use super::api::DriverHandle;
 use super::load::Driver;
 use crate::codes;
 use crate::error::Result;
@@ -25,7 +25,7 @@ impl Driver {
     ///
     /// # Safety
     /// The stream is alive. The address is a device's, of a word that is registered until the write has run.
-    pub(crate) unsafe fn stream_write(&self, stream: Handle, address: u64, value: u64) -> Result<()> {
+    pub(crate) unsafe fn stream_write(&self, stream: DriverHandle, address: u64, value: u64) -> Result<()> {
         const NAME: &str = "cuStreamWriteValue64_v2";
         let function = self.optional(NAME, self.api.cuStreamWriteValue64_v2)?;
         // SAFETY: the caller's. The flag 0 is a fence for the whole system before the write.
@@ -36,7 +36,7 @@ impl Driver {
     ///
     /// # Safety
     /// The stream is alive. The address is a device's, of a word that is registered until the wait has ended.
-    pub(crate) unsafe fn stream_wait(&self, stream: Handle, address: u64, value: u64) -> Result<()> {
+    pub(crate) unsafe fn stream_wait(&self, stream: DriverHandle, address: u64, value: u64) -> Result<()> {
         const NAME: &str = "cuStreamWaitValue64_v2";
         let function = self.optional(NAME, self.api.cuStreamWaitValue64_v2)?;
         // SAFETY: the caller's.

@@ -27,7 +27,7 @@ use mp_core::{Arena, Recovery};
 use crate::device::Device;
 use crate::driver::long_calls::LongCall;
 use crate::exit;
-use crate::stream::work::Load;
+use crate::stream::work::DeviceLoad;
 
 /// Time for which memory waits for streams that are never at rest.
 const LATE: Duration = Duration::from_secs(1);
@@ -36,14 +36,14 @@ const SHORT: Duration = Duration::from_millis(250);
 
 /// Progress of the devices' streams, for the thread that closes memory.
 #[derive(Debug, Default)]
-pub(super) struct Paces(Vec<Pace>);
+pub(super) struct StreamActivity(Vec<DeviceActivity>);
 
 /// Progress of one device's streams.
 #[derive(Debug)]
-struct Pace {
+struct DeviceActivity {
     device: Device,
     /// Work of the streams at an earlier look, and the time of that look.
-    before: Load,
+    before: DeviceLoad,
     since: Instant,
     /// Results of the last look, if there was one.
     is_known: bool,
@@ -52,29 +52,29 @@ struct Pace {
     is_quick: bool,
 }
 
-impl Pace {
+impl DeviceActivity {
     fn look(&mut self) {
-        let now = Load::now(&self.device);
+        let now = DeviceLoad::now(&self.device);
         self.is_known = true;
-        self.is_at_rest = now.is_none();
+        self.is_at_rest = now.is_empty();
         self.is_quick = false;
         if self.before.has_run() {
             let is_short = self.since.elapsed() <= SHORT;
-            self.is_quick = is_short && !self.before.is_none() && self.before.is_certain();
+            self.is_quick = is_short && !self.before.is_empty() && self.before.is_complete_list();
             (self.before, self.since) = (now, Instant::now());
         }
     }
 }
 
-impl Paces {
+impl StreamActivity {
     /// Looks at all streams. The table's lock is not held.
     pub(super) fn look(&mut self) {
-        self.0.iter_mut().for_each(Pace::look);
+        self.0.iter_mut().for_each(DeviceActivity::look);
     }
 
     /// Returns `true` if all devices have been looked at.
     pub(super) fn are_known(&self) -> bool {
-        self.0.iter().all(|pace| pace.is_known)
+        self.0.iter().all(|device_activity| device_activity.is_known)
     }
 
     /// Returns `true` if memory may be closed that is open for these devices, and is in line since then.
@@ -82,15 +82,15 @@ impl Paces {
         let mut allow = true;
         for device in devices {
             let is_late = since.elapsed() >= LATE && !exit::has_begun();
-            match self.0.iter().find(|pace| pace.device == *device) {
-                Some(pace) => {
-                    allow &= pace.is_at_rest || is_late && pace.is_quick;
+            match self.0.iter().find(|device_activity| device_activity.device == *device) {
+                Some(device_activity) => {
+                    allow &= device_activity.is_at_rest || is_late && device_activity.is_quick;
                 }
                 // The next look comes before the next call.
                 None => {
-                    self.0.push(Pace {
+                    self.0.push(DeviceActivity {
                         device: device.clone(),
-                        before: Load::default(),
+                        before: DeviceLoad::default(),
                         since: Instant::now(),
                         is_known: false,
                         is_at_rest: false,
@@ -111,7 +111,7 @@ pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     let Ok(thread) = thread.spawn(move || drop((all, call))) else { return };
     let mut pause = Duration::from_micros(50);
     while !thread.is_finished() {
-        look_after_deaths();
+        sweep_if_due();
         // sleep: the driver wakes no thread when it has closed memory.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
@@ -119,6 +119,6 @@ pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     _ = thread.join();
 }
 
-pub(super) fn look_after_deaths() {
+pub(super) fn sweep_if_due() {
     _ = Arena::current().and_then(|arena| Recovery(arena).sweep_if_due());
 }

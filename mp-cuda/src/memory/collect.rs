@@ -2,9 +2,9 @@
 
 use mp_core::Arena;
 
-use super::foreign::kept;
-use super::here::{self, Which};
+use super::foreign::owners;
 use super::own::pool;
+use super::registry::{self, UnusedSlabs};
 use crate::stream::order::events;
 
 /// Finds memory that other processes have dropped, and unmaps memory of other processes that this process has
@@ -40,10 +40,10 @@ pub fn ipc_collect() -> u64 {
     if Arena::get().is_none() {
         return 0;
     }
-    pool::look();
-    let unmapped = here::give_up(Which::All);
-    events::give_up();
-    kept::look();
+    pool::scan();
+    let unmapped = registry::release_unused(UnusedSlabs::All);
+    events::close_all();
+    owners::reclaim();
     unmapped
 }
 
@@ -69,19 +69,19 @@ pub fn empty_cache() -> u64 {
     if Arena::get().is_none() {
         return 0;
     }
-    give_back(Which::All)
+    give_back(UnusedSlabs::All)
 }
 
 /// Gives unused memory back, for a caller that needs memory. It does not wait for work on the device, unless
 /// the owner of another library's memory does when it is dropped.
 pub(crate) fn make_room() {
-    give_back(Which::Short);
+    give_back(UnusedSlabs::ForAllocation);
 }
 
-fn give_back(which: Which) -> u64 {
-    let given_back = here::give_up(which) + pool::release();
-    events::give_up();
-    kept::look();
+fn give_back(which: UnusedSlabs) -> u64 {
+    let given_back = registry::release_unused(which) + pool::release();
+    events::close_all();
+    owners::reclaim();
     given_back
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn leave() {
     if Arena::get().is_none() {
         return;
     }
-    here::give_up(Which::Short);
-    here::finish();
+    registry::release_unused(UnusedSlabs::ForAllocation);
+    registry::finish();
     pool::leave();
 }

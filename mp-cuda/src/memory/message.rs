@@ -7,9 +7,9 @@ use mp_core::message::{Arrived, Attached};
 use mp_core::{Allocator, Hold};
 use mp_tensor::parts::View;
 
-use super::object::{Mode, PieceObject, SlabObject};
+use super::object::{PieceMode, PieceObject, SlabObject};
 use super::piece::moved;
-use super::{Piece, here};
+use super::{Piece, registry};
 use crate::error::Result;
 
 impl Piece {
@@ -36,10 +36,10 @@ impl Piece {
                        sent: share or freeze it";
             return Err(mp_core::Error::Unsendable(why.into()).into());
         }
-        let mut held = self.held();
-        let piece = out.attach_object_exclusive(held.object.as_mut().ok_or_else(moved)?)?;
-        held.object = None;
-        held.view = Some(Arc::clone(view));
+        let mut handle = self.lock_handle();
+        let piece = out.attach_object_exclusive(handle.object.as_mut().ok_or_else(moved)?)?;
+        handle.object = None;
+        handle.view = Some(Arc::clone(view));
         Ok(piece)
     }
 
@@ -49,13 +49,13 @@ impl Piece {
     /// `Malformed` if the handle is of another object.
     pub fn take_back(&self, hold: Hold) -> Result<()> {
         self.is_here()?;
-        let object = PieceObject::open(hold, self.slab().object(), Mode::Exclusive)?;
+        let object = PieceObject::open(hold, self.slab().object(), PieceMode::Exclusive)?;
         if object.mark() != self.id() {
             return Err(crate::Error::Malformed(
                 "another piece of device memory came back than was sent".into(),
             ));
         }
-        self.held().object = Some(object.hold);
+        self.lock_handle().object = Some(object.hold);
         Ok(())
     }
 
@@ -64,35 +64,34 @@ impl Piece {
     ///
     /// # Errors
     /// `Malformed` if the attachment is not a piece of this mode; errors of the arena.
-    pub fn take(arrived: &mut Arrived, piece: u32, mode: Mode) -> Result<Self> {
+    pub fn take(arrived: &mut Arrived, piece: u32, mode: PieceMode) -> Result<Self> {
         let hold = match mode {
-            Mode::Exclusive => arrived.take_object_exclusive(piece),
-            Mode::Frozen | Mode::Shared => arrived.take_object(piece),
+            PieceMode::Exclusive => arrived.take_object_exclusive(piece),
+            PieceMode::Frozen | PieceMode::Shared => arrived.take_object(piece),
         }?;
         let slab = Allocator(hold.arena()).parent_mark(&hold)?;
         // The process has checked a piece that it has, or had.
         let hold = match mode {
-            Mode::Exclusive => hold,
-            Mode::Frozen | Mode::Shared => match Self::again(slab, hold, mode) {
+            PieceMode::Exclusive => hold,
+            PieceMode::Frozen | PieceMode::Shared => match Self::registered(slab, hold, mode) {
                 Ok(piece) => return Ok(piece),
                 Err(hold) => hold,
             },
         };
-        let (slab, seen) = match here::known(slab, hold.mark()) {
+        let (slab, info) = match registry::find(slab, hold.mark()) {
             Some(known) => known,
-            None => (here::slab(SlabObject::of_piece(&hold)?), None),
+            None => (registry::slab(SlabObject::of_piece(&hold)?), None),
         };
-        let object = match seen {
-            Some(seen) => PieceObject::again(hold, seen, mode),
-            None => {
-                PieceObject::open(hold, slab.object(), mode).inspect(|object| here::saw(&slab, object.seen()))
-            }
+        let object = match info {
+            Some(info) => PieceObject::with_info(hold, info, mode),
+            None => PieceObject::open(hold, slab.object(), mode)
+                .inspect(|object| registry::record_info(&slab, object.info())),
         };
         match object {
-            Ok(object) if mode == Mode::Exclusive => Ok(Self::exclusive(slab, object)),
-            Ok(object) => Ok(Self::arrived(slab, object)),
+            Ok(object) if mode == PieceMode::Exclusive => Ok(Self::exclusive(slab, object)),
+            Ok(object) => Ok(Self::received(slab, object)),
             Err(error) => {
-                here::forget(slab);
+                registry::release(slab);
                 Err(error)
             }
         }
@@ -113,7 +112,7 @@ mod tests {
 
     /// Returns a slab as it arrives. No driver has memory for it.
     fn slab() -> Arc<Slab> {
-        Arc::new(Slab::arrived(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap()))
+        Arc::new(Slab::received(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap()))
     }
 
     fn piece(slab: &Arc<Slab>, unit: u32, bytes: u64) -> Piece {
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(inc: &mut Incoming, number: u32, mode: Mode, why: &str) {
+    fn refused(inc: &mut Incoming, number: u32, mode: PieceMode, why: &str) {
         let error = Piece::take(inc.arrived(), number, mode).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
@@ -136,13 +135,13 @@ mod tests {
     fn a_piece_arrives_as_what_it_was_sent() {
         let slab = slab();
         let one = piece(&slab, 3, 5000);
-        assert!(one.share_as(Mode::Shared));
+        assert!(one.share_as(PieceMode::Shared));
         let (mut inc, number) = sent(&one);
-        let same = Piece::take(inc.arrived(), number, Mode::Shared).unwrap();
+        let same = Piece::take(inc.arrived(), number, PieceMode::Shared).unwrap();
         assert!(same.is(&one) && same.bytes() == 5000 && same.uuid() == Uuid([7; 16]) && same.is_mine());
-        refused(&mut inc, number, Mode::Frozen, "has mode 2, and arrived as Frozen");
-        refused(&mut inc, number, Mode::Exclusive, "was sent as");
-        refused(&mut inc, 9, Mode::Shared, "does not exist");
+        refused(&mut inc, number, PieceMode::Frozen, "has mode 2, and arrived as Frozen");
+        refused(&mut inc, number, PieceMode::Exclusive, "was sent as");
+        refused(&mut inc, 9, PieceMode::Shared, "does not exist");
     }
 
     /// The attachment of a message is not a piece, or a piece that can't have been cut.
@@ -151,7 +150,7 @@ mod tests {
         let refused = |hold: &Hold, why: &str| {
             let mut out = Outgoing::default();
             let number = out.attached().attach_object(hold).unwrap();
-            refused(&mut out.into_incoming(), number, Mode::Shared, why);
+            refused(&mut out.into_incoming(), number, PieceMode::Shared, why);
         };
         refused(slab().object().structure().hold(), "has no parent");
         let other = Structure::new("mp_cuda::tests::Other", 4).unwrap();
@@ -172,12 +171,12 @@ mod tests {
     fn a_piece_keeps_its_slab() {
         let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());
         let one = piece(&slab, 3, 5000);
-        assert!(one.share_as(Mode::Frozen));
+        assert!(one.share_as(PieceMode::Frozen));
         let (mut inc, number) = sent(&one);
         let (mark, id) = (slab.object().mark(), one.id());
         drop((one, slab));
         assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the message has them");
-        let one = Piece::take(inc.arrived(), number, Mode::Frozen).unwrap();
+        let one = Piece::take(inc.arrived(), number, PieceMode::Frozen).unwrap();
         assert!(one.slab().object().mark() == mark && one.bytes() == 5000);
         assert!(!one.slab().object().is_held(), "what takes memory waits until it is opened");
         drop(inc);
@@ -193,9 +192,9 @@ mod tests {
         let all: Vec<Piece> = (0..200).map(|unit| piece(&slab, unit, u64::from(unit) + 1)).collect();
         for _ in 0..2 {
             for one in &all {
-                assert!(one.share_as(Mode::Frozen));
+                assert!(one.share_as(PieceMode::Frozen));
                 let (mut inc, number) = sent(one);
-                let same = Piece::take(inc.arrived(), number, Mode::Frozen).unwrap();
+                let same = Piece::take(inc.arrived(), number, PieceMode::Frozen).unwrap();
                 assert!(same.is(one) && same.bytes() == one.bytes());
             }
         }
@@ -207,10 +206,10 @@ mod tests {
         let slab = slab();
         let take = |unit, bytes| {
             let object = PieceObject::new(slab.object(), unit, bytes).unwrap();
-            assert!(object.seen.share_as(object.hold.arena(), Mode::Frozen));
+            assert!(object.info.share_as(object.hold.arena(), PieceMode::Frozen));
             let mut out = Outgoing::default();
             let number = out.attached().attach_object(&object.hold).unwrap();
-            Piece::take(out.into_incoming().arrived(), number, Mode::Frozen)
+            Piece::take(out.into_incoming().arrived(), number, PieceMode::Frozen)
         };
         for (unit, bytes) in
             [(1023, 1025), (1024, 1), (u32::MAX, 1), (0, u64::MAX), (0, (1 << 20) + 1), (0, 0)]
@@ -232,11 +231,11 @@ mod tests {
         let number = one.lend(out.attached(), &nothing()).unwrap();
         assert!(one.lend(out.attached(), &nothing()).is_err() && one.attach(out.attached()).is_err());
         let mut inc = out.into_incoming();
-        let moved = Piece::take(inc.arrived(), number, Mode::Exclusive).unwrap();
+        let moved = Piece::take(inc.arrived(), number, PieceMode::Exclusive).unwrap();
         // The rest of the first piece is another piece, and its drop does not affect this one.
         assert!(!moved.is(&one) && moved.id() == one.id());
         drop(one);
-        assert!(Piece::take(inc.arrived(), number, Mode::Exclusive).is_err(), "it was taken");
+        assert!(Piece::take(inc.arrived(), number, PieceMode::Exclusive).is_err(), "it was taken");
         let arena = mp_core::Arena::current().unwrap();
         let id = moved.id();
         assert!(Blocks(arena).lives(id));

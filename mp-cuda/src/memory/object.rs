@@ -5,7 +5,7 @@
 //! | 0, 1 | identity of the device | its maker, before any other process knows the object |
 //! | 2, 3 | bytes of the slab, and of a unit; for memory of another library its bytes and 1 | its maker |
 //! | 4, 5 | process that made the slab: member, process id | its maker |
-//! | 6 | [kind](Kind) of the slab | its maker |
+//! | 6 | [kind](SlabKind) of the slab | its maker |
 //! | 7 | 0 | its maker |
 //! | 8 to 15 | only for memory of another library: its legacy handle, if it has one | its maker |
 //! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | holders of the piece, by one swap each; its maker, before the piece is sent |
@@ -22,8 +22,8 @@
 //! | 2 | mode of the piece: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
 //! | 3 | offset of the piece in the slab, in bytes | its maker |
 //!
-//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::set_parent) of
-//! the slab's object. So a message with a piece keeps both, and a process that receives a piece finds the
+//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::set_parent)
+//! of the slab's object. So a message with a piece keeps both, and a process that receives a piece finds the
 //! slab, even if all its other holders are dead. The maker needs the row after the piece is gone. It holds
 //! the slab's object, so it can read the row when the block of the piece's object has another use.
 //!
@@ -70,7 +70,7 @@ fn words(arena: Arena) -> &'static (impl Mem + use<>) {
 /// Origin of a slab's memory, which determines how other processes open it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-pub(crate) enum Kind {
+pub(crate) enum SlabKind {
     /// Memory of the maker, which cuts it up. Other processes open it by a descriptor.
     Own = 0,
     /// Memory of another library. Other processes open it by a descriptor.
@@ -79,7 +79,7 @@ pub(crate) enum Kind {
     Legacy = 2,
 }
 
-impl Kind {
+impl SlabKind {
     fn from_word(word: u64) -> Option<Self> {
         [Self::Own, Self::Exported, Self::Legacy].into_iter().find(|kind| *kind as u64 == word)
     }
@@ -101,19 +101,19 @@ pub(crate) struct SlabObject {
     bytes: u64,
     unit: u64,
     maker: (Member, u32),
-    kind: Kind,
+    kind: SlabKind,
 }
 
 impl SlabObject {
     /// Creates the object of a slab that this process is about to make. The unit divides the bytes.
     pub(crate) fn new(uuid: Uuid, bytes: u64, unit: u64) -> Result<Self> {
-        Self::of(uuid, bytes, unit, Kind::Own, bytes / unit)
+        Self::of(uuid, bytes, unit, SlabKind::Own, bytes / unit)
     }
 
     /// Creates the object of another library's memory. Other processes open the memory by this handle, or by
-    /// the descriptor that is [kept](Self::keep).
+    /// the descriptor that is [kept](Self::keep_descriptor).
     pub(crate) fn foreign(uuid: Uuid, bytes: u64, handle: Option<IpcHandle>) -> Result<Self> {
-        let kind = if handle.is_some() { Kind::Legacy } else { Kind::Exported };
+        let kind = if handle.is_some() { SlabKind::Legacy } else { SlabKind::Exported };
         let object = Self::of(uuid, bytes, 1, kind, u64::from(FOREIGN_ROWS))?;
         for (i, word) in (HEAD..).zip(handle.iter().flat_map(|handle| handle.0.chunks_exact(8))) {
             let word = word.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
@@ -122,7 +122,7 @@ impl SlabObject {
         Ok(object)
     }
 
-    fn of(uuid: Uuid, bytes: u64, unit: u64, kind: Kind, rows: u64) -> Result<Self> {
+    fn of(uuid: Uuid, bytes: u64, unit: u64, kind: SlabKind, rows: u64) -> Result<Self> {
         let structure = Structure::new(SLAB, kind.first_row() + ROW * rows)?;
         let arena = structure.arena();
         let maker = (arena.me()?, std::process::id());
@@ -144,13 +144,13 @@ impl SlabObject {
         let arena = structure.arena();
         let [low, high, bytes, unit, member, pid, kind] =
             [0, 1, 2, 3, 4, 5, 6].map(|i| words(arena).load(structure.word(i)));
-        let Some(kind) = Kind::from_word(kind) else {
+        let Some(kind) = SlabKind::from_word(kind) else {
             return Err(Error::Malformed(format!("a slab of kind {kind} arrived, and there is none")));
         };
         let rows = structure.len().saturating_sub(kind.first_row()) / ROW;
         let fits = match kind {
-            Kind::Own => unit > 0 && bytes.is_multiple_of(unit) && bytes / unit <= rows,
-            Kind::Exported | Kind::Legacy => unit == 1 && rows >= u64::from(FOREIGN_ROWS),
+            SlabKind::Own => unit > 0 && bytes.is_multiple_of(unit) && bytes / unit <= rows,
+            SlabKind::Exported | SlabKind::Legacy => unit == 1 && rows >= u64::from(FOREIGN_ROWS),
         };
         if bytes == 0 || !fits {
             return Err(Error::Malformed(format!(
@@ -164,7 +164,7 @@ impl SlabObject {
 
     /// Returns the legacy handle, if the memory has one.
     pub(crate) fn handle(&self) -> Option<IpcHandle> {
-        if self.kind != Kind::Legacy {
+        if self.kind != SlabKind::Legacy {
             return None;
         }
         let arena = self.structure.arena();
@@ -184,7 +184,7 @@ impl SlabObject {
 
     /// Returns `true` if the memory is another library's.
     pub(crate) fn is_foreign(&self) -> bool {
-        self.kind != Kind::Own
+        self.kind != SlabKind::Own
     }
 
     #[cfg(test)]
@@ -219,12 +219,12 @@ impl SlabObject {
 
     /// Keeps a descriptor by which other processes open the slab. It is kept as long as a process has this
     /// object, or a message has a piece of it.
-    pub(crate) fn keep(&self, file: OwnedFd) -> Result<()> {
+    pub(crate) fn keep_descriptor(&self, file: OwnedFd) -> Result<()> {
         Ok(self.structure.keep_descriptor(file)?)
     }
 
     /// Returns a copy of the kept descriptor.
-    pub(crate) fn kept(&self) -> Result<Option<OwnedFd>> {
+    pub(crate) fn kept_descriptor(&self) -> Result<Option<OwnedFd>> {
         Ok(Descriptors(self.structure.arena()).kept_descriptor(self.mark())?)
     }
 
@@ -257,7 +257,7 @@ impl SlabObject {
     }
 
     /// Returns `true` if this process has the slab, and is not a forked copy of the process that has it.
-    pub(crate) fn is_here(&self) -> bool {
+    pub(crate) fn is_owner_process(&self) -> bool {
         self.structure.arena().me().is_ok()
     }
 
@@ -267,9 +267,9 @@ impl SlabObject {
     }
 
     /// Returns the row of this number. It exists if a piece has it.
-    pub(crate) fn row(&self, row: u32) -> Row {
+    pub(crate) fn row(&self, row: u32) -> PieceRow {
         let first = self.structure.word(self.kind.first_row() + ROW * u64::from(row));
-        Row { arena: self.structure.arena(), first }
+        PieceRow { arena: self.structure.arena(), first }
     }
 
     /// Returns the largest number of pieces at a time.
@@ -280,39 +280,39 @@ impl SlabObject {
 
 /// Words of a piece that outlive its object. The holders of the piece keep the slab's object alive.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct PieceRow {
     arena: Arena,
     first: Word,
 }
 
-impl Row {
+impl PieceRow {
     /// Returns the last use of the piece by any process.
     pub fn last_use(&self) -> u64 {
-        if self.is_here() { words(self.arena).load(self.at().last_use()) } else { 0 }
+        if self.is_owner_process() { words(self.arena).load(self.at().last_use()) } else { 0 }
     }
 
     /// Replaces the last use `old` by `new`. Returns the present last use as an error if it is another one.
     pub fn join_last_use(&self, old: u64, new: u64) -> Result<(), u64> {
-        if self.is_here() { words(self.arena).cas(self.at().last_use(), old, new) } else { Ok(()) }
+        if self.is_owner_process() { words(self.arena).cas(self.at().last_use(), old, new) } else { Ok(()) }
     }
 
     /// Notes that this process may write to the piece, before its first write.
     pub fn begin_use(&self) {
-        if self.is_here() {
+        if self.is_owner_process() {
             use_record::begin_use(self.at(), words(self.arena));
         }
     }
 
     /// Notes that the last use covers all writes of this process, after the last use was joined.
     pub fn end_use(&self) {
-        if self.is_here() {
+        if self.is_owner_process() {
             run(EndUse::new(self.at()), words(self.arena));
         }
     }
 
     /// Notes that the last use is about to cover work of several processes.
     pub(crate) fn mix(&self) {
-        if self.is_here() {
+        if self.is_owner_process() {
             use_record::mark_mixed(self.at(), words(self.arena));
         }
     }
@@ -332,7 +332,7 @@ impl Row {
     }
 
     /// Returns `false` in a forked copy of the process, which has no rows.
-    fn is_here(&self) -> bool {
+    fn is_owner_process(&self) -> bool {
         self.arena.me().is_ok()
     }
 }
@@ -340,7 +340,7 @@ impl Row {
 /// Access of a piece's holders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-pub enum Mode {
+pub enum PieceMode {
     /// The piece has one owner, which moves it.
     Exclusive = 0,
     /// All holders may read the piece, and none writes it.
@@ -354,20 +354,20 @@ pub enum Mode {
 pub(crate) struct PieceObject {
     /// The process's only handle of the object.
     pub(super) hold: Hold,
-    pub(super) seen: Seen,
+    pub(super) info: PieceInfo,
 }
 
 /// Contents of a piece's object, which never change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct PieceInfo {
     mark: u64,
     mode: Word,
     row: u32,
-    begins: u64,
+    offset: u64,
     bytes: u64,
 }
 
-impl Seen {
+impl PieceInfo {
     /// Returns the mark of the object.
     pub(crate) fn mark(self) -> u64 {
         self.mark
@@ -375,8 +375,8 @@ impl Seen {
 
     /// Returns an error if the object's mode is not the mode in which it arrived.
     #[inline]
-    pub(crate) fn came_as(self, arena: Arena, mode: Mode) -> Result<()> {
-        came_as(words(arena).load(self.mode), mode)
+    pub(crate) fn check_mode(self, arena: Arena, mode: PieceMode) -> Result<()> {
+        check_mode(words(arena).load(self.mode), mode)
     }
 
     /// Returns the number of the piece's row in the slab.
@@ -385,8 +385,8 @@ impl Seen {
     }
 
     /// Returns the offset of the piece in the slab, in bytes.
-    pub(crate) fn begins(self) -> u64 {
-        self.begins
+    pub(crate) fn offset(self) -> u64 {
+        self.offset
     }
 
     pub(crate) fn bytes(self) -> u64 {
@@ -396,12 +396,12 @@ impl Seen {
     /// Returns `true` if the piece is open to others that may write it.
     #[cfg(feature = "inject")]
     pub(crate) fn is_shared(self, arena: Arena) -> bool {
-        words(arena).load(self.mode) == Mode::Shared as u64
+        words(arena).load(self.mode) == PieceMode::Shared as u64
     }
 
     /// Opens the piece to others for good. Returns `true` if it was exclusive, or had that mode.
-    pub(crate) fn share_as(self, arena: Arena, mode: Mode) -> bool {
-        let set = words(arena).cas(self.mode, Mode::Exclusive as u64, mode as u64);
+    pub(crate) fn share_as(self, arena: Arena, mode: PieceMode) -> bool {
+        let set = words(arena).cas(self.mode, PieceMode::Exclusive as u64, mode as u64);
         set.map_or_else(|found| found == mode as u64, |()| true)
     }
 
@@ -418,72 +418,72 @@ impl PieceObject {
     }
 
     /// Creates the object of a piece that has this row, and begins at this byte of the slab.
-    pub(crate) fn at(slab: &SlabObject, row: u32, begins: u64, bytes: u64) -> Result<Self> {
+    pub(crate) fn at(slab: &SlabObject, row: u32, offset: u64, bytes: u64) -> Result<Self> {
         let mut structure = Structure::new(PIECE, PIECE_WORDS)?;
-        for (i, word) in (0..).zip([u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
+        for (i, word) in (0..).zip([u64::from(row), bytes, PieceMode::Exclusive as u64, offset]) {
             words(structure.arena()).store_relaxed(structure.word(i), word);
         }
         structure.set_parent(&slab.structure)?;
-        Ok(Self::of(structure, row, begins, bytes))
+        Ok(Self::of(structure, row, offset, bytes))
     }
 
     /// Reads the object of a piece that arrived. Returns an error unless the piece lies within the slab, and
     /// has this mode.
-    pub(crate) fn open(hold: Hold, slab: &SlabObject, mode: Mode) -> Result<Self> {
+    pub(crate) fn open(hold: Hold, slab: &SlabObject, mode: PieceMode) -> Result<Self> {
         let structure = Structure::open(hold, PIECE)?;
         if structure.len() != PIECE_WORDS {
             return Err(Error::Malformed(format!("a piece's object of {} words arrived", structure.len())));
         }
         let arena = structure.arena();
         let word = |i| words(arena).load(structure.word(i));
-        let (row, bytes, found, begins) = (word(0), word(1), word(2), word(3));
-        let end = begins.checked_add(bytes);
+        let (row, bytes, found, offset) = (word(0), word(1), word(2), word(3));
+        let end = offset.checked_add(bytes);
         let inside = end.is_some_and(|end| bytes > 0 && end <= slab.bytes)
-            && (slab.is_foreign() || row.checked_mul(slab.unit) == Some(begins));
+            && (slab.is_foreign() || row.checked_mul(slab.unit) == Some(offset));
         let row = u32::try_from(row).ok().filter(|row| *row < slab.rows());
         let (true, Some(row)) = (inside, row) else {
             return Err(Error::Malformed(format!(
-                "{bytes} bytes of device memory arrived, from byte {begins} of a slab that has {}",
+                "{bytes} bytes of device memory arrived, from byte {offset} of a slab that has {}",
                 slab.bytes
             )));
         };
-        came_as(found, mode)?;
-        Ok(Self::of(structure, row, begins, bytes))
+        check_mode(found, mode)?;
+        Ok(Self::of(structure, row, offset, bytes))
     }
 
-    /// Returns the object of a piece that arrived, whose contents were [noted](Self::seen) before. Returns an
+    /// Returns the object of a piece that arrived, whose contents were [noted](Self::info) before. Returns an
     /// error if it has another mode.
     #[inline(always)]
-    pub(crate) fn again(hold: Hold, seen: Seen, mode: Mode) -> Result<Self> {
-        seen.came_as(hold.arena(), mode)?;
-        Ok(Self::of_seen(hold, seen))
+    pub(crate) fn with_info(hold: Hold, info: PieceInfo, mode: PieceMode) -> Result<Self> {
+        info.check_mode(hold.arena(), mode)?;
+        Ok(Self::from_info(hold, info))
     }
 
-    /// Returns the object as [`again`](Self::again) does, after the mode was checked.
+    /// Returns the object as [`with_info`](Self::with_info) does, after the mode was checked.
     #[inline(always)]
-    pub(crate) fn of_seen(hold: Hold, seen: Seen) -> Self {
-        Self { hold, seen }
+    pub(crate) fn from_info(hold: Hold, info: PieceInfo) -> Self {
+        Self { hold, info }
     }
 
     /// Returns the contents of the object.
-    pub(crate) fn seen(&self) -> Seen {
-        self.seen
+    pub(crate) fn info(&self) -> PieceInfo {
+        self.info
     }
 
-    fn of(structure: Structure, row: u32, begins: u64, bytes: u64) -> Self {
+    fn of(structure: Structure, row: u32, offset: u64, bytes: u64) -> Self {
         let (mark, mode) = (structure.hold().mark(), structure.word(2));
-        Self { hold: structure.into_hold(), seen: Seen { mark, mode, row, begins, bytes } }
+        Self { hold: structure.into_hold(), info: PieceInfo { mark, mode, row, offset, bytes } }
     }
 
     /// Returns the mark of the object, which no other object ever has.
     pub(crate) fn mark(&self) -> u64 {
-        self.seen.mark
+        self.info.mark
     }
 }
 
 /// Returns an error if the mode of a piece is not the mode in which it arrived.
 #[inline]
-fn came_as(found: u64, mode: Mode) -> Result<()> {
+fn check_mode(found: u64, mode: PieceMode) -> Result<()> {
     if found != mode as u64 {
         let why = format!("a piece of device memory has mode {found}, and arrived as {mode:?}");
         return Err(Error::Malformed(why));

@@ -6,19 +6,21 @@ use std::sync::{Arc, Weak};
 
 use mp_core::Hold;
 use mp_core::clocks::Tick;
-use mp_core::mutex::{Mutex, MutexGuard};
+use mp_core::mutex::MutexGuard;
 use mp_tensor::parts::View;
 
-use super::foreign::kept;
-use super::object::{Mode, PieceObject, Row, Seen};
+use super::foreign::owners::{self, ForeignRange};
+use super::object::{PieceMode, PieceObject, PieceRow};
 use super::own::pool;
+use super::piece_state::{ExclusiveHandle, PieceInner};
 use super::slab::Slab;
 use super::uses::Uses;
-use super::{collect, here};
+use super::virtual_memory::DeviceMemory;
+use super::{collect, registry};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::exit::{self, Part};
-use crate::stream::Stream;
+use crate::exit::{self, ExitPhase};
+use crate::stream::CudaStream;
 use crate::uuid::Uuid;
 
 /// Piece of device memory, of which a tensor is a view. A clone is the same piece, and so is a piece that
@@ -26,42 +28,17 @@ use crate::uuid::Uuid;
 ///
 /// This process holds the piece until the last clone is dropped, or [moved](Self::lend) into a message.
 #[derive(Clone)]
-pub struct Piece(Arc<Inner>);
+pub struct Piece(Arc<PieceInner>);
 
 /// Weak reference to a piece of this process.
 #[derive(Clone)]
-pub(crate) struct WeakPiece(Weak<Inner>);
+pub(crate) struct WeakPiece(Weak<PieceInner>);
 
 impl WeakPiece {
     /// Returns the piece, if this process still has it, and has not moved it into a message.
     pub(crate) fn upgrade(&self) -> Option<Piece> {
-        self.0.upgrade().filter(|inner| inner.is_here() && !inner.is_lent()).map(Piece)
+        self.0.upgrade().filter(|inner| inner.is_here() && !inner.is_moved()).map(Piece)
     }
-}
-
-/// State that the clones of a piece share.
-pub(crate) struct Inner {
-    /// `None` during the drop.
-    slab: Option<Arc<Slab>>,
-    /// Contents of the piece's object.
-    seen: Seen,
-    /// Handle of a piece that arrived in a shared mode. A message with the piece takes no lock.
-    shared: Option<Hold>,
-    /// Handle of a piece that was exclusive in this process.
-    held: Mutex<Held>,
-    /// Uses of the piece by streams of this process.
-    uses: Uses,
-}
-
-/// Handle of a piece that was exclusive in this process.
-pub(super) struct Held {
-    /// `None` if the piece was moved into a message.
-    pub(super) object: Option<Hold>,
-    /// View of the tensor whose piece was moved into a message.
-    pub(super) view: Option<Arc<View>>,
-    /// `true` if the piece was [opened to others](Piece::share_as), and is in the process's table (see
-    /// [`here`]).
-    is_listed: bool,
 }
 
 impl Piece {
@@ -72,14 +49,14 @@ impl Piece {
     ///
     /// # Errors
     /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory); errors of the driver and of the arena.
-    pub fn allocate(device: &Device, bytes: u64, stream: &Stream) -> Result<Self> {
-        exit::watch(Part::Memory, collect::leave);
+    pub fn allocate(device: &Device, bytes: u64, stream: &CudaStream) -> Result<Self> {
+        exit::register(ExitPhase::Memory, collect::leave);
         loop {
             let cut = pool::cut(device, bytes)?;
             let piece = Self::exclusive(cut.slab, cut.object);
             // Another stream may be the first to use the piece.
-            piece.uses().begins_behind(&cut.ticks);
-            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for_room(tick).map(drop)) {
+            piece.uses().record_earlier_uses(&cut.ticks);
+            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for_memory(tick).map(drop)) {
                 Ok(()) => return Ok(piece),
                 // The process of the last use died meanwhile: the slab is retired, and no more pieces are cut
                 // out of it.
@@ -89,31 +66,50 @@ impl Piece {
         }
     }
 
+    /// Creates a piece of another library's memory, which other processes open without a copy. It has no
+    /// [owner](Self::set_owner) yet.
+    pub(crate) fn foreign(device: &Device, range: ForeignRange, begins: u64, bytes: u64) -> Result<Self> {
+        exit::register(ExitPhase::Memory, collect::leave);
+        let (slab, object) = owners::share(device.uuid(), range, begins, bytes, |slab| {
+            if range.handle.is_none() {
+                slab.keep_descriptor(DeviceMemory::mapped_at(device, range.base, range.bytes)?.export()?)?;
+            }
+            Ok(())
+        })?;
+        Ok(Self::exclusive(slab, object))
+    }
+
+    /// Sets the owner, which is dropped when no process has the piece any more.
+    pub(crate) fn set_owner(&self, owner: impl std::any::Any + Send) {
+        owners::set_owner(self.id(), owner);
+    }
+
     /// Returns a piece of a new slab for tests of messages: the driver has no memory for it.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn without_driver(uuid: Uuid, bytes: u64) -> Result<Self> {
-        let slab = Arc::new(Slab::arrived(super::object::SlabObject::new(uuid, bytes, bytes)?));
+        let slab = Arc::new(Slab::received(super::object::SlabObject::new(uuid, bytes, bytes)?));
         let object = PieceObject::new(slab.object(), 0, bytes)?;
         Ok(Self::exclusive(slab, object))
     }
 
     /// Returns a piece that arrived: the table's piece, if this process has it already.
-    pub(super) fn arrived(slab: Arc<Slab>, object: PieceObject) -> Self {
-        Self(here::piece(object.mark(), || Inner::shared(slab, object)))
+    pub(super) fn received(slab: Arc<Slab>, object: PieceObject) -> Self {
+        Self(registry::piece(object.mark(), || PieceInner::shared(slab, object, release)))
     }
 
-    /// Returns a piece as [`arrived`](Self::arrived) does, if the contents of its object were
-    /// [noted](here::saw), and have this mode. Otherwise the handle is returned.
+    /// Returns a piece as [`received`](Self::received) does, if the contents of its object were
+    /// [noted](registry::record_info), and have this mode. Otherwise the handle is returned.
     #[inline]
-    pub(super) fn again(slab: u64, hold: Hold, mode: Mode) -> std::result::Result<Self, Hold> {
-        here::again(slab, hold, mode).map(Self)
+    pub(super) fn registered(slab: u64, hold: Hold, mode: PieceMode) -> std::result::Result<Self, Hold> {
+        let make = |slab, object| PieceInner::shared(slab, object, release);
+        registry::find_piece(slab, hold, mode, make).map(Self)
     }
 
     /// Returns a piece that arrived as exclusive. This process has no other piece of the same memory, and
     /// gets none until this piece is [opened](Self::share_as). So the table is not searched.
     #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
-        Self(Inner::exclusive(slab, object))
+        Self(PieceInner::exclusive(slab, object, release))
     }
 
     /// Returns the device of the memory, which this process may not see.
@@ -123,13 +119,13 @@ impl Piece {
 
     /// Returns the number of bytes that were asked for.
     pub fn bytes(&self) -> u64 {
-        self.0.seen.bytes()
+        self.0.info.bytes()
     }
 
     /// Returns the number of the memory, which is the same in all processes. Two pieces that are alive have
     /// different numbers.
     pub fn id(&self) -> u64 {
-        self.0.seen.mark()
+        self.0.info.mark()
     }
 
     /// Returns `true` if this process has made the piece.
@@ -175,10 +171,10 @@ impl Piece {
             opened => opened?,
         };
         if is_new {
-            exit::watch(Part::Memory, collect::leave);
-            here::opened(slab);
+            exit::register(ExitPhase::Memory, collect::leave);
+            registry::record_opening(slab);
         }
-        let address = base + self.0.seen.begins();
+        let address = base + self.0.info.offset();
         #[cfg(feature = "inject")]
         self.declare(address)?;
         Ok(address)
@@ -187,8 +183,8 @@ impl Piece {
     /// Declares the piece to a simulated driver.
     #[cfg(feature = "inject")]
     fn declare(&self, address: u64) -> Result<()> {
-        let shared = self.0.seen.is_shared(self.0.slab().object().arena());
-        crate::driver::Driver::get()?.declare(address, self.0.seen.bytes(), shared);
+        let shared = self.0.info.is_shared(self.0.slab().object().arena());
+        crate::driver::Driver::get()?.declare(address, self.0.info.bytes(), shared);
         Ok(())
     }
 
@@ -203,27 +199,27 @@ impl Piece {
 
     /// Opens the piece to others for good. Returns `true` if the piece was exclusive, or was opened in the
     /// same mode before.
-    pub fn share_as(&self, mode: Mode) -> bool {
+    pub fn share_as(&self, mode: PieceMode) -> bool {
         if !self.0.is_here() {
             return false;
         }
-        let opens = |hold: &Hold| self.0.seen.share_as(hold.arena(), mode);
+        let opens = |hold: &Hold| self.0.info.share_as(hold.arena(), mode);
         if let Some(hold) = &self.0.shared {
             return opens(hold);
         }
-        let mut held = self.0.held.lock();
-        let opened = held.object.as_ref().is_some_and(opens);
+        let mut handle = self.0.exclusive.lock();
+        let opened = handle.object.as_ref().is_some_and(opens);
         // The piece is listed before a message has it, which may bring it back.
-        if opened && !held.is_listed {
-            held.is_listed = true;
-            drop(held);
-            here::list(self.id(), &self.0);
+        if opened && !handle.is_listed {
+            handle.is_listed = true;
+            drop(handle);
+            registry::insert_piece(self.id(), &self.0);
         }
         opened
     }
 
     /// Returns the words of the piece that outlive its last holder.
-    pub fn row(&self) -> Row {
+    pub fn row(&self) -> PieceRow {
         self.0.row()
     }
 
@@ -256,27 +252,36 @@ impl Piece {
     pub(super) fn with_hold<R>(&self, f: impl FnOnce(&Hold) -> Result<R>) -> Result<R> {
         match &self.0.shared {
             Some(hold) => f(hold),
-            None => f(self.held().object.as_ref().ok_or_else(moved)?),
+            None => f(self.lock_handle().object.as_ref().ok_or_else(moved)?),
         }
     }
 
     /// Locks the handle of a piece that was exclusive.
-    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.held.lock()
+    pub(super) fn lock_handle(&self) -> MutexGuard<'_, ExclusiveHandle> {
+        self.0.exclusive.lock()
     }
 
     /// Returns the state of a piece that was moved into a message, which restores the piece if the message is
     /// not sent.
-    pub(crate) fn into_lent(self) -> Arc<dyn Any + Send + Sync> {
+    pub(crate) fn into_moved(self) -> Arc<dyn Any + Send + Sync> {
         self.0
     }
 
-    /// Restores a piece from [`into_lent`](Self::into_lent), with the view of its tensor from
+    /// Restores a piece from [`into_moved`](Self::into_moved), with the view of its tensor from
     /// [`lend`](Self::lend).
-    pub(crate) fn of_lent(lent: &Arc<dyn Any + Send + Sync>) -> Option<(Self, Arc<View>)> {
-        let inner = Arc::clone(lent).downcast::<Inner>().ok()?;
-        let view = inner.held.lock().view.take()?;
+    pub(crate) fn from_moved(lent: &Arc<dyn Any + Send + Sync>) -> Option<(Self, Arc<View>)> {
+        let inner = Arc::clone(lent).downcast::<PieceInner>().ok()?;
+        let view = inner.exclusive.lock().view.take()?;
         Some((Self(inner), view))
+    }
+}
+
+/// Releases the slab of a dropped piece, and the owners of another library's memory that is unused then.
+fn release(slab: Arc<Slab>) {
+    let foreign = slab.object().is_foreign().then(|| slab.object().mark());
+    registry::release(slab);
+    if let Some(slab) = foreign {
+        owners::on_piece_dropped(slab);
     }
 }
 
@@ -289,66 +294,9 @@ impl fmt::Debug for Piece {
         let slab = self.0.slab();
         f.debug_struct("Piece")
             .field("device", &slab.object().uuid())
-            .field("bytes", &self.0.seen.bytes())
+            .field("bytes", &self.0.info.bytes())
             .field("maker", &slab.maker().1)
             .field("mapped", &(self.0.is_here() && slab.is_mapped()))
             .finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    /// Returns a piece that other processes may have, too.
-    #[inline(always)]
-    pub(super) fn shared(slab: Arc<Slab>, PieceObject { hold, seen }: PieceObject) -> Arc<Self> {
-        Self::new(slab, seen, Some(hold), None)
-    }
-
-    #[inline(always)]
-    fn exclusive(slab: Arc<Slab>, PieceObject { hold, seen }: PieceObject) -> Arc<Self> {
-        Self::new(slab, seen, None, Some(hold))
-    }
-
-    #[inline(always)]
-    fn new(slab: Arc<Slab>, seen: Seen, shared: Option<Hold>, object: Option<Hold>) -> Arc<Self> {
-        let held = Mutex::new(Held { object, view: None, is_listed: false });
-        Arc::new(Self { slab: Some(slab), seen, shared, held, uses: Uses::default() })
-    }
-
-    fn slab(&self) -> &Arc<Slab> {
-        self.slab.as_ref().expect("it is taken by its drop")
-    }
-
-    fn row(&self) -> Row {
-        self.slab().object().row(self.seen.row())
-    }
-
-    /// Returns `true` in the process that has the piece, and `false` in its forked copies.
-    fn is_here(&self) -> bool {
-        self.slab.as_ref().is_some_and(|slab| slab.object().is_here())
-    }
-
-    /// Returns `true` if the piece was moved into a message.
-    pub(super) fn is_lent(&self) -> bool {
-        self.shared.is_none() && self.held.lock().object.is_none()
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // A forked copy has no seat to give up.
-        let is_here = self.is_here();
-        let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
-        let object = self.shared.take().or_else(|| self.held.get_mut().object.take());
-        if object.is_some() {
-            let used = self.uses.leave(|| slab.object().row(self.seen.row()));
-            slab.note_uses(&used);
-        }
-        // Dropped after the row was written: a process that finds no holder reads the row.
-        drop(object);
-        let foreign = slab.object().is_foreign().then(|| slab.object().mark());
-        here::forget(slab);
-        if let Some(slab) = foreign {
-            kept::dropped(slab);
-        }
     }
 }

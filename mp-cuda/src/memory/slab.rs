@@ -17,10 +17,10 @@ use mp_core::mutex::Mutex;
 use mp_core::words::Member;
 use mp_core::{Arena, Members};
 
-use super::foreign::legacy::Opened;
+use super::legacy::LegacyMapping;
 use super::object::SlabObject;
 use super::ticks;
-use super::virtual_memory::{Mapped, Memory};
+use super::virtual_memory::{DeviceMemory, MappedMemory};
 use crate::codes;
 use crate::device::Device;
 use crate::driver::api::IpcHandle;
@@ -32,8 +32,8 @@ use crate::uuid::Uuid;
 #[derive(Debug)]
 pub(crate) struct Slab {
     /// Dropped before the object, whose holders tell the maker which processes have the slab mapped.
-    here: Mutex<Here>,
-    /// `true` once the slab was mapped or opened. It is set under the lock of `here`, which a thread holds
+    mapping: Mutex<SlabMapping>,
+    /// `true` once the slab was mapped or opened. It is set under the lock of `mapping`, which a thread holds
     /// during the driver's calls that open the slab.
     is_mapped: AtomicBool,
     object: SlabObject,
@@ -42,14 +42,14 @@ pub(crate) struct Slab {
 }
 
 #[derive(Debug, Default)]
-struct Here {
-    mapped: Option<Mapped>,
+struct SlabMapping {
+    mapped: Option<MappedMemory>,
     /// Devices that may access the mapping.
     devices: Vec<Uuid>,
     /// Openings by the legacy handle, one for each device.
-    opened: Vec<Opened>,
+    opened: Vec<LegacyMapping>,
     /// Address of the slab, if a library of this process owns the memory.
-    lent: Option<u64>,
+    foreign: Option<u64>,
     /// Last ticks of streams that used pieces which this process has dropped. While one of these ticks is
     /// pending, a stream may access the mapping.
     uses: Vec<Tick>,
@@ -61,27 +61,28 @@ impl Slab {
     /// If the process is killed before this returns, a sweep frees the object and the kept descriptor, and
     /// the driver frees the memory. The driver is called first, because its calls may fail.
     pub(crate) fn make(device: &Device, bytes: u64, unit: u64) -> Result<Self> {
-        let memory = Memory::create(device, bytes)?;
+        let memory = DeviceMemory::create(device, bytes)?;
         let mapped = memory.map(device)?;
         let object = SlabObject::new(device.uuid(), bytes, unit)?;
-        object.keep(memory.export()?)?;
-        let here = Here { mapped: Some(mapped), devices: vec![device.uuid()], ..Here::default() };
-        Ok(Self { is_made_here: true, ..Self::of(object, here) })
+        object.keep_descriptor(memory.export()?)?;
+        let mapping =
+            SlabMapping { mapped: Some(mapped), devices: vec![device.uuid()], ..SlabMapping::default() };
+        Ok(Self { is_made_here: true, ..Self::of(object, mapping) })
     }
 
     /// Returns a slab of memory that another library of this process has at this address.
-    pub(crate) fn lent(object: SlabObject, base: u64) -> Self {
-        Self::of(object, Here { lent: Some(base), ..Here::default() })
+    pub(crate) fn foreign(object: SlabObject, base: u64) -> Self {
+        Self::of(object, SlabMapping { foreign: Some(base), ..SlabMapping::default() })
     }
 
     /// Returns a slab that arrived in a message.
-    pub(crate) fn arrived(object: SlabObject) -> Self {
-        Self::of(object, Here::default())
+    pub(crate) fn received(object: SlabObject) -> Self {
+        Self::of(object, SlabMapping::default())
     }
 
-    fn of(object: SlabObject, here: Here) -> Self {
-        let is_mapped = AtomicBool::new(here.mapped.is_some());
-        Self { here: Mutex::new(here), is_mapped, object, is_made_here: false }
+    fn of(object: SlabObject, mapping: SlabMapping) -> Self {
+        let is_mapped = AtomicBool::new(mapping.mapped.is_some());
+        Self { mapping: Mutex::new(mapping), is_mapped, object, is_made_here: false }
     }
 
     /// Returns `true` if this process made the slab, or is a forked copy of the process that made it.
@@ -90,13 +91,13 @@ impl Slab {
     }
 
     /// Returns `true` if the slab was opened by its legacy handle. Closing it takes long then.
-    pub(crate) fn is_opened(&self) -> bool {
-        !self.here.lock().opened.is_empty()
+    pub(crate) fn is_opened_legacy(&self) -> bool {
+        !self.mapping.lock().opened.is_empty()
     }
 
     /// Returns the devices for which the slab was opened by its legacy handle.
-    pub(crate) fn opened_for(&self) -> Vec<Device> {
-        self.here.lock().opened.iter().map(|opened| opened.device().clone()).collect()
+    pub(crate) fn legacy_devices(&self) -> Vec<Device> {
+        self.mapping.lock().opened.iter().map(|opened| opened.device().clone()).collect()
     }
 
     pub(crate) fn object(&self) -> &SlabObject {
@@ -106,48 +107,48 @@ impl Slab {
     /// Returns the address of the slab for a device, and `true` if this call mapped or opened the slab. The
     /// device may access the slab afterwards.
     pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
-        let mut here = self.here.lock();
-        if let Some(base) = here.lent {
+        let mut mapping = self.mapping.lock();
+        if let Some(base) = mapping.foreign {
             let own = by.uuid() == self.object.uuid();
             return if own { Ok((base, false)) } else { Err(self.no_access(by)) };
         }
         if let Some(handle) = self.object.handle() {
-            return self.open_legacy(&mut here, by, handle);
+            return self.open_legacy(&mut mapping, by, handle);
         }
-        if let Some(mapped) = &here.mapped {
+        if let Some(mapped) = &mapping.mapped {
             let address = mapped.address();
-            if !here.devices.contains(&by.uuid()) {
+            if !mapping.devices.contains(&by.uuid()) {
                 self.reaches(by)?;
                 mapped.allow(by).map_err(|error| self.refused(by, error))?;
-                here.devices.push(by.uuid());
+                mapping.devices.push(by.uuid());
             }
             return Ok((address, false));
         }
         let mapped = self.import(by)?;
         let address = mapped.address();
-        here.mapped = Some(mapped);
+        mapping.mapped = Some(mapped);
         self.is_mapped.store(true, Ordering::Relaxed);
-        here.devices = vec![by.uuid()];
+        mapping.devices = vec![by.uuid()];
         Ok((address, true))
     }
 
     /// Opens the slab by its legacy handle, once for each device. The memory is gone when its maker is dead,
     /// even if it is open.
-    fn open_legacy(&self, here: &mut Here, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
+    fn open_legacy(&self, mapping: &mut SlabMapping, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
         let (maker, pid) = self.object.maker();
         let is_dead = || Arena::current().map(|arena| Members(arena).is_dead(maker));
         let died = Error::ProducerDied { pid: Some(pid).filter(|pid| *pid != 0) };
         if is_dead()? {
             return Err(died);
         }
-        if let Some(opened) = here.opened.iter().find(|opened| opened.device() == by) {
+        if let Some(opened) = mapping.opened.iter().find(|opened| opened.device() == by) {
             return Ok((opened.address(), false));
         }
         self.reaches(by)?;
-        match Opened::new(by, handle) {
+        match LegacyMapping::new(by, handle) {
             Ok(opened) => {
                 let address = opened.address();
-                here.opened.push(opened);
+                mapping.opened.push(opened);
                 self.is_mapped.store(true, Ordering::Relaxed);
                 Ok((address, true))
             }
@@ -157,10 +158,10 @@ impl Slab {
         }
     }
 
-    fn import(&self, by: &Device) -> Result<Mapped> {
+    fn import(&self, by: &Device) -> Result<MappedMemory> {
         self.reaches(by)?;
-        let file = self.object.kept()?.ok_or(Error::Gone)?;
-        let memory = Memory::import(by, file.as_fd(), self.object.bytes())?;
+        let file = self.object.kept_descriptor()?.ok_or(Error::Gone)?;
+        let memory = DeviceMemory::import(by, file.as_fd(), self.object.bytes())?;
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
@@ -198,18 +199,18 @@ impl Slab {
     #[inline]
     pub(crate) fn note_uses(&self, used: &[Tick]) {
         if !used.is_empty() {
-            let mut here = self.here.lock();
-            here.uses.extend(used);
-            ticks::keep_pending(&mut here.uses);
+            let mut mapping = self.mapping.lock();
+            mapping.uses.extend(used);
+            ticks::retain_pending(&mut mapping.uses);
         }
     }
 
     /// Returns `true` if no stream of this process can access the slab, provided that this process has no
     /// piece of it. The slab may be unmapped then.
     pub(crate) fn is_idle(&self) -> bool {
-        let mut here = self.here.lock();
-        ticks::keep_pending(&mut here.uses);
-        here.uses.is_empty()
+        let mut mapping = self.mapping.lock();
+        ticks::retain_pending(&mut mapping.uses);
+        mapping.uses.is_empty()
     }
 
     /// Returns the process that made the slab.
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn slab_is_idle_after_the_work_of_all_pieces() {
-        let slab = Slab::arrived(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap());
+        let slab = Slab::received(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap());
         let mut clocks = [(); 2].map(|()| Clock::claim(Arena::current().unwrap()).unwrap());
         let ticks = clocks.each_mut().map(|clock| {
             let tick = clock.next().unwrap();

@@ -2,15 +2,15 @@
 
 use mp_core::Arena;
 
-use super::foreign::kept;
-use super::here;
+use super::foreign::owners;
 use super::own::pool;
+use super::registry;
 use crate::device::Device;
 
 /// Amount of device memory of this process. [`memory_stats`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct MemoryStats {
+pub struct DeviceMemoryStats {
     /// Bytes of the process's slabs on the device, which it got from the driver and has not given back.
     #[doc(alias = "reserved_bytes")]
     pub reserved: u64,
@@ -53,17 +53,17 @@ pub struct MemoryStats {
 /// It does not block, unless another thread makes a slab at the same time.
 #[doc(alias = "torch.cuda.memory_stats")]
 #[must_use]
-pub fn memory_stats(device: &Device) -> MemoryStats {
+pub fn memory_stats(device: &Device) -> DeviceMemoryStats {
     if Arena::get().is_none() {
-        return MemoryStats::default();
+        return DeviceMemoryStats::default();
     }
-    pool::look();
-    kept::look();
-    let (figures, foreign) = (pool::figures(device.uuid()), kept::figures(device.uuid()));
-    let (mapped_slabs, mapped) = here::mapped();
-    MemoryStats {
+    pool::scan();
+    owners::reclaim();
+    let (figures, foreign) = (pool::figures(device.uuid()), owners::figures(device.uuid()));
+    let (mapped_slabs, mapped) = registry::mapped_slabs();
+    DeviceMemoryStats {
         reserved: figures.reserved,
-        allocated: figures.given,
+        allocated: figures.allocated,
         retired: figures.retired,
         slabs: figures.slabs,
         pieces: figures.pieces,

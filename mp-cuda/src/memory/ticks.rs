@@ -5,22 +5,22 @@ use mp_core::{Arena, Blocks};
 
 /// Progress of the work before a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum TickProgress {
     /// The work has run.
     Complete,
     /// The work has not run yet.
     Pending,
     /// The work never runs: its process is dead, or no process has made such a tick.
-    Never,
+    Lost,
 }
 
 /// Returns the progress of the work before the tick in a row's word. The word 0 has no tick, and is complete.
-pub(super) fn state(word: u64) -> State {
-    let Some(tick) = Tick::from_raw(word) else { return State::Complete };
+pub(super) fn progress(word: u64) -> TickProgress {
+    let Some(tick) = Tick::from_raw(word) else { return TickProgress::Complete };
     match Arena::get().map(|arena| Clocks(arena).state(tick)) {
-        Some(TickState::Complete) => State::Complete,
-        Some(TickState::Pending) => State::Pending,
-        _ => State::Never,
+        Some(TickState::Complete) => TickProgress::Complete,
+        Some(TickState::Pending) => TickProgress::Pending,
+        _ => TickProgress::Lost,
     }
 }
 
@@ -31,11 +31,11 @@ pub(super) fn is_ours(word: u64) -> bool {
 }
 
 /// Returns `true` if the object with this mark has no holder. That is final.
-pub(super) fn is_gone(mark: u64) -> bool {
+pub(super) fn has_no_holder(mark: u64) -> bool {
     Arena::get().is_some_and(|arena| !Blocks(arena).lives(mark))
 }
 
 /// Removes ticks that are not pending. Ticks of a dead process are removed, too: its streams ended with it.
-pub(super) fn keep_pending(ticks: &mut Vec<Tick>) {
-    ticks.retain(|tick| state(tick.raw()) == State::Pending);
+pub(super) fn retain_pending(ticks: &mut Vec<Tick>) {
+    ticks.retain(|tick| progress(tick.raw()) == TickProgress::Pending);
 }

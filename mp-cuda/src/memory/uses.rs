@@ -20,17 +20,17 @@ use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Mutex, MutexGuard};
 
-use super::object::Row;
+use super::object::PieceRow;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::stream::Stream;
-use crate::stream::order::clock::{are_of_one_stream, is_complete, note};
+use crate::stream::CudaStream;
+use crate::stream::order::tick::{are_of_one_stream, is_complete, keep_latest};
 use crate::sync::{AtomicBool, Ordering};
 use mp_core::steps::device::use_record::{LastUseChange, last_use_change};
 
 /// Access of a use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Access {
+pub(crate) struct UseAccess {
     pub(crate) writes: bool,
     /// `true` if the piece is shared: other processes use it at the same time.
     pub(crate) shared: bool,
@@ -39,37 +39,37 @@ pub(crate) struct Access {
 /// Uses of a piece.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
-    noted: Mutex<Noted>,
+    records: Mutex<UseLog>,
     /// `true` once a use or a tick was noted. It is set before the note is made, so a thread that ends or
     /// sends a piece sees it.
-    is_noted: AtomicBool,
+    is_recorded: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
+struct UseLog {
     /// Last tick of each stream of another process that used the piece, from messages. Complete ticks are
     /// removed.
     before: Vec<Tick>,
     /// Ticks of earlier uses of the same memory, for which streams wait. If their work never runs, no data of
     /// this piece is lost.
-    room: Vec<Tick>,
-    streams: Vec<Use>,
+    earlier: Vec<Tick>,
+    streams: Vec<StreamUse>,
     /// `true` if the row counts this process as a writer.
     writes: bool,
 }
 
 /// Uses by one stream.
 #[derive(Debug)]
-struct Use {
-    stream: Stream,
+struct StreamUse {
+    stream: CudaStream,
     /// Access of all uses since the last complete tick.
-    access: Access,
+    access: UseAccess,
     /// Last tick that the stream has waited for, of each other stream.
     waited: Vec<Tick>,
     /// Tick that covers some of the uses.
-    told: Option<Tick>,
-    /// `true` if `told` may not cover all work.
-    untold: bool,
+    covering: Option<Tick>,
+    /// `true` if `covering` may not cover all work.
+    is_uncovered: bool,
     /// Number of uses that have not ended.
     open: usize,
     /// Number of uses that have begun.
@@ -78,36 +78,37 @@ struct Use {
 
 /// Number of a use among all uses of the piece by its stream, if no other of them was open when it began, and
 /// its number among all uses of the stream.
-pub(crate) type Begun = Option<(u64, u64)>;
+pub(crate) type UseNumber = Option<(u64, u64)>;
 
 /// Returns `true` if a list contains this tick, or a later tick of the same stream.
-fn has(list: &[Tick], tick: Tick) -> bool {
+fn contains(list: &[Tick], tick: Tick) -> bool {
     list.iter().any(|one| are_of_one_stream(*one, tick) && *one >= tick)
 }
 
 /// Number of streams with uncovered uses that are not queried for their progress, because a query is a driver
 /// call.
-const NOT_ASKED: usize = 4;
+const UNQUERIED: usize = 4;
 
 /// Returns `true` if a tick's work has run. Lost work has not.
-fn is_over(tick: Tick) -> bool {
+fn is_finished(tick: Tick) -> bool {
     is_complete(tick).unwrap_or(false)
 }
 
-impl Use {
+impl StreamUse {
     /// Returns a tick that covers all work which the stream was given, or `None` if the stream has no use.
-    fn tell(&mut self) -> Result<Option<Tick>> {
-        if self.untold {
-            self.told = Some(self.stream.tick()?);
-            self.untold = self.open > 0;
+    fn cover(&mut self) -> Result<Option<Tick>> {
+        if self.is_uncovered {
+            self.covering = Some(self.stream.tick()?);
+            self.is_uncovered = self.open > 0;
         }
-        Ok(self.told)
+        Ok(self.covering)
     }
 
-    /// Returns `true` if all work of the uses has run. If only the stream knows, it is queried if `ask` is
+    /// Returns `true` if all work of the uses has run. If only the stream knows, it is queried if `query` is
     /// set.
-    fn is_over(&self, ask: bool) -> bool {
-        self.open == 0 && if self.untold { ask && self.has_run() } else { self.told.is_none_or(is_over) }
+    fn is_finished(&self, query: bool) -> bool {
+        self.open == 0
+            && if self.is_uncovered { query && self.has_run() } else { self.covering.is_none_or(is_finished) }
     }
 
     /// Returns `true` if the stream has run all its work.
@@ -117,23 +118,23 @@ impl Use {
 
     /// Has the stream wait for a tick, unless it has waited for it before.
     fn wait_for(&mut self, tick: Tick) -> Result<()> {
-        if has(&self.waited, tick) {
+        if contains(&self.waited, tick) {
             // The tick's process may have died since.
             return is_complete(tick).map(drop);
         }
         self.stream.wait_for(tick)?;
-        note(&mut self.waited, tick);
+        keep_latest(&mut self.waited, tick);
         Ok(())
     }
 
     /// Has the stream wait for a tick as [`wait_for`](Self::wait_for) does, but does not fail if the tick's
     /// process is dead.
-    fn wait_for_room(&mut self, tick: Tick) -> Result<()> {
-        if has(&self.waited, tick) {
+    fn wait_for_memory(&mut self, tick: Tick) -> Result<()> {
+        if contains(&self.waited, tick) {
             return Ok(());
         }
-        match self.stream.wait_for_room(tick) {
-            Ok(_) => note(&mut self.waited, tick),
+        match self.stream.wait_for_memory(tick) {
+            Ok(_) => keep_latest(&mut self.waited, tick),
             Err(Error::ProducerDied { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -141,28 +142,28 @@ impl Use {
     }
 }
 
-impl Noted {
+impl UseLog {
     /// Removes the uses that are over. The caller drops them after the lock is released: dropping a use may
     /// drop the value that keeps a user's stream alive, whose code may use this piece.
     ///
     /// Only the last drop makes ticks for reads of frozen memory. So if many streams have read it, they are
     /// queried. Otherwise every stream that ever read it would stay alive.
     #[must_use]
-    fn forget_what_is_over(&mut self) -> Vec<Use> {
-        self.before.retain(|tick| !is_over(*tick));
-        self.room.retain(|tick| matches!(is_complete(*tick), Ok(false)));
-        let ask = self.streams.len() > NOT_ASKED;
-        let over = self.streams.extract_if(.., |one| one.is_over(ask)).collect();
-        self.streams.iter_mut().for_each(|one| one.waited.retain(|tick| !is_over(*tick)));
+    fn take_finished(&mut self) -> Vec<StreamUse> {
+        self.before.retain(|tick| !is_finished(*tick));
+        self.earlier.retain(|tick| matches!(is_complete(*tick), Ok(false)));
+        let query = self.streams.len() > UNQUERIED;
+        let over = self.streams.extract_if(.., |one| one.is_finished(query)).collect();
+        self.streams.iter_mut().for_each(|one| one.waited.retain(|tick| !is_finished(*tick)));
         over
     }
 
     /// Makes ticks that cover the uses, and returns the pending ones.
-    fn tell(&mut self, which: impl Fn(Access) -> bool) -> Result<Vec<Tick>> {
+    fn cover(&mut self, which: impl Fn(UseAccess) -> bool) -> Result<Vec<Tick>> {
         let mut ticks = Vec::new();
         for one in self.streams.iter_mut().filter(|one| which(one.access)) {
-            if let Some(tick) = one.tell()?.filter(|tick| !is_over(*tick)) {
-                note(&mut ticks, tick);
+            if let Some(tick) = one.cover()?.filter(|tick| !is_finished(*tick)) {
+                keep_latest(&mut ticks, tick);
             }
         }
         Ok(ticks)
@@ -171,31 +172,31 @@ impl Noted {
 
 impl Uses {
     /// Locks the notes to add one.
-    fn noting(&self) -> MutexGuard<'_, Noted> {
-        self.is_noted.store(true, Ordering::Release);
-        self.noted.lock()
+    fn lock_to_record(&self) -> MutexGuard<'_, UseLog> {
+        self.is_recorded.store(true, Ordering::Release);
+        self.records.lock()
     }
 
     /// Returns `true` if no stream of this process has used the piece, and no stream has to wait before it
     /// does.
     #[inline]
-    fn is_blank(&self) -> bool {
-        !self.is_noted.load(Ordering::Acquire)
+    fn is_unused(&self) -> bool {
+        !self.is_recorded.load(Ordering::Acquire)
     }
 
     /// Notes the ticks in a message that brought the piece.
     #[inline]
-    pub(crate) fn arrived(&self, ticks: &[Tick]) {
+    pub(crate) fn record_received(&self, ticks: &[Tick]) {
         if !ticks.is_empty() {
-            let mut noted = self.noting();
-            ticks.iter().for_each(|tick| note(&mut noted.before, *tick));
+            let mut records = self.lock_to_record();
+            ticks.iter().for_each(|tick| keep_latest(&mut records.before, *tick));
         }
     }
 
     /// Notes the ticks of earlier uses of the piece's memory.
-    pub(crate) fn begins_behind(&self, ticks: &[Tick]) {
+    pub(crate) fn record_earlier_uses(&self, ticks: &[Tick]) {
         if !ticks.is_empty() {
-            self.noting().room.extend_from_slice(ticks);
+            self.lock_to_record().earlier.extend_from_slice(ticks);
         }
     }
 
@@ -205,61 +206,61 @@ impl Uses {
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that work will never run; errors of the
     /// stream. No use has begun then.
-    pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
+    pub(crate) fn begin(&self, stream: &CudaStream, access: UseAccess, row: &PieceRow) -> Result<UseNumber> {
         let number = stream.use_begins();
         let begun = self.begin_on(stream, access, row).inspect_err(|_| drop(stream.use_ends()))?;
         Ok(begun.map(|begun| (begun, number)))
     }
 
-    fn begin_on(&self, stream: &Stream, access: Access, row: &Row) -> Result<Option<u64>> {
+    fn begin_on(&self, stream: &CudaStream, access: UseAccess, row: &PieceRow) -> Result<Option<u64>> {
         let _over;
-        let mut noted = self.noting();
-        let noted = &mut *noted;
-        _over = noted.forget_what_is_over();
-        let mine = |one: &Use| one.stream == *stream && one.access.shared == access.shared;
-        let at = match noted.streams.iter().position(mine) {
+        let mut records = self.lock_to_record();
+        let records = &mut *records;
+        _over = records.take_finished();
+        let mine = |one: &StreamUse| one.stream == *stream && one.access.shared == access.shared;
+        let at = match records.streams.iter().position(mine) {
             Some(at) => at,
             None => {
-                let none = Access { writes: false, shared: access.shared };
+                let none = UseAccess { writes: false, shared: access.shared };
                 let stream = stream.clone();
-                noted.streams.push(Use {
+                records.streams.push(StreamUse {
                     stream,
                     access: none,
                     waited: Vec::new(),
-                    told: None,
-                    untold: false,
+                    covering: None,
+                    is_uncovered: false,
                     open: 0,
                     begun: 0,
                 });
-                noted.streams.len() - 1
+                records.streams.len() - 1
             }
         };
-        let mut to_wait = noted.before.clone();
-        for one in noted.streams.iter_mut().filter(|one| one.stream != *stream) {
+        let mut to_wait = records.before.clone();
+        for one in records.streams.iter_mut().filter(|one| one.stream != *stream) {
             let writes = one.access.writes || access.writes;
             let unordered = one.access.shared || !writes;
-            if !unordered && let Some(tick) = one.tell()? {
+            if !unordered && let Some(tick) = one.cover()? {
                 to_wait.push(tick);
             }
         }
-        let this = &mut noted.streams[at];
-        for tick in &noted.room {
-            this.wait_for_room(*tick)?;
+        let this = &mut records.streams[at];
+        for tick in &records.earlier {
+            this.wait_for_memory(*tick)?;
         }
         for tick in to_wait {
             let waited = this.wait_for(tick);
             if matches!(waited, Err(Error::ProducerDied { .. })) && access.shared {
                 // The error is returned once: later writes by other processes are valid again.
-                noted.before.retain(|one| *one != tick);
+                records.before.retain(|one| *one != tick);
             }
             waited?;
         }
-        if access.writes && !noted.writes {
+        if access.writes && !records.writes {
             row.begin_use();
-            noted.writes = true;
+            records.writes = true;
         }
         this.access.writes |= access.writes;
-        this.untold = true;
+        this.is_uncovered = true;
         this.open += 1;
         this.begun += 1;
         Ok((this.open == 1).then_some(this.begun))
@@ -270,20 +271,20 @@ impl Uses {
     ///
     /// If the stream was released from a wait for a dead process, the data that the use wrote is lost. So
     /// streams of this process and of receivers wait for that process's tick, too.
-    pub(crate) fn end(&self, stream: &Stream, access: Access, ran: Begun) {
+    pub(crate) fn end(&self, stream: &CudaStream, access: UseAccess, ran: UseNumber) {
         let behind = stream.use_ends();
         if let Some((_, number)) = ran {
-            stream.use_has_run(number);
+            stream.record_use_has_run(number);
         }
-        let mut noted = self.noting();
+        let mut records = self.lock_to_record();
         if access.writes {
-            behind.into_iter().for_each(|tick| note(&mut noted.before, tick));
+            behind.into_iter().for_each(|tick| keep_latest(&mut records.before, tick));
         }
-        let mine = |one: &&mut Use| one.stream == *stream && one.access.shared == access.shared;
-        if let Some(one) = noted.streams.iter_mut().find(mine) {
+        let mine = |one: &&mut StreamUse| one.stream == *stream && one.access.shared == access.shared;
+        if let Some(one) = records.streams.iter_mut().find(mine) {
             one.open = one.open.saturating_sub(1);
             if ran.is_some_and(|(begun, _)| begun == one.begun) {
-                (one.untold, one.told) = (false, None);
+                (one.is_uncovered, one.covering) = (false, None);
             }
         }
     }
@@ -293,8 +294,8 @@ impl Uses {
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that work will never run.
-    pub(crate) fn is_whole(&self) -> Result<()> {
-        let before = self.noted.lock().before.clone();
+    pub(crate) fn check_complete(&self) -> Result<()> {
+        let before = self.records.lock().before.clone();
         before.into_iter().try_for_each(|tick| is_complete(tick).map(drop))
     }
 
@@ -304,19 +305,19 @@ impl Uses {
     /// # Errors
     /// Errors of a stream.
     #[inline]
-    pub(crate) fn tell(&self, frozen: bool) -> Result<Vec<Tick>> {
-        if self.is_blank() { Ok(Vec::new()) } else { self.tell_noted(frozen) }
+    pub(crate) fn cover(&self, frozen: bool) -> Result<Vec<Tick>> {
+        if self.is_unused() { Ok(Vec::new()) } else { self.cover_recorded(frozen) }
     }
 
-    fn tell_noted(&self, frozen: bool) -> Result<Vec<Tick>> {
+    fn cover_recorded(&self, frozen: bool) -> Result<Vec<Tick>> {
         let _over;
-        let mut noted = self.noted.lock();
-        _over = noted.forget_what_is_over();
-        let mut ticks = noted.before.clone();
-        let mine = noted.tell(|access| access.writes || !frozen)?;
+        let mut records = self.records.lock();
+        _over = records.take_finished();
+        let mut ticks = records.before.clone();
+        let mine = records.cover(|access| access.writes || !frozen)?;
         // If no stream of this process wrote the piece, a receiver may be its first writer.
-        let room = if mine.is_empty() { &noted.room[..] } else { &[] };
-        mine.iter().chain(room).for_each(|tick| note(&mut ticks, *tick));
+        let earlier = if mine.is_empty() { &records.earlier[..] } else { &[] };
+        mine.iter().chain(earlier).for_each(|tick| keep_latest(&mut ticks, *tick));
         Ok(ticks)
     }
 
@@ -324,39 +325,43 @@ impl Uses {
     /// more. Returns the ticks that cover the uses. If the ticks can't be made, the row shows a use that
     /// never ends, even if all uses were reads. So memory is never reused while uncovered work may access it.
     #[inline]
-    pub(crate) fn leave(&self, row: impl FnOnce() -> Row) -> Vec<Tick> {
-        if self.is_blank() { Vec::new() } else { self.leave_noted(&row()) }
+    pub(crate) fn leave(&self, row: impl FnOnce() -> PieceRow) -> Vec<Tick> {
+        if self.is_unused() { Vec::new() } else { self.leave_recorded(&row()) }
     }
 
-    fn leave_noted(&self, row: &Row) -> Vec<Tick> {
+    fn leave_recorded(&self, row: &PieceRow) -> Vec<Tick> {
         let (_over, _left);
-        let mut noted = self.noted.lock();
-        _over = noted.forget_what_is_over();
-        let (joined, writes) = (noted.join(row), std::mem::take(&mut noted.writes));
+        let mut records = self.records.lock();
+        _over = records.take_finished();
+        let (joined, writes) = (records.join(row), std::mem::take(&mut records.writes));
         match (joined, writes) {
             (Ok(()), true) => row.end_use(),
             (Err(_), false) => row.begin_use(),
             (Ok(()), false) | (Err(_), _) => {}
         }
         // Streams of this process wait for these ticks if the piece comes back.
-        _left = std::mem::take(&mut noted.streams);
-        let told: Vec<Tick> = _left.iter().filter_map(|one| one.told).collect();
-        told.iter().for_each(|tick| note(&mut noted.before, *tick));
-        told
+        _left = std::mem::take(&mut records.streams);
+        let covering: Vec<Tick> = _left.iter().filter_map(|one| one.covering).collect();
+        covering.iter().for_each(|tick| keep_latest(&mut records.before, *tick));
+        covering
     }
 }
 
-impl Noted {
-    fn join(&mut self, row: &Row) -> Result<()> {
-        let ticks = self.tell(|_| true)?;
-        let of = |tick: &Tick| self.streams.iter().find(|one| one.told == Some(*tick));
+impl UseLog {
+    fn join(&mut self, row: &PieceRow) -> Result<()> {
+        let ticks = self.cover(|_| true)?;
+        let of = |tick: &Tick| self.streams.iter().find(|one| one.covering == Some(*tick));
         let Some(one) = ticks.first().and_then(of) else { return Ok(()) };
         let mut release = None;
         loop {
             let raw = row.last_use();
             let last = Tick::from_raw(raw);
-            let how =
-                last_use_change(last, &ticks, |tick| is_complete(tick).ok(), |tick| has(&one.waited, tick));
+            let how = last_use_change(
+                last,
+                &ticks,
+                |tick| is_complete(tick).ok(),
+                |tick| contains(&one.waited, tick),
+            );
             let LastUseChange::Swap { tick, mixes } = how else { return Ok(()) };
             if mixes {
                 row.mix();
@@ -381,23 +386,23 @@ impl Noted {
 }
 
 /// Streams of this process that only wait for uses, one for each device.
-static RELEASE: PerProcess<Mutex<Vec<Stream>>> =
+static RELEASE: PerProcess<Mutex<Vec<CudaStream>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Returns the release stream of a device, after it was told to wait for these ticks.
-fn release_of(device: &Device, ticks: &[Tick]) -> Result<Stream> {
+fn release_of(device: &Device, ticks: &[Tick]) -> Result<CudaStream> {
     let stream = release(device)?;
     ticks.iter().try_for_each(|tick| stream.wait_for(*tick).map(drop))?;
     Ok(stream)
 }
 
-fn release(device: &Device) -> Result<Stream> {
+fn release(device: &Device) -> Result<CudaStream> {
     let there = || RELEASE.lock().iter().find(|stream| stream.device() == device).cloned();
     if let Some(stream) = there() {
         return Ok(stream);
     }
     // The caller holds the piece's lock.
-    let stream = Stream::beside_locks(device)?;
+    let stream = CudaStream::beside_locks(device)?;
     let mut streams = RELEASE.lock();
     match streams.iter().find(|stream| stream.device() == device) {
         Some(there) => Ok(there.clone()),
@@ -417,12 +422,16 @@ mod tests {
         let at = |clock, epoch, count| Tick::new(clock, Tick::base(epoch) + count);
         let mut list = Vec::new();
         for tick in [at(3, 1, 5), at(3, 1, 4), at(4, 1, 1), at(3, 1, 6), at(3, 2, 1)] {
-            note(&mut list, tick);
+            keep_latest(&mut list, tick);
         }
         // A tick of the clock's previous owner is kept beside that of the next owner: the previous owner may
         // have died.
         assert_eq!(list, [at(3, 1, 6), at(4, 1, 1), at(3, 2, 1)]);
-        assert!(has(&list, at(3, 1, 5)) && has(&list, at(3, 2, 1)));
-        assert!(!has(&list, at(3, 1, 7)) && !has(&list, at(4, 2, 1)) && !has(&list[2..], at(3, 1, 6)));
+        assert!(contains(&list, at(3, 1, 5)) && contains(&list, at(3, 2, 1)));
+        assert!(
+            !contains(&list, at(3, 1, 7))
+                && !contains(&list, at(4, 2, 1))
+                && !contains(&list[2..], at(3, 1, 6))
+        );
     }
 }

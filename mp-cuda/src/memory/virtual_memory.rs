@@ -3,11 +3,11 @@
 //!
 //! | value | meaning | dropped by |
 //! |---|---|---|
-//! | [`Memory`] | reference to physical memory of a device | `cuMemRelease` |
-//! | [`Mapped`] | such memory at an address of this process, of which it is the only memory | `cuMemUnmap`, `cuMemAddressFree` |
+//! | [`DeviceMemory`] | reference to physical memory of a device | `cuMemRelease` |
+//! | [`MappedMemory`] | such memory at an address of this process, of which it is the only memory | `cuMemUnmap`, `cuMemAddressFree` |
 //!
 //! The memory lives as long as a reference, a mapping or a descriptor of it exists in any process. So a
-//! [`Memory`] is needed only until it is mapped and exported.
+//! [`DeviceMemory`] is needed only until it is mapped and exported.
 //!
 //! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
@@ -24,7 +24,7 @@ use std::ptr;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::api::{AccessDesc, AllocationProp, Location};
-use crate::driver::context::Bound;
+use crate::driver::context::BoundContext;
 use crate::error::Result;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
@@ -54,13 +54,13 @@ fn size(bytes: u64) -> usize {
 
 /// Reference to physical memory of a device.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct DeviceMemory {
     device: Device,
     handle: u64,
     bytes: u64,
 }
 
-impl Memory {
+impl DeviceMemory {
     /// Returns the unit of device memory: each size is a multiple of it.
     pub(crate) fn granularity(device: &Device) -> Result<u64> {
         let driver = device.bind()?;
@@ -111,17 +111,17 @@ impl Memory {
     }
 
     /// Maps the memory, and gives this device read and write access.
-    pub(crate) fn map(&self, by: &Device) -> Result<Mapped> {
+    pub(crate) fn map(&self, by: &Device) -> Result<MappedMemory> {
         let driver = by.bind()?;
-        let addresses = Addresses::reserve(by, self.bytes)?;
+        let addresses = AddressRange::reserve(by, self.bytes)?;
         call!(driver.cuMemMap(addresses.at, size(self.bytes), 0, self.handle, 0))?;
-        let mapped = Mapped { addresses };
+        let mapped = MappedMemory { addresses };
         mapped.allow(by)?;
         Ok(mapped)
     }
 }
 
-impl Drop for Memory {
+impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let release = || give_back(&self.device, |driver| call!(driver.cuMemRelease(self.handle)));
         release();
@@ -130,13 +130,13 @@ impl Drop for Memory {
 
 /// Reserved addresses.
 #[derive(Debug)]
-struct Addresses {
+struct AddressRange {
     device: Device,
     at: u64,
     bytes: u64,
 }
 
-impl Addresses {
+impl AddressRange {
     fn reserve(device: &Device, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let mut at = 0;
@@ -145,7 +145,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Addresses {
+impl Drop for AddressRange {
     fn drop(&mut self) {
         give_back(&self.device, |driver| call!(driver.cuMemAddressFree(self.at, size(self.bytes))));
     }
@@ -153,11 +153,11 @@ impl Drop for Addresses {
 
 /// Memory mapped at addresses of this process. Dropping it unmaps the memory, also for work that still runs.
 #[derive(Debug)]
-pub(crate) struct Mapped {
-    addresses: Addresses,
+pub(crate) struct MappedMemory {
+    addresses: AddressRange,
 }
 
-impl Mapped {
+impl MappedMemory {
     /// Returns the address for devices.
     pub(crate) fn address(&self) -> u64 {
         self.addresses.at
@@ -168,14 +168,14 @@ impl Mapped {
         let driver = device.bind()?;
         let location = Location { kind: ON_DEVICE, id: device.number() };
         let access = AccessDesc { location, flags: READ_AND_WRITE };
-        let Addresses { at, bytes, .. } = self.addresses;
+        let AddressRange { at, bytes, .. } = self.addresses;
         call!(driver.cuMemSetAccess(at, size(bytes), &raw const access, 1))
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
-        let Addresses { device, at, bytes } = &self.addresses;
+        let AddressRange { device, at, bytes } = &self.addresses;
         let unmap = || give_back(device, |driver| call!(driver.cuMemUnmap(*at, size(*bytes))));
         unmap();
     }
@@ -183,7 +183,7 @@ impl Drop for Mapped {
 
 /// Makes a call that gives an object back, unless this process is a forked copy. Errors are ignored: the
 /// device or the driver is gone then, with its objects.
-pub(super) fn give_back(device: &Device, call: impl FnOnce(&Bound<'_>) -> Result<()>) {
+pub(super) fn give_back(device: &Device, call: impl FnOnce(&BoundContext<'_>) -> Result<()>) {
     if Driver::loaded().is_some()
         && let Ok(bound) = device.bind()
     {

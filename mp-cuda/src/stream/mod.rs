@@ -7,8 +7,9 @@
 //! - a stream and its clock belong together as long as either lives.
 #![allow(unsafe_code)]
 
-pub(crate) mod ended;
+pub(crate) mod host;
 pub(crate) mod order;
+pub(crate) mod ownerless;
 pub(crate) mod work;
 
 use std::any::Any;
@@ -18,13 +19,15 @@ use std::sync::Arc;
 
 use mp_core::clocks::Tick;
 use mp_core::{Arena, Recovery, Wait};
-use order::StreamClock;
-use work::Work;
 
 use crate::device::Device;
-use crate::driver::api::Handle;
-use crate::driver::{Driver, context};
+use crate::driver::Driver;
+use crate::driver::api::DriverHandle;
+use crate::driver::context;
 use crate::error::Result;
+use order::StreamClock;
+use order::clock::StreamWait;
+use work::StreamWork;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -32,9 +35,9 @@ const PER_THREAD: usize = 2;
 /// Stream of a device: work that runs in the order in which it was submitted, while the host continues.
 ///
 /// ```no_run
-/// use mp_cuda::{Device, Stream};
+/// use mp_cuda::{Device, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// // … kernels and copies by `stream.as_raw()` …
 /// stream.synchronize()?;
 /// assert!(stream.is_complete()?);
@@ -56,31 +59,31 @@ const PER_THREAD: usize = 2;
 /// it get [`ProducerDied`](crate::Error::ProducerDied).
 #[doc(alias = "torch.cuda.Stream")]
 #[derive(Clone)]
-pub struct Stream(Arc<Inner>);
+pub struct CudaStream(Arc<StreamInner>);
 
-struct Inner {
-    stream: Handle,
-    owned: Owned,
-    work: Arc<Work>,
+struct StreamInner {
+    stream: DriverHandle,
+    owned: StreamOwner,
+    work: Arc<StreamWork>,
 }
 
 /// Owner of the stream, which destroys it.
-enum Owned {
-    Here,
+enum StreamOwner {
+    Own,
     /// Value of the user that keeps the stream alive.
-    Elsewhere {
+    External {
         keep_alive: Box<dyn Any + Send + Sync>,
     },
 }
 
-impl Stream {
+impl CudaStream {
     /// Creates a stream that does not wait for other streams by itself.
     ///
     /// # Errors
     /// Errors of the driver; [`Forked`](crate::Error::Forked) in a copy of the process that made the device.
     #[doc(alias = "cuStreamCreate")]
     pub fn new(device: &Device) -> Result<Self> {
-        ended::sweep();
+        ownerless::sweep();
         Self::beside_locks(device)
     }
 
@@ -88,7 +91,7 @@ impl Stream {
     /// user's code.
     pub(crate) fn beside_locks(device: &Device) -> Result<Self> {
         let stream = device.bind()?.stream_create()?;
-        Ok(Self::of(device.clone(), stream, Owned::Here))
+        Ok(Self::of(device.clone(), stream, StreamOwner::Own))
     }
 
     /// Wraps a stream of another library (`CUcontext` and `CUstream`), which is not destroyed. A null
@@ -117,24 +120,24 @@ impl Stream {
         }
         let driver = Driver::get()?;
         // SAFETY: the caller vouches for the context.
-        let (primary, number) = unsafe { context::primary_of(driver, Handle(context)) }?;
+        let (primary, number) = unsafe { context::primary_of(driver, DriverHandle(context)) }?;
         let device = Device::of(driver, number, primary)?;
-        let stream = Handle(stream);
+        let stream = DriverHandle(stream);
         {
             let bound = device.bind()?;
             // SAFETY: the caller vouches for the stream; a null stream is the default stream of the current
             // context.
-            if unsafe { bound.stream_context(stream) }? != Handle(context) {
+            if unsafe { bound.stream_context(stream) }? != DriverHandle(context) {
                 return Err(crate::Error::OtherContext);
             }
         }
-        Ok(Self::of(device, stream, Owned::Elsewhere { keep_alive: Box::new(keep_alive) }))
+        Ok(Self::of(device, stream, StreamOwner::External { keep_alive: Box::new(keep_alive) }))
     }
 
-    fn of(device: Device, stream: Handle, owned: Owned) -> Self {
-        let work = Work::new(&device, StreamClock::default());
-        let stream = Self(Arc::new(Inner { stream, owned, work }));
-        ended::begins(&stream);
+    fn of(device: Device, stream: DriverHandle, owned: StreamOwner) -> Self {
+        let work = StreamWork::new(&device, StreamClock::default());
+        let stream = Self(Arc::new(StreamInner { stream, owned, work }));
+        ownerless::register(&stream);
         stream
     }
 
@@ -163,15 +166,15 @@ impl Stream {
     /// errors of the driver.
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
-        ended::sweep_some();
+        ownerless::sweep_some();
         if self.waits()? {
             let look = || Ok(!self.waits()? || self.has_run_now()?);
-            order::host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
+            host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
         }
-        let ended = self.0.work.ended();
+        let ended = self.0.work.ended_uses();
         // SAFETY: the stream is alive as long as `self`.
-        self.noted(unsafe { self.0.work.device.bind()?.stream_synchronize(self.0.stream) })?;
-        self.0.work.told(ended);
+        self.check_device(unsafe { self.0.work.device.bind()?.stream_synchronize(self.0.stream) })?;
+        self.0.work.covered(ended);
         Ok(())
     }
 
@@ -195,12 +198,12 @@ impl Stream {
     /// the stream.
     fn waits(&self) -> Result<bool> {
         let mut awaited = self.0.work.awaited.lock();
-        awaited.look();
+        awaited.prune();
         if awaited.ticks.is_empty() {
             return Ok(false);
         }
         let releases = order::releases(&self.0.work.device)?;
-        let pending = |tick: &Tick| match order::clock::is_complete(*tick) {
+        let pending = |tick: &Tick| match order::tick::is_complete(*tick) {
             Ok(complete) => Ok(!complete),
             Err(_) if releases => Ok(false),
             Err(error) => Err(error),
@@ -212,9 +215,9 @@ impl Stream {
     /// begun.
     pub(crate) fn use_begins(&self) -> u64 {
         let mut awaited = self.0.work.awaited.lock();
-        let died = |tick: &Tick| order::clock::is_complete(*tick).is_err();
+        let died = |tick: &Tick| order::tick::is_complete(*tick).is_err();
         // If the stream has run all its work, later work does not depend on lost ticks.
-        awaited.look();
+        awaited.prune();
         if awaited.uses == 0 && awaited.ticks.iter().any(died) && matches!(self.has_run(), Ok(true)) {
             awaited.ticks.retain(|tick| !died(tick));
             awaited.sources.retain(|tick| !died(tick));
@@ -224,7 +227,7 @@ impl Stream {
     }
 
     /// Notes that a host has seen the work of a use run, if the use with this number was the last to begin.
-    pub(crate) fn use_has_run(&self, number: u64) {
+    pub(crate) fn record_use_has_run(&self, number: u64) {
         self.0.work.has_run(number);
     }
 
@@ -232,13 +235,13 @@ impl Stream {
     pub(crate) fn use_ends(&self) -> Vec<Tick> {
         let mut awaited = self.0.work.awaited.lock();
         awaited.uses = awaited.uses.saturating_sub(1);
-        awaited.look();
+        awaited.prune();
         awaited.sources.clone()
     }
 
     fn has_run_now(&self) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        self.noted(unsafe { self.0.work.device.bind()?.stream_is_complete(self.0.stream) })
+        self.check_device(unsafe { self.0.work.device.bind()?.stream_is_complete(self.0.stream) })
     }
 
     /// Returns `true` if the driver reports that all work has run. It does not sweep dead processes. A stream
@@ -254,10 +257,10 @@ impl Stream {
     }
 
     /// Marks the device as lost for other processes, if a result says so.
-    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+    fn check_device<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if matches!(error, crate::Error::DeviceLost { .. }) {
-                ended::lost(&self.0.work.device);
+                ownerless::mark_lost(&self.0.work.device);
             }
         })
     }
@@ -279,22 +282,22 @@ impl Stream {
     /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); errors of
     /// the driver.
     pub(crate) fn tick(&self) -> Result<Tick> {
-        let Inner { stream, work, .. } = &*self.0;
-        let Work { device, clock, .. } = &**work;
+        let StreamInner { stream, work, .. } = &*self.0;
+        let StreamWork { device, clock, .. } = &**work;
         // Read before the tick is made: the tick does not cover uses that begin meanwhile.
-        let ended = work.ended();
+        let ended = work.ended_uses();
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
         let mut tick = unsafe { clock.tick(device, *stream) };
         if matches!(tick, Err(crate::Error::TooManyStreams)) {
             // Frees clocks of ended streams that have run all their work.
-            ended::sweep_ours();
+            ownerless::sweep_ours();
             // SAFETY: likewise.
             tick = unsafe { clock.tick(device, *stream) };
         }
         if tick.is_ok() {
-            work.told(ended);
+            work.covered(ended);
         }
-        self.noted(tick)
+        self.check_device(tick)
     }
 
     /// Has the stream wait for a tick of any process before it runs later work. Returns `true` if the stream
@@ -312,52 +315,60 @@ impl Stream {
     ///
     /// # Errors
     /// Errors of [`wait_for`](Self::wait_for).
-    pub(crate) fn wait_for_room(&self, tick: Tick) -> Result<bool> {
+    pub(crate) fn wait_for_memory(&self, tick: Tick) -> Result<bool> {
         self.wait(tick, false)
     }
 
     fn wait(&self, tick: Tick, is_source: bool) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        let waits = self.noted(unsafe { order::clock::wait(&self.0.work.device, self.0.stream, tick) })?;
+        let outcome =
+            self.check_device(unsafe { order::clock::wait(&self.0.work.device, self.0.stream, tick) })?;
+        if outcome == StreamWait::ByHost {
+            self.check_device(host::wait(tick, Wait::Forever))?;
+        }
+        let waits = outcome == StreamWait::Pending;
         if waits {
-            self.0.work.awaited.lock().note(tick, is_source);
+            self.0.work.awaited.lock().record(tick, is_source);
         }
         Ok(waits)
     }
 
-    pub(crate) fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> DriverHandle {
         self.0.stream
     }
 }
 
 /// Compares the stream and the device.
-impl PartialEq for Stream {
+impl PartialEq for CudaStream {
     fn eq(&self, other: &Self) -> bool {
         self.0.stream == other.0.stream && self.0.work.device == other.0.work.device
     }
 }
 
-impl Eq for Stream {}
+impl Eq for CudaStream {}
 
-impl Drop for Inner {
+impl Drop for StreamInner {
     fn drop(&mut self) {
         // A forked copy has nothing to destroy.
         if Driver::loaded().is_none() {
             return;
         }
-        let (stream, keep_alive) = match std::mem::replace(&mut self.owned, Owned::Here) {
-            Owned::Here => (Some(self.stream), None),
-            Owned::Elsewhere { keep_alive } => (None, Some(keep_alive)),
+        let (stream, keep_alive) = match std::mem::replace(&mut self.owned, StreamOwner::Own) {
+            StreamOwner::Own => (Some(self.stream), None),
+            StreamOwner::External { keep_alive } => (None, Some(keep_alive)),
         };
-        self.work.leave();
-        ended::add(ended::Ended { work: Arc::clone(&self.work), stream, keep_alive });
-        ended::sweep_some();
+        self.work.orphan_ticks();
+        ownerless::add(ownerless::OwnerlessStream { work: Arc::clone(&self.work), stream, keep_alive });
+        ownerless::sweep_some();
     }
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for CudaStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owned = matches!(self.0.owned, Owned::Here);
-        f.debug_struct("Stream").field("device", &self.0.work.device.uuid()).field("owned", &owned).finish()
+        let owned = matches!(self.0.owned, StreamOwner::Own);
+        f.debug_struct("CudaStream")
+            .field("device", &self.0.work.device.uuid())
+            .field("owned", &owned)
+            .finish()
     }
 }

@@ -7,30 +7,30 @@ use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-use super::order::{self, StreamClock, clock};
+use super::order::{self, StreamClock, tick};
 use crate::device::Device;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Part of a stream that outlives the stream's owners, until all work has run.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct StreamWork {
     pub(crate) device: Device,
     pub(crate) clock: StreamClock,
-    pub(super) awaited: Mutex<Awaited>,
+    pub(super) awaited: Mutex<AwaitedTicks>,
     /// Number of uses of memory that have begun on the stream, and number of uses whose work a tick covers,
     /// or has run.
     begun: AtomicU64,
-    told: AtomicU64,
+    covered: AtomicU64,
 }
 
 /// Work of all streams of this process.
-static ALL: PerProcess<Mutex<Vec<Weak<Work>>>> =
+static ALL: PerProcess<Mutex<Vec<Weak<StreamWork>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-impl Work {
+impl StreamWork {
     pub(crate) fn new(device: &Device, clock: StreamClock) -> Arc<Self> {
-        let (awaited, begun, told) = Default::default();
-        let work = Arc::new(Self { device: device.clone(), clock, awaited, begun, told });
+        let (awaited, begun, covered) = Default::default();
+        let work = Arc::new(Self { device: device.clone(), clock, awaited, begun, covered });
         let mut all = ALL.lock();
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&work));
@@ -44,34 +44,34 @@ impl Work {
 
     /// Returns the number of uses that have begun, if all of them have ended: a new tick covers all their
     /// work. Otherwise returns 0.
-    pub(super) fn ended(&self) -> u64 {
+    pub(super) fn ended_uses(&self) -> u64 {
         let awaited = self.awaited.lock();
         if awaited.uses == 0 { self.begun.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Notes that the work of this many uses is covered by a tick, or has run.
-    pub(super) fn told(&self, uses: u64) {
-        self.told.fetch_max(uses, Ordering::Relaxed);
+    pub(super) fn covered(&self, uses: u64) {
+        self.covered.fetch_max(uses, Ordering::Relaxed);
     }
 
     /// Notes that a host has seen all work of the stream run when a use ended. That counts if no use is open,
     /// and no later use has begun.
     pub(super) fn has_run(&self, number: u64) {
-        if self.ended() == number {
-            self.told(number);
+        if self.ended_uses() == number {
+            self.covered(number);
         }
     }
 }
 
 /// Returns the work of all streams of a device.
-pub(crate) fn of(device: &Device) -> Vec<Arc<Work>> {
+pub(crate) fn of(device: &Device) -> Vec<Arc<StreamWork>> {
     let all: Vec<_> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
     all.into_iter().filter(|one| one.device == *device).collect()
 }
 
 /// Ticks that a stream was told to wait for.
 #[derive(Debug, Default)]
-pub(super) struct Awaited {
+pub(super) struct AwaitedTicks {
     /// Ticks that were pending at the last look, and lost ticks, until the stream has run the work that it
     /// had then.
     pub(super) ticks: Vec<Tick>,
@@ -81,10 +81,10 @@ pub(super) struct Awaited {
     pub(super) uses: usize,
 }
 
-impl Awaited {
+impl AwaitedTicks {
     /// Removes complete ticks.
-    pub(super) fn look(&mut self) {
-        let is_open = |tick: &Tick| !clock::is_complete(*tick).is_ok_and(|complete| complete);
+    pub(super) fn prune(&mut self) {
+        let is_open = |tick: &Tick| !tick::is_complete(*tick).is_ok_and(|complete| complete);
         self.ticks.retain(is_open);
         self.sources.retain(is_open);
     }
@@ -92,53 +92,53 @@ impl Awaited {
     /// Notes the last tick of each other stream. The order of the calls does not matter, because the work of
     /// a stream ends in order. A lost tick stays: it may block this stream for ever, and later work of this
     /// stream may be lost, too.
-    pub(super) fn note(&mut self, tick: Tick, is_source: bool) {
-        self.look();
-        clock::note(&mut self.ticks, tick);
+    pub(super) fn record(&mut self, tick: Tick, is_source: bool) {
+        self.prune();
+        tick::keep_latest(&mut self.ticks, tick);
         if is_source {
-            clock::note(&mut self.sources, tick);
+            tick::keep_latest(&mut self.sources, tick);
         }
     }
 }
 
 /// Ticks that streams without owners wait for.
-static LEFT: PerProcess<Mutex<Vec<(Device, Tick)>>> =
+static ORPHANED_TICKS: PerProcess<Mutex<Vec<(Device, Tick)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-impl Work {
+impl StreamWork {
     /// Keeps the ticks of a stream whose last owner is gone, because the stream still waits for them.
-    pub(super) fn leave(&self) {
+    pub(super) fn orphan_ticks(&self) {
         let mut awaited = self.awaited.lock();
-        awaited.look();
+        awaited.prune();
         if !awaited.ticks.is_empty() {
-            LEFT.lock().extend(awaited.ticks.drain(..).map(|tick| (self.device.clone(), tick)));
+            ORPHANED_TICKS.lock().extend(awaited.ticks.drain(..).map(|tick| (self.device.clone(), tick)));
         }
     }
 
     /// Returns `true` if a use began since the last tick, and since a host waited for the stream. The clock
     /// may not cover its work.
-    fn is_untold(&self) -> bool {
-        let told = self.told.load(Ordering::Relaxed);
-        self.begun.load(Ordering::Relaxed) > told
+    fn is_uncovered(&self) -> bool {
+        let covered = self.covered.load(Ordering::Relaxed);
+        self.begun.load(Ordering::Relaxed) > covered
     }
 }
 
 /// Work of a device's streams at one moment.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct DeviceLoad {
     /// Pending ticks, made or awaited.
     ticks: Vec<Tick>,
     /// Streams for which threads were making ticks, with the number of ticks including these.
-    making: Vec<(Arc<Work>, u64)>,
+    in_progress: Vec<(Arc<StreamWork>, u64)>,
     /// `true` if a thread was telling a stream to wait.
     is_changing: bool,
     /// `true` if a stream was used since its last tick.
-    has_untold: bool,
+    has_uncovered: bool,
     /// `true` if streams that wait for a killed process are released.
     releases: bool,
 }
 
-impl Load {
+impl DeviceLoad {
     pub(crate) fn now(device: &Device) -> Self {
         let mut load = Self { releases: order::releases_here(device), ..Self::default() };
         for one in of(device) {
@@ -146,47 +146,47 @@ impl Load {
                 Some(awaited) => load.ticks.extend_from_slice(&awaited.ticks),
                 None => load.is_changing = true,
             }
-            load.has_untold |= one.is_untold();
+            load.has_uncovered |= one.is_uncovered();
             let begun = one.clock.begun();
             let is_making = !one.clock.has_made_as_many(begun);
             load.ticks.extend(one.clock.last_made());
             if is_making {
-                load.making.push((one, begun));
+                load.in_progress.push((one, begun));
             }
         }
         {
-            let mut left = LEFT.lock();
-            left.retain(|(of, tick)| of != device || load.is_on_its_way(*tick));
+            let mut left = ORPHANED_TICKS.lock();
+            left.retain(|(of, tick)| of != device || load.is_pending(*tick));
             load.ticks.extend(left.iter().filter(|(of, _)| of == device).map(|(_, tick)| *tick));
         }
         let mut ticks = std::mem::take(&mut load.ticks);
-        ticks.retain(|tick| load.is_on_its_way(*tick));
+        ticks.retain(|tick| load.is_pending(*tick));
         Self { ticks, ..load }
     }
 
-    fn is_on_its_way(&self, tick: Tick) -> bool {
-        match clock::is_complete(tick) {
+    fn is_pending(&self, tick: Tick) -> bool {
+        match tick::is_complete(tick) {
             Ok(complete) => !complete,
             Err(_) => !self.releases,
         }
     }
 
     /// Returns `true` if no stream had work.
-    pub(crate) fn is_none(&self) -> bool {
-        self.ticks.is_empty() && self.making.is_empty() && !self.is_changing && !self.has_untold
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ticks.is_empty() && self.in_progress.is_empty() && !self.is_changing && !self.has_uncovered
     }
 
     /// Returns `true` if all known work has run.
     pub(crate) fn has_run(&mut self) -> bool {
-        let made = self.making.extract_if(.., |(one, count)| one.clock.has_made_as_many(*count));
+        let made = self.in_progress.extract_if(.., |(one, count)| one.clock.has_made_as_many(*count));
         // A later tick may have been made, which is waited for then.
         let ticks: Vec<Tick> = made.filter_map(|(one, _)| one.clock.last_made()).collect();
         self.ticks.extend(ticks);
-        self.making.is_empty() && !self.ticks.iter().any(|tick| self.is_on_its_way(*tick))
+        self.in_progress.is_empty() && !self.ticks.iter().any(|tick| self.is_pending(*tick))
     }
 
     /// Returns `true` if all ticks are known that streams were told to wait for.
-    pub(crate) fn is_certain(&self) -> bool {
+    pub(crate) fn is_complete_list(&self) -> bool {
         !self.is_changing
     }
 }
@@ -208,16 +208,16 @@ mod tests {
             tick
         };
         let (first, second) = (tick(), tick());
-        let mut awaited = Awaited::default();
-        awaited.note(second, true);
-        awaited.note(first, true);
+        let mut awaited = AwaitedTicks::default();
+        awaited.record(second, true);
+        awaited.record(first, true);
         clock.complete(first).unwrap();
-        awaited.look();
+        awaited.prune();
         assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second][..], &[second][..]));
         // The owner dies. Ticks of the clock's next owner do not cover its work.
         clock.declare_dead();
         let next = Tick::new(second.clock(), Tick::base(second.epoch() + 1) + 1);
-        awaited.note(next, true);
+        awaited.record(next, true);
         assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second, next][..], &[second, next][..]));
     }
 }

@@ -4,9 +4,9 @@ use mp_tensor::parts::View;
 use mp_tensor::{Element, Shared, aliasing_methods, view_methods};
 
 use super::mode::CudaAliased;
-use super::{CudaTensor, LentMut};
+use super::{CudaTensor, StreamGuardMut};
 use crate::error::Result;
-use crate::stream::Stream;
+use crate::stream::CudaStream;
 
 /// Returns another handle of the same memory.
 impl<T: Element, M: CudaAliased> Clone for CudaTensor<T, M> {
@@ -38,7 +38,7 @@ impl<T: Element> CudaTensor<T, Shared> {
     ///
     /// # Errors
     /// Errors of [`on`](Self::on).
-    pub fn on_mut(&self, stream: &Stream) -> Result<LentMut<'_, T>> {
-        Ok(LentMut::of(self.raw.lend(size_of::<T>(), stream, true)?, &self.raw.view))
+    pub fn on_mut(&self, stream: &CudaStream) -> Result<StreamGuardMut<'_, T>> {
+        Ok(StreamGuardMut::of(self.raw.lend(size_of::<T>(), stream, true)?, &self.raw.view))
     }
 }

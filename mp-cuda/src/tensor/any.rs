@@ -10,18 +10,18 @@ use mp_tensor::{
 };
 
 use super::mode::{CudaAliased, CudaMode};
-use super::raw::Raw;
+use super::raw::RawCudaTensor;
 use super::{CudaStorageId, CudaTensor};
 use crate::error::{Error, Result};
-use crate::stream::Stream;
+use crate::stream::CudaStream;
 use crate::uuid::Uuid;
 
 /// Tensor on a device whose element type is a value, in any [`CudaMode`].
 ///
 /// ```no_run
-/// use mp_cuda::{AnyCudaTensor, Device, Stream};
+/// use mp_cuda::{AnyCudaTensor, Device, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let t = AnyCudaTensor::zeros([2, 3], "float32".parse()?, &stream)?;
 /// let row = t.freeze().select(0, 1)?; // views need no type
 /// let row = row.downcast::<f32>()?;
@@ -32,7 +32,7 @@ use crate::uuid::Uuid;
 /// It is sent like a typed tensor. Sender and receiver need not know the type.
 #[doc(alias = "torch.Tensor")]
 pub struct AnyCudaTensor<M: CudaMode = Exclusive> {
-    pub(crate) raw: Raw<M>,
+    pub(crate) raw: RawCudaTensor<M>,
     pub(super) dtype: DType,
 }
 
@@ -132,15 +132,15 @@ impl AnyCudaTensor<Exclusive> {
     ///
     /// # Errors
     /// Errors of [`CudaTensor::empty`].
-    pub fn empty(shape: impl AsRef<[usize]>, dtype: DType, stream: &Stream) -> Result<Self> {
-        Ok(Self { raw: Raw::new(shape.as_ref(), dtype, stream)?, dtype })
+    pub fn empty(shape: impl AsRef<[usize]>, dtype: DType, stream: &CudaStream) -> Result<Self> {
+        Ok(Self { raw: RawCudaTensor::new(shape.as_ref(), dtype, stream)?, dtype })
     }
 
     /// Creates a tensor of zeros on the stream's device.
     ///
     /// # Errors
     /// Errors of [`CudaTensor::empty`].
-    pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType, stream: &Stream) -> Result<Self> {
+    pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType, stream: &CudaStream) -> Result<Self> {
         let shape = shape.as_ref();
         dispatch!(dtype, T => Ok(CudaTensor::<T>::zeros(shape, stream)?.into()))
     }
@@ -190,7 +190,11 @@ impl<M: CudaMode> fmt::Debug for AnyCudaTensor<M> {
 }
 
 /// Formats the tensor in one line, without its elements, which are on the device.
-pub(super) fn show<M: CudaMode>(raw: &Raw<M>, dtype: DType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn show<M: CudaMode>(
+    raw: &RawCudaTensor<M>,
+    dtype: DType,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     let (shape, grad) = (raw.view.shape(), if raw.grad.requires() { ", requires_grad" } else { "" });
     write!(f, "{}<{dtype}>({shape:?}{grad}", M::NAME)?;
     match &raw.piece {

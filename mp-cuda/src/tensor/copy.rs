@@ -17,21 +17,21 @@ use mp_tensor::{Element, Exclusive, Shared, Tensor};
 
 use super::CudaTensor;
 use super::mode::CudaMode;
-use super::raw::{Raw, Used};
+use super::raw::{RawCudaTensor, TensorUse};
 use crate::error::Result;
 use crate::memory::Piece;
-use crate::stream::Stream;
+use crate::stream::CudaStream;
 
 /// Adjacent elements: the first element, counted from the view's offset, and their number.
-type Run = (usize, usize);
+type CopyRun = (usize, usize);
 
 /// Returns the runs of a view, in row-major order.
-fn runs(view: &View) -> Vec<Run> {
+fn runs(view: &View) -> Vec<CopyRun> {
     let first = view.offset();
     if view.is_contiguous() {
         return if view.is_empty() { Vec::new() } else { vec![(0, view.len())] };
     }
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<CopyRun> = Vec::new();
     for at in view.positions().map(|at| at - first) {
         match runs.last_mut() {
             Some((start, len)) if *start + *len == at => *len += 1,
@@ -60,12 +60,12 @@ fn other_shape(asked: &[usize], found: usize) -> CoreError {
 }
 
 /// Returns the address of an element, counted from the view's offset.
-fn at<T>(used: &Used<'_>, index: usize) -> u64 {
+fn at<T>(used: &TensorUse<'_>, index: usize) -> u64 {
     used.address + (index * size_of::<T>()) as u64
 }
 
 /// Copies elements to a device.
-fn write<T: Pod, M: CudaMode>(raw: &Raw<M>, from: &[T], stream: &Stream) -> Result<()> {
+fn write<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, from: &[T], stream: &CudaStream) -> Result<()> {
     if from.len() != raw.view.len() {
         return Err(other_shape(raw.view.shape(), from.len()).into());
     }
@@ -92,7 +92,7 @@ fn write<T: Pod, M: CudaMode>(raw: &Raw<M>, from: &[T], stream: &Stream) -> Resu
 }
 
 /// Copies elements to the host.
-fn read<T: Pod, M: CudaMode>(raw: &Raw<M>, to: &mut [T], stream: &Stream) -> Result<()> {
+fn read<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, to: &mut [T], stream: &CudaStream) -> Result<()> {
     if to.len() != raw.view.len() {
         return Err(other_shape(raw.view.shape(), to.len()).into());
     }
@@ -118,12 +118,16 @@ fn read<T: Pod, M: CudaMode>(raw: &Raw<M>, to: &mut [T], stream: &Stream) -> Res
 }
 
 /// Returns the bytes of a piece that a view spans.
-fn span<M: CudaMode>(raw: &Raw<M>, element: usize) -> std::ops::Range<usize> {
+fn span<M: CudaMode>(raw: &RawCudaTensor<M>, element: usize) -> std::ops::Range<usize> {
     raw.view.offset() * element..raw.view.end().unwrap_or(0) * element
 }
 
 /// Copies elements on devices.
-fn copy<T: Pod, M: CudaMode, N: CudaMode>(to: &Raw<M>, from: &Raw<N>, stream: &Stream) -> Result<()> {
+fn copy<T: Pod, M: CudaMode, N: CudaMode>(
+    to: &RawCudaTensor<M>,
+    from: &RawCudaTensor<N>,
+    stream: &CudaStream,
+) -> Result<()> {
     if to.view.shape() != from.view.shape() {
         let (to, from) = (to.view.shape(), from.view.shape());
         return Err(
@@ -153,7 +157,7 @@ fn copy<T: Pod, M: CudaMode, N: CudaMode>(to: &Raw<M>, from: &Raw<N>, stream: &S
 }
 
 /// Fills a tensor with one value.
-fn fill<T: Element, M: CudaMode>(raw: &Raw<M>, value: T, stream: &Stream) -> Result<()> {
+fn fill<T: Element, M: CudaMode>(raw: &RawCudaTensor<M>, value: T, stream: &CudaStream) -> Result<()> {
     let bytes = bytemuck::bytes_of(&value);
     let word = <[u8; 4]>::try_from(bytes).map(u32::from_ne_bytes);
     let same = bytes.iter().all(|byte| *byte == bytes[0]);
@@ -182,7 +186,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     ///
     /// # Errors
     /// Errors of [`empty`](Self::empty).
-    pub fn full(shape: impl AsRef<[usize]>, value: T, stream: &Stream) -> Result<Self> {
+    pub fn full(shape: impl AsRef<[usize]>, value: T, stream: &CudaStream) -> Result<Self> {
         let t = Self::empty(shape, stream)?;
         fill(&t.raw, value, stream)?;
         Ok(t)
@@ -192,7 +196,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     ///
     /// # Errors
     /// Errors of [`empty`](Self::empty).
-    pub fn zeros(shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
+    pub fn zeros(shape: impl AsRef<[usize]>, stream: &CudaStream) -> Result<Self> {
         Self::full(shape, T::zeroed(), stream)
     }
 
@@ -202,7 +206,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     /// # Errors
     /// Errors of [`empty`](Self::empty); [`mp_core::Error::Shape`] if `shape` has another number of elements.
     #[doc(alias = "cuda")]
-    pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
+    pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>, stream: &CudaStream) -> Result<Self> {
         let shape = shape.as_ref();
         if mp_tensor::parts::count(shape)? != data.len() {
             return Err(other_shape(shape, data.len()).into());
@@ -221,7 +225,7 @@ macro_rules! writes {
             /// # Errors
             /// Errors of [`on`](Self::on).
             #[doc(alias = "fill_")]
-            pub fn fill($($mutable)* self, value: T, stream: &Stream) -> Result<()> {
+            pub fn fill($($mutable)* self, value: T, stream: &CudaStream) -> Result<()> {
                 fill(&self.raw, value, stream)
             }
 
@@ -230,7 +234,7 @@ macro_rules! writes {
             /// # Errors
             /// Errors of [`on`](Self::on); [`mp_core::Error::Shape`] if the tensor has another number of
             /// elements.
-            pub fn write_from($($mutable)* self, data: &[T], stream: &Stream) -> Result<()> {
+            pub fn write_from($($mutable)* self, data: &[T], stream: &CudaStream) -> Result<()> {
                 write(&self.raw, data, stream)
             }
 
@@ -241,7 +245,11 @@ macro_rules! writes {
             /// Errors of [`on`](Self::on) for either tensor; [`mp_core::Error::Shape`] for another shape;
             /// [`mp_core::Error::InvalidArgument`] for a view of the same memory that overlaps this tensor.
             #[doc(alias = "copy_")]
-            pub fn copy_from<M: CudaMode>($($mutable)* self, from: &CudaTensor<T, M>, stream: &Stream) -> Result<()> {
+            pub fn copy_from<M: CudaMode>(
+                $($mutable)* self,
+                from: &CudaTensor<T, M>,
+                stream: &CudaStream,
+            ) -> Result<()> {
                 copy::<T, _, _>(&self.raw, &from.raw, stream)
             }
         }
@@ -256,7 +264,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     /// # Errors
     /// Errors of [`on`](Self::on).
     #[doc(alias("tolist", "cpu"))]
-    pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
+    pub fn to_vec(&self, stream: &CudaStream) -> Result<Vec<T>> {
         let mut all = vec![T::zeroed(); self.len()];
         read(&self.raw, &mut all, stream)?;
         Ok(all)
@@ -266,7 +274,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     ///
     /// # Errors
     /// Errors of [`on`](Self::on); [`mp_core::Error::Shape`] if `to` has another number of elements.
-    pub fn read_into(&self, to: &mut [T], stream: &Stream) -> Result<()> {
+    pub fn read_into(&self, to: &mut [T], stream: &CudaStream) -> Result<()> {
         read(&self.raw, to, stream)
     }
 
@@ -275,7 +283,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     /// # Errors
     /// Errors of [`on`](Self::on) and of [`Tensor::empty`].
     #[doc(alias = "cpu")]
-    pub fn to_host(&self, stream: &Stream) -> Result<Tensor<T>> {
+    pub fn to_host(&self, stream: &CudaStream) -> Result<Tensor<T>> {
         let mut t = Tensor::<T>::empty(self.shape())?;
         read(&self.raw, slice(&mut t)?, stream)?;
         Ok(t)
@@ -287,7 +295,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     /// # Errors
     /// Errors of [`on`](Self::on) and of [`empty`](CudaTensor::empty).
     #[doc(alias("to", "clone", "contiguous"))]
-    pub fn to_device(&self, stream: &Stream) -> Result<CudaTensor<T>> {
+    pub fn to_device(&self, stream: &CudaStream) -> Result<CudaTensor<T>> {
         let t = CudaTensor::<T>::empty(self.shape(), stream)?;
         copy::<T, _, _>(&t.raw, &self.raw, stream)?;
         Ok(t)

@@ -12,16 +12,17 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::{
-    CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, DriverError, LaunchArgs,
-    PushKernelArg, SyncOnDrop, sys,
+    CudaSlice, CudaStream as RawStream, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, DriverError,
+    LaunchArgs, PushKernelArg, SyncOnDrop, sys,
 };
 use mp_tensor::{Element, Exclusive, Shared};
 
-use super::{CudaMode, CudaTensor, Lent, LentMut};
+use super::{CudaMode, CudaTensor, StreamGuard, StreamGuardMut};
 use crate::error::{Error, Result};
-use crate::stream::Stream;
+use crate::stream::CudaStream;
 
-/// Stream of cudarc, to which tensors are lent for cudarc's copies and kernels. It derefs to a [`Stream`].
+/// Stream of cudarc, to which tensors are lent for cudarc's copies and kernels. It derefs to a
+/// [`CudaStream`].
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -43,11 +44,11 @@ use crate::stream::Stream;
 /// memory. A clone is the same stream.
 ///
 /// If this process is killed, the remaining work of the stream is lost. Processes that need it get an error:
-/// see [`Stream`].
+/// see [`CudaStream`].
 #[derive(Clone)]
 pub struct CudarcStream {
-    stream: Stream,
-    cudarc: Arc<CudaStream>,
+    stream: CudaStream,
+    cudarc: Arc<RawStream>,
 }
 
 impl CudarcStream {
@@ -56,25 +57,25 @@ impl CudarcStream {
     /// # Errors
     /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary context, which a
     /// context of `CudaContext::new` is; errors of the driver.
-    pub fn new(stream: &Arc<CudaStream>) -> Result<Self> {
+    pub fn new(stream: &Arc<RawStream>) -> Result<Self> {
         let context = stream.context().cu_ctx().cast();
         let keep_alive = Arc::clone(stream);
         // SAFETY: context and stream are cudarc's, and alive as long as the `Arc` that is given along.
-        let ours = unsafe { Stream::from_raw(context, stream.cu_stream().cast(), keep_alive) }?;
+        let ours = unsafe { CudaStream::from_raw(context, stream.cu_stream().cast(), keep_alive) }?;
         Ok(Self { stream: ours, cudarc: Arc::clone(stream) })
     }
 
     /// Returns the same stream, as cudarc's type.
     #[must_use]
-    pub fn cudarc(&self) -> &Arc<CudaStream> {
+    pub fn cudarc(&self) -> &Arc<RawStream> {
         &self.cudarc
     }
 }
 
 impl Deref for CudarcStream {
-    type Target = Stream;
+    type Target = CudaStream;
 
-    fn deref(&self) -> &Stream {
+    fn deref(&self) -> &CudaStream {
         &self.stream
     }
 }
@@ -91,10 +92,10 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     /// # Errors
     /// [`NotContiguous`](Error::NotContiguous) if the elements are not adjacent in row-major order, as cudarc
     /// needs them; errors of [`on`](Self::on).
-    pub fn on_cudarc<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcLent<'a, T>> {
+    pub fn on_cudarc<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcGuard<'a, T>> {
         contiguous(self.is_contiguous(), self.shape())?;
         let lent = self.on(stream)?;
-        Ok(CudarcLent { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
+        Ok(CudarcGuard { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
     }
 }
 
@@ -104,10 +105,10 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     ///
     /// # Errors
     /// Errors of [`on_cudarc`](Self::on_cudarc).
-    pub fn on_cudarc_mut<'a>(&'a mut self, stream: &'a CudarcStream) -> Result<CudarcLentMut<'a, T>> {
+    pub fn on_cudarc_mut<'a>(&'a mut self, stream: &'a CudarcStream) -> Result<CudarcGuardMut<'a, T>> {
         contiguous(self.is_contiguous(), self.shape())?;
         let lent = self.on_mut(stream)?;
-        Ok(CudarcLentMut { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
+        Ok(CudarcGuardMut { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
     }
 }
 
@@ -117,10 +118,10 @@ impl<T: Element> CudaTensor<T, Shared> {
     ///
     /// # Errors
     /// Errors of [`on_cudarc`](Self::on_cudarc).
-    pub fn on_cudarc_mut<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcLentMut<'a, T>> {
+    pub fn on_cudarc_mut<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcGuardMut<'a, T>> {
         contiguous(self.is_contiguous(), self.shape())?;
         let lent = self.on_mut(stream)?;
-        Ok(CudarcLentMut { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
+        Ok(CudarcGuardMut { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
     }
 }
 
@@ -175,7 +176,7 @@ impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
     /// Errors of [`on`](CudaTensor::on); errors of [`to_device`](CudaTensor::to_device) for a view that isn't
     /// contiguous; errors of the driver.
     pub fn to_cudarc(&self, stream: &CudarcStream) -> Result<CudaSlice<T>> {
-        let copied = |t: CudarcLent<'_, T>| {
+        let copied = |t: CudarcGuard<'_, T>| {
             let made = if t.is_empty() { stream.cudarc.null() } else { stream.cudarc.clone_dtod(&t) };
             made.map_err(|error| of_cudarc("cuMemAllocAsync", error))
         };
@@ -212,7 +213,7 @@ macro_rules! cudarc_lent {
             /// Address of `lent`. Kernels get a pointer to this field.
             address: u64,
             lent: $lent<'a, T>,
-            stream: &'a Arc<CudaStream>,
+            stream: &'a Arc<RawStream>,
             elements: PhantomData<T>,
         }
 
@@ -227,7 +228,7 @@ macro_rules! cudarc_lent {
         impl<T: Element> $name<'_, T> {
             /// Returns the address for work of this stream. For another stream, this thread waits for both
             /// streams: its work may begin when all earlier work has run, and has run when this use ends.
-            fn address_for<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+            fn address_for<'s>(&'s self, stream: &'s RawStream) -> (u64, SyncOnDrop<'s>) {
                 if stream == &**self.stream {
                     return (self.address, SyncOnDrop::Record(None));
                 }
@@ -245,13 +246,13 @@ macro_rules! cudarc_lent {
                 self.lent.len()
             }
 
-            fn stream(&self) -> &Arc<CudaStream> {
+            fn stream(&self) -> &Arc<RawStream> {
                 self.stream
             }
         }
 
         impl<T: Element> DevicePtr<T> for $name<'_, T> {
-            fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
+            fn device_ptr<'s>(&'s self, stream: &'s RawStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
                 self.address_for(stream)
             }
         }
@@ -271,33 +272,33 @@ cudarc_lent! {
     /// of the first element. If another stream uses it, this thread waits for both streams. Pass kernels to
     /// its own stream only. Copy to another device by [`to_device`](CudaTensor::to_device), because cudarc
     /// doesn't report here that a stream is another device's.
-    CudarcLent of Lent
+    CudarcGuard of StreamGuard
 }
 
 cudarc_lent! {
     /// Tensor that is lent to a stream of cudarc, to read and write.
-    /// [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) returns it. It is a [`CudarcLent`] and a `DevicePtrMut`.
-    CudarcLentMut of LentMut
+    /// [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) returns it. It is a [`CudarcGuard`] and a `DevicePtrMut`.
+    CudarcGuardMut of StreamGuardMut
 }
 
-impl<T: Element> DevicePtrMut<T> for CudarcLentMut<'_, T> {
-    fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
+impl<T: Element> DevicePtrMut<T> for CudarcGuardMut<'_, T> {
+    fn device_ptr_mut<'s>(&'s mut self, stream: &'s RawStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
         self.address_for(stream)
     }
 }
 
 // SAFETY: what is pushed is where a number lies that is borrowed as long as the arguments.
-unsafe impl<'a, 'b: 'a, T: Element> PushKernelArg<&'b CudarcLent<'_, T>> for LaunchArgs<'a> {
+unsafe impl<'a, 'b: 'a, T: Element> PushKernelArg<&'b CudarcGuard<'_, T>> for LaunchArgs<'a> {
     #[inline(always)]
-    fn arg(&mut self, lent: &'b CudarcLent<'_, T>) -> &mut Self {
+    fn arg(&mut self, lent: &'b CudarcGuard<'_, T>) -> &mut Self {
         self.arg(&lent.address)
     }
 }
 
 // SAFETY: likewise.
-unsafe impl<'a, 'b: 'a, T: Element> PushKernelArg<&'b mut CudarcLentMut<'_, T>> for LaunchArgs<'a> {
+unsafe impl<'a, 'b: 'a, T: Element> PushKernelArg<&'b mut CudarcGuardMut<'_, T>> for LaunchArgs<'a> {
     #[inline(always)]
-    fn arg(&mut self, lent: &'b mut CudarcLentMut<'_, T>) -> &mut Self {
+    fn arg(&mut self, lent: &'b mut CudarcGuardMut<'_, T>) -> &mut Self {
         self.arg(&lent.address)
     }
 }

@@ -18,14 +18,14 @@ use std::ptr::NonNull;
 use mp_core::{DType, Error as CoreError};
 use mp_tensor::{Element, Frozen};
 
-use super::foreign::{ForeignMemory, How, Refused};
+use super::foreign::{ConversionError, ForeignMemory, ShareMethod};
 use super::mode::CudaMode;
-use super::raw::Raw;
+use super::raw::RawCudaTensor;
 use super::{AnyCudaTensor, CudaTensor};
 use crate::error::Result;
-use crate::memory::uses::Access;
-use crate::memory::{Mode, Piece};
-use crate::stream::Stream;
+use crate::memory::uses::UseAccess;
+use crate::memory::{Piece, PieceMode};
+use crate::stream::CudaStream;
 
 /// `DLDevice`.
 #[repr(C)]
@@ -127,23 +127,23 @@ const TYPES: &[(DType, u8, u8)] = &[
 ];
 
 /// Interface of both structures, whose fields have another order.
-trait Managed: Sized {
+trait ManagedTensor: Sized {
     /// Returns the structure of a tensor. `flags` is `READ_ONLY` or 0.
-    fn around(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
+    fn new(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
     /// Returns the flags and the tensor. Returns an error for another major version, whose structure has only
     /// the deleter in the same place.
-    fn said(&self) -> Result<(u64, &DLTensor)>;
+    fn checked_tensor(&self) -> Result<(u64, &DLTensor)>;
     /// Returns the function that the owner has to call, once, with the address of the structure.
     fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
     fn context(&self) -> *mut c_void;
 }
 
-impl Managed for DLManagedTensorVersioned {
-    fn around(dl_tensor: DLTensor, manager_ctx: *mut c_void, flags: u64) -> Self {
+impl ManagedTensor for DLManagedTensorVersioned {
+    fn new(dl_tensor: DLTensor, manager_ctx: *mut c_void, flags: u64) -> Self {
         Self { version: VERSION, manager_ctx, deleter: Some(delete::<Self>), flags, dl_tensor }
     }
 
-    fn said(&self) -> Result<(u64, &DLTensor)> {
+    fn checked_tensor(&self) -> Result<(u64, &DLTensor)> {
         let DLPackVersion { major, minor } = self.version;
         if major != VERSION.major {
             return unsupported(format!("DLPack {major}.{minor}: version {} is known here", VERSION.major));
@@ -160,12 +160,12 @@ impl Managed for DLManagedTensorVersioned {
     }
 }
 
-impl Managed for DLManagedTensor {
-    fn around(dl_tensor: DLTensor, manager_ctx: *mut c_void, _: u64) -> Self {
+impl ManagedTensor for DLManagedTensor {
+    fn new(dl_tensor: DLTensor, manager_ctx: *mut c_void, _: u64) -> Self {
         Self { dl_tensor, manager_ctx, deleter: Some(delete::<Self>) }
     }
 
-    fn said(&self) -> Result<(u64, &DLTensor)> {
+    fn checked_tensor(&self) -> Result<(u64, &DLTensor)> {
         Ok((0, &self.dl_tensor))
     }
 
@@ -180,13 +180,13 @@ impl Managed for DLManagedTensor {
 
 /// Contents of an exported tensor: the piece, in use by a stream, and the numbers that the structure points
 /// to.
-struct Exported {
+struct ExportedTensor {
     shape: Vec<i64>,
     strides: Vec<i64>,
-    used: Option<(Piece, Stream, Access)>,
+    used: Option<(Piece, CudaStream, UseAccess)>,
 }
 
-impl Drop for Exported {
+impl Drop for ExportedTensor {
     fn drop(&mut self) {
         if let Some((piece, stream, access)) = &self.used {
             piece.uses().end(stream, *access, None);
@@ -195,14 +195,14 @@ impl Drop for Exported {
 }
 
 /// Deleter of exported structures.
-unsafe extern "C" fn delete<D: Managed>(managed: *mut D) {
+unsafe extern "C" fn delete<D: ManagedTensor>(managed: *mut D) {
     if managed.is_null() {
         return;
     }
     // SAFETY: `export` made it as a box, and its consumer calls its deleter once.
     let managed = unsafe { Box::from_raw(managed) };
     // SAFETY: likewise; its context is the box of its contents.
-    let exported = unsafe { Box::from_raw(managed.context().cast::<Exported>()) };
+    let exported = unsafe { Box::from_raw(managed.context().cast::<ExportedTensor>()) };
     // A panic must not leave a C callback, and its value may panic again.
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(exported))) {
         std::mem::forget(panic);
@@ -217,12 +217,12 @@ fn invalid<T>(why: String) -> Result<T> {
     Err(CoreError::InvalidArgument(why).into())
 }
 
-fn export<D: Managed, M: CudaMode>(
-    raw: Raw<M>,
+fn export<D: ManagedTensor, M: CudaMode>(
+    raw: RawCudaTensor<M>,
     dtype: DType,
-    stream: &Stream,
-) -> Result<NonNull<D>, Refused<Raw<M>>> {
-    let refused = |error, value| Err(Refused { value, error });
+    stream: &CudaStream,
+) -> Result<NonNull<D>, ConversionError<RawCudaTensor<M>>> {
+    let refused = |error, value| Err(ConversionError { value, error });
     let Some((_, code, bits)) = TYPES.iter().find(|(one, ..)| *one == dtype) else {
         let error = CoreError::Unsupported(format!("DLPack has no type for {dtype}")).into();
         return refused(error, raw);
@@ -231,7 +231,7 @@ fn export<D: Managed, M: CudaMode>(
         let why = "a tensor that requires gradients has none of them in another library: export it detached";
         return refused(CoreError::InvalidArgument(why.into()).into(), raw);
     }
-    let writes = M::MODE != Mode::Frozen;
+    let writes = M::MODE != PieceMode::Frozen;
     let lent = raw.lend(dtype.size(), stream, writes).map(|used| (used.address, used.into_open()));
     let (address, begun) = match lent {
         Ok(lent) => lent,
@@ -243,8 +243,8 @@ fn export<D: Managed, M: CudaMode>(
     let used = raw
         .piece
         .filter(|_| begun)
-        .map(|piece| (piece, stream.clone(), Access { writes, shared: M::MODE == Mode::Shared }));
-    let mut exported = Box::new(Exported { shape, strides, used });
+        .map(|piece| (piece, stream.clone(), UseAccess { writes, shared: M::MODE == PieceMode::Shared }));
+    let mut exported = Box::new(ExportedTensor { shape, strides, used });
     let tensor = DLTensor {
         // The address is the device's, and the host does not dereference it.
         data: std::ptr::without_provenance_mut(usize::try_from(address).unwrap_or(0)),
@@ -256,7 +256,7 @@ fn export<D: Managed, M: CudaMode>(
         byte_offset: 0,
     };
     let context = Box::into_raw(exported).cast();
-    let managed = Box::new(D::around(tensor, context, if writes { 0 } else { READ_ONLY }));
+    let managed = Box::new(D::new(tensor, context, if writes { 0 } else { READ_ONLY }));
     Ok(NonNull::from(Box::leak(managed)))
 }
 
@@ -264,9 +264,9 @@ fn export<D: Managed, M: CudaMode>(
 /// process. Dropping it calls the deleter.
 ///
 /// ```no_run
-/// use mp_cuda::{CudaTensor, Device, Dlpack, Stream};
+/// use mp_cuda::{CudaTensor, Device, Dlpack, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let weights = CudaTensor::from_slice(&[1.0_f32, 2.0, 3.0], [3], &stream)?.freeze();
 /// let capsule = Dlpack::export(weights.clone(), &stream)?.into_raw(); // for torch, cupy or jax
 /// // … the other library has it, and calls its deleter …
@@ -288,9 +288,9 @@ pub struct Dlpack(NonNull<DLManagedTensorVersioned>);
 /// It is the content of a capsule named `dltensor`.
 ///
 /// ```no_run
-/// use mp_cuda::{CudaTensor, Device, DlpackUnversioned, Stream};
+/// use mp_cuda::{CudaTensor, Device, DlpackUnversioned, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let x = CudaTensor::<f32>::zeros([3], &stream)?;
 /// let capsule = DlpackUnversioned::export(x, &stream)?.into_raw();
 /// # drop(unsafe { DlpackUnversioned::from_raw(capsule) });
@@ -342,7 +342,10 @@ macro_rules! capsule {
             /// # Safety
             /// The conditions of [`ForeignMemory::share`] hold: the structure is correct, and no other work
             /// uses the elements until the deleter is called.
-            pub unsafe fn import(self, stream: &Stream) -> Result<(AnyCudaTensor, How), Refused<Self>> {
+            pub unsafe fn import(
+                self,
+                stream: &CudaStream,
+            ) -> Result<(AnyCudaTensor, ShareMethod), ConversionError<Self>> {
                 self.imported(stream, true)
             }
 
@@ -356,17 +359,21 @@ macro_rules! capsule {
             /// The structure is correct, and no work writes to the elements until the deleter is called.
             pub unsafe fn import_frozen(
                 self,
-                stream: &Stream,
-            ) -> Result<(AnyCudaTensor<Frozen>, How), Refused<Self>> {
+                stream: &CudaStream,
+            ) -> Result<(AnyCudaTensor<Frozen>, ShareMethod), ConversionError<Self>> {
                 self.imported(stream, false).map(|(tensor, how)| (tensor.freeze(), how))
             }
 
-            fn imported(self, stream: &Stream, writes: bool) -> Result<(AnyCudaTensor, How), Refused<Self>> {
+            fn imported(
+                self,
+                stream: &CudaStream,
+                writes: bool,
+            ) -> Result<(AnyCudaTensor, ShareMethod), ConversionError<Self>> {
                 // SAFETY: the caller that made this value guarantees the structure.
                 let managed = unsafe { self.0.as_ref() };
                 let (dtype, memory) = match asked(managed, stream, writes) {
                     Ok(asked) => asked,
-                    Err(error) => return Err(Refused { value: self, error }),
+                    Err(error) => return Err(ConversionError { value: self, error }),
                 };
                 let (raw, how) = memory.shared(dtype, self, stream, writes)?;
                 Ok((AnyCudaTensor { raw, dtype }, how))
@@ -403,10 +410,12 @@ impl Dlpack {
     /// The error contains the tensor.
     pub fn export<T: Element, M: CudaMode>(
         tensor: CudaTensor<T, M>,
-        stream: &Stream,
-    ) -> Result<Self, Refused<CudaTensor<T, M>>> {
-        let back =
-            |refused: Refused<Raw<M>>| Refused { value: CudaTensor::of(refused.value), error: refused.error };
+        stream: &CudaStream,
+    ) -> Result<Self, ConversionError<CudaTensor<T, M>>> {
+        let back = |refused: ConversionError<RawCudaTensor<M>>| ConversionError {
+            value: CudaTensor::of(refused.value),
+            error: refused.error,
+        };
         export(tensor.raw, T::DTYPE, stream).map(Self).map_err(back)
     }
 
@@ -416,10 +425,10 @@ impl Dlpack {
     /// Errors of [`export`](Self::export).
     pub fn export_any<M: CudaMode>(
         tensor: AnyCudaTensor<M>,
-        stream: &Stream,
-    ) -> Result<Self, Refused<AnyCudaTensor<M>>> {
+        stream: &CudaStream,
+    ) -> Result<Self, ConversionError<AnyCudaTensor<M>>> {
         let dtype = tensor.dtype;
-        let back = |refused: Refused<Raw<M>>| Refused {
+        let back = |refused: ConversionError<RawCudaTensor<M>>| ConversionError {
             value: AnyCudaTensor { raw: refused.value, dtype },
             error: refused.error,
         };
@@ -435,21 +444,23 @@ impl DlpackUnversioned {
     /// Errors of [`Dlpack::export`]; [`mp_core::Error::Unsupported`] for a frozen tensor.
     pub fn export<T: Element, M: CudaMode>(
         tensor: CudaTensor<T, M>,
-        stream: &Stream,
-    ) -> Result<Self, Refused<CudaTensor<T, M>>> {
-        if M::MODE == Mode::Frozen {
+        stream: &CudaStream,
+    ) -> Result<Self, ConversionError<CudaTensor<T, M>>> {
+        if M::MODE == PieceMode::Frozen {
             let why = "a frozen tensor can't be exported without a version, which can't mark it as read-only";
-            return Err(Refused { value: tensor, error: CoreError::Unsupported(why.into()).into() });
+            return Err(ConversionError { value: tensor, error: CoreError::Unsupported(why.into()).into() });
         }
-        let back =
-            |refused: Refused<Raw<M>>| Refused { value: CudaTensor::of(refused.value), error: refused.error };
+        let back = |refused: ConversionError<RawCudaTensor<M>>| ConversionError {
+            value: CudaTensor::of(refused.value),
+            error: refused.error,
+        };
         export(tensor.raw, T::DTYPE, stream).map(Self).map_err(back)
     }
 }
 
 /// Returns the description in a structure, after it was checked.
-fn asked<D: Managed>(managed: &D, stream: &Stream, writes: bool) -> Result<(DType, ForeignMemory)> {
-    let (flags, tensor) = managed.said()?;
+fn asked<D: ManagedTensor>(managed: &D, stream: &CudaStream, writes: bool) -> Result<(DType, ForeignMemory)> {
+    let (flags, tensor) = managed.checked_tensor()?;
     if flags & SUBBYTE_PADDED != 0 {
         return unsupported("elements of less than a byte".into());
     }

@@ -3,10 +3,10 @@
 use mp_tensor::parts::View;
 use mp_tensor::{Element, Exclusive, view_methods};
 
-use super::raw::Raw;
-use super::{CudaTensor, FrozenCudaTensor, LentMut, SharedCudaTensor};
+use super::raw::RawCudaTensor;
+use super::{CudaTensor, FrozenCudaTensor, SharedCudaTensor, StreamGuardMut};
 use crate::error::Result;
-use crate::stream::Stream;
+use crate::stream::CudaStream;
 
 impl<T: Element> CudaTensor<T, Exclusive> {
     /// Allocates a tensor on the stream's device. The elements are unspecified.
@@ -18,8 +18,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     /// # Errors
     /// [`OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory); a shape that is too large; errors of the
     /// driver.
-    pub fn empty(shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
-        Ok(Self::of(Raw::new(shape.as_ref(), T::DTYPE, stream)?))
+    pub fn empty(shape: impl AsRef<[usize]>, stream: &CudaStream) -> Result<Self> {
+        Ok(Self::of(RawCudaTensor::new(shape.as_ref(), T::DTYPE, stream)?))
     }
 
     /// Makes the tensor readable by any process, and writable by none, for ever.
@@ -38,8 +38,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     ///
     /// # Errors
     /// Errors of [`on`](Self::on).
-    pub fn on_mut(&mut self, stream: &Stream) -> Result<LentMut<'_, T>> {
-        Ok(LentMut::of(self.raw.lend(size_of::<T>(), stream, true)?, &self.raw.view))
+    pub fn on_mut(&mut self, stream: &CudaStream) -> Result<StreamGuardMut<'_, T>> {
+        Ok(StreamGuardMut::of(self.raw.lend(size_of::<T>(), stream, true)?, &self.raw.view))
     }
 }
 

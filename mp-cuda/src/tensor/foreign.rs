@@ -13,18 +13,18 @@ use mp_core::{DType, Error as CoreError};
 use mp_tensor::parts::{Grad, View};
 use mp_tensor::{Element, Exclusive};
 
-use super::raw::Raw;
+use super::raw::RawCudaTensor;
 use super::{AnyCudaTensor, CudaTensor};
 use crate::error::{Error, Result};
 use crate::memory::Piece;
-use crate::memory::foreign::{self, Way};
-use crate::memory::uses::Access;
-use crate::stream::Stream;
+use crate::memory::foreign::{self, SharePlan};
+use crate::memory::uses::UseAccess;
+use crate::stream::CudaStream;
 
 /// Way in which [memory of another library](ForeignMemory) has become a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum How {
+pub enum ShareMethod {
     /// The tensor is the memory itself, which other processes open by a descriptor. It lives as long as any
     /// process has it.
     Exported,
@@ -41,15 +41,15 @@ pub enum How {
 /// Memory of a device that another library has allocated, to become a tensor that processes share.
 ///
 /// ```no_run
-/// use mp_cuda::{CudaTensor, Device, ForeignMemory, How, Stream};
+/// use mp_cuda::{CudaTensor, Device, ForeignMemory, ShareMethod, CudaStream};
 /// # fn allocate() -> (u64, Vec<u8>) { (0, Vec::new()) }
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let (address, owner) = allocate(); // of `cuMemAlloc`, say; to drop `owner` frees it
 /// // SAFETY: six floats are there until `owner` is dropped, and nothing else uses them any more.
 /// let shared = unsafe { ForeignMemory::new(address, [2, 3]).share::<f32, _>(owner, &stream) };
 /// let (tensor, how) = shared?;
-/// if let How::Copied { why } = how {
+/// if let ShareMethod::Copied { why } = how {
 ///     println!("copied: {why}");
 /// }
 /// # Ok::<(), mp_cuda::Error>(())
@@ -57,8 +57,8 @@ pub enum How {
 ///
 /// | memory | result | lifetime |
 /// |---|---|---|
-/// | of `cuMemAlloc`, `cudaMalloc` | the memory itself: [`LegacyIpc`](How::LegacyIpc) | as long as this process |
-/// | mapped by `cuMemMap`, created for descriptors | the memory itself: [`Exported`](How::Exported) | as long as any process has it |
+/// | of `cuMemAlloc`, `cudaMalloc` | the memory itself: [`LegacyIpc`](ShareMethod::LegacyIpc) | as long as this process |
+/// | mapped by `cuMemMap`, created for descriptors | the memory itself: [`Exported`](ShareMethod::Exported) | as long as any process has it |
 /// | of a pool (cudarc, candle), managed, of the host, or otherwise | a copy, or [`NotShareable`](Error::NotShareable) if it is [never copied](Self::never_copied) | as own memory |
 ///
 /// # When is the owner dropped?
@@ -74,7 +74,7 @@ pub enum How {
 /// this library knows their work, or have run for another second; or until the receiver calls
 /// [`ipc_collect`](crate::ipc_collect). The owner is kept until then. While the memory is closed, threads of
 /// the receiver wait that launch kernels, as during each `cuMemFree`. So a receiver with a kernel that never
-/// ends should [record an event](crate::Event::record) after it, or the sender should share memory by a
+/// ends should [record an event](crate::CudaEvent::record) after it, or the sender should share memory by a
 /// descriptor.
 ///
 /// # When a process dies
@@ -94,29 +94,29 @@ pub struct ForeignMemory {
 }
 
 /// Value that was refused as a tensor or as an export, with the reason.
-pub struct Refused<V> {
+pub struct ConversionError<V> {
     /// Value that was passed.
     pub value: V,
     /// Reason for the refusal.
     pub error: Error,
 }
 
-impl<V> fmt::Debug for Refused<V> {
+impl<V> fmt::Debug for ConversionError<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+        f.debug_struct("ConversionError").field("error", &self.error).finish_non_exhaustive()
     }
 }
 
-impl<V> fmt::Display for Refused<V> {
+impl<V> fmt::Display for ConversionError<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl<V> std::error::Error for Refused<V> {}
+impl<V> std::error::Error for ConversionError<V> {}
 
-impl<V> From<Refused<V>> for Error {
-    fn from(refused: Refused<V>) -> Self {
+impl<V> From<ConversionError<V>> for Error {
+    fn from(refused: ConversionError<V>) -> Self {
         refused.error
     }
 }
@@ -172,8 +172,8 @@ impl ForeignMemory {
     pub unsafe fn share<T: Element, O: Any + Send>(
         self,
         owner: O,
-        stream: &Stream,
-    ) -> Result<(CudaTensor<T>, How), Refused<O>> {
+        stream: &CudaStream,
+    ) -> Result<(CudaTensor<T>, ShareMethod), ConversionError<O>> {
         let (raw, how) = self.shared(T::DTYPE, owner, stream, true)?;
         Ok((CudaTensor::of(raw), how))
     }
@@ -189,8 +189,8 @@ impl ForeignMemory {
         self,
         dtype: DType,
         owner: O,
-        stream: &Stream,
-    ) -> Result<(AnyCudaTensor, How), Refused<O>> {
+        stream: &CudaStream,
+    ) -> Result<(AnyCudaTensor, ShareMethod), ConversionError<O>> {
         let (raw, how) = self.shared(dtype, owner, stream, true)?;
         Ok((AnyCudaTensor { raw, dtype }, how))
     }
@@ -200,47 +200,54 @@ impl ForeignMemory {
         self,
         dtype: DType,
         owner: O,
-        stream: &Stream,
+        stream: &CudaStream,
         writes: bool,
-    ) -> Result<(Raw<Exclusive>, How), Refused<O>> {
+    ) -> Result<(RawCudaTensor<Exclusive>, ShareMethod), ConversionError<O>> {
         match self.made(dtype, stream, writes) {
             Ok((raw, how)) => {
                 // The owner of a copy, or of no elements, is dropped.
-                if let (Some(piece), false) = (&raw.piece, matches!(how, How::Copied { .. })) {
-                    piece.keep(owner);
+                if let (Some(piece), false) = (&raw.piece, matches!(how, ShareMethod::Copied { .. })) {
+                    piece.set_owner(owner);
                 }
                 Ok((raw, how))
             }
-            Err(error) => Err(Refused { value: owner, error }),
+            Err(error) => Err(ConversionError { value: owner, error }),
         }
     }
 
-    fn made(&self, dtype: DType, stream: &Stream, writes: bool) -> Result<(Raw<Exclusive>, How)> {
+    fn made(
+        &self,
+        dtype: DType,
+        stream: &CudaStream,
+        writes: bool,
+    ) -> Result<(RawCudaTensor<Exclusive>, ShareMethod)> {
         let view = self.view(dtype, writes)?;
         let elements = view.end().filter(|_| !view.is_empty()).unwrap_or(0);
         if elements == 0 {
-            let raw = Raw::of(None, Arc::new(view), Grad::default());
-            return Ok((raw, How::Copied { why: "there are no elements" }));
+            let raw = RawCudaTensor::of(None, Arc::new(view), Grad::default());
+            return Ok((raw, ShareMethod::Copied { why: "there are no elements" }));
         }
         let bytes =
             elements.checked_mul(dtype.size()).ok_or_else(|| view.beyond(usize::MAX / dtype.size()))?;
-        let way = match foreign::way(stream.device(), self.address, bytes as u64)? {
-            Way::Open { .. } if self.always_copied => {
-                Way::Copy { from: self.address, why: "it is not to be written" }
+        let plan = match foreign::plan(stream.device(), self.address, bytes as u64)? {
+            SharePlan::Open { .. } if self.always_copied => {
+                SharePlan::Copy { from: self.address, why: "it is not to be written" }
             }
-            way => way,
+            plan => plan,
         };
-        let how = if way.is_legacy() { How::LegacyIpc } else { How::Exported };
-        match way {
-            Way::Copy { why, .. } if self.never_copied => Err(Error::NotShareable { why }),
-            Way::Copy { from, why } => Ok((copied(from, bytes, view, dtype, stream)?, How::Copied { why })),
-            Way::Open { range, begins } => {
+        let how = if plan.is_legacy() { ShareMethod::LegacyIpc } else { ShareMethod::Exported };
+        match plan {
+            SharePlan::Copy { why, .. } if self.never_copied => Err(Error::NotShareable { why }),
+            SharePlan::Copy { from, why } => {
+                Ok((copied(from, bytes, view, dtype, stream)?, ShareMethod::Copied { why }))
+            }
+            SharePlan::Open { range, begins } => {
                 let piece = Piece::foreign(stream.device(), range, begins, bytes as u64)?;
                 // Earlier work of the stream made the contents.
-                let access = Access { writes: true, shared: false };
+                let access = UseAccess { writes: true, shared: false };
                 piece.uses().begin(stream, access, &piece.row())?;
                 piece.uses().end(stream, access, None);
-                Ok((Raw::of(Some(piece), Arc::new(view), Grad::default()), how))
+                Ok((RawCudaTensor::of(Some(piece), Arc::new(view), Grad::default()), how))
             }
         }
     }
@@ -269,9 +276,15 @@ impl ForeignMemory {
 }
 
 /// Copies bytes. The stream has made the copy when this returns.
-fn copied(from: u64, bytes: usize, view: View, dtype: DType, stream: &Stream) -> Result<Raw<Exclusive>> {
+fn copied(
+    from: u64,
+    bytes: usize,
+    view: View,
+    dtype: DType,
+    stream: &CudaStream,
+) -> Result<RawCudaTensor<Exclusive>> {
     let piece = Piece::allocate(stream.device(), bytes as u64, stream)?;
-    let raw = Raw::of(Some(piece), Arc::new(view), Grad::default());
+    let raw = RawCudaTensor::of(Some(piece), Arc::new(view), Grad::default());
     let used = raw.lend(dtype.size(), stream, true)?;
     // SAFETY: the piece has as many bytes, which this use may write; the user vouches for the bytes at
     // `from`; both do not overlap.

@@ -3,18 +3,18 @@
 
 use mp_core::message::{Arrived, Codec, Incoming, Message, Outgoing, Returned, scope};
 use mp_core::{DType, Error as CoreError, Result as CoreResult};
-use mp_tensor::parts::{Grad, Handle, View, What, nothing};
+use mp_tensor::parts::{Grad, TensorHandle, TensorHeader, View, nothing};
 use mp_tensor::{Element, Exclusive};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::beside::{self, Arriving};
 use super::mode::{CudaAliased, CudaMode};
-use super::raw::Raw;
+use super::raw::RawCudaTensor;
+use super::wire::{self, ReceivedTensor};
 use super::{AnyCudaTensor, CudaTensor};
 use crate::error::Error;
-use crate::memory::{Mode, Piece};
-use crate::stream::order::clock;
+use crate::memory::{Piece, PieceMode};
+use crate::stream::order::tick;
 
 fn unsendable(error: Error) -> CoreError {
     match error {
@@ -30,21 +30,29 @@ fn malformed(error: Error) -> CoreError {
     }
 }
 
-impl<M: CudaMode> Raw<M> {
-    fn handle(&self, dtype: DType) -> CoreResult<Handle<&View>> {
+impl<M: CudaMode> RawCudaTensor<M> {
+    fn handle(&self, dtype: DType) -> CoreResult<TensorHandle<&View>> {
         let requires = self.grad.to_wire()?;
-        Ok(Handle { what: What::new(0, dtype.code(), requires), view: &self.view, storage: None })
+        Ok(TensorHandle {
+            header: TensorHeader::new(0, dtype.code(), requires),
+            view: &self.view,
+            storage: None,
+        })
     }
 
     /// Takes a tensor out of a message, and checks it.
     #[inline(always)]
-    fn receive(arrived: &mut Arrived, Arriving(handle, beside): Arriving, dtype: DType) -> CoreResult<Self> {
+    fn receive(
+        arrived: &mut Arrived,
+        ReceivedTensor(handle, attachment): ReceivedTensor,
+        dtype: DType,
+    ) -> CoreResult<Self> {
         let found = handle.dtype()?;
         if found != dtype {
             return Err(CoreError::DType { expected: dtype, found });
         }
-        let Handle { what, view, .. } = handle;
-        if M::MODE == Mode::Exclusive && !view.is_injective() {
+        let TensorHandle { header, view, .. } = handle;
+        if M::MODE == PieceMode::Exclusive && !view.is_injective() {
             let why = format!(
                 "an exclusive tensor whose elements overlap: shape {:?}, strides {:?}",
                 view.shape(),
@@ -52,25 +60,25 @@ impl<M: CudaMode> Raw<M> {
             );
             return Err(CoreError::Malformed(why));
         }
-        let grad = Grad::from_wire(what.requires());
-        let Some((number, ticks)) = beside else {
+        let grad = Grad::from_wire(header.requires());
+        let Some((number, ticks)) = attachment else {
             return if view.is_empty() { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
         };
         for tick in &ticks {
             // Lost work is reported when a stream uses the tensor.
-            if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick) {
+            if let Err(error @ Error::Malformed(_)) = tick::is_complete(*tick) {
                 return Err(malformed(error));
             }
         }
         let piece = Piece::take(arrived, number, M::MODE).map_err(malformed)?;
         let elements = usize::try_from(piece.bytes()).unwrap_or(usize::MAX) / dtype.size();
         view.within(elements)?;
-        piece.uses().arrived(&ticks);
+        piece.uses().record_received(&ticks);
         Ok(Self::of(Some(piece), view, grad))
     }
 }
 
-impl<M: CudaAliased> Raw<M> {
+impl<M: CudaAliased> RawCudaTensor<M> {
     /// Writes the tensor to the message of the caller's value. The parts are written one by one, because a
     /// combined value would be copied at once, for which the processor waits.
     fn write<S: Serializer>(&self, s: S, dtype: DType) -> Result<S::Ok, S::Error> {
@@ -79,44 +87,44 @@ impl<M: CudaAliased> Raw<M> {
         let Some(piece) = &self.piece else {
             // Tensors without memory fail where tensors with memory fail.
             scope::outgoing(M::WHAT, |_| Ok(())).map_err(S::Error::custom)?;
-            return beside::bytes(&handle, None, |bytes| s.serialize_bytes(bytes));
+            return wire::bytes(&handle, None, |bytes| s.serialize_bytes(bytes));
         };
         piece.is_here().map_err(refused)?;
         let number = scope::outgoing(M::WHAT, |out| piece.attach(out).map_err(unsendable));
         let number = number.map_err(S::Error::custom)?;
-        let written = M::MODE == Mode::Frozen;
-        let ticks = piece.uses().tell(written).map_err(refused)?;
-        beside::bytes(&handle, Some((number, &ticks)), |bytes| s.serialize_bytes(bytes))
+        let written = M::MODE == PieceMode::Frozen;
+        let ticks = piece.uses().cover(written).map_err(refused)?;
+        wire::bytes(&handle, Some((number, &ticks)), |bytes| s.serialize_bytes(bytes))
     }
 
     /// Reads the tensor from the message of the caller's value.
     fn read<'de, D: Deserializer<'de>>(d: D, dtype: Option<DType>) -> Result<(Self, DType), D::Error> {
-        beside::read(d, |arriving| {
+        wire::read(d, |arriving| {
             let dtype = dtype.map_or_else(|| arriving.0.dtype(), Ok)?;
             scope::incoming(M::WHAT, |arrived| Ok((Self::receive(arrived, arriving, dtype)?, dtype)))
         })
     }
 }
 
-impl Raw<Exclusive> {
+impl RawCudaTensor<Exclusive> {
     /// Moves the tensor into a message, which leaves an empty tensor.
     fn move_into<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> CoreResult<()> {
         let handle = self.handle(dtype)?;
         let Some(piece) = &self.piece else {
-            return beside::bytes(&handle, None, |bytes| C::write_bytes(out, bytes));
+            return wire::bytes(&handle, None, |bytes| C::write_bytes(out, bytes));
         };
         piece.is_here().map_err(unsendable)?;
-        let ticks = piece.uses().tell(false).map_err(unsendable)?;
+        let ticks = piece.uses().cover(false).map_err(unsendable)?;
         let number = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
         // The message owns the piece from here on: another process may have it before this call returns.
         let used = piece.uses().leave(|| piece.row());
         piece.note_uses(&used);
-        let beside = Some((number, &ticks[..]));
-        let written = beside::bytes(&handle, beside, |bytes| C::write_bytes(out, bytes));
+        let attachment = Some((number, &ticks[..]));
+        let written = wire::bytes(&handle, attachment, |bytes| C::write_bytes(out, bytes));
         let Some(piece) = self.piece.take() else { return written };
         self.view = nothing();
         let note = self.grad.bits();
-        let mark = out.attached().lends_object(number, piece.into_lent(), note)?;
+        let mark = out.attached().lends_object(number, piece.into_moved(), note)?;
         self.grad = Grad::lent(mark);
         written
     }
@@ -125,7 +133,7 @@ impl Raw<Exclusive> {
     fn take_back(&mut self, back: &mut Returned) {
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take_object(mark) else { return };
-        let Some((piece, view)) = Piece::of_lent(&lent.beside) else { return };
+        let Some((piece, view)) = Piece::from_moved(&lent.beside) else { return };
         if piece.take_back(hold).is_ok() {
             *self = Self::of(Some(piece), view, Grad::from_bits(lent.note));
         }
@@ -142,8 +150,8 @@ impl<T: Element> Message for CudaTensor<T, Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> CoreResult<Self> {
-        let arriving = C::read_bytes(inc, Arriving::read)?;
-        Ok(Self::of(Raw::receive(inc.arrived(), arriving, T::DTYPE)?))
+        let arriving = C::read_bytes(inc, ReceivedTensor::read)?;
+        Ok(Self::of(RawCudaTensor::receive(inc.arrived(), arriving, T::DTYPE)?))
     }
 }
 
@@ -157,9 +165,9 @@ impl Message for AnyCudaTensor<Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> CoreResult<Self> {
-        let arriving = C::read_bytes(inc, Arriving::read)?;
+        let arriving = C::read_bytes(inc, ReceivedTensor::read)?;
         let dtype = arriving.0.dtype()?;
-        Ok(Self { raw: Raw::receive(inc.arrived(), arriving, dtype)?, dtype })
+        Ok(Self { raw: RawCudaTensor::receive(inc.arrived(), arriving, dtype)?, dtype })
     }
 }
 
@@ -171,7 +179,7 @@ impl<T: Element, M: CudaAliased> Serialize for CudaTensor<T, M> {
 
 impl<'de, T: Element, M: CudaAliased> Deserialize<'de> for CudaTensor<T, M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Raw::read(d, Some(T::DTYPE)).map(|(raw, _)| Self::of(raw))
+        RawCudaTensor::read(d, Some(T::DTYPE)).map(|(raw, _)| Self::of(raw))
     }
 }
 
@@ -183,7 +191,7 @@ impl<M: CudaAliased> Serialize for AnyCudaTensor<M> {
 
 impl<'de, M: CudaAliased> Deserialize<'de> for AnyCudaTensor<M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Raw::read(d, None).map(|(raw, dtype)| Self { raw, dtype })
+        RawCudaTensor::read(d, None).map(|(raw, dtype)| Self { raw, dtype })
     }
 }
 
@@ -201,15 +209,16 @@ mod tests {
     const BYTES: u64 = 4096;
 
     /// Receives a message with a frozen tensor of these elements, whose work this tick covers.
-    fn received(offset: usize, elements: usize, tick: Tick) -> CoreResult<Raw<Frozen>> {
+    fn received(offset: usize, elements: usize, tick: Tick) -> CoreResult<RawCudaTensor<Frozen>> {
         let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
-        assert!(piece.share_as(Mode::Frozen));
+        assert!(piece.share_as(PieceMode::Frozen));
         let mut out = Outgoing::default();
         let number = piece.attach(out.attached()).unwrap();
         let view = row_major(offset, &[elements])?;
-        let handle = Handle { what: What::new(0, DType::F32.code(), false), view, storage: None };
+        let handle =
+            TensorHandle { header: TensorHeader::new(0, DType::F32.code(), false), view, storage: None };
         let mut inc: Incoming = out.into_incoming();
-        Raw::receive(inc.arrived(), Arriving(handle, Some((number, vec![tick]))), DType::F32)
+        RawCudaTensor::receive(inc.arrived(), ReceivedTensor(handle, Some((number, vec![tick]))), DType::F32)
     }
 
     #[track_caller]
@@ -226,7 +235,7 @@ mod tests {
         clock.submitted(tick).unwrap();
         let there = received(0, 1024, tick).unwrap();
         let piece = there.piece.as_ref().unwrap();
-        assert_eq!(piece.uses().tell(true).unwrap(), [tick], "its receiver waits for it");
+        assert_eq!(piece.uses().cover(true).unwrap(), [tick], "its receiver waits for it");
         for (offset, elements) in [(0, 1025), (1, 1024), (1024, 1), (usize::MAX / 8, 1)] {
             refused(offset, elements, tick, "outside of a storage of 1024 elements");
         }
@@ -240,11 +249,11 @@ mod tests {
             let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
             let mut out = Outgoing::default();
             let number = piece.lend(out.attached(), &nothing()).unwrap();
-            let what = What::new(0, DType::F32.code(), false);
-            let handle = Handle { what, view: view.into(), storage: None };
+            let header = TensorHeader::new(0, DType::F32.code(), false);
+            let handle = TensorHandle { header, view: view.into(), storage: None };
             let mut inc: Incoming = out.into_incoming();
-            let arriving = Arriving(handle, Some((number, Vec::new())));
-            Raw::<Exclusive>::receive(inc.arrived(), arriving, DType::F32).map(drop)
+            let arriving = ReceivedTensor(handle, Some((number, Vec::new())));
+            RawCudaTensor::<Exclusive>::receive(inc.arrived(), arriving, DType::F32).map(drop)
         };
         assert!(receive(View::contiguous(&[4, 1]).unwrap()).is_ok());
         let error = receive(View::contiguous(&[4, 1]).unwrap().expand(&[4, 2]).unwrap()).unwrap_err();

@@ -2,7 +2,6 @@
 
 mod aliased;
 mod any;
-mod beside;
 mod copy;
 #[cfg(feature = "cudarc")]
 pub(crate) mod cudarc;
@@ -10,18 +9,19 @@ pub(crate) mod cudarc;
 pub(crate) mod dlpack;
 mod exclusive;
 pub(crate) mod foreign;
-mod lend;
+mod guard;
 mod message;
 pub(crate) mod mode;
 pub(crate) mod raw;
 mod weak;
+mod wire;
 
 use std::fmt;
 use std::marker::PhantomData;
 
 pub use any::{AnyCudaTensor, CudaDowncastError};
-pub use foreign::{ForeignMemory, How, Refused};
-pub use lend::{Lent, LentMut};
+pub use foreign::{ConversionError, ForeignMemory, ShareMethod};
+pub use guard::{StreamGuard, StreamGuardMut};
 pub use mode::{CudaAliased, CudaMode};
 use mp_core::DType;
 use mp_core::message::PlainOutcome;
@@ -29,17 +29,17 @@ use mp_tensor::{Element, Exclusive, Frozen, Shared, grad_methods, shape_methods}
 pub use weak::WeakCudaTensor;
 
 use crate::error::Result;
-use crate::stream::Stream;
+use crate::stream::CudaStream;
 use crate::uuid::Uuid;
-use raw::Raw;
+use raw::RawCudaTensor;
 
 /// Tensor in the memory of a device, with one owner among all processes, which may write it. For other
 /// [modes](CudaMode), see [`FrozenCudaTensor`] and [`SharedCudaTensor`].
 ///
 /// ```no_run
-/// use mp_cuda::{CudaTensor, Device, Stream};
+/// use mp_cuda::{CudaTensor, Device, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let mut x = CudaTensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], [2, 2], &stream)?;
 /// let on = x.on_mut(&stream)?; // `stream` waits for what other streams and processes do with it
 /// // … kernels of yours for `stream`, with `on.ptr()` and `on.len()` …
@@ -62,7 +62,7 @@ use raw::Raw;
 /// another tensor.
 #[doc(alias = "rebuild_cuda_tensor")]
 pub struct CudaTensor<T: Element, M: CudaMode = Exclusive> {
-    pub(crate) raw: Raw<M>,
+    pub(crate) raw: RawCudaTensor<M>,
     elements: PhantomData<T>,
 }
 
@@ -71,9 +71,9 @@ impl<T: Element, M: CudaMode> PlainOutcome for CudaTensor<T, M> {}
 /// Tensor in the memory of a device that any number of processes read, and none ever writes again.
 ///
 /// ```no_run
-/// use mp_cuda::{CudaTensor, Device, Stream};
+/// use mp_cuda::{CudaTensor, Device, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let weights = CudaTensor::<f32>::zeros([1000], &stream)?.freeze();
 /// let part = weights.narrow(0, 10, 90)?; // the same memory
 /// assert_eq!(part.storage(), weights.storage());
@@ -87,20 +87,20 @@ pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 /// Tensor in the memory of a device that any number of processes read and write at the same time.
 ///
 /// ```no_run
-/// use mp_cuda::{CudaTensor, Device, Event, Stream};
+/// use mp_cuda::{CudaTensor, Device, CudaEvent, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let x = CudaTensor::<f32>::zeros([1000], &stream)?.share();
 /// // … (done, x.clone()) went to another process, which changes `x` and records `done` …
-/// # let done = Event::new()?;
+/// # let done = CudaEvent::new()?;
 /// done.wait(&stream)?;
 /// let values = x.to_vec(&stream)?;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
 /// Receivers see the data that was written before the tensor was sent. For later writes, the processes
-/// synchronize by messages or an [`Event`](crate::Event), and so do several streams of one process. Otherwise
-/// a reader gets a mixture of old and new elements, or torn elements: devices guarantee no more.
+/// synchronize by messages or a [`CudaEvent`](crate::CudaEvent), and so do several streams of one process.
+/// Otherwise a reader gets a mixture of old and new elements, or torn elements: devices guarantee no more.
 ///
 /// If a process is killed that was to write the sent data, the next [`on`](CudaTensor::on) or `on_mut` of
 /// each receiver returns [`ProducerDied`](crate::Error::ProducerDied). Later calls succeed, with the present
@@ -117,7 +117,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     grad_methods!();
 
     /// Combines parts that belong together.
-    pub(crate) fn of(raw: Raw<M>) -> Self {
+    pub(crate) fn of(raw: RawCudaTensor<M>) -> Self {
         Self { raw, elements: PhantomData }
     }
 
@@ -148,8 +148,8 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     /// [`ProducerDied`](crate::Error::ProducerDied) if the data will never be written;
     /// [`UnknownDevice`](crate::Error::UnknownDevice) or [`PeerAccess`](crate::Error::PeerAccess) if the
     /// stream's device can't reach the memory; [`Capturing`](crate::Error::Capturing); errors of the driver.
-    pub fn on(&self, stream: &Stream) -> Result<Lent<'_, T>> {
-        Ok(Lent::of(self.raw.lend(size_of::<T>(), stream, false)?, &self.raw.view))
+    pub fn on(&self, stream: &CudaStream) -> Result<StreamGuard<'_, T>> {
+        Ok(StreamGuard::of(self.raw.lend(size_of::<T>(), stream, false)?, &self.raw.view))
     }
 
     /// Returns the same elements as a leaf that requires no gradients.

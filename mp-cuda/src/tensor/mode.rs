@@ -1,4 +1,4 @@
-//! Access modes as types: the modes of tensors in shared memory, for tensors on devices.
+//! UseAccess modes as types: the modes of tensors in shared memory, for tensors on devices.
 
 use mp_tensor::{Exclusive, Frozen, Shared};
 
@@ -9,7 +9,7 @@ pub(crate) mod sealed {
     pub trait Mode {
         /// Mode in which pieces are opened and attached to messages.
         #[doc(hidden)]
-        const MODE: memory::Mode;
+        const MODE: memory::PieceMode;
         /// Name of the type of such a tensor.
         #[doc(hidden)]
         const NAME: &'static str;
@@ -19,7 +19,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// Access to a tensor's memory, and number of its handles.
+/// UseAccess to a tensor's memory, and number of its handles.
 ///
 /// | mode | the tensor | read on streams | written on streams | handles |
 /// |---|---|---|---|---|
@@ -42,7 +42,7 @@ pub trait CudaAliased: CudaMode {}
 macro_rules! modes {
     ($($mode:ident, $name:literal, $what:literal;)*) => {$(
         impl sealed::Mode for $mode {
-            const MODE: crate::memory::Mode = crate::memory::Mode::$mode;
+            const MODE: crate::memory::PieceMode = crate::memory::PieceMode::$mode;
             const NAME: &'static str = $name;
             const WHAT: &'static str = $what;
         }

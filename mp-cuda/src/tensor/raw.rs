@@ -10,13 +10,13 @@ use mp_tensor::parts::{Grad, View, row_major};
 use super::CudaStorageId;
 use super::mode::CudaMode;
 use crate::error::Result;
-use crate::memory::uses::{Access, Begun};
-use crate::memory::{Mode, Piece};
-use crate::stream::Stream;
+use crate::memory::uses::{UseAccess, UseNumber};
+use crate::memory::{Piece, PieceMode};
+use crate::stream::CudaStream;
 use crate::uuid::Uuid;
 
 /// Piece of memory, and a view that lies within it, counted in elements of the tensor.
-pub(crate) struct Raw<M: CudaMode> {
+pub(crate) struct RawCudaTensor<M: CudaMode> {
     /// `None` for a tensor without elements, and for one that was moved into a message.
     pub(crate) piece: Option<Piece>,
     pub(crate) view: Arc<View>,
@@ -24,13 +24,13 @@ pub(crate) struct Raw<M: CudaMode> {
     mode: PhantomData<M>,
 }
 
-impl<M: super::mode::CudaAliased> Clone for Raw<M> {
+impl<M: super::mode::CudaAliased> Clone for RawCudaTensor<M> {
     fn clone(&self) -> Self {
         Self::of(self.piece.clone(), Arc::clone(&self.view), self.grad)
     }
 }
 
-impl<M: CudaMode> Raw<M> {
+impl<M: CudaMode> RawCudaTensor<M> {
     /// Combines parts that belong together.
     pub(crate) fn of(piece: Option<Piece>, view: Arc<View>, grad: Grad) -> Self {
         Self { piece, view, grad, mode: PhantomData }
@@ -51,29 +51,29 @@ impl<M: CudaMode> Raw<M> {
     }
 
     /// Begins a use by a stream.
-    pub(super) fn lend(&self, element: usize, stream: &Stream, writes: bool) -> Result<Used<'_>> {
-        let access = Access { writes, shared: M::MODE == Mode::Shared };
+    pub(super) fn lend(&self, element: usize, stream: &CudaStream, writes: bool) -> Result<TensorUse<'_>> {
+        let access = UseAccess { writes, shared: M::MODE == PieceMode::Shared };
         let stream = stream.clone();
         let Some(piece) = self.piece.as_ref().filter(|_| !self.view.is_empty()) else {
-            return Ok(Used { piece: None, stream, access, address: 0, begun: None, ran: false });
+            return Ok(TensorUse { piece: None, stream, access, address: 0, begun: None, ran: false });
         };
         let base = piece.open(stream.device())?;
         let begun = piece.uses().begin(&stream, access, &piece.row())?;
         let address = base + (self.view.offset() * element) as u64;
-        Ok(Used { piece: Some(piece), stream, access, address, begun, ran: false })
+        Ok(TensorUse { piece: Some(piece), stream, access, address, begun, ran: false })
     }
 }
 
-impl<M: super::mode::CudaAliased> Raw<M> {
+impl<M: super::mode::CudaAliased> RawCudaTensor<M> {
     /// Returns another tensor of the same memory, with this view.
     pub(super) fn another(&self, view: View) -> Self {
         Self::of(self.piece.clone(), Arc::new(view), self.grad.derived())
     }
 }
 
-impl Raw<Exclusive> {
+impl RawCudaTensor<Exclusive> {
     /// Allocates memory of the stream's device, for work that the stream is given from now on.
-    pub(super) fn new(shape: &[usize], dtype: DType, stream: &Stream) -> Result<Self> {
+    pub(super) fn new(shape: &[usize], dtype: DType, stream: &CudaStream) -> Result<Self> {
         let view = row_major(0, shape)?;
         let bytes = (view.len() * dtype.size()) as u64;
         let piece = if bytes == 0 { None } else { Some(Piece::allocate(stream.device(), bytes, stream)?) };
@@ -81,27 +81,27 @@ impl Raw<Exclusive> {
     }
 
     /// Converts the tensor to another mode.
-    pub(super) fn open<M: CudaMode>(self) -> Raw<M> {
+    pub(super) fn open<M: CudaMode>(self) -> RawCudaTensor<M> {
         // It is the only tensor of its piece, which was never opened.
         if let Some(piece) = &self.piece {
             _ = piece.share_as(M::MODE);
         }
-        Raw::of(self.piece, self.view, self.grad)
+        RawCudaTensor::of(self.piece, self.view, self.grad)
     }
 }
 
 /// Use of a piece by a stream. Dropping it ends the use. If it is forgotten, the use never ends.
-pub(super) struct Used<'a> {
+pub(super) struct TensorUse<'a> {
     piece: Option<&'a Piece>,
-    pub(super) stream: Stream,
-    access: Access,
+    pub(super) stream: CudaStream,
+    access: UseAccess,
     /// Address of the first element, or 0 if there are no elements.
     pub(super) address: u64,
-    begun: Begun,
+    begun: UseNumber,
     ran: bool,
 }
 
-impl Used<'_> {
+impl TensorUse<'_> {
     /// Leaves the use open. The owner of the piece ends it. Returns `true` if there is a piece.
     #[cfg(feature = "dlpack")]
     pub(super) fn into_open(mut self) -> bool {
@@ -114,13 +114,13 @@ impl Used<'_> {
         self.ran = true;
         // The stream may have been released from a wait for a dead process.
         match self.piece {
-            Some(piece) if !self.access.shared => piece.uses().is_whole(),
+            Some(piece) if !self.access.shared => piece.uses().check_complete(),
             _ => Ok(()),
         }
     }
 }
 
-impl Drop for Used<'_> {
+impl Drop for TensorUse<'_> {
     fn drop(&mut self) {
         if let Some(piece) = self.piece {
             piece.uses().end(&self.stream, self.access, self.begun.filter(|_| self.ran));

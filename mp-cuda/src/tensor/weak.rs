@@ -9,15 +9,15 @@ use mp_tensor::parts::{Grad, View};
 
 use super::CudaTensor;
 use super::mode::CudaAliased;
-use super::raw::Raw;
+use super::raw::RawCudaTensor;
 use crate::memory::WeakPiece;
 
 /// Weak reference to a tensor, from [`downgrade`](CudaTensor::downgrade). It does not keep the memory.
 ///
 /// ```no_run
-/// use mp_cuda::{CudaTensor, Device, Stream};
+/// use mp_cuda::{CudaTensor, Device, CudaStream};
 ///
-/// let stream = Stream::new(&Device::new(0)?)?;
+/// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let weights = CudaTensor::<f32>::zeros([1000], &stream)?.freeze();
 /// let weak = weights.downgrade();
 /// assert_eq!(weak.upgrade().map(|t| t.storage()), Some(weights.storage()));
@@ -42,7 +42,7 @@ impl<T: Element, M: CudaAliased> WeakCudaTensor<T, M> {
             Some(piece) => Some(piece.upgrade()?),
             None => None,
         };
-        Some(CudaTensor::of(Raw::of(piece, Arc::clone(&self.view), self.grad)))
+        Some(CudaTensor::of(RawCudaTensor::of(piece, Arc::clone(&self.view), self.grad)))
     }
 
     /// Returns `true` if this process has no handle of the memory any more. Other processes may have one.
@@ -56,7 +56,7 @@ impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
     /// Returns a weak reference, which does not keep the memory.
     #[must_use]
     pub fn downgrade(&self) -> WeakCudaTensor<T, M> {
-        let Raw { piece, view, grad, .. } = &self.raw;
+        let RawCudaTensor { piece, view, grad, .. } = &self.raw;
         let piece = piece.as_ref().map(crate::memory::Piece::downgrade);
         WeakCudaTensor { piece, view: Arc::clone(view), grad: *grad, kind: PhantomData }
     }

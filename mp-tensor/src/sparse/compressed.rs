@@ -249,11 +249,11 @@ impl<T: Element, M: Sendable> Serialize for SparseCompressed<T, M> {
     }
 }
 
-type Parts<T, M> = (Layout, Tensor<i64, M>, Tensor<i64, M>, Tensor<T, M>, [usize; 2]);
+type CompressedParts<T, M> = (Layout, Tensor<i64, M>, Tensor<i64, M>, Tensor<T, M>, [usize; 2]);
 
 impl<'de, T: Element, M: Sendable> Deserialize<'de> for SparseCompressed<T, M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        let (layout, compressed, plain, values, shape) = Parts::<T, M>::deserialize(d)?;
+        let (layout, compressed, plain, values, shape) = CompressedParts::<T, M>::deserialize(d)?;
         Self::new(layout, compressed, plain, values, shape).map_err(D::Error::custom)
     }
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::element::Element;
 use crate::tensor::Tensor;
 use crate::tensor::mode::{Aliased, Sendable};
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawTensor;
 use crate::view::View;
-use crate::wire::handle::Handle;
+use crate::wire::handle::TensorHandle;
 use crate::{aliasing_methods, view_methods};
 use mp_core::Result;
 use mp_core::message::scope;
@@ -73,8 +73,8 @@ impl<T: Element, M: Sendable> Serialize for Tensor<T, M> {
 impl<'de, T: Element, M: Sendable> Deserialize<'de> for Tensor<T, M> {
     #[inline]
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        let handle = Handle::deserialize(d)?;
-        scope::incoming(M::WHAT, |inc| Raw::receive(inc, handle, M::ACCESS, T::DTYPE))
+        let handle = TensorHandle::deserialize(d)?;
+        scope::incoming(M::WHAT, |inc| RawTensor::receive(inc, handle, M::ACCESS, T::DTYPE))
             .map(Self::of)
             .map_err(D::Error::custom)
     }

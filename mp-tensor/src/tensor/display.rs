@@ -19,7 +19,7 @@ const THRESHOLD_LINE: usize = 24;
 const EDGE: usize = 3;
 
 /// Parts of a tensor to print. Elements are read as atomics, which is valid in every mode.
-pub(crate) struct Show<'a> {
+pub(crate) struct TensorDisplay<'a> {
     pub(crate) name: &'a str,
     pub(crate) dtype: DType,
     pub(crate) storage: &'a Storage,
@@ -27,7 +27,7 @@ pub(crate) struct Show<'a> {
     pub(crate) requires_grad: bool,
 }
 
-impl Show<'_> {
+impl TensorDisplay<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}<{}>{:?}", self.name, self.dtype, self.view.shape())?;
         if self.requires_grad { f.write_str(" requires_grad") } else { Ok(()) }
@@ -108,7 +108,7 @@ impl Show<'_> {
 }
 
 /// Prints one line.
-impl fmt::Debug for Show<'_> {
+impl fmt::Debug for TensorDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         f.write_str(" ")?;
@@ -117,7 +117,7 @@ impl fmt::Debug for Show<'_> {
 }
 
 /// Prints a line for each row.
-impl fmt::Display for Show<'_> {
+impl fmt::Display for TensorDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.elements(f, self.lists_and_elements() > THRESHOLD, true)?;
         f.write_str("\n")?;
@@ -126,8 +126,8 @@ impl fmt::Display for Show<'_> {
 }
 
 impl<T: Element, M: Mode> Tensor<T, M> {
-    fn show(&self) -> Show<'_> {
-        Show {
+    fn show(&self) -> TensorDisplay<'_> {
+        TensorDisplay {
             name: M::NAME,
             dtype: T::DTYPE,
             storage: self.storage(),

@@ -2,18 +2,18 @@
 
 use crate::element::Element;
 use crate::tensor::mode::{Exclusive, Frozen, Mode, Shared};
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawTensor;
 use crate::view::recent;
 use crate::view::{View, count};
 use crate::view_methods;
-use crate::wire::handle::Handle;
+use crate::wire::handle::TensorHandle;
 use crate::{FrozenTensor, SharedTensor, Tensor};
 use mp_core::Storage;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
 use mp_core::words::{Access, BlockKind};
 use mp_core::{Error, Result};
 
-impl Raw<Exclusive> {
+impl RawTensor<Exclusive> {
     /// Allocates new memory.
     pub(crate) fn new(shape: &[usize], element: usize) -> Result<Self> {
         let view = recent::row_major(0, shape)?;
@@ -22,9 +22,9 @@ impl Raw<Exclusive> {
     }
 
     /// Changes the mode.
-    pub(crate) fn open<M: Mode<Keep = Storage>>(self, kind: BlockKind) -> Raw<M> {
+    pub(crate) fn open<M: Mode<Keep = Storage>>(self, kind: BlockKind) -> RawTensor<M> {
         self.keep.share_as(kind);
-        Raw { keep: self.keep, view: self.view, grad: self.grad }
+        RawTensor { keep: self.keep, view: self.view, grad: self.grad }
     }
 }
 
@@ -44,7 +44,7 @@ impl<T: Element> Tensor<T, Exclusive> {
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too
     /// large.
     pub fn empty(shape: impl AsRef<[usize]>) -> Result<Self> {
-        Ok(Self::of(Raw::new(shape.as_ref(), size_of::<T>())?))
+        Ok(Self::of(RawTensor::new(shape.as_ref(), size_of::<T>())?))
     }
 
     /// Creates a tensor of equal elements.
@@ -134,7 +134,7 @@ impl<T: Element> Message for Tensor<T, Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
-        let handle = C::read_bytes(inc, Handle::read)?;
-        Ok(Self::of(Raw::receive(inc.arrived(), handle, Access::Exclusive, T::DTYPE)?))
+        let handle = C::read_bytes(inc, TensorHandle::read)?;
+        Ok(Self::of(RawTensor::receive(inc.arrived(), handle, Access::Exclusive, T::DTYPE)?))
     }
 }

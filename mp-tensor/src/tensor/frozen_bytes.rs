@@ -6,7 +6,7 @@ use std::ops::Deref;
 use crate::element::Element;
 use crate::tensor::Tensor;
 use crate::tensor::mode::Frozen;
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawTensor;
 use crate::tensor::typed_storage::FrozenStorage;
 use crate::view::View;
 use mp_core::Result;
@@ -45,10 +45,10 @@ impl<T: Element> Tensor<T, Frozen> {
     /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn into_bytes(self) -> Result<FrozenBytes> {
         self.raw.contiguous()?;
-        let (size, Raw { keep, view, .. }) = (size_of::<T>(), self.raw);
+        let (size, RawTensor { keep, view, .. }) = (size_of::<T>(), self.raw);
         // Bounded by the length of the storage, so that nothing overflows.
         let view = View::from_parts(view.offset() * size, &[view.len() * size], &[1], keep.len())?;
-        Ok(FrozenBytes(Tensor::of(Raw { keep, view: view.into(), grad: Default::default() })))
+        Ok(FrozenBytes(Tensor::of(RawTensor { keep, view: view.into(), grad: Default::default() })))
     }
 }
 

@@ -29,7 +29,7 @@ pub use typed_storage::{FrozenStorage, TypedStorage};
 
 use crate::element::Element;
 use crate::storage::StorageElements;
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawTensor;
 use crate::{grad_methods, shape_methods};
 
 /// A tensor in shared memory with one owner among all processes, which may write it. Other [modes](Mode) are
@@ -57,7 +57,7 @@ use crate::{grad_methods, shape_methods};
 #[doc(alias = "rebuild_tensor")]
 #[doc(alias = "rebuild_storage_empty")]
 pub struct Tensor<T: Element, M: Mode = Exclusive> {
-    pub(crate) raw: Raw<M>,
+    pub(crate) raw: RawTensor<M>,
     elements: PhantomData<T>,
 }
 
@@ -121,8 +121,8 @@ impl<T: Element, M: Mode> Tensor<T, M> {
         self.raw.storage()
     }
 
-    /// Wraps parts that match, see [`Raw`].
-    pub(crate) fn of(raw: Raw<M>) -> Self {
+    /// Wraps parts that match, see [`RawTensor`].
+    pub(crate) fn of(raw: RawTensor<M>) -> Self {
         Self { raw, elements: PhantomData }
     }
 

@@ -6,7 +6,7 @@
 //! - reading: in a [`Readable`] mode the elements are not written. A read-only array may have overlapping
 //!   elements;
 //! - writing: in a [`Writable`] mode, mutably borrowed, no other code accesses the elements, and no two
-//!   indices refer to the same element ([`Raw`](crate::tensor::raw::Raw)). Elements of other views in between
+//!   indices refer to the same element ([`RawTensor`](crate::tensor::raw::RawTensor)). Elements of other views in between
 //!   are reached by no index.
 #![allow(unsafe_code)]
 

@@ -12,7 +12,7 @@ use crate::tensor::mode::{Exclusive, Mode, Sendable};
 use crate::view::View;
 use crate::view::recent;
 use crate::wire::grad::Grad;
-use crate::wire::handle::{self, Handle, What};
+use crate::wire::handle::{self, TensorHandle, TensorHeader};
 use mp_core::DType;
 use mp_core::Storage;
 use mp_core::message::{Arrived, Attached, Codec, Lent, Outgoing, Returned};
@@ -21,14 +21,14 @@ use mp_core::{Error, Result};
 
 /// A storage and a view of it. The view is within the storage, in elements of the tensor. In a writable mode,
 /// no two of its indices refer to the same element.
-pub(crate) struct Raw<M: Mode> {
+pub(crate) struct RawTensor<M: Mode> {
     pub(crate) keep: M::Keep,
     /// In an `Arc`, because a view is large, tensors are moved more often than created, and clones share it.
     pub(crate) view: Arc<View>,
     pub(crate) grad: Grad,
 }
 
-impl<M: Mode<Keep: Clone>> Clone for Raw<M> {
+impl<M: Mode<Keep: Clone>> Clone for RawTensor<M> {
     fn clone(&self) -> Self {
         Self { keep: self.keep.clone(), view: self.view.clone(), grad: self.grad }
     }
@@ -40,7 +40,7 @@ fn grant(access: Access, dtype: DType) -> Grant {
     Grant::new(access, if access == Access::Frozen { 0 } else { dtype.code() })
 }
 
-impl<M: Mode> Raw<M> {
+impl<M: Mode> RawTensor<M> {
     #[inline]
     pub(crate) fn storage(&self) -> &Storage {
         self.keep.borrow()
@@ -94,16 +94,21 @@ fn overlaps(view: &View) -> Error {
     ))
 }
 
-impl<M: Mode<Keep = Storage>> Raw<M> {
+impl<M: Mode<Keep = Storage>> RawTensor<M> {
     /// Takes the tensor out of a message, and validates it.
     #[inline(always)]
-    pub(crate) fn receive(inc: &mut Arrived, handle: Handle, access: Access, dtype: DType) -> Result<Self> {
+    pub(crate) fn receive(
+        inc: &mut Arrived,
+        handle: TensorHandle,
+        access: Access,
+        dtype: DType,
+    ) -> Result<Self> {
         let sent = handle.dtype()?;
         if sent != dtype {
             return Err(Error::DType { expected: dtype, found: sent });
         }
-        let Handle { what, view, storage } = handle;
-        let mut keep = Storage::received(inc.take(what.attachment(), grant(access, dtype))?);
+        let TensorHandle { header, view, storage } = handle;
+        let mut keep = Storage::received(inc.take(header.attachment(), grant(access, dtype))?);
         match view.end().and_then(|end| end.checked_mul(dtype.size())) {
             Some(end) if end <= keep.len() => {
                 keep.set_end(end, storage)?;
@@ -113,11 +118,11 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
         if access == Access::Exclusive && !view.is_injective() {
             return Err(overlaps(&view));
         }
-        Ok(Self { keep, view, grad: Grad::from_wire(what.requires()) })
+        Ok(Self { keep, view, grad: Grad::from_wire(header.requires()) })
     }
 }
 
-impl Raw<Exclusive> {
+impl RawTensor<Exclusive> {
     /// Moves the memory into a message. An empty tensor remains.
     ///
     /// # Errors
@@ -128,10 +133,10 @@ impl Raw<Exclusive> {
         // SAFETY: this tensor is the only handle to its memory, and regains it only by `take_back`.
         let (attachment, bytes) = unsafe { self.keep.attach_to(out.attached(), grant) }?;
         let view = std::mem::replace(&mut self.view, recent::nothing());
-        let what = What::new(attachment, dtype.code(), requires);
+        let header = TensorHeader::new(attachment, dtype.code(), requires);
         let storage = beyond(&view, dtype, bytes);
         let mut wire = [0; handle::MOST];
-        let written = C::write_bytes(out, Handle { what, view: &*view, storage }.write(&mut wire));
+        let written = C::write_bytes(out, TensorHandle { header, view: &*view, storage }.write(&mut wire));
         let note = self.grad.bits();
         // SAFETY: the memory was moved there just now, and is described as this tensor was.
         let mark = unsafe { out.attached().lends(Lent { attachment, grant, bytes, beside: view, note }) }?;
@@ -156,14 +161,18 @@ impl Raw<Exclusive> {
     }
 }
 
-impl<M: Sendable> Raw<M> {
+impl<M: Sendable> RawTensor<M> {
     /// Attaches the memory to a message.
-    pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<Handle<&View>> {
+    pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<TensorHandle<&View>> {
         let requires = self.grad.to_wire()?;
         // SAFETY: all tensors of this memory have this mode, and access it as the grant says.
         let attachment = unsafe { out.attach(self.keep.hold(), grant(M::ACCESS, dtype)) }?;
         let storage = beyond(&self.view, dtype, self.keep.len());
-        Ok(Handle { what: What::new(attachment, dtype.code(), requires), view: &self.view, storage })
+        Ok(TensorHandle {
+            header: TensorHeader::new(attachment, dtype.code(), requires),
+            view: &self.view,
+            storage,
+        })
     }
 }
 
@@ -183,7 +192,7 @@ mod tests {
     use crate::tensor::mode::Frozen;
 
     /// Lends a tensor of `elements` elements with a view that it did not have, and takes it back.
-    fn lent_with(elements: usize, view: View) -> Raw<Exclusive> {
+    fn lent_with(elements: usize, view: View) -> RawTensor<Exclusive> {
         let mut t = Tensor::full([elements], 1.5_f32).unwrap();
         let (mut out, grant) = (Outgoing::default(), grant(Access::Exclusive, DType::F32));
         // SAFETY: no other code accesses the memory of this tensor.
@@ -212,11 +221,11 @@ mod tests {
         let received = |elements: usize| {
             let t = Tensor::full([6], 1.5_f32).unwrap().freeze();
             let mut out = Outgoing::default();
-            let what = t.raw.send(out.attached(), DType::F32).unwrap().what;
+            let header = t.raw.send(out.attached(), DType::F32).unwrap().header;
             let view = Arc::new(View::from_parts(0, &[elements], &[1], usize::MAX).unwrap());
-            let handle = Handle { what, view, storage: None };
+            let handle = TensorHandle { header, view, storage: None };
             let mut inc = out.into_incoming();
-            Raw::<Frozen>::receive(inc.arrived(), handle, Access::Frozen, DType::F32).map(drop)
+            RawTensor::<Frozen>::receive(inc.arrived(), handle, Access::Frozen, DType::F32).map(drop)
         };
         received(6).unwrap();
         for beyond in [1 << 20, 1 << 40] {

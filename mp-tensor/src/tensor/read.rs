@@ -4,7 +4,7 @@
 //! - only [`Readable`] modes do so, which are sealed. An exclusive tensor has one handle, which is borrowed.
 //!   A frozen one has no handle that writes in any process, now or later. A borrowed view borrows an
 //!   exclusive tensor while it lives. A mutably borrowed one is the only view of its elements;
-//! - the view is within the storage ([`Raw`](crate::tensor::raw::Raw)), and a slice is created only from a
+//! - the view is within the storage ([`RawTensor`](crate::tensor::raw::RawTensor)), and a slice is created only from a
 //!   contiguous one.
 #![allow(unsafe_code)]
 
@@ -18,36 +18,36 @@ use mp_core::Result;
 use mp_core::Storage;
 
 /// Elements of a slice, or of a storage at given positions.
-enum Elements<S, P> {
+enum ElementIter<S, P> {
     Slice(S),
-    Apart(P),
+    Strided(P),
 }
 
-impl<T, S: ExactSizeIterator<Item = T>, P: ExactSizeIterator<Item = T>> Iterator for Elements<S, P> {
+impl<T, S: ExactSizeIterator<Item = T>, P: ExactSizeIterator<Item = T>> Iterator for ElementIter<S, P> {
     type Item = T;
 
     #[inline]
     fn next(&mut self) -> Option<T> {
         match self {
             Self::Slice(s) => s.next(),
-            Self::Apart(p) => p.next(),
+            Self::Strided(p) => p.next(),
         }
     }
     fn size_hint(&self) -> (usize, Option<usize>) {
         match self {
             Self::Slice(s) => s.size_hint(),
-            Self::Apart(p) => p.size_hint(),
+            Self::Strided(p) => p.size_hint(),
         }
     }
     #[inline]
     fn fold<B, F: FnMut(B, T) -> B>(self, init: B, f: F) -> B {
         match self {
             Self::Slice(s) => s.fold(init, f),
-            Self::Apart(p) => p.fold(init, f),
+            Self::Strided(p) => p.fold(init, f),
         }
     }
 }
-impl<T, S, P> ExactSizeIterator for Elements<S, P>
+impl<T, S, P> ExactSizeIterator for ElementIter<S, P>
 where
     S: ExactSizeIterator<Item = T>,
     P: ExactSizeIterator<Item = T>,
@@ -97,8 +97,8 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     /// Iterates over copies of the elements, in row-major order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         match self.as_slice() {
-            Ok(all) => Elements::Slice(all.iter().copied()),
-            Err(_apart) => Elements::Apart(self.loads()),
+            Ok(all) => ElementIter::Slice(all.iter().copied()),
+            Err(_apart) => ElementIter::Strided(self.loads()),
         }
     }
 
@@ -175,7 +175,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     /// # Ok::<(), mp_tensor::Error>(())
     /// ```
     pub fn view(&self) -> TensorView<'_, T> {
-        Tensor::of(crate::tensor::raw::Raw {
+        Tensor::of(crate::tensor::raw::RawTensor {
             keep: self.storage(),
             view: self.raw.view.clone(),
             grad: self.raw.grad.derived(),

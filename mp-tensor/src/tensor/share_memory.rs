@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn wrong_size_hint_is_an_error() {
-        struct Lying(u8, usize);
-        impl Iterator for Lying {
+        struct WrongHint(u8, usize);
+        impl Iterator for WrongHint {
             type Item = u8;
             fn next(&mut self) -> Option<u8> {
                 self.0 = self.0.checked_sub(1)?;
@@ -135,10 +135,10 @@ mod tests {
                 (self.1, Some(self.1))
             }
         }
-        assert!(Tensor::from_iter(Lying(3, 4)).is_err());
-        assert!(Tensor::from_iter(Lying(3, 2)).is_err());
-        assert_eq!(Tensor::from_iter(Lying(3, 3)).unwrap().to_vec(), [2, 1, 0]);
-        assert!(Tensor::from_iter(Lying(3, usize::MAX)).is_err());
+        assert!(Tensor::from_iter(WrongHint(3, 4)).is_err());
+        assert!(Tensor::from_iter(WrongHint(3, 2)).is_err());
+        assert_eq!(Tensor::from_iter(WrongHint(3, 3)).unwrap().to_vec(), [2, 1, 0]);
+        assert!(Tensor::from_iter(WrongHint(3, usize::MAX)).is_err());
         assert_eq!(Tensor::from_iter((0..9_u64).filter(|i| i % 4 == 0)).unwrap().to_vec(), [0, 4, 8]);
     }
 }

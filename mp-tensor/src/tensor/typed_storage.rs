@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::element::Element;
 use crate::tensor::Tensor;
 use crate::tensor::mode::{Frozen, Sendable};
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawTensor;
 use crate::view::View;
 use mp_core::Result;
 use mp_core::Storage;
@@ -73,7 +73,7 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
     fn whole(keep: Storage, bytes: usize) -> Self {
         // An existing block has no more elements than a view may have.
         let view = View::contiguous(&[bytes / size_of::<T>()]).unwrap_or(View::NONE);
-        Self(Tensor::of(Raw { keep, view: view.into(), grad: Default::default() }))
+        Self(Tensor::of(RawTensor { keep, view: view.into(), grad: Default::default() }))
     }
 
     /// Returns the number of elements.
@@ -110,7 +110,11 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
     #[doc(alias = "set_")]
     pub fn tensor(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Tensor<T, M>> {
         let view = View::from_parts(offset, shape, strides, self.len())?;
-        Ok(Tensor::of(Raw { keep: self.0.storage().clone(), view: view.into(), grad: Default::default() }))
+        Ok(Tensor::of(RawTensor {
+            keep: self.0.storage().clone(),
+            view: view.into(),
+            grad: Default::default(),
+        }))
     }
 }
 

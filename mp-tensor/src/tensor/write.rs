@@ -8,7 +8,7 @@
 //!   access.) Everything derived from it borrows it mutably;
 //! - a mutably borrowed view comes from a mutably borrowed tensor. Several of them are disjoint pieces of one
 //!   view;
-//! - in both modes, no two indices refer to the same element ([`Raw`]), also in a received tensor;
+//! - in both modes, no two indices refer to the same element ([`RawTensor`]), also in a received tensor;
 //! - a slice is created only from a contiguous view. Other elements are accessed one by one, so that elements
 //!   of other views in between are neither accessed nor referenced.
 #![allow(unsafe_code)]
@@ -19,7 +19,7 @@ use std::ops::IndexMut;
 use crate::element::Element;
 use crate::storage::StorageElements;
 use crate::tensor::mode::{BorrowedMut, Mode, Readable, Writable};
-use crate::tensor::raw::Raw;
+use crate::tensor::raw::RawTensor;
 use crate::view::{Positions, View};
 use crate::{Tensor, TensorViewMut};
 use mp_core::{Error, Result};
@@ -56,7 +56,11 @@ impl<T: Element, M: Writable> Tensor<T, M> {
 
     /// Iterates over mutable references to the elements, in row-major order.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut T> {
-        Mutable { positions: self.raw.view.positions(), tensor: self.view_mut(), elements: PhantomData }
+        ElementIterMut {
+            positions: self.raw.view.positions(),
+            tensor: self.view_mut(),
+            elements: PhantomData,
+        }
     }
 
     /// Writes one value into all elements.
@@ -116,14 +120,18 @@ impl<T: Element, M: Writable> Tensor<T, M> {
 
     /// Borrows the tensor as a writable view.
     pub fn view_mut(&mut self) -> TensorViewMut<'_, T> {
-        Tensor::of(Raw { keep: self.storage(), view: self.raw.view.clone(), grad: self.raw.grad.derived() })
+        Tensor::of(RawTensor {
+            keep: self.storage(),
+            view: self.raw.view.clone(),
+            grad: self.raw.grad.derived(),
+        })
     }
 
     /// Returns the views that `f` returns, which must be disjoint.
     fn pieces_mut(&mut self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<TensorViewMut<'_, T>>> {
         let views = f(*self.raw.view)?;
         let (keep, grad) = (self.storage(), self.raw.grad.derived());
-        Ok(views.into_iter().map(|view| Tensor::of(Raw { keep, view: view.into(), grad })).collect())
+        Ok(views.into_iter().map(|view| Tensor::of(RawTensor { keep, view: view.into(), grad })).collect())
     }
 
     /// Cuts dimension `dim` into `chunks` writable views of equal length; the last one may be shorter.
@@ -178,7 +186,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
         let n = whole.shape().get(dim).copied().unwrap_or(0);
         let (left, right) = (whole.narrow(dim, 0, at)?, whole.narrow(dim, at, n - at)?);
         let (keep, grad) = (self.storage(), self.raw.grad.derived());
-        let of = |view: View| Tensor::of(Raw { keep, view: view.into(), grad });
+        let of = |view: View| Tensor::of(RawTensor { keep, view: view.into(), grad });
         Ok((of(left), of(right)))
     }
 
@@ -192,13 +200,13 @@ impl<T: Element, M: Writable> Tensor<T, M> {
 }
 
 /// Iterator over the elements of a view, each once.
-struct Mutable<'a, T: Element> {
+struct ElementIterMut<'a, T: Element> {
     tensor: TensorViewMut<'a, T>,
     positions: Positions,
     elements: PhantomData<&'a mut T>,
 }
 
-impl<'a, T: Element> Iterator for Mutable<'a, T> {
+impl<'a, T: Element> Iterator for ElementIterMut<'a, T> {
     type Item = &'a mut T;
 
     #[inline]
@@ -221,7 +229,7 @@ impl<'a, T: Element> Iterator for Mutable<'a, T> {
         })
     }
 }
-impl<T: Element> ExactSizeIterator for Mutable<'_, T> {}
+impl<T: Element> ExactSizeIterator for ElementIterMut<'_, T> {}
 
 impl<'a, T: Element> Tensor<T, BorrowedMut<'a>> {
     /// Returns the elements for the lifetime of the borrowed tensor.

@@ -101,8 +101,8 @@ impl<N: Serialize> Serialize for Dims<N> {
 
 impl<'de, N: Deserialize<'de> + Copy + Default> Deserialize<'de> for Dims<N> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct List<N>(PhantomData<N>);
-        impl<'de, N: Deserialize<'de> + Copy + Default> Visitor<'de> for List<N> {
+        struct DimsVisitor<N>(PhantomData<N>);
+        impl<'de, N: Deserialize<'de> + Copy + Default> Visitor<'de> for DimsVisitor<N> {
             type Value = Dims<N>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "at most {MAX_RANK} dimensions")
@@ -116,6 +116,6 @@ impl<'de, N: Deserialize<'de> + Copy + Default> Deserialize<'de> for Dims<N> {
                 Ok(dims)
             }
         }
-        d.deserialize_seq(List(PhantomData))
+        d.deserialize_seq(DimsVisitor(PhantomData))
     }
 }

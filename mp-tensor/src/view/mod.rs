@@ -35,7 +35,7 @@ pub struct View {
 /// A serialized view: offset, shape, and strides unless they are row-major. A tuple, because codecs write the
 /// names of fields.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
-pub(crate) struct Wire(usize, Dims<usize>, Dims<isize>);
+pub(crate) struct SerializedView(usize, Dims<usize>, Dims<isize>);
 
 /// Returns the error of a shape or strides that don't match.
 pub(crate) fn misfit<T>(why: String) -> Result<T> {
@@ -265,8 +265,8 @@ impl View {
         Positions { at: self.offset, left: self.len, index: [0; MAX_RANK], view }
     }
 
-    pub(crate) fn to_wire(self) -> Wire {
-        Wire(self.offset, self.shape, if self.row_major { Dims::new() } else { self.strides })
+    pub(crate) fn to_wire(self) -> SerializedView {
+        SerializedView(self.offset, self.shape, if self.row_major { Dims::new() } else { self.strides })
     }
 
     /// Returns the strides, or an empty list if they are row-major.
@@ -310,7 +310,10 @@ impl View {
     }
 
     /// Creates a view from a serialized one, checked against its storage.
-    pub(crate) fn from_wire(&Wire(offset, shape, strides): &Wire, elements: usize) -> Result<Self> {
+    pub(crate) fn from_wire(
+        &SerializedView(offset, shape, strides): &SerializedView,
+        elements: usize,
+    ) -> Result<Self> {
         let view = Self::from_elsewhere(offset, shape, strides)?;
         view.within(elements)?;
         Ok(view)
@@ -326,7 +329,10 @@ impl View {
         if strides.len() != shape.len() {
             return misfit(format!("{} strides for {} dimensions", strides.len(), shape.len()));
         }
-        Self::from_wire(&Wire(offset, Dims::from_slice(shape)?, Dims::from_slice(strides)?), elements)
+        Self::from_wire(
+            &SerializedView(offset, Dims::from_slice(shape)?, Dims::from_slice(strides)?),
+            elements,
+        )
     }
 }
 

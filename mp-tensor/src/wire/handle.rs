@@ -34,15 +34,15 @@ const STRIDED: u8 = 1 << 6;
 const SIZED: u8 = 1 << 7;
 /// Size of flags, type and attachment.
 const HEAD: usize = 6;
-/// Maximum number of bytes of a [`Handle`].
+/// Maximum number of bytes of a [`TensorHandle`].
 pub const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
 
-/// A serialized tensor: `Handle<&View>` is written, `Handle` is read. The view need not be within the
-/// storage.
+/// Serialized tensor: `TensorHandle<&View>` is written, `TensorHandle` is read. The view need not be within
+/// the storage.
 #[derive(Clone, Debug)]
-pub struct Handle<V = Arc<View>> {
+pub struct TensorHandle<V = Arc<View>> {
     /// Attachment and element type.
-    pub what: What,
+    pub header: TensorHeader,
     /// View of the storage.
     pub view: V,
     /// Length of the storage in bytes, or `None` if it ends where the view does.
@@ -52,9 +52,9 @@ pub struct Handle<V = Arc<View>> {
 /// Index of the attachment, element type, and whether gradients are required. Stored as the bits of a word,
 /// for the same reason as [`Grant`](mp_core::words::Grant).
 #[derive(Clone, Copy, Debug)]
-pub struct What(u64);
+pub struct TensorHeader(u64);
 
-impl What {
+impl TensorHeader {
     /// Packs the three fields.
     #[inline]
     pub fn new(attachment: u32, dtype: u8, requires: bool) -> Self {
@@ -76,8 +76,8 @@ impl What {
     }
 }
 
-impl Handle<&View> {
-    /// Encodes the handle. [`read`](Handle::read) decodes it.
+impl TensorHandle<&View> {
+    /// Encodes the handle. [`read`](TensorHandle::read) decodes it.
     pub fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
         /// Writes numbers in `N` bytes each. Returns the rest of the buffer.
         fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
@@ -95,14 +95,14 @@ impl Handle<&View> {
             || shape.iter().any(|&n| large(n))
             || strides.iter().any(|&stride| large(stride as usize));
         let flags = [
-            (self.what.requires(), GRAD),
+            (self.header.requires(), GRAD),
             (wide, WIDE),
             (!strides.is_empty(), STRIDED),
             (self.storage.is_some(), SIZED),
         ];
         bytes[0] = flags.iter().filter(|(on, _)| *on).fold(shape.len() as u8, |all, (_, flag)| all | flag);
-        bytes[1] = self.what.dtype();
-        bytes[2..HEAD].copy_from_slice(&self.what.attachment().to_le_bytes());
+        bytes[1] = self.header.dtype();
+        bytes[2..HEAD].copy_from_slice(&self.header.attachment().to_le_bytes());
         let numbers = std::iter::once(offset as u64).chain(shape.iter().map(|&n| n as u64));
         let strides = strides.iter().map(|&stride| stride as u64);
         let to = if wide {
@@ -117,11 +117,11 @@ impl Handle<&View> {
     }
 }
 
-impl Handle {
+impl TensorHandle {
     /// Returns the element type in the handle.
     #[inline]
     pub fn dtype(&self) -> Result<DType> {
-        DType::from_code(self.what.dtype()).ok_or_else(|| unknown(self.what.dtype()))
+        DType::from_code(self.header.dtype()).ok_or_else(|| unknown(self.header.dtype()))
     }
 
     /// Decodes untrusted bytes.
@@ -153,7 +153,7 @@ impl Handle {
             None => read_view(numbers, rank, flags)?,
         };
         let attachment = u32::from_le_bytes(attachment);
-        Ok(Self { what: What::new(attachment, dtype, flags & GRAD != 0), view, storage })
+        Ok(Self { header: TensorHeader::new(attachment, dtype, flags & GRAD != 0), view, storage })
     }
 }
 
@@ -196,37 +196,37 @@ fn read_view(numbers: &[u8], rank: usize, flags: u8) -> Result<Arc<View>> {
     Ok(Arc::new(View::from_elsewhere(offset, Dims::from_slice(shape)?, strides)?))
 }
 
-impl Serialize for Handle<&View> {
+impl Serialize for TensorHandle<&View> {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         s.serialize_bytes(self.write(&mut [0; MOST]))
     }
 }
 
-impl<'de> Deserialize<'de> for Handle {
+impl<'de> Deserialize<'de> for TensorHandle {
     #[inline]
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct Bytes;
-        impl<'de> Visitor<'de> for Bytes {
-            type Value = Handle;
+        struct HandleVisitor;
+        impl<'de> Visitor<'de> for HandleVisitor {
+            type Value = TensorHandle;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the bytes of a handle to a tensor")
             }
             #[inline]
-            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<Handle, E> {
-                Handle::read(bytes).map_err(E::custom)
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<TensorHandle, E> {
+                TensorHandle::read(bytes).map_err(E::custom)
             }
             // Formats without byte strings write a list.
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Handle, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<TensorHandle, A::Error> {
                 let (mut bytes, mut len) = ([0; MOST], 0);
                 while let Some(byte) = seq.next_element::<u8>()? {
                     *bytes.get_mut(len).ok_or_else(|| A::Error::custom("more bytes than a handle has"))? =
                         byte;
                     len += 1;
                 }
-                Handle::read(&bytes[..len]).map_err(A::Error::custom)
+                TensorHandle::read(&bytes[..len]).map_err(A::Error::custom)
             }
         }
-        d.deserialize_bytes(Bytes)
+        d.deserialize_bytes(HandleVisitor)
     }
 }
 
@@ -234,12 +234,13 @@ impl<'de> Deserialize<'de> for Handle {
 mod tests {
     use super::*;
 
-    fn through(view: View, requires: bool) -> (usize, Result<Handle>) {
+    fn through(view: View, requires: bool) -> (usize, Result<TensorHandle>) {
         let storage = requires.then_some(NonZero::new(1 << 40).unwrap());
-        let handle = Handle { what: What::new(7, DType::F32.code(), requires), view: &view, storage };
+        let handle =
+            TensorHandle { header: TensorHeader::new(7, DType::F32.code(), requires), view: &view, storage };
         let mut bytes = [0; MOST];
         let bytes = handle.write(&mut bytes);
-        (bytes.len(), Handle::read(bytes))
+        (bytes.len(), TensorHandle::read(bytes))
     }
 
     #[test]
@@ -264,7 +265,12 @@ mod tests {
                 let (written, read) = through(view, sized);
                 let read = read.unwrap();
                 assert_eq!(
-                    (written, read.what.attachment(), read.what.requires(), read.storage.map(NonZero::get)),
+                    (
+                        written,
+                        read.header.attachment(),
+                        read.header.requires(),
+                        read.storage.map(NonZero::get)
+                    ),
                     (len + if sized { 8 } else { 0 }, 7, sized, sized.then_some(1 << 40)),
                     "{view:?}"
                 );
@@ -278,14 +284,14 @@ mod tests {
     #[test]
     fn invalid_handle_bytes_are_errors() {
         let good = [1, DType::F32.code(), 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
-        assert!(Handle::read(&good).is_ok());
+        assert!(TensorHandle::read(&good).is_ok());
         for cut in 0..good.len() {
-            assert!(Handle::read(&good[..cut]).is_err(), "{cut}");
+            assert!(TensorHandle::read(&good[..cut]).is_err(), "{cut}");
         }
         let with = |i: usize, byte: u8| {
             let mut bytes = good;
             bytes[i] = byte;
-            Handle::read(&bytes)
+            TensorHandle::read(&bytes)
         };
         for flags in [0, 2, 9, 15, 1 | WIDE, 1 | STRIDED, 1 | SIZED] {
             assert!(with(0, flags).is_err(), "flags {flags:#x}");
@@ -294,7 +300,7 @@ mod tests {
         // Beyond the end of memory, and with a negative stride.
         let wide = |offset: u64, n: u64, stride: i64| {
             let numbers = [offset, n, stride as u64].map(u64::to_le_bytes).concat();
-            Handle::read(&[&[1 | WIDE | STRIDED, DType::F32.code(), 0, 0, 0, 0][..], &numbers].concat())
+            TensorHandle::read(&[&[1 | WIDE | STRIDED, DType::F32.code(), 0, 0, 0, 0][..], &numbers].concat())
         };
         assert!(wide(0, u64::MAX, 1).is_err() && wide(0, 4, -1).is_err());
         let far = wide(u64::MAX, 4, i64::MAX).unwrap();

@@ -5,7 +5,7 @@ use mp_core::clocks::{Clock, Tick};
 use mp_core::message::Outgoing;
 use mp_core::{Arena, Messages};
 use mp_cuda::fuzz::{check, check_any, pending, tensor};
-use mp_cuda::{AnyCudaTensor, CudaTensor, Event, Frozen, FrozenCudaTensor, SharedCudaTensor};
+use mp_cuda::{AnyCudaTensor, CudaEvent, CudaTensor, Frozen, FrozenCudaTensor, SharedCudaTensor};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 
 /// A value of each kind.
@@ -18,7 +18,7 @@ struct Parcel {
     frozen: Bundle<Vec<FrozenCudaTensor<f64>>>,
     any: AnyCudaTensor<Frozen>,
     moved: AnyCudaTensor,
-    event: Event,
+    event: CudaEvent,
 }
 
 fn parcel(tick: Tick) -> Parcel {
@@ -30,7 +30,7 @@ fn parcel(tick: Tick) -> Parcel {
         frozen: Bundle(vec![frozen.narrow(0, 5, 9).unwrap(), frozen.reshape([16, 32]).unwrap(), frozen]),
         any: AnyCudaTensor::from(tensor::<i8>(tick).unwrap()).freeze(),
         moved: AnyCudaTensor::from(tensor::<i64>(tick).unwrap()),
-        event: Event::new().unwrap(),
+        event: CudaEvent::new().unwrap(),
     }
 }
 

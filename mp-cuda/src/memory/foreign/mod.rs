@@ -9,30 +9,25 @@
 //! Pools are not exported. An importer of one pointer twice unmaps it with the first free, and importers have
 //! to free before the exporter.
 
-pub(super) mod kept;
-pub(super) mod legacy;
+pub(super) mod owners;
 
 use crate::codes;
 use crate::device::Device;
-use crate::driver::context::Bound;
-use crate::driver::pointers::Attribute;
+use crate::driver::context::BoundContext;
+use crate::driver::pointers::PointerAttribute;
 use crate::error::{Error, Result};
-use crate::exit::{self, Part};
-use crate::memory::collect;
-use crate::memory::piece::Piece;
-use crate::memory::virtual_memory::Memory;
-use kept::Range;
+use owners::ForeignRange;
 
 /// Way in which memory is shared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum SharePlan {
     /// The memory itself, from this byte of a range on, which other processes open.
-    Open { range: Range, begins: u64 },
+    Open { range: ForeignRange, begins: u64 },
     /// A copy of the memory at this address, with the reason.
     Copy { from: u64, why: &'static str },
 }
 
-impl Way {
+impl SharePlan {
     /// Returns `true` if the memory is opened by a legacy handle.
     pub(crate) fn is_legacy(&self) -> bool {
         matches!(self, Self::Open { range, .. } if range.handle.is_some())
@@ -45,28 +40,28 @@ const ON_DEVICE: u64 = 2;
 const BY_DESCRIPTOR: u64 = 1;
 
 /// Returns the way to share these bytes of an address, which the device has to access.
-pub(crate) fn way(device: &Device, at: u64, bytes: u64) -> Result<Way> {
+pub(crate) fn plan(device: &Device, at: u64, bytes: u64) -> Result<SharePlan> {
     let bound = device.bind()?;
-    let ask = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
-    let Some(kind) = bound.pointer(Attribute::MemoryType, at)? else {
+    let query = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
+    let Some(kind) = bound.pointer(PointerAttribute::MemoryType, at)? else {
         let why = "the driver does not know the address: it is pageable memory of the host, of which \
                    `from_slice` makes a tensor, or of another process";
         return Err(Error::NotShareable { why });
     };
     let why = if kind & 0xffff_ffff != ON_DEVICE {
         Some("it is memory of the host")
-    } else if ask(Attribute::IsManaged)? & 1 != 0 {
+    } else if query(PointerAttribute::IsManaged)? & 1 != 0 {
         Some("it is managed memory, which the driver moves")
-    } else if ask(Attribute::Pool)? != 0 {
+    } else if query(PointerAttribute::Pool)? != 0 {
         Some("it is of a memory pool (cuMemAllocAsync), as all memory of cudarc is")
     } else {
         None
     };
     if let Some(why) = why {
-        let from = bound.pointer(Attribute::DevicePointer, at)?.unwrap_or(at);
-        return Ok(Way::Copy { from, why });
+        let from = bound.pointer(PointerAttribute::DevicePointer, at)?.unwrap_or(at);
+        return Ok(SharePlan::Copy { from, why });
     }
-    let number = ask(Attribute::Ordinal)?;
+    let number = query(PointerAttribute::Ordinal)?;
     if u64::from(device.number().unsigned_abs()) != number & 0xffff_ffff {
         return Err(invalid(format!(
             "the memory at {at:#x} is of device {number}, and the stream of device {}: pass a stream \
@@ -74,38 +69,40 @@ pub(crate) fn way(device: &Device, at: u64, bytes: u64) -> Result<Way> {
             device.number()
         )));
     }
-    if ask(Attribute::IsLegacyCapable)? & 1 != 0 {
+    if query(PointerAttribute::IsLegacyCapable)? & 1 != 0 {
         by_handle(&bound, at, bytes)
     } else {
         by_descriptor(&bound, at, bytes)
     }
 }
 
-fn by_handle(bound: &Bound<'_>, at: u64, bytes: u64) -> Result<Way> {
+fn by_handle(bound: &BoundContext<'_>, at: u64, bytes: u64) -> Result<SharePlan> {
     let (base, size) = bound.address_range(at)?;
-    let Some(begins) = inside(base, size, at, bytes) else {
+    let Some(begins) = offset_within(base, size, at, bytes) else {
         return Err(invalid(format!(
             "{bytes} bytes from {at:#x} on are more than the allocation has there: {size} from {base:#x} on"
         )));
     };
     match bound.ipc_handle(base) {
-        Ok(handle) => Ok(Way::Open { range: Range { base, bytes: size, handle: Some(handle) }, begins }),
+        Ok(handle) => {
+            Ok(SharePlan::Open { range: ForeignRange { base, bytes: size, handle: Some(handle) }, begins })
+        }
         Err(Error::Driver { code: codes::NOT_SUPPORTED, .. }) => {
-            Ok(Way::Copy { from: at, why: "the device's driver gives no handles of memory" })
+            Ok(SharePlan::Copy { from: at, why: "the device's driver gives no handles of memory" })
         }
         Err(error) => Err(error),
     }
 }
 
-fn by_descriptor(bound: &Bound<'_>, at: u64, bytes: u64) -> Result<Way> {
-    let ask = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
-    if ask(Attribute::HandleTypes)? & BY_DESCRIPTOR == 0 {
-        return Ok(Way::Copy { from: at, why: "it was made without a handle for other processes" });
+fn by_descriptor(bound: &BoundContext<'_>, at: u64, bytes: u64) -> Result<SharePlan> {
+    let query = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
+    if query(PointerAttribute::HandleTypes)? & BY_DESCRIPTOR == 0 {
+        return Ok(SharePlan::Copy { from: at, why: "it was made without a handle for other processes" });
     }
-    let (base, size) = (ask(Attribute::MappingBase)?, ask(Attribute::MappingSize)?);
-    Ok(match inside(base, size, at, bytes) {
-        Some(begins) => Way::Open { range: Range { base, bytes: size, handle: None }, begins },
-        None => Way::Copy {
+    let (base, size) = (query(PointerAttribute::MappingBase)?, query(PointerAttribute::MappingSize)?);
+    Ok(match offset_within(base, size, at, bytes) {
+        Some(begins) => SharePlan::Open { range: ForeignRange { base, bytes: size, handle: None }, begins },
+        None => SharePlan::Copy {
             from: at,
             why: "it lies in several mappings, of which each is apart in another process",
         },
@@ -113,7 +110,7 @@ fn by_descriptor(bound: &Bound<'_>, at: u64, bytes: u64) -> Result<Way> {
 }
 
 /// Returns the offset of these bytes in a range, or `None` if they do not lie within it.
-fn inside(base: u64, size: u64, at: u64, bytes: u64) -> Option<u64> {
+fn offset_within(base: u64, size: u64, at: u64, bytes: u64) -> Option<u64> {
     let begins = at.checked_sub(base)?;
     begins.checked_add(bytes).filter(|end| *end <= size).map(|_| begins)
 }
@@ -122,36 +119,16 @@ fn invalid(why: String) -> Error {
     mp_core::Error::InvalidArgument(why).into()
 }
 
-impl Piece {
-    /// Creates a piece of another library's memory, which other processes open without a copy. It has no
-    /// [owner](Self::keep) yet.
-    pub(crate) fn foreign(device: &Device, range: Range, begins: u64, bytes: u64) -> Result<Self> {
-        exit::watch(Part::Memory, collect::leave);
-        let (slab, object) = kept::share(device.uuid(), range, begins, bytes, |slab| {
-            if range.handle.is_none() {
-                slab.keep(Memory::mapped_at(device, range.base, range.bytes)?.export()?)?;
-            }
-            Ok(())
-        })?;
-        Ok(Self::exclusive(slab, object))
-    }
-
-    /// Sets the owner, which is dropped when no process has the piece any more.
-    pub(crate) fn keep(&self, owner: impl std::any::Any + Send) {
-        kept::keep(self.id(), owner);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn bytes_are_inside_of_a_range_or_not() {
-        assert_eq!(inside(100, 50, 100, 50), Some(0));
-        assert_eq!(inside(100, 50, 149, 1), Some(49));
+        assert_eq!(offset_within(100, 50, 100, 50), Some(0));
+        assert_eq!(offset_within(100, 50, 149, 1), Some(49));
         for (at, bytes) in [(99, 1), (100, 51), (149, 2), (150, 1), (u64::MAX, 2), (120, u64::MAX)] {
-            assert_eq!(inside(100, 50, at, bytes), None, "{at} {bytes}");
+            assert_eq!(offset_within(100, 50, at, bytes), None, "{at} {bytes}");
         }
     }
 }

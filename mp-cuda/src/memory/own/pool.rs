@@ -15,16 +15,16 @@ use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-use super::cut::Ranges;
-use super::given::Given;
+use super::ledger::PieceLedger;
+use super::ranges::Ranges;
 use crate::codes;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::memory::here::{self, Which};
 use crate::memory::object::PieceObject;
+use crate::memory::registry::{self, UnusedSlabs};
 use crate::memory::slab::Slab;
-use crate::memory::virtual_memory::Memory;
+use crate::memory::virtual_memory::DeviceMemory;
 use crate::uuid::Uuid;
 
 /// Sizes of the smallest and the largest slab for many pieces.
@@ -39,26 +39,27 @@ const FEW: usize = 4;
 
 /// Slab that this process cuts up.
 #[derive(Debug)]
-struct Own {
+struct OwnSlab {
     slab: Arc<Slab>,
     ranges: Ranges,
-    given: Given,
+    ledger: PieceLedger,
 }
 
 /// Slabs of a device.
 #[derive(Debug)]
-struct Pool {
+struct DevicePool {
     device: Device,
-    slabs: Vec<Own>,
+    slabs: Vec<OwnSlab>,
     /// Slab of which a few pieces are inspected next.
     next: usize,
 }
 
-static POOLS: PerProcess<Mutex<Vec<Pool>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static POOLS: PerProcess<Mutex<Vec<DevicePool>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Piece that was cut, and the ticks for which its first stream has to wait.
 #[derive(Debug)]
-pub(crate) struct Cut {
+pub(crate) struct CutPiece {
     pub(crate) slab: Arc<Slab>,
     pub(crate) object: PieceObject,
     pub(crate) ticks: Vec<Tick>,
@@ -66,16 +67,16 @@ pub(crate) struct Cut {
 
 /// Memory of a device in this process's slabs: numbers of bytes, slabs and pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct PoolFigures {
     pub(crate) reserved: u64,
-    pub(crate) given: u64,
+    pub(crate) allocated: u64,
     pub(crate) retired: u64,
     pub(crate) slabs: usize,
     pub(crate) pieces: usize,
 }
 
 /// Cuts a piece of this many bytes, at least one.
-pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
+pub(crate) fn cut(device: &Device, bytes: u64) -> Result<CutPiece> {
     // Fails in a forked copy of this process, where the lock may be held by a thread that does not exist.
     Driver::get()?;
     let bytes = bytes.max(1);
@@ -84,16 +85,16 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
         Some(at) => at,
         None => {
             can_share(device)?;
-            pools.push(Pool { device: device.clone(), slabs: Vec::new(), next: 0 });
+            pools.push(DevicePool { device: device.clone(), slabs: Vec::new(), next: 0 });
             pools.len() - 1
         }
     };
     let pool = &mut pools[at];
-    pool.look_at_few();
+    pool.scan_few();
     if let Some(cut) = pool.cut(bytes)? {
         return Ok(cut);
     }
-    pool.look_at_all();
+    pool.scan_all();
     if let Some(cut) = pool.cut(bytes)? {
         return Ok(cut);
     }
@@ -101,9 +102,9 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
     pool.cut(bytes)?.ok_or_else(|| out_of_memory(device, bytes, pool.figures()))
 }
 
-impl Pool {
+impl DevicePool {
     /// Cuts a piece out of the first slab that has room. Returns `None` if no slab has.
-    fn cut(&mut self, bytes: u64) -> Result<Option<Cut>> {
+    fn cut(&mut self, bytes: u64) -> Result<Option<CutPiece>> {
         for own in &mut self.slabs {
             if let Some(cut) = own.cut(bytes)? {
                 return Ok(Some(cut));
@@ -112,25 +113,25 @@ impl Pool {
         Ok(None)
     }
 
-    fn look_at_few(&mut self) {
+    fn scan_few(&mut self) {
         self.next = if self.next + 1 < self.slabs.len() { self.next + 1 } else { 0 };
         if let Some(own) = self.slabs.get_mut(self.next) {
-            own.given.look(own.slab.object(), &mut own.ranges, FEW);
+            own.ledger.scan(own.slab.object(), &mut own.ranges, FEW);
         }
     }
 
-    fn look_at_all(&mut self) {
+    fn scan_all(&mut self) {
         for own in &mut self.slabs {
-            own.given.look_at_all(own.slab.object(), &mut own.ranges);
+            own.ledger.scan_all(own.slab.object(), &mut own.ranges);
         }
         // Retired slabs are of no use here.
-        self.release(|own| own.given.is_retired());
+        self.release(|own| own.ledger.is_retired());
     }
 
     /// Gives slabs back of which no process has a piece. Returns their bytes.
-    fn release(&mut self, which: impl Fn(&Own) -> bool) -> u64 {
-        let goes = |own: &mut Own| {
-            own.given.is_empty() && which(own) && own.slab.is_idle() && here::remove(&own.slab)
+    fn release(&mut self, which: impl Fn(&OwnSlab) -> bool) -> u64 {
+        let goes = |own: &mut OwnSlab| {
+            own.ledger.is_empty() && which(own) && own.slab.is_idle() && registry::remove(&own.slab)
         };
         self.slabs.extract_if(.., goes).map(|own| own.slab.object().bytes()).sum()
     }
@@ -141,7 +142,7 @@ impl Pool {
 
     /// Makes a slab with room for this many bytes.
     fn grow(&mut self, bytes: u64) -> Result<()> {
-        let granularity = Memory::granularity(&self.device)?;
+        let granularity = DeviceMemory::granularity(&self.device)?;
         let too_many = || out_of_memory(&self.device, bytes, self.figures());
         let alone = bytes.checked_next_multiple_of(granularity).ok_or_else(too_many)?;
         let wanted = sizes(bytes, alone, self.reserved(), granularity);
@@ -152,26 +153,26 @@ impl Pool {
         };
         let mut made = wanted.first().and_then(make);
         if made.is_none() {
-            here::give_up(Which::Short);
+            registry::release_unused(UnusedSlabs::ForAllocation);
             self.release(|_| true);
             made = wanted.iter().find_map(make);
         }
         let slab = Arc::new(made.unwrap_or_else(|| Err(out_of_memory(&self.device, bytes, self.figures())))?);
-        here::add(&slab);
+        registry::add(&slab);
         let ranges = Ranges::new(slab.object().units());
-        self.slabs.push(Own { slab, ranges, given: Given::default() });
+        self.slabs.push(OwnSlab { slab, ranges, ledger: PieceLedger::default() });
         Ok(())
     }
 
-    fn figures(&self) -> Figures {
-        let mut all = Figures::default();
+    fn figures(&self) -> PoolFigures {
+        let mut all = PoolFigures::default();
         for own in &self.slabs {
             let (bytes, unit) = (own.slab.object().bytes(), own.slab.object().unit());
             all.reserved += bytes;
             all.slabs += 1;
-            all.pieces += own.given.out();
-            all.given += bytes - u64::from(own.ranges.free()) * unit;
-            if own.given.is_retired() {
+            all.pieces += own.ledger.outstanding();
+            all.allocated += bytes - u64::from(own.ranges.free()) * unit;
+            if own.ledger.is_retired() {
                 all.retired += bytes;
             }
         }
@@ -179,21 +180,21 @@ impl Pool {
     }
 }
 
-impl Own {
-    fn cut(&mut self, bytes: u64) -> Result<Option<Cut>> {
+impl OwnSlab {
+    fn cut(&mut self, bytes: u64) -> Result<Option<CutPiece>> {
         let slab = self.slab.object();
         // A slab of one unit is for pieces of more than half its size, other slabs are for smaller pieces.
         let is_large = bytes > slab.bytes() / 2;
-        if self.given.is_retired() || bytes > slab.bytes() || is_large != (slab.units() == 1) {
+        if self.ledger.is_retired() || bytes > slab.bytes() || is_large != (slab.units() == 1) {
             return Ok(None);
         }
         let Some(units) = self.ranges.take(slab.units_of(bytes)) else { return Ok(None) };
-        let ticks = self.given.ticks_of(&units);
-        if self.given.is_retired() {
+        let ticks = self.ledger.pending_ticks(&units);
+        if self.ledger.is_retired() {
             return Ok(None);
         }
         match self.give(units.clone(), bytes) {
-            Ok(object) => Ok(Some(Cut { slab: Arc::clone(&self.slab), object, ticks })),
+            Ok(object) => Ok(Some(CutPiece { slab: Arc::clone(&self.slab), object, ticks })),
             Err(error) => {
                 self.ranges.give(units);
                 Err(error)
@@ -205,7 +206,7 @@ impl Own {
         let slab = self.slab.object();
         slab.row(units.start).begin();
         let object = PieceObject::new(slab, units.start, bytes)?;
-        self.given.give(object.mark(), units);
+        self.ledger.give(object.mark(), units);
         Ok(object)
     }
 }
@@ -246,8 +247,8 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Driver { code: codes::OUT_OF_MEMORY, .. })
 }
 
-fn out_of_memory(device: &Device, asked: u64, figures: Figures) -> Error {
-    let Figures { reserved, retired, .. } = figures;
+fn out_of_memory(device: &Device, asked: u64, figures: PoolFigures) -> Error {
+    let PoolFigures { reserved, retired, .. } = figures;
     Error::OutOfDeviceMemory { asked, free: device.free_memory().unwrap_or(0), ours: reserved, retired }
 }
 
@@ -257,8 +258,8 @@ pub(crate) fn with_figures(error: Error, device: &Device, asked: u64) -> Error {
 }
 
 /// Looks for returned pieces in all slabs of this process.
-pub(crate) fn look() {
-    POOLS.lock().iter_mut().for_each(Pool::look_at_all);
+pub(crate) fn scan() {
+    POOLS.lock().iter_mut().for_each(DevicePool::scan_all);
 }
 
 /// Gives own slabs back of which no process has a piece. Returns their bytes.
@@ -267,7 +268,7 @@ pub(crate) fn release() -> u64 {
     let bytes = pools
         .iter_mut()
         .map(|pool| {
-            pool.look_at_all();
+            pool.scan_all();
             pool.release(|_| true)
         })
         .sum();
@@ -280,14 +281,17 @@ pub(crate) fn release() -> u64 {
 pub(crate) fn leave() {
     let mut pools = POOLS.lock();
     for pool in pools.iter_mut() {
-        pool.slabs.retain(|own| !(own.slab.is_idle() && here::remove(&own.slab)));
+        pool.slabs.retain(|own| !(own.slab.is_idle() && registry::remove(&own.slab)));
     }
 }
 
 /// Returns the memory of a device in this process's slabs.
-pub(crate) fn figures(device: Uuid) -> Figures {
+pub(crate) fn figures(device: Uuid) -> PoolFigures {
     let pools = POOLS.lock();
-    pools.iter().find(|pool| pool.device.uuid() == device).map_or_else(Figures::default, Pool::figures)
+    pools
+        .iter()
+        .find(|pool| pool.device.uuid() == device)
+        .map_or_else(PoolFigures::default, DevicePool::figures)
 }
 
 #[cfg(test)]

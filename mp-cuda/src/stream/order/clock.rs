@@ -6,23 +6,24 @@
 //! - callers guarantee that the stream is alive.
 #![allow(unsafe_code)]
 
-use mp_core::clocks::{Clock, Clocks, Tick, TickState};
+use mp_core::Arena;
+use mp_core::clocks::{Clock, Tick};
 use mp_core::mutex::Mutex;
-use mp_core::{Arena, Wait};
 
 use crate::device::Device;
-use crate::driver::api::Handle;
-use crate::driver::context::Bound;
+use crate::driver::api::DriverHandle;
+use crate::driver::context::BoundContext;
 use crate::error::{Error, Result};
-use crate::stream::order::chosen::{self, Way};
+use crate::stream::order::choice::{self, TickMethod};
 use crate::stream::order::events::{self, StreamEvents};
-use crate::stream::order::{host, table};
+use crate::stream::order::table;
+use crate::stream::order::tick::{are_of_one_stream, is_complete};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Clock of one stream, which is claimed at the stream's first tick.
 #[derive(Debug, Default)]
 pub(crate) struct StreamClock {
-    row: Mutex<Option<Row>>,
+    row: Mutex<Option<ClockRow>>,
     /// Number of ticks that threads have begun to make, number of ticks that were made or refused, and the
     /// last tick that was made (0: none).
     begun: AtomicU64,
@@ -31,14 +32,14 @@ pub(crate) struct StreamClock {
 }
 
 #[derive(Debug)]
-struct Row {
+struct ClockRow {
     clock: Clock,
-    ticks: Ticks,
+    ticks: TickSource,
 }
 
 /// Way in which the stream reports a tick.
 #[derive(Debug)]
-enum Ticks {
+enum TickSource {
     /// The stream writes this word, at its address for the device.
     Word(u64),
     Events(StreamEvents),
@@ -58,7 +59,7 @@ impl StreamClock {
     ///
     /// # Safety
     /// The stream is alive, of this device, and the only stream of this clock.
-    pub(crate) unsafe fn tick(&self, device: &Device, stream: Handle) -> Result<Tick> {
+    pub(crate) unsafe fn tick(&self, device: &Device, stream: DriverHandle) -> Result<Tick> {
         let mut row = self.row.lock();
         // Changed only under the lock.
         let count = self.begun.load(Ordering::Relaxed) + 1;
@@ -74,7 +75,7 @@ impl StreamClock {
 
     /// # Safety
     /// See [`tick`](Self::tick).
-    unsafe fn tick_of(row: &mut Option<Row>, device: &Device, stream: Handle) -> Result<Tick> {
+    unsafe fn tick_of(row: &mut Option<ClockRow>, device: &Device, stream: DriverHandle) -> Result<Tick> {
         let bound = device.bind()?;
         // SAFETY: the caller's.
         if unsafe { bound.stream_is_capturing(stream) }? {
@@ -82,7 +83,7 @@ impl StreamClock {
         }
         // A clock without further ticks is given up. Its pending ticks stay valid.
         if row.as_ref().is_none_or(|mine| mine.clock.next().is_err()) {
-            *row = Some(Row::claim(device)?);
+            *row = Some(ClockRow::claim(device)?);
         }
         match row {
             Some(mine) => mine.tick(&bound, stream),
@@ -91,15 +92,10 @@ impl StreamClock {
     }
 
     /// Notes that the device is lost to this process: pending work will never run.
-    pub(crate) fn lost(&self) {
+    pub(crate) fn mark_lost(&self) {
         if let Some(row) = self.row.lock().take() {
             row.clock.declare_dead();
         }
-    }
-
-    /// Wraps the clock of a stream, in the registered table.
-    pub(super) fn of(clock: Clock, word: u64) -> Self {
-        Self { row: Mutex::new(Some(Row { clock, ticks: Ticks::Word(word) })), ..Self::default() }
     }
 
     /// Returns `true` if a tick is pending, or a thread is making a tick. It does not block.
@@ -138,104 +134,86 @@ impl StreamClock {
     }
 }
 
-impl Row {
+impl ClockRow {
     fn claim(device: &Device) -> Result<Self> {
         let mut clock = Clock::claim(Arena::current()?).map_err(|error| match error {
             mp_core::Error::ArenaFull { .. } => Error::TooManyStreams,
             other => other.into(),
         })?;
-        let ticks = match chosen::way(device)? {
-            Way::Words(base) => Ticks::Word(base + table::offset(Arena::current()?, clock.next()?)),
-            Way::Events => Ticks::Events(StreamEvents::new(device, &mut clock)?),
-            Way::Hosts => Ticks::Host,
+        let ticks = match choice::method(device)? {
+            TickMethod::Words(base) => {
+                TickSource::Word(base + table::offset(Arena::current()?, clock.next()?))
+            }
+            TickMethod::Events => TickSource::Events(StreamEvents::new(device, &mut clock)?),
+            TickMethod::Hosts => TickSource::Host,
         };
         Ok(Self { clock, ticks })
     }
 
-    fn tick(&mut self, bound: &Bound<'_>, stream: Handle) -> Result<Tick> {
+    fn tick(&mut self, bound: &BoundContext<'_>, stream: DriverHandle) -> Result<Tick> {
         let tick = self.clock.next()?;
         let accepted = match &self.ticks {
             // SAFETY: the caller guarantees that the stream is alive; the word is one of the registered
             // table, and this clock's.
-            Ticks::Word(word) => unsafe { bound.stream_write(stream, *word, tick.value()) },
+            TickSource::Word(word) => unsafe { bound.stream_write(stream, *word, tick.value()) },
             // SAFETY: the caller guarantees that the stream is alive, and has this clock.
-            Ticks::Events(events) => unsafe { events.tick(bound, stream, tick) },
+            TickSource::Events(events) => unsafe { events.tick(bound, stream, tick) },
             // SAFETY: the caller guarantees that the stream is alive.
-            Ticks::Host => unsafe { bound.stream_synchronize(stream) },
+            TickSource::Host => unsafe { bound.stream_synchronize(stream) },
         };
         accepted?;
         self.clock.submitted(tick)?;
-        if matches!(self.ticks, Ticks::Host) {
+        if matches!(self.ticks, TickSource::Host) {
             self.clock.complete(tick)?;
         }
         Ok(tick)
     }
 }
 
-/// Returns `true` if two ticks are of one stream. A clock's next owner has another epoch, and its ticks do
-/// not cover work that the previous owner lost.
-pub(crate) fn are_of_one_stream(one: Tick, other: Tick) -> bool {
-    (one.clock(), one.epoch()) == (other.clock(), other.epoch())
+/// Outcome of a [`wait`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StreamWait {
+    /// The tick is complete.
+    Over,
+    /// The stream runs later work when the tick is complete.
+    Pending,
+    /// The stream can't wait for the tick, so the host has to.
+    ByHost,
 }
 
-/// Adds a tick to a list of the last tick of each stream.
-pub(crate) fn note(list: &mut Vec<Tick>, tick: Tick) {
-    match list.iter_mut().find(|one| are_of_one_stream(**one, tick)) {
-        Some(one) if *one < tick => *one = tick,
-        Some(_) => {}
-        None => list.push(tick),
-    }
-}
-
-/// Returns `true` if a tick is complete.
-///
-/// # Errors
-/// [`Error::ProducerDied`] if the work before the tick will never run; [`Error::Malformed`] for a tick that
-/// was never made.
-pub(crate) fn is_complete(tick: Tick) -> Result<bool> {
-    match Clocks(Arena::current()?).state(tick) {
-        TickState::Complete => Ok(true),
-        TickState::Pending => Ok(false),
-        TickState::Died { pid } => Err(Error::ProducerDied { pid }),
-        _ => Err(Error::Malformed(format!("{tick:?} is no tick that a stream has made"))),
-    }
-}
-
-/// Has a stream wait until a tick is complete. Returns `true` if the stream has to wait.
+/// Has a stream wait until a tick is complete.
 ///
 /// # Errors
 /// Errors of [`is_complete`]; [`Error::Capturing`]; errors of the driver.
 ///
 /// # Safety
 /// The stream is alive, and of this device.
-pub(crate) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result<bool> {
+pub(crate) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> Result<StreamWait> {
     if is_complete(tick)? {
-        return Ok(false);
+        return Ok(StreamWait::Over);
     }
-    let way = chosen::way(device)?;
+    let method = choice::method(device)?;
     let bound = device.bind()?;
     // SAFETY: the caller's.
-    let captured = !matches!(way, Way::Hosts) && unsafe { bound.stream_is_capturing(stream) }?;
+    let captured = !matches!(method, TickMethod::Hosts) && unsafe { bound.stream_is_capturing(stream) }?;
     if captured {
         return Err(Error::Capturing);
     }
-    match way {
-        Way::Words(base) => {
+    match method {
+        TickMethod::Words(base) => {
             let word = base + table::offset(Arena::current()?, tick);
             // SAFETY: the stream is the caller's; the word is one of the registered table.
             unsafe { bound.stream_wait(stream, word, tick.value()) }?;
-            return Ok(true);
+            return Ok(StreamWait::Pending);
         }
-        Way::Events => {
+        TickMethod::Events => {
             // SAFETY: the stream is the caller's, and was found not to be captured.
             if let Some(waits) = unsafe { events::wait(device, stream, tick) }? {
-                return Ok(waits);
+                return Ok(if waits { StreamWait::Pending } else { StreamWait::Over });
             }
         }
-        Way::Hosts => {}
+        TickMethod::Hosts => {}
     }
     // The tick is of another device, for which this device's streams can't wait.
-    drop(bound);
-    host::wait(tick, Wait::Forever)?;
-    Ok(false)
+    Ok(StreamWait::ByHost)
 }

@@ -37,58 +37,59 @@ use mp_core::words::Member;
 use mp_core::{Arena, Members, Recovery};
 
 use crate::device::Device;
-use crate::driver::api::Handle;
-use crate::driver::context::Bound;
+use crate::driver::api::DriverHandle;
+use crate::driver::context::BoundContext;
 use crate::driver::long_calls;
 use crate::error::{Error, Result};
-use crate::exit::{self, Part};
-use crate::stream::order::chosen::key;
-use crate::stream::order::clock::{are_of_one_stream, is_complete};
+use crate::exit::{self, ExitPhase};
+use crate::stream::order::choice::key;
+use crate::stream::order::tick::{are_of_one_stream, is_complete};
 
 const EVENTS: usize = Clocks::EVENTS;
 
 /// Events of one stream at a time, and their names for other processes.
 #[derive(Debug)]
-struct Made {
+struct EventSet {
     device: Device,
-    events: [Handle; EVENTS],
+    events: [DriverHandle; EVENTS],
     names: [[u8; 64]; EVENTS],
 }
 
 #[derive(Debug)]
-struct Known {
+struct EventTable {
     /// Events of clocks of this process that have owners.
-    own: Vec<(Tick, Arc<Made>)>,
+    own: Vec<(Tick, Arc<EventSet>)>,
     /// Events of streams that have ended.
-    free: Vec<Arc<Made>>,
+    free: Vec<Arc<EventSet>>,
     /// Events of other processes, by their names and the device.
-    opened: BTreeMap<([u8; 64], [u8; 16]), Opened>,
+    opened: BTreeMap<([u8; 64], [u8; 16]), OpenedEvent>,
 }
 
 /// Event of another process that this process has opened.
 #[derive(Debug)]
-struct Opened {
-    event: Handle,
+struct OpenedEvent {
+    event: DriverHandle,
     device: Device,
     maker: Member,
 }
 
-static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(
-    [const { Mutex::new(Known { own: Vec::new(), free: Vec::new(), opened: BTreeMap::new() }) }; GENERATIONS],
+static EVENT_TABLE: PerProcess<Mutex<EventTable>> = PerProcess::new(
+    [const { Mutex::new(EventTable { own: Vec::new(), free: Vec::new(), opened: BTreeMap::new() }) };
+        GENERATIONS],
 );
 
 /// Events of a clock of this process.
 #[derive(Debug)]
 pub(super) struct StreamEvents {
     first: Tick,
-    made: Arc<Made>,
+    made: Arc<EventSet>,
 }
 
-impl Made {
+impl EventSet {
     fn new(device: &Device) -> Result<Self> {
         let bound = device.bind()?;
         let mut made =
-            Self { device: device.clone(), events: [Handle::NULL; EVENTS], names: [[0; 64]; EVENTS] };
+            Self { device: device.clone(), events: [DriverHandle::NULL; EVENTS], names: [[0; 64]; EVENTS] };
         for i in 0..EVENTS {
             match bound.event_create() {
                 Ok((event, name)) => (made.events[i], made.names[i]) = (event, name),
@@ -104,7 +105,7 @@ impl Made {
     /// Destroys events that no other process knows.
     fn destroy(&self) {
         let Ok(bound) = self.device.bind() else { return };
-        for event in self.events.into_iter().filter(|event| *event != Handle::NULL) {
+        for event in self.events.into_iter().filter(|event| *event != DriverHandle::NULL) {
             // SAFETY: this process made the event, and no longer uses it.
             _ = unsafe { bound.event_destroy(event) };
         }
@@ -114,19 +115,19 @@ impl Made {
 impl StreamEvents {
     /// Gives events to a clock that has no tick yet.
     pub(super) fn new(device: &Device, clock: &mut Clock) -> Result<Self> {
-        let known = {
-            let mut known = KNOWN.lock();
-            let at = known.free.iter().position(|one| one.device == *device);
-            at.map(|at| known.free.swap_remove(at))
+        let table = {
+            let mut table = EVENT_TABLE.lock();
+            let at = table.free.iter().position(|one| one.device == *device);
+            at.map(|at| table.free.swap_remove(at))
         };
-        let made = match known {
+        let made = match table {
             Some(made) => made,
-            None => Arc::new(Made::new(device)?),
+            None => Arc::new(EventSet::new(device)?),
         };
         let first = clock.next()?;
         // From here on, the drop gives the events back.
         let events = Self { first, made };
-        KNOWN.lock().own.push((first, Arc::clone(&events.made)));
+        EVENT_TABLE.lock().own.push((first, Arc::clone(&events.made)));
         clock.has_events(key(device), &events.made.names)?;
         Ok(events)
     }
@@ -136,26 +137,31 @@ impl StreamEvents {
     ///
     /// # Safety
     /// The stream is alive, of the events' device, and the stream of this clock.
-    pub(super) unsafe fn tick(&self, bound: &Bound<'_>, stream: Handle, tick: Tick) -> Result<()> {
+    pub(super) unsafe fn tick(
+        &self,
+        bound: &BoundContext<'_>,
+        stream: DriverHandle,
+        tick: Tick,
+    ) -> Result<()> {
         let event = self.made.events[Clocks::event_of(tick)];
         // SAFETY: the caller guarantees that the stream is alive; the event is of its device, and lives until
         // the process ends.
         unsafe { bound.event_record(event, stream) }?;
         // SAFETY: the caller guarantees that the stream is alive.
-        unsafe { bound.launch_host(stream, has_come, tick.raw()) }
+        unsafe { bound.launch_host(stream, complete_tick, tick.raw()) }
     }
 }
 
 impl Drop for StreamEvents {
     fn drop(&mut self) {
-        let mut known = KNOWN.lock();
-        known.own.retain(|(tick, _)| !are_of_one_stream(*tick, self.first));
-        known.free.push(Arc::clone(&self.made));
+        let mut table = EVENT_TABLE.lock();
+        table.own.retain(|(tick, _)| !are_of_one_stream(*tick, self.first));
+        table.free.push(Arc::clone(&self.made));
     }
 }
 
 /// Function that a stream calls at a tick, on a thread of the driver.
-extern "C" fn has_come(tick: *mut c_void) {
+extern "C" fn complete_tick(tick: *mut c_void) {
     if let (Some(tick), Ok(arena)) = (Tick::from_raw(tick.addr() as u64), Arena::current()) {
         Clocks(arena).complete(tick);
     }
@@ -169,10 +175,10 @@ extern "C" fn has_come(tick: *mut c_void) {
 ///
 /// # Safety
 /// The stream is alive, of this device, and not being captured.
-pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result<Option<bool>> {
-    let mut known = KNOWN.lock();
+pub(super) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> Result<Option<bool>> {
+    let mut table = EVENT_TABLE.lock();
     let own =
-        known.own.iter().find(|(one, _)| are_of_one_stream(*one, tick)).map(|(_, made)| Arc::clone(made));
+        table.own.iter().find(|(one, _)| are_of_one_stream(*one, tick)).map(|(_, made)| Arc::clone(made));
     let event = match own {
         Some(made) => made.events[Clocks::event_of(tick)],
         None => {
@@ -181,7 +187,7 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
             let (Some(name), Some(maker)) = (clocks.event(tick, key(device))?, maker) else {
                 return Ok(if is_complete(tick)? { Some(false) } else { None });
             };
-            match known.open(device, name, maker) {
+            match table.open(device, name, maker) {
                 Ok(event) => event,
                 // Its owner may have ended since.
                 Err(_) if is_complete(tick)? => return Ok(Some(false)),
@@ -206,9 +212,9 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     Ok(Some(true))
 }
 
-impl Known {
+impl EventTable {
     /// Returns another process's event, which is opened once.
-    fn open(&mut self, device: &Device, name: [u8; 64], maker: Member) -> Result<Handle> {
+    fn open(&mut self, device: &Device, name: [u8; 64], maker: Member) -> Result<DriverHandle> {
         let key = (name, device.uuid().0);
         match self.opened.get(&key) {
             Some(known) if known.maker == maker => return Ok(known.event),
@@ -216,17 +222,17 @@ impl Known {
             Some(_) => close(self.opened.remove(&key).into_iter().collect()),
             None => {}
         }
-        exit::watch(Part::Events, leave);
-        Recovery::on_deaths(crate::deaths);
-        close(self.take(Which::Orphans));
+        exit::register(ExitPhase::Events, leave);
+        Recovery::on_deaths(crate::on_deaths);
+        close(self.take(EventSelection::Orphans));
         let event = device.bind()?.event_open(name)?;
-        let opened = Opened { event, device: device.clone(), maker };
+        let opened = OpenedEvent { event, device: device.clone(), maker };
         self.opened.insert(key, opened);
         Ok(event)
     }
 
     /// Removes the events that are to be closed.
-    fn take(&mut self, which: Which) -> Vec<Opened> {
+    fn take(&mut self, which: EventSelection) -> Vec<OpenedEvent> {
         let Some(arena) = Arena::get() else { return Vec::new() };
         // Each query takes system calls.
         let mut makers: Vec<(Member, bool)> = Vec::new();
@@ -237,7 +243,7 @@ impl Known {
                 makers.last().is_some_and(|(_, gone)| *gone)
             }
         };
-        let over = self.opened.iter().filter(|(_, one)| which == Which::All || is_gone(one.maker));
+        let over = self.opened.iter().filter(|(_, one)| which == EventSelection::All || is_gone(one.maker));
         let over: Vec<_> = over.map(|(name, _)| *name).collect();
         over.iter().filter_map(|name| self.opened.remove(name)).collect()
     }
@@ -245,7 +251,7 @@ impl Known {
 
 /// Selection of opened events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Which {
+enum EventSelection {
     All,
     /// Events of dead processes.
     Orphans,
@@ -253,7 +259,7 @@ enum Which {
 
 /// Closes events that no other code can find. If they have work, the driver closes them later, and the caller
 /// does not wait (`cuEventDestroy`).
-fn close(opened: Vec<Opened>) {
+fn close(opened: Vec<OpenedEvent>) {
     for one in opened {
         let Ok(bound) = one.device.bind() else { continue };
         // SAFETY: this process opened the event, and no other code can find it.
@@ -263,17 +269,17 @@ fn close(opened: Vec<Opened>) {
 
 /// Closes the events of dead processes, after members were swept. The calling thread may be in any wait. If
 /// another thread holds the lock, the next opening or the next death closes the events.
-pub(crate) fn deaths() {
-    let Some(mut known) = KNOWN.try_lock() else { return };
-    let orphans = known.take(Which::Orphans);
+pub(crate) fn on_deaths() {
+    let Some(mut table) = EVENT_TABLE.try_lock() else { return };
+    let orphans = table.take(EventSelection::Orphans);
     // Closing may block, and no thread waits for this lock meanwhile.
-    drop(known);
+    drop(table);
     close(orphans);
 }
 
 /// Closes all opened events. They are opened again when a stream has to wait for them.
-pub(crate) fn give_up() {
-    let all = KNOWN.lock().take(Which::All);
+pub(crate) fn close_all() {
+    let all = EVENT_TABLE.lock().take(EventSelection::All);
     close(all);
 }
 
@@ -283,7 +289,7 @@ fn leave() {
     if long_calls::is_under_way() {
         return;
     }
-    if let Some(mut known) = KNOWN.try_lock() {
-        close(known.take(Which::All));
+    if let Some(mut table) = EVENT_TABLE.try_lock() {
+        close(table.take(EventSelection::All));
     }
 }

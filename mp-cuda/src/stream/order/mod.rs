@@ -14,18 +14,19 @@
 //! Some devices' streams neither write words nor wait for them. They use the driver's events ([`events`],
 //! [`Order::IpcEvents`]), or else their hosts ([`Order::Host`]): a tick waits until the stream has run its
 //! work, and then the host writes the number itself. The first process that uses a device chooses its order
-//! ([`chosen`]).
+//! ([`choice`]).
 
-mod chosen;
+mod choice;
 pub(crate) mod clock;
 pub(crate) mod events;
-pub(crate) mod host;
 mod table;
+pub(crate) mod tick;
 
 use crate::device::Device;
 use crate::error::Result;
 
 pub(crate) use clock::StreamClock;
+pub(super) use table::end_probes;
 
 /// Order of a device's streams with those of other processes: the first of these that the first process which
 /// used the device supports.
@@ -41,9 +42,9 @@ pub enum Order {
     /// **If a process is killed**, streams that wait for its work are not released, as they are by
     /// [`Clocks`](Self::Clocks). Neither is later work that waits for these streams: CUDA has no way to do
     /// that. Hosts get [`ProducerDied`](crate::Error::ProducerDied), also from
-    /// [`Stream::synchronize`](crate::Stream::synchronize). Make another stream then. A process reports the
-    /// end of its own work, so the work of a stopped process seems pending until it continues. Streams of
-    /// other processes run after that work nevertheless.
+    /// [`CudaStream::synchronize`](crate::CudaStream::synchronize). Make another stream then. A process
+    /// reports the end of its own work, so the work of a stopped process seems pending until it continues.
+    /// Streams of other processes run after that work nevertheless.
     IpcEvents,
     /// Hosts wait: sending, recording and dropping block until the stream has run its work. Devices that
     /// support neither of the others use this.
@@ -66,13 +67,13 @@ pub enum Order {
 /// [`Unsupported`](crate::Error::Unsupported) if the device does not behave as its attributes say, or if this
 /// process does not support the order that the first process has chosen; errors of the driver.
 pub fn order(device: &Device) -> Result<Order> {
-    chosen::order(device)
+    choice::order(device)
 }
 
 /// Returns `true` if streams of this device that wait for a killed process are released. It does not call the
 /// driver: if this process doesn't know the device's order, none of its streams has waited.
 pub(crate) fn releases_here(device: &Device) -> bool {
-    !chosen::has_events_here(device)
+    !choice::has_events_here(device)
 }
 
 /// Returns `true` if streams of this device that wait for a killed process are released.

@@ -18,19 +18,18 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::device::Device;
+use crate::driver::api::DriverHandle;
 use crate::error::{Error, Result};
-use crate::stream::ended::{self, Ended};
-use crate::stream::order::StreamClock;
-use crate::stream::work::Work;
+use crate::stream::order::tick::is_complete;
 
 /// Longest time until the first tick of a device is visible, after its stream has run.
-const UNSEEN: Duration = Duration::from_secs(1);
+const INVISIBLE: Duration = Duration::from_secs(1);
 /// Longest time until that stream has run. It has no other work, but kernels of other processes may be
 /// running.
-const BUSY: Duration = Duration::from_secs(60);
+const UNRUN: Duration = Duration::from_secs(60);
 
 /// Registration of the table with the driver of this process.
-struct Registered {
+struct Registration {
     /// Device with whose context the table was registered.
     with: Option<Device>,
     /// Devices with their addresses of the table. A device is kept, and with it the context for which the
@@ -38,8 +37,8 @@ struct Registered {
     devices: Vec<(Device, u64)>,
 }
 
-static REGISTERED: PerProcess<Mutex<Registered>> =
-    PerProcess::new([const { Mutex::new(Registered { with: None, devices: Vec::new() }) }; GENERATIONS]);
+static REGISTERED: PerProcess<Mutex<Registration>> =
+    PerProcess::new([const { Mutex::new(Registration { with: None, devices: Vec::new() }) }; GENERATIONS]);
 
 /// Returns the offset in the table of the word that a tick is written to.
 pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
@@ -60,7 +59,7 @@ pub(super) fn base(device: &Device) -> Result<u64> {
     // Threads that use another device don't wait for this device's first tick.
     drop(registered);
     let what = match probe(device, base)? {
-        First::Seen => {
+        ProbeResult::Visible => {
             let mut registered = REGISTERED.lock();
             // Another thread may have probed the device since.
             if registered.devices.iter().all(|(one, _)| one != device) {
@@ -68,8 +67,10 @@ pub(super) fn base(device: &Device) -> Result<u64> {
             }
             return Ok(base);
         }
-        First::Unseen => "its streams write no words of the host's memory, although it says that they do",
-        First::NotRun => {
+        ProbeResult::Invisible => {
+            "its streams write no words of the host's memory, although it says that they do"
+        }
+        ProbeResult::NotRun => {
             "a new stream of it has run nothing for a minute: wait for its other work to end, and try again"
         }
     };
@@ -78,7 +79,7 @@ pub(super) fn base(device: &Device) -> Result<u64> {
 }
 
 /// Registers the table for the process's first device. Returns the table's address for `device`.
-fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
+fn register(device: &Device, registered: &mut Registration) -> Result<u64> {
     let at = address(Arena::current()?)?;
     if registered.with.is_none() {
         // SAFETY: it is mapped until this process ends.
@@ -90,28 +91,28 @@ fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
 
 /// Outcome of a device's first tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum First {
-    Seen,
+enum ProbeResult {
+    Visible,
     /// The stream has run, and the word is not written.
-    Unseen,
+    Invisible,
     /// The stream has not run.
     NotRun,
 }
 
-impl First {
+impl ProbeResult {
     /// Returns the outcome, if there is nothing left to wait for. `over` is the time since the stream has
     /// run.
-    fn known(is_seen: bool, over: Option<Duration>, waited: Duration) -> Option<First> {
+    fn decide(is_seen: bool, over: Option<Duration>, waited: Duration) -> Option<ProbeResult> {
         match over {
-            _ if is_seen => Some(First::Seen),
-            Some(over) => (over >= UNSEEN).then_some(First::Unseen),
-            None => (waited >= BUSY).then_some(First::NotRun),
+            _ if is_seen => Some(ProbeResult::Visible),
+            Some(over) => (over >= INVISIBLE).then_some(ProbeResult::Invisible),
+            None => (waited >= UNRUN).then_some(ProbeResult::NotRun),
         }
     }
 }
 
 /// Finds out whether a write of the device's stream to the table is visible to this process.
-fn probe(device: &Device, base: u64) -> Result<First> {
+fn probe(device: &Device, base: u64) -> Result<ProbeResult> {
     let arena = Arena::current()?;
     let mut clock = Clock::claim(arena)?;
     let tick = clock.next()?;
@@ -123,22 +124,68 @@ fn probe(device: &Device, base: u64) -> Result<First> {
     let written = unsafe { bound.stream_write(stream, word, tick.value()) };
     let seen = match &written {
         Ok(()) => clock.submitted(tick).map_err(Error::from).and_then(|()| {
-            comes(arena, tick, || {
+            wait_for_first_tick(arena, tick, || {
                 // SAFETY: the stream is alive.
                 unsafe { bound.stream_is_complete(stream) }
             })
         }),
-        Err(_) => Ok(First::Unseen),
+        Err(_) => Ok(ProbeResult::Invisible),
     };
-    // The stream is destroyed, and its clock given up, when it has run its work, which is at once as a rule.
-    let work = Work::new(device, StreamClock::of(clock, word));
-    ended::add(Ended { work, stream: Some(stream), keep_alive: None });
+    // As a rule the stream has run its work.
+    let probe = ProbeStream { device: device.clone(), stream, tick, _clock: clock };
+    if probe.has_work() {
+        PROBES.lock().push(probe);
+    }
     written?;
     seen
 }
 
+/// Stream of a probe, with its clock. Both stay until the stream has run its work, because another stream
+/// must not get the clock before.
+struct ProbeStream {
+    device: Device,
+    stream: DriverHandle,
+    tick: Tick,
+    _clock: Clock,
+}
+
+/// Streams of probes that have work left.
+static PROBES: PerProcess<Mutex<Vec<ProbeStream>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+impl ProbeStream {
+    fn has_work(&self) -> bool {
+        if matches!(is_complete(self.tick), Ok(false)) {
+            return true;
+        }
+        let Ok(bound) = self.device.bind() else { return false };
+        // SAFETY: the stream is destroyed by the drop alone.
+        matches!(unsafe { bound.stream_is_complete(self.stream) }, Ok(false))
+    }
+}
+
+impl Drop for ProbeStream {
+    fn drop(&mut self) {
+        if let Ok(bound) = self.device.bind() {
+            // SAFETY: `probe` made the stream, and no other code has it.
+            _ = unsafe { bound.stream_destroy(self.stream) };
+        }
+    }
+}
+
+/// Ends the streams of probes that have run their work. Returns `true` if none is left.
+pub(in crate::stream) fn end_probes() -> bool {
+    // Another thread ends streams.
+    let Some(mut probes) = PROBES.try_lock() else { return false };
+    let ended: Vec<_> = probes.extract_if(.., |probe| !probe.has_work()).collect();
+    let is_empty = probes.is_empty();
+    drop(probes);
+    drop(ended);
+    is_empty
+}
+
 /// Waits for the first tick of a device. `has_run` queries its stream.
-fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result<First> {
+fn wait_for_first_tick(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result<ProbeResult> {
     let (begun, mut over) = (Instant::now(), None);
     let mut pause = Duration::from_micros(20);
     loop {
@@ -146,7 +193,7 @@ fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result
         if !is_seen && over.is_none() && has_run()? {
             over = Some(Instant::now());
         }
-        if let Some(first) = First::known(is_seen, over.map(|over| over.elapsed()), begun.elapsed()) {
+        if let Some(first) = ProbeResult::decide(is_seen, over.map(|over| over.elapsed()), begun.elapsed()) {
             return Ok(first);
         }
         // sleep: a device's write wakes no thread.
@@ -168,15 +215,15 @@ mod tests {
     fn probe_waits_only_while_device_is_busy() {
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         for over in [None, Some(Duration::ZERO), Some(hour)] {
-            assert_eq!(First::known(true, over, hour), Some(First::Seen));
+            assert_eq!(ProbeResult::decide(true, over, hour), Some(ProbeResult::Visible));
         }
-        assert_eq!(First::known(false, None, 59 * second), None);
-        assert_eq!(First::known(false, None, 60 * second), Some(First::NotRun));
+        assert_eq!(ProbeResult::decide(false, None, 59 * second), None);
+        assert_eq!(ProbeResult::decide(false, None, 60 * second), Some(ProbeResult::NotRun));
         assert_eq!(
-            First::known(false, Some(second / 2), hour),
+            ProbeResult::decide(false, Some(second / 2), hour),
             None,
             "the write may take a moment to be seen"
         );
-        assert_eq!(First::known(false, Some(second), second), Some(First::Unseen));
+        assert_eq!(ProbeResult::decide(false, Some(second), second), Some(ProbeResult::Invisible));
     }
 }

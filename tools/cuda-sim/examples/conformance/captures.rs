@@ -6,15 +6,15 @@
 //! function that makes them, and the driver's functions have the types of its manual.
 #![allow(unsafe_code)]
 
-use super::{AccessDesc, AllocationProp, Handle, Location, Log};
+use super::{AccessDesc, AllocationProp, DriverHandle, Location, Log};
 
 /// `CUstreamCaptureMode`.
 const MODES: [&str; 3] = ["global", "local", "relaxed"];
 const RELAXED: i32 = 2;
 
-type Begin = unsafe extern "C" fn(Handle, u32) -> u32;
-type End = unsafe extern "C" fn(Handle, *mut Handle) -> u32;
-type Destroy = unsafe extern "C" fn(Handle) -> u32;
+type Begin = unsafe extern "C" fn(DriverHandle, u32) -> u32;
+type End = unsafe extern "C" fn(DriverHandle, *mut DriverHandle) -> u32;
+type Destroy = unsafe extern "C" fn(DriverHandle) -> u32;
 
 /// Functions of the driver for graphs, which `mp-cuda` doesn't call.
 pub(super) struct Graphs {
@@ -38,10 +38,10 @@ impl Graphs {
 /// Arguments of the calls.
 #[derive(Clone, Copy)]
 struct With {
-    other: Handle,
-    event: Handle,
+    other: DriverHandle,
+    event: DriverHandle,
     memory: u64,
-    page: Handle,
+    page: DriverHandle,
 }
 
 type Call = fn(&Log, With) -> u32;
@@ -54,12 +54,12 @@ const CALLS: [(&str, Call); 16] = [
     ("cuMemFree", |me, with| cu!(me.cuMemFree_v2(with.memory))),
     ("cuMemHostRegister", |me, with| cu!(me.cuMemHostRegister_v2(with.page.0, PAGE, 3))),
     ("cuEventCreate, cuEventDestroy", |me, _| {
-        let mut event = Handle::NULL;
+        let mut event = DriverHandle::NULL;
         let code = cu!(me.cuEventCreate(&raw mut event, 2));
         if code == 0 { cu!(me.cuEventDestroy_v2(event)) } else { code }
     }),
     ("cuStreamCreate, cuStreamDestroy", |me, _| {
-        let mut stream = Handle::NULL;
+        let mut stream = DriverHandle::NULL;
         let code = cu!(me.cuStreamCreate(&raw mut stream, 1));
         if code == 0 { cu!(me.cuStreamDestroy_v2(stream)) } else { code }
     }),
@@ -94,14 +94,15 @@ const PAGE: usize = 4096;
 const SLAB: usize = 2 << 20;
 
 impl Log {
-    pub(super) fn captures(&mut self, context: Handle) {
-        let (mut captured, mut other, mut event) = (Handle::NULL, Handle::NULL, Handle::NULL);
+    pub(super) fn captures(&mut self, context: DriverHandle) {
+        let (mut captured, mut other, mut event) =
+            (DriverHandle::NULL, DriverHandle::NULL, DriverHandle::NULL);
         self.say("cuStreamCreate", cu!(self.cuStreamCreate(&raw mut captured, 1)));
         self.say("cuStreamCreate", cu!(self.cuStreamCreate(&raw mut other, 1)));
         self.say("cuEventCreate", cu!(self.cuEventCreate(&raw mut event, 2)));
         self.say("cuEventRecord", cu!(self.cuEventRecord(event, other)));
         self.say("cuStreamSynchronize", cu!(self.cuStreamSynchronize(other)));
-        let page = Handle(super::shared(PAGE));
+        let page = DriverHandle(super::shared(PAGE));
         for (name, call) in CALLS {
             for (mode, mode_name) in (0..).zip(MODES) {
                 for (by, elsewhere, relaxed) in [
@@ -118,7 +119,7 @@ impl Log {
                         false => self.in_mode(relaxed, call, with),
                         true => self.elsewhere(context, relaxed, call, with),
                     };
-                    let mut graph = Handle::NULL;
+                    let mut graph = DriverHandle::NULL;
                     // SAFETY: the stream is alive; the graph is written to a variable of this function.
                     let ended = unsafe { (self.graphs.end)(captured, &raw mut graph) };
                     if ended == 0 {
@@ -169,7 +170,7 @@ impl Log {
     }
 
     /// Makes a call in another thread.
-    fn elsewhere(&self, context: Handle, relaxed: bool, call: Call, with: With) -> u32 {
+    fn elsewhere(&self, context: DriverHandle, relaxed: bool, call: Call, with: With) -> u32 {
         let run = || {
             cu!(self.cuCtxSetCurrent(context));
             self.in_mode(relaxed, call, with)

@@ -14,7 +14,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use mp_cuda::codes;
-use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, Handle, IpcHandle, Location};
+use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, DriverHandle, IpcHandle, Location};
 
 /// Calls a function that every driver has.
 macro_rules! cu {
@@ -93,9 +93,9 @@ impl Log {
         _ = writeln!(self.text, "{what} = {value:?}");
     }
 
-    fn start(&mut self) -> Handle {
+    fn start(&mut self) -> DriverHandle {
         let mut number = 0;
-        let mut object = Handle::NULL;
+        let mut object = DriverHandle::NULL;
         self.say("cuDeviceGetCount before cuInit", cu!(self.cuDeviceGetCount(&raw mut number)));
         self.say("cuInit(1)", cu!(self.cuInit(1)));
         self.say("cuInit(0)", cu!(self.cuInit(0)));
@@ -107,17 +107,17 @@ impl Log {
             self.value(&format!("attribute {attribute}"), number);
         }
         self.say("cuStreamCreate without a context", cu!(self.cuStreamCreate(&raw mut object, 1)));
-        let mut context = Handle::NULL;
+        let mut context = DriverHandle::NULL;
         self.say("cuDevicePrimaryCtxRetain", cu!(self.cuDevicePrimaryCtxRetain(&raw mut context, 0)));
         self.say("cuDevicePrimaryCtxRetain again", cu!(self.cuDevicePrimaryCtxRetain(&raw mut object, 0)));
         self.value("the same context", object == context);
         self.say("cuCtxSetCurrent", cu!(self.cuCtxSetCurrent(context)));
         self.say(
             "cuStreamGetCtx of the default stream",
-            cu!(self.cuStreamGetCtx(Handle::NULL, &raw mut object)),
+            cu!(self.cuStreamGetCtx(DriverHandle::NULL, &raw mut object)),
         );
         self.value("that context", object == context);
-        self.say("cuStreamQuery of the default stream", cu!(self.cuStreamQuery(Handle::NULL)));
+        self.say("cuStreamQuery of the default stream", cu!(self.cuStreamQuery(DriverHandle::NULL)));
         context
     }
 
@@ -178,7 +178,7 @@ impl Log {
     }
 
     fn events(&mut self) {
-        let (mut event, mut stream) = (Handle::NULL, Handle::NULL);
+        let (mut event, mut stream) = (DriverHandle::NULL, DriverHandle::NULL);
         self.say("cuEventCreate between processes, with timing", cu!(self.cuEventCreate(&raw mut event, 4)));
         self.say("cuEventCreate between processes", cu!(self.cuEventCreate(&raw mut event, 6)));
         self.say("cuEventQuery, never recorded", cu!(self.cuEventQuery(event)));
@@ -195,7 +195,7 @@ impl Log {
     }
 
     fn words(&mut self) {
-        let (bytes, mut device, mut stream) = (4096_usize, 0, Handle::NULL);
+        let (bytes, mut device, mut stream) = (4096_usize, 0, DriverHandle::NULL);
         let host = shared(bytes);
         let word = |i: usize| host.cast::<u64>().wrapping_add(i);
         // SAFETY: inside the mapping, which stays, and aligned; the device reaches whole words.
@@ -241,7 +241,7 @@ impl Log {
     }
 
     /// Returns a stream's state once it is the expected one, or its state after a while.
-    fn settled(&self, stream: Handle, is_done: bool) -> u32 {
+    fn settled(&self, stream: DriverHandle, is_done: bool) -> u32 {
         let until =
             Instant::now() + if is_done { Duration::from_secs(30) } else { Duration::from_millis(20) };
         loop {
@@ -274,14 +274,14 @@ impl Log {
         self.say("cuMemFree(0)", cu!(self.cuMemFree_v2(0)));
     }
 
-    fn function(&mut self, module: Handle, name: &str) -> Handle {
-        let (mut function, text) = (Handle::NULL, CString::new(name).unwrap_or_default());
+    fn function(&mut self, module: DriverHandle, name: &str) -> DriverHandle {
+        let (mut function, text) = (DriverHandle::NULL, CString::new(name).unwrap_or_default());
         let code = cu!(self.cuModuleGetFunction(&raw mut function, module, text.as_ptr()));
         self.say(&format!("cuModuleGetFunction {name}"), code);
         function
     }
 
-    fn launch(&mut self, name: &str, function: Handle, stream: Handle, mut values: Vec<u64>) {
+    fn launch(&mut self, name: &str, function: DriverHandle, stream: DriverHandle, mut values: Vec<u64>) {
         let mut all: Vec<*mut c_void> = values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
         let arguments = all.as_mut_ptr();
         let code =
@@ -290,7 +290,7 @@ impl Log {
     }
 
     fn kernels(&mut self) {
-        let (mut module, mut stream, mut at) = (Handle::NULL, Handle::NULL, 0_u64);
+        let (mut module, mut stream, mut at) = (DriverHandle::NULL, DriverHandle::NULL, 0_u64);
         let image = mp_cuda_sim::KERNELS.as_ptr().cast();
         self.say("cuModuleLoadData", cu!(self.cuModuleLoadData(&raw mut module, image)));
         self.function(module, "no_such_kernel");
@@ -326,8 +326,8 @@ impl Log {
     }
 
     /// Makes the last calls: the context returns only errors afterwards.
-    fn fault(&mut self, context: Handle) {
-        let (mut module, mut stream) = (Handle::NULL, Handle::NULL);
+    fn fault(&mut self, context: DriverHandle) {
+        let (mut module, mut stream) = (DriverHandle::NULL, DriverHandle::NULL);
         self.say("cuStreamCreate", cu!(self.cuStreamCreate(&raw mut stream, 1)));
         let image = mp_cuda_sim::KERNELS.as_ptr().cast();
         self.say("cuModuleLoadData", cu!(self.cuModuleLoadData(&raw mut module, image)));
@@ -335,7 +335,7 @@ impl Log {
         self.launch("fill_f32 where nothing is mapped", function, stream, vec![1 << 20, 10, 0]);
         self.say("cuStreamSynchronize", cu!(self.cuStreamSynchronize(stream)));
         self.say("cuStreamQuery", cu!(self.cuStreamQuery(stream)));
-        let mut other = Handle::NULL;
+        let mut other = DriverHandle::NULL;
         self.say("cuStreamCreate", cu!(self.cuStreamCreate(&raw mut other, 1)));
         self.say("cuCtxSetCurrent", cu!(self.cuCtxSetCurrent(context)));
     }

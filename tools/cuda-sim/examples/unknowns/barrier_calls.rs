@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use mp_cuda::driver::api::Handle;
+use mp_cuda::driver::api::DriverHandle;
 
 use crate::barriers::{BLOCK, Bench, PIECE};
 use crate::gpu::{Failed, Outcome};
@@ -99,7 +99,7 @@ fn function(me: &mut Bench) -> Outcome {
 }
 
 /// Launches the function for the first time in its module.
-fn launch(me: &mut Bench, function: Handle) -> Outcome {
+fn launch(me: &mut Bench, function: DriverHandle) -> Outcome {
     me.gpu.launch(function, me.b, (1, 32), vec![me.buffer, me.buffer + 4096, 16])
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use mp_cuda::driver::api::{Handle, IpcHandle};
+use mp_cuda::driver::api::{DriverHandle, IpcHandle};
 
 use crate::barrier_calls::{CALLS, Call};
 use crate::gpu::{Failed, Gpu, Outcome};
@@ -22,13 +22,13 @@ const SEEN: usize = 8;
 pub(crate) struct Bench {
     pub(crate) gpu: Gpu,
     /// Busy stream, and writing stream.
-    pub(crate) a: Handle,
-    pub(crate) b: Handle,
+    pub(crate) a: DriverHandle,
+    pub(crate) b: DriverHandle,
     /// Result or argument of a call.
     pub(crate) handle: u64,
     pub(crate) at: u64,
-    pub(crate) object: Handle,
-    pub(crate) stream: Option<Handle>,
+    pub(crate) object: DriverHandle,
+    pub(crate) stream: Option<DriverHandle>,
     pub(crate) file: Option<OwnedFd>,
     /// Memory that stays allocated.
     pub(crate) buffer: u64,
@@ -67,7 +67,7 @@ impl Bench {
             b: gpu.stream()?,
             handle: 0,
             at: 0,
-            object: Handle::NULL,
+            object: DriverHandle::NULL,
             stream: None,
             file: None,
             buffer: gpu.alloc(2 * PIECE)?,
@@ -141,7 +141,7 @@ impl Bench {
         row.and_then(|row| after.map(|()| row))
     }
 
-    fn write_and_see(&self, b: Handle, count: u64) -> Outcome<(Duration, bool)> {
+    fn write_and_see(&self, b: DriverHandle, count: u64) -> Outcome<(Duration, bool)> {
         let begin = Instant::now();
         self.gpu.write(b, self.device + 8 * SEEN as u64, count)?;
         self.words.seen("B's word", SEEN, count)?;

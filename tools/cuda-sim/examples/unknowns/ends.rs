@@ -73,7 +73,7 @@ pub(crate) fn stopped() -> Outcome {
 /// Runs kernels of this process until the stopped one's word is observed, and some more.
 fn kernels(
     gpu: &Gpu,
-    (stream, at): (mp_cuda::driver::api::Handle, u64),
+    (stream, at): (mp_cuda::driver::api::DriverHandle, u64),
     words: &Shared,
     word: usize,
     time: u64,

@@ -14,7 +14,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use mp_cuda::codes;
-use mp_cuda::driver::api::{Api, Handle, IpcHandle};
+use mp_cuda::driver::api::{Api, DriverHandle, IpcHandle};
 
 /// Cause of a question's end: a call and its code, or a helper's message.
 #[derive(Debug)]
@@ -79,9 +79,9 @@ pub(crate) use newer;
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) api: Api,
-    module: Handle,
-    spin: Handle,
-    fill: Handle,
+    module: DriverHandle,
+    spin: DriverHandle,
+    fill: DriverHandle,
     /// `true` if the driver is the simulator.
     pub(crate) simulated: bool,
     /// Times to initialise the driver, and to create the context.
@@ -102,7 +102,7 @@ impl Gpu {
 
     /// Makes the context current on the calling thread, without kernels.
     pub(crate) fn of_this_thread() -> Outcome<Self> {
-        let nothing = Handle::NULL;
+        let nothing = DriverHandle::NULL;
         let begin = Instant::now();
         let api = Self::load()?;
         let mut me = Self {
@@ -113,7 +113,7 @@ impl Gpu {
             simulated: false,
             started: Default::default(),
         };
-        let (mut device, mut context) = (0, Handle::NULL);
+        let (mut device, mut context) = (0, DriverHandle::NULL);
         cu!(me.cuInit(0))?;
         cu!(me.cuDeviceGet(&raw mut device, 0))?;
         let init = begin.elapsed();
@@ -147,18 +147,18 @@ impl Gpu {
     }
 
     /// Loads a module from a text that ends with 0.
-    pub(crate) fn module(&self, image: &'static str) -> Outcome<Handle> {
-        let mut module = Handle::NULL;
+    pub(crate) fn module(&self, image: &'static str) -> Outcome<DriverHandle> {
+        let mut module = DriverHandle::NULL;
         cu!(self.cuModuleLoadData(&raw mut module, image.as_ptr().cast()))?;
         Ok(module)
     }
 
-    pub(crate) fn unload(&self, module: Handle) -> Outcome {
+    pub(crate) fn unload(&self, module: DriverHandle) -> Outcome {
         cu!(self.cuModuleUnload(module))
     }
 
-    pub(crate) fn function(&self, module: Handle, name: &str) -> Outcome<Handle> {
-        let mut function = Handle::NULL;
+    pub(crate) fn function(&self, module: DriverHandle, name: &str) -> Outcome<DriverHandle> {
+        let mut function = DriverHandle::NULL;
         let text = CString::new(name).unwrap_or_default();
         cu!(self.cuModuleGetFunction(&raw mut function, module, text.as_ptr()))?;
         Ok(function)
@@ -166,8 +166,8 @@ impl Gpu {
 
     pub(crate) fn launch(
         &self,
-        function: Handle,
-        stream: Handle,
+        function: DriverHandle,
+        stream: DriverHandle,
         (blocks, threads): (u32, u32),
         mut values: Vec<u64>,
     ) -> Outcome {
@@ -178,79 +178,79 @@ impl Gpu {
     }
 
     /// Keeps a stream busy.
-    pub(crate) fn spin(&self, stream: Handle, ms: u64) -> Outcome {
+    pub(crate) fn spin(&self, stream: DriverHandle, ms: u64) -> Outcome {
         self.launch(self.spin, stream, (1, 1), vec![ms * 1_000_000])
     }
 
     /// Sets `n` floats: `to = value`.
-    pub(crate) fn fill(&self, stream: Handle, to: u64, n: u64, value: f32) -> Outcome {
+    pub(crate) fn fill(&self, stream: DriverHandle, to: u64, n: u64, value: f32) -> Outcome {
         let blocks = if n > 1 << 16 { 512 } else { 4 };
         self.launch(self.fill, stream, (blocks, 256), vec![to, n, u64::from(value.to_bits())])
     }
 
     /// Creates a stream that doesn't wait for the default one.
-    pub(crate) fn stream(&self) -> Outcome<Handle> {
-        let mut stream = Handle::NULL;
+    pub(crate) fn stream(&self) -> Outcome<DriverHandle> {
+        let mut stream = DriverHandle::NULL;
         cu!(self.cuStreamCreate(&raw mut stream, 1))?;
         Ok(stream)
     }
 
-    pub(crate) fn destroy_stream(&self, stream: Handle) -> Outcome {
+    pub(crate) fn destroy_stream(&self, stream: DriverHandle) -> Outcome {
         cu!(self.cuStreamDestroy_v2(stream))
     }
 
-    pub(crate) fn sync(&self, stream: Handle) -> Outcome {
+    pub(crate) fn sync(&self, stream: DriverHandle) -> Outcome {
         cu!(self.cuStreamSynchronize(stream))
     }
 
     /// Returns `true` if a stream has work to do.
-    pub(crate) fn is_busy(&self, stream: Handle) -> bool {
+    pub(crate) fn is_busy(&self, stream: DriverHandle) -> bool {
         // SAFETY: it writes nothing.
         unsafe { (self.api.cuStreamQuery)(stream) == codes::NOT_READY }
     }
 
-    pub(crate) fn write(&self, stream: Handle, address: u64, value: u64) -> Outcome {
+    pub(crate) fn write(&self, stream: DriverHandle, address: u64, value: u64) -> Outcome {
         newer!(self.cuStreamWriteValue64_v2(stream, address, value, 0))
     }
 
     /// Waits until a word has at least this value.
-    pub(crate) fn wait(&self, stream: Handle, address: u64, value: u64) -> Outcome {
+    pub(crate) fn wait(&self, stream: DriverHandle, address: u64, value: u64) -> Outcome {
         newer!(self.cuStreamWaitValue64_v2(stream, address, value, 0))
     }
 
     /// Calls a function of this process that does nothing.
-    pub(crate) fn host_function(&self, stream: Handle) -> Outcome {
+    pub(crate) fn host_function(&self, stream: DriverHandle) -> Outcome {
         extern "C" fn nothing(_: *mut c_void) {}
         newer!(self.cuLaunchHostFunc(stream, nothing, ptr::null_mut()))
     }
 
     /// Creates an event for other processes.
-    pub(crate) fn event(&self) -> Outcome<Handle> {
-        let mut event = Handle::NULL;
+    pub(crate) fn event(&self) -> Outcome<DriverHandle> {
+        let mut event = DriverHandle::NULL;
         cu!(self.cuEventCreate(&raw mut event, 6))?;
         Ok(event)
     }
 
-    pub(crate) fn destroy_event(&self, event: Handle) -> Outcome {
+    pub(crate) fn destroy_event(&self, event: DriverHandle) -> Outcome {
         cu!(self.cuEventDestroy_v2(event))
     }
 
-    pub(crate) fn record(&self, event: Handle, stream: Handle) -> Outcome {
+    pub(crate) fn record(&self, event: DriverHandle, stream: DriverHandle) -> Outcome {
         cu!(self.cuEventRecord(event, stream))
     }
 
-    pub(crate) fn wait_event(&self, stream: Handle, event: Handle) -> Outcome {
+    pub(crate) fn wait_event(&self, stream: DriverHandle, event: DriverHandle) -> Outcome {
         cu!(self.cuStreamWaitEvent(stream, event, 0))
     }
 
-    pub(crate) fn event_handle(&self, event: Handle) -> Outcome<IpcHandle> {
+    pub(crate) fn event_handle(&self, event: DriverHandle) -> Outcome<IpcHandle> {
         let mut handle = IpcHandle([0; 64]);
         cu!(self.cuIpcGetEventHandle(&raw mut handle, event))?;
         Ok(handle)
     }
 
-    pub(crate) fn open_event(&self, handle: IpcHandle) -> Outcome<Handle> {
-        let mut event = Handle::NULL;
+    pub(crate) fn open_event(&self, handle: IpcHandle) -> Outcome<DriverHandle> {
+        let mut event = DriverHandle::NULL;
         cu!(self.cuIpcOpenEventHandle(&raw mut event, handle))?;
         Ok(event)
     }

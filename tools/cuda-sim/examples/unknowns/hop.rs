@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use mp_cuda::driver::api::Handle;
+use mp_cuda::driver::api::DriverHandle;
 
 use crate::gpu::{Failed, Gpu, Outcome};
 use crate::helper::{self, Helper, ms, number, tell, us};
@@ -21,7 +21,7 @@ struct Part {
 }
 
 impl Part {
-    fn ask(&self, gpu: &Gpu, stream: Handle, first: u64) -> Outcome {
+    fn ask(&self, gpu: &Gpu, stream: DriverHandle, first: u64) -> Outcome {
         for i in first..first + ROUNDS {
             gpu.wait(stream, self.waits_for, i)?;
             gpu.write(stream, self.writes, i + self.more)?;
@@ -79,7 +79,7 @@ pub(crate) fn ask() -> Outcome {
 }
 
 /// Each host records its event and notifies the other, whose stream waits for it.
-fn events(gpu: &Gpu, stream: Handle, other: &mut Helper) -> Outcome {
+fn events(gpu: &Gpu, stream: DriverHandle, other: &mut Helper) -> Outcome {
     let mine = gpu.event()?;
     let theirs = other.ask(&format!("events {}", helper::text(gpu.event_handle(mine)?)))?;
     let theirs = gpu.open_event(helper::handle(&theirs)?)?;

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
-use mp_cuda::driver::api::{AccessDesc, AllocationProp, Handle, IpcHandle, Location};
+use mp_cuda::driver::api::{AccessDesc, AllocationProp, DriverHandle, IpcHandle, Location};
 
 use crate::gpu::{Failed, Gpu, Outcome, cu, newer};
 
@@ -52,13 +52,13 @@ impl Gpu {
         cu!(self.cuMemFree_v2(at))
     }
 
-    pub(crate) fn alloc_async(&self, bytes: usize, stream: Handle) -> Outcome<u64> {
+    pub(crate) fn alloc_async(&self, bytes: usize, stream: DriverHandle) -> Outcome<u64> {
         let mut at = 0;
         newer!(self.cuMemAllocAsync(&raw mut at, bytes, stream))?;
         Ok(at)
     }
 
-    pub(crate) fn free_async(&self, at: u64, stream: Handle) -> Outcome {
+    pub(crate) fn free_async(&self, at: u64, stream: DriverHandle) -> Outcome {
         newer!(self.cuMemFreeAsync(at, stream))
     }
 
@@ -146,16 +146,16 @@ impl Gpu {
         Ok(at)
     }
 
-    pub(crate) fn set_bytes(&self, at: u64, value: u8, bytes: usize, stream: Handle) -> Outcome {
+    pub(crate) fn set_bytes(&self, at: u64, value: u8, bytes: usize, stream: DriverHandle) -> Outcome {
         cu!(self.cuMemsetD8Async(at, value, bytes, stream))
     }
 
-    pub(crate) fn set_words(&self, at: u64, value: u32, words: usize, stream: Handle) -> Outcome {
+    pub(crate) fn set_words(&self, at: u64, value: u32, words: usize, stream: DriverHandle) -> Outcome {
         cu!(self.cuMemsetD32Async(at, value, words, stream))
     }
 
     /// Copies pageable memory, which stays.
-    pub(crate) fn to_device(&self, at: u64, from: &'static [u8], stream: Handle) -> Outcome {
+    pub(crate) fn to_device(&self, at: u64, from: &'static [u8], stream: DriverHandle) -> Outcome {
         cu!(self.cuMemcpyHtoDAsync_v2(at, from.as_ptr().cast(), from.len(), stream))
     }
 
@@ -168,11 +168,11 @@ impl Gpu {
         cu!(self.cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), at, size_of_val(to)))
     }
 
-    pub(crate) fn to_host_async(&self, to: &'static mut [u8], at: u64, stream: Handle) -> Outcome {
+    pub(crate) fn to_host_async(&self, to: &'static mut [u8], at: u64, stream: DriverHandle) -> Outcome {
         cu!(self.cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), at, to.len(), stream))
     }
 
-    pub(crate) fn on_device(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
+    pub(crate) fn on_device(&self, to: u64, from: u64, bytes: usize, stream: DriverHandle) -> Outcome {
         cu!(self.cuMemcpyDtoDAsync_v2(to, from, bytes, stream))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mp_cuda::driver::api::Handle;
+use mp_cuda::driver::api::DriverHandle;
 
 use crate::gpu::{Gpu, Outcome};
 use crate::helper::{self, Helper, ms, number, spread, tell};
@@ -24,7 +24,7 @@ pub(crate) fn their_page(gpu: &Gpu, file: i32) -> Outcome<(Shared, u64)> {
 
 /// Returns the page of a helper's first argument, and a stream on which a kernel has run. The helper has
 /// reported that it is ready.
-pub(crate) fn ready(gpu: &Gpu, arguments: &[String]) -> Outcome<(Shared, u64, Handle)> {
+pub(crate) fn ready(gpu: &Gpu, arguments: &[String]) -> Outcome<(Shared, u64, DriverHandle)> {
     let (words, device) = their_page(gpu, number(arguments, 0)?)?;
     let stream = gpu.stream()?;
     gpu.spin(stream, 1)?;
@@ -73,7 +73,13 @@ pub(crate) fn store() -> Outcome {
 }
 
 /// Writes to word 24 by a stream, and waits until each value is observed.
-fn writes(gpu: &Gpu, words: &Shared, stream: Handle, device: u64, count: u64) -> Outcome<Vec<Duration>> {
+fn writes(
+    gpu: &Gpu,
+    words: &Shared,
+    stream: DriverHandle,
+    device: u64,
+    count: u64,
+) -> Outcome<Vec<Duration>> {
     let mut times = Vec::new();
     let first = words.load(24) + 1;
     for value in first..first + count {
@@ -86,7 +92,7 @@ fn writes(gpu: &Gpu, words: &Shared, stream: Handle, device: u64, count: u64) ->
 }
 
 /// Runs kernels, each waited for, while `goes_on`.
-fn kernels(gpu: &Gpu, stream: Handle, at: u64, goes_on: impl Fn() -> bool) -> Outcome<Vec<Duration>> {
+fn kernels(gpu: &Gpu, stream: DriverHandle, at: u64, goes_on: impl Fn() -> bool) -> Outcome<Vec<Duration>> {
     let mut times = Vec::new();
     while times.len() < 100 && (times.is_empty() || goes_on()) {
         let begin = Instant::now();

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, scope};
 use mp_core::{FdSlots, inject};
-use mp_cuda::driver::api::{Api, Handle};
-use mp_cuda::memory::{Mode, Piece};
-use mp_cuda::{Device, Stream};
+use mp_cuda::driver::api::{Api, DriverHandle};
+use mp_cuda::memory::{Piece, PieceMode};
+use mp_cuda::{CudaStream, Device};
 use mp_cuda_sim::session::{Session, Setup};
 use mp_harness::DEADLINE;
 use mp_queue::{GetError, Queue};
@@ -30,20 +30,20 @@ pub(crate) fn setup() -> Setup {
 
 /// Piece that several processes have, in a message.
 #[derive(Clone, Debug)]
-pub(crate) struct Parcel(pub(crate) Piece, pub(crate) Mode);
+pub(crate) struct Parcel(pub(crate) Piece, pub(crate) PieceMode);
 
 impl Serialize for Parcel {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attach = |out: &mut _| self.0.attach(out).map_err(core);
         let number = scope::outgoing("a piece", attach).map_err(S::Error::custom)?;
-        (number, self.1 == Mode::Frozen).serialize(s)
+        (number, self.1 == PieceMode::Frozen).serialize(s)
     }
 }
 
 impl<'de> Deserialize<'de> for Parcel {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (number, frozen) = <(u32, bool)>::deserialize(d)?;
-        let mode = if frozen { Mode::Frozen } else { Mode::Shared };
+        let mode = if frozen { PieceMode::Frozen } else { PieceMode::Shared };
         let take = |arrived: &mut _| Piece::take(arrived, number, mode).map_err(core);
         Ok(Self(scope::incoming("a piece", take).map_err(D::Error::custom)?, mode))
     }
@@ -74,7 +74,7 @@ impl Message for Moved {
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let attachment = C::read(inc)?;
-        Ok(Self::new(Piece::take(inc.arrived(), attachment, Mode::Exclusive).map_err(core)?))
+        Ok(Self::new(Piece::take(inc.arrived(), attachment, PieceMode::Exclusive).map_err(core)?))
     }
 }
 
@@ -267,7 +267,7 @@ fn work((asked, answers, moves): (Asked, Answers, Moves)) -> Result<(), String> 
 }
 
 struct Worker {
-    pieces: HashMap<u32, (Piece, Mode)>,
+    pieces: HashMap<u32, (Piece, PieceMode)>,
     moves: Moves,
     gpu: Option<Gpu>,
 }
@@ -280,7 +280,7 @@ impl Worker {
             Do::Allocate(piece, bytes) => {
                 let gpu = self.gpu()?;
                 let made = Piece::allocate(&gpu.device, bytes, &gpu.stream)?;
-                self.pieces.insert(piece, (made, Mode::Exclusive));
+                self.pieces.insert(piece, (made, PieceMode::Exclusive));
             }
             Do::Fill(piece, byte) => {
                 let (piece, _) = self.piece(piece);
@@ -296,10 +296,10 @@ impl Worker {
                 return Ok(self.piece(piece).0.open(&Device::new(device)?)?);
             }
             Do::Id(piece) => return Ok(self.piece(piece).0.id()),
-            Do::Freeze(piece) => self.share_as(piece, Mode::Frozen),
-            Do::Share(piece) => self.share_as(piece, Mode::Shared),
+            Do::Freeze(piece) => self.share_as(piece, PieceMode::Frozen),
+            Do::Share(piece) => self.share_as(piece, PieceMode::Shared),
             Do::Give(piece, frozen) => {
-                let mode = if frozen { Mode::Frozen } else { Mode::Shared };
+                let mode = if frozen { PieceMode::Frozen } else { PieceMode::Shared };
                 answer.parcel = Some(Parcel(self.piece(piece).0, mode));
             }
             Do::Keep(piece, Parcel(kept, mode)) => _ = self.pieces.insert(piece, (kept, mode)),
@@ -309,7 +309,7 @@ impl Worker {
             }
             Do::TakeMoved(piece) => {
                 let Moved(taken, _) = self.moves.get_timeout(DEADLINE)?.ok_or("closed")?;
-                self.pieces.insert(piece, (taken, Mode::Exclusive));
+                self.pieces.insert(piece, (taken, PieceMode::Exclusive));
             }
             Do::Drop(piece) => _ = self.pieces.remove(&piece).ok_or("no such piece")?,
             Do::Begin(piece) => self.piece(piece).0.row().begin_use(),
@@ -338,7 +338,7 @@ impl Worker {
             Do::Copied(piece) => {
                 let (piece, _) = self.pieces.remove(&piece).ok_or("no such piece")?;
                 let said = copied(&self.gpu()?.device.clone(), &self.gpu()?.stream.clone(), &piece)?;
-                self.pieces.insert(0, (piece, Mode::Exclusive));
+                self.pieces.insert(0, (piece, PieceMode::Exclusive));
                 return Err(said.into());
             }
             Do::Same(one, other) => return Ok(u64::from(self.piece(one).0.is(&self.piece(other).0))),
@@ -346,11 +346,11 @@ impl Worker {
         Ok(0)
     }
 
-    fn piece(&self, piece: u32) -> (Piece, Mode) {
+    fn piece(&self, piece: u32) -> (Piece, PieceMode) {
         self.pieces[&piece].clone()
     }
 
-    fn share_as(&mut self, piece: u32, mode: Mode) {
+    fn share_as(&mut self, piece: u32, mode: PieceMode) {
         let (opened, now) = self.pieces.get_mut(&piece).unwrap();
         assert!(opened.share_as(mode));
         *now = mode;
@@ -371,7 +371,7 @@ fn lowest_free() -> u64 {
 }
 
 /// Returns the output of a forked child of this process.
-fn copied(device: &Device, stream: &Stream, piece: &Piece) -> Any<String> {
+fn copied(device: &Device, stream: &CudaStream, piece: &Piece) -> Any<String> {
     let (reading, mut writing) = std::io::pipe()?;
     // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
     match unsafe { libc::fork() } {
@@ -401,7 +401,7 @@ fn copied(device: &Device, stream: &Stream, piece: &Piece) -> Any<String> {
 /// Device, and the driver's calls that `mp-cuda` doesn't make for pieces.
 struct Gpu {
     device: Device,
-    stream: Stream,
+    stream: CudaStream,
     api: Api,
 }
 
@@ -412,13 +412,13 @@ fn check(code: u32) -> Any<()> {
 impl Gpu {
     fn new() -> Any<Self> {
         let device = Device::new(0)?;
-        let stream = Stream::new(&device)?;
+        let stream = CudaStream::new(&device)?;
         // SAFETY: the session's library has the driver's functions.
         let library = unsafe { libloading::Library::new("libcuda.so.1") }?;
         // SAFETY: likewise.
         let api = unsafe { Api::load(&library) }?;
         std::mem::forget(library);
-        let mut context = Handle::NULL;
+        let mut context = DriverHandle::NULL;
         // SAFETY: it writes to a variable of this function.
         check(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) })?;
         // SAFETY: the context is retained.
@@ -427,7 +427,7 @@ impl Gpu {
     }
 
     fn fill(&self, at: u64, byte: u8, bytes: u64) -> Any<()> {
-        let stream = Handle(self.stream.as_raw());
+        let stream = DriverHandle(self.stream.as_raw());
         // SAFETY: the memory is the piece's, the stream alive.
         check(unsafe { (self.api.cuMemsetD8Async)(at, byte, usize::try_from(bytes)?, stream) })?;
         Ok(self.stream.synchronize()?)

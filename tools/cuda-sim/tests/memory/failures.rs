@@ -166,7 +166,7 @@ fn a_copy_of_a_process_has_no_memory_of_a_device() {
     agent.ok(Do::Fill(1, 4));
     let said = agent.fails(Do::Copied(1));
     assert_eq!(said.matches("Err(this process was forked").count(), 2, "{said}");
-    assert!(said.contains(") 0 MemoryStats { reserved: 0"), "{said}");
+    assert!(said.contains(") 0 DeviceMemoryStats { reserved: 0"), "{said}");
     assert_eq!(agent.ok(Do::Read(0)), 4);
     assert_eq!(agent.stats(), [32 * MIB, 1024, 0, 1, 1, 0]);
     agent.leave();

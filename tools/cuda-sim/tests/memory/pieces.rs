@@ -1,6 +1,6 @@
 //! Pieces that are made, sent, opened, dropped and found again.
 
-use mp_cuda::memory::Mode;
+use mp_cuda::memory::PieceMode;
 use mp_queue::Queue;
 
 use crate::agent::{Agent, Do, Parcel, alone, moves, nothing_found, setup, stat, until};
@@ -168,14 +168,14 @@ fn piece_that_differs_from_its_message_is_refused() {
     agent.ok(Do::Allocate(1, 100));
     agent.ok(Do::Share(1));
     let Parcel(piece, mode) = agent.give(1, false);
-    assert_eq!(mode, Mode::Shared);
+    assert_eq!(mode, PieceMode::Shared);
     let queue = Queue::bounded(1).unwrap();
-    queue.put(Parcel(piece.clone(), Mode::Frozen)).unwrap();
+    queue.put(Parcel(piece.clone(), PieceMode::Frozen)).unwrap();
     let refused = queue.get().unwrap_err().to_string();
     assert!(refused.contains("has mode 2, and arrived as Frozen"), "{refused}");
-    assert!(!piece.share_as(Mode::Frozen), "once, and for good");
+    assert!(!piece.share_as(PieceMode::Frozen), "once, and for good");
     // Without a driver, it can be forwarded, but not opened.
-    queue.put(Parcel(piece.clone(), Mode::Shared)).unwrap();
+    queue.put(Parcel(piece.clone(), PieceMode::Shared)).unwrap();
     let Parcel(same, _) = queue.get().unwrap().unwrap();
     assert!(same.is(&piece) && piece.bytes() == 100 && !piece.is_mine());
     assert!(matches!(mp_cuda::Device::new(0), Err(mp_cuda::Error::NoDriver { .. })));

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use mp_cuda::memory::{Mode, Piece};
-use mp_cuda::{Device, Stream, empty_cache, ipc_collect, memory_stats};
+use mp_cuda::memory::{Piece, PieceMode};
+use mp_cuda::{CudaStream, Device, empty_cache, ipc_collect, memory_stats};
 use mp_queue::Queue;
 
 use crate::agent::{Parcel, alone, nothing_found, process, setup, until};
@@ -38,18 +38,20 @@ fn makes(parcels: Queue<Parcel>) -> Outcome {
     beside(
         || _ = empty_cache(),
         |thread| {
-            let stream = Stream::new(&device).map_err(said)?;
+            let stream = CudaStream::new(&device).map_err(said)?;
             let mut kept = Vec::new();
             for round in 0..ROUNDS {
                 // Some of them have slabs of their own.
                 let bytes = if round % 50 == 7 { 17 << 20 } else { 1000 * (thread + 1) + round };
                 let piece = Piece::allocate(&device, bytes, &stream).map_err(said)?;
                 piece.open(&device).map_err(said)?;
-                if !piece.share_as(Mode::Shared) {
+                if !piece.share_as(PieceMode::Shared) {
                     return Err("it was opened before".into());
                 }
                 for _ in 0..2 {
-                    parcels.put(Parcel(piece.clone(), Mode::Shared)).map_err(|error| error.to_string())?;
+                    parcels
+                        .put(Parcel(piece.clone(), PieceMode::Shared))
+                        .map_err(|error| error.to_string())?;
                 }
                 kept.push(piece);
                 if kept.len() > 5 {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, Handle, Location};
+use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, DriverHandle, Location};
 
 /// Allocator of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -27,7 +27,7 @@ pub(crate) enum By {
 
 struct Functions {
     api: Api,
-    context: Handle,
+    context: DriverHandle,
 }
 
 fn functions() -> &'static Functions {
@@ -39,7 +39,7 @@ fn functions() -> &'static Functions {
         // SAFETY: its functions have the types of the driver's.
         let api = unsafe { Api::load(&library) }.unwrap();
         std::mem::forget(library);
-        let mut context = Handle::NULL;
+        let mut context = DriverHandle::NULL;
         // SAFETY: a context for the life of the process.
         assert_eq!(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
         Functions { api, context }
@@ -88,7 +88,7 @@ impl Allocated {
             By::Legacy => call!(f.api.cuMemAlloc_v2, to, bytes),
             By::Shareable => address = map(&f.api, granular(bytes), 1),
             By::Private => address = map(&f.api, granular(bytes), 0),
-            By::Pool => call!(f.api.cuMemAllocAsync.unwrap(), to, bytes, Handle::NULL),
+            By::Pool => call!(f.api.cuMemAllocAsync.unwrap(), to, bytes, DriverHandle::NULL),
             By::Managed => call!(f.api.cuMemAllocManaged.unwrap(), to, bytes, 1),
             By::Host => call!(f.api.cuMemHostAlloc, to.cast(), bytes, 3),
         }
@@ -131,7 +131,7 @@ impl Drop for Allocated {
                 call!(f.api.cuMemUnmap.unwrap(), at, bytes);
                 call!(f.api.cuMemAddressFree.unwrap(), at, bytes);
             }
-            By::Pool => call!(f.api.cuMemFreeAsync.unwrap(), at, Handle::NULL),
+            By::Pool => call!(f.api.cuMemFreeAsync.unwrap(), at, DriverHandle::NULL),
             By::Host => {
                 let at = std::ptr::with_exposed_provenance_mut(usize::try_from(at).unwrap());
                 call!(f.api.cuMemFreeHost, at);

@@ -8,7 +8,9 @@ use std::ptr;
 use std::time::Duration;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use mp_cuda::{CudaTensor, Error, Event, Order, Stream, empty_cache, ipc_collect, memory_stats, order};
+use mp_cuda::{
+    CudaEvent, CudaStream, CudaTensor, Error, Order, empty_cache, ipc_collect, memory_stats, order,
+};
 use mp_queue::Queue;
 
 use crate::support::{
@@ -35,11 +37,11 @@ impl Graphs {
         Self(unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }.unwrap())
     }
 
-    fn begin(&self, stream: &Stream) -> u32 {
+    fn begin(&self, stream: &CudaStream) -> u32 {
         self.begin_as(RELAXED, stream)
     }
 
-    fn begin_as(&self, mode: u32, stream: &Stream) -> u32 {
+    fn begin_as(&self, mode: u32, stream: &CudaStream) -> u32 {
         type Function = unsafe extern "C" fn(Object, u32) -> u32;
         // SAFETY: the function has this type.
         let function = unsafe { self.0.get::<Function>(b"cuStreamBeginCapture_v2") }.unwrap();
@@ -48,7 +50,7 @@ impl Graphs {
     }
 
     /// Ends a capture, and discards the graph.
-    fn end(&self, stream: &Stream) -> u32 {
+    fn end(&self, stream: &CudaStream) -> u32 {
         type End = unsafe extern "C" fn(Object, *mut Object) -> u32;
         type Destroy = unsafe extern "C" fn(Object) -> u32;
         // SAFETY: the functions have these types.
@@ -112,7 +114,7 @@ type Tensors = Queue<CudaTensor<f32>>;
 
 fn is_refused_and_sends((tensors, done): (Tensors, Queue<()>)) -> Outcome {
     let (stream, other, graphs) = (stream(), stream(), Graphs::load());
-    let event = Event::new()?;
+    let event = CudaEvent::new()?;
     event.record(&stream)?;
     event.synchronize()?;
     let mut x = CudaTensor::<f32>::empty([LEN], &stream)?;
@@ -125,7 +127,7 @@ fn is_refused_and_sends((tensors, done): (Tensors, Queue<()>)) -> Outcome {
     kernels().spin(&other, Duration::from_millis(300));
     kernels().fill(&other, on.ptr(), on.len(), 2.0);
     drop(on);
-    let pending = Event::new()?;
+    let pending = CudaEvent::new()?;
     pending.record(&other)?;
 
     assert_eq!(graphs.begin(&stream), 0);
@@ -183,7 +185,7 @@ under_each_order! {
 
 /// Runs everything else that a program may do with this library and other streams, also for the first time.
 fn everything_else() -> Outcome {
-    let streams: Vec<Stream> = (0..6).map(|_| stream()).collect();
+    let streams: Vec<CudaStream> = (0..6).map(|_| stream()).collect();
     let device = streams[0].device().clone();
     let x = CudaTensor::<f32>::full([LEN], 1.0, &streams[0])?.freeze();
     // With more than a few streams each is queried.
@@ -195,7 +197,7 @@ fn everything_else() -> Outcome {
     let queue = Queue::unbounded()?;
     queue.put(x.clone())?;
     assert_eq!(taken(&queue).to_vec(&streams[1])?, [1.0; LEN]);
-    let event = Event::new()?;
+    let event = CudaEvent::new()?;
     event.record(&streams[2])?;
     event.wait(&streams[3])?;
     event.synchronize()?;

@@ -1,7 +1,7 @@
 //! The order of a device's streams is chosen by the first process that uses it. Here are families in which
 //! others could not have chosen it.
 
-use mp_cuda::{Device, Event, Stream, order};
+use mp_cuda::{CudaEvent, CudaStream, Device, order};
 use mp_cuda_sim::session::Session;
 
 use crate::support::{Outcome, join, nothing_found, run, setup, with_gpu};
@@ -12,7 +12,7 @@ fn which((): ()) -> Outcome<String> {
 
 fn why_not((): ()) -> Outcome<String> {
     let device = Device::new(0)?;
-    let (stream, event) = (Stream::new(&device)?, Event::new()?);
+    let (stream, event) = (CudaStream::new(&device)?, CudaEvent::new()?);
     let error = event.record(&stream).unwrap_err();
     assert!(event.query()?, "nothing was recorded");
     // The error is returned each time.

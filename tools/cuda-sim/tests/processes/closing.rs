@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mp_core::message::Message;
-use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Stream, ipc_collect, memory_stats};
+use mp_cuda::{CudaEvent, CudaStream, CudaTensor, FrozenCudaTensor, ipc_collect, memory_stats};
 use mp_cuda_sim::session::Session;
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
@@ -97,14 +97,14 @@ fn receive<A>(
     join(maker);
 }
 
-fn mapped(stream: &Stream) -> usize {
+fn mapped(stream: &CudaStream) -> usize {
     memory_stats(stream.device()).mapped_slabs
 }
 
 /// Starts a kernel of the program between uses of this library's tensors.
-fn busy_for(busy: &Stream, time: Duration) -> Event {
+fn busy_for(busy: &CudaStream, time: Duration) -> CudaEvent {
     kernels().spin(busy, time);
-    let over = Event::new().unwrap();
+    let over = CudaEvent::new().unwrap();
     over.record(busy).unwrap();
     over
 }
@@ -115,7 +115,7 @@ const LATER: Duration = Duration::from_millis(1400);
 const LONG: Duration = Duration::from_secs(4);
 
 /// Launches and copies continue, and memory stays open: closing it would block them.
-fn works(stream: &Stream, time: Duration, mut is_over: impl FnMut() -> bool) -> Outcome {
+fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool) -> Outcome {
     let (begin, mut mine) = (Instant::now(), CudaTensor::<f32>::zeros([LEN], stream)?);
     loop {
         mine.fill(2.0, stream)?;
@@ -210,7 +210,7 @@ fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome 
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     let kernel = || busy_for(&busy, Duration::from_millis(700));
-    let mut ahead: VecDeque<Event> = (0..3).map(|_| kernel()).collect();
+    let mut ahead: VecDeque<CudaEvent> = (0..3).map(|_| kernel()).collect();
     eventually("they have begun", || matches!(busy.is_complete(), Ok(false)));
     drop(t);
     // Launched by this thread: a thread that only launches kernels may be delayed, and the stream idle.
@@ -234,9 +234,9 @@ fn slow_kernels_delay_no_other_work() {
     nothing_is_left(&session);
 }
 
-type Victims = (bool, Queue<Event>, Queue<()>);
+type Victims = (bool, Queue<CudaEvent>, Queue<()>);
 
-fn records_and_stays(events: Queue<Event>) -> Outcome {
+fn records_and_stays(events: Queue<CudaEvent>) -> Outcome {
     let stream = stream();
     let event = busy_for(&stream, Duration::from_secs(3600));
     events.put(event).unwrap();
@@ -292,9 +292,9 @@ impl Drop for Ends<'_> {
 }
 
 /// A thread keeps its stream busy as far as it can.
-fn keeps_busy(stream: &Stream, time: Duration, ahead: usize, ends: &AtomicBool) {
+fn keeps_busy(stream: &CudaStream, time: Duration, ahead: usize, ends: &AtomicBool) {
     let kernel = || busy_for(stream, time);
-    let mut ahead: VecDeque<Event> = (0..ahead).map(|_| kernel()).collect();
+    let mut ahead: VecDeque<CudaEvent> = (0..ahead).map(|_| kernel()).collect();
     while !ends.load(Ordering::Relaxed) {
         ahead.push_back(kernel());
         ahead.pop_front().unwrap().synchronize().unwrap();

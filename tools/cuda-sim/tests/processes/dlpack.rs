@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use mp_core::Error as CoreError;
 use mp_cuda::{
-    AnyCudaTensor, CudaTensor, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
-    DLPackVersion, DLTensor, Dlpack, DlpackUnversioned, Error, Frozen, FrozenCudaTensor, How, Refused,
-    Stream, memory_stats,
+    AnyCudaTensor, ConversionError, CudaStream, CudaTensor, DLDataType, DLDevice, DLManagedTensor,
+    DLManagedTensorVersioned, DLPackVersion, DLTensor, Dlpack, DlpackUnversioned, Error, Frozen,
+    FrozenCudaTensor, ShareMethod, memory_stats,
 };
 use mp_harness::eventually;
 use mp_queue::Queue;
@@ -175,13 +175,19 @@ fn deleted() -> usize {
 }
 
 /// Imports it as a tensor of one owner.
-fn import(produced: Dlpack, stream: &Stream) -> Result<(AnyCudaTensor, How), Refused<Dlpack>> {
+fn import(
+    produced: Dlpack,
+    stream: &CudaStream,
+) -> Result<(AnyCudaTensor, ShareMethod), ConversionError<Dlpack>> {
     // SAFETY: what is true of it is true, the driver knows the rest, and no other work uses it.
     unsafe { produced.import(stream) }
 }
 
 /// Imports it as a frozen tensor.
-fn import_frozen(produced: Dlpack, stream: &Stream) -> mp_cuda::Result<(AnyCudaTensor<Frozen>, How)> {
+fn import_frozen(
+    produced: Dlpack,
+    stream: &CudaStream,
+) -> mp_cuda::Result<(AnyCudaTensor<Frozen>, ShareMethod)> {
     // SAFETY: likewise.
     Ok(unsafe { produced.import_frozen(stream) }?)
 }
@@ -190,7 +196,7 @@ fn imports((): ()) -> Outcome {
     let stream = stream();
     let all: Vec<f32> = (0..24).map(|x| x as f32).collect();
     let (t, how) = import(produced(By::Legacy, |_| {}), &stream)?;
-    assert_eq!((how, deleted()), (How::LegacyIpc, 0));
+    assert_eq!((how, deleted()), (ShareMethod::LegacyIpc, 0));
     let t = t.downcast::<f32>()?;
     assert_eq!((t.shape(), t.to_vec(&stream)?), ([4, 6].as_slice(), all.clone()));
     drop(t);
@@ -201,21 +207,21 @@ fn imports((): ()) -> Outcome {
         rows(m, 3);
     };
     let (t, how) = import(produced(By::Shareable, change), &stream)?;
-    assert_eq!((how, t.shape()), (How::Exported, [3, 6].as_slice()));
+    assert_eq!((how, t.shape()), (ShareMethod::Exported, [3, 6].as_slice()));
     let t = t.downcast::<f32>()?.freeze();
     assert_eq!(t.to_vec(&stream)?, all[6..]);
     drop(t);
     // From a pool: a copy, and the producer's memory is freed at once.
     let (t, how) = import(produced(By::Pool, |_| {}), &stream)?;
-    assert!(matches!(how, How::Copied { .. }) && deleted() == 3, "{how:?}");
+    assert!(matches!(how, ShareMethod::Copied { .. }) && deleted() == 3, "{how:?}");
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
     // Read-only memory is copied, or frozen.
     let read_only = |m: &mut DLManagedTensorVersioned| m.flags |= 1;
     let (t, how) = import(produced(By::Legacy, read_only), &stream)?;
-    assert!(matches!(how, How::Copied { .. }) && deleted() == 4, "{how:?}");
+    assert!(matches!(how, ShareMethod::Copied { .. }) && deleted() == 4, "{how:?}");
     drop(t);
     let (t, how) = import_frozen(produced(By::Legacy, read_only), &stream)?;
-    assert_eq!((how, deleted()), (How::LegacyIpc, 4));
+    assert_eq!((how, deleted()), (ShareMethod::LegacyIpc, 4));
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
     assert_eq!(deleted(), 5);
     // Rows that alias each other, which none writes.
@@ -231,7 +237,7 @@ fn imports((): ()) -> Outcome {
     let own = CudaTensor::from_slice(&all, [4, 6], &stream)?;
     // SAFETY: it is as this library has made it.
     let (t, how) = unsafe { DlpackUnversioned::export(own, &stream)?.import(&stream) }?;
-    assert_eq!(how, How::Exported);
+    assert_eq!(how, ShareMethod::Exported);
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
     eventually("nothing is kept", || memory_stats(stream.device()).foreign_owners == 0);
     assert_eq!(memory_stats(stream.device()).pieces, 0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, Event};
+use mp_cuda::{CudaEvent, CudaTensor};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
 use mp_sync::Barrier;
@@ -48,7 +48,7 @@ fn sends((tensors, step): Args) -> Outcome {
 fn receives((tensors, step): Args) -> Outcome {
     let stream = stream();
     // Its clock is created once.
-    Event::new()?.record(&stream)?;
+    CudaEvent::new()?.record(&stream)?;
     for _ in 0..WARM {
         assert_eq!(taken(&tensors).to_vec(&stream)?, [1.0; 100]);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mp_core::Arena;
-use mp_cuda::{CudaTensor, Device, Event, FrozenCudaTensor, SharedCudaTensor, memory_stats};
+use mp_cuda::{CudaEvent, CudaTensor, Device, FrozenCudaTensor, SharedCudaTensor, memory_stats};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 use mp_spawn::{Process, StartMethod};
@@ -136,7 +136,7 @@ fn drops_a_tensor_of_two_streams((): ()) -> Outcome {
     let (one, other, dropped) = (stream(), stream(), Arc::new(AtomicBool::new(false)));
     let users = kernels().stream_of_another(Kept(Arc::clone(&dropped)));
     kernels().spin(&users, SLOW);
-    let done = Event::new()?;
+    let done = CudaEvent::new()?;
     done.record(&users)?;
     drop(users);
     assert!(!dropped.load(Ordering::Relaxed), "its clock doesn't stand still yet");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor, SharedCudaTensor, Stream, memory_stats};
+use mp_cuda::{CudaEvent, CudaStream, CudaTensor, Error, FrozenCudaTensor, SharedCudaTensor, memory_stats};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
@@ -17,7 +17,7 @@ fn makes_slowly((): ()) -> Outcome<CudaTensor<f32>> {
     makes_slowly_on(&stream())
 }
 
-fn makes_slowly_on(stream: &Stream) -> Outcome<CudaTensor<f32>> {
+fn makes_slowly_on(stream: &CudaStream) -> Outcome<CudaTensor<f32>> {
     let mut t = CudaTensor::<f32>::zeros([LEN], stream)?;
     let on = t.on_mut(stream)?;
     kernels().spin(stream, Duration::from_millis(100));
@@ -182,10 +182,10 @@ fn death_of_a_sharer_is_reported_once(order: Order) {
 }
 }
 
-type Two = (Queue<CudaTensor<f32>>, Queue<Event>, Queue<()>);
+type Two = (Queue<CudaTensor<f32>>, Queue<CudaEvent>, Queue<()>);
 
 fn makes_one_after_the_other((tensors, events, ready): Two) -> Outcome {
-    let (stream, event) = (stream(), Event::new()?);
+    let (stream, event) = (stream(), CudaEvent::new()?);
     kernels();
     taken(&ready);
     for time in [Duration::from_secs(1), Duration::from_secs(3600)] {
@@ -387,7 +387,7 @@ fn a_stream_that_waits_for_a_killed_process_goes_on() {
 }
 
 fn ends_beside_an_endless_kernel((): ()) -> Outcome {
-    let (stream, busy, event) = (stream(), kernels().stream_of_another(()), Event::new()?);
+    let (stream, busy, event) = (stream(), kernels().stream_of_another(()), CudaEvent::new()?);
     event.record(&stream)?;
     event.synchronize()?;
     kernels().spin(&busy, Duration::from_secs(3600));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{Device, Error, Event, Order, Stream, order};
+use mp_cuda::{CudaEvent, CudaStream, Device, Error, Order, order};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
 use mp_spawn::Process;
@@ -17,7 +17,7 @@ const SLOW: Duration = Duration::from_millis(300);
 
 fn recorded((): ()) -> Outcome {
     let (stream, other) = (stream(), stream());
-    let event = Event::new()?;
+    let event = CudaEvent::new()?;
     assert!(event.query()?, "never recorded: complete");
     event.wait(&other)?;
     event.synchronize()?;
@@ -44,7 +44,7 @@ fn an_event_in_one_process(order: Order) {
 }
 
 fn records_before_later_work((): ()) -> Outcome {
-    let (stream, event) = (stream(), Event::new()?);
+    let (stream, event) = (stream(), CudaEvent::new()?);
     event.record(&stream)?;
     kernels().spin(&stream, SLOW * 5);
     event.synchronize()?;
@@ -60,8 +60,8 @@ fn host_waits_for_event_and_not_for_later_work(order: Order) {
 }
 }
 
-fn records((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
-    let (stream, event) = (stream(), Event::new()?);
+fn records((events, go): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
+    let (stream, event) = (stream(), CudaEvent::new()?);
     kernels().spin(&stream, SLOW);
     event.record(&stream)?;
     events.put(event).unwrap();
@@ -69,7 +69,7 @@ fn records((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-fn waits((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
+fn waits((events, go): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
     let event = taken(&events);
     let stream = stream();
     assert_eq!(event.query()?, hosts_wait(), "its kernel takes longer");
@@ -95,7 +95,7 @@ fn event_orders_streams_of_two_processes(order: Order) {
 }
 }
 
-fn records_again((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
+fn records_again((events, back): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
     let event = taken(&events);
     assert!(event.query()?, "what its maker recorded is complete");
     let stream = stream();
@@ -106,8 +106,8 @@ fn records_again((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-fn makes((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
-    let (stream, event) = (stream(), Event::new()?);
+fn makes((events, back): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
+    let (stream, event) = (stream(), CudaEvent::new()?);
     event.record(&stream)?;
     event.synchronize()?;
     events.put(event.clone()).unwrap();
@@ -133,9 +133,9 @@ fn recorded_anew_by_the_process_that_received_it(order: Order) {
 }
 }
 
-fn second_device((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
+fn second_device((events, go): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
     let event = taken(&events);
-    let stream = Stream::new(&Device::new(1)?)?;
+    let stream = CudaStream::new(&Device::new(1)?)?;
     event.wait(&stream)?;
     stream.synchronize()?;
     assert!(event.query()?);
@@ -155,14 +155,14 @@ fn recorded_on_one_device_and_waited_for_on_another(order: Order) {
 }
 }
 
-fn looks(event: Event) -> Outcome<bool> {
+fn looks(event: CudaEvent) -> Outcome<bool> {
     assert!(Device::new(0).is_err(), "there is no device here");
     assert!(event.synchronize_timeout(DEADLINE)?);
     Ok(event.query()?)
 }
 
-fn records_and_leaves((): ()) -> Outcome<Event> {
-    let (stream, event) = (stream(), Event::new()?);
+fn records_and_leaves((): ()) -> Outcome<CudaEvent> {
+    let (stream, event) = (stream(), CudaEvent::new()?);
     kernels().spin(&stream, SLOW);
     event.record(&stream)?;
     Ok(event)
@@ -179,8 +179,8 @@ fn event_of_ended_process_needs_no_device(order: Order) {
 }
 }
 
-fn records_for_ever(events: Queue<Event>) -> Outcome {
-    let (stream, event) = (stream(), Event::new()?);
+fn records_for_ever(events: Queue<CudaEvent>) -> Outcome {
+    let (stream, event) = (stream(), CudaEvent::new()?);
     kernels().spin(&stream, Duration::from_secs(3600));
     event.record(&stream)?;
     events.put(event).unwrap();
@@ -188,7 +188,7 @@ fn records_for_ever(events: Queue<Event>) -> Outcome {
     Ok(())
 }
 
-fn is_released((event, ready): (Event, Queue<()>)) -> Outcome {
+fn is_released((event, ready): (CudaEvent, Queue<()>)) -> Outcome {
     let stream = stream();
     event.wait(&stream)?;
     ready.put(()).unwrap();
@@ -197,7 +197,7 @@ fn is_released((event, ready): (Event, Queue<()>)) -> Outcome {
     let error = event.synchronize().unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     // Later waits don't hide that.
-    let (other, soon) = (self::stream(), Event::new()?);
+    let (other, soon) = (self::stream(), CudaEvent::new()?);
     kernels().spin(&other, SLOW);
     soon.record(&other)?;
     soon.wait(&stream)?;
@@ -220,7 +220,7 @@ fn event_of_killed_process_releases_its_waiters(order: Order) {
     let session = under(order);
     let (events, ready) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker: Process = with_gpu(&session).spawn(records_for_ever, events.clone()).unwrap();
-    let event: Event = taken(&events);
+    let event: CudaEvent = taken(&events);
     assert!(!event.query().unwrap());
     let waiter = with_gpu(&session).spawn(is_released, (event.clone(), ready.clone())).unwrap();
     taken(&ready);
@@ -231,14 +231,15 @@ fn event_of_killed_process_releases_its_waiters(order: Order) {
     mp_harness::eventually("all processes are gone", || stat(&session, "processes") == 0);
     // A stream that waits for a killed process for ever is dropped as it is.
     let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
-    let wanted = if order == Order::IpcEvents && session.has_figures() { &["destroyed-with-work"][..] } else { &[] };
+    let is_found = order == Order::IpcEvents && session.has_figures();
+    let wanted = if is_found { &["destroyed-with-work"][..] } else { &[] };
     assert_eq!(kinds, wanted);
 }
 }
 
 fn many(count: usize) -> Outcome {
     let stream = stream();
-    let events = (0..count).map(|_| Event::new()).collect::<Result<Vec<_>, _>>()?;
+    let events = (0..count).map(|_| CudaEvent::new()).collect::<Result<Vec<_>, _>>()?;
     for event in &events {
         event.record(&stream)?;
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, Error, Event, Order, SharedCudaTensor};
+use mp_cuda::{CudaEvent, CudaTensor, Error, Order, SharedCudaTensor};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
@@ -42,7 +42,7 @@ fn sends_and_receives((): ()) -> Outcome<Vec<String>> {
     }
     let x = taken(&queue);
     assert_eq!(attempts(&mut errors, || x.to_vec(&other)), [1.0; LEN]);
-    let event = Event::new()?;
+    let event = CudaEvent::new()?;
     attempts(&mut errors, || event.record(&other));
     attempts(&mut errors, || event.wait(&stream));
     let copy = attempts(&mut errors, || x.to_device(&stream));

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use mp_core::{Error as CoreError, Recovery};
-use mp_cuda::{CudaTensor, Error, ForeignMemory, FrozenCudaTensor, How, Stream, ipc_collect, memory_stats};
+use mp_cuda::{
+    CudaStream, CudaTensor, Error, ForeignMemory, FrozenCudaTensor, ShareMethod, ipc_collect, memory_stats,
+};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
@@ -16,7 +18,7 @@ use crate::support::{
 pub(crate) const LEN: usize = 1 << 12;
 
 /// Returns memory of this kind, filled with one value, as a tensor.
-pub(crate) fn shared(by: By, value: f32, stream: &Stream) -> (CudaTensor<f32>, How) {
+pub(crate) fn shared(by: By, value: f32, stream: &CudaStream) -> (CudaTensor<f32>, ShareMethod) {
     let memory = Allocated::new(by, 4 * LEN).filled(&[value; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
     // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
@@ -29,11 +31,11 @@ fn each_kind((): ()) -> Outcome {
         [By::Legacy, By::Shareable, By::Private, By::Pool, By::Managed, By::Host].into_iter().enumerate()
     {
         let (mut t, how) = shared(by, 3.0, &stream);
-        let copied = matches!(how, How::Copied { .. });
-        let why = |text: &str| matches!(how, How::Copied { why } if why.contains(text));
+        let copied = matches!(how, ShareMethod::Copied { .. });
+        let why = |text: &str| matches!(how, ShareMethod::Copied { why } if why.contains(text));
         let expected = match by {
-            By::Legacy => how == How::LegacyIpc,
-            By::Shareable => how == How::Exported,
+            By::Legacy => how == ShareMethod::LegacyIpc,
+            By::Shareable => how == ShareMethod::Exported,
             By::Private => why("without a handle for other processes"),
             By::Pool => why("of a memory pool"),
             By::Managed => why("managed memory"),
@@ -144,7 +146,7 @@ type Frozen = Queue<FrozenCudaTensor<f32>>;
 fn exports((by, out, back, dropped): (By, Frozen, Frozen, Queue<()>)) -> Outcome {
     let stream = stream();
     let (t, how) = shared(by, 5.0, &stream);
-    assert!(!matches!(how, How::Copied { .. }));
+    assert!(!matches!(how, ShareMethod::Copied { .. }));
     let t = t.freeze();
     let id = t.storage();
     for _ in 0..2 {

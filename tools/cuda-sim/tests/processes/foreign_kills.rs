@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use mp_core::Recovery;
-use mp_cuda::{CudaTensor, Error, ForeignMemory, LentMut, ipc_collect};
+use mp_cuda::{CudaTensor, Error, ForeignMemory, StreamGuardMut, ipc_collect};
 use mp_cuda_sim::session::Session;
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
@@ -53,7 +53,7 @@ fn opens((by, from, back): (By, Moved, Moved)) -> Outcome {
     let stream = stream();
     let Ok(Some(mut t)) = from.try_get() else { return Ok(()) };
     let died = |error: &Error| matches!(error, Error::ProducerDied { .. });
-    let multiply = |on: LentMut<'_, f32>| kernels().multiply(&stream, on.ptr(), on.ptr(), LEN, 3.0);
+    let multiply = |on: StreamGuardMut<'_, f32>| kernels().multiply(&stream, on.ptr(), on.ptr(), LEN, 3.0);
     let written = t.on_mut(&stream).map(multiply);
     match written {
         Ok(()) => {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use mp_core::Error as CoreError;
-use mp_cuda::{Device, Error, ForeignMemory, FrozenCudaTensor, Stream, ipc_collect};
+use mp_cuda::{CudaStream, Device, Error, ForeignMemory, FrozenCudaTensor, ipc_collect};
 use mp_harness::eventually;
 use mp_queue::Queue;
 
@@ -13,7 +13,7 @@ use crate::support::{Outcome, join, nothing_is_left, run, setup, stream, taken, 
 type Frozen = Queue<FrozenCudaTensor<f32>>;
 
 fn on_the_other((by, from): (By, Frozen)) -> Outcome {
-    let other = Stream::new(&Device::new(1)?)?;
+    let other = CudaStream::new(&Device::new(1)?)?;
     let error = taken(&from).on(&other).map(drop).unwrap_err();
     assert!(matches!(error, Error::PeerAccess { .. }), "{by:?}: {error}");
     // Memory of a device belongs to its own streams.
@@ -26,7 +26,7 @@ fn on_the_other((by, from): (By, Frozen)) -> Outcome {
 }
 
 fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
-    let (stream, other) = (stream(), Stream::new(&Device::new(1)?)?);
+    let (stream, other) = (stream(), CudaStream::new(&Device::new(1)?)?);
     let t = shared(by, 5.0, &stream).0.freeze();
     assert!(matches!(t.on(&other), Err(Error::PeerAccess { .. })));
     out.put(t).unwrap();
@@ -61,7 +61,7 @@ fn devices_that_do_not_reach_each_other_say_so() {
 }
 
 fn reads_on_both(from: Frozen) -> Outcome {
-    let (stream, other) = (stream(), Stream::new(&Device::new(1)?)?);
+    let (stream, other) = (stream(), CudaStream::new(&Device::new(1)?)?);
     let t = taken(&from);
     assert_eq!(t.to_vec(&other)?, [5.0; LEN]);
     assert_eq!(t.to_vec(&stream)?, [5.0; LEN]);

@@ -5,7 +5,7 @@
 use mp_core::Structure;
 use mp_core::mem::Mem;
 use mp_core::message::Outgoing;
-use mp_cuda::memory::{Mode, Piece};
+use mp_cuda::memory::{Piece, PieceMode};
 use mp_cuda::{Device, Error};
 
 use crate::support::{Outcome, nothing_is_left, run, session};
@@ -27,7 +27,7 @@ fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
     piece.set_parent(&slab)?;
     let mut out = Outgoing::default();
     let number = out.attached().attach_object(piece.hold())?;
-    Piece::take(out.into_incoming().arrived(), number, Mode::Frozen)
+    Piece::take(out.into_incoming().arrived(), number, PieceMode::Frozen)
 }
 
 const MIB: u64 = 1 << 20;

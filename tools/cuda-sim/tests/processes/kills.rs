@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor};
+use mp_cuda::{CudaEvent, CudaTensor, Error, FrozenCudaTensor};
 use mp_cuda_sim::session::{Finding, Session};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
@@ -78,7 +78,7 @@ fn is_whole_or_lost(t: mp_cuda::Result<Vec<f32>>) -> bool {
     }
 }
 
-type Sent = (FrozenCudaTensor<f32>, Option<Event>);
+type Sent = (FrozenCudaTensor<f32>, Option<CudaEvent>);
 
 fn sends(out: Queue<Sent>) -> Outcome {
     let (stream, other) = (stream(), stream());
@@ -90,7 +90,7 @@ fn sends(out: Queue<Sent>) -> Outcome {
         Ok(t.freeze())
     };
     out.put((made(1.0)?, None)).unwrap();
-    let (t, done) = (made(2.0)?, Event::new()?);
+    let (t, done) = (made(2.0)?, CudaEvent::new()?);
     done.record(&other)?;
     done.wait(&stream)?;
     out.put((t, Some(done))).unwrap();

@@ -155,7 +155,7 @@ fn uses_two_devices((): ()) -> Outcome<FrozenCudaTensor<f32>> {
 }
 
 fn reads_on_the_other(t: FrozenCudaTensor<f32>) -> Outcome {
-    let other = mp_cuda::Stream::new(&mp_cuda::Device::new(1)?)?;
+    let other = mp_cuda::CudaStream::new(&mp_cuda::Device::new(1)?)?;
     assert_eq!(t.to_vec(&other)?, [4.0; 64]);
     let copy = t.to_device(&other)?;
     assert_eq!((copy.device(), copy.to_vec(&other)?), (Some(other.device().uuid()), vec![4.0; 64]));
@@ -164,7 +164,8 @@ fn reads_on_the_other(t: FrozenCudaTensor<f32>) -> Outcome {
 
 under_each_order! {
 fn a_tensor_is_read_and_copied_by_another_device(order: Order) {
-    let session = crate::support::setup().set("PROFILE", format!("two-gpus,{}", profile(order))).start().unwrap();
+    let two = format!("two-gpus,{}", profile(order));
+    let session = crate::support::setup().set("PROFILE", two).start().unwrap();
     let t = run(&session, uses_two_devices, ());
     run(&session, reads_on_the_other, t);
     nothing_is_left(&session);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, FrozenCudaTensor, SharedCudaTensor, Stream, memory_stats};
+use mp_cuda::{CudaStream, CudaTensor, FrozenCudaTensor, SharedCudaTensor, memory_stats};
 use mp_harness::eventually;
 use mp_queue::Queue;
 
@@ -24,7 +24,7 @@ pub(crate) fn queues<T: mp_core::message::Message, const N: usize>() -> [Queue<T
 /// Makes a stream copy a tensor after it has spun for this time. Returns the copy.
 pub(crate) fn copies<M: mp_cuda::CudaMode>(
     t: &CudaTensor<f32, M>,
-    stream: &Stream,
+    stream: &CudaStream,
     time: Duration,
 ) -> Outcome<CudaTensor<f32>> {
     let mut copy = CudaTensor::<f32>::empty([t.len()], stream)?;
@@ -36,7 +36,7 @@ pub(crate) fn copies<M: mp_cuda::CudaMode>(
 }
 
 /// Makes a stream fill a tensor after it has spun for this time.
-pub(crate) fn fills(t: &mut CudaTensor<f32>, stream: &Stream, time: Duration, value: f32) -> Outcome {
+pub(crate) fn fills(t: &mut CudaTensor<f32>, stream: &CudaStream, time: Duration, value: f32) -> Outcome {
     let on = t.on_mut(stream)?;
     kernels().spin(stream, time);
     kernels().fill(stream, on.ptr(), on.len(), value);
@@ -96,7 +96,8 @@ under_each_order! {
 fn next_owner_waits_for_a_relay_that_reads(order: Order) {
     let session = under(order);
     let ([one, two], [written]) = (queues(), queues());
-    let relay = with_gpu(&session).spawn(reads_and_moves_on, (one.clone(), two.clone(), written.clone())).unwrap();
+    let args = (one.clone(), two.clone(), written.clone());
+    let relay = with_gpu(&session).spawn(reads_and_moves_on, args).unwrap();
     let last = with_gpu(&session).spawn(writes_what_was_read, (two, written)).unwrap();
     run(&session, makes_and_moves, one);
     join(last);
@@ -177,7 +178,7 @@ fn covers_what_was_dropped(slow: u32) -> Outcome {
     kernels().fill(&last, on.ptr(), on.len(), 3.0);
     drop(on);
     last.synchronize()?;
-    streams.iter().try_for_each(Stream::synchronize)?;
+    streams.iter().try_for_each(CudaStream::synchronize)?;
     assert!(whole.to_vec(&last)?.iter().all(|x| *x == 3.0), "nothing was written later");
     assert_eq!(memory_stats(last.device()).slabs, 1);
     Ok(())
@@ -223,7 +224,7 @@ fn each_part_of_a_cooling_range_is_waited_for(order: Order) {
 }
 
 /// Leaves slow work behind, in memory that is free for streams that wait for it.
-fn leaves_slow_work(slow: &Stream) -> Outcome {
+fn leaves_slow_work(slow: &CudaStream) -> Outcome {
     let mut t = CudaTensor::<f32>::full([LEN], 1.0, slow)?;
     fills(&mut t, slow, SLOW, 2.0)
 }
@@ -246,7 +247,8 @@ under_each_order! {
 fn first_use_of_new_memory_waits_for_the_last_use(order: Order) {
     let session = under(order);
     let ([moved], [written]) = (queues(), queues());
-    let maker = with_gpu(&session).spawn(uses_new_memory_elsewhere, (moved.clone(), written.clone())).unwrap();
+    let args = (moved.clone(), written.clone());
+    let maker = with_gpu(&session).spawn(uses_new_memory_elsewhere, args).unwrap();
     run(&session, writes_what_was_read, (moved, written));
     join(maker);
     nothing_is_left(&session);

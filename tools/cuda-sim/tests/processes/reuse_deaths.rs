@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use mp_core::{Arena, inject};
-use mp_cuda::{CudaTensor, Device, Event, FrozenCudaTensor, Order, Stream, ipc_collect, memory_stats};
+use mp_cuda::{
+    CudaEvent, CudaStream, CudaTensor, Device, FrozenCudaTensor, Order, ipc_collect, memory_stats,
+};
 use mp_cuda_sim::session::Session;
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
@@ -262,7 +264,7 @@ fn memory_with_work_of_others_is_not_reused(order: Order) {
 fn makes_streams((rounds, made, go): (u32, Told, Told)) -> Outcome<usize> {
     let mut refused = 0;
     for _ in 0..rounds {
-        let (stream, event) = (stream(), Event::new()?);
+        let (stream, event) = (stream(), CudaEvent::new()?);
         if event.record(&stream).is_err() {
             refused += 1;
             event.record(&stream)?;
@@ -318,7 +320,7 @@ fn process_that_ends_unmaps_after_its_work(order: Order) {
 }
 
 fn records_and_is_refused((): ()) -> Outcome {
-    let (slow, other, event) = (stream(), stream(), Event::new()?);
+    let (slow, other, event) = (stream(), stream(), CudaEvent::new()?);
     kernels().spin(&slow, 3 * SLOW);
     event.record(&slow)?;
     assert!(event.record(&other).is_err(), "the driver refuses it");
@@ -338,7 +340,7 @@ fn event_is_unchanged_if_a_record_is_refused() {
 
 fn records_on_one_device_and_another((): ()) -> Outcome {
     for number in [0, 1, 0, 1] {
-        let (stream, event) = (Stream::new(&Device::new(number)?)?, Event::new()?);
+        let (stream, event) = (CudaStream::new(&Device::new(number)?)?, CudaEvent::new()?);
         event.record(&stream)?;
         event.synchronize()?;
         stream.synchronize()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp_core::clocks::Clock;
 use mp_core::{Arena, Error as CoreError};
-use mp_cuda::{CudaTensor, Device, Event, Order, Stream};
+use mp_cuda::{CudaEvent, CudaStream, CudaTensor, Device, Order};
 use mp_cuda_sim::session::Session;
 use mp_harness::eventually;
 use mp_queue::Queue;
@@ -23,16 +23,16 @@ const SLOW: Duration = Duration::from_millis(200);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 /// Drops a stream with work that others may wait for, ordered after a gate.
-fn ends_with_work(gate: &Event) -> mp_cuda::Result<Event> {
-    let (stream, event) = (stream(), Event::new()?);
+fn ends_with_work(gate: &CudaEvent) -> mp_cuda::Result<CudaEvent> {
+    let (stream, event) = (stream(), CudaEvent::new()?);
     gate.wait(&stream)?;
     event.record(&stream)?;
     Ok(event)
 }
 
 /// Returns an event that is complete after some time.
-fn gate() -> mp_cuda::Result<(Stream, Event)> {
-    let (stream, gate) = (stream(), Event::new()?);
+fn gate() -> mp_cuda::Result<(CudaStream, CudaEvent)> {
+    let (stream, gate) = (stream(), CudaEvent::new()?);
     kernels().spin(&stream, Duration::from_secs(2));
     gate.record(&stream)?;
     Ok((stream, gate))
@@ -119,7 +119,7 @@ fn clocks_of_ended_streams_are_reused() {
 }
 
 fn is_slow((): ()) -> Outcome {
-    let (stream, event) = (Stream::new(&Device::new(0)?)?, Event::new()?);
+    let (stream, event) = (CudaStream::new(&Device::new(0)?)?, CudaEvent::new()?);
     event.record(&stream)?;
     event.synchronize()?;
     Ok(())
@@ -134,7 +134,7 @@ fn first_use_waits_for_a_busy_device() {
 }
 
 fn is_busy_for_ever((): ()) -> Outcome {
-    let (stream, event) = (stream(), Event::new()?);
+    let (stream, event) = (stream(), CudaEvent::new()?);
     event.record(&stream)?;
     kernels().spin(&stream, ENDLESS);
     let ticking = Queue::unbounded()?;
@@ -158,8 +158,8 @@ fn process_ends_while_a_thread_synchronizes() {
     nothing_found(&session);
 }
 
-fn records_for_ever(events: Queue<Event>) -> Outcome {
-    let (stream, event) = (stream(), Event::new()?);
+fn records_for_ever(events: Queue<CudaEvent>) -> Outcome {
+    let (stream, event) = (stream(), CudaEvent::new()?);
     kernels().spin(&stream, ENDLESS);
     event.record(&stream)?;
     events.put(event).unwrap();
@@ -173,7 +173,7 @@ fn sign(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mp-cuda-sim-{name}-{}", std::process::id()))
 }
 
-type Args = (Event, Queue<Event>, PathBuf);
+type Args = (CudaEvent, Queue<CudaEvent>, PathBuf);
 
 fn waits_for_the_device((event, ready, sign): Args) -> Outcome {
     let stream = stream();
@@ -186,7 +186,7 @@ fn waits_for_the_device((event, ready, sign): Args) -> Outcome {
 }
 
 fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
-    let (stream, mine) = (stream(), Event::new()?);
+    let (stream, mine) = (stream(), CudaEvent::new()?);
     event.wait(&stream)?;
     mine.record(&stream)?;
     out.put(mine).unwrap();
@@ -196,7 +196,7 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
     std::process::exit(0)
 }
 
-type Pair = (Queue<Event>, PathBuf, Queue<(u32, u32)>, bool);
+type Pair = (Queue<CudaEvent>, PathBuf, Queue<(u32, u32)>, bool);
 
 /// Starts a process whose event never comes, and one whose stream waits for it.
 fn has_both((out, sign, pids, waits): Pair) -> Outcome {
@@ -216,7 +216,7 @@ fn has_both((out, sign, pids, waits): Pair) -> Outcome {
 
 /// Kills the process for which another one's stream waits. No other process of the family checks for deaths
 /// meanwhile, not even their parent, which is stopped. Returns the other one's event, and the remaining two.
-fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (Event, Both) {
+fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (CudaEvent, Both) {
     let (out, pids) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let parent = with_gpu(session).spawn(has_both, (out.clone(), sign, pids.clone(), waits)).unwrap();
     let ((maker, other), event) = (taken(&pids), taken(&out));

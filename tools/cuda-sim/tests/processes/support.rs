@@ -10,8 +10,8 @@ use std::sync::{OnceLock, mpsc};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_core::message::{IntoOutcome, Message};
-use mp_cuda::driver::api::{Api, Handle};
-use mp_cuda::{Device, Order, Stream, order};
+use mp_cuda::driver::api::{Api, DriverHandle};
+use mp_cuda::{CudaStream, Device, Order, order};
 use mp_cuda_sim::session::{Session, Setup};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
@@ -59,7 +59,10 @@ pub(crate) fn hosts_wait() -> bool {
 
 /// Defines a test for each of these orders of streams.
 macro_rules! under_orders {
-    ([$($test:ident: $which:ident),*] $(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block) => {
+    (
+        [$($test:ident: $which:ident),*]
+        $(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block
+    ) => {
         $(#[doc = $doc])*
         mod $name {
             use super::*;
@@ -131,8 +134,8 @@ where
 }
 
 /// Returns a stream of the first device, and loads the kernels: later that would wait for the stream's work.
-pub(crate) fn stream() -> Stream {
-    let stream = Stream::new(&Device::new(0).unwrap()).unwrap();
+pub(crate) fn stream() -> CudaStream {
+    let stream = CudaStream::new(&Device::new(0).unwrap()).unwrap();
     kernels();
     stream
 }
@@ -173,10 +176,10 @@ pub(crate) fn nothing_is_left(session: &Session) {
 /// The driver as used by a user's program, with the simulator's kernels.
 pub(crate) struct Kernels {
     api: Api,
-    context: Handle,
+    context: DriverHandle,
     /// Looked up when the module is loaded: the first look-up on a GPU delays later work of streams until
     /// their earlier work is done.
-    functions: HashMap<&'static str, Handle>,
+    functions: HashMap<&'static str, DriverHandle>,
 }
 
 const NAMES: [&str; 3] = ["fill_f32", "mul_f32", "spin_ns"];
@@ -207,16 +210,16 @@ impl Kernels {
         // SAFETY: its functions have the types of the driver's.
         let api = unsafe { Api::load(&library) }.unwrap();
         std::mem::forget(library);
-        let mut context = Handle::NULL;
+        let mut context = DriverHandle::NULL;
         // SAFETY: a context for the life of the process.
         assert_eq!(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
         // SAFETY: the context was retained above.
         assert_eq!(unsafe { (api.cuCtxSetCurrent)(context) }, 0);
-        let (image, mut module) = (mp_cuda_sim::KERNELS.as_ptr().cast(), Handle::NULL);
+        let (image, mut module) = (mp_cuda_sim::KERNELS.as_ptr().cast(), DriverHandle::NULL);
         // SAFETY: the image ends with 0.
         assert_eq!(unsafe { (api.cuModuleLoadData)(&raw mut module, image) }, 0);
         let look_up = |name| {
-            let (mut function, text) = (Handle::NULL, CString::new(name).unwrap());
+            let (mut function, text) = (DriverHandle::NULL, CString::new(name).unwrap());
             // SAFETY: the module is loaded, and the name ends with 0.
             let code = unsafe { (api.cuModuleGetFunction)(&raw mut function, module, text.as_ptr()) };
             assert_eq!(code, 0, "{name}");
@@ -226,14 +229,14 @@ impl Kernels {
         Self { api, context, functions }
     }
 
-    fn launch(&self, stream: &Stream, name: &str, arguments: &mut [u64]) {
+    fn launch(&self, stream: &CudaStream, name: &str, arguments: &mut [u64]) {
         // A thread has none at first.
         // SAFETY: the context is kept for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let function = self.functions[name];
         let mut all: Vec<*mut c_void> = arguments.iter_mut().map(|one| ptr::from_mut(one).cast()).collect();
         let (launch, arguments) = (self.api.cuLaunchKernel, all.as_mut_ptr());
-        let stream = Handle(stream.as_raw());
+        let stream = DriverHandle(stream.as_raw());
         // SAFETY: as many arguments as the kernel has; the addresses in them are lent by the caller.
         let code = unsafe { launch(function, 4, 1, 1, 64, 1, 1, 0, stream, arguments, ptr::null_mut()) };
         assert_eq!(code, 0);
@@ -241,40 +244,40 @@ impl Kernels {
 
     /// Returns a stream of another library than `mp-cuda`, which holds `keep_alive` while it needs the
     /// stream.
-    pub(crate) fn stream_of_another(&self, keep_alive: impl std::any::Any + Send + Sync) -> Stream {
+    pub(crate) fn stream_of_another(&self, keep_alive: impl std::any::Any + Send + Sync) -> CudaStream {
         // SAFETY: the context is kept for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
-        let mut stream = Handle::NULL;
+        let mut stream = DriverHandle::NULL;
         // SAFETY: it writes a handle to a variable of this function.
         assert_eq!(unsafe { (self.api.cuStreamCreate)(&raw mut stream, 1) }, 0);
         // SAFETY: context and stream live as long as the process.
-        unsafe { Stream::from_raw(self.context.0, stream.0, keep_alive) }.unwrap()
+        unsafe { CudaStream::from_raw(self.context.0, stream.0, keep_alive) }.unwrap()
     }
 
     /// Sets `n` floats: `to = value`.
-    pub(crate) fn fill(&self, stream: &Stream, to: u64, n: usize, value: f32) {
+    pub(crate) fn fill(&self, stream: &CudaStream, to: u64, n: usize, value: f32) {
         self.launch(stream, "fill_f32", &mut [to, n as u64, u64::from(value.to_bits())]);
     }
 
     /// Computes `to = a * factor`.
-    pub(crate) fn multiply(&self, stream: &Stream, to: u64, a: u64, n: usize, factor: f32) {
+    pub(crate) fn multiply(&self, stream: &CudaStream, to: u64, a: u64, n: usize, factor: f32) {
         self.launch(stream, "mul_f32", &mut [to, a, n as u64, u64::from(factor.to_bits())]);
     }
 
     /// Keeps a stream busy until the returned gate is dropped.
-    pub(crate) fn gate(&self, stream: &Stream) -> Gate {
+    pub(crate) fn gate(&self, stream: &CudaStream) -> Gate {
         let (shut, gate) = mpsc::channel::<()>();
         let gate = Box::into_raw(Box::new(gate)).cast();
         // SAFETY: the context is kept for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let launch = self.api.cuLaunchHostFunc.unwrap();
         // SAFETY: the stream is alive; the function takes the box, once.
-        assert_eq!(unsafe { launch(Handle(stream.as_raw()), pass, gate) }, 0);
+        assert_eq!(unsafe { launch(DriverHandle(stream.as_raw()), pass, gate) }, 0);
         Gate { _shut: shut }
     }
 
     /// Keeps a stream busy for this time.
-    pub(crate) fn spin(&self, stream: &Stream, time: std::time::Duration) {
+    pub(crate) fn spin(&self, stream: &CudaStream, time: std::time::Duration) {
         self.launch(stream, "spin_ns", &mut [u64::try_from(time.as_nanos()).unwrap()]);
     }
 }

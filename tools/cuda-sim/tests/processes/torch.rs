@@ -3,8 +3,8 @@
 use mp_core::DType;
 use mp_core::bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 use mp_cuda::{
-    AnyCudaTensor, CudaStorageId, CudaTensor, Device, Frozen, FrozenCudaTensor, Shared, SharedCudaTensor,
-    Stream,
+    AnyCudaTensor, CudaStorageId, CudaStream, CudaTensor, Device, Frozen, FrozenCudaTensor, Shared,
+    SharedCudaTensor,
 };
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
@@ -173,7 +173,7 @@ fn send_many(order: Order) {
 }
 
 fn small(out: Queue<Vec<CudaTensorOfAny>>) -> Outcome {
-    let streams = [0, 1].map(|i| Stream::new(&Device::new(i).unwrap()).unwrap());
+    let streams = [0, 1].map(|i| CudaStream::new(&Device::new(i).unwrap()).unwrap());
     let mut all = Vec::new();
     for i in 0..5_u8 {
         for stream in &streams {
@@ -194,7 +194,7 @@ fn reads_small(from: Queue<Vec<CudaTensorOfAny>>) -> Outcome {
         let device = &devices[i % 2];
         assert_eq!(t.device(), Some(device.uuid()));
         let value = (i / 2) as f32;
-        assert_eq!(t.downcast::<f32>()?.to_vec(&Stream::new(device)?)?, [value; 2]);
+        assert_eq!(t.downcast::<f32>()?.to_vec(&CudaStream::new(device)?)?, [value; 2]);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ffi::{CString, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
-use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, Handle, IpcHandle, Location};
+use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, DriverHandle, IpcHandle, Location};
 
 use crate::support::{Answer, Asked, receive, send};
 
@@ -42,8 +42,8 @@ fn pointer(address: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap())
 }
 
-fn handle(number: u64) -> Handle {
-    Handle(pointer(number))
+fn handle(number: u64) -> DriverHandle {
+    DriverHandle(pointer(number))
 }
 
 /// Makes one call of the table.
@@ -78,7 +78,7 @@ impl Client {
         let int = |i: usize| a(i) as i32;
         let small = |i: usize| a(i) as u32;
         let (mut out, mut other) = (0_u64, 0_u64);
-        let mut object = Handle::NULL;
+        let mut object = DriverHandle::NULL;
         let mut bytes = Vec::new();
         let mut exported = None;
         let code = match asked.call.as_str() {
@@ -263,7 +263,7 @@ impl Client {
                 None => panic!("no call {other}"),
             },
         };
-        let number = if object == Handle::NULL { out } else { object.0.expose_provenance() as u64 };
+        let number = if object == DriverHandle::NULL { out } else { object.0.expose_provenance() as u64 };
         if let Some(file) = exported {
             self.files.push(crate::support::own(file));
         }

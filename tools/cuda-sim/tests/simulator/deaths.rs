@@ -72,8 +72,8 @@ fn host_store_releases_waiters_of_killed_process() {
     nothing_found(&session);
 }
 
-/// A stream that waits for a killed writer is released, and accesses the memory that the writer had. The findings
-/// say so: the results of the stream are lost, but no other process is harmed.
+/// A stream that waits for a killed writer is released, and accesses the memory that the writer had. The
+/// findings say so: the results of the stream are lost, but no other process is harmed.
 #[test]
 fn finding_names_the_death_that_released_a_stream() {
     let session = setup().set("LATE_MS", 60_000).set("LAZY_MS", 60_000).start().unwrap();

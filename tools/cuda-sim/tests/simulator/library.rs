@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mp_core::{Error as CoreError, Structure};
-use mp_cuda::{CudaTensor, Device, Error, Stream, Uuid, memory_stats};
+use mp_cuda::{CudaStream, CudaTensor, Device, Error, Uuid, memory_stats};
 
 use crate::support::{Client, nothing_found, setup, stat, until};
 
@@ -47,7 +47,7 @@ fn devices() -> String {
 
 fn streams() -> String {
     let device = Device::new(0).unwrap();
-    let stream = Stream::new(&device).unwrap();
+    let stream = CudaStream::new(&device).unwrap();
     let other = stream.clone();
     drop(stream);
     assert!(other.is_complete().unwrap() && !other.is_capturing().unwrap());
@@ -56,10 +56,10 @@ fn streams() -> String {
     let keep = Arc::new(());
     let context = current_after(&device);
     // SAFETY: `other` is alive until the end of this function, and its context with it.
-    let raw = unsafe { Stream::from_raw(context, other.as_raw(), Arc::clone(&keep)) }.unwrap();
+    let raw = unsafe { CudaStream::from_raw(context, other.as_raw(), Arc::clone(&keep)) }.unwrap();
     assert_eq!((raw.as_raw(), Arc::strong_count(&keep)), (other.as_raw(), 2));
     // SAFETY: likewise; the default stream is the context's.
-    let default = unsafe { Stream::from_raw(context, std::ptr::null_mut(), ()) }.unwrap();
+    let default = unsafe { CudaStream::from_raw(context, std::ptr::null_mut(), ()) }.unwrap();
     default.synchronize().unwrap();
     drop(raw);
     assert_eq!(Arc::strong_count(&keep), 1, "what keeps the stream alive goes with it");
@@ -79,14 +79,14 @@ fn api() -> mp_cuda::driver::api::Api {
 
 fn current_after(device: &Device) -> *mut std::ffi::c_void {
     device.free_memory().unwrap();
-    let mut context = mp_cuda::driver::api::Handle::NULL;
+    let mut context = mp_cuda::driver::api::DriverHandle::NULL;
     // SAFETY: it writes to a variable of this function.
     assert_eq!(unsafe { (api().cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
     context.0
 }
 
-fn current() -> mp_cuda::driver::api::Handle {
-    let mut context = mp_cuda::driver::api::Handle::NULL;
+fn current() -> mp_cuda::driver::api::DriverHandle {
+    let mut context = mp_cuda::driver::api::DriverHandle::NULL;
     // SAFETY: it writes to a variable of this function.
     assert_eq!(unsafe { (api().cuCtxGetCurrent)(&raw mut context) }, 0);
     context
@@ -97,23 +97,23 @@ fn contexts() -> String {
     let none = current();
     first.free_memory().unwrap();
     assert_eq!(current(), none, "what was current is so again");
-    let stream = Stream::new(&second).unwrap();
-    let context = mp_cuda::driver::api::Handle(current_after(&first));
+    let stream = CudaStream::new(&second).unwrap();
+    let context = mp_cuda::driver::api::DriverHandle(current_after(&first));
     // SAFETY: the context is alive: it was retained.
     assert_eq!(unsafe { (api().cuCtxSetCurrent)(context) }, 0);
     stream.synchronize().unwrap();
     drop(stream);
     assert_eq!(current(), context);
-    let of_second = Stream::new(&second).unwrap();
+    let of_second = CudaStream::new(&second).unwrap();
     // SAFETY: both are alive until the end of this function.
-    let mixed = unsafe { Stream::from_raw(context.0, of_second.as_raw(), ()) };
+    let mixed = unsafe { CudaStream::from_raw(context.0, of_second.as_raw(), ()) };
     assert!(matches!(mixed, Err(Error::OtherContext)), "{mixed:?}");
     String::new()
 }
 
 fn lost() -> String {
     let device = Device::new(0).unwrap();
-    let stream = Stream::new(&device).unwrap();
+    let stream = CudaStream::new(&device).unwrap();
     let error = stream.synchronize().unwrap_err();
     assert!(matches!(error, Error::DeviceLost { call: "cuStreamSynchronize", code: 719 }), "{error:?}");
     error.to_string()
@@ -126,7 +126,7 @@ fn fill_arena(words: u64) -> Vec<Structure> {
 
 fn full_arena() -> String {
     let device = Device::new(0).unwrap();
-    let stream = Stream::new(&device).unwrap();
+    let stream = CudaStream::new(&device).unwrap();
     let empty = || CudaTensor::<f32>::empty([1000], &stream);
     let first = empty().unwrap();
     let before = memory_stats(&device);

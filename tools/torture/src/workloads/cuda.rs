@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mp::queue::broadcast::{self, RecvError};
 use mp::{Arena, Bundle, GetError, Message, PutError, Queue};
-use mp_cuda::{CudaTensor, Device, Error, Event, FrozenCudaTensor, Stream};
+use mp_cuda::{CudaEvent, CudaStream, CudaTensor, Device, Error, FrozenCudaTensor};
 use mp_cuda_sim::session::{Finding, Session, Setup};
 use serde::{Deserialize, Serialize};
 
@@ -37,11 +37,11 @@ pub(crate) struct Freight {
     number: u64,
     moved: Bundle<Option<CudaTensor<u32>>>,
     frozen: Option<FrozenCudaTensor<u32>>,
-    done: Option<Event>,
+    done: Option<CudaEvent>,
 }
 
 /// Message that all consumers receive.
-type News = (u64, FrozenCudaTensor<u32>, Event);
+type News = (u64, FrozenCudaTensor<u32>, CudaEvent);
 
 /// Queues between the workers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -188,11 +188,11 @@ fn value(number: u64) -> u32 {
 }
 
 impl Worker {
-    fn stream(&self) -> mp::AnyResult<Stream> {
-        Ok(Stream::new(&Device::new(0)?)?)
+    fn stream(&self) -> mp::AnyResult<CudaStream> {
+        Ok(CudaStream::new(&Device::new(0)?)?)
     }
 
-    fn filled(&mut self, number: u64, stream: &Stream) -> mp::AnyResult<CudaTensor<u32>> {
+    fn filled(&mut self, number: u64, stream: &CudaStream) -> mp::AnyResult<CudaTensor<u32>> {
         let len = self.random.pick(&[1, 100, 3000, 70_000]);
         let mut tensor = CudaTensor::zeros([len], stream)?;
         tensor.fill(value(number), stream)?;
@@ -219,7 +219,7 @@ impl Worker {
     }
 
     /// Orders the work of the stream after the event, if its process lives.
-    fn behind(&mut self, event: &Event, stream: &Stream) -> mp::AnyResult<()> {
+    fn behind(&mut self, event: &CudaEvent, stream: &CudaStream) -> mp::AnyResult<()> {
         let waited = if self.random.percent(70) { event.wait(stream) } else { event.synchronize() };
         match waited {
             Ok(()) | Err(Error::ProducerDied { .. }) => Ok(()),
@@ -237,7 +237,7 @@ impl Worker {
                 told += 1;
                 self.row.note(Op::Send, told);
                 let tensor = self.filled(told, stream)?.freeze();
-                let event = Event::new()?;
+                let event = CudaEvent::new()?;
                 event.record(stream)?;
                 ways.news.send((told, tensor, event)).map_err(PutError::forget)?;
                 continue;
@@ -245,7 +245,7 @@ impl Worker {
             let Some(number) = self.ledger.begin() else { return Ok(()) };
             self.row.note(Op::Put, number);
             let tensor = self.filled(number, stream)?;
-            let done = if self.random.percent(30) { Some(Event::new()?) } else { None };
+            let done = if self.random.percent(30) { Some(CudaEvent::new()?) } else { None };
             done.iter().try_for_each(|event| event.record(stream))?;
             let (moved, frozen) = match self.random.percent(50) {
                 true => (Bundle(Some(tensor)), None),
@@ -281,7 +281,7 @@ impl Worker {
     }
 
     /// Makes the stream copy the moved tensor, or rewrite it in place.
-    fn handled(&mut self, freight: &mut Freight, stream: &Stream) -> mp_cuda::Result<()> {
+    fn handled(&mut self, freight: &mut Freight, stream: &CudaStream) -> mp_cuda::Result<()> {
         let Some(tensor) = &mut freight.moved.0 else { return Ok(()) };
         match self.random.below(3) {
             0 => {
@@ -315,7 +315,7 @@ impl Worker {
         Ok(())
     }
 
-    fn take(&mut self, freight: Freight, stream: &Stream) -> mp::AnyResult<()> {
+    fn take(&mut self, freight: Freight, stream: &CudaStream) -> mp::AnyResult<()> {
         let Freight { number, moved, frozen, done } = freight;
         self.ledger.got(number, true)?;
         self.row.note(Op::Read, number);
@@ -330,7 +330,7 @@ impl Worker {
         Ok(())
     }
 
-    fn hear(&mut self, heard: &broadcast::Receiver<News>, stream: &Stream) -> mp::AnyResult<()> {
+    fn hear(&mut self, heard: &broadcast::Receiver<News>, stream: &CudaStream) -> mp::AnyResult<()> {
         match heard.recv_timeout(Duration::ZERO) {
             Ok((number, tensor, event)) => {
                 self.row.note(Op::Receive, number);

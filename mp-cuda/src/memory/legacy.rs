@@ -12,12 +12,12 @@ use crate::memory::virtual_memory::give_back;
 
 /// Memory of another process, at an address for one device of this process. Dropping it closes the memory.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct LegacyMapping {
     device: Device,
     address: u64,
 }
 
-impl Opened {
+impl LegacyMapping {
     /// Opens a handle. The driver refuses handles of this process, and of dead processes.
     pub(crate) fn new(by: &Device, handle: IpcHandle) -> Result<Self> {
         Ok(Self { device: by.clone(), address: by.bind()?.ipc_open(handle)? })
@@ -34,7 +34,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for LegacyMapping {
     fn drop(&mut self) {
         // SAFETY: the slab that has this was given up, so no stream reaches it.
         give_back(&self.device, |bound| unsafe { bound.ipc_close(self.address) });

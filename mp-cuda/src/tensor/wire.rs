@@ -3,7 +3,7 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 1 | number of bytes of the handle |
-//! | as many | handle, as for a tensor on the host ([`Handle`]), without the number of the attachment |
+//! | as many | handle, as for a tensor on the host ([`TensorHandle`]), without the number of the attachment |
 //! | 4, or 0 for a tensor without memory | number of the attachment, which is the piece |
 //! | 8 each | ticks that streams have to wait for |
 //!
@@ -13,7 +13,7 @@ use std::fmt;
 
 use mp_core::clocks::Tick;
 use mp_core::{Error, Result};
-use mp_tensor::parts::{Handle, MOST_HANDLE, View};
+use mp_tensor::parts::{MOST_HANDLE, TensorHandle, View};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -30,19 +30,19 @@ const MOST: usize = FEW + 8 * (MOST_TICKS - FEW_TICKS);
 
 /// Tensor that arrives: its handle, and, if it has memory, the number of the attachment and the ticks that
 /// its receivers wait for.
-pub(super) struct Arriving(pub(super) Handle, pub(super) Option<(u32, Vec<Tick>)>);
+pub(super) struct ReceivedTensor(pub(super) TensorHandle, pub(super) Option<(u32, Vec<Tick>)>);
 
-/// Passes the bytes of a tensor to `to`, given the contents of [`Arriving`].
+/// Passes the bytes of a tensor to `to`, given the contents of [`ReceivedTensor`].
 pub(super) fn bytes<R>(
-    handle: &Handle<&View>,
-    beside: Option<(u32, &[Tick])>,
+    handle: &TensorHandle<&View>,
+    attachment: Option<(u32, &[Tick])>,
     to: impl FnOnce(&[u8]) -> R,
 ) -> R {
     let mut few = [0; FEW];
     let [len, rest @ ..] = &mut few;
     let handle = rest.first_chunk_mut().map_or(0, |room| handle.write(room).len());
     *len = handle as u8;
-    let Some((piece, ticks)) = beside else { return to(&few[..1 + handle]) };
+    let Some((piece, ticks)) = attachment else { return to(&few[..1 + handle]) };
     let head = 1 + handle + NUMBER;
     few[1 + handle..head].copy_from_slice(&piece.to_le_bytes());
     let raw = ticks.iter().map(|tick| tick.raw().to_le_bytes());
@@ -55,18 +55,18 @@ pub(super) fn bytes<R>(
     to(&many)
 }
 
-impl Arriving {
+impl ReceivedTensor {
     #[inline(always)]
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
         let malformed =
             || Error::Malformed(format!("{} bytes are no tensor of a device's memory", bytes.len()));
         let (len, rest) = bytes.split_first().ok_or_else(malformed)?;
-        let (handle, beside) = rest.split_at_checked(usize::from(*len)).ok_or_else(malformed)?;
-        let handle = Handle::read(handle)?;
-        if beside.is_empty() {
+        let (handle, attachment) = rest.split_at_checked(usize::from(*len)).ok_or_else(malformed)?;
+        let handle = TensorHandle::read(handle)?;
+        if attachment.is_empty() {
             return Ok(Self(handle, None));
         }
-        let (piece, rest) = beside.split_first_chunk().ok_or_else(malformed)?;
+        let (piece, rest) = attachment.split_first_chunk().ok_or_else(malformed)?;
         let (ticks, rest) = rest.as_chunks::<8>();
         if !rest.is_empty() {
             return Err(malformed());
@@ -88,17 +88,17 @@ impl Arriving {
 #[inline]
 pub(super) fn read<'de, T, D: Deserializer<'de>>(
     d: D,
-    make: impl FnOnce(Arriving) -> Result<T>,
+    make: impl FnOnce(ReceivedTensor) -> Result<T>,
 ) -> std::result::Result<T, D::Error> {
-    struct Bytes<F>(F);
-    impl<'de, T, F: FnOnce(Arriving) -> Result<T>> Visitor<'de> for Bytes<F> {
+    struct BytesVisitor<F>(F);
+    impl<'de, T, F: FnOnce(ReceivedTensor) -> Result<T>> Visitor<'de> for BytesVisitor<F> {
         type Value = T;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("the bytes of a tensor of a device's memory")
         }
         #[inline]
         fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<T, E> {
-            Arriving::read(bytes).and_then(self.0).map_err(E::custom)
+            ReceivedTensor::read(bytes).and_then(self.0).map_err(E::custom)
         }
         // Formats without byte strings write a list.
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
@@ -112,10 +112,10 @@ pub(super) fn read<'de, T, D: Deserializer<'de>>(
             self.visit_bytes(&bytes)
         }
     }
-    d.deserialize_bytes(Bytes(make))
+    d.deserialize_bytes(BytesVisitor(make))
 }
 
-impl<'de> Deserialize<'de> for Arriving {
+impl<'de> Deserialize<'de> for ReceivedTensor {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         read(d, Ok)
     }
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for Arriving {
 #[cfg(test)]
 mod tests {
     use mp_core::DType;
-    use mp_tensor::parts::{What, row_major};
+    use mp_tensor::parts::{TensorHeader, row_major};
 
     use super::*;
 
@@ -135,10 +135,14 @@ mod tests {
         let piece = 0x102;
         let ticks: Vec<Tick> = (0..ticks as u64).map(|n| Tick::from_raw(n << 20 | 1).unwrap()).collect();
         let view = row_major(3, &[7]).unwrap();
-        let handle = Handle { what: What::new(0, DType::F32.code(), true), view: &*view, storage: None };
+        let handle = TensorHandle {
+            header: TensorHeader::new(0, DType::F32.code(), true),
+            view: &*view,
+            storage: None,
+        };
         let bytes = bytes(&handle, Some((piece, &ticks)), <[u8]>::to_vec);
-        let Arriving(read, beside) = Arriving::read(&bytes).unwrap();
-        assert_eq!(beside.unwrap(), (piece, ticks));
+        let ReceivedTensor(read, attachment) = ReceivedTensor::read(&bytes).unwrap();
+        assert_eq!(attachment.unwrap(), (piece, ticks));
         assert_eq!((read.dtype().unwrap(), read.view.shape(), read.view.offset()), (DType::F32, &[7][..], 3));
         bytes
     }
@@ -148,19 +152,19 @@ mod tests {
         for ticks in [0, 1, FEW_TICKS, FEW_TICKS + 1, MOST_TICKS] {
             assert_eq!(there_and_back(ticks).len(), 1 + HANDLE + NUMBER + 8 * ticks);
         }
-        assert!(Arriving::read(&there_and_back(0)[..1 + HANDLE]).unwrap().1.is_none());
+        assert!(ReceivedTensor::read(&there_and_back(0)[..1 + HANDLE]).unwrap().1.is_none());
     }
 
     #[test]
     fn other_bytes_are_refused() {
         let bytes = there_and_back(2);
-        let whole = [0, 4, 12, 20].map(|beside| 1 + HANDLE + beside);
+        let whole = [0, 4, 12, 20].map(|attachment| 1 + HANDLE + attachment);
         for len in (0..bytes.len()).filter(|len| !whole.contains(len)) {
-            assert!(Arriving::read(&bytes[..len]).is_err(), "{len} bytes");
+            assert!(ReceivedTensor::read(&bytes[..len]).is_err(), "{len} bytes");
         }
         let none = [&bytes[..whole[2]], &[0; 8]].concat();
-        assert!(Arriving::read(&none).is_err(), "0 is no tick");
+        assert!(ReceivedTensor::read(&none).is_err(), "0 is no tick");
         let many = [&bytes[..whole[1]], &[1; 8 * (MOST_TICKS + 1)]].concat();
-        assert!(Arriving::read(&many).is_err(), "more than all streams");
+        assert!(ReceivedTensor::read(&many).is_err(), "more than all streams");
     }
 }

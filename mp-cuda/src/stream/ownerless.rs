@@ -16,32 +16,33 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Recovery};
 
-use super::work::{self, Work};
-use super::{Inner, Stream};
+use super::order;
+use super::work::{self, StreamWork};
+use super::{CudaStream, StreamInner};
 use crate::device::Device;
-use crate::driver::api::Handle;
-use crate::exit::{self, Part};
+use crate::driver::api::DriverHandle;
+use crate::exit::{self, ExitPhase};
 
 /// Time for which a process that ends by itself waits for its streams.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Stream without an owner.
-pub(crate) struct Ended {
-    pub(crate) work: Arc<Work>,
+pub(crate) struct OwnerlessStream {
+    pub(crate) work: Arc<StreamWork>,
     /// Stream to destroy, unless it is a user's.
-    pub(crate) stream: Option<Handle>,
+    pub(crate) stream: Option<DriverHandle>,
     /// Value that keeps a user's stream alive, until its clock stands still.
     pub(crate) keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
 
-static ENDED: PerProcess<Mutex<Vec<Ended>>> =
+static OWNERLESS: PerProcess<Mutex<Vec<OwnerlessStream>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Streams that have owners.
-static ALIVE: PerProcess<Mutex<Vec<Weak<Inner>>>> =
+static ALIVE: PerProcess<Mutex<Vec<Weak<StreamInner>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-impl Ended {
+impl OwnerlessStream {
     fn has_work(&self) -> bool {
         // A user's stream is not queried: only its clock is.
         if self.work.clock.is_pending() {
@@ -54,7 +55,7 @@ impl Ended {
     }
 }
 
-impl Drop for Ended {
+impl Drop for OwnerlessStream {
     fn drop(&mut self) {
         if let (Some(stream), Ok(bound)) = (self.stream, self.work.device.bind()) {
             // SAFETY: this crate made the stream, and its last owner is gone. An error means a lost device,
@@ -68,15 +69,16 @@ impl Drop for Ended {
 const AT_ONCE: usize = 4;
 
 /// Ends a stream now, or when it has run its work.
-pub(crate) fn add(ended: Ended) {
+pub(crate) fn add(ended: OwnerlessStream) {
     if ended.work.clock.is_claimed() && ended.has_work() {
-        ENDED.lock().push(ended);
-        exit::watch(Part::Streams, leave);
+        OWNERLESS.lock().push(ended);
+        exit::register(ExitPhase::Streams, leave);
     }
 }
 
 /// Ends the streams that have run their work. It drops values of users, whose code may call anything.
 pub(super) fn sweep() {
+    order::end_probes();
     end(usize::MAX, |_| true);
 }
 
@@ -88,14 +90,15 @@ pub(crate) fn sweep_some() {
 
 /// Ends streams that have no value of a user.
 pub(super) fn sweep_ours() {
+    order::end_probes();
     end(usize::MAX, |one| one.keep_alive.is_none());
 }
 
-fn end(at_most: usize, which: impl Fn(&Ended) -> bool) {
+fn end(at_most: usize, which: impl Fn(&OwnerlessStream) -> bool) {
     // Another thread ends streams.
-    let Some(mut ended) = ENDED.try_lock() else { return };
+    let Some(mut ended) = OWNERLESS.try_lock() else { return };
     let count = at_most.min(ended.len());
-    let looked: Vec<Ended> = ended.drain(..count).collect();
+    let looked: Vec<OwnerlessStream> = ended.drain(..count).collect();
     let (done, left): (Vec<_>, Vec<_>) = looked.into_iter().partition(|one| which(one) && !one.has_work());
     // Added last: the others are queried next.
     ended.extend(left);
@@ -104,23 +107,23 @@ fn end(at_most: usize, which: impl Fn(&Ended) -> bool) {
 }
 
 /// Notes a new stream.
-pub(super) fn begins(stream: &Stream) {
+pub(super) fn register(stream: &CudaStream) {
     let mut alive = ALIVE.lock();
     alive.retain(|one| one.strong_count() > 0);
     alive.push(Arc::downgrade(&stream.0));
-    exit::watch(Part::Streams, leave);
+    exit::register(ExitPhase::Streams, leave);
 }
 
 /// Returns the stream of this process that has made a tick, if the stream is alive.
-pub(crate) fn stream_of(tick: Tick) -> Option<Stream> {
+pub(crate) fn stream_of(tick: Tick) -> Option<CudaStream> {
     let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
-    alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(Stream)
+    alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(CudaStream)
 }
 
 /// Notes that a device is lost to this process. Its streams run nothing any more, which other processes find
 /// in their clocks.
-pub(super) fn lost(device: &Device) {
-    work::of(device).iter().for_each(|one| one.clock.lost());
+pub(super) fn mark_lost(device: &Device) {
+    work::of(device).iter().for_each(|one| one.clock.mark_lost());
 }
 
 /// Waits for a limited time until all ticks of this process are complete, before the process ends. It waits
@@ -144,5 +147,6 @@ fn all_has_run() -> bool {
     let alive: Vec<_> = locked.iter().filter_map(Weak::upgrade).collect();
     drop(locked);
     !alive.iter().any(|one| one.work.clock.is_pending())
-        && ENDED.try_lock().is_some_and(|ended| !ended.iter().any(Ended::has_work))
+        && order::end_probes()
+        && OWNERLESS.try_lock().is_some_and(|ended| !ended.iter().any(OwnerlessStream::has_work))
 }

@@ -13,7 +13,7 @@ use crate::stream::order::{Order, table};
 
 /// Operations by which a stream of a device ticks and waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
+pub(super) enum TickMethod {
     /// The stream writes words of the table, at this address for its device, and waits for them.
     Words(u64),
     /// The stream records events of the driver.
@@ -23,7 +23,7 @@ pub(super) enum Way {
 }
 
 /// Devices with their ways. The device is kept, and with it the context for which the way is valid.
-static KNOWN: PerProcess<Mutex<Vec<(Device, Way)>>> =
+static METHODS: PerProcess<Mutex<Vec<(Device, TickMethod)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Returns the key of a device in the arena: its identity, folded (FNV-1a).
@@ -44,8 +44,8 @@ impl Order {
 
     fn of_number(number: u8) -> Result<Self> {
         let all = [Self::Clocks, Self::IpcEvents, Self::Host];
-        let known = all.into_iter().find(|order| order.number() == number);
-        known.ok_or_else(|| Error::Malformed(format!("{number} is no order of streams")))
+        let methods = all.into_iter().find(|order| order.number() == number);
+        methods.ok_or_else(|| Error::Malformed(format!("{number} is no order of streams")))
     }
 }
 
@@ -53,41 +53,41 @@ impl Order {
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the streams don't support the chosen order; errors of the driver.
-pub(super) fn way(device: &Device) -> Result<Way> {
-    let mut known = KNOWN.lock();
-    if let Some((_, way)) = known.iter().find(|(one, _)| one == device) {
-        return Ok(*way);
+pub(super) fn method(device: &Device) -> Result<TickMethod> {
+    let mut methods = METHODS.lock();
+    if let Some((_, method)) = methods.iter().find(|(one, _)| one == device) {
+        return Ok(*method);
     }
     let clocks = Clocks(Arena::current()?);
-    let way = match clocks.order(key(device))? {
-        Some(chosen) => take_part(device, Order::of_number(chosen)?)?,
+    let method = match clocks.order(key(device))? {
+        Some(chosen) => method_for(device, Order::of_number(chosen)?)?,
         None => {
-            let (order, way) = best(device)?;
+            let (order, method) = best(device)?;
             match Order::of_number(clocks.choose_order(key(device), order.number())?)? {
-                chosen if chosen == order => way,
+                chosen if chosen == order => method,
                 // Another process has chosen first.
-                chosen => take_part(device, chosen)?,
+                chosen => method_for(device, chosen)?,
             }
         }
     };
-    known.push((device.clone(), way));
-    Ok(way)
+    methods.push((device.clone(), method));
+    Ok(method)
 }
 
 /// Returns the order of a device.
 pub(super) fn order(device: &Device) -> Result<Order> {
-    Ok(match way(device)? {
-        Way::Words(_) => Order::Clocks,
-        Way::Events => Order::IpcEvents,
-        Way::Hosts => Order::Host,
+    Ok(match method(device)? {
+        TickMethod::Words(_) => Order::Clocks,
+        TickMethod::Events => Order::IpcEvents,
+        TickMethod::Hosts => Order::Host,
     })
 }
 
 /// Returns `true` if the device's streams wait for events of the driver, or if a thread is choosing the
 /// order.
 pub(super) fn has_events_here(device: &Device) -> bool {
-    let Some(known) = KNOWN.try_lock() else { return true };
-    known.iter().any(|(one, way)| one == device && matches!(way, Way::Events))
+    let Some(methods) = METHODS.try_lock() else { return true };
+    methods.iter().any(|(one, method)| one == device && matches!(method, TickMethod::Events))
 }
 
 /// Returns `true` if the driver never lets the device access the table.
@@ -97,18 +97,22 @@ fn is_refused(error: &Error) -> bool {
 }
 
 /// Returns the first order that a device supports.
-fn best(device: &Device) -> Result<(Order, Way)> {
+fn best(device: &Device) -> Result<(Order, TickMethod)> {
     if has_words(device)? {
         match table::base(device) {
-            Ok(base) => return Ok((Order::Clocks, Way::Words(base))),
+            Ok(base) => return Ok((Order::Clocks, TickMethod::Words(base))),
             Err(error) if is_refused(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(if has_events(device)? { (Order::IpcEvents, Way::Events) } else { (Order::Host, Way::Hosts) })
+    Ok(if has_events(device)? {
+        (Order::IpcEvents, TickMethod::Events)
+    } else {
+        (Order::Host, TickMethod::Hosts)
+    })
 }
 
-fn take_part(device: &Device, order: Order) -> Result<Way> {
+fn method_for(device: &Device, order: Order) -> Result<TickMethod> {
     let unsupported = |what| Error::Unsupported { what, device: device.uuid() };
     match order {
         Order::Clocks if has_words(device)? => match table::base(device) {
@@ -116,18 +120,18 @@ fn take_part(device: &Device, order: Order) -> Result<Way> {
                 "other processes order its streams by words that these write, and the driver doesn't let it \
                  reach them in this process: give all processes the same rights and limits (`ulimit -l`)",
             )),
-            base => base.map(Way::Words),
+            base => base.map(TickMethod::Words),
         },
         Order::Clocks => Err(unsupported(
             "other processes order its streams by words that these write, which this process's driver can't: \
              give all the same driver",
         )),
-        Order::IpcEvents if has_events(device)? => Ok(Way::Events),
+        Order::IpcEvents if has_events(device)? => Ok(TickMethod::Events),
         Order::IpcEvents => Err(unsupported(
             "other processes order its streams by CUDA's events between processes, which this process's \
              driver doesn't have: give all the same driver",
         )),
-        Order::Host => Ok(Way::Hosts),
+        Order::Host => Ok(TickMethod::Hosts),
     }
 }
 

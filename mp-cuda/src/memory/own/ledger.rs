@@ -16,53 +16,53 @@ use std::ops::Range;
 
 use mp_core::clocks::Tick;
 
-use super::cut::Ranges;
+use super::ranges::Ranges;
 use crate::memory::object::SlabObject;
-use crate::memory::ticks::{self, State};
+use crate::memory::ticks::{self, TickProgress};
 use mp_core::steps::device::use_record::UseRecord;
 
 /// Piece that was given away: the mark of its object, and its units.
 #[derive(Debug)]
-struct Out {
+struct OutstandingPiece {
     mark: u64,
     units: Range<u32>,
 }
 
 /// Units that are free for streams that wait for a tick of this process.
 #[derive(Debug)]
-struct Cooling {
+struct CoolingRange {
     units: Range<u32>,
     tick: Tick,
 }
 
 /// Pieces that one slab has given away.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
-    out: Vec<Out>,
+pub(crate) struct PieceLedger {
+    outstanding: Vec<OutstandingPiece>,
     /// Piece to inspect next.
     next: usize,
-    cooling: Vec<Cooling>,
+    cooling: Vec<CoolingRange>,
     retired: bool,
 }
 
-impl Given {
+impl PieceLedger {
     /// Notes a piece that was cut, before any other process knows it.
     pub(crate) fn give(&mut self, mark: u64, units: Range<u32>) {
-        self.out.push(Out { mark, units });
+        self.outstanding.push(OutstandingPiece { mark, units });
     }
 
     /// Inspects this many of the pieces that are out, and gives returned units to `ranges`.
-    pub(crate) fn look(&mut self, slab: &SlabObject, ranges: &mut Ranges, most: usize) {
-        for _ in 0..most.min(self.out.len()) {
-            if self.next >= self.out.len() {
+    pub(crate) fn scan(&mut self, slab: &SlabObject, ranges: &mut Ranges, most: usize) {
+        for _ in 0..most.min(self.outstanding.len()) {
+            if self.next >= self.outstanding.len() {
                 self.next = 0;
             }
-            let one = &self.out[self.next];
-            let back = ticks::is_gone(one.mark).then(|| slab.row(one.units.start).returned());
-            let back = back.map(|found| (found, ticks::state(found.last_use)));
-            let waits = |(found, state): &(UseRecord, State)| {
+            let one = &self.outstanding[self.next];
+            let back = ticks::has_no_holder(one.mark).then(|| slab.row(one.units.start).returned());
+            let back = back.map(|found| (found, ticks::progress(found.last_use)));
+            let waits = |(found, state): &(UseRecord, TickProgress)| {
                 let is_ours = !found.is_mixed && ticks::is_ours(found.last_use);
-                found.is_complete && *state == State::Pending && !is_ours
+                found.is_complete && *state == TickProgress::Pending && !is_ours
             };
             let Some((UseRecord { last_use: last, is_complete: whole, .. }, state)) =
                 back.filter(|back| !waits(back))
@@ -70,33 +70,33 @@ impl Given {
                 self.next += 1;
                 continue;
             };
-            let Out { units, .. } = self.out.swap_remove(self.next);
+            let OutstandingPiece { units, .. } = self.outstanding.swap_remove(self.next);
             match state {
-                State::Never => self.retired = true,
+                TickProgress::Lost => self.retired = true,
                 _ if !whole => self.retired = true,
-                State::Complete => ranges.give(units),
-                State::Pending => {
+                TickProgress::Complete => ranges.give(units),
+                TickProgress::Pending => {
                     ranges.give(units.clone());
-                    self.cooling.extend(Tick::from_raw(last).map(|tick| Cooling { units, tick }));
+                    self.cooling.extend(Tick::from_raw(last).map(|tick| CoolingRange { units, tick }));
                 }
             }
         }
     }
 
     /// Inspects all pieces that are out, and all ticks that were pending before.
-    pub(crate) fn look_at_all(&mut self, slab: &SlabObject, ranges: &mut Ranges) {
+    pub(crate) fn scan_all(&mut self, slab: &SlabObject, ranges: &mut Ranges) {
         self.next = 0;
-        self.look(slab, ranges, usize::MAX);
-        self.cool();
+        self.scan(slab, ranges, usize::MAX);
+        self.prune_cooled();
     }
 
     /// Removes ticks that are complete.
-    fn cool(&mut self) {
+    fn prune_cooled(&mut self) {
         let retired = &mut self.retired;
-        self.cooling.retain(|one| match ticks::state(one.tick.raw()) {
-            State::Complete => false,
-            State::Pending => true,
-            State::Never => {
+        self.cooling.retain(|one| match ticks::progress(one.tick.raw()) {
+            TickProgress::Complete => false,
+            TickProgress::Pending => true,
+            TickProgress::Lost => {
                 *retired = true;
                 false
             }
@@ -105,9 +105,9 @@ impl Given {
 
     /// Returns the ticks for which a stream has to wait that gets these units. The slab may be retired
     /// afterwards, and the units must not be used then.
-    pub(crate) fn ticks_of(&mut self, units: &Range<u32>) -> Vec<Tick> {
-        self.cool();
-        let touch = |one: &&Cooling| one.units.start < units.end && units.start < one.units.end;
+    pub(crate) fn pending_ticks(&mut self, units: &Range<u32>) -> Vec<Tick> {
+        self.prune_cooled();
+        let touch = |one: &&CoolingRange| one.units.start < units.end && units.start < one.units.end;
         self.cooling.iter().filter(touch).map(|one| one.tick).collect()
     }
 
@@ -117,13 +117,13 @@ impl Given {
     }
 
     /// Returns the number of pieces that are out.
-    pub(crate) fn out(&self) -> usize {
-        self.out.len()
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.len()
     }
 
     /// Returns `true` if no process has a piece. The slab may be given back to the driver when no stream of
     /// this process can access it. Streams of other processes use their own mappings.
     pub(crate) fn is_empty(&self) -> bool {
-        self.out.is_empty()
+        self.outstanding.is_empty()
     }
 }

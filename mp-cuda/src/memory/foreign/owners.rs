@@ -23,41 +23,42 @@ use mp_core::mutex::Mutex;
 
 use crate::driver::api::IpcHandle;
 use crate::error::Result;
-use crate::memory::here::{self, Which};
 use crate::memory::object::{FOREIGN_ROWS, PieceObject, SlabObject};
+use crate::memory::registry::{self, UnusedSlabs};
 use crate::memory::slab::Slab;
-use crate::memory::ticks::{self, State};
+use crate::memory::ticks::{self, TickProgress};
 use crate::uuid::Uuid;
 
 /// Value that is dropped when no process has the piece any more.
-type Owner = Box<dyn Any + Send>;
+type BoxedOwner = Box<dyn Any + Send>;
 
 /// Piece that was given away.
-struct Share {
+struct ForeignPiece {
     mark: u64,
     row: u32,
     bytes: u64,
-    owner: Option<Owner>,
+    owner: Option<BoxedOwner>,
     /// `true` if the piece has no holder, and late work may still write to it.
     is_retired: bool,
 }
 
 /// Memory that a library of this process allocated by one call.
-struct Allocation {
+struct ForeignAllocation {
     slab: Arc<Slab>,
     base: u64,
     handle: Option<IpcHandle>,
-    shares: Vec<Share>,
+    pieces: Vec<ForeignPiece>,
 }
 
 /// Allocations, and the next one to inspect.
 #[derive(Default)]
-struct Kept {
-    all: Vec<Allocation>,
+struct ForeignAllocations {
+    all: Vec<ForeignAllocation>,
     next: usize,
 }
 
-static KEPT: PerProcess<Mutex<Option<Kept>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static ALLOCATIONS: PerProcess<Mutex<Option<ForeignAllocations>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Number of allocations that are inspected for each piece that is shared. So the list is as long as the
 /// number of allocations in use.
@@ -65,7 +66,7 @@ const FEW: usize = 8;
 
 /// Memory of a device that is kept for other processes: number of owners, and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct OwnerFigures {
     pub(crate) owners: usize,
     pub(crate) bytes: u64,
     pub(crate) retired: u64,
@@ -73,75 +74,79 @@ pub(crate) struct Figures {
 
 /// Memory to share: its address, its bytes, and its handle, if it is not exported as a descriptor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub(crate) struct ForeignRange {
     pub(crate) base: u64,
     pub(crate) bytes: u64,
     pub(crate) handle: Option<IpcHandle>,
 }
 
 /// Creates a piece of such memory, from a byte of it on. If the allocation is new, `export` makes it
-/// available to other processes. The caller sets the [owner](keep) afterwards.
+/// available to other processes. The caller sets the [owner](set_owner) afterwards.
 pub(in crate::memory) fn share(
     device: Uuid,
-    range: Range,
+    range: ForeignRange,
     begins: u64,
     bytes: u64,
     export: impl FnOnce(&SlabObject) -> Result<()>,
 ) -> Result<(Arc<Slab>, PieceObject)> {
-    look_at(|kept| kept.some(FEW));
-    let mut kept = KEPT.lock();
-    let all = &mut kept.get_or_insert_default().all;
-    let same = |one: &Allocation| one.is(device, range);
-    let free = |one: &Allocation| if same(one) { one.free_row() } else { None };
+    reclaim_with(|allocations| allocations.some(FEW));
+    let mut allocations = ALLOCATIONS.lock();
+    let all = &mut allocations.get_or_insert_default().all;
+    let same = |one: &ForeignAllocation| one.is(device, range);
+    let free = |one: &ForeignAllocation| if same(one) { one.free_row() } else { None };
     let known = all.iter().enumerate().find_map(|(at, one)| Some((at, free(one)?)));
     let (slab, row) = match known {
         Some((at, row)) => (Arc::clone(&all[at].slab), row),
         None => {
             let object = SlabObject::foreign(device, range.bytes, range.handle)?;
             export(&object)?;
-            (Arc::new(Slab::lent(object, range.base)), 0)
+            (Arc::new(Slab::foreign(object, range.base)), 0)
         }
     };
     slab.object().row(row).begin();
     let object = PieceObject::at(slab.object(), row, begins, bytes)?;
-    let share = Share { mark: object.mark(), row, bytes, owner: None, is_retired: false };
+    let share = ForeignPiece { mark: object.mark(), row, bytes, owner: None, is_retired: false };
     match known {
-        Some((at, _)) => all[at].shares.push(share),
+        Some((at, _)) => all[at].pieces.push(share),
         None => {
-            here::add(&slab);
+            registry::add(&slab);
             let slab = Arc::clone(&slab);
-            all.push(Allocation { slab, base: range.base, handle: range.handle, shares: vec![share] });
+            all.push(ForeignAllocation { slab, base: range.base, handle: range.handle, pieces: vec![share] });
         }
     }
     Ok((slab, object))
 }
 
 /// Sets the owner of a piece, by the piece's mark. The caller has the piece.
-pub(in crate::memory) fn keep(mark: u64, owner: impl Any + Send) {
-    let mut kept = KEPT.lock();
-    let shares = kept.iter_mut().flat_map(|kept| &mut kept.all).flat_map(|one| &mut one.shares);
-    if let Some(share) = shares.into_iter().find(|share| share.mark == mark) {
+pub(in crate::memory) fn set_owner(mark: u64, owner: impl Any + Send) {
+    let mut allocations = ALLOCATIONS.lock();
+    let pieces =
+        allocations.iter_mut().flat_map(|allocations| &mut allocations.all).flat_map(|one| &mut one.pieces);
+    if let Some(share) = pieces.into_iter().find(|share| share.mark == mark) {
         share.owner = Some(Box::new(owner));
     }
 }
 
 /// Looks for unused memory after a piece was dropped that this process has shared or opened.
-pub(in crate::memory) fn dropped(slab: u64) {
-    here::give_up(Which::Stale);
-    look_at(|kept| kept.of(slab));
+pub(in crate::memory) fn on_piece_dropped(slab: u64) {
+    registry::release_unused(UnusedSlabs::Stale);
+    reclaim_with(|allocations| allocations.of(slab));
 }
 
 /// Inspects all memory that this process has shared.
-pub(in crate::memory) fn look() {
-    look_at(|kept| kept.some(usize::MAX));
+pub(in crate::memory) fn reclaim() {
+    reclaim_with(|allocations| allocations.some(usize::MAX));
 }
 
 /// Returns the memory of a device that is kept for other processes.
-pub(in crate::memory) fn figures(device: Uuid) -> Figures {
-    let kept = KEPT.lock();
-    let mut all = Figures::default();
-    let of_device = kept.iter().flat_map(|kept| &kept.all).filter(|one| one.slab.object().uuid() == device);
-    for share in of_device.flat_map(|one| &one.shares) {
+pub(in crate::memory) fn figures(device: Uuid) -> OwnerFigures {
+    let allocations = ALLOCATIONS.lock();
+    let mut all = OwnerFigures::default();
+    let of_device = allocations
+        .iter()
+        .flat_map(|allocations| &allocations.all)
+        .filter(|one| one.slab.object().uuid() == device);
+    for share in of_device.flat_map(|one| &one.pieces) {
         all.owners += 1;
         all.bytes += share.bytes;
         all.retired += if share.is_retired { share.bytes } else { 0 };
@@ -150,8 +155,8 @@ pub(in crate::memory) fn figures(device: Uuid) -> Figures {
 }
 
 /// Removes owners, and drops them without a lock, because a drop runs the user's code.
-fn look_at(take: impl FnOnce(&mut Kept) -> Vec<Share>) {
-    let gone = KEPT.lock().as_mut().map(take).unwrap_or_default();
+fn reclaim_with(take: impl FnOnce(&mut ForeignAllocations) -> Vec<ForeignPiece>) {
+    let gone = ALLOCATIONS.lock().as_mut().map(take).unwrap_or_default();
     for share in gone {
         // A panic of an owner does not affect the thread that looked.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(share.owner))) {
@@ -161,15 +166,15 @@ fn look_at(take: impl FnOnce(&mut Kept) -> Vec<Share>) {
     }
 }
 
-impl Kept {
+impl ForeignAllocations {
     /// Inspects some allocations, one after the other.
-    fn some(&mut self, most: usize) -> Vec<Share> {
+    fn some(&mut self, most: usize) -> Vec<ForeignPiece> {
         let mut gone = Vec::new();
         for _ in 0..most.min(self.all.len()) {
             self.next = if self.next < self.all.len() { self.next } else { 0 };
             let Some(one) = self.all.get_mut(self.next) else { break };
             gone.extend(one.released());
-            if !self.forget_if_unused(self.next) {
+            if !self.remove_if_unused(self.next) {
                 self.next += 1;
             }
         }
@@ -177,47 +182,47 @@ impl Kept {
     }
 
     /// Inspects the allocation of this slab.
-    fn of(&mut self, slab: u64) -> Vec<Share> {
+    fn of(&mut self, slab: u64) -> Vec<ForeignPiece> {
         let Some(at) = self.all.iter().position(|one| one.slab.object().mark() == slab) else {
             return Vec::new();
         };
         let gone = self.all[at].released();
-        self.forget_if_unused(at);
+        self.remove_if_unused(at);
         gone
     }
 
-    fn forget_if_unused(&mut self, at: usize) -> bool {
-        let is_unused = self.all[at].shares.is_empty();
+    fn remove_if_unused(&mut self, at: usize) -> bool {
+        let is_unused = self.all[at].pieces.is_empty();
         if is_unused {
             let one = self.all.swap_remove(at);
-            here::remove(&one.slab);
+            registry::remove(&one.slab);
         }
         is_unused
     }
 }
 
-impl Allocation {
-    fn is(&self, device: Uuid, range: Range) -> bool {
-        let Range { base, bytes, handle } = range;
+impl ForeignAllocation {
+    fn is(&self, device: Uuid, range: ForeignRange) -> bool {
+        let ForeignRange { base, bytes, handle } = range;
         let object = self.slab.object();
         (self.base, object.bytes(), object.uuid()) == (base, bytes, device)
             && self.handle.map(|handle| handle.0) == handle.map(|handle| handle.0)
     }
 
     fn free_row(&self) -> Option<u32> {
-        let mut rows: Vec<u32> = self.shares.iter().map(|share| share.row).collect();
+        let mut rows: Vec<u32> = self.pieces.iter().map(|share| share.row).collect();
         rows.sort_unstable();
         let first = (0_u32..).zip(rows).find(|(row, taken)| row != taken).map(|(row, _)| row);
-        let next = u32::try_from(self.shares.len()).unwrap_or(FOREIGN_ROWS);
+        let next = u32::try_from(self.pieces.len()).unwrap_or(FOREIGN_ROWS);
         Some(first.unwrap_or(next)).filter(|row| *row < FOREIGN_ROWS)
     }
 
     /// Removes the pieces that no process has any more.
-    fn released(&mut self) -> Vec<Share> {
+    fn released(&mut self) -> Vec<ForeignPiece> {
         let object = self.slab.object();
-        let mut back: Vec<bool> = Vec::with_capacity(self.shares.len());
-        for share in &mut self.shares {
-            back.push(share.is_back(object));
+        let mut back: Vec<bool> = Vec::with_capacity(self.pieces.len());
+        for share in &mut self.pieces {
+            back.push(share.is_released(object));
         }
         // The owner of the last piece may free the memory, which another process must not have mapped then.
         if back.iter().all(|is| *is) && !object.is_only_mine() {
@@ -225,20 +230,20 @@ impl Allocation {
             back.push(false);
         }
         let mut back = back.into_iter();
-        self.shares.extract_if(.., |_| back.next().unwrap_or(false)).collect()
+        self.pieces.extract_if(.., |_| back.next().unwrap_or(false)).collect()
     }
 }
 
-impl Share {
+impl ForeignPiece {
     /// Returns `true` if no process has the piece, or may still write to it.
-    fn is_back(&mut self, slab: &SlabObject) -> bool {
-        if self.is_retired || !ticks::is_gone(self.mark) {
+    fn is_released(&mut self, slab: &SlabObject) -> bool {
+        if self.is_retired || !ticks::has_no_holder(self.mark) {
             return false;
         }
         let found = slab.row(self.row).returned();
-        let last = ticks::state(found.last_use);
-        self.is_retired = last == State::Never || !found.is_complete;
-        let has_run = last != State::Pending;
+        let last = ticks::progress(found.last_use);
+        self.is_retired = last == TickProgress::Lost || !found.is_complete;
+        let has_run = last != TickProgress::Pending;
         has_run && !self.is_retired
     }
 }
@@ -250,19 +255,19 @@ mod tests {
     #[test]
     fn rows_are_taken_once_each() {
         let object = SlabObject::foreign(Uuid([7; 16]), 1 << 20, None).unwrap();
-        let slab = Arc::new(Slab::lent(object, 1 << 20));
-        let mut all = Allocation { slab, base: 1 << 20, handle: None, shares: Vec::new() };
-        let take = |all: &mut Allocation| {
+        let slab = Arc::new(Slab::foreign(object, 1 << 20));
+        let mut all = ForeignAllocation { slab, base: 1 << 20, handle: None, pieces: Vec::new() };
+        let take = |all: &mut ForeignAllocation| {
             let row = all.free_row();
-            let share = |row| Share { mark: 0, row, bytes: 1, owner: None, is_retired: false };
-            all.shares.extend(row.map(share));
+            let share = |row| ForeignPiece { mark: 0, row, bytes: 1, owner: None, is_retired: false };
+            all.pieces.extend(row.map(share));
             row
         };
         assert_eq!([(); 4].map(|()| take(&mut all)), [0, 1, 2, 3].map(Some));
         // The second piece comes back, and the others stay.
-        all.shares.swap_remove(1);
+        all.pieces.swap_remove(1);
         assert_eq!([(); 2].map(|()| take(&mut all)), [1, 4].map(Some));
         while take(&mut all).is_some() {}
-        assert_eq!(all.shares.len(), FOREIGN_ROWS as usize);
+        assert_eq!(all.pieces.len(), FOREIGN_ROWS as usize);
     }
 }

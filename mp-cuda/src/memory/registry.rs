@@ -1,10 +1,10 @@
-//! Table of the slabs and pieces of this process: a slab that arrives twice is mapped once, and a piece that
-//! arrives twice is one piece.
+//! Registry of the slabs and pieces of this process: a slab that arrives twice is mapped once, and a piece
+//! that arrives twice is one piece.
 //!
 //! A slab is in the table as long as this process has a piece of it. A slab that is mapped stays until it is
-//! [given up](give_up): mapping and unmapping take longer than a message, so no message maps or unmaps memory
-//! again. A slab whose maker is dead is given up with its last piece, or when this process finds the death,
-//! if it has no piece.
+//! [given up](release_unused): mapping and unmapping take longer than a message, so no message maps or unmaps
+//! memory again. A slab whose maker is dead is given up with its last piece, or when this process finds the
+//! death, if it has no piece.
 //!
 //! Two kinds of slabs *leave* then. Each kind has a line of its own, and a thread gives the slabs of a line
 //! back, one after the other. The first kind are slabs of dead makers: the thread that finds the death may be
@@ -23,9 +23,9 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Hold, Members, Recovery};
 
-use super::closing::{self, Paces};
-use super::object::{Mode, PieceObject, Seen, SlabObject};
-use super::piece::Inner;
+use super::closing::{self, StreamActivity};
+use super::object::{PieceInfo, PieceMode, PieceObject, SlabObject};
+use super::piece_state::PieceInner;
 use super::slab::Slab;
 use crate::driver::long_calls::{self, LongCall};
 use crate::exit;
@@ -60,15 +60,15 @@ impl Hasher for MarkHasher {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct Registry {
     /// Slabs by the marks of their objects.
     slabs: ByMark<SlabEntry>,
     /// Unused slabs that leave: they are unmapped soon, or closed when the streams of the process are at
     /// rest.
-    leaving: [Line; 2],
+    leaving: [ReleaseQueue; 2],
     /// Pieces that other processes may have, too. Dropped pieces stay for a while: a piece may arrive again,
     /// and the drop of a piece takes no lock.
-    pieces: ByMark<Weak<Inner>>,
+    pieces: ByMark<Weak<PieceInner>>,
     /// Number of pieces at which dropped pieces are removed.
     full: usize,
     /// Number of slabs that were opened.
@@ -80,7 +80,7 @@ const SLOW: usize = 1;
 
 /// Slabs that are given back one after the other.
 #[derive(Debug, Default)]
-struct Line {
+struct ReleaseQueue {
     /// Slabs, each with the time when it was added.
     entries: VecDeque<(Instant, SlabEntry)>,
     /// `true` if a thread gives slabs back. `done` is the number of slabs that threads have given back.
@@ -88,7 +88,7 @@ struct Line {
     done: u64,
 }
 
-impl Line {
+impl ReleaseQueue {
     fn add(&mut self, entries: Vec<SlabEntry>) {
         self.entries.extend(entries.into_iter().map(|entry| (Instant::now(), entry)));
     }
@@ -102,7 +102,7 @@ impl Line {
     }
 
     /// Returns `true` if the caller has to start a thread.
-    fn begins(&mut self) -> bool {
+    fn should_start(&mut self) -> bool {
         !self.is_taken && !self.entries.is_empty() && {
             self.is_taken = true;
             true
@@ -118,31 +118,32 @@ struct SlabEntry {
     /// `true` if the slab's maker is dead, and cuts no more pieces out of it.
     is_orphan: bool,
     /// Pieces of the slab that were inspected, each at the place of its mark.
-    seen: Vec<Option<Seen>>,
+    info: Vec<Option<PieceInfo>>,
 }
 
 impl SlabEntry {
     /// Returns `true` if only the table has the slab. That stays so under the table's lock, because all
     /// others get the slab from the table.
-    fn is_alone(&self) -> bool {
+    fn is_unused(&self) -> bool {
         Arc::strong_count(&self.slab) == 1
     }
 
     /// Returns `true` if the slab stays for pieces that may arrive.
-    fn stays(&self) -> bool {
+    fn must_stay(&self) -> bool {
         self.slab.is_mapped() && !(self.is_orphan && self.slab.is_idle())
     }
 }
 
-static HERE: PerProcess<Mutex<Option<Table>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static REGISTRY: PerProcess<Mutex<Option<Registry>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Selection of unused slabs to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Which {
+pub(crate) enum UnusedSlabs {
     /// All unused slabs. The caller waits until they are given back.
     All,
     /// All unused slabs, without a wait for work on the device. Some of them may leave.
-    Short,
+    ForAllocation,
     /// Slabs that have been unused for long, whose maker is dead, or that are memory of another library whose
     /// owner waits. There is no wait for work on the device.
     Stale,
@@ -150,46 +151,51 @@ pub(crate) enum Which {
 
 /// Adds a slab that this process has made.
 pub(crate) fn add(slab: &Arc<Slab>) {
-    let mut here = HERE.lock();
-    let table = here.get_or_insert_default();
+    let mut registry = REGISTRY.lock();
+    let table = registry.get_or_insert_default();
     let used = table.openings;
     table.slabs.insert(
         slab.object().mark(),
-        SlabEntry { slab: Arc::clone(slab), used, is_orphan: false, seen: Vec::new() },
+        SlabEntry { slab: Arc::clone(slab), used, is_orphan: false, info: Vec::new() },
     );
 }
 
 /// Returns the slab whose object has this mark, if the table has it, and the contents of a piece's object
-/// that were [noted](saw).
+/// that were [noted](record_info).
 #[inline(always)]
-pub(crate) fn known(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
-    let mut here = HERE.lock();
-    here.as_mut()?.known(slab, piece)
+pub(crate) fn find(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<PieceInfo>)> {
+    let mut registry = REGISTRY.lock();
+    registry.as_mut()?.find(slab, piece)
 }
 
-/// Combines [`known`] and [`piece`] under one lock, which costs as much as the look-up itself. Returns the
+/// Combines [`find`] and [`piece`] under one lock, which costs as much as the look-up itself. Returns the
 /// handle if the piece's object was not noted, or has another mode.
 #[inline(always)]
-pub(crate) fn again(slab: u64, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hold> {
+pub(crate) fn find_piece(
+    slab: u64,
+    hold: Hold,
+    mode: PieceMode,
+    make: impl FnOnce(Arc<Slab>, PieceObject) -> Arc<PieceInner>,
+) -> Result<Arc<PieceInner>, Hold> {
     let (arena, mark) = (hold.arena(), hold.mark());
-    let mut here = HERE.lock();
-    let Some(table) = here.as_mut() else { return Err(hold) };
+    let mut registry = REGISTRY.lock();
+    let Some(table) = registry.as_mut() else { return Err(hold) };
     table.make_room();
-    let (slab, seen) = match table.known(slab, mark) {
-        Some((slab, Some(seen))) if seen.came_as(arena, mode).is_ok() => (slab, seen),
+    let (slab, info) = match table.find(slab, mark) {
+        Some((slab, Some(info))) if info.check_mode(arena, mode).is_ok() => (slab, info),
         _ => return Err(hold),
     };
-    Ok(table.piece(mark, || Inner::shared(slab, PieceObject::of_seen(hold, seen))))
+    Ok(table.piece(mark, || make(slab, PieceObject::from_info(hold, info))))
 }
 
 /// Notes the contents of a piece's object. They were written before other code knew the object's block, so
 /// they hold for its mark for ever.
-pub(crate) fn saw(slab: &Slab, seen: Seen) {
-    let mut here = HERE.lock();
-    let entry = here.as_mut().and_then(|table| table.slabs.get_mut(&slab.object().mark()));
+pub(crate) fn record_info(slab: &Slab, info: PieceInfo) {
+    let mut registry = REGISTRY.lock();
+    let entry = registry.as_mut().and_then(|table| table.slabs.get_mut(&slab.object().mark()));
     if let Some(entry) = entry {
-        entry.seen.resize(SEEN, None);
-        entry.seen[place_of(seen.mark())] = Some(seen);
+        entry.info.resize(SEEN, None);
+        entry.info[place_of(info.mark())] = Some(info);
     }
 }
 
@@ -202,77 +208,77 @@ fn place_of(piece: u64) -> usize {
 
 /// Returns the table's slab for an object that arrived, and adds the slab if it is new.
 pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
-    let mut here = HERE.lock();
-    let table = here.get_or_insert_default();
+    let mut registry = REGISTRY.lock();
+    let table = registry.get_or_insert_default();
     let used = table.openings;
-    table.stay(object.mark());
+    table.restore(object.mark());
     let entry = table.slabs.entry(object.mark());
     let entry = entry.or_insert_with(|| SlabEntry {
-        slab: Arc::new(Slab::arrived(object)),
+        slab: Arc::new(Slab::received(object)),
         used,
         is_orphan: false,
-        seen: Vec::new(),
+        info: Vec::new(),
     });
     entry.used = used;
     Arc::clone(&entry.slab)
 }
 
 /// Returns the piece whose object has this mark, or adds the piece that `make` returns.
-pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
-    let mut here = HERE.lock();
-    let table = here.get_or_insert_default();
+pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<PieceInner> {
+    let mut registry = REGISTRY.lock();
+    let table = registry.get_or_insert_default();
     table.make_room();
     table.piece(mark, make)
 }
 
 /// Adds a piece that was exclusive and is now open to others: from now on it may arrive.
-pub(crate) fn list(mark: u64, piece: &Arc<Inner>) {
-    let mut here = HERE.lock();
-    let table = here.get_or_insert_default();
+pub(crate) fn insert_piece(mark: u64, piece: &Arc<PieceInner>) {
+    let mut registry = REGISTRY.lock();
+    let table = registry.get_or_insert_default();
     table.make_room();
     table.pieces.insert(mark, Arc::downgrade(piece));
 }
 
 /// Drops a slab after the drop of a piece, or after an error. The table drops its entry if nothing else uses
 /// the slab.
-pub(crate) fn forget(slab: Arc<Slab>) {
+pub(crate) fn release(slab: Arc<Slab>) {
     // A slab that this process made stays until it is given back.
     if slab.is_made_here() {
         return;
     }
-    let (gone, begin) = {
-        let mut here = HERE.lock();
-        let Some(table) = here.as_mut() else { return };
-        let gone = table.without(slab);
-        let left = table.leave(gone);
-        (left, table.begin())
+    let (gone, queues_to_start) = {
+        let mut registry = REGISTRY.lock();
+        let Some(table) = registry.as_mut() else { return };
+        let gone = table.remove_if_unused(slab);
+        let left = table.enqueue_legacy(gone);
+        (left, table.queues_to_start())
     };
     drop(gone);
-    begin.into_iter().for_each(start);
+    queues_to_start.into_iter().for_each(start);
 }
 
-impl Table {
-    /// See [`known`].
+impl Registry {
+    /// See [`find`].
     #[inline(always)]
-    fn known(&mut self, mark: u64, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
+    fn find(&mut self, mark: u64, piece: u64) -> Option<(Arc<Slab>, Option<PieceInfo>)> {
         let used = self.openings;
         let look = |entry: &mut SlabEntry| {
             entry.used = used;
-            let seen = entry.seen.get(place_of(piece)).copied().flatten();
-            let seen = seen.filter(|seen| seen.is_of(piece));
-            (Arc::clone(&entry.slab), seen)
+            let info = entry.info.get(place_of(piece)).copied().flatten();
+            let info = info.filter(|info| info.is_of(piece));
+            (Arc::clone(&entry.slab), info)
         };
         if let Some(entry) = self.slabs.get_mut(&mark) {
             return Some(look(entry));
         }
-        self.stay(mark);
+        self.restore(mark);
         self.slabs.get_mut(&mark).map(look)
     }
 
     /// See [`piece`]. If this process has the piece, the captures of `make` are dropped under the lock. They
     /// hold no last handle then: the piece has others, and the table holds the slab.
     #[inline]
-    fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
+    fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<PieceInner> {
         match self.pieces.entry(mark) {
             Entry::Occupied(mut one) => match one.get().upgrade() {
                 Some(known) => known,
@@ -291,7 +297,7 @@ impl Table {
     }
 
     /// Removes a slab from the lines if a piece of it has arrived.
-    fn stay(&mut self, mark: u64) {
+    fn restore(&mut self, mark: u64) {
         let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark() == mark;
         if self.slabs.contains_key(&mark) {
             return;
@@ -306,16 +312,16 @@ impl Table {
 
     /// Adds slabs to the slow line whose closing takes as long as the streams run. Returns the others, which
     /// the caller drops without the lock.
-    fn leave(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
-        let is_slow = |entry: &SlabEntry| entry.slab.is_opened();
+    fn enqueue_legacy(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
+        let is_slow = |entry: &SlabEntry| entry.slab.is_opened_legacy();
         let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
         self.leaving[SLOW].add(slow);
         quick
     }
 
     /// Returns the lines for which the caller has to [start](start) a thread.
-    fn begin(&mut self) -> Vec<usize> {
-        [QUICK, SLOW].into_iter().filter(|line| self.leaving[*line].begins()).collect()
+    fn queues_to_start(&mut self) -> Vec<usize> {
+        [QUICK, SLOW].into_iter().filter(|line| self.leaving[*line].should_start()).collect()
     }
 
     /// Removes dropped pieces, when half of the pieces may be dropped.
@@ -328,24 +334,24 @@ impl Table {
 
     /// Removes the entry of a slab that the caller no longer uses, if nothing else uses the slab. The caller
     /// drops the entry without the lock.
-    fn without(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
+    fn remove_if_unused(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
         let key = slab.object().mark();
         drop(slab);
         match self.slabs.get(&key) {
-            Some(entry) if entry.is_alone() && !entry.stays() => self.slabs.remove(&key),
+            Some(entry) if entry.is_unused() && !entry.must_stay() => self.slabs.remove(&key),
             _ => None,
         }
     }
 }
 
 /// Notes that a slab was opened, and gives up stale slabs.
-pub(crate) fn opened(slab: &Slab) {
-    Recovery::on_deaths(crate::deaths);
+pub(crate) fn record_opening(slab: &Slab) {
+    Recovery::on_deaths(crate::on_deaths);
     // The hook is not called for a death that this process has found before.
     let is_orphan = Arena::get().is_some_and(|arena| Members(arena).is_dead(slab.maker().0));
     {
-        let mut here = HERE.lock();
-        let table = here.get_or_insert_default();
+        let mut registry = REGISTRY.lock();
+        let table = registry.get_or_insert_default();
         table.openings += 1;
         let used = table.openings;
         table.slabs.entry(slab.object().mark()).and_modify(|entry| {
@@ -353,24 +359,24 @@ pub(crate) fn opened(slab: &Slab) {
             entry.is_orphan |= is_orphan;
         });
     }
-    give_up(Which::Stale);
+    release_unused(UnusedSlabs::Stale);
 }
 
 /// Gives up the slabs of dead makers, after members were swept. The calling thread may be in any wait, and
 /// may hold the table's lock. Then the next thread that opens a slab, or finds a death, does this.
-pub(crate) fn deaths() {
+pub(crate) fn on_deaths() {
     let Some(arena) = Arena::get() else { return };
-    let Some(mut here) = HERE.try_lock() else { return };
-    let Some(table) = here.as_mut() else { return };
+    let Some(mut registry) = REGISTRY.try_lock() else { return };
+    let Some(table) = registry.as_mut() else { return };
     for entry in table.slabs.values_mut() {
         entry.is_orphan |= Members(arena).is_dead(entry.slab.maker().0);
     }
-    let gone = table.take_unused(Which::Stale);
-    let quick = table.leave(gone);
+    let gone = table.take_unused(UnusedSlabs::Stale);
+    let quick = table.enqueue_legacy(gone);
     table.leaving[QUICK].add(quick);
-    let begin = table.begin();
-    drop(here);
-    begin.into_iter().for_each(start);
+    let queues_to_start = table.queues_to_start();
+    drop(registry);
+    queues_to_start.into_iter().for_each(start);
 }
 
 /// Starts the thread of a line. If that fails, the next thread that drops a slab or finds a death tries
@@ -378,15 +384,15 @@ pub(crate) fn deaths() {
 fn start(line: usize) {
     let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
     if thread.spawn(move || if line == QUICK { unmap() } else { close() }).is_err() {
-        HERE.lock().get_or_insert_default().leaving[line].is_taken = false;
+        REGISTRY.lock().get_or_insert_default().leaving[line].is_taken = false;
     }
 }
 
 /// Unmaps the slabs in the quick line, one after the other, until the line is empty.
 fn unmap() {
     let next = |done: u64| {
-        let mut here = HERE.lock();
-        let line = &mut here.as_mut()?.leaving[QUICK];
+        let mut registry = REGISTRY.lock();
+        let line = &mut registry.as_mut()?.leaving[QUICK];
         line.done += done;
         let next = line.entries.pop_front();
         line.is_taken = next.is_some();
@@ -403,22 +409,22 @@ fn unmap() {
 /// may be closed.
 fn close() {
     const FIRST: Duration = Duration::from_micros(50);
-    let (mut paces, mut pause, begin) = (Paces::default(), FIRST, Instant::now());
+    let (mut activity, mut pause, begun) = (StreamActivity::default(), FIRST, Instant::now());
     loop {
-        paces.look();
+        activity.look();
         let next = {
-            let mut here = HERE.lock();
-            let Some(table) = here.as_mut() else { return };
+            let mut registry = REGISTRY.lock();
+            let Some(table) = registry.as_mut() else { return };
             let line = &mut table.leaving[SLOW];
             let mut now = Vec::new();
             for (since, entry) in std::mem::take(&mut line.entries) {
-                if paces.allow(&entry.slab.opened_for(), since) {
+                if activity.allow(&entry.slab.legacy_devices(), since) {
                     now.push(entry);
                 } else {
                     line.entries.push_back((since, entry));
                 }
             }
-            let is_over = line.entries.is_empty() || exit::has_begun() && paces.are_known();
+            let is_over = line.entries.is_empty() || exit::has_begun() && activity.are_known();
             line.is_taken = !now.is_empty() || !is_over;
             if !line.is_taken {
                 return;
@@ -430,10 +436,10 @@ fn close() {
             pause = FIRST;
             continue;
         }
-        closing::look_after_deaths();
+        closing::sweep_if_due();
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
-        pause = (pause * 2).min((begin.elapsed() / 16).clamp(Duration::from_millis(1), SELDOM));
+        pause = (pause * 2).min((begun.elapsed() / 16).clamp(Duration::from_millis(1), SELDOM));
     }
 }
 
@@ -442,12 +448,12 @@ const SELDOM: Duration = Duration::from_millis(50);
 
 /// Waits until a condition holds, or until a deadline. It sweeps dead processes meanwhile, because work on
 /// the device may wait for that.
-fn wait(until: Option<Instant>, is_so: impl Fn(&[Line; 2]) -> bool) {
+fn wait(until: Option<Instant>, is_so: impl Fn(&[ReleaseQueue; 2]) -> bool) {
     let mut pause = Duration::from_micros(20);
-    while !HERE.lock().as_ref().is_none_or(|table| is_so(&table.leaving))
+    while !REGISTRY.lock().as_ref().is_none_or(|table| is_so(&table.leaving))
         && until.is_none_or(|until| Instant::now() < until)
     {
-        closing::look_after_deaths();
+        closing::sweep_if_due();
         // sleep: the driver wakes no thread when it has given memory back.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
@@ -465,14 +471,14 @@ pub(crate) fn finish() {
     });
 }
 
-impl Table {
+impl Registry {
     /// Removes unused slabs of other processes.
-    fn take_unused(&mut self, which: Which) -> Vec<SlabEntry> {
+    fn take_unused(&mut self, which: UnusedSlabs) -> Vec<SlabEntry> {
         let openings = self.openings;
         let is_gone = |_: &u64, entry: &mut SlabEntry| {
             !entry.slab.object().is_mine()
-                && entry.is_alone()
-                && (which != Which::Stale
+                && entry.is_unused()
+                && (which != UnusedSlabs::Stale
                     || entry.is_orphan
                     || entry.slab.object().is_foreign()
                     || entry.used + STALE < openings)
@@ -483,32 +489,32 @@ impl Table {
 }
 
 /// Gives up unused slabs of other processes, and returns the number of bytes that were mapped. Except for
-/// [`Which::All`], it waits neither for a lock that a thread holds during driver calls, nor for work on the
-/// device.
-pub(crate) fn give_up(which: Which) -> u64 {
+/// [`UnusedSlabs::All`], it waits neither for a lock that a thread holds during driver calls, nor for work on
+/// the device.
+pub(crate) fn release_unused(which: UnusedSlabs) -> u64 {
     let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes()).sum::<u64>();
-    let (given_up, quick, slow, begin, done) = {
-        let mut here = HERE.lock();
-        let Some(table) = here.as_mut() else { return 0 };
-        let mut slow = if which == Which::All { table.leaving[SLOW].take_all() } else { Vec::new() };
+    let (given_up, quick, slow, queues_to_start, done) = {
+        let mut registry = REGISTRY.lock();
+        let Some(table) = registry.as_mut() else { return 0 };
+        let mut slow = if which == UnusedSlabs::All { table.leaving[SLOW].take_all() } else { Vec::new() };
         let gone = table.take_unused(which);
         let mut given_up = bytes(&gone) + bytes(&slow);
-        let mut quick = table.leave(gone);
-        if which != Which::Stale {
+        let mut quick = table.enqueue_legacy(gone);
+        if which != UnusedSlabs::Stale {
             let unmapped = table.leaving[QUICK].take_all();
             given_up += bytes(&unmapped);
             quick.extend(unmapped);
         }
-        if which == Which::All {
+        if which == UnusedSlabs::All {
             slow.extend(table.leaving[SLOW].take_all());
         }
         let done = (table.leaving[QUICK].done, long_calls::begun());
         let slow = (!slow.is_empty()).then(|| (slow, LongCall::begin()));
-        (given_up, quick, slow, table.begin(), done)
+        (given_up, quick, slow, table.queues_to_start(), done)
     };
     drop(quick);
-    begin.into_iter().for_each(start);
-    if which == Which::All {
+    queues_to_start.into_iter().for_each(start);
+    if which == UnusedSlabs::All {
         if let Some((slow, call)) = slow {
             closing::close(slow, call);
         }
@@ -521,8 +527,8 @@ pub(crate) fn give_up(which: Which) -> u64 {
 /// Removes a slab that this process made, if the process has no piece of it. Returns `true` if it was
 /// removed.
 pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
-    let mut here = HERE.lock();
-    let Some(table) = here.as_mut() else { return true };
+    let mut registry = REGISTRY.lock();
+    let Some(table) = registry.as_mut() else { return true };
     // One reference of the table, and one of the caller.
     if Arc::strong_count(slab) > 2 {
         return false;
@@ -533,10 +539,11 @@ pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
 
 /// Returns the number of slabs of other processes that are mapped, and their bytes, without a slab that is
 /// being unmapped.
-pub(crate) fn mapped() -> (usize, u64) {
-    let here = HERE.lock();
-    let all =
-        here.iter().flat_map(|table| table.slabs.values().chain(table.leaving.iter().flat_map(Line::all)));
+pub(crate) fn mapped_slabs() -> (usize, u64) {
+    let registry = REGISTRY.lock();
+    let all = registry
+        .iter()
+        .flat_map(|table| table.slabs.values().chain(table.leaving.iter().flat_map(ReleaseQueue::all)));
     let slabs = all.map(|entry| &entry.slab);
     let mapped = slabs.filter(|slab| !slab.object().is_mine() && slab.is_mapped());
     mapped.fold((0, 0), |(count, bytes), slab| (count + 1, bytes + slab.object().bytes()))

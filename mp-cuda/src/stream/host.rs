@@ -7,8 +7,8 @@ use mp_core::waits::{Call, On, Subject};
 use mp_core::{AdaptiveSpin, Arena, Blocking, Recovery, Wait, block_on};
 
 use crate::error::{Error, Result};
-use crate::stream::ended;
-use crate::stream::order::clock::is_complete;
+use crate::stream::order::tick::is_complete;
+use crate::stream::ownerless;
 
 /// Shortest and longest sleep between two looks at a device's work.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
@@ -19,7 +19,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 /// Errors of [`is_complete`]; [`mp_core::Error::Interrupted`].
 pub(crate) fn wait(tick: Tick, wait: Wait) -> Result<bool> {
     // Only the driver reports that a device of this process is lost.
-    let check = || ended::stream_of(tick).map_or(Ok(()), |stream| stream.has_run().map(drop));
+    let check = || ownerless::stream_of(tick).map_or(Ok(()), |stream| stream.has_run().map(drop));
     until(|| is_complete(tick), check, &format!("{tick:?}"), wait)
 }
 
@@ -34,12 +34,12 @@ pub(crate) fn until(
     what: &str,
     wait: Wait,
 ) -> Result<bool> {
-    let mut waiter = Waiter { arena: Arena::current()?, look, check, what, pause: PAUSES.0 };
+    let mut waiter = DeviceWaiter { arena: Arena::current()?, look, check, what, pause: PAUSES.0 };
     block_on(&mut waiter, &AdaptiveSpin::none(), wait).unwrap_or(Ok(false))
 }
 
 /// Waiter that polls, because a device's write wakes no thread.
-struct Waiter<'a, L, C> {
+struct DeviceWaiter<'a, L, C> {
     arena: Arena,
     look: L,
     check: C,
@@ -47,7 +47,7 @@ struct Waiter<'a, L, C> {
     pause: Duration,
 }
 
-impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for Waiter<'_, L, C> {
+impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for DeviceWaiter<'_, L, C> {
     type Found = Result<bool>;
 
     fn attempt(&mut self) -> Option<Result<bool>> {

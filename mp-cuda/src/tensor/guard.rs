@@ -7,15 +7,15 @@ use mp_core::DType;
 use mp_tensor::parts::View;
 use mp_tensor::{Element, shape_methods};
 
-use super::raw::Used;
-use crate::stream::Stream;
+use super::raw::TensorUse;
+use crate::stream::CudaStream;
 
 macro_rules! lent {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[must_use = "the use ends when it is dropped"]
         pub struct $name<'a, T: Element> {
-            used: Used<'a>,
+            used: TensorUse<'a>,
             view: &'a View,
             elements: PhantomData<T>,
         }
@@ -23,7 +23,7 @@ macro_rules! lent {
         impl<'a, T: Element> $name<'a, T> {
             shape_methods!(view);
 
-            pub(super) fn of(used: Used<'a>, view: &'a View) -> Self {
+            pub(super) fn of(used: TensorUse<'a>, view: &'a View) -> Self {
                 Self { used, view, elements: PhantomData }
             }
 
@@ -37,7 +37,7 @@ macro_rules! lent {
 
             /// Returns the stream.
             #[must_use]
-            pub fn stream(&self) -> &Stream {
+            pub fn stream(&self) -> &CudaStream {
                 &self.used.stream
             }
 
@@ -67,11 +67,11 @@ lent! {
     /// The stream was told to wait for all earlier work. Submit work that reads the elements at
     /// [`ptr`](Self::ptr) while this value lives. Dropping it ends the use, which covers the work submitted
     /// until then, even if the work has not run. Work on other streams is not covered.
-    Lent
+    StreamGuard
 }
 
 lent! {
     /// Tensor that is lent to a stream, to read and write. [`on_mut`](crate::CudaTensor::on_mut) returns it.
-    /// See [`Lent`].
-    LentMut
+    /// See [`StreamGuard`].
+    StreamGuardMut
 }

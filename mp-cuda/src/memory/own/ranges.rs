@@ -106,7 +106,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_list_of_units_does(asked in proptest::collection::vec((any::<bool>(), 0_u32..40), 1..200)) {
+        fn it_does_what_a_list_of_units_does(
+            asked in proptest::collection::vec((any::<bool>(), 0_u32..40), 1..200),
+        ) {
             let mut ranges = Ranges::new(97);
             let mut list = List(vec![false; 97]);
             let mut taken: Vec<Range<u32>> = Vec::new();

@@ -1,0 +1,106 @@
+//! State of a piece in this process, which the clones of the piece share.
+
+use std::sync::Arc;
+
+use mp_core::Hold;
+use mp_core::mutex::Mutex;
+use mp_tensor::parts::View;
+
+use super::object::{PieceInfo, PieceObject, PieceRow};
+use super::slab::Slab;
+use super::uses::Uses;
+
+/// State that the clones of a piece share.
+pub(crate) struct PieceInner {
+    /// `None` during the drop.
+    slab: Option<Arc<Slab>>,
+    /// Contents of the piece's object.
+    pub(super) info: PieceInfo,
+    /// Handle of a piece that arrived in a shared mode. A message with the piece takes no lock.
+    pub(super) shared: Option<Hold>,
+    /// Handle of a piece that was exclusive in this process.
+    pub(super) exclusive: Mutex<ExclusiveHandle>,
+    /// Uses of the piece by streams of this process.
+    pub(super) uses: Uses,
+    /// Function for the slab of a dropped piece.
+    release: fn(Arc<Slab>),
+}
+
+/// Handle of a piece that was exclusive in this process.
+pub(super) struct ExclusiveHandle {
+    /// `None` if the piece was moved into a message.
+    pub(super) object: Option<Hold>,
+    /// View of the tensor whose piece was moved into a message.
+    pub(super) view: Option<Arc<View>>,
+    /// `true` if the piece was [opened to others](Piece::share_as), and is in the process's table (see
+    /// [`registry`]).
+    pub(super) is_listed: bool,
+}
+
+impl PieceInner {
+    /// Returns a piece that other processes may have, too. Its drop passes the slab to `release`.
+    #[inline(always)]
+    pub(super) fn shared(
+        slab: Arc<Slab>,
+        PieceObject { hold, info }: PieceObject,
+        release: fn(Arc<Slab>),
+    ) -> Arc<Self> {
+        Self::new(slab, info, Some(hold), None, release)
+    }
+
+    /// Returns a piece that this process alone has.
+    #[inline(always)]
+    pub(super) fn exclusive(
+        slab: Arc<Slab>,
+        PieceObject { hold, info }: PieceObject,
+        release: fn(Arc<Slab>),
+    ) -> Arc<Self> {
+        Self::new(slab, info, None, Some(hold), release)
+    }
+
+    #[inline(always)]
+    fn new(
+        slab: Arc<Slab>,
+        info: PieceInfo,
+        shared: Option<Hold>,
+        object: Option<Hold>,
+        release: fn(Arc<Slab>),
+    ) -> Arc<Self> {
+        let exclusive = Mutex::new(ExclusiveHandle { object, view: None, is_listed: false });
+        Arc::new(Self { slab: Some(slab), info, shared, exclusive, uses: Uses::default(), release })
+    }
+
+    pub(super) fn slab(&self) -> &Arc<Slab> {
+        self.slab.as_ref().expect("it is taken by its drop")
+    }
+
+    pub(super) fn row(&self) -> PieceRow {
+        self.slab().object().row(self.info.row())
+    }
+
+    /// Returns `true` in the process that has the piece, and `false` in its forked copies.
+    pub(super) fn is_here(&self) -> bool {
+        self.slab.as_ref().is_some_and(|slab| slab.object().is_owner_process())
+    }
+
+    /// Returns `true` if the piece was moved into a message.
+    pub(super) fn is_moved(&self) -> bool {
+        self.shared.is_none() && self.exclusive.lock().object.is_none()
+    }
+}
+
+impl Drop for PieceInner {
+    fn drop(&mut self) {
+        // A forked copy has no seat to give up.
+        let is_here = self.is_here();
+        let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
+        let object = self.shared.take().or_else(|| self.exclusive.get_mut().object.take());
+        if object.is_some() {
+            let used = self.uses.leave(|| slab.object().row(self.info.row()));
+            slab.note_uses(&used);
+        }
+        // Dropped after the row was written: a process that finds no holder reads the row.
+        drop(object);
+        (self.release)(slab);
+    }
+}

@@ -1,0 +1,35 @@
+//! Ticks of all processes: their order within a stream, and their progress.
+
+use mp_core::Arena;
+use mp_core::clocks::{Clocks, Tick, TickState};
+
+use crate::error::{Error, Result};
+
+/// Returns `true` if two ticks are of one stream. A clock's next owner has another epoch, and its ticks do
+/// not cover work that the previous owner lost.
+pub(crate) fn are_of_one_stream(one: Tick, other: Tick) -> bool {
+    (one.clock(), one.epoch()) == (other.clock(), other.epoch())
+}
+
+/// Adds a tick to a list of the last tick of each stream.
+pub(crate) fn keep_latest(list: &mut Vec<Tick>, tick: Tick) {
+    match list.iter_mut().find(|one| are_of_one_stream(**one, tick)) {
+        Some(one) if *one < tick => *one = tick,
+        Some(_) => {}
+        None => list.push(tick),
+    }
+}
+
+/// Returns `true` if a tick is complete.
+///
+/// # Errors
+/// [`Error::ProducerDied`] if the work before the tick will never run; [`Error::Malformed`] for a tick that
+/// was never made.
+pub(crate) fn is_complete(tick: Tick) -> Result<bool> {
+    match Clocks(Arena::current()?).state(tick) {
+        TickState::Complete => Ok(true),
+        TickState::Pending => Ok(false),
+        TickState::Died { pid } => Err(Error::ProducerDied { pid }),
+        _ => Err(Error::Malformed(format!("{tick:?} is no tick that a stream has made"))),
+    }
+}
