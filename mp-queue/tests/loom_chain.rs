@@ -10,7 +10,7 @@ use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::words::{Holder, Member, Owner};
 use mp_queue::ring::{
     ChainAt, CloseChain, Enclose, Extend, Get, GetOutcome, Link, Position, Put, PutOutcome, PutSmall, RingAt,
-    Slot, SlotState, Small, TakenMessage,
+    Slot, SlotState, SmallMessage, TakenMessage,
 };
 
 const OWNER: Column = Column { base: Word::at(48), stride: 24 };
@@ -141,7 +141,7 @@ fn loom_following_beside_growing() {
 fn loom_a_small_message_is_leased_or_taken() {
     loom::model(|| {
         let (m, ring) = (memory(), chain().first);
-        let small = |n: u8| Small::new(&[n; Small::MOST]).unwrap();
+        let small = |n: u8| SmallMessage::new(&[n; SmallMessage::MOST]).unwrap();
         assert!(matches!(run(PutSmall::new(ring, small(5)), &*m), PutOutcome::Done(_)));
         let taker = {
             let m = Arc::clone(&m);
