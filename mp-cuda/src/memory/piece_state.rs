@@ -32,8 +32,7 @@ pub(super) struct ExclusiveHandle {
     pub(super) object: Option<Hold>,
     /// View of the tensor whose piece was moved into a message.
     pub(super) view: Option<Arc<View>>,
-    /// `true` if the piece was [opened to others](Piece::share_as), and is in the process's table (see
-    /// [`registry`]).
+    /// `true` if the piece was opened to other processes, and is in this process's registry.
     pub(super) is_listed: bool,
 }
 
