@@ -130,7 +130,7 @@ fn descriptors(check: &LeakCheck, found: &mut String) {
 
 fn memory(found: &mut String) {
     let Some(arena) = Arena::get().filter(|_| MEMORY_SKIPPED.get().is_none()) else { return };
-    _ = Recovery(arena).sweep();
+    _ = Recovery(arena).reclaim();
     // A program that is not linked with the layer of queues can't check the queues of dead processes.
     if Recovery(arena).leaves_some_to_others() {
         return;

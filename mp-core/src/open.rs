@@ -264,7 +264,7 @@ impl Arena {
     /// Finds dead members and sweeps them. Returns the number of swept members.
     ///
     /// Cheap when no member died (1–3 µs per member, more with hundreds of members). Waiting functions call
-    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this after a child has ended, so programs
+    /// [`sweep_if_due`](Self::reclaim_if_due), and parents call this after a child has ended, so programs
     /// rarely need to call it.
     ///
     /// A process whose program is not linked with the layer of queues (`mp-queue`) does not sweep dead
@@ -272,8 +272,8 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
-    pub fn sweep(&self) -> Result<usize> {
-        Recovery(*self).sweep()
+    pub fn reclaim(&self) -> Result<usize> {
+        Recovery(*self).reclaim()
     }
 
     /// Enables or disables the detection of deadlocks between locks, for all members. Enabled by default.

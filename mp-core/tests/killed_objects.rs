@@ -239,7 +239,7 @@ fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
 
 fn swept(what: &str, mut so: impl FnMut() -> bool) {
     eventually(what, || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         so()
     });
 }
@@ -294,7 +294,7 @@ fn others_continue_while_an_owner_is_stopped() {
         for _ in 0..2 {
             let tick = mine.next().unwrap();
             mine.submitted(tick).unwrap();
-            arena.sweep().unwrap();
+            arena.reclaim().unwrap();
             assert_eq!(Clocks(arena).state(tick), TickState::Pending, "stopped at access {at}");
             mine.complete(tick).unwrap();
             assert_eq!(Clocks(arena).state(tick), TickState::Complete, "stopped at access {at}");
@@ -443,7 +443,7 @@ fn stopped_at_every_access_of_set_parent() {
         let mut process = start("part", at, Signal::STOP, Some(promise.ticket()));
         let ended = process.stops_or_ends();
         drop(whole);
-        arena.sweep().unwrap();
+        arena.reclaim().unwrap();
         if !ended {
             signal(process.child.id(), Signal::CONT);
         }
@@ -485,9 +485,9 @@ fn a_hook_is_called_after_deaths() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     Recovery::on_deaths(|| _ = CALLS.fetch_add(1, Ordering::SeqCst));
-    arena.sweep().unwrap();
+    arena.reclaim().unwrap();
     let before = CALLS.load(Ordering::SeqCst);
-    arena.sweep().unwrap();
+    arena.reclaim().unwrap();
     assert_eq!(CALLS.load(Ordering::SeqCst), before, "no process has died");
     let (_, killed) = start("tick", 1, Signal::KILL, None).end();
     assert!(killed);

@@ -189,7 +189,7 @@ fn too_little_to_send_what_was_made() {
 fn dropped_in_the_middle_of_an_epoch() {
     let in_use = || {
         let arena = Arena::current().unwrap();
-        arena.sweep().unwrap();
+        arena.reclaim().unwrap();
         let stats = arena.memory_stats();
         (stats.live_blocks, stats.queued, stats.members)
     };

@@ -33,7 +33,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn released() {
     let until = Instant::now() + DEADLINE;
     while in_use() != (0, 0, 1) {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         assert!(Instant::now() < until, "blocks, messages, members: {:?}", in_use());
         std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what other processes hold
     }

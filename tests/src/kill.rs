@@ -51,7 +51,7 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
     until_the_end(20, |at| {
         let reached = round(at);
         eventually_none(&format!("nothing is left of a process that was killed at access {at}"), || {
-            Arena::current().unwrap().sweep().unwrap();
+            Arena::current().unwrap().reclaim().unwrap();
             let (now, unfinished) = (in_use(), Envelopes(Arena::current().unwrap()).unfinished_groups());
             let more = now.0 > before.0 || now.1 > before.1 || now.2 > before.2 || unfinished > 0;
             more.then(|| {

@@ -120,7 +120,7 @@ pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
     let arena = Arena::current().unwrap();
     eventually("those of the test before are gone", || {
-        arena.sweep().unwrap();
+        arena.reclaim().unwrap();
         arena.members().len() == 1
     });
     alone
@@ -136,7 +136,7 @@ pub fn in_use() -> (u64, u64, u64) {
 #[track_caller]
 pub fn eventually_in_use(before: (u64, u64, u64), what: &str) {
     eventually(what, || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         in_use() == before
     });
 }

@@ -53,7 +53,7 @@ const REST_MS: u64 = 1000;
 /// owner must call [`declare_dead`](Self::declare_dead). Dropping doesn't block.
 ///
 /// # When its process dies
-/// Any member that [sweeps](Arena::sweep) releases the devices that wait for the clock's ticks, once the
+/// Any member that [sweeps](Arena::reclaim) releases the devices that wait for the clock's ticks, once the
 /// process is gone. Completed ticks stay complete. Others are [`TickState::Died`].
 #[derive(Debug)]
 #[must_use = "dropping a clock gives it up"]

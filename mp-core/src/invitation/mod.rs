@@ -23,7 +23,7 @@
 //!
 //! The inviter takes the envelope back when the invitation is withdrawn, or when the other end of the socket
 //! is closed everywhere: in the `Command`, which has been dropped, and in each process that has inherited it.
-//! The inviter detects this when it checks ([`Invitation::state`], [`Arena::sweep`](crate::Arena::sweep), the
+//! The inviter detects this when it checks ([`Invitation::state`], [`Arena::reclaim`](crate::Arena::reclaim), the
 //! next invitation). Only the swap decides which process owns the envelope. The byte reports the result of
 //! reading the value.
 //!

@@ -41,7 +41,7 @@ pub struct MemberInfo {
 
 const STATE: u64 = 0;
 const PID: u64 = 1;
-const VISITING: u64 = 2;
+const RECOVERING: u64 = 2;
 const RECOVERED: u64 = 3;
 const LANES_USED: u64 = 4;
 pub(crate) const KNOWS_RINGS: u64 = 5;
@@ -102,7 +102,7 @@ impl Members {
             }
             let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
             let (pid, knows_rings) = (u64::from(std::process::id()), u64::from(ring_layer::is_registered()));
-            for (word, v) in [(PID, pid), (LANES_USED, 0), (KNOWS_RINGS, knows_rings), (VISITING, 0)] {
+            for (word, v) in [(PID, pid), (LANES_USED, 0), (KNOWS_RINGS, knows_rings), (RECOVERING, 0)] {
                 self.map().store(self.layout().member(slot, word), v);
             }
             // The slot's previous member may have died while it made an update.
@@ -146,8 +146,8 @@ impl Members {
     }
 
     /// Returns the word in which a member announces the slots that it visits.
-    pub(crate) fn visiting_word(self, slot: u32) -> Word {
-        self.layout().member(slot, VISITING)
+    pub(crate) fn recovering_word(self, slot: u32) -> Word {
+        self.layout().member(slot, RECOVERING)
     }
 
     /// Records that a visitor has recovered everything that other processes wait for from the dead member of

@@ -66,7 +66,7 @@ fn tell_of_deaths(deaths: u64) {
 
 /// Serializes the visits of this process's threads: a process has one word to announce the members that it
 /// visits.
-static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+static RECOVERIES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// The empty plan: completes an update that another process had begun.
 struct Complete;
@@ -91,13 +91,13 @@ pub(crate) struct Dead {
 }
 
 impl Recovery {
-    /// Reclaims what dead members held: see [`Arena::sweep`].
-    pub(crate) fn sweep(self) -> Result<usize> {
+    /// Reclaims what dead members held: see [`Arena::reclaim`].
+    pub(crate) fn reclaim(self) -> Result<usize> {
         let me = self.me()?;
         if let Some(look) = PROMISES.get() {
             look();
         }
-        let swept = self.sweep_members(me);
+        let swept = self.reclaim_members(me);
         Clocks(self.0).end_clocks();
         tell_of_deaths(self.deaths());
         Ok(swept)
@@ -108,8 +108,8 @@ impl Recovery {
         _ = PROMISES.set(look);
     }
 
-    /// Same as [`sweep`](Self::sweep), for the memory of dead members only.
-    fn sweep_members(self, me: Member) -> usize {
+    /// Same as [`sweep`](Self::reclaim), for the memory of dead members only.
+    fn reclaim_members(self, me: Member) -> usize {
         let dead: Vec<Dead> = Members(self.0)
             .used_slots()
             .filter(|(_, t)| t.presence != Presence::Free)
@@ -122,12 +122,12 @@ impl Recovery {
         if dead.is_empty() {
             return 0;
         }
-        let _visits = VISITS.lock();
+        let _visits = RECOVERIES.lock();
         let mut swept = 0;
         for _ in 0..ATTEMPTS {
-            let (mut to_sweep, disturbed) = self.visit(&dead, me);
+            let (mut to_sweep, disturbed) = self.recover(&dead, me);
             to_sweep.extend(dead.iter().filter(|d| self.take_over(d, me)));
-            swept += self.sweep_all(&to_sweep, me);
+            swept += self.reclaim_all(&to_sweep, me);
             if !disturbed {
                 break;
             }
@@ -142,7 +142,7 @@ impl Recovery {
     }
 
     /// Sets a function that this process calls when it detects that any process has swept members since its
-    /// last check. It checks in each [`sweep`](Self::sweep), and in waits of all kinds. For caches of objects
+    /// last check. It checks in each [`sweep`](Self::reclaim), and in waits of all kinds. For caches of objects
     /// that only dead members held.
     ///
     /// The thread that checks calls the hook, holding no lock of this crate, and waits until it returns. Only
@@ -151,12 +151,12 @@ impl Recovery {
         _ = ON_DEATHS.set(hook);
     }
 
-    /// Same as [`sweep`](Self::sweep), unless a member has swept within the last 100 ms: a thousand waiting
+    /// Same as [`sweep`](Self::reclaim), unless a member has swept within the last 100 ms: a thousand waiting
     /// processes sweep no more often than one.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
-    pub fn sweep_if_due(self) -> Result<usize> {
+    pub fn reclaim_if_due(self) -> Result<usize> {
         let me = self.me()?;
         Backing(self.0).hold_extents();
         tell_of_deaths(self.deaths());
@@ -167,7 +167,7 @@ impl Recovery {
             return Ok(0);
         }
         Envelopes(self.0).trim_idle_envelopes(me);
-        self.sweep()
+        self.reclaim()
     }
 
     /// Returns `true` if this process, which has no ring layer, leaves some dead members to members that have
@@ -190,7 +190,7 @@ impl Recovery {
     }
 
     /// Sweeps members whose sweeper this process is, and returns their number.
-    fn sweep_all(self, dead: &[Dead], me: Member) -> usize {
+    fn reclaim_all(self, dead: &[Dead], me: Member) -> usize {
         if dead.is_empty() {
             return 0;
         }
@@ -199,10 +199,10 @@ impl Recovery {
                 Allocator(self.0).update(me, Complete);
             }
         }
-        Backing(self.0).sweep_extents(|m| dead.iter().any(|d| d.member == m), me);
+        Backing(self.0).reclaim_extents(|m| dead.iter().any(|d| d.member == m), me);
         dead.iter().for_each(|d| spin::free_processors(self.0, d.member));
         Envelopes(self.0).reclaim_groups(|m| dead.iter().any(|d| d.member == m), me);
-        self.sweep_envelopes(dead, me);
+        self.reclaim_envelopes(dead, me);
         Members(self.0).each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
             if slab >= Blocks(self.0).slab_count() {
                 return;
@@ -212,7 +212,7 @@ impl Recovery {
             // All blocks that a slab can have: the member may have died while it gave this slab a class with
             // fewer blocks.
             for i in 0..SLAB_BLOCKS {
-                self.sweep_block(slab * SLAB_BLOCKS + i, dead, me);
+                self.reclaim_block(slab * SLAB_BLOCKS + i, dead, me);
             }
         });
         for d in dead {
@@ -235,7 +235,7 @@ impl Recovery {
         Envelopes(self.0).free_envelope(e, owner);
     }
 
-    fn sweep_envelopes(self, dead: &[Dead], me: Member) {
+    fn reclaim_envelopes(self, dead: &[Dead], me: Member) {
         for e in Envelopes(self.0).envelopes_in_use(0) {
             let word = Envelopes(self.0).owner_words().of(e);
             let found = self.map().load(word);
@@ -259,7 +259,7 @@ impl Recovery {
         }
     }
 
-    fn sweep_block(self, block: BlockId, dead: &[Dead], me: Member) {
+    fn reclaim_block(self, block: BlockId, dead: &[Dead], me: Member) {
         let at = Blocks(self.0).block_at(block);
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);

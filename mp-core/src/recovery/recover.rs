@@ -61,7 +61,7 @@ use crate::words::{
 type Deserted = (BlockId, Member);
 
 /// A dead member that this process visits.
-struct Visited {
+struct DeadInRecovery {
     dead: Dead,
     counted: Tenancy,
     /// `true` if no other process was visiting it.
@@ -85,32 +85,32 @@ struct Found {
     told: Vec<BlockId>,
 }
 
-fn members(visited: &[Visited]) -> Vec<Dead> {
-    visited.iter().map(|v| v.dead).collect()
+fn members(in_recovery: &[DeadInRecovery]) -> Vec<Dead> {
+    in_recovery.iter().map(|v| v.dead).collect()
 }
 
 impl Recovery {
     /// Visits these dead members. Returns the members that this process must sweep now, and `true` if another
     /// process was visiting, so that some are not swept.
-    pub(crate) fn visit(self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
+    pub(crate) fn recover(self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
-        let mine = Members(self.0).visiting_word(me.slot());
+        let mine = Members(self.0).recovering_word(me.slot());
         self.map().store(mine, RecoveringSlots { first, last }.pack());
         let begun = |&dead: &Dead| {
             let word = Members(self.0).tenancy_word(dead.member.slot());
             let counted = run(BeginRecovery::new(word, dead.epoch), self.map())?;
-            Some(Visited { dead, counted, alone: self.visits_alone(dead.member.slot(), me) })
+            Some(DeadInRecovery { dead, counted, alone: self.recovers_alone(dead.member.slot(), me) })
         };
-        let visited = dead.iter().filter_map(begun);
+        let in_recovery = dead.iter().filter_map(begun);
         let (to_tell, late): (Vec<_>, Vec<_>) =
-            visited.partition(|v| matches!(v.counted.presence, Presence::Dead(_)));
+            in_recovery.partition(|v| matches!(v.counted.presence, Presence::Dead(_)));
         let mut disturbed = false;
-        let mut end = |v: Visited| {
+        let mut end = |v: DeadInRecovery| {
             let word = Members(self.0).tenancy_word(v.dead.member.slot());
             let next = if v.alone { run(EndRecovery::new(word, v.counted, me), self.map()) } else { None };
             disturbed |= next.is_none();
-            next.map(|counted| Visited { counted, ..v })
+            next.map(|counted| DeadInRecovery { counted, ..v })
         };
         let mut to_vacate = Vec::new();
         let mut told = Vec::new();
@@ -147,10 +147,11 @@ impl Recovery {
         (to_sweep, disturbed)
     }
 
-    fn visits_alone(self, slot: u32, me: Member) -> bool {
+    fn recovers_alone(self, slot: u32, me: Member) -> bool {
         let live =
             Members(self.0).used_slots().filter(|&(s, t)| t.presence == Presence::Live && s != me.slot());
-        let others = live.map(|(s, t)| (Members(self.0).visiting_word(s), Member::new(s, t.epoch))).collect();
+        let others =
+            live.map(|(s, t)| (Members(self.0).recovering_word(s), Member::new(s, t.epoch))).collect();
         run(CheckSoleRecovery::new(slot, others, |m| Members(self.0).is_dead(m)), self.map())
     }
 

@@ -149,7 +149,7 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     begin_update(arena, dead, word, (5, 6));
     kill(arena, dead);
 
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
     assert_eq!(presence(arena, dead), Presence::Free);
     for block in [held, claimed, let_go, attached] {
         assert_eq!(
@@ -171,7 +171,7 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     assert!(is_hinted || owner(arena, unhinted).holder != Holder::Free);
     assert!(things.iter().all(|block| !Members(arena).has_touched(dead.member, block / SLAB_BLOCKS)));
     assert_eq!(m.load(word), 6, "the update that it had begun");
-    assert_eq!(m.load(Members(arena).visiting_word(me.slot())), 0);
+    assert_eq!(m.load(Members(arena).recovering_word(me.slot())), 0);
 }
 
 /// Simulates a member that has recorded an update of one word, has announced itself, and has done nothing
@@ -207,7 +207,7 @@ fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
     arena.map().store(crate::steps::page_owner(Word::at(Blocks(arena).data_of(alone).0)), 0);
     touched(arena, dead, &[linked, alone]);
     kill(arena, dead);
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
     assert_eq!(
         (seat(arena, linked, 0), state(arena, linked).life),
         (Seat::Block(block.block()), BlockLife::Live)
@@ -228,7 +228,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     let (dead, visitor) = (living(arena), living(arena));
     let slot = dead.member.slot();
     m.store(
-        Members(arena).visiting_word(visitor.member.slot()),
+        Members(arena).recovering_word(visitor.member.slot()),
         RecoveringSlots { first: slot, last: slot }.pack(),
     );
     let held = data_of(arena, 21 << 10, Seat::Member(dead.member));
@@ -239,7 +239,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     assert!(!Members(arena).has_left(dead.member, 0), "it lives");
     kill(arena, dead);
     for _ in 0..2 {
-        Recovery(arena).sweep().unwrap();
+        Recovery(arena).reclaim().unwrap();
         assert!(matches!(presence(arena, dead), Presence::Dead(_)), "{:?}", presence(arena, dead));
         for block in [held, attached] {
             assert_eq!(state(arena, block).life, BlockLife::Busy(dead.member));
@@ -251,7 +251,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     // The visitor finishes, or dies, and its word no longer counts.
     kill(arena, visitor);
     while presence(arena, dead) != Presence::Free || presence(arena, visitor) != Presence::Free {
-        assert!(Recovery(arena).sweep().unwrap() > 0, "{:?}", presence(arena, dead));
+        assert!(Recovery(arena).reclaim().unwrap() > 0, "{:?}", presence(arena, dead));
     }
     for block in [held, attached] {
         assert_eq!(state(arena, block).life, BlockLife::Free);
@@ -265,11 +265,11 @@ fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() 
     let (dead, sweeper) = (living(arena), living(arena));
     kill(arena, dead);
     set_presence(arena, dead, Presence::Reclaiming(sweeper.member));
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
     assert_eq!(presence(arena, dead), Presence::Reclaiming(sweeper.member));
     kill(arena, sweeper);
-    Recovery(arena).sweep().unwrap();
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
+    Recovery(arena).reclaim().unwrap();
     assert_eq!((presence(arena, dead), presence(arena, sweeper)), (Presence::Free, Presence::Free));
 }
 
@@ -281,10 +281,10 @@ fn a_member_that_used_queues_is_left_to_processes_that_know_them() {
     let dead = living(arena);
     Members(arena).note_rings(dead.member);
     kill(arena, dead);
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
     assert!(matches!(presence(arena, dead), Presence::Dead(0)));
     arena.map().store(arena.layout().member(dead.member.slot(), KNOWS_RINGS), 0);
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
     assert_eq!(presence(arena, dead), Presence::Free);
 }
 
@@ -294,7 +294,7 @@ fn the_next_tenant_of_a_slot_is_another_member() {
     let (_one, arena) = one();
     let first = living(arena);
     kill(arena, first);
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
     // The first member died while it made an update.
     let making = arena.layout().updates().making(first.member.slot());
     arena.map().store(making, 1);
@@ -306,7 +306,7 @@ fn the_next_tenant_of_a_slot_is_another_member() {
     Members(arena).set_dead(first.member);
     assert_eq!(presence(arena, second), Presence::Live);
     kill(arena, second);
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
 }
 
 /// A recovered member no longer counts for holders of this ring, even if a late visitor writes an older
@@ -328,7 +328,7 @@ fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_recovered() {
     Members(arena).note_recovered(slot, epoch, Some(RING));
     assert!(left(RING), "a late visitor has taken it back");
     kill(arena, dead);
-    Recovery(arena).sweep().unwrap();
+    Recovery(arena).reclaim().unwrap();
     assert!(left(RING), "it is gone");
 }
 

@@ -47,7 +47,7 @@
 //!   first file before it starts a process that joins, so the only earlier member is the maker, which holds
 //!   it.
 //! - Owners that were already members set `HOLDS` when they open the file, or, if they don't need it, the
-//!   next time that they check for dead members (`sweep_if_due`). When all have set it, and the lock is free,
+//!   next time that they check for dead members (`reclaim_if_due`). When all have set it, and the lock is free,
 //!   none of them lives.
 //! - **A starting process** may be between the end of its parent and the moment when it has the lock. The
 //!   parent updates the file's time at each start, and a file whose time is less than
@@ -323,7 +323,7 @@ impl Backing {
     }
 
     /// Undoes the creation of extents by dead members.
-    pub(crate) fn sweep_extents(self, dead: impl Fn(Member) -> bool, me: Member) {
+    pub(crate) fn reclaim_extents(self, dead: impl Fn(Member) -> bool, me: Member) {
         let states: Vec<_> = self.extents().collect();
         for (i, state) in states {
             if let Extent::Making(m) | Extent::Named(m) = state

@@ -298,7 +298,7 @@ fn check_words(i: usize, news: bool, deaths: &[(Arena, u32)]) {
     }
     wake(callers);
     // Can't fail in a thread of a member.
-    arenas.iter().for_each(|arena| _ = Recovery(*arena).sweep_if_due());
+    arenas.iter().for_each(|arena| _ = Recovery(*arena).reclaim_if_due());
     for (key, id, slept_on, what) in watched {
         let is_ready = catch_panic(|| what.is_ready_recheck()).unwrap_or(true);
         if is_ready {

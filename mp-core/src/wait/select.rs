@@ -193,7 +193,7 @@ impl RecoveryTimer {
         }
         let due = Instant::now() >= self.next;
         if due {
-            self.arenas.iter().try_for_each(|(arena, _)| Recovery(*arena).sweep_if_due().map(drop))?;
+            self.arenas.iter().try_for_each(|(arena, _)| Recovery(*arena).reclaim_if_due().map(drop))?;
             self.next = Instant::now() + POLL_INTERVAL;
         }
         if due || news {

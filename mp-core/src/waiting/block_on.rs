@@ -165,7 +165,7 @@ impl LivenessTimer {
             return Ok(false);
         }
         if self.asked.is_some() && now >= self.next {
-            Recovery(arena).sweep_if_due()?;
+            Recovery(arena).reclaim_if_due()?;
         }
         *self = Self { next: now + POLL_INTERVAL, asked: Some(noticed) };
         Ok(true)

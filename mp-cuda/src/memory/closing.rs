@@ -111,7 +111,7 @@ pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     let Ok(thread) = thread.spawn(move || drop((all, call))) else { return };
     let mut pause = Duration::from_micros(50);
     while !thread.is_finished() {
-        sweep_if_due();
+        reclaim_if_due();
         // sleep: the driver wakes no thread when it has closed memory.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
@@ -119,6 +119,6 @@ pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     _ = thread.join();
 }
 
-pub(super) fn sweep_if_due() {
-    _ = Arena::current().and_then(|arena| Recovery(arena).sweep_if_due());
+pub(super) fn reclaim_if_due() {
+    _ = Arena::current().and_then(|arena| Recovery(arena).reclaim_if_due());
 }

@@ -436,7 +436,7 @@ fn close() {
             pause = FIRST;
             continue;
         }
-        closing::sweep_if_due();
+        closing::reclaim_if_due();
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
         pause = (pause * 2).min((begun.elapsed() / 16).clamp(Duration::from_millis(1), SELDOM));
@@ -453,7 +453,7 @@ fn wait(until: Option<Instant>, is_so: impl Fn(&[ReleaseQueue; 2]) -> bool) {
     while !REGISTRY.lock().as_ref().is_none_or(|table| is_so(&table.leaving))
         && until.is_none_or(|until| Instant::now() < until)
     {
-        closing::sweep_if_due();
+        closing::reclaim_if_due();
         // sleep: the driver wakes no thread when it has given memory back.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));

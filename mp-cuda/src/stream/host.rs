@@ -59,7 +59,7 @@ impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for DeviceWa
 
     fn on_interval(&mut self, _: Instant, _: bool) -> Option<Result<bool>> {
         // A sweep finds deaths, and ends the clocks of processes that died.
-        let swept = Recovery(self.arena).sweep_if_due().map(drop).map_err(Error::from);
+        let swept = Recovery(self.arena).reclaim_if_due().map(drop).map_err(Error::from);
         swept.and_then(|()| (self.check)()).err().map(Err)
     }
 

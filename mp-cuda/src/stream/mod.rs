@@ -186,7 +186,7 @@ impl CudaStream {
     pub fn is_complete(&self) -> Result<bool> {
         if self.waits()? {
             // A caller that polls must find deaths, like a caller that blocks.
-            Recovery(Arena::current()?).sweep_if_due()?;
+            Recovery(Arena::current()?).reclaim_if_due()?;
         }
         self.has_run_now()
     }

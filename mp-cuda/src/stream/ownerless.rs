@@ -133,7 +133,7 @@ fn leave() {
     let mut pause = Duration::from_micros(50);
     while !all_has_run() && Instant::now() < until {
         // The streams may wait for a dead process.
-        _ = Arena::current().and_then(|arena| Recovery(arena).sweep_if_due());
+        _ = Arena::current().and_then(|arena| Recovery(arena).reclaim_if_due());
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));

@@ -239,7 +239,7 @@ where
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
         // Measured by the clock, since a signal every 10 ms would end each sleep early.
         if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
-            if let Err(e) = Recovery(self.raw.arena()).sweep_if_due() {
+            if let Err(e) = Recovery(self.raw.arena()).reclaim_if_due() {
                 return Some(Err(WaitError::Failed(e.into()).into()));
             }
             self.unswept = None;

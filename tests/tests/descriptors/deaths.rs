@@ -120,7 +120,7 @@ fn others_continue_while_one_is_stopped_anywhere() {
         while let Ok(Some(fd)) = its.try_get() {
             drop(fd);
         }
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         assert_eq!(
             FdSlots(Arena::current().unwrap()).descriptors_in_locker().unwrap(),
             0,
@@ -152,7 +152,7 @@ fn a_producer_is_killed_at_every_access() {
             arrived += 1;
         }
         assert!(killed || arrived == MESSAGES);
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         for (number, reader) in readers.into_iter().enumerate() {
             let text = if number < arrived { number.to_string() } else { String::new() };
             assert_eq!(said(reader), text, "killed at access {at}");
@@ -180,7 +180,7 @@ fn a_consumer_is_killed_at_every_access() {
         while let Ok(Some(fd)) = queue.try_get() {
             File::from(fd.0).write_all(b"got").unwrap();
         }
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         let lost = readers.into_iter().map(said).filter(|text| text.is_empty()).count();
         assert!(lost <= usize::from(killed), "{lost} lost, killed at access {at}");
         killed
@@ -210,7 +210,7 @@ fn helper() {
     let at = at.parse().unwrap();
     let queue = Queue::bounded(8).unwrap();
     let killed = killed(&one_process(fill, (queue.clone(), at)));
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     // The dead process's compartments are found, and more are added.
     let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES + 2).map(|_| pipe()).unzip();
     writers.into_iter().for_each(|writer| queue.put((true, Fd(writer))).unwrap());

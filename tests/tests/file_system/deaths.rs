@@ -147,7 +147,7 @@ pub(crate) fn child_at(directory: &Path, at: u64, signal: Signal) {
         mp_tests::signal(pid, Signal::CONT);
         join(&context).unwrap();
     }
-    arena.sweep().unwrap();
+    arena.reclaim().unwrap();
     let stats = arena.memory_stats();
     assert_eq!((stats.live_blocks, stats.queued, stats.members), (0, 0, 1), "{stats:#?}");
     let ours = directory.join(format!("mp-{}", rustix::process::getuid().as_raw()));

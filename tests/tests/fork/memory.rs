@@ -192,7 +192,7 @@ fn copies_made_under_busy_threads_leave_nothing() {
         while queue.try_get().is_ok() {}
         let counted = *lock.lock().or_else(|_| lock.recover())?;
         assert!((made..=made + 20).contains(&counted), "{counted} of {made}");
-        Arena::current()?.sweep()?;
+        Arena::current()?.reclaim()?;
         assert_eq!(in_use(), before);
         Ok(())
     }
@@ -227,7 +227,7 @@ fn copy_and_killed_original_release_all() {
     // deaths.
     let arena = Arena::current().unwrap();
     eventually("all is swept", || {
-        arena.sweep().unwrap();
+        arena.reclaim().unwrap();
         in_use() == before && arena.members().len() == members
     });
 }
@@ -276,13 +276,13 @@ fn an_original_is_found_dead_while_its_copies_live() {
     };
     kill(original);
     eventually("the original is found dead", || {
-        arena.sweep().unwrap();
+        arena.reclaim().unwrap();
         !is_member(original)
     });
     assert!(is_member(copy), "the copy lives");
     kill(copy);
     eventually("all is swept", || {
-        arena.sweep().unwrap();
+        arena.reclaim().unwrap();
         in_use() == before && !is_member(copy)
     });
 }

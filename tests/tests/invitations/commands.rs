@@ -79,7 +79,7 @@ fn there() -> ((u64, u64, u64), usize) {
     let mut command = Command::new("true");
     invite(&mut command, 1_u8).unwrap();
     drop(command);
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     (in_use(), open_files())
 }
 
@@ -178,7 +178,7 @@ fn what_is_not_accepted_is_released() {
     let invitation = invite(&mut command, parcel()).unwrap();
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     drop(command);
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     assert_eq!(invitation.state(), InvitationState::Open, "the child may accept it");
     child.kill().unwrap();
     end(&mut child);

@@ -144,7 +144,7 @@ fn an_invitation_whose_process_has_died() {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     assert!(!end(&mut child).success());
     eventually("what the dead process had is released", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         Arena::current().unwrap().members().len() == 1
     });
     std::fs::write(file, "").unwrap();

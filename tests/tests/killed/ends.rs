@@ -194,7 +194,7 @@ fn a_taker_of_dead_letters_is_killed_at_every_access() {
         let got = Tensor::zeros([FEW as usize]).unwrap().share();
         let args = (queue.clone(), got.clone(), at);
         let killed = killed(&one_process(take_dead_letters, args));
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         assert!(matches!(queue.try_get_lease(), Err(GetError::Empty)), "delivered again");
         let mut all = dead_letters(&queue);
         all.extend((0..FEW).filter(|&n| got.load(n as usize) != 0));
@@ -220,7 +220,7 @@ fn consumer_killed_at_its_last_negative_ack() {
         let queue = few(2);
         let context = one_process(give_up_twice, (queue.clone(), at));
         let killed = killed(&context);
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         queue.close();
         let mut all = Vec::new();
         while let Some(lease) = queue.get_lease_timeout(DEADLINE).unwrap() {

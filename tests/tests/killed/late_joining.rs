@@ -48,7 +48,7 @@ fn what_it_makes_arrives_as_from_any_other() {
     assert_eq!((got.shape(), got.iter().sum::<f32>()), (&[500, 1000][..], 250_000.0));
     drop(got);
     eventually("all is released", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         there() == before
     });
 }

@@ -136,7 +136,7 @@ fn recover(_: usize, (v, at): (Victim, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };
     _ = context.join_timeout(DEADLINE);
-    Arena::current()?.sweep()?;
+    Arena::current()?.reclaim()?;
     Ok(())
 }
 
@@ -411,7 +411,7 @@ fn leasing_consumer_killed_at_every_access() {
             SpawnOptions::nprocs(1),
         );
         let killed = killed(&context.unwrap());
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         queue.close();
         let mut all: BTreeSet<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
         while let Some(job) = queue.get_lease_timeout(DEADLINE).unwrap() {

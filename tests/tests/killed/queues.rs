@@ -308,7 +308,7 @@ fn sweeps(_: usize, at: u64) -> Outcome {
     inject::arm_at_change(at, STOP);
     go.close();
     assert!(killed(&context));
-    Arena::current()?.sweep()?;
+    Arena::current()?.reclaim()?;
     Ok(())
 }
 

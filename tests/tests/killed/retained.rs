@@ -103,7 +103,7 @@ fn next_send_releases_pins_of_a_killed_reader() {
             let there = (sender.clone(), receiver.clone());
             was_killed = killed(&one_process(replace_and_read, (there, at, KILL)));
             eventually("it is swept", || {
-                Arena::current().unwrap().sweep().unwrap();
+                Arena::current().unwrap().reclaim().unwrap();
                 Arena::current().unwrap().members().len() == 1
             });
             sender.send(numbered(100)).unwrap();

@@ -122,7 +122,7 @@ fn a_leasing_consumer_is_killed_at_every_access() {
         let (queue, got) = (script.0.clone(), script.1.clone());
         fill(&queue);
         let killed = killed(&one_process(leases, script));
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         let mut all = noted(&got);
         let done = all.len();
         all.extend(goes_on(&queue, at));

@@ -79,7 +79,7 @@ fn only_what_is_in_doubt_waits_for_a_stopped_process() {
             break;
         }
     }
-    arena.sweep().unwrap();
+    arena.reclaim().unwrap();
     assert_eq!(in_use(), before);
     assert!(pairs > 100, "{pairs} pairs");
     println!("{pairs} pairs of a stop and a kill");

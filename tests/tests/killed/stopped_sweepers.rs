@@ -59,7 +59,7 @@ fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     inject::arm_at_change(at, how);
     signal(context.pids()[0], Signal::KILL);
     assert!(killed(&context));
-    Arena::current()?.sweep()?;
+    Arena::current()?.reclaim()?;
     Ok(())
 }
 
@@ -136,7 +136,7 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
     let reached = if how == STOP { stopped(&context) } else { killed(&context) };
     if !wait {
         // A waiter would do this within 100 ms.
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
     }
     others_go_on(&here, at);
     if how == STOP && reached {
@@ -173,7 +173,7 @@ fn stopped_sweeper_prevents_no_other_sweep() {
             let context = one_process(sweeps, (things, at, STOP));
             assert!(stopped(&context), "it has ended before change {at}");
             others_go_on(&here, at);
-            Arena::current().unwrap().sweep().unwrap();
+            Arena::current().unwrap().reclaim().unwrap();
             if slots() == 3 {
                 return Some((at, context, here));
             }
@@ -190,7 +190,7 @@ fn stopped_sweeper_prevents_no_other_sweep() {
         others_go_on(&here, 0);
     }
     eventually("those are swept", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         let now = in_use();
         slots() == 3 && now.0 <= blocks && now.1 <= queued
     });
@@ -218,7 +218,7 @@ fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Out
     inject::arm_at_change(at, STOP);
     signal(context.pids()[0], Signal::KILL);
     assert!(killed(&context));
-    Arena::current()?.sweep()?;
+    Arena::current()?.reclaim()?;
     Ok(())
 }
 
@@ -240,7 +240,7 @@ fn no_process_sweeps_under_a_stopped_visitor() {
         // visit.
         if reached && queues.iter().filter(|queue| queue.is_ready()).count() == 1 {
             between.push(at);
-            Arena::current().unwrap().sweep().unwrap();
+            Arena::current().unwrap().reclaim().unwrap();
             assert!(queues.iter().all(Waitable::is_ready), "it holds others up, at change {at}");
             assert_eq!(slots(), 3, "the dead process was swept at change {at} of its visitor");
         }
@@ -274,7 +274,7 @@ fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) ->
     inject::arm_again(again);
     signal(context.pids()[0], Signal::KILL);
     assert!(killed(&context));
-    Arena::current()?.sweep()?;
+    Arena::current()?.reclaim()?;
     Ok(())
 }
 
@@ -294,7 +294,7 @@ fn leaves(at: u64, again: u64) -> bool {
         is_stopped = stopped(&context);
     }
     // A waiter would do this within 100 ms.
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     let end = receiver.recv_timeout(DEADLINE).unwrap_err();
     assert!(matches!(end, GetError::Disconnected), "{end}, stopped at change {at}, and {again} later");
     if is_stopped {

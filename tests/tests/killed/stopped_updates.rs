@@ -60,7 +60,7 @@ pub(crate) fn beside_one_that_is_stopped(at: u64) {
     }
     check(&all);
     drop((all, results));
-    arena.sweep().unwrap();
+    arena.reclaim().unwrap();
     let stats = arena.memory_stats();
     assert_eq!((stats.live_blocks, stats.queued, stats.members), (0, 0, 1), "{stats:#?}");
     println!("{}", if ended { "to the end" } else { "on the way" });

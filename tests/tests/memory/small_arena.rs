@@ -113,7 +113,7 @@ fn rows_for_slabs_run_out_before_addresses_do() {
     assert!(large.len() >= 6, "{} are all that there is room for", large.len());
     drop((large, kept));
     eventually("all is released", || {
-        arena().sweep().unwrap();
+        arena().reclaim().unwrap();
         in_use() == before
     });
 }
@@ -135,7 +135,7 @@ fn processes_change_sizes_at_once() {
     let before = in_use();
     join(&start_processes(change_sizes, 20, SpawnOptions::nprocs(3)).unwrap()).unwrap();
     eventually("all is released", || {
-        arena().sweep().unwrap();
+        arena().reclaim().unwrap();
         in_use() == before
     });
     assert!(fill(24 * PART, usize::MAX).len() >= 6);
@@ -170,7 +170,7 @@ fn a_process_is_killed_while_it_changes_sizes() {
             Err(e) => panic!("{e}"),
         };
         eventually("all is released", || {
-            arena().sweep().unwrap();
+            arena().reclaim().unwrap();
             in_use() == before
         });
         if at % 16 == 1 {

@@ -188,7 +188,7 @@ fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
     let before = inject::seen();
     let context = one_process(die, held.to_vec());
     failure(&context);
-    while Arena::current().unwrap().sweep().unwrap() == 0 && inject::seen() - before < 10_000_000 {
+    while Arena::current().unwrap().reclaim().unwrap() == 0 && inject::seen() - before < 10_000_000 {
         // The supervisor may have swept it already.
         let there = Arena::current().unwrap().members().len();
         if there == 1 {

@@ -329,7 +329,7 @@ fn thirty_random_kills_leave_nothing_behind() {
     assert_eq!(got + lost, put);
     assert!(lost <= KILLS, "{lost} messages lost in {KILLS} kills");
     eventually("all is released", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         in_use() == before.0
     });
     // The thread that watches a process closes its files shortly after its end is known, also for the process

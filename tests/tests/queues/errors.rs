@@ -135,7 +135,7 @@ fn a_full_arena_while_a_producer_waits() {
         assert!(all.len() >= 6 && large.is_empty());
     }
     eventually("all is back", || {
-        arena().sweep().unwrap();
+        arena().reclaim().unwrap();
         in_use() == before
     });
 }

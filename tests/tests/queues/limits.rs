@@ -298,7 +298,7 @@ fn a_process_is_killed(at: u64) -> bool {
     let (crowd, put, _) = crowd();
     let context = one_process(puts, (queue.clone(), at));
     let killed = killed(&context);
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     let got = drain(&queue);
     assert!(got <= 3 && (killed || got == 3), "{got} of 3, killed at access {at}");
     (0..SHARE).for_each(|n| give(&queue, large(n)));

@@ -48,7 +48,7 @@ fn recovered_here(has: ProcessContext, waits: &ProcessContext, ended: &Queue<boo
     eventually("the waiter is stopped", || threads_are(waiter, 'T'));
     signal(has.pids()[0], Signal::KILL);
     assert!(join(&has).is_err());
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     signal(waiter, Signal::CONT);
     assert!(take(ended), "the get ended otherwise");
     join(waits).unwrap();

@@ -58,7 +58,7 @@ fn count_processes(arena: &Arena) -> usize {
     let mut children = supervisor::not_joined();
     // Crashed processes occupy their places until they are swept. Fails only in a forked process, which has
     // no children.
-    let _ = arena.sweep();
+    let _ = arena.reclaim();
     let members = arena.members();
     children.retain(|pid| !members.iter().any(|member| member.pid == *pid));
     members.len() + children.len()

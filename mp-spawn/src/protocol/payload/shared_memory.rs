@@ -79,7 +79,7 @@ pub(crate) fn declare_dead_child(member: Option<u32>) -> usize {
         unsafe { Members(arena).declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, which is not the parent of these children.
-    arena.sweep().unwrap_or(0)
+    arena.reclaim().unwrap_or(0)
 }
 
 #[cfg(test)]

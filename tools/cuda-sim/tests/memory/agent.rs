@@ -316,7 +316,7 @@ impl Worker {
             Do::End(piece) => self.piece(piece).0.row().end_use(),
             Do::Collect => return Ok(mp_cuda::ipc_collect()),
             Do::Empty => return Ok(mp_cuda::empty_cache()),
-            Do::Sweep => _ = mp_core::Arena::current()?.sweep()?,
+            Do::Sweep => _ = mp_core::Arena::current()?.reclaim()?,
             Do::Stats => {
                 let stats = mp_cuda::memory_stats(&self.gpu()?.device);
                 let numbers = [stats.slabs, stats.pieces, stats.mapped_slabs].map(|number| number as u64);
@@ -456,7 +456,7 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
 pub(crate) fn locker_is(used: u64) {
     let arena = mp_core::Arena::current().unwrap();
     mp_harness::eventually("the locker is as it was", || {
-        arena.sweep().unwrap();
+        arena.reclaim().unwrap();
         FdSlots(arena).compartments_in_use() == used
     });
 }

@@ -26,7 +26,7 @@ fn dropped_by_the_maker_kept_by_the_receiver() {
     assert_eq!(other.ok(Do::Read(1)), 7);
     other.ok(Do::Drop(1));
     // Its maker is gone, and this process has no handle of it.
-    mp_core::Arena::current().unwrap().sweep().unwrap();
+    mp_core::Arena::current().unwrap().reclaim().unwrap();
     other.ok(Do::Collect);
     until(&session, "bytes", 0);
     assert_eq!(other.stats(), [0; 6]);

@@ -33,7 +33,7 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     answers.put(memory_stats(stream.device()).mapped_slabs == 1).unwrap();
     eventually("the slab is given up", || {
         // It detects the death, as each wait does.
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
     });
     answers.put(true).unwrap();

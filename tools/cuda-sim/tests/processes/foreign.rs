@@ -364,7 +364,7 @@ fn waits_for_a_death((by, write, out, dead): (By, bool, Moved, Queue<()>)) -> Ou
     taken(&dead);
     let look = || memory_stats(stream.device());
     eventually("its death is noticed", || {
-        _ = Recovery(mp_core::Arena::current().unwrap()).sweep_if_due();
+        _ = Recovery(mp_core::Arena::current().unwrap()).reclaim_if_due();
         let stats = look();
         if write { stats.foreign_retired > 0 } else { stats.foreign_owners == 0 }
     });

@@ -33,7 +33,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     drop(out.try_get());
     let stats = || mp_cuda::memory_stats(stream.device());
     eventually("it is free, or can never be", || {
-        _ = Recovery(mp_core::Arena::current().unwrap()).sweep_if_due();
+        _ = Recovery(mp_core::Arena::current().unwrap()).reclaim_if_due();
         ipc_collect();
         let stats = stats();
         stats.foreign_owners == 0 || stats.foreign_retired == 4 * LEN as u64

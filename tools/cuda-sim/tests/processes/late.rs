@@ -35,7 +35,7 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
     tensors.put(CudaTensor::full([LEN], 1.0, &stream)?).unwrap();
     taken(&killed);
     mp_harness::eventually("the slab is retired", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         memory_stats(&device).retired == SLAB
     });
     let others: Vec<_> =
@@ -167,7 +167,7 @@ fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>))
     tensors.put(t).unwrap();
     taken(&killed);
     mp_harness::eventually("the writer has no seat", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         ipc_collect();
         memory_stats(&device).pieces == 0
     });

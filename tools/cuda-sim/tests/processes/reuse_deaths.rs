@@ -96,7 +96,7 @@ fn makes_for_one_that_is_killed((tensors, gone): (Moved, Told)) -> Outcome {
     tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?).unwrap();
     taken(&gone);
     eventually("the writer has no seat", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).pieces == 0
     });
     let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
@@ -147,7 +147,7 @@ fn reads_what_a_dead_process_made((tensors, opened): (Two, Told)) -> Outcome {
     assert_eq!(memory_stats(stream.device()).mapped_slabs, 2);
     opened.put(()).unwrap();
     eventually("the death is known", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 1
     });
     let copy = copies(&one, &stream, SLOW)?;
@@ -176,7 +176,7 @@ fn collects_while_a_thread_unmaps((tensors, told): (Frozen, Queue<u64>)) -> Outc
     drop(t);
     told.put(0).unwrap();
     eventually("another thread unmaps it", || {
-        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
     });
     told.put(ipc_collect()).unwrap();
@@ -234,7 +234,7 @@ fn makes_before_a_death((tensors, dropped, made, killed): Steps) -> Outcome {
     fills(&mut next, &stream, Duration::ZERO, 2.0)?;
     made.put(()).unwrap();
     taken(&killed);
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     kernels().spin(&stream, 8 * SLOW);
     assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
     let stats = memory_stats(device);
@@ -254,7 +254,7 @@ fn memory_with_work_of_others_is_not_reused(order: Order) {
     taken(&made);
     other.kill().unwrap();
     assert!(other.wait_timeout(DEADLINE));
-    Arena::current().unwrap().sweep().unwrap();
+    Arena::current().unwrap().reclaim().unwrap();
     killed.put(()).unwrap();
     join(maker);
     nothing_is_left(&session);

@@ -71,7 +71,7 @@ impl InUse {
     pub(crate) fn again(&self) -> Result<(), Finding> {
         let mut clock = Clock::new();
         loop {
-            Arena::current()?.sweep()?;
+            Arena::current()?.reclaim()?;
             let now = Self::now()?;
             if now == *self {
                 return Ok(());

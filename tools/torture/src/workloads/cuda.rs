@@ -165,7 +165,7 @@ impl Gpu {
         self.ways = None;
         let mut clock = Clock::new();
         loop {
-            Arena::current()?.sweep()?;
+            Arena::current()?.reclaim()?;
             let left = (self.stat("bytes")?, self.stat("processes")?);
             if left == (0, 0) {
                 break;
