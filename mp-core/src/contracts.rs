@@ -101,7 +101,7 @@ impl RawLock {
     /// Returns a guard for a lock whose guard was forgotten.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`](crate::Error::Forked).
     ///
     /// # Safety
     /// The calling thread took the lock, has not released it since, and has no other guard of it.

@@ -133,7 +133,7 @@ impl Arena {
 
     /// Defers [`attach`](Self::attach) until this process first needs an arena. `joined` is then called once,
     /// with this process's tag. The process begins with its own settings, not with its parent's: see
-    /// [`children_inherit_settings`](Self::children_inherit_settings).
+    /// [`children_inherit_settings`](children_inherit_settings).
     ///
     /// # Safety
     /// Same as for [`attach`](Self::attach).
@@ -264,7 +264,7 @@ impl Arena {
     /// Finds dead members and sweeps them. Returns the number of swept members.
     ///
     /// Cheap when no member died (1–3 µs per member, more with hundreds of members). Waiting functions call
-    /// [`sweep_if_due`](Self::reclaim_if_due), and parents call this after a child has ended, so programs
+    /// [`Recovery::reclaim_if_due`], and parents call this after a child has ended, so programs
     /// rarely need to call it.
     ///
     /// A process whose program is not linked with the layer of queues (`mp-queue`) does not sweep dead

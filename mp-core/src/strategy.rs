@@ -39,7 +39,7 @@ pub enum SharingStrategy {
     /// A single anonymous file (memfd) whose descriptor is passed to each child. Nothing has a name, and
     /// nothing is left behind.
     FileDescriptor,
-    /// Named files, in the directory set by [`set_sharing_directory`].
+    /// Named files, in the directory set by [`set_sharing_directory`](crate::set_sharing_directory).
     FileSystem,
 }
 

@@ -92,7 +92,7 @@ impl Allocator {
         parent.filter(|parent| Blocks(self.0).block_exists(parent.block)).ok_or_else(none)
     }
 
-    /// Returns the [mark](Self::mark) of the parent of a held [child](crate::Structure::set_parent). The
+    /// Returns the [mark](Hold::mark) of the parent of a held [child](crate::Structure::set_parent). The
     /// parent lives as long as the child has a holder.
     ///
     /// # Errors

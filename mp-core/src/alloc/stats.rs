@@ -137,7 +137,7 @@ impl Tally {
 }
 
 impl Allocator {
-    /// Counts the memory of the arena: see [`Arena::memory_stats`].
+    /// Counts the memory of the arena: see [`Arena::memory_stats`](crate::Arena::memory_stats).
     pub(crate) fn memory_stats(self) -> MemoryStats {
         let counts = self.counts();
         let mut s = MemoryStats {

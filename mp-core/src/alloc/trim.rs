@@ -33,7 +33,7 @@ use crate::words::{BlockId, BlockLife, BlockState, Member};
 pub(crate) const LARGE: u64 = 2 << 20;
 
 impl Allocator {
-    /// Returns the pages of free memory to the kernel: see [`Arena::empty_cache`].
+    /// Returns the pages of free memory to the kernel: see [`Arena::empty_cache`](crate::Arena::empty_cache).
     pub(crate) fn empty_cache(self) -> Result<u64> {
         let me = self.me()?;
         let before = Backing(self.0).committed();

@@ -27,7 +27,7 @@ impl Blocks {
     }
 
     /// Calls `f` with each seat of a member, a message or a block. Seats of dead members count like in
-    /// [`other_holders`](Self::other_holders).
+    /// [`other_holders`](crate::Hold::other_holders).
     pub(crate) fn each_holder(self, block: BlockId, mut f: impl FnMut(Seat)) {
         self.each_seat(block, |word| match Seat::unpack(self.map().load(word)) {
             Seat::Free => {}

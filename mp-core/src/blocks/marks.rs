@@ -7,7 +7,7 @@ use crate::steps::generation_of;
 use crate::words::{BlockId, BlockLife, BlockState};
 
 impl Blocks {
-    /// Same as [`mark`](Self::mark), for a block that stays alive during the call.
+    /// Same as [`mark`](crate::Hold::mark), for a block that stays alive during the call.
     #[inline]
     pub(crate) fn mark_of(self, block: BlockId) -> u64 {
         self.generation(block) << 24 | (u64::from(block) + 1)

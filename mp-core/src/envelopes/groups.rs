@@ -1,10 +1,10 @@
 //! Groups of envelopes: return of their memory after a burst, and its reuse.
 //!
-//! States and proof are in `steps::group`. [`Arena::empty_cache`] returns all memory that it can. In
-//! addition, one of the waiting processes counts the free groups every 100 ms. Groups that were free in all
-//! counts of a second are surplus, except [`KEPT`] of them, and are returned in small parts, so that a new
-//! message never waits for all of them. So neither a queue that fills and empties continually, nor the first
-//! message after a pause, pays for it.
+//! States and proof are in `steps::group`. [`Arena::empty_cache`](crate::Arena::empty_cache) returns all
+//! memory that it can. In addition, one of the waiting processes counts the free groups every 100 ms. Groups
+//! that were free in all counts of a second are surplus, except [`KEPT`] of them, and are returned in small
+//! parts, so that a new message never waits for all of them. So neither a queue that fills and empties
+//! continually, nor the first message after a pause, pays for it.
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|

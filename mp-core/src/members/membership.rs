@@ -9,8 +9,8 @@
 //! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `RECLAIMING(visitor)` |
 //! | `RECLAIMING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
 //!
-//! Visits are in `visit`, and the sweep is in `sweep`. [`Visit`](crate::steps::Visit) describes how the sweep
-//! follows the visits.
+//! Visits are in `visit`, and the sweep is in `sweep`. [`Visit`](crate::steps::BeginRecovery) describes how
+//! the sweep follows the visits.
 //!
 //! # Detection of a member's death
 //! The member's parent detects it by its pidfd. Any process detects it by finding both locks of the slot

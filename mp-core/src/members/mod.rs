@@ -24,7 +24,7 @@ impl Members {
     /// `f` must not run user code, and must not call this function.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`](crate::Error::Forked).
     #[inline]
     pub fn with_intent<R>(self, f: impl FnOnce(Member, Word) -> R) -> Result<R> {
         let me = self.me()?;

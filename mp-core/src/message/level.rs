@@ -9,7 +9,7 @@
 //! | levels | written if |
 //! |---|---|
 //! | up to [`SHALLOW`] | this thread's stack has room |
-//! | up to [`MAX_NESTING`] | the type that reads the value is known, and a trial ([`within`]) shows that reading needs at most [`READER_STACK`] |
+//! | up to [`MAX_NESTING`] | the type that reads the value is known, and a trial ([`with_reader_stack`]) shows that reading needs at most [`READER_STACK`] |
 
 use std::cell::Cell;
 
@@ -178,7 +178,7 @@ pub fn with_depth<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     }
 }
 
-/// Calls `f` like [`counted`], for a value that is a whole message unless it is inside another one. At the
+/// Calls `f` like [`with_depth`], for a value that is a whole message unless it is inside another one. At the
 /// end of the message, its [`memo`] is dropped.
 #[inline]
 pub fn with_message<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {

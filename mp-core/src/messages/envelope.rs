@@ -89,7 +89,7 @@ impl Envelope {
     }
 
     /// Transfers the envelope to a ring or to another process. The receiver turns it into an `Envelope` again
-    /// with [`Arena::envelope_from_raw`].
+    /// with [`Envelope::from_raw`].
     #[inline]
     pub fn into_raw(self) -> (EnvelopeId, Owner) {
         let this = std::mem::ManuallyDrop::new(self);
@@ -172,7 +172,7 @@ impl Envelope {
         Ok(claimed)
     }
 
-    /// Frees the last two words of the envelope ([`Arena::tail_words`]) for its queue.
+    /// Frees the last two words of the envelope ([`Envelopes::tail_words`]) for its queue.
     ///
     /// # Errors
     /// The errors of an allocation, if their contents can't be moved. [`Error::Stale`] if the message was

@@ -273,7 +273,7 @@ impl Parking {
     }
 
     /// Same as [`sleep`](Self::sleep), and also wakes when more deaths or releases than `noticed` are
-    /// [detected](Arena::noticed), if the kernel can sleep on two words.
+    /// [detected](notices::Notices::noticed), if the kernel can sleep on two words.
     pub fn sleep_unless_noticed(&self, announced: u64, noticed: u32, deadline: Option<Instant>) -> bool {
         let word = Notices(self.arena).noticed_word();
         self.sleep_at(announced, deadline, |own, expected, left| {

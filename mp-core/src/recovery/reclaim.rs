@@ -91,7 +91,7 @@ pub(crate) struct Dead {
 }
 
 impl Recovery {
-    /// Reclaims what dead members held: see [`Arena::reclaim`].
+    /// Reclaims what dead members held: see [`Arena::reclaim`](crate::Arena::reclaim).
     pub(crate) fn reclaim(self) -> Result<usize> {
         let me = self.me()?;
         if let Some(look) = PROMISES.get() {
@@ -108,7 +108,7 @@ impl Recovery {
         _ = PROMISES.set(look);
     }
 
-    /// Same as [`sweep`](Self::reclaim), for the memory of dead members only.
+    /// Same as [`sweep`](crate::Arena::reclaim), for the memory of dead members only.
     fn reclaim_members(self, me: Member) -> usize {
         let dead: Vec<Dead> = Members(self.0)
             .used_slots()
@@ -142,8 +142,8 @@ impl Recovery {
     }
 
     /// Sets a function that this process calls when it detects that any process has swept members since its
-    /// last check. It checks in each [`sweep`](Self::reclaim), and in waits of all kinds. For caches of objects
-    /// that only dead members held.
+    /// last check. It checks in each [`sweep`](crate::Arena::reclaim), and in waits of all kinds. For caches
+    /// of objects that only dead members held.
     ///
     /// The thread that checks calls the hook, holding no lock of this crate, and waits until it returns. Only
     /// the first call sets a hook. A forked child may set its own.
@@ -151,8 +151,8 @@ impl Recovery {
         _ = ON_DEATHS.set(hook);
     }
 
-    /// Same as [`sweep`](Self::reclaim), unless a member has swept within the last 100 ms: a thousand waiting
-    /// processes sweep no more often than one.
+    /// Same as [`sweep`](crate::Arena::reclaim), unless a member has swept within the last 100 ms: a thousand
+    /// waiting processes sweep no more often than one.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).

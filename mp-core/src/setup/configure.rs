@@ -2,7 +2,7 @@
 //!
 //! | | set by | priority |
 //! |---|---|---|
-//! | [`Arena::configure`] | the program, before it uses shared memory | first |
+//! | [`Arena::configure`](crate::Arena::configure) | the program, before it uses shared memory | first |
 //! | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that creates the arena | second |
 //! | neither | | 1 TiB of addresses, or as much as the limits of the process allow; messages by that size |
 //!
@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 
-/// Options for the creation of an arena: see [`Arena::configure`].
+/// Options for the creation of an arena: see [`Arena::configure`](crate::Arena::configure).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[must_use = "options do nothing until they are given to `Arena::configure`"]
 pub struct ArenaOptions {

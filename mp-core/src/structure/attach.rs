@@ -41,8 +41,8 @@ impl Structure {
     }
 
     /// Returns the identity of the structure among all that ever existed in this arena, as one word that is
-    /// never 0. With it, any member can check if the structure [lives](crate::Arena::lives), and get the
-    /// [descriptor that it keeps](crate::Arena::kept_descriptor), without holding it.
+    /// never 0. With it, any member can check if the structure [lives](crate::Blocks::lives), and get the
+    /// [descriptor that it keeps](crate::Descriptors::kept_descriptor), without holding it.
     ///
     /// ```
     /// use mp_core::{Arena, Structure};
@@ -60,8 +60,8 @@ impl Structure {
     }
 
     /// Keeps a copy of a descriptor while this structure lives. Every member can get it by
-    /// [`Arena::kept_descriptor`](crate::Arena::kept_descriptor), any number of times, even after the end of
-    /// this process.
+    /// [`Arena::kept_descriptor`](crate::Descriptors::kept_descriptor), any number of times, even after the
+    /// end of this process.
     ///
     /// ```
     /// use mp_core::{Arena, Structure};

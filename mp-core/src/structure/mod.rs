@@ -75,7 +75,7 @@ impl Structure {
 
     /// Makes this structure a child of another one, the parent, which lives as long as the child has a
     /// holder: a process, or a message in flight. So a receiver of the child can find the parent
-    /// ([`Arena::parent`](crate::Arena::parent)), even if all its other holders are dead.
+    /// ([`Arena::parent`](crate::Messages::parent)), even if all its other holders are dead.
     ///
     /// ```
     /// use mp_core::Structure;
@@ -103,10 +103,10 @@ impl Structure {
         Allocator(self.arena()).make_child(&self.hold, &parent.hold)
     }
 
-    /// Returns the parent of this name that a held structure is a child of, without holding it: the child keeps
-    /// it alive. After the last holder of the child has gone, the words of the result belong to another
+    /// Returns the parent of this name that a held structure is a child of, without holding it: the child
+    /// keeps it alive. After the last holder of the child has gone, the words of the result belong to another
     /// block. In contrast to this function, holding the parent may need memory for one more holder
-    /// ([`Arena::parent`](crate::Arena::parent)).
+    /// ([`Arena::parent`](crate::Messages::parent)).
     ///
     /// # Errors
     /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a child, or its parent has

@@ -176,8 +176,8 @@ impl LivenessTimer {
         wait.or_until(self.next)
     }
 
-    /// Same as [`sleep`](Self::sleep), and also wakes when a death is detected after the last check of
-    /// `asking`.
+    /// Sleeps at a parking word on which the calling thread has announced itself. Also wakes when a death is
+    /// detected after the last check of this timer.
     pub fn park(&self, parking: &Parking, announced: u64, wait: Wait) -> bool {
         parking.sleep_at(announced, Some(self.until(wait)), |word, expected, left| {
             self.sleep_for(parking.arena(), word, expected, left)

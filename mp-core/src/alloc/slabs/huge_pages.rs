@@ -9,7 +9,7 @@ use crate::mem::{Mem, Word};
 use crate::sys::huge_pages;
 
 impl Allocator {
-    /// Sets the use of huge pages: see [`Arena::set_huge_pages`].
+    /// Sets the use of huge pages: see [`Arena::set_huge_pages`](crate::Arena::set_huge_pages).
     pub(crate) fn set_huge_pages(self, on: bool) -> Result<()> {
         if on {
             self.0.file().map_err(|_| Error::Local)?;

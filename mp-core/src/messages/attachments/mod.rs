@@ -18,7 +18,8 @@ view! {
 pub struct AttachRequest {
     /// The handle. For an exclusive tensor, its own handle, which was moved here.
     pub(crate) hold: Hold,
-    /// Access of the receiver. [`Access::Exclusive`] moves the seat, everything else adds a holder.
+    /// Access of the receiver. [`Access::Exclusive`](crate::words::Access::Exclusive) moves the seat,
+    /// everything else adds a holder.
     pub(crate) grant: Grant,
 }
 

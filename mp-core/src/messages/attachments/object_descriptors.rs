@@ -15,8 +15,8 @@
 //! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders is gone | the last of them, or the sweep |
 //!
 //! A member that peeks need not hold the object. It checks before and after whether the object
-//! [lives](Arena::lives). While the object lives, its compartment is its own, so the descriptor found in
-//! between is the object's.
+//! [lives](crate::Blocks::lives). While the object lives, its compartment is its own, so the descriptor found
+//! in between is the object's.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -70,9 +70,9 @@ impl Descriptors {
     }
 
     /// Returns a copy of the descriptor that an object [keeps](crate::Structure::keep_descriptor), by the
-    /// object's [mark](Self::mark). The copy is close-on-exec. Returns `None` if the object keeps none (yet),
-    /// or is gone. The caller need not hold the object, and the process that provided the descriptor need not
-    /// live.
+    /// object's [mark](crate::Hold::mark). The copy is close-on-exec. Returns `None` if the object keeps none
+    /// (yet), or is gone. The caller need not hold the object, and the process that provided the descriptor
+    /// need not live.
     ///
     /// Doesn't block. Uses three descriptors for a moment.
     ///

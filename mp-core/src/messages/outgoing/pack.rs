@@ -54,7 +54,7 @@ impl Messages {
     }
 
     /// Same as [`pack`](Self::pack), for a queue: while too many messages are in flight, it succeeds only
-    /// within [`with_share`](Self::with_share).
+    /// within [`with_share`](Envelopes::with_share).
     ///
     /// # Errors
     /// Same as for [`pack`](Self::pack).

@@ -1,6 +1,6 @@
 //! Cycles of threads, each of which waits for a lock held by the next one.
 //!
-//! A lock's words name the thread that holds it ([`lock`](super::lock)). A [note](super::wait_note) names the
+//! A lock's words name the thread that holds it ([`lock`](super)). A [note](super::wait_note) names the
 //! lock that a thread waits for, once it has waited for a while. So a waiting thread follows a path: the lock
 //! that it waits for, its holder, the lock that the holder waits for, until it reaches itself, or a thread
 //! without a note. The search changes nothing. A writer waits for all readers: any of them may lead back.
