@@ -9,13 +9,13 @@ use crate::error::Result;
 use crate::members::intents;
 use crate::process::mutex::MutexGuard;
 use crate::setup::Backing;
-use crate::setup::files::Held;
+use crate::setup::files::HeldFiles;
 
 /// Arena of a process that is about to fork. While this value lives, no arena is created, and no file opened.
 #[derive(Debug)]
 pub(crate) struct ForkState {
     _making: MutexGuard<'static, ()>,
-    arena: Option<(Arena, Held)>,
+    arena: Option<(Arena, HeldFiles)>,
 }
 
 impl ForkState {

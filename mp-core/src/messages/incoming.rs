@@ -34,7 +34,7 @@ impl AsRef<[u8]> for Buffer {
 
 /// An attachment that arrived.
 #[derive(Debug)]
-struct Given {
+struct ReceivedAttachment {
     hold: Option<Hold>,
     grant: Grant,
     /// Number of times it was read as a buffer.
@@ -46,7 +46,7 @@ struct Given {
 /// would make the reader copy it each time.
 const MOST_READS: u8 = 8;
 
-impl From<AttachRequest> for Given {
+impl From<AttachRequest> for ReceivedAttachment {
     fn from(a: AttachRequest) -> Self {
         Self { hold: Some(a.hold), grant: a.grant, reads: 0 }
     }
@@ -57,7 +57,7 @@ fn wrong(attachment: u32, why: &str) -> Error {
     Error::Malformed(format!("attachment {attachment} of the message {why}"))
 }
 
-impl Given {
+impl ReceivedAttachment {
     #[cold]
     fn differs(&self, attachment: u32, read_as: Grant) -> Error {
         wrong(attachment, &format!("was sent as {:?} and is read as {read_as:?}", self.grant))
@@ -67,7 +67,7 @@ impl Given {
 /// Attachments of a message being read.
 #[derive(Debug, Default)]
 pub struct Arrived {
-    list: Vec<Given>,
+    list: Vec<ReceivedAttachment>,
     /// Descriptors that were copied from the locker, but not yet taken by the value.
     claimed: Claimed,
     /// Error that made the message unreadable, if the codec's error has only its text.
@@ -104,7 +104,7 @@ impl Claimed {
 
 impl From<Vec<AttachRequest>> for Arrived {
     fn from(attached: Vec<AttachRequest>) -> Self {
-        Self { list: attached.into_iter().map(Given::from).collect(), ..Self::default() }
+        Self { list: attached.into_iter().map(ReceivedAttachment::from).collect(), ..Self::default() }
     }
 }
 
@@ -184,7 +184,7 @@ impl Arrived {
     /// Removes the handles of exclusive tensors, which another list has. All other attachments keep their
     /// numbers.
     pub(crate) fn without_exclusive(mut self) -> Self {
-        let exclusive = |given: &&mut Given| given.grant.access() == Access::Exclusive;
+        let exclusive = |given: &&mut ReceivedAttachment| given.grant.access() == Access::Exclusive;
         self.list.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
         self
     }

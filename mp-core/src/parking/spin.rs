@@ -294,7 +294,7 @@ impl Looking {
                 Ok(seat) => (self.seat, self.limited) = (seat, false),
                 // Another thread spins on this processor. Stopping here says nothing about the spin time that
                 // would have paid.
-                Err(Taken) => return false,
+                Err(SeatTaken) => return false,
             }
         }
         true
@@ -313,7 +313,7 @@ struct Seat {
 }
 
 /// Another thread has the seat.
-struct Taken;
+struct SeatTaken;
 
 const fn seat(processor: u32) -> Word {
     Word::at(control::SPINNING + (processor % SEATS) as u64 * SEAT_STRIDE)
@@ -326,12 +326,12 @@ const fn owner(member: Member) -> u64 {
 impl Seat {
     /// Takes the seat of the processor that this thread runs on. Returns `None` in a process without an
     /// arena.
-    fn take() -> Result<Option<Self>, Taken> {
+    fn take() -> Result<Option<Self>, SeatTaken> {
         let Some((arena, Ok(me))) = Arena::get().map(|arena| (arena, arena.me())) else { return Ok(None) };
         let word = seat(processors::current());
         match arena.map().cas(word, 0, owner(me)) {
             Ok(()) => Ok(Some(Self { arena, word })),
-            Err(_) => Err(Taken),
+            Err(_) => Err(SeatTaken),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::words::Member;
 pub(crate) type Joined = fn(Member);
 
 #[derive(Debug)]
-enum Later {
+enum PendingAttach {
     /// Nothing to join, or already joined.
     None,
     /// To be joined by this process and user.
@@ -24,31 +24,32 @@ enum Later {
     Failed(String),
 }
 
-static LATER: PerProcess<Mutex<Later>> = PerProcess::new([const { Mutex::new(Later::None) }; GENERATIONS]);
+static PENDING: PerProcess<Mutex<PendingAttach>> =
+    PerProcess::new([const { Mutex::new(PendingAttach::None) }; GENERATIONS]);
 
 /// Sets the arena to be joined.
 #[inline]
 pub(crate) fn put(fd: OwnedFd, joined: Joined) {
-    *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user(), joined };
+    *PENDING.lock() = PendingAttach::Join { fd, process: std::process::id(), user: memory::user(), joined };
 }
 
 /// Takes the arena that is to be joined at present, if any.
 pub(crate) fn take() -> Result<Option<(OwnedFd, Joined)>> {
-    let mut later = LATER.lock();
+    let mut later = PENDING.lock();
     match &*later {
-        Later::None => Ok(None),
+        PendingAttach::None => Ok(None),
         // A new arena instead would not be the one of the other processes.
-        Later::Failed(why) => {
+        PendingAttach::Failed(why) => {
             Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
         }
-        Later::Join { process, .. } if *process != std::process::id() => Err(Error::Forked),
-        Later::Join { user, .. } if *user != memory::user() => Err(Error::Unsupported(
+        PendingAttach::Join { process, .. } if *process != std::process::id() => Err(Error::Forked),
+        PendingAttach::Join { user, .. } if *user != memory::user() => Err(Error::Unsupported(
             "this process has given up its user before it joined the one of its parent: call \
             Arena::current before"
                 .into(),
         )),
-        Later::Join { .. } => match std::mem::replace(&mut *later, Later::None) {
-            Later::Join { fd, joined, .. } => Ok(Some((fd, joined))),
+        PendingAttach::Join { .. } => match std::mem::replace(&mut *later, PendingAttach::None) {
+            PendingAttach::Join { fd, joined, .. } => Ok(Some((fd, joined))),
             _ => Ok(None),
         },
     }
@@ -56,10 +57,10 @@ pub(crate) fn take() -> Result<Option<(OwnedFd, Joined)>> {
 
 /// Returns `true` if an arena is to be joined, or could not be joined.
 pub(crate) fn is_pending() -> bool {
-    !matches!(*LATER.lock(), Later::None)
+    !matches!(*PENDING.lock(), PendingAttach::None)
 }
 
 /// Records that the arena could not be joined.
 pub(crate) fn failed(why: &Error) {
-    *LATER.lock() = Later::Failed(why.to_string());
+    *PENDING.lock() = PendingAttach::Failed(why.to_string());
 }

@@ -32,7 +32,7 @@ static MADE: PerProcess<Mutex<Option<(PathBuf, u128)>>> =
 
 /// Open files of this process. While this value lives, no other file is opened.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldFiles {
     pub(crate) files: Vec<RawFd>,
     _opening: MutexGuard<'static, Opening>,
 }
@@ -40,14 +40,14 @@ pub(crate) struct Held {
 impl Backing {
     /// Returns all files that this process has open for the arena. No others are opened while the result
     /// lives.
-    pub(crate) fn hold_files(self) -> Held {
+    pub(crate) fn hold_files(self) -> HeldFiles {
         let all = self.0.files();
         let opening = all.opening.lock();
         let named = all.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
         let early = opening.early.iter().map(|(_, fd)| fd);
         let handed = all.handed.get().into_iter().chain(all.parcel.get()).chain(all.locker.get());
         let files = all.own.iter().chain(handed).chain(named).chain(early);
-        Held { files: files.map(AsRawFd::as_raw_fd).collect(), _opening: opening }
+        HeldFiles { files: files.map(AsRawFd::as_raw_fd).collect(), _opening: opening }
     }
 
     /// Returns the descriptors that this process keeps open for the arena as long as it lives.

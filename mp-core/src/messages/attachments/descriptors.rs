@@ -50,14 +50,14 @@ const MOST: u64 = 256;
 
 /// Compartment of a message that is being written.
 #[derive(Debug)]
-pub(crate) struct Parking {
+pub(crate) struct FdBatch {
     hold: Hold,
     into: OwnedFd,
     /// Number of descriptors in it.
     count: u64,
 }
 
-impl Parking {
+impl FdBatch {
     /// Takes a compartment.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ mod tests {
     fn a_block_that_names_anothers_compartment_leaves_it_alone() {
         let arena = Arena::current().unwrap();
         let (file, _writer) = std::io::pipe().unwrap();
-        let mut parking = Parking::new().unwrap();
+        let mut parking = FdBatch::new().unwrap();
         assert_eq!(parking.push(file.as_fd()).unwrap(), Some(0));
         let named = arena.map().load(Word::at(parking.hold().memory().0));
         let other = Allocator(arena).alloc_kind(16, BlockKind::Descriptors).unwrap();

@@ -21,7 +21,7 @@ use crate::blocks::Blocks;
 use crate::envelopes::grants::{BUFFER, DESCRIPTORS, OBJECT};
 use crate::error::{Error, Result};
 use crate::messages::attachments::AttachRequest;
-use crate::messages::attachments::descriptors::Parking;
+use crate::messages::attachments::descriptors::FdBatch;
 use crate::messages::bytes::write_own;
 use crate::messages::envelope::{Envelope, MAX_ATTACHMENTS};
 use crate::messages::incoming::{Arrived, Incoming};
@@ -54,7 +54,7 @@ pub struct Attached {
     /// `true` if long buffers stay among the bytes.
     in_band: bool,
     /// Compartment of the last descriptors, and the number of its attachment.
-    parking: Option<(Parking, u32)>,
+    parking: Option<(FdBatch, u32)>,
     /// Error that made the message unwritable, if the codec's error has only its text.
     refusal: Option<Error>,
 }
@@ -209,7 +209,7 @@ impl Attached {
         {
             return Ok((*attachment, number));
         }
-        let mut parking = Parking::new()?;
+        let mut parking = FdBatch::new()?;
         let attachment = self.attach_as(parking.hold(), DESCRIPTORS)?;
         let number =
             parking.push(fd)?.ok_or_else(|| Error::Malformed("a compartment is full at once".into()))?;

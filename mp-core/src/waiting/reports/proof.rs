@@ -28,7 +28,7 @@ use std::time::Duration;
 use crate::arena::Arena;
 use crate::members::Members;
 use crate::sys::identity;
-use crate::waiting::reports::table::{self, Seen};
+use crate::waiting::reports::table::{self, ShownWait};
 use crate::waiting::reports::{On, Subject, report};
 use crate::words::Member;
 
@@ -41,7 +41,7 @@ const MOST: usize = 256;
 #[derive(Debug)]
 pub(super) struct Suspicion {
     arena: Arena,
-    processes: Vec<(Member, u32, Vec<Seen>)>,
+    processes: Vec<(Member, u32, Vec<ShownWait>)>,
 }
 
 /// Makes one pass. Returns the set that hangs if nothing changes, beginning with this process, whose calling
@@ -54,7 +54,7 @@ pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
     };
     let me = arena.me().ok()?;
     let mut set = vec![me];
-    let mut processes: Vec<(Member, u32, Vec<Seen>)> = Vec::new();
+    let mut processes: Vec<(Member, u32, Vec<ShownWait>)> = Vec::new();
     while let Some(&member) = set.get(processes.len()) {
         let pid = if member == me { identity::process() } else { alive(arena, member)? };
         let rows = rows_of_all_threads(arena, member, pid)?;
@@ -77,7 +77,7 @@ fn alive(arena: Arena, member: Member) -> Option<u32> {
 }
 
 /// Returns the rows of a process, if each of its threads serves or has a row without a time-out.
-fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<Seen>> {
+fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<ShownWait>> {
     let mut rows = Vec::new();
     table::each(arena, member, |seen| rows.push(seen));
     let services = table::services(arena, member);
@@ -104,7 +104,7 @@ fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<See
 fn needed_by(
     arena: Arena,
     member: Member,
-    row: &Seen,
+    row: &ShownWait,
     (me, subject): (Member, &Subject),
 ) -> Option<Vec<Member>> {
     if let Some(block) = row.block.filter(|_| row.call.is_ended_by_holders()) {

@@ -14,7 +14,7 @@ use crate::members::Members;
 use crate::process::children;
 use crate::sys::{identity, memory};
 use crate::waiting::reports::proof::Suspicion;
-use crate::waiting::reports::table::{self, Seen};
+use crate::waiting::reports::table::{self, ShownWait};
 use crate::waiting::reports::{Call, Entry, On, Subject, settings};
 use crate::words::{BlockId, Member};
 
@@ -163,7 +163,7 @@ pub(super) fn process(text: &mut String, arena: Arena, pid: u32, member: Option<
     text.push(')');
 }
 
-fn wait_of(text: &mut String, arena: Arena, pid: u32, seen: &Seen) {
+fn wait_of(text: &mut String, arena: Arena, pid: u32, seen: &ShownWait) {
     text.push_str(if seen.thread == pid { "; itself waiting " } else { "; a thread of it waiting " });
     _ = write!(text, "{} in {}", Time(seen.waited()), seen.call.name());
     if let Some(block) = seen.block {

@@ -55,7 +55,7 @@ pub(crate) struct Row {
 
 /// Wait that another process or this one shows.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct ShownWait {
     pub(super) thread: u32,
     pub(super) call: Call,
     pub(super) block: Option<BlockId>,
@@ -64,7 +64,7 @@ pub(super) struct Seen {
     pub(super) looks: u64,
 }
 
-impl Seen {
+impl ShownWait {
     pub(super) fn waited(&self) -> Duration {
         Duration::from_millis(memory::monotonic_ms().saturating_sub(self.since))
     }
@@ -123,7 +123,7 @@ impl Row {
 }
 
 /// Calls `f` with each wait that a member shows.
-pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(Seen)) {
+pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(ShownWait)) {
     let map = arena.map();
     for row in 0..ROWS {
         let word = row_word(arena, member, row);
@@ -134,7 +134,7 @@ pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(Seen)) {
         }
         let Some(call) = Call::of((state >> 1 & 0x7f) as u8) else { continue };
         let block = (state >> 8 & 0xff_ffff).checked_sub(1).map(|block| block as BlockId);
-        f(Seen { thread: (state >> 32) as u32, call, block, forever: state & 1 != 0, since, looks });
+        f(ShownWait { thread: (state >> 32) as u32, call, block, forever: state & 1 != 0, since, looks });
     }
 }
 
