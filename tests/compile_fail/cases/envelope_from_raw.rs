@@ -1,6 +1,6 @@
 //! Making an envelope or a ring from its number is `unsafe`: the caller must vouch for it.
 use mp::Tensor;
-use mp_core::Arena;
+use mp_core::{Arena, Envelope};
 use mp_core::words::{Holder, Owner};
 
 fn main() {
