@@ -118,10 +118,10 @@
 //! no receiver gets half a message. At most the message or batch that the victim was putting or getting is
 //! lost. Everything that the victim held is released: memory, messages, its slot in the arena.
 //!
-//! A *stopped* process keeps what it holds (locks, permits, leases). In rare cases another resource waits for
-//! it, too: a message that a stopped and a crashed process were both handling, the memory of a crashed
-//! process that the stopped one was releasing, or, in an arena without free addresses, a block of a new size
-//! ([`Error::Held`] after 10 s).
+//! A *stopped* process retains its locks, permits and leases. In rare cases another resource waits for it,
+//! too: a message that a stopped and a crashed process were both handling, or the memory of a crashed process
+//! that the stopped one was releasing. In an arena without free addresses, a block of a new size may wait as
+//! well ([`Error::Held`] after 10 s).
 //!
 //! # Features
 //! | feature | effect |
@@ -146,9 +146,9 @@
 //! run the runtime (`Handle::enter` alone does not), as for all of tokio's I/O.
 //!
 //! The feature has no effect within a runtime without I/O (`enable_io`). Tokio reports that by a panic, which
-//! is caught, and whose message appears once on stderr outside of workers. It also has no effect in programs
-//! that abort on panic, and in forked processes: by the start method `fork`, by a fork server that preloads
-//! something, or by a `fork` of the program.
+//! is caught, and whose message appears once on stderr outside of workers. The feature also has no effect in
+//! programs that abort on panic, and in forked processes. These are forked by the start method `fork`, by a
+//! fork server that preloads something, or by the program itself.
 //!
 //! # Limits
 //! Linux only, on one machine. At most 1024 processes share memory, including the first one (256 in an arena

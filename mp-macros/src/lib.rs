@@ -71,8 +71,8 @@ pub fn derive_message(input: TokenStream) -> TokenStream {
 /// The macro also defines `ImagesSpec`, the shapes of the rows of each column, and `ImagesRow`, the row of
 /// one sample in each column. A field may be a struct that derives `Batch`.
 ///
-/// `#[batch(crate = path)]` sets the path of the library's module `data`, in the cases in which `Message`
-/// needs its path as well.
+/// `#[batch(crate = path)]` sets the path of the library's module `data`. It is needed in the same cases as
+/// the path of `Message`.
 #[proc_macro_derive(Batch, attributes(batch))]
 pub fn derive_batch(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

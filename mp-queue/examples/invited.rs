@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("the child ended without accepting".into());
     }
 
-    // A program that only knows the address.
+    // A program that has only the address.
     let address = format!("@invited-{}", std::process::id());
     let listener = Listener::bind(address.as_str())?;
     let mut connected = Command::new(std::env::current_exe()?).arg(&address).spawn()?;

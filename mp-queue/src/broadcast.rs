@@ -19,8 +19,8 @@
 //!
 //! [`channel`] creates a [`Sender`] and a [`Receiver`]. A receiver gets the messages that are sent after it
 //! was [created](Receiver::resubscribe). Both handles can be cloned and sent to other processes. Names and
-//! semantics are those of `tokio::sync::broadcast`. Blocking calls have the usual `try_`, `_timeout` and
-//! `_deadline` forms.
+//! semantics are the same as in `tokio::sync::broadcast`. Blocking calls have the usual `try_`, `_timeout`
+//! and `_deadline` forms.
 //!
 //! A sender never waits for receivers: the channel keeps the newest messages, up to its capacity, and a
 //! slower receiver misses older ones. A message is stored once, and each receiver reads it in place. For the

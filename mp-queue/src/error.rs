@@ -264,7 +264,7 @@ impl fmt::Display for LastProcess {
 /// Types of a message that the other side of a socket connection refused before it closed the connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TypeRefusal {
-    /// Name of the type that was sent. Empty if the other side does not know it.
+    /// Name of the type that was sent. Empty if the other side did not receive the name.
     pub sent: String,
     /// Name of the type that the other side expected.
     pub expected: String,
@@ -350,7 +350,7 @@ impl GetError {
         matches!(self, GetError::Disconnected | GetError::TypeRefused(_))
     }
 
-    /// Returns `true` if no message was taken only because the queue is empty, and messages may still come.
+    /// Returns `true` if no message was taken only because the queue is empty, and messages may still arrive.
     #[doc(alias = "Empty")]
     pub fn is_empty(&self) -> bool {
         matches!(self, GetError::Empty | GetError::Leased { .. })

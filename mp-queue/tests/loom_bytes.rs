@@ -132,7 +132,7 @@ fn loom_an_envelope_put_again_makes_no_room() {
 fn loom_an_envelope_put_again_takes_no_room() {
     check(|| {
         let m = memory();
-        // Its bytes end at 3, and those of the same envelope at 1 when it is put again.
+        // Its bytes end at 3. When the same envelope is put again, they end at 1.
         assert!(matches!(put(&m, 0, 1, 2), PutOutcome::Done(_)));
         assert!(matches!(put(&m, 0, 0, 1), PutOutcome::Done(_)));
         get(&m, 0);

@@ -1,4 +1,4 @@
-//! Rings whose messages are kept (`watch`, `broadcast`), under loom: effects of their fences.
+//! Rings with retained messages (`watch`, `broadcast`), under loom: effects of their fences.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_retained`
 //!

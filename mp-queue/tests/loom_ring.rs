@@ -221,7 +221,7 @@ fn loom_close() {
     });
 }
 
-/// A consumer takes a message while a sweeper settles the intent of its dead producer: exactly one of them
+/// A consumer takes a message while a recovery settles the intent of its dead producer: exactly one of them
 /// gets the envelope.
 #[test]
 fn loom_settle_against_get() {
@@ -241,9 +241,9 @@ fn loom_settle_against_get() {
     });
 }
 
-/// The intent of a dead member names an envelope that a living producer is putting. The sweeper sees the
-/// producer's intent or the changed slot, and doesn't take the envelope. So a sweeper that sees `QUEUED` also
-/// sees the producer's earlier writes (its intent, the place).
+/// The intent of a dead member names an envelope that a living producer is putting. The recovering process
+/// sees the producer's intent or the changed slot, and doesn't take the envelope. So a recovering process
+/// that sees `QUEUED` also sees the producer's earlier writes (its intent, the place).
 #[test]
 fn loom_a_stale_intent_beside_a_put() {
     loom::model(|| {
@@ -312,7 +312,7 @@ fn loom_return_and_reclaim() {
 }
 
 /// Like above, with two consumers that scan because of an earlier note: a scan that finds nothing does not
-/// hide a message that the other one missed.
+/// hide a message that the other scan missed.
 #[test]
 fn loom_two_find_nothing() {
     let mut model = loom::model::Builder::new();

@@ -3,7 +3,7 @@
 use mp_core::Result;
 use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, PlainOutcome, Returned, in_field};
 
-/// A message made of a tuple, a `Vec` or an `Option` whose parts are messages, such as exclusive tensors.
+/// A tuple, a `Vec` or an `Option` as a message. Its parts are messages, such as exclusive tensors.
 ///
 /// (Coherence requires the wrapper, because these types are also serde types.)
 ///

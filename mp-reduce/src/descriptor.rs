@@ -41,9 +41,9 @@
 //! # Limits
 //! - At most 8,192 messages with descriptors are in flight at once. A message with more than 256 descriptors
 //!   counts as several.
-//! - The kernel counts the descriptors of a user that are in messages of all programs, and refuses more than
-//!   the sending process's soft limit of open files (`ulimit -n`), unless the process is privileged. Each
-//!   message with descriptors counts one more than it contains, and the maximum stays counted until the
+//! - The kernel counts the descriptors of a user that are in messages of all programs. Unless the process is
+//!   privileged, the kernel refuses more than the sending process's soft limit of open files (`ulimit -n`).
+//!   Each message with descriptors counts one more than it contains, and the maximum stays counted until the
 //!   program ends. Beyond the limit, a bounded queue waits as if it were full. An unbounded queue, arguments
 //!   and tasks return the value with [`TooManyDescriptors`](mp_core::Error::TooManyDescriptors).
 //! - Sender and receiver need at least three spare descriptors, and as many as the message contains. If the

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
 
-/// Name, function under test, and generator of inputs: those of the encoder, and some that no encoder writes.
-/// The first byte selects the type.
+/// Name, function under test, and generator of inputs: outputs of the encoder, and inputs that no encoder
+/// writes. The first byte selects the type.
 #[allow(
     clippy::type_complexity,
     reason = "the type of the test harness, which this crate can name in tests only"

@@ -45,11 +45,11 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
 ///
 /// Call it once, before anything uses shared memory. It never waits. Processes that this one starts later do
 /// not find the invitation: its variable (`MP_INVITATION`) is removed from the environment, and its
-/// descriptor closed. As always when the environment changes, no other thread should read it by functions of
-/// C meanwhile.
+/// descriptor closed. No other thread should read the environment by functions of C meanwhile, because this
+/// call changes it.
 ///
-/// If this process is killed during the call, the value is released: by the inviting process, or, after it
-/// was taken, by the next sweep of any member.
+/// If this process is killed during the call, the inviting process releases the value. After the value was
+/// taken, the next reclaim of any member releases it.
 ///
 /// # Errors
 /// - [`mp_core::Error::NoInvitation`] with the reason: there is no invitation, another process has accepted

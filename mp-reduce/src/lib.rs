@@ -40,21 +40,21 @@
 //!
 //! # Limits
 //! - Values are nested at most 1,024 levels deep ([`MAX_NESTING`](message::MAX_NESTING)): each struct,
-//!   sequence, tuple, map, newtype, enum variant with something in it, and `Some` counts. So 500 structs in
-//!   each other arrive, each of which is in an `Option<Box<_>>` or a `Vec` of the one around it. The limit is
-//!   128 levels in messages by `derive(Message)`, in [`Bundle`]s, in what closures capture, and in untagged
-//!   and internally tagged enums and flattened fields.
-//! - A deeper value is refused at `put`, and comes back; so is a value for which this thread's stack has no
-//!   room. A value of more than 128 levels is read once when it is put, and refused if that takes more than
-//!   1.375 MiB of stack. So each thread with 2 MiB, the default of the standard library, can read what was
-//!   put. A receiver whose stack has no room gets an error with the message's bytes. (Recursion that serde
-//!   keeps to itself is not seen, and not counted: a variant of an untagged enum that holds the enum in a
-//!   `Box` and nothing else, and tuple variants within internally tagged enums and flattened fields.)
-//! - Numbers of 128 bits can't be in untagged or internally tagged enums, nor in flattened fields: serde has
-//!   no place for them where it buffers values. They are refused at `put`. (To find out, a value with such
-//!   numbers is read once when it is put.)
-//! - A message that can't be read is not lost: the error says its type and the place in it, and has its bytes
-//!   ([`Error::bytes`]).
+//!   sequence, tuple, map, newtype, enum variant with content, and `Some` counts. So 500 nested structs
+//!   arrive, each in an `Option<Box<_>>` or a `Vec` of the outer one. The limit is 128 levels in messages by
+//!   `derive(Message)`, in [`Bundle`]s, in captures of closures, in untagged and internally tagged enums, and
+//!   in flattened fields.
+//! - `put` refuses a deeper value and returns it. The same applies to a value for which this thread's stack
+//!   has no room. A value of more than 128 levels is read once when it is put, and refused if that takes more
+//!   than 1.375 MiB of stack. So each thread with 2 MiB, the default of the standard library, can read every
+//!   value that was put. A receiver whose stack has no room gets an error with the message's bytes.
+//!   (Recursion inside of serde is not counted: a variant of an untagged enum that holds only the enum in a
+//!   `Box`, and tuple variants within internally tagged enums and flattened fields.)
+//! - Numbers of 128 bits can't be in untagged or internally tagged enums, nor in flattened fields: serde
+//!   can't store them where it buffers values. `put` refuses such a value. (To detect this, a value with
+//!   numbers of 128 bits is read once when it is put.)
+//! - A message that can't be read is not lost: the error contains its type, the position of the failure, and
+//!   its bytes ([`Error::bytes`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -133,7 +133,7 @@ pub fn pack_as<T: Message>(
 /// Exclusive parts of a value that are in its unsent message. The value's exclusive tensors are empty
 /// meanwhile.
 ///
-/// Contains the buffers of the message, or nothing if nothing was lent.
+/// Contains the buffers of the message, or nothing if the message has no loaned parts.
 pub struct LoanedParts(Option<Box<Outgoing>>);
 
 impl fmt::Debug for LoanedParts {
@@ -143,7 +143,7 @@ impl fmt::Debug for LoanedParts {
 }
 
 impl LoanedParts {
-    /// Nothing lent, for a message that was encoded without buffers.
+    /// No loaned parts, for a message that was encoded without buffers.
     #[inline(always)]
     pub const fn none() -> Self {
         Self(None)
@@ -157,7 +157,7 @@ impl LoanedParts {
         }
     }
 
-    /// Returns the lent parts to the value of a message that was not sent.
+    /// Returns the loaned parts to the value of a message that was not sent.
     #[cold]
     pub fn restore<T: Message>(self, value: &mut T, envelope: Envelope) {
         match self.0 {
@@ -165,7 +165,7 @@ impl LoanedParts {
                 let mut back = out.returned(Some(envelope));
                 with_nested_message(|| value.take_back(&mut back));
             }
-            // The value has all the handles still.
+            // The value still has all its handles.
             None => envelope.received(),
         }
     }
@@ -179,7 +179,7 @@ fn recycle(mut out: Box<Outgoing>) {
     }
 }
 
-/// Returns the lent parts to a value that could not be packed.
+/// Returns the loaned parts to a value that could not be packed.
 #[cold]
 fn restore_after_error<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error) -> Error {
     if out.lends() {
@@ -190,7 +190,7 @@ fn restore_after_error<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_
 }
 
 /// Works like [`pack_as`], but if nothing is attached and `plain` accepts the bytes, these are the message,
-/// and nothing is lent.
+/// and there are no loaned parts.
 ///
 /// # Errors
 /// See [`pack_as`].
@@ -415,7 +415,7 @@ fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
     Undecodable::of_message::<T>(error, bytes).into()
 }
 
-/// Returns the error of another type at the sender.
+/// Returns the error of a message whose type at the sender is another one.
 #[cold]
 pub(crate) fn mismatch<T>(bytes: Vec<u8>) -> Error {
     Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes }

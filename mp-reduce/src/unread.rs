@@ -10,8 +10,8 @@ use mp_core::{Envelope, Error as CoreError};
 use crate::error::{Error, Result};
 use crate::pack::{TypeFingerprint, decode, mismatch, unpack_with};
 
-/// A complete message that arrived in a process without enough spare descriptors for it. It can be read after
-/// some were closed.
+/// A complete message that arrived in a process without enough spare descriptors for it. The message can be
+/// read after some descriptors were closed.
 ///
 /// ```no_run
 /// # fn example(unread: &mp_reduce::Unread, cache: Vec<std::fs::File>) -> mp_reduce::Result<()> {

@@ -1,4 +1,4 @@
-//! Names of standard types, in a program that has not looked one up yet.
+//! Names of standard types, in a program that has not searched for one yet.
 
 use std::path::{Path, PathBuf};
 

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::steps::barrier::BreakCause;
 
-/// A process that holds or delays what a caller waits for.
+/// Process that holds or delays the object for which a caller waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerProcess {
     /// Member tag of the process.
     pub member: Member,
-    /// Process id. 0 if it is no longer known.
+    /// Process id, or 0 if it is unknown.
     pub pid: u32,
 }
 
@@ -35,7 +35,7 @@ fn list(f: &mut fmt::Formatter<'_>, holders: &[PeerProcess]) -> fmt::Result {
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// All permits stayed taken until the caller's time was over.
+    /// All permits were taken until the caller's time-out.
     Held {
         /// Processes that hold the permits, each once. A stopped process keeps its permits.
         holders: Vec<PeerProcess>,
@@ -96,7 +96,7 @@ impl From<Error> for AcquireError {
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BarrierError {
-    /// The caller's time was over. The barrier is now broken for all parties.
+    /// The caller timed out. The barrier is now broken for all parties.
     TimedOut {
         /// Number of parties that had arrived, including the caller.
         arrived: u32,
@@ -108,7 +108,7 @@ pub enum BarrierError {
     },
     /// A party died, so that the barrier can't be passed. It is broken until a process resets it.
     MemberDied {
-        /// The process that died, if it is still known.
+        /// The process that died, if it is known.
         who: Option<PeerProcess>,
     },
     /// Another party timed out and broke the barrier.

@@ -13,7 +13,8 @@ use crate::wait;
 
 const NAME: &str = "mp_sync::Event";
 const WORD: u64 = 0;
-/// Apart from the flag, so that threads that fall asleep do not disturb threads that poll the flag.
+/// Parking word. Not in the flag's cache line, so that threads that fall asleep do not delay threads that
+/// poll the flag.
 const PARKING: u64 = 16;
 const WORDS: u64 = 17;
 

@@ -24,8 +24,8 @@ macro_rules! handle {
 
         impl $(<$t: $first $(+ $more)*>)? $name $(<$t>)? {
             /// Names the object, for all processes that have a handle to it. The name appears in `Debug` and
-            /// in reports of long waits, and identifies nothing. It is cut at 32 bytes, and the last name
-            /// given counts.
+            /// in reports of long waits, and identifies nothing. The name is cut at 32 bytes, and a later
+            /// name replaces it.
             #[must_use]
             pub fn named(self, name: &str) -> Self {
                 let $this = &self;

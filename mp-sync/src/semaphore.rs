@@ -42,7 +42,7 @@ pub struct Permit {
     permits: Permits,
     me: Member,
     seen: ObservedSlot,
-    /// State of the slot after this is dropped.
+    /// State of the slot after the permit is dropped.
     to: u8,
 }
 
@@ -138,7 +138,7 @@ impl Permits {
         holders
     }
 
-    /// Releases a permit that this process keeps. Returns `false` if there is none.
+    /// Releases a permit that this process keeps. Returns `false` if it keeps none.
     fn release_forgotten(&self) -> Result<bool, AcquireError> {
         let me = self.shared.me()?;
         let mut kept = self.find(set(&[RETAINED])).filter(|seen| seen.slot.member == me);
@@ -222,7 +222,7 @@ impl fmt::Debug for Permit {
 /// # Blocking
 /// [`acquire`](Self::acquire) waits without a limit. The `_timeout` and `_deadline` forms return an error
 /// that names the processes with permits. [`try_acquire`](Self::try_acquire) never waits, and can miss a
-/// permit that is being released at that moment. The search for a permit visits each taken one: use
+/// permit that is being released at that moment. The search for a permit checks each taken permit, so use
 /// semaphores for up to some thousand permits.
 ///
 /// # When a process dies

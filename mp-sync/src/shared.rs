@@ -118,7 +118,7 @@ impl HeldLock {
         Self(lock)
     }
 
-    /// Refers again to a lock that [`of`](Self::of) was called for by this thread, and that it has not
+    /// Returns the lock again, for which this thread has called [`forget`](Self::forget) and which it has not
     /// released since.
     pub(crate) fn resume(lock: RawLock) -> Self {
         Self(lock)

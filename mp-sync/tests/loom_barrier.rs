@@ -211,8 +211,8 @@ fn loom_last_party_wakes_sleeper() {
     });
 }
 
-/// A late party that finds an arrival of a later phase in its place does not replace it: each of three waits
-/// at a barrier for one party ends its own phase.
+/// A late party that finds an arrival of a later phase in its place does not replace that arrival. Each of
+/// three waits at a barrier for one party ends its own phase.
 #[test]
 fn loom_late_party_keeps_later_arrivals() {
     loom::model(|| {
@@ -322,7 +322,7 @@ fn loom_reset_during_arrivals() {
     });
 }
 
-/// A party is killed at each step while another one waits. The other one passes if both have arrived.
+/// A party is killed at each step while another party waits. The waiting party passes if both have arrived.
 /// Otherwise its next check finds the death.
 #[test]
 fn loom_party_dies_at_each_step() {

@@ -108,7 +108,7 @@ fn loom_permit_sleep_and_wake() {
     });
 }
 
-/// Two threads wait for an event: each is woken or sees the event, and sees what was written before it.
+/// Two threads wait for an event: each is woken or sees the event, and sees the writes before it.
 #[test]
 fn loom_event_wakes_all() {
     loom::model(|| {

@@ -40,7 +40,7 @@ use mp_core::{Error, Result};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It is sent like a typed tensor. Sender and receiver need not know the element type.
+/// It is sent like a typed tensor. Code that sends and receives it does not name the element type.
 #[doc(alias("torch.Tensor", "DynTensor"))]
 pub struct AnyTensor<M: Mode = Exclusive> {
     raw: RawTensor<M>,
@@ -53,7 +53,7 @@ impl<M: Mode> PlainOutcome for AnyTensor<M> {}
 pub struct DowncastError<M: Mode> {
     /// The tensor.
     pub tensor: AnyTensor<M>,
-    /// Element type that was asked for.
+    /// Requested element type.
     pub expected: DType,
 }
 
@@ -186,7 +186,7 @@ impl AnyTensor<Exclusive> {
     }
 }
 
-/// Views, like those of [`Tensor`].
+/// Views, as for [`Tensor`].
 impl<M: Aliased> AnyTensor<M> {
     view_methods!(by_ref);
     aliasing_methods!();
@@ -202,7 +202,7 @@ impl<M: Aliased> AnyTensor<M> {
     }
 }
 
-/// Consuming views, like those of [`Tensor`].
+/// Consuming views, as for [`Tensor`].
 impl AnyTensor<Exclusive> {
     view_methods!(by_value);
 

@@ -28,8 +28,8 @@
 //! write. No number is torn, but a complex element consists of two numbers.
 //!
 //! # Related crates
-//! [`mp_core`] provides the arena, which owns the memory and records its holders. Processes come from
-//! `mp-spawn`, queues from `mp-queue`.
+//! [`mp_core`] provides the arena, which owns the memory and records its holders. `mp-spawn` starts
+//! processes, and `mp-queue` has queues.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

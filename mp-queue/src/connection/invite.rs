@@ -54,9 +54,9 @@ use crate::error::{GetError, PutError};
 /// The value stays in the invitation until it is accepted. It is released when it can't be accepted any more:
 /// the command is dropped without having started a process, the program could not be executed, or the child
 /// ended without accepting. This process detects that when the command is dropped, and when it checks
-/// ([`Invitation::state`], `Arena::reclaim`, the next `invite`). If this process ends before the child accepts,
-/// the next sweep of any member releases the value, and the child gets an error after that. So wait for
-/// [`Invitation::wait`] to report the acceptance before this process ends.
+/// ([`Invitation::state`], `Arena::reclaim`, the next `invite`). If this process ends before the child
+/// accepts, the next reclaim of any member releases the value, and the child gets an error after that. So
+/// wait for [`Invitation::wait`] to report the acceptance before this process ends.
 ///
 /// # Errors
 /// Returns [`PutError::Failed`] with the value if it can't be sent, there is no memory or descriptor left, or

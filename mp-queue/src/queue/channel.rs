@@ -2,12 +2,12 @@
 //!
 //! In addition to its queue, a channel has two tokens: blocks of shared memory without contents. Each sender
 //! holds one token, and each receiver holds the other. Handles of this process, other processes, and messages
-//! that contain a handle all hold blocks in the same way, and the sweep removes crashed holders. A side is
+//! that contain a handle all hold blocks in the same way, and a recovery removes crashed holders. A side is
 //! therefore connected as long as its token's block is alive. A freed block never becomes alive again.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
-//! | with a handle | a seat in the token | consider the side connected until the crashed process is swept, within about 100 ms |
+//! | with a handle | a seat in the token | consider the side connected until the crashed process is recovered, within about 100 ms |
 //! | after its token was freed, before the sleepers were woken | sleepers | check again within 100 ms |
 
 use mp_core::Allocator;
@@ -184,8 +184,8 @@ impl fmt::Debug for ChannelEnd {
 /// in a message in transit counts. A sender that is sent through its own channel and never received keeps the
 /// channel connected.
 ///
-/// A crashed process is detected when it is swept: at once by its parent, and within about 100 ms by other
-/// processes that wait.
+/// A crashed process is recovered at once by its parent, and within about 100 ms by other processes that
+/// wait.
 ///
 /// # Errors
 /// Returns an error if there is not enough shared memory.

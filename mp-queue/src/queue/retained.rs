@@ -32,7 +32,7 @@ impl Clone for RetainedEnd {
     }
 }
 
-/// Methods for names, of both sides of a channel with kept ends.
+/// Methods for names, of both sides of a channel with retained messages.
 macro_rules! named {
     ($($side:ident)*) => {$(
         impl<T> $side<T> {
@@ -187,7 +187,7 @@ impl RetainedEnd {
     }
 
     /// Waits until `attempt` returns a result or no sender is left. Messages that were sent before the end
-    /// come first.
+    /// are returned first.
     pub(crate) fn wait<R, E: From<WaitError>>(
         &self,
         (wait, call): (Wait, Call),

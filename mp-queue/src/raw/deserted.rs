@@ -25,12 +25,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum DesertedWhen {
-    /// This process has no other handle that could put (for a wait for a message) or get (for a wait for
-    /// room), or each such handle is blocked in the same kind of wait without a time-out. This is the
-    /// default.
+    /// This process has no other handle that could end the wait: by a put for a wait for a message, or by a
+    /// get for a wait for room. A handle that is blocked in the same kind of wait without a time-out does not
+    /// count. This is the default.
     ///
     /// A clone in this or another thread keeps waits going until it is dropped. Only handles are counted:
-    /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) look like one
+    /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) count as one
     /// thread. Give each thread a clone, or create the queue with [`Never`](Self::Never).
     #[default]
     NoHandleIsLeft,

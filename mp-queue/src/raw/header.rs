@@ -5,16 +5,16 @@
 //! | 0 | magic | the creator, last |
 //! | 8 | slots of the first segment | the creator |
 //! | 16 | fingerprint of the message type | the creator |
-//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastGone`]), pid | that process, visitors, or the process that discards its message |
+//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastGone`]), pid | that process, processes that recover it, or the process that discards its message |
 //! | 40 | length of the type's name, followed by the name, cut at 128 bytes | the creator |
 //! | 176 | largest number of segments (32 bits), slots of the last one (32 bits) | the creator |
 //! | 184 | limit on deliveries of a message; 0 means no limit | the creator |
 //! | 192 | operations of consumers, bits: 1: they lease, and messages of dead consumers are redelivered; 2: they get | the first consumer that does it |
-//! | 200 | returned: `noted 32 \| seen 32`, equal if there are no returned messages | the process that returns one; consumers that find none; visitors of a dead member that had the queue |
+//! | 200 | returned: `noted 32 \| seen 32`, equal if there are no returned messages | the process that returns one; consumers that find none; processes that recover a dead member that had the queue |
 //! | 208 | spin policy | the creator |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | the creator |
 //! | 232 | bound of bytes; 0 means no bound | the creator |
-//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of kept messages. If not 0, pins follow the slots, see `raw::memory::retained` | the creator |
+//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of retained messages. If not 0, pins follow the slots, see `raw::memory::retained` | the creator |
 //! | 248 | condition for `Deserted`, see `handles` | the creator |
 //! | 256 | head hint | consumers |
 //! | 384 | tail hint | producers and closers |
@@ -77,7 +77,7 @@ pub(crate) struct CreateParams<'a> {
     pub(crate) small_slots: bool,
     /// `true` if a put never waits.
     pub(crate) unbounded: bool,
-    /// Number of messages that are kept. 0 means that messages are taken.
+    /// Number of retained messages. 0 means that messages are taken.
     pub(crate) retain: u32,
 }
 
@@ -126,7 +126,7 @@ impl QueueHeader {
         self.word(200)
     }
 
-    /// Returns the number of messages that are kept, or 0 if messages are taken.
+    /// Returns the number of retained messages, or 0 if messages are taken.
     pub(crate) fn retained<M: Mem>(self, m: &M) -> u32 {
         (m.load_relaxed(self.flags()) >> 32) as u32
     }
@@ -275,7 +275,7 @@ impl QueueHeader {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Word with the process that was noted last.
+    /// Word with the process that was recorded last.
     pub(crate) const fn gone(self) -> LastGone {
         LastGone(self.word(24))
     }
@@ -283,7 +283,7 @@ impl QueueHeader {
     /// Records that a holder has ended or dropped its last handle. `has` returns `true` if a process still
     /// has the queue.
     pub(crate) fn note_gone<M: Mem>(self, m: &M, gone: Gone, pid: u32, has: impl Fn(Member) -> bool) {
-        // An unknown process is less useful to readers than the one noted before it.
+        // An unknown process is less useful to readers than the process that was recorded before it.
         if gone == Gone::NeverJoined && pid == 0 && self.gone().read(m).is_some() {
             return;
         }

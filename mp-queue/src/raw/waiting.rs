@@ -121,8 +121,8 @@ impl RawQueue {
     }
 
     /// Waits after a first attempt. Spins, at the pace of the messages if there is one, and then sleeps.
-    /// Sweeps dead members once per poll interval, and checks after each sleep whether another process or
-    /// handle is left.
+    /// Recovers and reclaims dead members once per poll interval. At the end of the wait and before each
+    /// sleep, checks whether another process or handle is left.
     pub(super) fn wait<R, E: From<WaitError>>(
         &self,
         wait: Wait,
@@ -155,7 +155,7 @@ impl RawQueue {
         block_on(&mut waiter, spin, wait).unwrap_or_else(|| Err(WaitError::TimedOut.into()))
     }
 
-    /// Returns `true` if the process that was last noted as releasing the queue still has it.
+    /// Returns `true` if the process that was last recorded as releasing the queue still has it.
     fn is_detach_pending(&self) -> bool {
         let last = self.memory.last_gone();
         let member = last.and_then(|(gone, _)| gone.member());
@@ -199,7 +199,7 @@ struct QueueWaiter<'a, Attempt, Gone> {
     detach_pending: bool,
     /// Count of deaths and releases before the last check, if some process has released the queue.
     noticed: Option<u32>,
-    /// Time since which the thread has slept without a sweep.
+    /// Time since which the thread has slept without a reclaim.
     unswept: Option<Instant>,
 }
 
@@ -209,8 +209,8 @@ where
     Attempt: FnMut() -> Option<Result<R, E>>,
     Gone: Fn() -> Option<PeerGone>,
 {
-    /// Returns the end if the wait can never succeed. Messages that the others put before they were gone come
-    /// first.
+    /// Returns the end if the wait can never succeed. Messages that the others put before they were gone are
+    /// returned first.
     fn deserted(&mut self) -> Option<Result<R, E>> {
         let peer_gone = (self.peer_gone)()?;
         if let Some(end) = (self.attempt)() {

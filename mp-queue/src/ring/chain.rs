@@ -65,7 +65,7 @@ impl Link {
 pub struct ChainAt {
     /// The first segment.
     pub first: RingAt,
-    /// Link of the first segment, followed by those of the others.
+    /// Link of the first segment, followed by the links of the others.
     pub links: Word,
     /// Largest number of segments. 1 means a single ring.
     pub segments: u32,

@@ -124,7 +124,8 @@ impl Steps for FindOldest {
                     }
                     (Lag::Equal, SlotState::Stray { .. }) => self.pc = Pc::Drop,
                     (Lag::Equal, SlotState::Closed) => return Some(GetOutcome::Closed),
-                    // A slot behind the head would mean that the head had passed it, which never happens.
+                    // A slot whose lap is earlier would mean that the head had passed it, which never
+                    // happens.
                     (Lag::Equal, SlotState::Empty) | (Lag::Behind, _) => return Some(GetOutcome::Empty),
                     (Lag::Ahead, _) => self.pc = Pc::Help,
                 }

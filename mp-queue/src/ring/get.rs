@@ -125,8 +125,8 @@ impl Steps for Get {
                 self.pc = Pc::Claim;
             }
             // A single access, which fetches the envelope's line for writing, instead of one for reading and
-            // another for writing. No other process changes the word now: the caller's intent keeps sweepers
-            // away.
+            // another for writing. No other process changes the word now: while the caller's intent names the
+            // envelope, no recovery takes the envelope over.
             Pc::Claim => {
                 let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
                 let queued = Owner::unpack(queued);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// A live thread's intent is cleared when the operation ends, whatever its result: a stale intent makes
-    /// visitors of a dead member wait.
+    /// processes that recover a dead member retry later.
     #[test]
     fn nothing_is_intended_after_a_put_or_a_get() {
         let m = memory();

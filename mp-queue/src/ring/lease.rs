@@ -6,7 +6,7 @@
 //!
 //! | owner | meaning | changed by |
 //! |---|---|---|
-//! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or a visitor if `m` is dead → `RETURNED` or `UNDELIVERABLE` |
+//! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or a process that recovers `m` → `RETURNED` or `UNDELIVERABLE` |
 //! | `RETURNED` | to be redelivered | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
 //! | `UNDELIVERABLE` | delivered as often as the queue allows | a caller that takes dead letters → `MEMBER(c)` |
 //!
@@ -15,24 +15,25 @@
 //!
 //! | hint word: `noted 32 \| seen 32` | changed by |
 //! |---|---|
-//! | `noted` counts notes of returned messages | the process that returns a message, afterwards; a visitor of a dead member whose seat is in the ring |
+//! | `noted` counts notes of returned messages | the process that returns a message, afterwards; a process that recovers a dead member whose seat is in the ring |
 //! | `seen` is the value of `noted` before the last scan that found no message | the consumer that scanned, if the word is unchanged |
 //!
 //! There may be a returned message while the two counts differ. The word never returns to an earlier value,
 //! so a consumer that was stopped during its scan can't hide messages returned meanwhile. (It could only
 //! after exactly 2^32 notes in between.)
 //!
-//! | killed | left | the sweep |
+//! | killed | left | recovery or reclaim |
 //! |---|---|---|
 //! | leasing: slot taken, owner still `QUEUED` | no slot contains it, no live thread intends it | makes it a lease of the dead member ([`Settle`](super::Settle)) |
 //! | holding a lease | `LEASED(dead)` | returns it |
 //! | returning: owner `RETURNED`, not yet noted | a returned message without a note | notes it, while the seat of the dead member exists |
 //! | done: owner `MEMBER(dead)` | | frees it: it was done |
-//! | visiting: after it created or returned a lease; also if stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other visitors do the same |
+//! | recovering: after it created or returned a lease; also if stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other recovering processes do the same |
 //!
-//! A visitor need not hold the ring. While the seat of the dead member that held it exists, the ring is not
-//! freed, and no sweeper releases that seat before all visitors are gone ([`mp_core::steps::Visit`]). So a
-//! visitor may note the messages that it returned ([`NoteReturned`]), after it has returned all of them.
+//! A recovering process need not hold the ring. While the seat of the dead member that held the ring exists,
+//! the ring is not freed. That seat is released only when no process is in this phase of the recovery any
+//! more ([`mp_core::steps::BeginRecovery`]). So a recovering process may note the messages that it returned
+//! ([`NoteReturned`]), after it has returned all of them.
 //!
 //! No message is lost, and no process gets a message while another living process has it.
 
@@ -89,8 +90,8 @@ impl Return {
         Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
     }
 
-    /// Returns the message for a dead member, by a visitor: this changes no word of the ring. The return is
-    /// noted later, see [`NoteReturned`].
+    /// Returns the message for a dead member that the caller recovers: this changes no word of the ring. The
+    /// return is noted later, see [`NoteReturned`].
     #[must_use]
     pub fn for_dead_holder(self) -> Self {
         Self { notes: false, ..self }
@@ -126,8 +127,8 @@ impl Steps for Return {
     }
 }
 
-/// Notes that there may be returned messages. Used by a visitor of a dead member with a seat in the ring,
-/// after it has returned the dead member's leases.
+/// Notes that there may be returned messages. Used by a process that recovers a dead member with a seat in
+/// the ring, after it has returned the dead member's leases.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NoteReturned {
     at: ReturnWords,

@@ -20,7 +20,7 @@
 //!
 //! State after a kill at each point:
 //!
-//! | killed in | after | found by the sweep | action |
+//! | killed in | after | found by recovery or reclaim | action |
 //! |---|---|---|---|
 //! | put | intent written | owner `MEMBER(dead)` | frees the envelope: the message was never sent |
 //! | put | owner `QUEUED`, slot unchanged | no slot contains it, no live thread intends it | takes it over, frees it |
@@ -37,7 +37,7 @@
 //! envelope, the second word is 0.
 //!
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue with a bound of
-//! bytes puts with [`PutByteBounded`]. A third kind of ring keeps its messages, and readers copy them: see
+//! bytes puts with [`PutByteBounded`]. A third kind of ring retains its messages, and readers copy them: see
 //! [`Pin`].
 //!
 //! # Garbage in these words

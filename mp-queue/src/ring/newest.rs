@@ -1,4 +1,4 @@
-//! Searches of readers in a ring whose messages are kept: for the newest message, or for the one at a
+//! Searches of readers in a ring with retained messages: for the newest message, or for the message at a
 //! reader's position. Table: [`Pin`](super::Pin).
 
 use mp_core::mem::{Mem, Steps, Word};

@@ -1,4 +1,4 @@
-//! Rings whose messages are kept: readers copy them in place, and senders replace them.
+//! Rings with retained messages: readers copy them in place, and senders replace them.
 //!
 //! `watch` and `broadcast` use such rings. A sender publishes as into any other ring
 //! ([`Put::at`](super::Put::at)). Then it *retires* messages beyond the ring's limit, each by one swap of the
@@ -24,7 +24,8 @@
 //! meanwhile.
 //!
 //! **No process waits for another.** A slot that stays pinned because its reader is stopped is passed over.
-//! There are more slots than kept messages and pins together, so one slot is always neither kept nor pinned.
+//! There are more slots than retained messages and pins together, so one slot always has neither a retained
+//! nor a pinned message.
 //!
 //! **Messages have one order.** A position is published by a swap from `(lap, EMPTY)`. A slot gets into that
 //! state only when its earlier position is complete. A position that was passed over stays so for ever.
@@ -34,7 +35,7 @@
 //! | publishing, collecting | as in `put` and `get` of any ring | [`Settle`](super::Settle) decides |
 //! | published, older ones not retired | more messages than the limit | the next sender retires them |
 //! | retired, not collected | a slot that is `LAST` | the next sender after a death, or the next one that reaches this slot, collects it |
-//! | pinning, reading | a pin that names the dead member | a visitor of the dead member, and a collector that finds it, clear it |
+//! | pinning, reading | a pin that names the dead member | a process that recovers the dead member, or a collector that finds the pin, clears it |
 //! | `used` raised, its pin not taken | one more pin to check | |
 
 use mp_core::mem::{Column, Mem, Steps, Word};
@@ -296,7 +297,8 @@ impl Steps for Collect {
                 m.store(self.intent, 0);
                 return Some(CollectOutcome::Nothing);
             }
-            // As for a consumer: the caller's intent keeps sweepers away.
+            // As for a consumer: while the caller's intent names the envelope, no recovery takes the envelope
+            // over.
             CollectPc::Claim => {
                 let to = Holder::Member(self.me);
                 let found = m.add(self.owners.of(self.envelope()), Owner::queued_to(to));

@@ -36,7 +36,7 @@ enum Pc {
     Forget,
 }
 
-/// State around an intent, as a visitor can determine it.
+/// State around an intent, as a recovering process can determine it.
 pub trait IntentContext {
     /// Returns the intent words of all threads of members that are not known to be dead, at present.
     fn intents(&self) -> Vec<Word>;
@@ -56,12 +56,13 @@ pub trait IntentContext {
     fn redelivers(&self, ring: BlockId) -> bool;
 
     /// Returns the dead member. If it [holds](Self::holds) the ring, it does so until all its leases are
-    /// returned: the visitor may have no seat there.
+    /// returned: the recovering process may have no seat there.
     fn dead(&self) -> Member;
 }
 
-/// Settles the intent of one lane of a dead member. Any number of visitors may do this at once, and may be
-/// killed or stopped while they do: the envelope is taken over in the dead member's name, not in theirs.
+/// Settles the intent of one lane of a dead member. Any number of recovering processes may do this at once,
+/// and may be killed or stopped meanwhile: the envelope is taken over in the dead member's name, not in
+/// theirs.
 ///
 /// An intent may be *stale*: its thread lost the envelope to another thread and died before it cleared the
 /// intent. The envelope may have gone through other queues since. So the intent is compared with the actual
@@ -79,9 +80,9 @@ pub trait IntentContext {
 /// because it drains the ring to free it. If it dies, it holds the ring until its intents are settled, which
 /// happens here. While the envelope is `QUEUED` and in no slot, the process that put or took it last still
 /// holds the ring. So a dead member that doesn't hold the ring is another process, and leaves the envelope
-/// alone. This is necessary: concurrent visitors of the member that has the envelope note the returned
-/// messages in the ring, as long as that member's seat exists. A lease of a member without a seat would be
-/// returned too late for that, into a ring that may already be freed.
+/// alone. This is necessary: processes that concurrently recover the member that has the envelope note the
+/// returned messages in the ring, as long as that member's seat exists. A lease of a member without a seat
+/// would be returned too late for that, into a ring that may already be freed.
 ///
 /// **The last row.** With a seat, the ring exists until the messages leased in its name are returned and
 /// noted with that seat. It does not matter which of the dead members that may have the envelope becomes its
@@ -185,7 +186,8 @@ impl<S: IntentContext> Steps for Settle<S> {
                 let same = self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
                 self.pc = if same { Pc::Take } else { Pc::Owner };
             }
-            // In the dead member's name, so that its next visitor finds it if this one does not continue.
+            // In the dead member's name, so that the next recovery finds the envelope if this one does not
+            // continue.
             Pc::Take => {
                 let (dead, e) = (self.context.dead(), self.envelope);
                 let (to, out) = match self.context.redelivers(self.place.ring) {

@@ -7,16 +7,16 @@
 //! | any other | 0 | as in [the ring](super) |
 //!
 //! Both words are published and taken by one compare-and-swap of 16 bytes. So there is no intermediate state:
-//! a killed process has put or taken the message or not, and leaves nothing to sweep. No intent is needed. A
-//! process that swaps only the first word (a closer, or a producer or consumer of an envelope) succeeds only
-//! if the second word belongs to the first.
+//! a killed process has put or taken the message or not, and leaves nothing to reclaim. No intent is needed.
+//! A process that swaps only the first word (a closer, or a producer or consumer of an envelope) succeeds
+//! only if the second word belongs to the first.
 //!
 //! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer
 //! has leased, producers use envelopes (they read a word that consumers set). A consumer that leases may find
 //! a small message that was put before. [`Enclose`] then creates an envelope with a copy, which is already
 //! leased, and takes the slot afterwards.
 //!
-//! | killed in `Enclose` | left | the sweep |
+//! | killed in `Enclose` | left | recovery or reclaim |
 //! |---|---|---|
 //! | before the envelope is leased | `MEMBER(dead)` | frees it |
 //! | before the slot is taken | `LEASED(dead)`, and the message in the slot | returns it: the message is delivered twice |

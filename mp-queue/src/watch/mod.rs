@@ -18,9 +18,9 @@
 //!
 //! [`channel`] creates a [`Sender`], whose `send` replaces the value, and a [`Receiver`], which reads the
 //! newest value and can [wait](Receiver::wait_changed) for a newer one. Both can be cloned, and sent to other
-//! processes in arguments or messages. Names and semantics are those of `tokio::sync::watch`. Blocking calls
-//! are named `wait_…` and have the usual `_timeout` and `_deadline` forms. `changed` and `closed` are async,
-//! as in tokio.
+//! processes in arguments or messages. Names and semantics are the same as in `tokio::sync::watch`. Blocking
+//! calls are named `wait_…` and have the usual `_timeout` and `_deadline` forms. `changed` and `closed` are
+//! async, as in tokio.
 //!
 //! # What a reader sees
 //! A reader sees whole values, in the order in which they were sent, and never a value older than one it has
@@ -38,9 +38,9 @@
 //! ```
 //!
 //! # Memory
-//! The cell stores the newest value, and each receiver keeps the value that it read last. Tensors of an older
-//! value are freed when the last reader that kept it has read another value or is gone. The cell itself takes
-//! about 8 KiB.
+//! The cell stores the newest value, and each receiver retains the value that it read last. Tensors of an
+//! older value are freed when the last reader that retained it has read another value or is gone. The cell
+//! itself takes about 8 KiB.
 //!
 //! # When a process dies
 //! A sender that is killed while it sends has sent the whole value or nothing. A killed reader retains

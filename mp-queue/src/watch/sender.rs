@@ -51,7 +51,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         self.end.send(self.fingerprint, value, None).map(drop)
     }
 
-    /// Replaces the value, also without receivers, and returns the previous value. No other value comes
+    /// Replaces the value, also without receivers, and returns the previous value. No other value is sent
     /// between the two.
     ///
     /// ```
@@ -89,7 +89,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The change is atomic with respect to senders of all processes: no other value comes in between.
+    /// The change is atomic with respect to senders of all processes: no other value is sent in between.
     /// `modify` gets a copy, and no process waits while it runs.
     ///
     /// # Errors
@@ -126,8 +126,7 @@ impl<T> Sender<T> {
     }
 
     /// Waits until there are no receivers: they were dropped, or their processes died. A crashed process is
-    /// detected when it is swept: at once by its parent, and within about 100 ms by other processes that
-    /// wait.
+    /// recovered at once by its parent, and within about 100 ms by other processes that wait.
     ///
     /// # Errors
     /// Returns an error if this process was forked.

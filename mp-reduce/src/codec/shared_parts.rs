@@ -13,7 +13,7 @@
 //!
 //! Parts are numbered through all values of one message. A part is identified by its address *and* the type
 //! of the pointer to it, since objects of several types can have the same address. While the message is
-//! written, the pointer is kept, so that the address is not reused.
+//! written, the table owns a copy of the pointer, so that the address is not reused.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;

@@ -35,10 +35,10 @@ use crate::builtin::ByteString;
 /// Numbers, `bool`, `char`, `()`, `String`, `Vec<u8>`, and the types of the standard library that implement
 /// [`Reduce`](crate::Reduce) are registered in every process.
 ///
-/// The receiver looks the type up by the name that it has at the sender. If the receiver has not registered
-/// it, the error names the type and the process, and contains the bytes. As a
-/// [lease](https://docs.rs/mp-queue), the message goes to another consumer. `put` refuses a value whose type
-/// is not registered at the sender, and returns it.
+/// The receiver finds the type by the name that it has at the sender. If the receiver has not registered the
+/// type, the error names the type and the process, and contains the bytes. If the message is
+/// [leased](https://docs.rs/mp-queue), it goes to another consumer. `put` refuses a value whose type is not
+/// registered at the sender, and returns it.
 pub struct AnyValue {
     value: Box<dyn Any + Send + Sync>,
     type_name: &'static str,

@@ -66,9 +66,10 @@ const WAITERS: u32 = 1024;
 /// ```
 ///
 /// # When a process dies
-/// The notification of a thread that dies before it has taken it goes to another waiter when the death is
-/// noticed (see the [table](crate#latency-after-a-death)), or to a thread that began to wait later. If a
-/// holder of the lock dies, notified threads get [`LockError::OwnerDied`] when they take the lock again.
+/// A thread may die before it has taken its notification. The notification then goes to another waiter when
+/// the death is noticed (see the [table](crate#latency-after-a-death)), or to a thread that began to wait
+/// later. If a holder of the lock dies, notified threads get [`LockError::OwnerDied`] when they take the lock
+/// again.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Condition")]
 pub struct Condition {
@@ -359,7 +360,7 @@ impl Blocking for TokenWaiter<'_> {
     }
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<()> {
-        // Errors of the sweep are ignored here: returning early would leave the slot occupied.
+        // Errors of the reclaim are ignored here: returning early would leave the slot occupied.
         if !self.liveness.is_due(self.condition.shared.arena(), now, over).unwrap_or(false) {
             return None;
         }
@@ -427,7 +428,7 @@ mod tests {
         assert_eq!((notified, condition.waiting()), (1, 1));
     }
 
-    /// The slot of a dead waiter is released, its token is kept.
+    /// The slot of a dead waiter is released. A token of a dead waiter goes to a live one.
     #[test]
     fn dead_waiters_lose_slots_but_not_tokens() {
         let condition = Condition::with_waiters(2).unwrap();

@@ -56,9 +56,9 @@ use crate::plain::Plain;
 /// particular order.
 ///
 /// # Deadlocks
-/// If threads of any processes wait for each other's locks in a cycle, without time-outs, one of them gets
-/// [`LockError::Deadlock`] within about 200 ms, which names them all. The others continue when it drops its
-/// guards:
+/// Threads of any processes can wait for each other's locks in a cycle, without time-outs. One of them then
+/// gets [`LockError::Deadlock`] within about 200 ms, which names them all. The others continue when it drops
+/// its guards:
 ///
 /// ```
 /// use mp_sync::{Lock, LockError};

@@ -43,7 +43,7 @@ pub enum NotifyOutcome {
         seen: ObservedSlot,
         /// `true` if the waiter has to be woken.
         asleep: bool,
-        /// Steps for the next token of the round, unless all slots have been visited.
+        /// Steps for the next token of the round, unless the round has reached all slots.
         next: Option<Notify>,
     },
     /// No thread waits.
@@ -71,7 +71,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// First notification of a round. A round visits every slot once, in a circle that begins after the slot
+    /// First notification of a round. A round loads every slot once, in a circle that begins after the slot
     /// notified last. Every thread that waits when the round begins, and continues to wait, is notified,
     /// whatever other notifiers do meanwhile.
     pub fn new(slots: Slots, turn: Word) -> Self {

@@ -7,7 +7,7 @@
 //! |  | set | a clearer → not set |
 //!
 //! A waiter loads the word first. Its wait is over if the flag is set **or** the count has changed, so it
-//! does not miss a setting that was cleared before it looked.
+//! does not miss a setting that was cleared before it loaded the word again.
 //!
 //! # Effect of a death
 //! | killed | left | then |

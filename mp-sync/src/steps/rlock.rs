@@ -7,7 +7,7 @@
 //! | depth: `depth 32, recovering 1` | any value | the thread that holds the lock: one at the first level, then up and down |
 //!
 //! The depth is valid only while the lock is held, and only its holder accesses it. So it needs no
-//! read-modify-write, and a new holder overwrites the value of the former one.
+//! read-modify-write, and a new holder overwrites the value of the previous holder.
 //!
 //! # Effect of a death
 //! | killed | left | then |

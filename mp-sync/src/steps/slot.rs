@@ -14,7 +14,7 @@
 //! # Effect of a death
 //! | killed | left | next search |
 //! |---|---|---|
-//! | before the swap | nothing; `used` may be one too high | visits one slot more |
+//! | before the swap | nothing; `used` may be one too high | loads one slot more |
 //! | holding | a slot that names a dead process | releases the slot by a swap of exactly the word that it saw |
 //! | after the release, before it woke a waiter | a free slot | sleepers check within a poll interval |
 //! | releasing a dead member's slot | unchanged or released | as above |

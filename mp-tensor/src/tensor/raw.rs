@@ -144,7 +144,7 @@ impl RawTensor<Exclusive> {
         written
     }
 
-    /// Takes the lent memory back, if there is any.
+    /// Takes the loaned memory back, if there is any.
     pub(crate) fn take_back(&mut self, back: &mut Returned, dtype: DType) {
         if !self.keep.hold().is_nowhere() {
             return;

@@ -13,8 +13,8 @@
 //!
 //! A client without a key does not wait for the listener's hello, since it may still be in the listener's
 //! queue. The hello is read before the first message ([`Greeting`]). An error in it is returned by the first
-//! receive, or by the first send that finds the other side gone. With a key, the proof comes first, so
-//! `connect` waits for it.
+//! receive, or by the first send that finds the other side gone. With a key, the proof precedes all messages,
+//! so `connect` waits for it.
 //!
 //! Every part has a fixed length, is read into a buffer of that length, and must arrive before the deadline.
 //! The sockets are non-blocking, so a process that is silent or stopped does not block the listener.

@@ -42,15 +42,15 @@ const GRACE: Duration = Duration::from_secs(1);
 /// carry.
 ///
 /// # Which processes are accepted?
-/// The listener accepts processes of the same user (as reported by the kernel) that use this library's
-/// protocol and know the authentication key, if there is one (feature `authkey`). A process that is silent,
-/// or is stopped while it connects, does not block others: up to 64 may be in their handshake at a time, each
-/// for at most [`handshake_timeout`](SocketOptions::handshake_timeout). While all 64 places are taken, a TCP
-/// peer that has sent nothing for a second loses its place to the next one.
+/// The listener accepts processes of the same user, as reported by the kernel, that use this library's
+/// protocol. They must have the authentication key, if there is one (feature `authkey`). A process that is
+/// silent, or is stopped while it connects, does not block others. Up to 64 may be in their handshake at a
+/// time, each for at most [`handshake_timeout`](SocketOptions::handshake_timeout). While all 64 places are
+/// taken, a TCP peer that has sent nothing for a second loses its place to the next one.
 ///
 /// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]. Their data is
 /// available when they are accepted, also if they have ended by then. With a key, they wait to be accepted,
-/// since the proof comes first.
+/// since the proof precedes all messages.
 ///
 /// # When a process dies
 /// Processes that are connected to it get `Disconnected` at once. The path of a killed listener is replaced

@@ -1,8 +1,9 @@
 //! # Safety
-//! Ring operations for the arena's sweep, and a function that registers them before `main`. The code is
-//! unsafe because the sweep relies on the answers and the C library calls the function. It is sound because
-//! only [`Settle`] gives an envelope to a dead member, and an envelope is reported as a ring's only if its
-//! own words say so. The function takes no arguments, never unwinds and has a fixed address.
+//! Ring operations for the arena's recovery and reclaim, and a function that registers them before `main`.
+//! The code is unsafe because the arena relies on the answers and the C library calls the function. It is
+//! sound because only [`Settle`] gives an envelope to a dead member, and an envelope is reported as a ring's
+//! only if its own words name that ring. The function takes no arguments, never unwinds and has a fixed
+//! address.
 #![allow(unsafe_code)]
 
 use mp_core::Blocks;
@@ -68,7 +69,7 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
     left
 }
 
-/// Returns a lease of a dead member to its queue, which that member holds while this process visits it.
+/// Returns a lease of a dead member to its queue, which that member holds while this process recovers it.
 fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     let m = RingMemory::words(arena);
     // If the message has another owner by now, it is not returned.
@@ -105,8 +106,8 @@ mod at_load {
 }
 
 // SAFETY: `Settle` gives away only messages that are `QUEUED`, in no slot, and intended by no live thread.
-// Draining and noting a death change only the words of the ring that is passed. `contents` checks the
-// location of each envelope.
+// Draining a ring and recording a death change only the words of the ring that is passed. `contents` checks
+// the location of each envelope.
 unsafe impl RingLayer for Rings {
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
         settle(arena, dead, others)
@@ -161,7 +162,7 @@ unsafe impl RingLayer for Rings {
         if arena.me().is_ok_and(|me| member.is_some_and(|member| member != me)) {
             ring.note_returned();
         }
-        // Before the death is noted: a sender that sees the note collects the messages that were pinned.
+        // Before the death is recorded: a sender that sees the record collects the messages that were pinned.
         if let (Some(retained), Some(dead)) = (ring.retained(), member) {
             retained.unpin_dead(dead);
         }

@@ -170,7 +170,7 @@ impl RingMemory {
         run(self.return_steps(id, owner).for_dead_holder(), Self::words(self.arena));
     }
 
-    /// Notes the messages that were returned for dead members, if any. This process visits a dead member,
+    /// Notes the messages that were returned for dead members, if any. This process recovers a dead member,
     /// whose seat keeps the queue alive.
     pub(super) fn note_returned(&self) {
         if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {

@@ -1,8 +1,8 @@
 //! # Safety
 //! Access of this crate to the words of the arena. The code is unsafe because the words could belong to any
 //! block. It is sound for these reasons: A [`RingMemory`] is created only for a block that is held (or being
-//! swept) and has a ring's header. The steps of [`ring`](crate::ring) change only that ring's words and the
-//! envelopes that they own. An envelope is created once for each successful get.
+//! recovered or reclaimed) and has a ring's header. The steps of [`ring`](crate::ring) change only that
+//! ring's words and the envelopes that they own. An envelope is created once for each successful get.
 #![allow(unsafe_code)]
 
 use mp_core::Allocator;
@@ -75,8 +75,8 @@ impl RingMemory {
         Ok((hold, memory))
     }
 
-    /// Opens the queue in a block that the caller holds or sweeps. Returns `None` if the block contains no
-    /// queue.
+    /// Opens the queue in a block that the caller holds, recovers or reclaims. Returns `None` if the block
+    /// contains no queue.
     pub(crate) fn open(arena: Arena, block: BlockId) -> Option<Self> {
         let (base, len) = Blocks(arena).ring_memory(block)?;
         Self::at(arena, block, base, len)
@@ -114,7 +114,7 @@ impl RingMemory {
         let has = |member| Blocks(arena).ring_is_held_by(block, member);
         self.header.note_gone(Self::words(arena), gone, pid, has);
     }
-    /// Returns the word with the process that was noted last.
+    /// Returns the word with the process that was recorded last.
     pub(crate) fn gone(&self) -> LastGone {
         self.header.gone()
     }

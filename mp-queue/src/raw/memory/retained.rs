@@ -1,5 +1,5 @@
 //! # Safety
-//! Rings whose messages are kept. The code is unsafe because it could create an envelope for a message with
+//! Rings with retained messages. The code is unsafe because it could create an envelope for a message with
 //! another owner, or read a message while it is emptied. It is sound because one envelope is created for each
 //! message that [`Collect`] has just taken out. A message is read only while its slot is pinned, which keeps
 //! it unchanged (table: [`Pins`]).
@@ -52,7 +52,7 @@ pub(crate) enum ReadOutcome {
     Busy,
 }
 
-/// A ring whose messages are kept, in the memory of a queue.
+/// A ring with retained messages, in the memory of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetainedRing {
     memory: RingMemory,
@@ -61,8 +61,8 @@ pub(crate) struct RetainedRing {
     limit: u32,
 }
 
-/// Returns the number of slots for a ring that keeps this many messages. At least one slot is always neither
-/// kept nor pinned.
+/// Returns the number of slots for a ring that keeps this many messages. At least one slot always has neither
+/// a retained nor a pinned message.
 pub(crate) const fn slots_for(limit: u32) -> u32 {
     limit.saturating_add(PINS + 8)
 }
@@ -79,7 +79,7 @@ fn pins(ring: RingAt) -> Pins {
 }
 
 impl RingMemory {
-    /// Returns this ring as a ring with kept messages, or `None` if its messages are taken.
+    /// Returns this ring as a ring with retained messages, or `None` if its messages are taken.
     pub(crate) fn retained(&self) -> Option<RetainedRing> {
         let limit = self.header.retained(Self::words(self.arena));
         let ring = self.chain.segment(0);

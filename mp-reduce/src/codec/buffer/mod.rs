@@ -1,9 +1,9 @@
 //! Buffers: rows of numbers, stored as their bytes.
 //!
 //! serde writes and reads a `Vec<f32>` element by element, and no method reports that it is one. But the
-//! types show it: a slice or `Vec` is written by [`collect_seq`](serde::Serializer::collect_seq) with a
-//! reference to it, and read by a visitor that `Vec`'s own `Deserialize` has created. Both types can be
-//! recognized ([`same`]). Recognized values are written by one `memcpy`. All other sequences are written
+//! types show it. A slice or `Vec` is written by [`collect_seq`](serde::Serializer::collect_seq) with a
+//! reference to it. A `Vec` is read by a visitor that its own `Deserialize` has created. Both types can be
+//! recognized ([`cast`]). Recognized values are written by one `memcpy`. All other sequences are written
 //! element by element. If there are many elements of one kind of number, they are combined into a row, too.
 //!
 //! | bytes | contents |
@@ -14,7 +14,7 @@
 //! | 4, for an attachment | number of the attachment |
 //! | that number, without attachment | the bytes of a row (texts and byte strings are then plain MessagePack) |
 //!
-//! Numbers are in little-endian order. So are those of a row, since this is the native order of all
+//! Numbers are in little-endian order. This also applies to a row, since it is the native order of all
 //! processes.
 
 mod cast;

@@ -58,8 +58,9 @@ pub(super) fn append_here(to: &mut Vec<u8>, what: BufferKind, bytes: &[u8]) -> O
 
 /// Writes one value at a position. Each method returns the end position.
 ///
-/// It is passed by value, so that the position stays in a register. In memory, beside the bytes, each value
-/// would wait until the previous position is stored, which dominated the time for a struct of short fields.
+/// The writer is passed by value, so that the position stays in a register. If the position were in memory,
+/// each value would wait until the previous position is stored. That would dominate the time for a struct of
+/// short fields.
 struct Writer<'w, 'a> {
     to: &'w mut OutputBuffer<'a>,
     at: usize,
