@@ -1,13 +1,13 @@
-//! Values of which each copy of the process has its own.
+//! Values of which each forked copy of the process has its own.
 
 use mp_core::fork::SetOnce;
 
-/// A value of the process that has made it. A copy (`fork`) of that process begins with a fresh one: a thread
-/// of the original may have been in the middle of a change just then, or have held a lock, and the copy has
-/// no such thread to wait for.
+/// Value of the process that made it. A copy (`fork`) of that process begins with a fresh value. A thread of
+/// the original may have been changing the value or holding a lock during the fork, and the copy does not
+/// have that thread.
 ///
-/// What a copy begins anew is never freed. A copy has few: as many as its original had made and it uses as
-/// well.
+/// The fresh value of a copy is never freed. A copy has few of them: only values that the original had made
+/// and that the copy uses.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T: 'static> {
     owner: u32,
@@ -16,12 +16,12 @@ pub(crate) struct ForkLocal<T: 'static> {
 }
 
 impl<T> ForkLocal<T> {
-    /// Returns `true` if this process is a copy of the process that has made it.
+    /// Returns `true` if this process is a forked copy of the process that made the value.
     pub(crate) fn is_forked(&self) -> bool {
         self.owner != std::process::id()
     }
 
-    /// Returns the value of the process that has made it, for reads that wait for no thread.
+    /// Returns the value of the process that made it, for reads that wait for no thread.
     pub(crate) fn original(&self) -> &T {
         &self.value
     }
@@ -33,7 +33,7 @@ impl<T: Default> ForkLocal<T> {
         if !self.is_forked() {
             return &self.value;
         }
-        // A copy of a copy has another one.
+        // A copy of a copy has its own value.
         self.in_copy.get().unwrap_or_else(|| self.in_copy.set(ForkLocal::default())).get()
     }
 }
@@ -46,7 +46,7 @@ impl<T: Default> Default for ForkLocal<T> {
 
 #[cfg(test)]
 impl<T> ForkLocal<T> {
-    /// Returns it as a copy of the process has it.
+    /// Returns the value as a forked copy of the process sees it.
     pub(crate) fn into_forked(mut self) -> Self {
         self.owner = 0;
         self

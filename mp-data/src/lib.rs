@@ -1,4 +1,4 @@
-//! A data loader: worker processes make batches of a dataset in shared memory, in an order that is a function
+//! Data loader: worker processes make batches of a dataset in shared memory, in an order that is a function
 //! of a seed and an epoch.
 //!
 //! [`Dataset`] has a complete program. The program implements [`Dataset`], [`DataLoader`] makes the batches,

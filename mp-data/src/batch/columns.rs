@@ -1,4 +1,4 @@
-//! Columns of one tensor, and of values that are none.
+//! Columns of tensors, and of values of any serde type.
 
 use std::ops::Deref;
 
@@ -28,7 +28,7 @@ impl<T: Element> Batch for Tensor<T> {
     fn rows((tensor, rows): &mut (Tensor<T>, usize)) -> AnyResult<Vec<&mut [T]>> {
         let all = tensor.as_mut_slice()?;
         match all.len() / (*rows).max(1) {
-            // Rows of no elements.
+            // Rows without elements.
             0 => Ok((0..*rows).map(|_| <&mut [T]>::default()).collect()),
             length => Ok(all.chunks_exact_mut(length).collect()),
         }
@@ -74,7 +74,7 @@ impl<T: Element> Batch for Tensor<T> {
         };
         let bytes: &[u8] = bytemuck::cast_slice(all);
         let length = bytes.len() / rows.max(1);
-        // A batch of another number of rows: the last one has what is left.
+        // If the batch has another number of rows, the last row has the remaining bytes.
         let end = if row + 1 == rows { bytes.len() } else { (row + 1) * length };
         vec![bytes.get(row * length..end).unwrap_or_default().to_vec()]
     }
@@ -84,8 +84,8 @@ impl<T: Element> Batch for Tensor<T> {
     }
 }
 
-/// A column of values of any serde type, one a sample. They are encoded by the worker and decoded by the
-/// trainer; numbers belong into a `Tensor`, and text into [`Strings`](crate::Strings), which are not.
+/// Column of values of any serde type, one for each sample. The worker encodes the values and the trainer
+/// decodes them. For numbers use a `Tensor`, and for text [`Strings`](crate::Strings), which are not encoded.
 ///
 /// ```
 /// use mp_data::Objects;
@@ -98,7 +98,7 @@ impl<T: Element> Batch for Tensor<T> {
 pub struct Objects<T>(Vec<T>);
 
 impl<T> Objects<T> {
-    /// The values.
+    /// Returns the values.
     #[must_use]
     pub fn into_inner(self) -> Vec<T> {
         self.0
@@ -154,7 +154,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Objects<T> {
     }
 
     fn row_bytes(&self, row: usize, _: usize) -> Vec<Vec<u8>> {
-        // What can't be encoded by itself is not compared.
+        // Values that can't be encoded alone are not compared.
         let encode = |value: &T| {
             let mut out = Outgoing::in_band();
             mp_reduce::MessagePack::write(&mut out, value).ok()?;

@@ -1,4 +1,4 @@
-//! Columns whose rows are of any length: one buffer, and where each row begins.
+//! Columns whose rows have any length: a buffer of values, and the start of each row.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use super::spare_rows;
 use super::traits::{Batch, Fill};
 use crate::AnyResult;
 
-/// A column of rows of any length: all values one after the other, and where each row begins, as nested
-/// tensors of the layout "jagged" are.
+/// Column of rows of any length: all values in one buffer, and the start of each row. Nested tensors of the
+/// layout "jagged" have the same form.
 ///
 /// ```
 /// use mp_data::Ragged;
@@ -35,15 +35,15 @@ impl<T: Element> fmt::Debug for Ragged<T> {
 }
 
 impl<T: Element> Ragged<T> {
-    /// A copy of these rows in shared memory.
+    /// Copies these rows into shared memory.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Shared memory is exhausted.
     pub fn from_rows(rows: &[impl AsRef<[T]>]) -> AnyResult<Self> {
         Ragged::of(rows, AsRef::as_ref)
     }
 
-    /// A copy of the values of each of these.
+    /// Copies the values of each row into shared memory.
     fn of<R>(rows: &[R], values_of: impl Fn(&R) -> &[T]) -> AnyResult<Self> {
         let total: usize = rows.iter().map(|row| values_of(row).len()).sum();
         let (mut values, mut offsets) = (Tensor::empty([total])?, Tensor::empty([rows.len() + 1])?);
@@ -75,10 +75,10 @@ impl<T: Element> Ragged<T> {
         self.len() == 0
     }
 
-    /// The values of a row.
+    /// Returns the values of a row.
     ///
     /// # Errors
-    /// There is no such row.
+    /// The column has no such row.
     pub fn row(&self, row: usize) -> AnyResult<&[T]> {
         let ends = self.offsets.as_slice()?.get(row..).unwrap_or_default();
         let &[from, to, ..] = ends else {
@@ -89,7 +89,7 @@ impl<T: Element> Ragged<T> {
         Ok(self.values.as_slice()?.get(range.clone()).ok_or_else(outside)?)
     }
 
-    /// All values, one row after the other.
+    /// Returns all values, one row after the other.
     #[must_use]
     pub fn values(&self) -> &Tensor<T> {
         &self.values
@@ -101,7 +101,7 @@ impl<T: Element> Ragged<T> {
         &self.offsets
     }
 
-    /// Values and offsets.
+    /// Returns values and offsets.
     #[must_use]
     pub fn into_parts(self) -> (Tensor<T>, Tensor<i64>) {
         (self.values, self.offsets)
@@ -157,7 +157,7 @@ impl<T: Element> Batch for Ragged<T> {
     }
 }
 
-/// A column of strings: their bytes one after the other, and where each begins.
+/// Column of strings: the bytes of all strings, and the start of each string.
 ///
 /// ```
 /// use mp_data::Strings;
@@ -176,10 +176,10 @@ impl fmt::Debug for Strings {
 }
 
 impl Strings {
-    /// A copy of these strings in shared memory.
+    /// Copies these strings into shared memory.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Shared memory is exhausted.
     pub fn from_rows(rows: &[impl AsRef<str>]) -> AnyResult<Self> {
         Ragged::of(rows, |row| row.as_ref().as_bytes()).map(Strings)
     }
@@ -199,20 +199,20 @@ impl Strings {
     /// Returns a string. Each call checks that it is UTF-8.
     ///
     /// # Errors
-    /// There is no such row, or its bytes are no UTF-8.
+    /// The column has no such row, or the row is not valid UTF-8.
     pub fn get(&self, row: usize) -> AnyResult<&str> {
         Ok(str::from_utf8(self.0.row(row)?)?)
     }
 
-    /// A copy of each.
+    /// Copies each string.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub fn to_vec(&self) -> AnyResult<Vec<String>> {
         (0..self.len()).map(|row| self.get(row).map(str::to_owned)).collect()
     }
 
-    /// Bytes and offsets.
+    /// Returns bytes and offsets.
     #[must_use]
     pub fn into_ragged(self) -> Ragged<u8> {
         self.0

@@ -1,4 +1,4 @@
-//! The columns of a batch by name, and what is wrong with their rows.
+//! Names of the columns of a batch, and errors of their rows.
 
 use std::error::Error;
 use std::fmt;
@@ -6,10 +6,9 @@ use std::fmt;
 /// Name and number of rows of a finished column.
 #[derive(Clone, Debug)]
 pub struct ColumnInfo {
-    /// Field in a struct or place in a tuple, with a point between one and the next; empty if it is all
-    /// of the batch.
+    /// Path of struct fields and tuple places, separated by points. Empty if the column is the whole batch.
     name: String,
-    /// `None` if it has no rows.
+    /// `None` if the column has no rows.
     pub(super) rows: Option<usize>,
 }
 
@@ -42,7 +41,7 @@ fn join_names(outer: &str, name: &str) -> String {
     if name.is_empty() { outer.to_owned() } else { format!("{outer}.{name}") }
 }
 
-/// The columns of a field.
+/// Prefixes the names of the columns of a field.
 #[must_use]
 pub fn prefix_columns(field: &str, columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
     let named = columns
@@ -51,12 +50,12 @@ pub fn prefix_columns(field: &str, columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> 
     named.collect()
 }
 
-/// The same columns, of which it does not matter how many rows they have.
+/// Returns the columns without their numbers of rows, which are not checked.
 pub(crate) fn without_rows(columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
     columns.into_iter().map(|column| ColumnInfo { rows: None, ..column }).collect()
 }
 
-/// A row of a tensor that holds what it was filled with.
+/// Row of a tensor that still contains its filling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwrittenRow {
     pub(crate) row: usize,
@@ -69,7 +68,7 @@ impl UnwrittenRow {
     }
 }
 
-/// The rows of a field's columns.
+/// Prefixes the column names of the rows of a field.
 #[must_use]
 pub fn prefix_unwritten(field: &str, rows: Vec<UnwrittenRow>) -> Vec<UnwrittenRow> {
     rows.into_iter()
@@ -77,7 +76,7 @@ pub fn prefix_unwritten(field: &str, rows: Vec<UnwrittenRow>) -> Vec<UnwrittenRo
         .collect()
 }
 
-/// The function of a row has not written it.
+/// Error of a row that its function did not write.
 pub(crate) struct UnwrittenRowError {
     pub(crate) row: usize,
     column: String,
@@ -114,7 +113,7 @@ mp_core::readable_debug!(UnwrittenRowError);
 
 impl Error for UnwrittenRowError {}
 
-/// Says of an error in which field it is, if that matters.
+/// Prefixes the column name in an `UnwrittenRowError`. Other errors are unchanged.
 #[must_use]
 pub fn prefix_error(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
     match why.downcast::<UnwrittenRowError>() {

@@ -1,10 +1,10 @@
-//! The buffers of rows of a batch that was made, for the next one of this thread.
+//! Row buffers of finished batches, for the next batch of the same thread.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// Most bytes that are kept for the rows of one column.
+/// Maximum number of bytes that are retained for the rows of one column.
 const MOST: usize = 16 << 20;
 
 thread_local! {
@@ -21,7 +21,7 @@ pub(super) fn take<R: RowBuffer>(rows: usize) -> Vec<R> {
     all
 }
 
-/// A buffer of a row.
+/// Buffer of a row.
 pub(super) trait RowBuffer: Default + 'static {
     /// Returns the capacity in bytes.
     fn capacity_bytes(&self) -> usize;
@@ -48,7 +48,7 @@ impl RowBuffer for String {
     }
 }
 
-/// Keeps the buffers of rows, empty, for the next batch; not if they are large.
+/// Clears and retains row buffers for the next batch, unless they are large.
 pub(super) fn keep<R: RowBuffer>(mut rows: Vec<R>) {
     if rows.iter().map(R::capacity_bytes).sum::<usize>() > MOST {
         return;
@@ -70,7 +70,7 @@ mod tests {
         let places: Vec<*const u16> = rows.iter().map(|row| row.as_ptr()).collect();
         keep(rows);
         keep(texts);
-        // Of more columns, each has its own.
+        // Each column takes its own buffers.
         let (mut fewer, mut more) = (take::<Vec<u16>>(2), take::<Vec<u16>>(5));
         assert_eq!(fewer.iter().map(|row| row.as_ptr()).collect::<Vec<_>>(), places[..2]);
         assert!(fewer.iter().chain(&more).all(Vec::is_empty));

@@ -1,4 +1,4 @@
-//! A column that belongs to the batch as a whole.
+//! Column that belongs to the batch as a whole.
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,8 +8,8 @@ use super::rows::{ColumnInfo, UnwrittenRow, without_rows};
 use super::traits::{Batch, Fill};
 use crate::AnyResult;
 
-/// A column of which a batch has as many rows as its dataset likes, and not one for each sample: the edges of
-/// a batch of graphs, a table that all samples share.
+/// Column whose number of rows is independent of the number of samples: the edges of a batch of graphs, or a
+/// table that all samples share.
 ///
 /// ```
 /// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Tensor, Whole};
@@ -56,13 +56,13 @@ use crate::AnyResult;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Where rows are written ([`Context::rows`](crate::Context::rows)) it is as the column in it, with a row for
-/// each sample.
+/// In [`Context::rows`](crate::Context::rows) the column works like the inner column, with a row for each
+/// sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whole<C>(pub C);
 
 impl<C> Whole<C> {
-    /// The column in it.
+    /// Returns the inner column.
     pub fn into_inner(self) -> C {
         self.0
     }

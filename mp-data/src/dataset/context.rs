@@ -28,9 +28,9 @@ pub struct Context<B> {
     threads: usize,
     row_threads: Arc<RowThreads>,
     fill: Fill,
-    /// `true` if a search for unwritten rows runs, by the bytes with which rows were filled.
+    /// `true` if rows that still contain their filling are searched.
     checks_unwritten: bool,
-    /// The rows of samples of a stream that hold that everywhere, by the place of their sample.
+    /// Rows of a stream's samples that still contain their filling, with their samples.
     unwritten: Vec<(Item, UnwrittenRow)>,
     /// Current item, counted from 1; in a stream, see [`Moment`].
     at: AtomicU64,
@@ -91,7 +91,7 @@ impl<B> Context<B> {
         &self.unwritten
     }
 
-    /// Makes it the context of a stream, whose items are known after they are read.
+    /// Marks the context as that of a stream, whose items are known after they are read.
     pub(crate) fn for_stream(self) -> Self {
         Context { in_stream: true, ..self }
     }
@@ -108,7 +108,7 @@ impl<B> Context<B> {
         inner: &Arc<[Item]>,
         make: impl FnOnce(&mut Self) -> R,
     ) -> R {
-        // A part of the batch keeps its names: a note is a number among all items.
+        // For a part of the batch, errors name the same items: a note is a number among all items.
         if *self.items != *items {
             return make(self);
         }
@@ -254,7 +254,7 @@ impl<B> Context<B> {
                     Ok(Err(error)) => RowFailure::Error(error),
                     Err(panic) => RowFailure::Panic(panic),
                 };
-                // Rows are taken in order: of those that fail, the first has been taken when any has failed.
+                // Rows are taken in order, so the first row that fails was taken before any failure.
                 let mut failed = lock(&failed);
                 let is_first = failed.as_ref().is_none_or(|(before, ..)| n < *before);
                 if is_first {
@@ -269,7 +269,7 @@ impl<B> Context<B> {
         match how {
             None => Ok(()),
             Some(RowFailure::Error(error)) => Err(error),
-            // Its place is known in the thread that it was in.
+            // The panic's location was recorded in its own thread.
             Some(RowFailure::Panic(panic)) => panic.resume(),
         }
     }
@@ -314,7 +314,7 @@ impl<B: Batch> Context<B> {
         self.finish(items, builder)
     }
 
-    /// The rows that hold what they were filled with, if that is looked for.
+    /// Returns the rows that still contain their filling, if they are searched.
     fn unwritten_rows(&self, builder: &mut B::Builder) -> AnyResult<Vec<UnwrittenRow>> {
         match self.fill {
             Fill::Byte(byte) if self.checks_unwritten => B::unwritten(builder, byte),
@@ -322,8 +322,8 @@ impl<B: Batch> Context<B> {
         }
     }
 
-    /// Makes a row by itself, in memory that holds something else; whether it holds that afterwards. If it
-    /// can't be made, that is not known.
+    /// Makes a row again, in memory with another filling. Returns `true` if the row contains this filling
+    /// afterwards, and `false` if it can't be made.
     fn is_unwritten_again<F>(&self, item: Item, column: &str, shapes: B::Shapes<'_>, function: &F) -> bool
     where
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()>,
@@ -338,7 +338,7 @@ impl<B: Batch> Context<B> {
         matches!(catch_panic(again), Some(Ok(true)))
     }
 
-    /// The batch. What lacks a row is an error of that row's sample.
+    /// Finishes the batch. If a row is missing, the error names that row's sample.
     fn finish(&self, items: &[Item], builder: B::Builder) -> AnyResult<B> {
         B::finish(builder).inspect_err(|why| {
             let row = why.downcast_ref::<UnwrittenRowError>().map(|not_written| not_written.row);
@@ -352,11 +352,11 @@ impl<B: Batch> Context<B> {
     /// the function that writes its row.
     ///
     /// # Errors
-    /// The error of the first sample that has one; there is no memory. A row of a tensor that was not written
-    /// is an error of the batch, as of [`rows`](Self::rows).
+    /// The error of the first sample that fails, or shared memory is exhausted. In builds with debug
+    /// assertions, also if a row of a tensor was not written.
     ///
     /// # Panics
-    /// With the panic of the first sample that has one.
+    /// If the function panics, with the panic of the first sample.
     pub fn rows_from<S, F>(&mut self, samples: Samples<S>, shapes: B::Shapes<'_>, function: F) -> AnyResult<B>
     where
         S: Send,
@@ -366,7 +366,7 @@ impl<B: Batch> Context<B> {
         let mut builder = B::begin(items.len(), shapes, self.fill)?;
         let rows = samples.into_iter().zip(B::rows(&mut builder)?).collect();
         self.each(&items, rows, |_, rng, (sample, row)| function(sample, rng, row))?;
-        // The samples are used up: the worker makes the batch once more.
+        // The samples were moved into the function, so the worker makes the whole batch again.
         let seen = self.unwritten_rows(&mut builder)?;
         self.unwritten.extend(seen.into_iter().map(|row| (items[row.row], row)));
         self.finish(&items, builder)

@@ -1,4 +1,4 @@
-//! Strings in shared memory: once, however many processes have them.
+//! Strings in shared memory, which all processes share.
 
 use std::fmt;
 use std::ops::Index;
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::AnyResult;
 
-/// A list of strings that lies in shared memory once, whatever the number of workers: for datasets of many
-/// paths or texts. Sending it sends a handle.
+/// List of strings that is in shared memory once, for any number of workers. Use it for datasets of many
+/// paths or texts. Sending the list sends a handle.
 ///
 /// ```
 /// use mp_data::FrozenStrings;
@@ -21,10 +21,10 @@ use crate::AnyResult;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A `Vec<String>` in a dataset is encoded, and each worker has all of it once more, in memory of its own.
+/// A `Vec<String>` in a dataset is encoded, and each worker decodes a copy into its own memory.
 ///
 /// # Panics
-/// Indexing does, as that of a slice, if there is no such string.
+/// Indexing panics if there is no such string, as for a slice.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct FrozenStrings {
     bytes: FrozenTensor<u8>,
@@ -39,10 +39,10 @@ impl fmt::Debug for FrozenStrings {
 }
 
 impl FrozenStrings {
-    /// A copy of these strings in shared memory.
+    /// Copies these strings into shared memory.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Shared memory is exhausted.
     #[doc(alias = "from_iter")]
     pub fn new<S: AsRef<str>>(strings: impl IntoIterator<Item = S>) -> AnyResult<Self> {
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
@@ -74,8 +74,8 @@ impl FrozenStrings {
         self.bytes.nbytes() + self.ends.nbytes()
     }
 
-    /// Returns a string; `None` if there is no such string. Each call checks that it is UTF-8, since another
-    /// process may have sent it.
+    /// Returns a string, or `None` if there is no such string. Each call checks that the string is UTF-8,
+    /// since another process may have sent it.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&str> {
         let ends = self.ends.as_slice().ok()?;
@@ -87,7 +87,7 @@ impl FrozenStrings {
         str::from_utf8(self.bytes.as_slice().ok()?.get(from..to)?).ok()
     }
 
-    /// All of them, in order. What isn't a string (see [`get`](Self::get)) is left out.
+    /// Returns an iterator over the strings, in order, without entries that are not valid UTF-8.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &str> {
         (0..self.len()).filter_map(|index| self.get(index))
     }

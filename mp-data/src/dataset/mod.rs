@@ -1,4 +1,4 @@
-//! Traits and types for users: samples by index, and how they become a batch.
+//! Traits and types for users: samples by index, and the making of batches.
 
 pub(crate) mod context;
 pub(crate) mod frozen_strings;

@@ -1,13 +1,13 @@
 //! Positions of a stream's samples, and notes about them.
 
-/// Bits of a position that are the number of a sample in its shard; above them is the shard's.
+/// Number of bits of a position for the number of a sample in its shard. The shard is in the bits above.
 const SAMPLE_BITS: u32 = 40;
-/// Most samples of a shard.
+/// Maximum number of samples of a shard.
 pub(crate) const MOST_SAMPLES: u64 = 1 << SAMPLE_BITS;
-/// Most shards: a note has no room for more.
+/// Maximum number of shards that fit into a note.
 pub(crate) const MOST_SHARDS: usize = 1 << 22;
 
-/// A sample's number in an epoch: a function of shard and sample that is no other sample's.
+/// Returns a sample's number in an epoch, which is unique for shard and sample.
 pub(crate) fn position(shard: usize, sample: u64) -> u64 {
     (shard as u64) << SAMPLE_BITS | sample
 }
@@ -25,7 +25,7 @@ impl Moment {
         (self as u64) << 62 | position
     }
 
-    /// The moment, the shard and the sample.
+    /// Returns the moment, the shard and the sample of a note.
     pub(crate) fn of(note: u64) -> Option<(Moment, usize, u64)> {
         let moment = match note >> 62 {
             1 => Moment::Read,

@@ -1,25 +1,25 @@
-//! The threads of a worker that write rows beside the one that makes the batch. They are kept from one batch
-//! to the next.
+//! Additional threads of a worker that write rows at the same time as the thread that makes the batch. The
+//! threads are reused by later batches.
 //!
-//! | state of the work | may change it | what follows |
+//! | state of the work | may change it | next state |
 //! |---|---|---|
-//! | none | the caller of `run` | |
-//! | there, and `wanted` threads may begin with it | a thread, which takes one of `wanted` and counts as `active` | |
-//! | | the caller, whose own part is over | none: no further thread begins; the caller waits for those that are at it |
+//! | none | the caller of `run` | posted |
+//! | posted, and up to `wanted` threads may begin with it | a thread, which decrements `wanted` and increments `active` | posted |
+//! | posted | the caller, after its own call of the function | none: no further thread begins, and the caller waits for the `active` threads |
 //!
-//! A thread that wakes too late finds nothing to do, and is not waited for: on a busy machine the caller has
-//! written the rows by then.
+//! A thread that wakes too late finds no work, and the caller does not wait for it. On a busy machine the
+//! caller has written the rows by then.
 //!
 //! # Safety
-//! A kept thread calls a function that borrows from the caller's stack, whose lifetime no type of `std` can
-//! say: the borrow of `std::thread::scope` ends with threads that end. It is sound, since
-//! - the reference is in the state only from `run`'s first lock on until its `WorkGuard` is dropped, also
-//!   when the caller's part unwinds;
-//! - a thread copies it and counts itself as `active` in one locking, and is at it no more when its call has
-//!   returned or panicked;
-//! - `WorkGuard` takes the reference out and then waits until none is at it, so that no call outlives the
-//!   borrow;
-//! - the function is `Sync`, and threads have nothing else of it.
+//! A row thread outlives `run`, but calls a function that borrows from the stack of the caller of `run`.
+//! `std::thread::scope` can't express this, because its borrow lasts until the threads end. The borrow is
+//! sound because
+//! - the reference is in the state only from the first lock in `run` until its `WorkGuard` is dropped, also
+//!   when the caller's own call unwinds;
+//! - a thread copies the reference and increments `active` under one lock, and decrements `active` after its
+//!   call has returned or panicked;
+//! - `WorkGuard` removes the reference and then waits until `active` is 0, so no call outlives the borrow;
+//! - the function is `Sync`, and threads get nothing else from the caller.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,11 +30,11 @@ use crate::fork_local::ForkLocal;
 /// Function that each thread calls.
 type RowWork<'w> = &'w (dyn Fn() + Sync);
 
-/// Kept threads; none before the first work that wants some.
+/// Row threads. No thread is started before the first work that wants one.
 #[derive(Default)]
 pub(crate) struct RowThreads {
     shared: Arc<RowThreadsShared>,
-    /// A copy of the process (`fork`) has none of the threads, and waits for none of their locks.
+    /// A forked copy of the process has none of the threads, and does not wait for their locks.
     owner: ForkLocal<()>,
 }
 
@@ -49,12 +49,12 @@ struct RowThreadsShared {
 struct WorkState {
     /// Number of threads.
     threads: usize,
-    /// Some thread's `run` has not returned.
+    /// `true` while a call of `run` that posted work has not returned.
     running: bool,
     work: Option<RowWork<'static>>,
     wanted: usize,
     active: usize,
-    /// The threads are to end.
+    /// `true` if the threads must end.
     stopping: bool,
 }
 
@@ -74,7 +74,7 @@ impl RowThreadsShared {
             state.wanted -= 1;
             state.active += 1;
             drop(state);
-            // Rows catch their panics themselves.
+            // Rows catch their own panics.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
                 mp_core::user_code::drop_payload(payload);
             }
@@ -87,7 +87,7 @@ impl RowThreadsShared {
     }
 }
 
-/// Takes the work back, and waits for the threads that are at it.
+/// Removes the work when dropped, and waits for the threads that run it.
 struct WorkGuard<'s>(&'s RowThreadsShared);
 
 impl Drop for WorkGuard<'_> {
@@ -102,11 +102,11 @@ impl Drop for WorkGuard<'_> {
 }
 
 impl RowThreads {
-    /// Calls the function in this thread, and in up to `others` more, which call it at the same time if they
-    /// wake soon enough. Returns when each has returned.
+    /// Calls the function in this thread and in up to `others` more threads, which call it concurrently if
+    /// they wake soon enough. Returns after all of these calls.
     ///
     /// # Panics
-    /// With the panic of this thread's call.
+    /// Panics if the call in this thread panics.
     pub(crate) fn run(&self, others: usize, work: RowWork<'_>) {
         if self.owner.is_forked() {
             return work();
@@ -114,7 +114,7 @@ impl RowThreads {
         let shared = &self.shared;
         let mut state = shared.lock();
         if std::mem::replace(&mut state.running, true) {
-            // Another thread's, or this one's, within a row: its threads have enough to do.
+            // A row of this thread, or another thread, uses the row threads already.
             drop(state);
             return work();
         }
@@ -122,13 +122,13 @@ impl RowThreads {
             let theirs = Arc::clone(shared);
             let named = std::thread::Builder::new().name("mp-data-row".into());
             if named.spawn(move || theirs.serve()).is_err() {
-                // The machine has no more: those that there are do it.
+                // The system has no more threads: the existing threads and the caller run the work.
                 break;
             }
             state.threads += 1;
         }
         // SAFETY: the borrow outlives each use, since `WorkGuard` is dropped before this function returns or
-        // unwinds, and by then none is at it.
+        // unwinds, and no thread runs the function after that.
         state.work = Some(unsafe { std::mem::transmute::<RowWork<'_>, RowWork<'static>>(work) });
         state.wanted = others;
         drop(state);
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// In which threads a function was called that waits until all have called it.
+    /// Returns the threads in which a function was called. Each call waits for all the others.
     fn called(threads: &RowThreads, others: usize) -> HashSet<String> {
         let (all, seen) = (Barrier::new(others + 1), Mutex::new(HashSet::new()));
         threads.run(others, &|| {
@@ -207,7 +207,7 @@ mod tests {
         threads.run(1, &|| {
             all.wait();
             if std::thread::current().id() != mine {
-                // The caller's own part is over by then.
+                // The caller's own part ends before that.
                 mp_harness::eventually("it is taken back", || threads.shared.lock().work.is_none());
             }
             threads.run(7, &|| _ = count.fetch_add(1, Ordering::SeqCst));
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(called(&threads, 1).len(), 2);
         let shared = Arc::clone(&threads.shared);
         let threads = RowThreads { shared: Arc::clone(&shared), owner: ForkLocal::default().into_forked() };
-        // As if one of the original's threads had had it just then.
+        // Simulates a fork while a thread of the original process held the lock.
         let _held = shared.lock();
         let count = AtomicU64::new(0);
         threads.run(3, &|| _ = count.fetch_add(1, Ordering::SeqCst));

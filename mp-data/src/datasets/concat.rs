@@ -1,4 +1,4 @@
-//! Datasets one after the other.
+//! Concatenation of datasets.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use super::{DatasetError, RowDataset, RowOf, ShapesOf};
 use crate::plan::{SampleRng, checksum};
 use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 
-/// Datasets of one type, one after the other: the samples of the first, then those of the second, and so on.
-/// Datasets of different types are variants of an enum that passes all calls on, also those of methods with a
-/// default, such as [`selection_checksum`](Dataset::selection_checksum).
+/// Concatenation of datasets of one type: the samples of the first dataset, then the samples of the second,
+/// and so on. For datasets of different types, write an enum that forwards all calls, including methods with
+/// a default such as [`selection_checksum`](Dataset::selection_checksum).
 ///
 /// ```
 /// use mp_data::{AnyResult, ConcatDataset, DataLoader, Tensor};
@@ -41,7 +41,7 @@ impl<D> fmt::Debug for ConcatDataset<D> {
 }
 
 impl<D: RowDataset> ConcatDataset<D> {
-    /// Puts datasets one after the other, and asks each for its length once.
+    /// Concatenates datasets, and calls `len` of each once.
     ///
     /// # Errors
     /// [`DatasetError::Empty`] without a dataset, [`DatasetError::TooLong`] with too many samples.

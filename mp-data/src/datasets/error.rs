@@ -1,4 +1,4 @@
-//! Errors of datasets that are made of others.
+//! Errors of datasets that are made of other datasets.
 
 use std::error::Error;
 use std::fmt;

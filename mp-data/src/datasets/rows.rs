@@ -73,7 +73,7 @@ pub trait RowDataset: Dataset {
     /// Writes one sample into its row of a batch. Several threads may call it at once.
     ///
     /// # Errors
-    /// Any error for which the sample can't be made.
+    /// Any error if the sample can't be made.
     #[doc(alias = "__getitem__")]
     fn write_row(&self, item: Item, rng: &mut SampleRng, row: RowOf<'_, Self>) -> AnyResult<()>;
 }
@@ -82,10 +82,10 @@ impl<B: Batch> Context<B> {
     /// Makes a batch of a dataset that writes its samples row by row: the `fetch` of a [`RowDataset`].
     ///
     /// # Errors
-    /// As of [`rows`](Self::rows), and those of [`RowDataset::row_shapes`].
+    /// The errors of [`rows`](Self::rows) and of [`RowDataset::row_shapes`].
     ///
     /// # Panics
-    /// As [`rows`](Self::rows).
+    /// In the cases of [`rows`](Self::rows).
     pub fn rows_of<D: RowDataset<Batch = B>>(&mut self, dataset: &D, items: &[Item]) -> AnyResult<B> {
         self.rows(items, dataset.row_shapes()?, |item, rng, row| dataset.write_row(item, rng, row))
     }

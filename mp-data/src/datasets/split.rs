@@ -1,4 +1,4 @@
-//! A dataset in random parts.
+//! Random split of a dataset.
 
 use super::{DatasetError, Subset};
 use crate::Dataset;
@@ -35,7 +35,7 @@ impl SplitLength for f64 {
                 format!("a split into the fractions {fractions:?}: the sum is {sum}, and has to be 1");
             return Err(DatasetError::Split(reason));
         }
-        // Rounded down; what is left goes to the first parts, one sample each.
+        // Counts are rounded down. The remaining samples go to the first parts, one each.
         let mut counts: Vec<usize> = Vec::with_capacity(fractions.len());
         let mut left = len;
         for fraction in fractions {
@@ -96,6 +96,6 @@ where
         Subset::of(dataset.clone(), part)
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
-    // As many as there are lengths.
+    // There are as many parts as lengths.
     parts.try_into().map_err(|parts: Vec<_>| DatasetError::Split(format!("{} parts of {N}", parts.len())))
 }

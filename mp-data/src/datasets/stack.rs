@@ -1,4 +1,4 @@
-//! Datasets side by side.
+//! Tuples of datasets of equal length.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use super::{DatasetError, RowDataset, RowOf, ShapesOf};
 use crate::plan::{SampleRng, checksum};
 use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 
-/// Up to six datasets of equal length whose samples belong together: a batch is a tuple with the batch of
-/// each.
+/// Up to six datasets of equal length, whose samples with equal index belong together. A batch is a tuple
+/// with one batch of each dataset.
 ///
 /// ```
 /// use mp_data::{DataLoader, StackDataset, Subset, Tensor};
@@ -23,8 +23,8 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Each dataset draws its random numbers after the dataset before it. A batch with names is a dataset of your
-/// own.
+/// A sample's datasets draw their random numbers one after the other. For a batch with named fields, write a
+/// dataset of your own.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct StackDataset<D>(D);
 
@@ -65,10 +65,10 @@ pub trait DatasetTuple {
 }
 
 impl<D: DatasetTuple> StackDataset<D> {
-    /// Puts the datasets of a tuple side by side, and asks each for its length once.
+    /// Stacks the datasets of a tuple, and calls `len` of each once.
     ///
     /// # Errors
-    /// [`DatasetError::Lengths`] if they have different lengths.
+    /// [`DatasetError::Lengths`] if the datasets have different lengths.
     pub fn new(datasets: D) -> Result<Self, DatasetError> {
         let lengths = datasets.lengths();
         if lengths.iter().any(|len| Some(len) != lengths.first()) {

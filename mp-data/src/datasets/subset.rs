@@ -1,4 +1,4 @@
-//! Some samples of a dataset.
+//! Selection of samples of a dataset.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::{DatasetError, RowDataset, RowOf, ShapesOf};
 use crate::plan::{SampleRng, checksum};
 use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 
-/// Samples of a dataset at some indices, in the order of these indices. The list of indices lies in shared
-/// memory once, whatever the number of workers.
+/// Samples of a dataset at some indices, in the order of these indices. The list of indices is in shared
+/// memory once, for any number of workers.
 ///
 /// ```
 /// use mp_data::{DataLoader, Subset, Tensor};
@@ -27,8 +27,7 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 /// ([`allow_changed_dataset`](crate::DataLoaderBuilder::allow_changed_dataset)). Indices of batches
 /// ([`BatchInfo`](crate::BatchInfo)) and of errors count the samples of the subset.
 ///
-/// A loader that keeps its dataset, and draws from a part of it:
-/// [`Sampler::Subset`](crate::plan::Sampler::Subset).
+/// [`Sampler::Subset`](crate::plan::Sampler::Subset) draws from a part of a dataset without another dataset.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Subset<D> {
     dataset: D,
@@ -62,7 +61,7 @@ impl<D: Dataset> Subset<D> {
         Subset::of(dataset, &taken)
     }
 
-    /// Takes the samples at indices that the dataset has.
+    /// Takes the samples at valid indices.
     pub(super) fn of(dataset: D, indices: &[u64]) -> Result<Self, DatasetError> {
         let check = checksum(indices.iter().copied());
         let indices = Tensor::from_slice(indices, [indices.len()]);
@@ -70,7 +69,7 @@ impl<D: Dataset> Subset<D> {
         Ok(Subset { dataset, indices, check })
     }
 
-    /// Returns the dataset that the samples are taken from.
+    /// Returns the dataset from which the samples are taken.
     #[must_use]
     pub fn dataset(&self) -> &D {
         &self.dataset

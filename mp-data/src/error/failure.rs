@@ -7,20 +7,22 @@ use mp_spawn::{CallFailure, ProcessName, SpawnError};
 
 pub(crate) type DynError = Box<dyn Error + Send + Sync>;
 
-/// Most sources of an error that are read: an error may be its own source.
+/// Maximum number of sources of an error that are read, because an error may be its own source.
 pub(crate) const SOURCES: usize = 64;
 
 /// Causes of failed batches.
 pub(crate) struct BatchFailure {
-    /// At which of its items, from 1.
+    /// Note of the item at which the batch failed: its number from 1 or, in a stream, a `Moment` and a
+    /// position.
     pub(crate) note: Option<u64>,
     pub(crate) worker: Option<usize>,
     pub(crate) attempts: usize,
-    /// `true` if the worker died or took too long: with several threads, the note is that of any thread.
+    /// `true` if the worker died or exceeded the time-out. With several threads, the note is the last note of
+    /// any thread.
     pub(crate) lost: bool,
-    /// No other batch will be made either.
+    /// `true` if no other batch can be made either.
     pub(crate) fatal: bool,
-    /// There was no shared memory to send it with.
+    /// `true` if the cause is missing shared memory.
     pub(crate) no_memory: bool,
     pub(crate) source: DynError,
 }
@@ -40,7 +42,7 @@ impl BatchFailure {
         }
     }
 
-    /// After which there is nothing to wait for.
+    /// Creates a failure after which no other batch can be made.
     pub(crate) fn fatal(source: impl Into<DynError>) -> BatchFailure {
         BatchFailure { fatal: true, ..BatchFailure::new(source) }
     }
@@ -50,7 +52,7 @@ impl BatchFailure {
     }
 }
 
-/// A panic of the user's in the trainer, as an error.
+/// Returns a panic of user code in the trainer as an error.
 pub(crate) fn panic_error(panic: CallFailure) -> DynError {
     let name = ProcessName::new(None, "the trainer".into(), std::process::id());
     Box::new(SpawnError::ProcessRaised(Box::new(panic.into_raised(name))))

@@ -1,4 +1,4 @@
-//! Texts about batches that can't be made, in a loader's words, whichever layer reports the failure.
+//! Texts about batches that can't be made, in the terms of a loader, for failures of all layers.
 
 use std::error::Error;
 use std::fmt;
@@ -9,14 +9,14 @@ use mp_spawn::{ExitReport, ProcessName, SpawnError};
 use crate::LoadError;
 use crate::error::failure::SOURCES;
 
-/// Error of an inherited loader in a copy of the process (`fork`).
+/// Error of an inherited loader in a forked copy of the process.
 pub(crate) const FORKED: &str =
     "the loader belongs to the process from which this one was forked: build one in this process";
 
-/// Error of a batch that is asked of a closed loader without workers.
+/// Error in the place of a batch of a closed loader without workers.
 pub(crate) const CLOSED: &str = "the loader is closed: it makes no batches any more";
 
-/// A batch of which each sample was left out, and why each was.
+/// Error of a batch whose samples were all skipped, with the cause for each.
 pub(crate) struct NoSamplesLeft(pub(crate) Vec<String>);
 
 impl fmt::Display for NoSamplesLeft {
@@ -29,7 +29,7 @@ mp_core::readable_debug!(NoSamplesLeft);
 
 impl Error for NoSamplesLeft {}
 
-/// The batch, and its epoch.
+/// Returns the name of a batch in texts.
 fn batch_name(epoch: u64, batch: u64) -> String {
     format!("batch {batch} of epoch {epoch}")
 }
@@ -40,12 +40,13 @@ pub(crate) fn without_batch_name(text: &str, epoch: u64, batch: u64) -> &str {
     rest.and_then(|rest| rest.strip_prefix(", ").or(rest.strip_prefix(": "))).unwrap_or(text)
 }
 
-/// The text of an error, in full or not.
+/// Returns the text of an error, with its backtrace if `full` is set.
 fn text_of(error: &(dyn Error + 'static), full: bool) -> String {
     if full { format!("{error:#}") } else { error.to_string() }
 }
 
-/// Returns the error or the end of a process without its name, in which `rank` stands, a trainer's word.
+/// Returns the error or the end of a process without the process name, whose word `rank` has another meaning
+/// for a trainer.
 fn without_process_name(error: &SpawnError, full: bool) -> String {
     let text = text_of(error, full);
     let who = match error {
@@ -58,11 +59,11 @@ fn without_process_name(error: &SpawnError, full: bool) -> String {
 
 fn strip_process_name(text: String, who: &ProcessName) -> String {
     let Some(rest) = text.strip_prefix(&format!("{who} ")) else { return text };
-    // What failed was named before.
+    // The caller has already named the process.
     rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
 }
 
-/// The process of the worker, and what became of the batch in it.
+/// Returns the process of the worker, and the fate of the batch in that process.
 fn task_text(error: &TaskError, full: bool) -> (Option<u32>, String) {
     match error {
         TaskError::Raised(raised) => {
@@ -116,7 +117,7 @@ impl fmt::Display for LoadError {
         let LoadError { epoch, batch, item, shard, description, worker, attempts, source } = self;
         f.write_str(&batch_name(*epoch, *batch))?;
         if source.is::<NoSamplesLeft>() {
-            // Each of its samples is named there.
+            // The source names each sample.
             return write!(f, ": {source}");
         }
         if let Some(item) = item {
@@ -146,11 +147,11 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// Text that `unwrap` and a `main` that returns the error show.
+/// Text that `unwrap` prints, and a `main` that returns the error.
 impl fmt::Debug for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.task().is_some() || self.source.is::<NoSamplesLeft>() {
-            // It says all that its source does.
+            // The text contains the source.
             return fmt::Display::fmt(self, f);
         }
         let mut shown = self.to_string();

@@ -1,4 +1,4 @@
-//! The batches of a dataset with indices.
+//! Batches of a dataset with indices.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl<D: Dataset> fmt::Debug for Batches<D> {
 }
 
 impl<D: Dataset> Batches<D> {
-    /// From there on, to the end of epoch `last`; none if that is `None`.
+    /// Iterates from the cursor to the end of epoch `last`, or over no batches if `last` is `None`.
     pub(crate) fn new(
         inner: Arc<LoaderShared<IndexedSource<D>>>,
         from: IndexedCursor,
@@ -103,12 +103,12 @@ impl<D: Dataset> Batches<D> {
         crate::WithProgress::new(self, bar, (next, all))
     }
 
-    /// Returns the most batches that are left, if no code of the user's says how many there are: as many, but
-    /// for those that are left out, and unless no worker can live.
+    /// Returns the maximum number of remaining batches. Returns `None` if code of the user determines the
+    /// number, or if no worker can run. Skipped batches reduce the number.
     fn remaining(&self) -> Option<usize> {
         let Prefetch { cursor, slots, planning_ended, break_state, last, .. } = &self.0;
         let IndexedCursor { order, next: (epoch, next), delivered } = cursor;
-        // More draws are an error in the place of the first batch.
+        // With more draws, the first batch is an error.
         let is_known = order.has_fixed_length() && order.samples() >> 48 == 0;
         if !is_known || !matches!(break_state, BreakState::Working) || self.0.inner().is_forked() {
             return None;

@@ -12,7 +12,7 @@ pub(crate) struct DeliveredSet {
 }
 
 impl DeliveredSet {
-    /// Creates it from a state.
+    /// Creates the set from a state.
     pub(crate) fn new(epoch: u64, out_of_order: &[u64]) -> DeliveredSet {
         let out_of_order = out_of_order.iter().map(|number| (epoch, *number)).collect();
         DeliveredSet { out_of_order }

@@ -1,4 +1,4 @@
-//! The loader: a plan, a dataset, and the workers that make its batches.
+//! Loader of a dataset with indices: a plan, a dataset, and the workers that make its batches.
 
 use std::fmt;
 use std::ops::Range;
@@ -134,7 +134,7 @@ impl<D: Dataset> DataLoader<D> {
         same("format", &state.format, &FORMAT)?;
         let LoaderShared { plan, settings, .. } = &*self.inner;
         if settings.allow_changed_dataset {
-            // The numbers behind the next one are of other samples.
+            // The numbers in `out_of_order` belong to samples of the old order.
             state.check_whole()?;
             return Ok(
                 self.from(IndexedCursor::new(plan, plan.next_batch_in_changed(&state.plan)?, &[]), last)

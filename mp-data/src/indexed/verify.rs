@@ -193,7 +193,7 @@ fn twice<D: Dataset>(
     let [first, second] = POISON.map(|poison| IndexedTask::new(0, threads, Some(poison), items));
     match &inner.workers {
         Workers::Pool { call, .. } => {
-            // Both at once: they go to two workers if there are two.
+            // Both tasks are sent at once, so that two workers make the batches if two are free.
             let made = [call.apply_async(first), call.apply_async(second)].map(|result| result.get());
             let [first, second] = made.map(|made| made.map_err(|error| Box::new(BatchFailure::from(error))));
             Ok([first?, second?])
@@ -214,7 +214,7 @@ pub(crate) fn name_of<B: Batch>(batch: &B, column: usize) -> String {
     named.map_or_else(|| format!("column {column}"), |column| column.named())
 }
 
-/// Returns row and column of the first difference, and `true` if it is not written there.
+/// Returns row and column of the first difference, and `true` if the row is not written there.
 pub(crate) fn difference<B: Batch>(items: &[Item], first: &B, second: &B) -> Option<(usize, usize, bool)> {
     for row in 0..items.len() {
         let (one, other) = (first.row_bytes(row, items.len()), second.row_bytes(row, items.len()));

@@ -14,12 +14,12 @@ use crate::worker::init::WorkerInit;
 use crate::worker::reply::{WorkerReply, nanos_since};
 use crate::{AnyResult, Dataset, Item};
 
-/// Worker's copy of a dataset with indices.
+/// Worker of a dataset with indices, with its own copy of the dataset.
 pub(crate) struct IndexedWorker<D> {
     dataset: D,
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
-    /// Time of the worker's start.
+    /// Nanoseconds that the start of the worker took.
     began: u64,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct IndexedTask {
     epoch: u64,
     threads: u32,
     poison: Option<u8>,
-    /// Index and position of each item: numbers in a row travel as one byte string.
+    /// Index and position of each item. The numbers are encoded as one byte string.
     items: Vec<u64>,
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp_pool::FailedStarts;
 
-/// Number of batches whose times are kept.
+/// Number of batches whose times are retained.
 const MOST_TIMES: usize = 1024;
 
 /// Fewest batches from which advice is derived: the time of fewer ones includes the start of the workers.
@@ -69,7 +69,7 @@ impl LoaderMeter {
     /// Returns the number of batches that are planned, running or ready for each worker without a setting.
     pub(crate) fn prefetch(&self) -> usize {
         let (bytes, time) = LITTLE;
-        // How long others are, whose bytes are in their messages alone, is not known here.
+        // Columns outside shared memory count 0 bytes, and the length of their messages is unknown here.
         let are_small = self.most_bytes.is_some_and(|most| (1..=bytes).contains(&most));
         if are_small && self.usual < time { 8 } else { 2 }
     }
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(after(&[(quick, 8)]), 8);
         assert_eq!(after(&[(TEN, 8)]), 2);
         assert_eq!(after(&[(quick, 64 << 10), (quick, (64 << 10) + 1)]), 2);
-        // One that had no processor for a while, and a dataset whose first batch opens files.
+        // A worker without a processor for a while, and a dataset whose first batch opens files.
         assert_eq!(after(&[(quick, 8), (TEN, 8), (quick, 8)]), 8);
         assert_eq!(after(&[&[(TEN, 8)][..], &[(quick, 8); 20]].concat()), 8);
         assert_eq!(after(&[&[(quick, 8)][..], &[(TEN, 8); 2]].concat()), 2);

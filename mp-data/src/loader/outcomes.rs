@@ -68,7 +68,7 @@ impl<K: BatchSource> Prefetch<K> {
                 });
                 let why = NoSamplesLeft(why.collect());
                 let failure = BatchFailure { worker: made.worker, ..BatchFailure::new(why) };
-                // At the last one that it lacks: without that it would have had some.
+                // The error names the last skipped sample.
                 let at = slot.skipped.last().map(|skipped| FailedSample {
                     item: skipped.item,
                     shard: skipped.shard,
@@ -133,8 +133,8 @@ impl<K: BatchSource> Prefetch<K> {
         let again = slot.attempts <= settings.retries as usize
             || (slot.threads > 1 && on_error == OnError::SkipSample);
         if failure.lost && threads > 1 && again {
-            // One thread makes it again, which finds the sample. (With a single thread, the pool has retried
-            // it.)
+            // One thread makes the batch again, so the note names the sample. (With a single thread, the pool
+            // has retried the task.)
             slot.threads = 1;
             self.send(i);
             return;

@@ -148,7 +148,7 @@ impl<K: BatchSource> Prefetch<K> {
     }
 
     pub(crate) fn next(&mut self) -> NextBatch<BatchOf<K>> {
-        // Without a time it is never late.
+        // Without a deadline the call never times out.
         self.next_until(None).ok().flatten()
     }
 
@@ -193,11 +193,11 @@ impl<K: BatchSource> Prefetch<K> {
                 if self.planning_ended {
                     return Ok(None);
                 }
-                // The last one was left out.
+                // The last batch was skipped.
                 continue;
             }
             if !self.slots.iter().any(BatchSlot::is_sent) {
-                // There was no memory for any of them.
+                // Shared memory was exhausted for all batches in flight.
                 self.send_out_of_memory();
                 continue;
             }
@@ -207,7 +207,7 @@ impl<K: BatchSource> Prefetch<K> {
                 return Err(self.not_ready());
             }
             self.wait(until, &reports);
-            // Batches that are left out must not keep the call beyond its time.
+            // Skipped batches must not delay the call beyond its deadline.
             late = until.is_some_and(|until| until <= Instant::now());
             reports.if_due(|waited| self.report(waited));
         }

@@ -1,4 +1,4 @@
-//! A progress bar beside the batches.
+//! Progress bar of an iterator of batches.
 
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
@@ -8,27 +8,28 @@ use mp_core::user_code::catch_panic;
 
 use crate::{LoadError, LoadedBatch};
 
-/// Interval after which the text is made anew.
+/// Interval between updates of the text.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Batches, beside which a bar says how far they are: made by
+/// Iterator of batches that updates a progress bar, returned by
 /// [`Batches::with_progress`](crate::Batches::with_progress) and
 /// [`StreamBatches::with_progress`](crate::StreamBatches::with_progress).
 ///
-/// It is the batches, too: [`state`](crate::Batches::state) and all else can be called.
+/// Dereferences to the iterator of batches, so [`state`](crate::Batches::state) and other methods can be
+/// called.
 #[derive(Debug)]
 #[must_use = "it gives nothing until it is iterated"]
 pub struct WithProgress<B> {
     batches: B,
     bar: ProgressBar,
-    /// Since when samples and waits are counted.
+    /// Time from which samples and waits are counted.
     since: Option<Instant>,
     samples: usize,
     waited: Duration,
 }
 
 impl<B> WithProgress<B> {
-    /// `given` of `all` were given before.
+    /// Shows `given` of `all` batches as already delivered.
     pub(crate) fn new(batches: B, bar: &ProgressBar, (given, all): (u64, Option<u64>)) -> Self {
         match all {
             Some(all) => bar.set_length(all),
@@ -77,7 +78,7 @@ where
                 return None;
             }
         }
-        // The bar's style may be code of the user's: its panic costs no batch.
+        // The bar's style may be user code. Its panic must not lose a batch.
         catch_panic(|| {
             self.bar.inc(1);
             self.show(false);

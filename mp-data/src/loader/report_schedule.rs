@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::waits;
 
-/// When a wait is reported next.
+/// Schedule of the reports of a wait.
 pub(crate) struct ReportSchedule {
     since: Instant,
     until: Option<Instant>,
@@ -19,7 +19,7 @@ impl ReportSchedule {
         self.until
     }
 
-    /// If it is time: reports the wait; the next time is when it has lasted twice as long.
+    /// Reports the wait if a report is due. The next report is due when the wait is twice as long.
     pub(crate) fn if_due(&mut self, tell: impl FnOnce(Duration)) {
         let now = Instant::now();
         if self.until.is_some_and(|until| until <= now) {

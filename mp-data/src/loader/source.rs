@@ -8,7 +8,7 @@ use crate::worker::batch_maker::BatchMaker;
 use crate::worker::reply::WorkerReply;
 use crate::{BatchInfo, Item, LoadError, LoadedBatch, SkippedSample};
 
-/// Number of delivered batches whose position is kept, and of skipped batches whose error is kept.
+/// Number of delivered batches whose position is retained, and of skipped batches whose error is retained.
 pub(crate) const HISTORY: usize = 1024;
 
 /// Result of planning.

@@ -1,4 +1,4 @@
-//! Batches of samples of like lengths, which are made in windows of the order.
+//! Batches of samples with similar lengths, which are made in windows of the order.
 
 use mp_core::mutex::{Mutex, MutexGuard};
 
@@ -11,26 +11,24 @@ use super::sampler::{Batching, Uneven};
 use super::window_start::WindowStart;
 use crate::fork_local::ForkLocal;
 
-/// Known windows of an epoch. Those of `BucketByLength` have equally many batches, so any is made
-/// at once. Of `MaxTokens` only those before it tell where a batch is: going to batch k costs the cutting of
-/// the windows from the last one on of which it is known where it begins. That is told by states
-/// ([`WindowStart`]).
+/// Known windows of an epoch. All windows of `BucketByLength` have equally many batches, so each of them is
+/// made directly. The start of a window of `MaxTokens` depends on all windows before it. To find batch k, the
+/// windows from the last known start on are cut. States save a start ([`WindowStart`]).
 #[derive(Debug, Default)]
 pub(super) struct Windows(ForkLocal<Mutex<KnownWindows>>);
 
 #[derive(Debug, Default)]
 struct KnownWindows {
-    /// The first window of `MaxTokens` of which it is known where it begins; and how many batches are before
-    /// it, and before each of those behind it, as far as they were cut.
+    /// Number of the first window of `MaxTokens` whose start is known. `before` has the number of batches
+    /// before this window, and before each later window that was cut.
     first: u64,
     before: Vec<u64>,
-    /// The window that was cut last.
+    /// Window that was cut last.
     window: Option<Window>,
 }
 
 impl KnownWindows {
-    /// The last window, of those of which it is known, that begins at group `k` of `world` batches or before
-    /// it.
+    /// Returns the last known window that begins at or before group `k` of `world` batches.
     fn last_before(&self, k: u64, world: u64) -> WindowStart {
         let behind = self.before.partition_point(|before| before / world <= k);
         let Some(i) = behind.checked_sub(1) else { return WindowStart::START };
@@ -47,7 +45,7 @@ impl KnownWindows {
         }
     }
 
-    /// From now on as if the epoch began anew.
+    /// Forgets all windows.
     fn forget(&mut self) {
         *self = KnownWindows::default();
     }
@@ -57,13 +55,13 @@ impl KnownWindows {
 struct Window {
     start: WindowStart,
     batches: Vec<Vec<Item>>,
-    /// Batches that could not be dealt to all ranks, for the next window.
+    /// Batches that could not be divided among all ranks. The next window takes them.
     left: Vec<Vec<Item>>,
     last: bool,
 }
 
 impl Window {
-    /// The first group of `world` batches in it.
+    /// Returns the number of the first group of `world` batches in this window.
     fn group(&self, world: u64) -> u64 {
         self.start.before / world
     }
@@ -76,17 +74,17 @@ impl Window {
 }
 
 impl Windows {
-    /// Locks the known windows: in a copy of the process none, at first.
+    /// Locks the known windows. A forked copy of the process begins without any.
     fn known(&self) -> MutexGuard<'_, KnownWindows> {
         self.0.get().lock()
     }
 
-    /// Remembers where a window begins.
+    /// Stores the start of a window.
     fn note(&self, start: WindowStart) {
         self.known().begins(start);
     }
 
-    /// Stores the start of a window from a state. An impossible start is ignored: then all windows are cut.
+    /// Stores the start of a window from a state. An impossible start is ignored, and all windows are cut.
     pub(super) fn begins(&self, order: &DrawOrder, start: WindowStart) {
         let Some(Batching::MaxTokens { window, .. }) = &order.plan.batching else { return };
         let draws = start.number.checked_mul(*window);
@@ -97,8 +95,8 @@ impl Windows {
         }
     }
 
-    /// Returns the start of the window with batch `k`, or of a window before it; `None` if that costs nothing
-    /// to find.
+    /// Returns the start of the last known window at or before batch `k`. Returns `None` if that is the first
+    /// window, or if windows don't depend on each other.
     pub(super) fn start(&self, order: &DrawOrder, k: u64) -> Option<WindowStart> {
         let Some(Batching::MaxTokens { .. }) = &order.plan.batching else { return None };
         Some(self.known().last_before(k, u64::from(order.plan.world))).filter(|start| start.number > 0)
@@ -110,7 +108,8 @@ impl Windows {
         if order.draws() == 0 {
             return Ok(None);
         }
-        // Taken out: a sampler of the user's runs below, and may ask for batches of this order itself.
+        // The window is moved out of the lock, because a sampler of the user runs below and may request
+        // batches of this order.
         let kept = self.known().window.take();
         let window = if let Some(Batching::BucketByLength { window: groups, .. }) = &plan.batching {
             let number = k / groups;
@@ -147,13 +146,13 @@ impl Windows {
         }))
     }
 
-    /// The window of `MaxTokens` with batch `k` of each rank.
+    /// Returns the window of `MaxTokens` that has batch `k` of each rank.
     fn find(&self, order: &DrawOrder, kept: Option<Window>, k: u64) -> Result<Window, PlanError> {
         let world = u64::from(order.plan.world);
         let start = {
             let mut known = self.known();
             if known.before.first().is_some_and(|before| before / world > k) {
-                // It goes back, to before where a state has told.
+                // The batch is before the first known window, whose start came from a state.
                 known.forget();
             }
             known.last_before(k, world)
@@ -163,7 +162,7 @@ impl Windows {
             _ => match leftover_before(order, start, k)? {
                 Some(left) => cut(order, start, left, k)?,
                 None => {
-                    // A state has told what can't be.
+                    // The start from the state is impossible.
                     self.known().forget();
                     cut(order, WindowStart::START, Vec::new(), k)?
                 }
@@ -180,7 +179,8 @@ impl Windows {
     }
 }
 
-/// The batches that windows before this one have left to it; `None` if those windows have fewer.
+/// Returns the batches that earlier windows left to this window. Returns `None` if the earlier windows have
+/// fewer batches.
 fn leftover_before(
     order: &DrawOrder,
     start: WindowStart,
@@ -213,7 +213,7 @@ fn cut(
     Ok(Window { start, batches: before, left, last })
 }
 
-/// The batches of a window, permuted, and whether it is the last.
+/// Returns the batches of a window, permuted, and `true` if the window is the last.
 fn batches_of(order: &DrawOrder, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, bool), PlanError> {
     let plan = &*order.plan;
     let (lengths, positions, tokens) = match &plan.batching {
@@ -228,7 +228,7 @@ fn batches_of(order: &DrawOrder, number: u64, k: u64) -> Result<(Vec<Vec<Item>>,
     items.sort_unstable_by_key(|item| (length(item), item.position));
     let mut batches: Vec<Vec<Item>> = Vec::new();
     for item in items {
-        // Sorted: each is the longest so far.
+        // Items are sorted by length, so this item is the longest of its batch.
         let fits = |batch: &Vec<Item>| match tokens {
             None => (batch.len() as u64) < plan.batch_size,
             Some(tokens) => (batch.len() as u64 + 1) * length(&item) <= tokens,

@@ -1,4 +1,4 @@
-//! The settings of a plan, and the checks of them.
+//! Settings of a plan, and their validation.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use super::permutation::AliasTable;
 use super::sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
 use super::state::PlanState;
 
-/// Settings of a [`Plan`]: batches of one, in order, for one rank, seed 0, unless said otherwise.
+/// Settings of a [`Plan`]. The defaults are batches of one sample, in order, for one rank, with seed 0.
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
     pub(super) len: u64,
-    /// Checksum of the choice of samples that the dataset is.
+    /// Checksum of the selected samples, if the dataset is a selection of another dataset.
     selection_checksum: Option<u64>,
-    // What was set, apart from what holds without it: settings that can't both hold are refused.
+    // Settings without a value were not set. `check_conflicts` rejects settings that exclude each other.
     pub(super) batch_size: Option<u64>,
     pub(super) global: Option<u64>,
     pub(super) drop_last: bool,
@@ -60,26 +60,26 @@ impl PlanBuilder {
         self
     }
 
-    /// Samples of a batch of one rank.
+    /// Sets the number of samples of a batch of one rank.
     pub fn batch_size(mut self, samples: u64) -> Self {
         self.batch_size = Some(samples);
         self
     }
 
-    /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when `world`
-    /// changes.
+    /// Sets the number of samples of a batch over all ranks, in place of `batch_size · world`. The number
+    /// stays the same when `world` changes.
     pub fn global_batch_size(mut self, samples: u64) -> Self {
         self.global = Some(samples);
         self
     }
 
-    /// Sets whether a short last batch is left out.
+    /// Sets whether a short last batch is dropped.
     pub fn drop_last(mut self, drop: bool) -> Self {
         self.drop_last = drop;
         self
     }
 
-    /// Sets whether each epoch has an order of its own.
+    /// Sets whether each epoch has its own order.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = Some(shuffle);
         self
@@ -104,7 +104,7 @@ impl PlanBuilder {
         self
     }
 
-    /// A sampler of the user's.
+    /// Sets a sampler of the user.
     pub fn index_sampler(self, sampler: impl IndexSampler) -> Self {
         self.own_sampler(Arc::new(sampler))
     }
@@ -120,7 +120,7 @@ impl PlanBuilder {
         self
     }
 
-    /// A batch sampler of the user's.
+    /// Sets a batch sampler of the user.
     pub fn batch_sampler(self, sampler: impl BatchSampler) -> Self {
         self.own_batching(Arc::new(sampler))
     }
@@ -143,11 +143,11 @@ impl PlanBuilder {
         self
     }
 
-    /// The plan.
+    /// Builds the plan.
     ///
     /// # Errors
-    /// `Setting` names the setting that can't be met, and the one beside which it would do nothing. `Uneven`:
-    /// that is to be an error, and it is known that each epoch has draws that can't be divided.
+    /// `Setting` names a setting that is invalid, or that excludes another one. `Uneven` is returned with
+    /// `Uneven::Error` if the draws of every epoch can't be divided evenly.
     pub fn build(self) -> Result<Plan, PlanError> {
         if self.world == 0 || self.rank >= self.world {
             return Err(setting("distributed", no_such_rank(self.rank, self.world)));
@@ -274,7 +274,7 @@ impl PlanBuilder {
 }
 
 impl Plan {
-    /// A plan for a dataset of `len` samples.
+    /// Returns a builder of a plan for a dataset of `len` samples.
     pub fn builder(len: u64) -> PlanBuilder {
         PlanBuilder::new(len)
     }

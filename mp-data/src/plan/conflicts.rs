@@ -1,4 +1,4 @@
-//! Settings beside which others would do nothing.
+//! Detection of settings that exclude each other.
 
 use mp_core::user_code::catch_panic;
 
@@ -7,7 +7,7 @@ use super::error::PlanError;
 use super::sampler::{Batching, Sampler};
 
 impl PlanBuilder {
-    /// An error that names both, if a setting has no meaning beside another.
+    /// Returns an error that names both settings, if a setting has no effect together with another one.
     pub(super) fn check_conflicts(&self) -> Result<(), PlanError> {
         let is_set = [
             ("batch_size", self.batch_size.is_some()),
@@ -20,7 +20,7 @@ impl PlanBuilder {
             ("batching", self.batching.is_some()),
             ("batch_sampler", self.own_batching.is_some()),
         ];
-        // None of `others` may be set beside this one.
+        // Checks that none of `others` is set together with this setting.
         let excludes = |name: &str, others: &[&str], why: &str| {
             let other = is_set.iter().find(|(other, set)| *set && others.contains(other));
             let refused = |(other, _): &(&'static str, bool)| {

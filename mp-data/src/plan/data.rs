@@ -7,7 +7,7 @@ use super::philox::SampleRng;
 use super::sampler::{Batching, Sampler, Shuffle, Uneven};
 use super::state::{PlanState, checksum};
 
-/// Assignment of samples to batches, for every epoch. A clone is the same plan and costs nothing.
+/// Assignment of samples to batches, for every epoch. Clones are cheap and share the plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) inner: Arc<PlanData>,
@@ -16,19 +16,19 @@ pub struct Plan {
 #[derive(Debug)]
 pub(super) struct PlanData {
     pub(super) len: u64,
-    /// Checksum of the choice of samples that the dataset is.
+    /// Checksum of the selected samples, if the dataset is a selection of another dataset.
     pub(super) selection_checksum: Option<u64>,
     pub(super) seed: u64,
     pub(super) batch_size: u64,
     pub(super) global: u64,
-    /// `true` if the size was set; otherwise it comes from `batch_size`.
+    /// `true` if the global batch size was set; otherwise it is computed from `batch_size`.
     pub(super) global_is_set: bool,
     pub(super) drop_last: bool,
     pub(super) rank: u32,
     pub(super) world: u32,
     pub(super) uneven: Uneven,
     pub(super) sampler: Sampler,
-    /// Algorithm that permutes positions, if one does.
+    /// Algorithm that permutes positions, if the order is shuffled.
     pub(super) shuffle: Option<Shuffle>,
     pub(super) batching: Option<Batching>,
     pub(super) alias: Option<AliasTable>,
@@ -36,12 +36,12 @@ pub(super) struct PlanData {
 }
 
 impl Plan {
-    /// The seed.
+    /// Returns the seed.
     pub fn seed(&self) -> u64 {
         self.inner.seed
     }
 
-    /// The dataset's length.
+    /// Returns the length of the dataset.
     pub fn len(&self) -> u64 {
         self.inner.len
     }
@@ -61,7 +61,7 @@ impl Plan {
         self.inner.world
     }
 
-    /// The random numbers of the draw at `position`.
+    /// Returns the random number generator of the draw at `position`.
     pub fn rng(&self, epoch: u64, position: u64) -> SampleRng {
         SampleRng::new(self.inner.seed, epoch, position)
     }
@@ -94,7 +94,7 @@ impl PlanData {
     }
 }
 
-/// Returns the part of the state that never changes, made once a plan.
+/// Returns the fields of a state that are the same for all batches of the plan.
 pub(super) fn template(plan: &PlanData) -> PlanState {
     PlanState {
         format: 1,

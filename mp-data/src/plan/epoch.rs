@@ -1,4 +1,4 @@
-//! The batches of one epoch and one rank.
+//! Batches of one epoch and one rank.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::sampler::{Batching, Sampler, Uneven};
 use super::state::PlanState;
 use super::window_start::WindowStart;
 
-/// The order of one epoch. A clone shares what was computed.
+/// Order of one epoch. Clones share computed results.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
     inner: Arc<(DrawOrder, Windows)>,
@@ -34,36 +34,40 @@ impl EpochOrder {
         self.order().epoch
     }
 
-    /// Returns the number of draws in the epoch, over all ranks and without repeated ones; of batches of the
-    /// user's, 0.
+    /// Returns the number of draws in the epoch, over all ranks and without repeated draws. Returns 0 with a
+    /// batch sampler of the user.
     pub fn samples(&self) -> u64 {
         if matches!(self.order().plan.batching, Some(Batching::Custom(_))) { 0 } else { self.order().draws() }
     }
 
-    /// Returns the place of a consumer that takes batch `next` next: as [`Plan::state`](super::Plan::state),
-    /// and with [`MaxTokens`](Batching::MaxTokens), if batches up to there were asked for, with the window in
-    /// which that batch is, so that [going on](super::Plan::resume) there costs no look at those before.
+    /// Returns the position of a consumer whose next batch is `next`, as [`Plan::state`](super::Plan::state)
+    /// does. With [`MaxTokens`](Batching::MaxTokens), the state also has the start of the last known window
+    /// at or before that batch. [`Plan::resume`](super::Plan::resume) then does not cut the windows before
+    /// it.
     pub fn state(&self, next: u64) -> PlanState {
         self.order().plan.state(self.order().epoch, next).in_window(self.window(next))
     }
 
-    /// Returns the start of the window with this batch, if that is known and not told by its number.
+    /// Returns the start of the last known window at or before this batch, if it does not follow from the
+    /// batch number.
     pub(crate) fn window(&self, batch: u64) -> Option<WindowStart> {
         self.windows().start(self.order(), batch)
     }
 
-    /// A state has told where a window begins.
+    /// Stores the start of a window from a state.
     pub(crate) fn begins(&self, window: Option<WindowStart>) {
         window.into_iter().for_each(|window| self.windows().begins(self.order(), window));
     }
 
-    /// Returns `true` if all epochs have the same numbers of draws and batches: no user code sets them.
+    /// Returns `true` if all epochs have the same numbers of draws and batches, because no user code
+    /// determines them.
     pub(crate) fn has_fixed_length(&self) -> bool {
         let plan = &*self.order().plan;
         !matches!(plan.sampler, Sampler::Custom(_)) && !matches!(plan.batching, Some(Batching::Custom(_)))
     }
 
-    /// Returns the number of batches of this rank; `None` if it is unknown until they are made.
+    /// Returns the number of batches of this rank. Returns `None` if the number is unknown until the batches
+    /// are made.
     pub fn batches(&self) -> Option<u64> {
         let order = self.order();
         let plan = &*order.plan;
@@ -83,7 +87,7 @@ impl EpochOrder {
         }
     }
 
-    /// With `Uneven::Error`: an error if it is known that this epoch, and each other, can't be divided.
+    /// Returns an error if the draws of every epoch can't be divided. Called with `Uneven::Error`.
     pub(super) fn check_divided(&self) -> Result<(), PlanError> {
         let order = self.order();
         let plan = &*order.plan;
@@ -104,10 +108,11 @@ impl EpochOrder {
         if left % world == 0 { Ok(()) } else { Err(order.uneven(batch, left)) }
     }
 
-    /// Batch `k` of this rank; `None` after the last.
+    /// Returns batch `k` of this rank. Returns `None` after the last batch.
     ///
     /// # Errors
-    /// `IndexOutOfRange` of a sampler of the user's, `Uneven` if that was asked for.
+    /// `IndexOutOfRange` if a sampler of the user returns an invalid index. `Uneven` with `Uneven::Error`, if
+    /// the last draws can't be divided. `Setting` if there are too many draws or batches.
     pub fn batch(&self, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
         // Products of positions and sizes stay below 2⁶⁴.
         let draws = self.order().draws();
@@ -124,7 +129,8 @@ impl EpochOrder {
 }
 
 impl Plan {
-    /// The order of an epoch. Nothing is computed before a batch is asked for.
+    /// Returns the order of an epoch. Nothing is computed before the first call of
+    /// [`batch`](EpochOrder::batch).
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         EpochOrder::new(self.inner.clone(), epoch)
     }

@@ -1,4 +1,4 @@
-//! Errors of plans, samplers' answers and states.
+//! Errors of plans, samplers and states.
 
 use std::fmt;
 
@@ -11,22 +11,22 @@ pub(crate) fn no_such_rank(rank: u32, world: u32) -> String {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A setting of the builder that can't be met.
+    /// A setting of the builder is invalid.
     #[allow(missing_docs)]
     Setting { setting: &'static str, reason: String },
-    /// A sampler gave an index that the dataset doesn't have.
+    /// A sampler returned an index that the dataset doesn't have.
     #[allow(missing_docs)]
     IndexOutOfRange { epoch: u64, batch: u64, index: u64, len: u64 },
-    /// With `Uneven::Error`: the epoch can't be divided evenly among the ranks.
+    /// The epoch can't be divided evenly among the ranks, with `Uneven::Error`.
     #[allow(missing_docs)]
     Uneven { epoch: u64, batch: u64, left: u64, world: u32 },
-    /// A state is of another plan.
+    /// A state was saved with another plan.
     #[allow(missing_docs)]
     StateDiffers { what: &'static str, state: String, plan: String },
-    /// A state names a place that no loader can have reached.
+    /// A state has a position that no loader can have reached.
     #[allow(missing_docs)]
     StateImpossible { what: &'static str },
-    /// A state is not as it was made: its checksum does not match what else is in it.
+    /// The checksum of a state is wrong.
     StateChanged,
 }
 

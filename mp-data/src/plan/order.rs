@@ -11,15 +11,14 @@ use super::permutation;
 use super::sampler::{BatchSampler, Sampler, Shuffle, Uneven};
 use crate::fork_local::ForkLocal;
 
-/// A batch, before it is made.
+/// Samples of a batch that is not made yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedBatch {
     /// Number of the batch in the epoch; with several ranks, each rank has a batch of this number.
     pub number: u64,
     /// Samples of the batch.
     pub items: Vec<Item>,
-    /// Number of samples that count, from the first on: the others are padding, so that each rank has equally
-    /// many.
+    /// Number of samples that count. The samples after them are padding, so that each rank has equally many.
     pub valid: usize,
 }
 
@@ -27,7 +26,7 @@ pub struct PlannedBatch {
 pub(super) struct DrawOrder {
     pub(super) plan: Arc<PlanData>,
     pub(super) epoch: u64,
-    /// Number of draws; `None` if the user's sampler panicked: it is asked again.
+    /// Number of draws; `None` if the user's sampler panicked. The sampler is then called again.
     pub(super) draw_count: Option<u64>,
     table: ForkLocal<OnceLock<Vec<u32>>>,
 }
@@ -42,16 +41,16 @@ impl DrawOrder {
         self.draw_count.unwrap_or_else(|| self.plan.draws(self.epoch))
     }
 
-    /// A list of all indices, made at its first use.
+    /// Returns a table of all indices, which is made at its first use.
     fn table(&self, make: impl FnOnce() -> Vec<u32>) -> &[u32] {
-        // A copy of the process has what was made before.
+        // A forked copy of the process uses a table that was made before the fork.
         match self.table.original().get() {
             Some(table) => table,
             None => self.table.get().get_or_init(make),
         }
     }
 
-    /// Returns the number of rows of each rank in a last global batch that isn't whole.
+    /// Returns the number of rows of each rank in the last global batch, if that batch is incomplete.
     pub(super) fn last_rows(&self) -> u64 {
         let (left, world) = (self.draws() % self.plan.global, u64::from(self.plan.world));
         if self.plan.drop_last {
@@ -63,7 +62,7 @@ impl DrawOrder {
         }
     }
 
-    /// The draw at `position`, for an error of batch `number`.
+    /// Returns the draw at `position`. An error names batch `number`.
     #[inline]
     pub(super) fn item(&self, position: u64, number: u64) -> Result<Item, PlanError> {
         self.checked(self.index(position), position, number)
@@ -125,7 +124,7 @@ impl DrawOrder {
         let valid = rows.min(draws.saturating_sub(first)) as usize;
         let from = 0;
         let at = |p: u64| if p < draws { p } else { (p - draws + from) % draws };
-        // A result of each doesn't tell how many there are.
+        // `collect` into a `Result` has no lower size hint, so the capacity is reserved here.
         let mut items = Vec::with_capacity(rows.min(1 << 16) as usize);
         for position in first..first + rows {
             items.push(self.item(at(position), k)?);
@@ -158,7 +157,7 @@ impl DrawOrder {
             }
         }
         let Some(indices) = sampler.batch(self.epoch, number) else { return Ok(None) };
-        // So that each draw has a position of its own.
+        // Each draw needs a unique position.
         if number >> 40 != 0 || indices.len() > 1 << 24 {
             let reason = format!(
                 "batch {number} of {} indices: at most 2⁴⁰ batches of 2²⁴ indices are possible",

@@ -1,18 +1,19 @@
 //! Permutations of the numbers below n, and draws by weight.
 //!
-//! Frozen: what each named algorithm gives is in the states that users have saved, and in `tests/golden`. One
-//! with other results is another one, with another name (`/2`).
+//! The results of each named algorithm are frozen: saved states of users and `tests/golden` depend on them.
+//! An algorithm with other results gets another name (`/2`).
 
 use super::philox::{RngPurpose, SampleRng, epoch_key, pair, philox, unit};
 
-/// `fisher-yates/1`: from the end to the beginning, each place takes one of those up to itself.
+/// `fisher-yates/1`: from the end to the beginning, each place is swapped with a random place at or before
+/// it.
 pub(crate) fn fisher_yates(n: u32, seed: u64, epoch: u64) -> Vec<u32> {
     let mut list: Vec<u32> = (0..n).collect();
     shuffle(&mut list, epoch_key(seed, epoch, RngPurpose::FisherYates));
     list
 }
 
-/// The same, for any list and key.
+/// Shuffles a list by the same algorithm under any key.
 pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
     let mut rng = SampleRng::keyed(key);
     for i in (1..list.len()).rev() {
@@ -20,8 +21,8 @@ pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
     }
 }
 
-/// `feistel/1`: eight rounds over two halves of equally many bits, whose round function is Philox; walked
-/// until the result is below n.
+/// `feistel/1`: eight rounds over two halves of equally many bits, whose round function is Philox. The rounds
+/// are repeated until the result is below n.
 pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
     let bits = (64 - n.saturating_sub(1).leading_zeros()).max(2).div_ceil(2);
     let mask = (1u64 << bits) - 1;
@@ -41,13 +42,13 @@ pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
     }
 }
 
-/// `alias/1`: each column keeps its own index below its threshold, and gives another one above.
+/// `alias/1`: each column returns its own index below its threshold, and its alias above.
 #[derive(Debug)]
 pub(crate) struct AliasTable(Vec<(f64, u32)>);
 
 impl AliasTable {
     pub(crate) fn new(weights: &[f64]) -> Self {
-        // Divided by the largest first, so that the sum is finite.
+        // Weights are divided by the largest weight first, so that the sum is finite.
         let most = weights.iter().copied().fold(0.0, f64::max);
         let sum: f64 = weights.iter().map(|w| w / most).sum();
         let mut left: Vec<f64> = weights.iter().map(|w| w / most / sum * weights.len() as f64).collect();
@@ -62,7 +63,7 @@ impl AliasTable {
                 small.push(l);
             }
         }
-        // What rounding leaves over must not give an index that has no weight.
+        // Columns that remain because of rounding must not return an index without weight.
         for s in small {
             if weights[s] == 0.0 {
                 let heaviest = weights.iter().position(|&w| w == most).unwrap_or(0);
@@ -80,12 +81,12 @@ impl AliasTable {
     }
 }
 
-/// `replace/1`: draw `k` of the numbers below n.
+/// `replace/1`: returns draw `k` from the numbers below n.
 pub(crate) fn with_replacement(n: u64, k: u64, seed: u64, epoch: u64) -> u64 {
     ((u128::from(pair(epoch_key(seed, epoch, RngPurpose::Replace), k).0) * u128::from(n)) >> 64) as u64
 }
 
-/// `exponential-keys/1`: the indices by -ln(u)/w, the smallest first.
+/// `exponential-keys/1`: returns the indices in ascending order of -ln(u)/w.
 pub(crate) fn without_replacement(weights: &[f64], draws: u64, seed: u64, epoch: u64) -> Vec<u32> {
     let key = epoch_key(seed, epoch, RngPurpose::ExponentialKeys);
     let most = weights.iter().copied().fold(0.0, f64::max);
@@ -101,8 +102,8 @@ pub(crate) fn without_replacement(weights: &[f64], draws: u64, seed: u64, epoch:
     keys.into_iter().map(|(_, i)| i).collect()
 }
 
-/// The logarithm by additions, products and divisions alone, whose results IEEE 754 prescribes: that of a C
-/// library differs from machine to machine. For normal numbers in (0, 1].
+/// Returns the natural logarithm, for normal numbers in (0, 1]. Only additions, products and divisions are
+/// used, whose results IEEE 754 prescribes. The results of a C library differ between machines.
 fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
     let mut exponent = (bits >> 52) as i64 - 1023;

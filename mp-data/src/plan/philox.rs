@@ -1,6 +1,6 @@
 //! Philox4x32-10: random numbers as a function of a key and a counter.
 
-/// The four words of `counter` under `key`, after ten rounds.
+/// Returns the four words of `counter` under `key`, after ten rounds.
 pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for round in 0..10 {
         if round > 0 {
@@ -18,15 +18,15 @@ pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// A bijection of 64 bits in which each bit depends on each.
+/// Maps 64 bits by a bijection in which each bit depends on each.
 pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
 }
 
-/// Purpose of a key: no two purposes share numbers. They are part of the algorithms' definitions
-/// (docs/data.md): never change one, and never use one for something else.
+/// Purpose of a key: no two purposes share numbers. The values are part of the algorithms' definitions
+/// (docs/data.md). Never change a value or reuse it for another purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum RngPurpose {
@@ -42,19 +42,19 @@ pub(crate) enum RngPurpose {
     Split = 9,
 }
 
-/// The key of what an epoch draws for one purpose.
+/// Returns the key of the draws of an epoch for one purpose.
 pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: RngPurpose) -> u64 {
     let inner = mix(seed.wrapping_add(0x9E37_79B9_7F4A_7C15));
     mix(mix(inner.wrapping_add(epoch)).wrapping_add((purpose as u64).wrapping_mul(0xD1B5_4A32_D192_ED03)))
 }
 
-/// Two words at `at`, under `key`.
+/// Returns two words at counter `at`, under `key`.
 pub(crate) fn pair(key: u64, at: u64) -> (u64, u64) {
     let [a, b, c, d] = philox([at as u32, (at >> 32) as u32, 0, 1], [key as u32, (key >> 32) as u32]);
     (u64::from(a) | u64::from(b) << 32, u64::from(c) | u64::from(d) << 32)
 }
 
-/// The random numbers of one sample: the same for the same seed, epoch and position, in any process.
+/// Random numbers of one sample: the same for the same seed, epoch and position, in any process.
 ///
 /// ```
 /// # use mp_data::plan::SampleRng;
@@ -71,7 +71,7 @@ pub struct SampleRng {
 }
 
 impl SampleRng {
-    /// The generator of the draw at `position` of an epoch.
+    /// Creates the generator of the draw at `position` of an epoch.
     pub fn new(seed: u64, epoch: u64, position: u64) -> Self {
         Self::at(epoch_key(seed, epoch, RngPurpose::Sample), position)
     }
@@ -86,7 +86,7 @@ impl SampleRng {
         Self { key: [key as u32, (key >> 32) as u32], counter: 0, words: [0; 4], left: 0 }
     }
 
-    /// 32 random bits.
+    /// Returns 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         if self.left == 0 {
             let c = self.counter;
@@ -99,28 +99,28 @@ impl SampleRng {
         word
     }
 
-    /// 64 random bits: two words, the low one first.
+    /// Returns 64 random bits: two words, the low one first.
     pub fn next_u64(&mut self) -> u64 {
         let low = self.next_u32();
         u64::from(low) | u64::from(self.next_u32()) << 32
     }
 
-    /// A number in [0, 1), a multiple of 2⁻²⁴.
+    /// Returns a multiple of 2⁻²⁴ in [0, 1).
     pub fn f32(&mut self) -> f32 {
         (self.next_u32() >> 8) as f32 / (1u32 << 24) as f32
     }
 
-    /// A number in [0, 1), a multiple of 2⁻⁵³.
+    /// Returns a multiple of 2⁻⁵³ in [0, 1).
     pub fn f64(&mut self) -> f64 {
         unit(self.next_u64())
     }
 
-    /// Either, each half of the time.
+    /// Returns `true` or `false` with equal probability.
     pub fn bool(&mut self) -> bool {
         self.next_u32() >> 31 == 1
     }
 
-    /// A number below `end`, each equally often; 0 if `end` is 0.
+    /// Returns a uniform number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         if end == 0 {
             return 0;
@@ -134,7 +134,7 @@ impl SampleRng {
         }
     }
 
-    /// Random bytes.
+    /// Fills a slice with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(4) {
             chunk.copy_from_slice(&self.next_u32().to_le_bytes()[..chunk.len()]);
@@ -194,7 +194,7 @@ mod tests {
         );
     }
 
-    /// Inverts `mix`: its three steps, each undone.
+    /// Inverts `mix` by undoing its three steps.
     fn unmix(mut x: u64) -> u64 {
         x ^= x >> 31 ^ x >> 62;
         x = x.wrapping_mul(0x3196_42b2_d24d_8ec3);
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn no_two_of_ten_million_samples_share_a_key() {
-        // Each key leads back to its position, so no two are the same: quicker than sorting them, which takes
-        // this build seconds.
+        // Each key can be inverted to its position, so no two keys are equal. Sorting the keys would take
+        // seconds in a debug build.
         let first = unmix(key(&SampleRng::new(17, 3, 0)));
         for position in 0..10_000_000 {
             let key = key(&SampleRng::new(17, 3, position));

@@ -1,4 +1,4 @@
-//! Places of consumers in a plan, and continuation from them.
+//! Saved positions of consumers in a plan, and continuation from them.
 
 use super::data::Plan;
 use super::epoch::EpochOrder;
@@ -7,13 +7,13 @@ use super::sampler::Batching;
 use super::state::{PlanState, same};
 
 impl Plan {
-    /// Returns the place of a consumer that takes batch `next` of `epoch` next.
+    /// Returns the position of a consumer whose next batch is batch `next` of `epoch`.
     pub fn state(&self, epoch: u64, next: u64) -> PlanState {
         self.inner.state(epoch, next)
     }
 
-    /// The order of the epoch in which that consumer is, and the number of its next batch. With a state of
-    /// [`EpochOrder::state`], the cost of that batch does not depend on how many there are before it.
+    /// Returns the order of the epoch of a saved state, and the number of the next batch. With a state of
+    /// [`EpochOrder::state`], the cost of that batch does not depend on the number of batches before it.
     ///
     /// ```
     /// # use mp_data::plan::{Batching, Plan};
@@ -29,7 +29,7 @@ impl Plan {
     /// ```
     ///
     /// # Errors
-    /// As of [`next_batch`](Self::next_batch).
+    /// The errors of [`next_batch`](Self::next_batch).
     pub fn resume(&self, state: &PlanState) -> Result<(EpochOrder, u64), PlanError> {
         let (epoch, next) = self.next_batch(state)?;
         let order = self.epoch(epoch);
@@ -37,12 +37,12 @@ impl Plan {
         Ok((order, next))
     }
 
-    /// The epoch and the number of the next batch.
+    /// Returns the epoch and the number of the next batch.
     ///
     /// # Errors
-    /// `StateDiffers` names the first thing in which the state's plan isn't this one; `StateChanged` says
-    /// that it was changed. Another `world` and batch size may go on if the global batch is the same and
-    /// batches are not made in windows or by the user.
+    /// `StateDiffers` names the first property in which the state's plan differs from this plan.
+    /// `StateChanged` if the checksum is wrong. `world` and `batch_size` may differ if the global batch is
+    /// the same and neither windows nor the user determine the batches.
     pub fn next_batch(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
         same("format", &state.format, &plan.format)?;
@@ -61,13 +61,13 @@ impl Plan {
         Ok((state.epoch, state.next))
     }
 
-    /// Returns epoch and batch as [`next_batch`](Self::next_batch) does, but the dataset may have changed
-    /// since, and with it weights, lengths, subset and sampler: the batches from the next one on are those of
-    /// the new order. What was given before may come again in it, or never.
+    /// Returns epoch and batch as [`next_batch`](Self::next_batch) does, but accepts a changed dataset.
+    /// Weights, lengths, subset and sampler may have changed too. Batches from the next one on follow the new
+    /// order, in which an already delivered sample may be repeated and other samples may be missing.
     ///
     /// # Errors
-    /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number
-    /// of ranks. `StateChanged`: it is not as it was made.
+    /// `StateDiffers` if the global batch differs or, with batches in windows or of the user, the number of
+    /// ranks. `StateChanged` if the checksum is wrong.
     pub fn next_batch_in_changed(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         same("format", &state.format, &self.inner.template.format)?;
         self.check_sizes(state)?;
@@ -87,7 +87,7 @@ impl Plan {
                 same(global, &state.global_batch, &plan.global_batch)?;
                 same("batch_size", &state.batch_size, &plan.batch_size)?;
             }
-            // Their sizes are no settings.
+            // No setting determines the sizes of these batches.
             Some(_) => {}
         }
         let world = "world (with `batching` or `batch_sampler`, as many ranks have to go on)";

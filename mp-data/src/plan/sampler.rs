@@ -1,5 +1,5 @@
-//! Samplers, which choose the index at each position. Answers of the user's samplers are checked in
-//! `epoch.rs`.
+//! Samplers, which choose the index at each position. Results of the user's samplers are checked in
+//! `order.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,30 +22,30 @@ pub enum Sampler {
     #[default]
     #[doc(alias = "SequentialSampler")]
     Sequential,
-    /// Each sample once, in an order of the epoch's own.
+    /// Each sample once, in an order of each epoch's own.
     #[doc(alias = "RandomSampler")]
     Random,
-    /// This many draws over all ranks, each from all samples.
+    /// This number of draws over all ranks, each from all samples.
     #[doc(alias = "RandomSampler")]
     WithReplacement(u64),
-    /// This many draws over all ranks by weight, one weight a sample.
+    /// This number of draws over all ranks by weight. Each sample has one weight.
     #[doc(alias = "WeightedRandomSampler")]
     #[allow(missing_docs)]
     Weighted { weights: Arc<[f64]>, draws: u64, replacement: bool },
     /// Only these indices; in this order, or shuffled with `shuffle(true)`.
     #[doc(alias = "SubsetRandomSampler")]
     Subset(Arc<[u64]>),
-    /// The user's.
+    /// A sampler of the user.
     Custom(Arc<dyn IndexSampler>),
 }
 
-/// A sampler of the user: a pure function of epoch and position.
+/// Sampler of the user: a pure function of epoch and position.
 pub trait IndexSampler: fmt::Debug + Send + Sync + 'static {
-    /// Returns the name for states; another algorithm needs another name.
+    /// Returns the name for states. Another algorithm needs another name.
     fn name(&self) -> &str;
     /// Returns the number of draws in the epoch.
     fn len(&self, epoch: u64) -> u64;
-    /// The index of draw `k`, below the dataset's length.
+    /// Returns the index of draw `k`, below the dataset's length.
     fn index(&self, epoch: u64, k: u64) -> u64;
     /// Returns `true` if the epoch has no draws.
     fn is_empty(&self, epoch: u64) -> bool {
@@ -59,9 +59,9 @@ pub enum Shuffle {
     /// `FisherYates` up to 2²⁴ samples, `Feistel` above.
     #[default]
     Auto,
-    /// A list of all indices in memory, made once an epoch. At most 2³² − 1 samples.
+    /// Table of all indices in memory, made once an epoch. At most 2³² − 1 samples.
     FisherYates,
-    /// A keyed bijection: no memory, any position at once.
+    /// Keyed bijection: needs no memory and computes any position directly.
     Feistel,
 }
 
@@ -69,41 +69,42 @@ pub enum Shuffle {
 // Saved in states, by name and by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Uneven {
-    /// Repeat draws from the epoch's beginning; `PlannedBatch::valid` says how many are not repeated.
+    /// Repeats draws from the epoch's beginning. `PlannedBatch::valid` is the number of draws that are not
+    /// repeated.
     #[default]
     Pad,
-    /// Leave them out.
+    /// Drops these draws.
     Drop,
-    /// An error: of the plan, where each epoch has as many draws, else of the batch at the end.
+    /// Returns an error: from `build` if all epochs have equally many draws, else in place of the last batch.
     Error,
 }
 
-/// Rule by which draws become batches, other than one after the other.
+/// Rule by which draws become batches, other than consecutive draws.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Batching {
-    /// Samples of like lengths in one batch: windows of `window` global batches are sorted by length, cut,
-    /// and the batches permuted.
+    /// Samples of similar lengths in one batch: windows of `window` global batches are sorted by length and
+    /// cut, and the batches are permuted.
     #[allow(missing_docs)]
     BucketByLength { lengths: Arc<[u32]>, window: u64 },
-    /// Batches of at most `tokens` when each is padded to the longest; windows of `window` draws
-    /// are sorted by length. A sample that is longer than `tokens` is a batch of its own.
+    /// Batches of at most `tokens` tokens, if each sample is padded to the longest. Windows of `window` draws
+    /// are sorted by length. A sample longer than `tokens` is a batch of its own.
     #[allow(missing_docs)]
     MaxTokens { lengths: Arc<[u32]>, tokens: u64, window: u64 },
-    /// The user's.
+    /// A batch sampler of the user.
     Custom(Arc<dyn BatchSampler>),
 }
 
-/// A batch sampler of the user: a pure function of epoch and number. With several ranks, rank r has batches k
-/// · world + r.
+/// Batch sampler of the user: a pure function of epoch and number. With several ranks, rank r has batches k ·
+/// world + r.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
-    /// Returns the name for states; another algorithm needs another name.
+    /// Returns the name for states. Another algorithm needs another name.
     fn name(&self) -> &str;
-    /// Returns the number of batches in the epoch, over all ranks, if known. Without it each rank asks until
-    /// it gets `None`, and only the sampler can give all ranks equally many.
+    /// Returns the number of batches in the epoch, over all ranks, if known. Otherwise each rank calls
+    /// `batch` until it returns `None`, and the sampler must give all ranks equally many batches.
     fn batches(&self, _epoch: u64) -> Option<u64> {
         None
     }
-    /// The indices of batch `k`; none after the last. At most 2²⁴.
+    /// Returns the indices of batch `k`, at most 2²⁴. Returns `None` after the last batch.
     fn batch(&self, epoch: u64, k: u64) -> Option<Vec<u64>>;
 }

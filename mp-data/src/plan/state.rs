@@ -1,4 +1,4 @@
-//! Saved place of a consumer in a plan.
+//! Saved position of a consumer in a plan.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,8 +7,8 @@ use super::philox::mix;
 use super::sampler::Uneven;
 use super::window_start::WindowStart;
 
-/// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format
-/// of serde.
+/// Position in a plan: the next batch, and the properties that determine the order. A few hundred bytes in
+/// any format of serde.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanState {
     pub(super) format: u32,
@@ -27,15 +27,16 @@ pub struct PlanState {
     pub(super) weights: Option<u64>,
     pub(super) lengths: Option<u64>,
     pub(super) subset: Option<u64>,
-    /// The window that has the next batch, or one before it, where only the windows before tell that.
+    /// Start of the window that has the next batch, or of an earlier window, if it depends on the windows
+    /// before it.
     #[serde(default)]
     pub(super) window: Option<WindowStart>,
-    /// Made of all else.
+    /// Checksum of all other fields.
     pub(super) check: u64,
 }
 
 impl PlanState {
-    /// With the checksum of what it has.
+    /// Returns a state with its checksum.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(self) -> Self {
@@ -66,7 +67,7 @@ impl PlanState {
         checksum(texts.chain(numbers).chain(hashes))
     }
 
-    /// Checks that nothing was changed since it was made.
+    /// Checks that the state was not changed after it was made.
     pub(super) fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() {
             return Ok(());
@@ -79,17 +80,17 @@ impl PlanState {
         self.check
     }
 
-    /// The epoch that it is in.
+    /// Returns the epoch of the next batch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The number of the next batch.
+    /// Returns the number of the next batch.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// With where the window begins in which the next batch is.
+    /// Returns a state with the start of a window at or before the next batch.
     pub(crate) fn in_window(self, window: Option<WindowStart>) -> Self {
         PlanState { window, ..self }.sealed()
     }
@@ -100,7 +101,7 @@ impl PlanState {
     }
 }
 
-/// Tells accidental changes of these words, and no deliberate ones.
+/// Returns a checksum that detects accidental changes, but no deliberate ones.
 pub(crate) fn checksum(words: impl Iterator<Item = u64>) -> u64 {
     let (sum, count) =
         words.fold((0, 0u64), |(sum, count), word| (mix(mix(word).wrapping_add(sum)), count + 1));

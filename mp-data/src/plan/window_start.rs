@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Start of a window, which depends on the windows before it: part of a state.
+/// Start of a window, which depends on the windows before it. Saved in states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowStart {
     pub(super) number: u64,
-    /// Number of batches in the windows before it, over all ranks. What of them could not be dealt to all
-    /// ranks is dealt with it.
+    /// Number of batches in the windows before it, over all ranks. Batches of them that could not be divided
+    /// among all ranks belong to this window.
     pub(super) before: u64,
 }
 

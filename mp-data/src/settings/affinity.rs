@@ -1,31 +1,31 @@
-//! On which processors workers run.
+//! Processors of workers.
 
 use crate::BuildError;
 
-/// On which processors the workers of a loader run: see [`affinity`](crate::DataLoaderBuilder::affinity).
+/// Processors of the workers of a loader: see [`affinity`](crate::DataLoaderBuilder::affinity).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// On those of the process that starts them.
+    /// Processors of the process that starts the workers.
     #[default]
     Inherit,
-    /// On these, by their numbers. One that is offline or outside this process's cpuset is an error of
-    /// `build`.
+    /// Processors with these numbers. `build` returns an error if a processor is offline or outside this
+    /// process's cpuset.
     Cpus(Vec<usize>),
-    /// On those of this node of memory, as far as this process's cpuset has them: that of the GPU of the
-    /// trainer, say (`/sys/bus/pci/devices/…/numa_node`). Memory is that of the node whose processors touch
-    /// it first.
+    /// Processors of this NUMA node that are in this process's cpuset, for example the node of the trainer's
+    /// GPU (`/sys/bus/pci/devices/…/numa_node`). A page of memory is allocated on the node of the processor
+    /// that first touches it.
     NumaNode(usize),
 }
 
 impl Affinity {
-    /// The processors; `None` if the workers inherit them.
+    /// Returns the processors, or `None` if the workers inherit them.
     pub(crate) fn processors(&self) -> Result<Option<Vec<usize>>, BuildError> {
         let no = |reason| BuildError::Setting { setting: "affinity", reason };
         if *self == Affinity::Inherit {
             return Ok(None);
         }
-        // Those that a worker can't have the kernel leaves out without a word, unless it is all of them.
+        // The kernel silently ignores unusable processors, unless all are unusable.
         let usable = mp_spawn::usable_processors();
         let can_have = |number: &usize| usable.as_ref().is_none_or(|usable| usable.contains(number));
         let processors = match self {
@@ -56,7 +56,7 @@ impl Affinity {
     }
 }
 
-/// The numbers of a list as the kernel writes it: `0-3,8,10-11`.
+/// Parses a list of numbers in the kernel's format: `0-3,8,10-11`.
 fn parse(list: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {

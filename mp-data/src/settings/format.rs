@@ -1,5 +1,5 @@
-//! The first thing in a state: so the state of another kind of loader is refused in words that say what it
-//! is.
+//! First field of a saved state. A state of the other kind of loader is refused with an error that names both
+//! kinds.
 
 use std::fmt;
 

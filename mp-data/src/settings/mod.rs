@@ -1,4 +1,4 @@
-//! The settings of a loader.
+//! Settings of a loader.
 
 pub(crate) mod affinity;
 pub(crate) mod format;

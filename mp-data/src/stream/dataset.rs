@@ -1,4 +1,4 @@
-//! Traits and types for users: shards, readers, and how samples become a batch.
+//! Traits and types for users: shards, readers, and the making of batches.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -1,38 +1,37 @@
-//! Places of lanes.
+//! Positions of lanes.
 //!
-//! | what | changes | what a death leaves |
+//! | data | changes | after a death of the worker |
 //! |---|---|---|
-//! | where a lane is, as of what has arrived | with the reply that has its batch, or when that is given up | the worker's: where it was before; the task is done again from there |
-//! | where it is, as of what was given | when the trainer is given that batch | nothing: it is the trainer's |
+//! | position of a lane after the arrived batches | when the reply with the lane's next batch arrives, or when that batch is given up | the position is unchanged, and the task runs again from there |
+//! | position of a lane after the delivered batches | when the trainer takes the lane's next batch | nothing changes: the trainer has this position |
 
 use serde::{Deserialize, Serialize};
 
 use crate::Item;
 use crate::dataset::moment::MOST_SAMPLES;
 
-/// No lane has as many batches: rounds are counted and multiplied.
+/// Upper bound of the number of rounds. Rounds are multiplied by the number of lanes.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
-/// Place of a lane in the row of its samples: in the window that is read from a sample of a shard on, behind
-/// the first `done` of its samples, in their order; and how many of those that come next are not given.
+/// Position of a lane: the start of a window of samples, the number `done` of its samples that were taken, in
+/// the permuted order, and the number `lost` of the following samples that are skipped.
 ///
-/// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
+/// Saved in states: names and order of the fields are part of the format, and a change needs a new format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LanePosition {
-    /// Number of the shard among the lane's shards. In states it is called `place`, as their format has it.
+    /// Number of the shard among the lane's shards. The format of states calls it `place`.
     #[serde(rename = "place")]
     pub(crate) shard_in_lane: u64,
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
-    /// Number of samples of lost batches: those that come next, of all that can be read.
+    /// Number of samples of lost batches. They are the next samples that can be read.
     pub(crate) lost: u64,
-    /// Samples of the window, if some of them were given: up to which one of each shard, by its
-    /// number in the lane. So it is the same window when it is read again, and what can't be read any more is
-    /// missing where it was.
+    /// Samples of the window, if some of them were taken: the number in the lane of each shard, and the end
+    /// of its samples. A window that is read again then has the same samples, and a sample that can't be read
+    /// any more leaves its place empty.
     pub(crate) window: Vec<(u64, u64)>,
-    /// Shards that can't be read any further: their numbers in the lane, and the first sample that is left
-    /// out.
+    /// Shards that can't be read to their end: the number in the lane, and the first sample that is left out.
     pub(crate) cuts: Vec<(u64, u64)>,
 }
 
@@ -43,10 +42,10 @@ impl LanePosition {
         cut.map_or(u64::MAX, |cut| cut.1)
     }
 
-    /// From now on this shard of the lane ends before `sample`; false if it did already.
+    /// Ends this shard of the lane before `sample`. Returns `false` if it ended there or earlier before.
     ///
-    /// With that other samples come next, and those of lost batches are not known any more. None of them was
-    /// given: they are tried once more, so that no sample of another shard is passed over instead.
+    /// After a cut other samples come next, so the samples of lost batches are unknown. None of them was
+    /// delivered. They are tried once more, so that no sample of another shard is skipped in their place.
     pub(crate) fn cut(&mut self, shard_in_lane: u64, sample: u64) -> bool {
         if self.end_of(shard_in_lane) <= sample {
             return false;
@@ -58,20 +57,20 @@ impl LanePosition {
     }
 }
 
-/// A lane, and how far it is.
+/// A lane and its progress.
 ///
-/// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
+/// Saved in states: names and order of the fields are part of the format, and a change needs a new format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lane {
     pub(crate) at: LanePosition,
-    /// The round of its next batch.
+    /// Round of the lane's next batch.
     pub(crate) round: u64,
     pub(crate) ended: bool,
 }
 
 impl Lane {
-    /// Returns `true` if a lane can have come there, of a plan with this number of shards and windows of this
-    /// number of samples, since round `first`, with `batch_size` samples in each.
+    /// Returns `true` if a lane can have reached this position since round `first`, with this number of
+    /// shards, windows of this number of samples, and `batch_size` samples in each batch.
     pub(crate) fn is_possible(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
         let Lane {
             at: LanePosition { shard_in_lane, sample, done, lost, window: ends, cuts, .. },
@@ -80,7 +79,7 @@ impl Lane {
         } = self;
         let most = u128::from(round.saturating_sub(first)) * u128::from(batch_size) + u128::from(window);
         let mut before = (*shard_in_lane, *sample);
-        // Behind each other, and of no more samples than a window has.
+        // Shards must be in ascending order, with no more samples in all than a window has.
         let counts = ends.iter().map(|&(shard, end)| {
             let from = if shard == before.0 { before.1 } else { 0 };
             let continues = shard >= before.0 && from < end && end <= MOST_SAMPLES && shard < shards;
@@ -96,7 +95,7 @@ impl Lane {
             && (first..MOST_ROUNDS).contains(round)
     }
 
-    /// All of it, as numbers.
+    /// Returns all fields as numbers.
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
         let Lane {
             at: LanePosition { shard_in_lane, sample, token, done, lost, window, cuts },
@@ -116,13 +115,13 @@ impl Lane {
     }
 }
 
-/// Samples of a stream's batch, and the place of its lane after it.
+/// Samples of a stream's batch, and the position of its lane after the batch.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct LaneProgress {
-    /// Number in its shard and position of each sample, and its shard.
+    /// Three numbers for each sample: its number in its shard, its position, and its shard.
     pub(crate) items: Vec<u64>,
     pub(crate) at: LanePosition,
-    /// `true` if the lane has no samples any more.
+    /// `true` if the lane has no more samples.
     pub(crate) ended: bool,
 }
 

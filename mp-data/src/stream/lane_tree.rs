@@ -13,7 +13,7 @@ use super::lane::Lane;
 const FAN: usize = 1 << FAN_BITS;
 const FAN_BITS: u32 = 4;
 
-/// Round of a lane that has ended: no batch is of it.
+/// Round of a lane that has ended. No batch has this round.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ pub(super) struct LaneTree {
 impl LaneTree {
     /// Lanes at the beginning of a pass, with round `first`.
     pub(super) fn new(count: u64, first: u64) -> LaneTree {
-        // No more lanes than shards, whose number was a `usize`.
+        // There are no more lanes than shards, whose number was a `usize`.
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let bits = usize::BITS - count.saturating_sub(1).leading_zeros();
         let initial = Lane { round: first, ..Lane::default() };
@@ -57,7 +57,7 @@ impl LaneTree {
         LaneTree { count, initial, latest: first, ended: 0, levels, root: LaneNode::Untouched }
     }
 
-    /// The lanes of a state, in a pass that began with round `first`.
+    /// Creates the tree from the lanes of a state, in a pass that began with round `first`.
     pub(super) fn of(lanes: &[Lane], first: u64) -> LaneTree {
         let mut all = LaneTree::new(lanes.len() as u64, first);
         for (number, lane) in lanes.iter().enumerate() {
@@ -209,7 +209,7 @@ pub(super) mod tests {
         Arc::new(Lane { round, ended, ..Lane::default() })
     }
 
-    /// The same questions, asked of a list.
+    /// Compares the results of the tree with the results of a list.
     #[track_caller]
     fn assert_same(lanes: &LaneTree, list: &[Lane], from: usize, round: u64) {
         assert!(lanes.iter().eq(list));

@@ -1,4 +1,4 @@
-//! A lane that a worker has open: its reader, and the samples that are read and not given.
+//! A lane that a worker has open: its reader, and the samples that were read but not taken.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -10,7 +10,7 @@ use crate::dataset::context::Context;
 use crate::dataset::moment::{MOST_SAMPLES, Moment, position};
 use crate::{AnyResult, Item};
 
-/// A sample, or why it can't be read.
+/// A sample, or the error of reading it.
 pub(crate) struct ReadSample<S> {
     pub(crate) item: Item,
     pub(crate) shard: usize,
@@ -30,14 +30,13 @@ pub(crate) struct ReadContext<'a, D: IterableDataset> {
 
 pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
-    /// Place of the reader, or of the reader that is opened next.
+    /// Position of the reader, or of the reader that is opened next.
     now: LanePosition,
-    /// Start of the window whose samples are here, the samples of that window, and how many of them were
-    /// taken.
+    /// Start of the current window, and the number of its samples that were taken.
     begins: LanePosition,
-    /// In it, a sample that can't be read any more is `None`.
+    /// Samples of the current window that were not taken. `None` for a sample that can't be read any more.
     window: VecDeque<Option<ReadSample<SampleOf<D>>>>,
-    /// Behind the window the lane has no samples.
+    /// `true` if the lane has no samples after the window.
     is_last: bool,
 }
 
@@ -47,7 +46,7 @@ impl<D: IterableDataset> OpenLane<D> {
         OpenLane { reader: None, now: at.clone(), begins: at.clone(), window, is_last: false }
     }
 
-    /// Returns the lane's place, and `true` if it has ended.
+    /// Returns the lane's position, and `true` if the lane has ended.
     pub(crate) fn at(&self) -> (LanePosition, bool) {
         let mut at = if self.window.is_empty() { self.now() } else { self.begins.clone() };
         at.cuts.retain(|cut| cut.0 >= at.shard_in_lane);
@@ -59,7 +58,7 @@ impl<D: IterableDataset> OpenLane<D> {
         LanePosition { token, done: 0, lost: 0, window: Vec::new(), ..self.now.clone() }
     }
 
-    /// The next samples that are not of lost batches, `most` of them unless the lane ends.
+    /// Returns the next samples after the lost batches: `most` samples unless the lane ends.
     pub(crate) fn take(
         &mut self,
         most: u64,
@@ -67,7 +66,7 @@ impl<D: IterableDataset> OpenLane<D> {
     ) -> AnyResult<Vec<ReadSample<SampleOf<D>>>> {
         let mut lost = std::mem::take(&mut self.now.lost);
         while lost > 0 {
-            // No more of them at once than a batch has.
+            // Takes at most one batch of samples at a time.
             let some = lost.min(reading.plan.batch_size);
             let at_the_end = (self.take_next(some, reading)?.len() as u64) < some;
             lost = if at_the_end { 0 } else { lost - some };
@@ -82,7 +81,7 @@ impl<D: IterableDataset> OpenLane<D> {
     ) -> AnyResult<Vec<ReadSample<SampleOf<D>>>> {
         let mut taken = Vec::new();
         while (taken.len() as u64) < most {
-            // What was given before, if this is a lane that was opened again.
+            // Number of samples that were taken before, if this lane was opened again.
             let mut before = std::mem::take(&mut self.now.done);
             while self.window.is_empty() && !self.is_last {
                 self.fill(reading)?;
@@ -109,7 +108,7 @@ impl<D: IterableDataset> OpenLane<D> {
         self.skip(missing as u64);
     }
 
-    /// Reads the next window: the one that was begun before, or one that begins here.
+    /// Reads the next window: the window of a saved position, or a new window that begins here.
     fn fill(&mut self, reading: &mut ReadContext<'_, D>) -> AnyResult<()> {
         let plan = reading.plan;
         let saved = std::mem::take(&mut self.now.window);
@@ -128,7 +127,8 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok(())
     }
 
-    /// The samples that come next: the position of the first one, and which they are.
+    /// Reads the next samples. Returns the position of the first sample, and the end of the samples of each
+    /// shard.
     fn read_next(
         &mut self,
         reading: &mut ReadContext<'_, D>,
@@ -160,8 +160,8 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok((first, ends))
     }
 
-    /// The same samples as another time, but for those that can't be read any more; the position of the first
-    /// one.
+    /// Reads the samples of a saved window again, without those that can't be read any more. Returns the
+    /// position of the first sample.
     fn read_again(
         &mut self,
         samples: &[(u64, u64)],
@@ -194,7 +194,7 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok(first.unwrap_or_default())
     }
 
-    /// The next sample of this shard, in which the lane is.
+    /// Reads the next sample of this shard, which is the lane's current shard.
     fn read(
         &mut self,
         shard: usize,
@@ -221,7 +221,7 @@ impl<D: IterableDataset> OpenLane<D> {
         (self.now.shard_in_lane, self.now.sample, self.now.token) = (shard_in_lane, 0, None);
     }
 
-    /// A reader where the lane is.
+    /// Opens a reader at the lane's position.
     fn open(&self, shard: usize, dataset: &mut D) -> AnyResult<D::Reader> {
         let LanePosition { sample, token, .. } = self.now;
         if token.is_some() {
@@ -239,7 +239,7 @@ impl<D: IterableDataset> OpenLane<D> {
         }
         let mut reader = dataset.open(shard, ShardPosition::default())?;
         for before in 0..sample {
-            // A sample that can't be read is one.
+            // A sample that can't be read counts as one.
             if let Ok(None) = reader.read() {
                 return Err(shorter(before, sample));
             }

@@ -6,22 +6,22 @@ use crate::BuildError;
 use crate::dataset::moment::{MOST_SAMPLES, MOST_SHARDS};
 use crate::plan::{RngPurpose, epoch_key, mix, no_such_rank, shuffle};
 
-/// Order of a rank's shards in one pass: a list if they are shuffled, else none.
+/// Order of a rank's shards in one pass: a list if they are shuffled, else `None`.
 pub(crate) struct ShardOrder(Option<Vec<u32>>);
 
-/// The order of a stream: a function of these.
+/// Settings that determine the order of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StreamPlan {
     pub(crate) seed: u64,
     pub(crate) shards: u64,
     pub(crate) rank: u32,
     pub(crate) world: u32,
-    /// Number of lanes of this rank: at least one, and no more than it has shards.
+    /// Number of lanes of this rank: at least one, and at most the number of its shards.
     pub(crate) lanes: u64,
     pub(crate) batch_size: u64,
     pub(crate) drop_last: bool,
     pub(crate) shuffle: bool,
-    /// Number of samples of a lane that change places; 0 is none.
+    /// Number of samples of a lane that are permuted together, or 0.
     pub(crate) window: u64,
     /// Number of batches of an epoch, if an epoch isn't one pass.
     pub(crate) steps: Option<u64>,
@@ -43,7 +43,7 @@ impl StreamPlan {
         }
     }
 
-    /// All of it, as numbers.
+    /// Returns all fields as numbers.
     pub(crate) fn words(&self) -> [u64; 9] {
         let StreamPlan { seed, shards, rank, world, lanes, batch_size, drop_last, shuffle, window, steps } =
             *self;
@@ -52,7 +52,7 @@ impl StreamPlan {
         [seed, shards, rank, world, lanes, batch_size, flags, window, steps.unwrap_or_default()]
     }
 
-    /// For a dataset with this number of shards.
+    /// Validates the plan and completes it for a dataset with this number of shards.
     pub(crate) fn for_shards(mut self, shards: usize) -> Result<StreamPlan, BuildError> {
         let no = |setting, reason| Err(BuildError::Setting { setting, reason });
         let (rank, world) = (self.rank, self.world);
@@ -84,7 +84,7 @@ impl StreamPlan {
         Ok(self)
     }
 
-    /// The seed of one pass of an epoch: with `steps`, shards can be read more than once.
+    /// Returns the seed of one pass of an epoch. With `steps`, an epoch can have several passes.
     pub(crate) fn pass_seed(&self, pass: u64) -> u64 {
         if pass == 0 {
             return self.seed;
@@ -92,8 +92,8 @@ impl StreamPlan {
         mix(self.seed.wrapping_add(pass.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
     }
 
-    /// The shards of this rank, in the order of one pass of an epoch: lane l has those at l, l + lanes, l + 2
-    /// · lanes and so on.
+    /// Returns the shards of this rank, in the order of one pass of an epoch. Lane l has the shards at l, l +
+    /// lanes, l + 2 · lanes and so on.
     pub(crate) fn order(&self, epoch: u64, pass: u64) -> ShardOrder {
         if !self.shuffle {
             return ShardOrder(None);
@@ -114,12 +114,12 @@ impl StreamPlan {
         usize::try_from(shard).ok().filter(|_| shard < self.shards)
     }
 
-    /// Returns the number of samples that are read before any of them is given.
+    /// Returns the number of samples that are read before the first of them is taken.
     pub(crate) fn read_at_once(&self) -> u64 {
         if self.window == 0 { self.batch_size } else { self.window }
     }
 
-    /// Lets the samples of a window change places, which begins at this position.
+    /// Permutes the samples of a window that begins at this position.
     pub(crate) fn permute<T>(&self, samples: &mut [T], (epoch, pass): (u64, u64), begins: u64) {
         if self.window > 0 {
             let key = epoch_key(self.pass_seed(pass), epoch, RngPurpose::ShuffleWindows);

@@ -1,7 +1,8 @@
-//! Batches of streams: lanes in turn, each from where it was.
+//! Batches of streams, taken from the lanes in turn.
 //!
-//! A lane is known twice: as of what has arrived, from where its next batch begins; and as of what was given,
-//! which is the state. A slot that is there has the lane as it is behind it, until it is given.
+//! The position of each lane is stored twice. The position after the arrived batches is where the lane's next
+//! batch begins. The position after the delivered batches is saved in states. A slot whose batch has arrived
+//! stores the lane's position after that batch until delivery.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -22,14 +23,14 @@ use crate::{BatchInfo, Item};
 /// Datasets of shards.
 pub(crate) struct StreamSource<D>(PhantomData<fn() -> D>);
 
-/// Place of a trainer: each lane, in a pass of an epoch.
+/// Position of a trainer: all lanes, in a pass of an epoch.
 #[derive(Clone)]
 pub(crate) struct StreamPosition {
     pub(super) epoch: u64,
     pub(super) pass: u64,
-    /// The round with which the pass begins.
+    /// First round of the pass.
     pub(super) first: u64,
-    /// Number of batches of the epoch that were given.
+    /// Number of delivered batches of the epoch.
     pub(super) batches: u64,
     pub(super) lanes: LaneTree,
 }
@@ -39,7 +40,7 @@ impl StreamPosition {
         StreamPosition { epoch, pass: 0, first: 0, batches: 0, lanes: LaneTree::new(lanes, 0) }
     }
 
-    /// The place with which the pass of a slot begins, if it is behind this one.
+    /// Returns the start of the slot's pass, if that is not the pass of this position.
     fn behind<D: IterableDataset>(&self, slot: &BatchSlot<StreamSource<D>>) -> Option<StreamPosition> {
         let (epoch, pass, first) = (slot.epoch, slot.turn, slot.contents.first);
         if (epoch, pass) == (self.epoch, self.pass) {
@@ -58,13 +59,13 @@ impl StreamPosition {
 }
 
 pub(crate) struct StreamCursor {
-    /// Place after the batches that have arrived.
+    /// Position after the batches that have arrived.
     now: StreamPosition,
     /// Order of the shards in this pass; `None` until a shard is cut.
     order: Option<ShardOrder>,
-    /// Round and lane that are planned next.
+    /// Round and lane from which the next batch is planned.
     next: (u64, usize),
-    /// Place after the batches that were given.
+    /// Position after the delivered batches.
     delivered: StreamPosition,
 }
 
@@ -81,7 +82,7 @@ impl StreamCursor {
         self.now = StreamPosition { epoch, pass, first, batches: 0, lanes };
     }
 
-    /// Changes a lane of this pass, as of what has arrived.
+    /// Changes a lane of this pass in the position after the arrived batches.
     fn change(&mut self, number: usize, change: impl FnOnce(&mut Lane)) -> Arc<Lane> {
         let mut lane = self.now.lanes.get(number).clone();
         change(&mut lane);
@@ -90,8 +91,7 @@ impl StreamCursor {
         lane
     }
 
-    /// Returns the task for a slot's batch. The slot was planned in this pass, as all slots without a batch
-    /// are.
+    /// Returns the task for a slot's batch. A slot without a batch is always in the current pass.
     pub(super) fn task(&self, contents: &StreamContents, threads: usize) -> StreamTask {
         StreamTask {
             epoch: self.now.epoch,
@@ -125,11 +125,11 @@ pub(crate) struct StreamContents {
     pub(super) lane: usize,
     round: u64,
     first: u64,
-    /// The positions of samples that are left out.
+    /// Positions of skipped samples.
     skip: Vec<u64>,
     items: Vec<Item>,
     shards: Vec<usize>,
-    /// The lane behind it.
+    /// The lane after this slot's batch.
     progress: Option<Arc<Lane>>,
 }
 
@@ -166,7 +166,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
             let (earliest, rounds) = (lanes.earliest(), lanes.latest());
             let all_ended = earliest.is_none();
             if enough || (all_ended && plan.steps.is_none()) {
-                // Behind an epoch without a batch the search for one could have no end.
+                // After an epoch without a batch, a search for a batch might never end.
                 if epoch >= last || rounds == 0 {
                     return PlanStep::End;
                 }
@@ -187,7 +187,8 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
             }
             let next = lanes.next_in(round, lane);
             let Some(lane) = next else {
-                // Lanes that have ended are behind the others by as many rounds as those have batches.
+                // No lane has a batch in the rest of this round, nor in the rounds before the earliest round
+                // of all lanes.
                 cursor.next = (earliest.unwrap_or_default().max(round + 1), 0);
                 continue;
             };
@@ -244,7 +245,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
 
     fn describe(dataset: &D, failed: &FailedSample) -> Option<String> {
         let shard = failed.shard?;
-        // A panic costs the name alone.
+        // A panic loses only the name.
         catch_panic(|| dataset.describe(shard)).flatten()
     }
 
@@ -288,8 +289,8 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
         if let Some(behind) = cursor.delivered.behind(slot) {
             cursor.delivered = behind;
         }
-        // An error that ends all is in the place of a batch that was neither made nor given up: it does not
-        // count as given.
+        // A final error stands for a batch that was neither made nor given up. Its slot has no `progress` and
+        // does not count as delivered.
         let Some(progress) = slot.contents.progress.take() else { return };
         cursor.delivered.lanes.set(slot.contents.lane, progress);
         let counts = !slot.is_skipped();

@@ -81,7 +81,7 @@ impl StreamState {
             return Err(PlanError::StateChanged);
         }
         same("number of lanes", &(lanes.len() as u64), &plan.lanes)?;
-        // What no state has that was made by a loader.
+        // Positions that no loader can have saved are rejected.
         let fits = |lane: &Lane| lane.is_possible(plan.shards, plan.window, *first, plan.batch_size);
         let counts = [*pass, *batches, *first];
         if counts.into_iter().any(|count| count >= MOST_ROUNDS) || !(lanes.iter().all(fits)) {

@@ -1,5 +1,4 @@
-//! Check that a dataset of shards makes the same batch each time, also when its shards are opened in the
-//! middle.
+//! Check that a dataset of shards makes the same batch each time, also if its shards are opened at a token.
 
 use std::collections::VecDeque;
 
@@ -20,11 +19,11 @@ use crate::worker::reply::WorkerReply;
 use crate::{Difference, LoadError, VerifyReport};
 
 impl<D: IterableDataset> StreamLoader<D> {
-    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and
-    /// compares them: once in this process by readers that go on, once in a worker by readers that are opened
-    /// where the batch begins. Finds tokens that lead elsewhere, samples that depend on more than their place
-    /// and their random numbers, and rows that are not written. What can't be encoded alone
-    /// ([`Objects`](crate::Objects) with tensors) is not compared.
+    /// Makes the first `batches` batches of epoch 0 twice, in memory with different initial contents, and
+    /// compares them. One is made in this process by readers that continue, the other in a worker by readers
+    /// that are opened at the start of the batch. Reports tokens of wrong positions, rows that are not
+    /// written, and samples that depend on more than their position and random numbers. Batches that can't be
+    /// encoded alone ([`Objects`](crate::Objects) with tensors) are not compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};
@@ -99,7 +98,7 @@ impl<D: IterableDataset> StreamLoader<D> {
             };
             let ((items, shards), (others, _)) =
                 (of(&first).unwrap_or_default(), of(&second).unwrap_or_default());
-            // Other samples, or fewer; else other bytes.
+            // Compares the samples first, then the bytes.
             let most = items.len().max(others.len());
             let differs = (0..most).find(|row| items.get(*row) != others.get(*row));
             let differs = differs.map(|row| (row, 0, false));

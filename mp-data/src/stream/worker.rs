@@ -47,13 +47,13 @@ pub(crate) struct StreamTask {
     pub(super) opens: bool,
 }
 
-/// Worker's copy of a dataset of shards.
+/// Worker of a stream, with its own copy of the dataset.
 pub(crate) struct StreamWorker<D: IterableDataset> {
     dataset: D,
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
     plan: StreamPlan,
-    /// Time of the worker's start.
+    /// Nanoseconds that the start of the worker took.
     began: u64,
     /// Epoch and pass of the last batch, and the order of their shards.
     order: Option<((u64, u64), ShardOrder)>,
@@ -80,7 +80,7 @@ impl<D: IterableDataset> OpenLanes<D> {
         self.by_use.remove(&used).map(|(_, at, open)| (at, open))
     }
 
-    /// Keeps a lane open, and closes all but the `most` lanes that were used last.
+    /// Stores an open lane, and closes the least recently used lane if there are `most` already.
     fn keep(&mut self, lane: u64, at: LanePosition, open: OpenLane<D>, most: u64) {
         if self.by_use.len() as u64 >= most
             && let Some((_, (oldest, ..))) = self.by_use.pop_first()

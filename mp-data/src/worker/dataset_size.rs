@@ -6,29 +6,29 @@ use serde::Serialize;
 
 use crate::worker::init::SharedDataset;
 
-/// From how many bytes on it is said.
+/// Number of bytes above which a warning is logged.
 const LARGE: usize = 16 << 20;
 
-/// Returns the number of bytes of a dataset that each worker decodes. What lies in shared memory (frozen
-/// strings and tensors, queues) is sent as a handle.
+/// Returns the number of bytes of a dataset that each worker decodes. Values in shared memory (frozen strings
+/// and tensors, queues) count as their handles.
 fn encoded_bytes<D: Serialize>(dataset: &SharedDataset<D>) -> usize {
     let mut out = Outgoing::in_band();
     match MessagePack::write(&mut out, dataset) {
         Ok(()) => out.bytes().len(),
-        // That is said when it is sent.
+        // The same error is returned when the dataset is sent.
         Err(_) => 0,
     }
 }
 
-/// Logs a warning if each worker has a large dataset in memory of its own. Only for that it is encoded once
-/// more.
+/// Logs a warning if each worker has a large dataset in memory of its own. The dataset is encoded once more
+/// for this check only.
 pub(crate) fn warn_if_large<D: Serialize>(dataset: &SharedDataset<D>) {
     if !log::log_enabled!(target: "mp::data", log::Level::Warn) {
         return;
     }
     let bytes = mp_core::user_code::catch_panic(|| encoded_bytes(dataset)).unwrap_or(0);
     if bytes > LARGE {
-        // The logger is the program's.
+        // The logger is code of the program and may panic.
         _ = mp_core::user_code::catch_panic(|| {
             log::warn!(
                 target: "mp::data",

@@ -1,4 +1,4 @@
-//! Worker of a loader without worker processes: the thread that calls `next` makes the batch.
+//! Worker of a loader without worker processes, which makes batches in the thread that calls `next`.
 
 use std::cell::RefCell;
 
@@ -22,8 +22,8 @@ struct InProcessState<W> {
 }
 
 thread_local! {
-    /// Addresses of the workers with which this thread is making batches: several if a dataset has its own
-    /// loader.
+    /// Addresses of the in-process workers that are making a batch in this thread. There are several if a
+    /// dataset reads from a loader of its own.
     static MAKING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -31,7 +31,8 @@ thread_local! {
 struct MakingGuard;
 
 impl MakingGuard {
-    /// Returns `None` if this thread is already making a batch with the worker: it would wait for itself.
+    /// Returns `None` if this thread is already making a batch with the worker, because it would wait for
+    /// itself.
     fn with<W>(here: &InProcessWorker<W>) -> Option<Self> {
         let address = std::ptr::from_ref(here).addr();
         MAKING.with_borrow_mut(|making| {
@@ -74,8 +75,8 @@ impl<W: BatchMaker> InProcessWorker<W> {
         make_in_process(&mut state.worker, init, task)
     }
 
-    /// Drops the dataset, and makes no more batches. Waits for a batch that another thread is making. Does
-    /// nothing if the dataset itself calls it.
+    /// Drops the dataset and rejects further batches. Waits for a batch that another thread is making. Does
+    /// nothing if the dataset itself calls this function.
     pub(crate) fn close(&self) {
         let Some(_making) = MakingGuard::with(self) else { return };
         let worker = {
@@ -87,7 +88,7 @@ impl<W: BatchMaker> InProcessWorker<W> {
     }
 }
 
-/// Makes a batch in the training process, with the dataset as a worker process would receive it.
+/// Makes a batch in the training process, with a copy of the dataset as a worker process would receive it.
 pub(crate) fn make_in_process<W: BatchMaker>(
     worker: &mut Option<W>,
     init: impl FnOnce() -> InitOf<W>,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::AnyResult;
 use crate::dataset::info::WorkerInfo;
 
-/// A dataset on its way to workers: encoded once, decoded by each.
+/// Dataset that is sent to workers: encoded once, decoded by each.
 pub(crate) struct SharedDataset<D>(pub(crate) Arc<D>);
 
 impl<D> Clone for SharedDataset<D> {
@@ -30,7 +30,8 @@ impl<'de, D: Deserialize<'de>> Deserialize<'de> for SharedDataset<D> {
 }
 
 impl<D: Serialize + DeserializeOwned + 'static> SharedDataset<D> {
-    /// The dataset as one that was received, of which there is no other holder.
+    /// Returns the dataset as if it was just received. If it has other holders, returns a copy that is
+    /// encoded and decoded again.
     pub(crate) fn received(self) -> AnyResult<D> {
         let envelope = match Arc::try_unwrap(self.0) {
             Ok(dataset) => return Ok(dataset),
@@ -41,7 +42,7 @@ impl<D: Serialize + DeserializeOwned + 'static> SharedDataset<D> {
     }
 }
 
-/// Orders with which a worker begins: a dataset, and its order.
+/// Start message of a worker: the dataset, settings, and the plan.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "D: Serialize + DeserializeOwned, P: Serialize + DeserializeOwned")]
 pub(crate) struct WorkerInit<D, P> {
@@ -69,7 +70,8 @@ impl<D, P: Clone> Clone for WorkerInit<D, P> {
 }
 
 impl<D: Serialize + DeserializeOwned + 'static, P> WorkerInit<D, P> {
-    /// In a worker, or in the trainer if there are none: its own copy of the dataset.
+    /// Returns the worker's own copy of the dataset. Called in a worker, or in the trainer of a loader
+    /// without workers.
     pub(crate) fn open(self) -> AnyResult<(D, WorkerInfo, P)> {
         let WorkerInit { dataset, num_workers, threads, seed, plan, .. } = self;
         // A trainer may itself be a worker of a pool.

@@ -1,20 +1,19 @@
-//! Memory that a worker has freed, and keeps.
+//! Retention of freed memory in workers.
 //!
-//! A decoder of images allocates and frees some buffers of 100 KiB to some MiB for each. By itself glibc
-//! gives the end of its heap back to the kernel as soon as more than a little of it is free, so the next
-//! image gets it page by page.
+//! A decoder of images allocates and frees some buffers of 100 KiB to some MiB for each image. By default,
+//! glibc returns the free end of its heap to the kernel soon, so the next image faults in each page again.
 //!
-//! It is set in the worker, not in its environment: glibc reads the environment when a program is executed,
-//! and workers that a fork server or a fork starts execute none.
+//! The thresholds are set by a call in the worker, not in its environment. glibc reads the environment when a
+//! program is executed, and workers of a fork server or a fork execute no program.
 
 use std::ffi::OsStr;
 
-/// Bytes that stay at the end of a heap.
+/// Number of free bytes that are retained at the end of a heap.
 const MOST: usize = 64 << 20;
-/// Size from which the kernel maps and unmaps a block by itself: the most that glibc allows.
+/// Size from which glibc maps and unmaps each block separately: the largest possible value.
 const MAPPED: usize = 32 << 20;
 
-/// From now on this process keeps what it frees, unless its environment says how much of that it keeps.
+/// Makes malloc retain freed memory in this process, unless the environment sets one of the thresholds.
 pub(crate) fn keep() {
     let is_set = is_set(|name| std::env::var_os(name));
     if !is_set {

@@ -19,7 +19,7 @@ pub(crate) struct WorkerReply<B, A> {
     pub(crate) worker: Option<usize>,
     pub(crate) pid: u32,
     pub(crate) nanos: u64,
-    /// Time of the worker's start.
+    /// Nanoseconds that the start of the worker took.
     pub(crate) began: u64,
     /// Samples of a stream's batch, and the position of the lane after them.
     pub(crate) progress: Option<A>,
