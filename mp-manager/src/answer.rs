@@ -42,7 +42,7 @@ fn recycle_buffer(mut out: Box<Outgoing>) {
 impl MessageBody {
     const EMPTY: MessageBody = MessageBody::Few { few: SmallBytes::EMPTY, read: 0 };
 
-    /// Creates a body from the contents of a [`empty_buffer`].
+    /// Creates a body from the contents of an [`empty_buffer`].
     pub(crate) fn of(out: Box<Outgoing>) -> MessageBody {
         let Some(few) = out.plain().and_then(SmallBytes::new) else { return MessageBody::Out(out) };
         recycle_buffer(out);

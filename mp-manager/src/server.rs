@@ -10,14 +10,14 @@
 //!
 //! | the server is killed | effect on its callers |
 //! |---|---|
-//! | at any time | the seats of its receivers and of the senders of answers are swept, and a caller finds one of them gone |
+//! | at any time | the seats of its receivers and of the senders of answers are reclaimed, and a caller finds one of them gone |
 //! | before it has taken a caller's first request | the sender of the answers is still in the object's channel, which the caller keeps alive, so the caller checks the receivers, too |
 //!
 //! | a caller is killed | effect on the object's thread |
 //! |---|---|
 //! | before its request is sent | none |
 //! | after that, until its answer is sent | handles the request; the answer is dropped with its channel |
-//! | with a proxy | the seat of its sender is swept: if it was the last, the thread finds that the channel has ended |
+//! | with a proxy | the seat of its sender is reclaimed: if it was the last, the thread finds that the channel has ended |
 
 use std::collections::BTreeMap;
 use std::io;

@@ -78,7 +78,7 @@ fn a_caller_that_is_killed_in_a_call_costs_no_other() {
     gate.open(1);
     let all = object.call(closure!([] |all: &mut Vec<u32>| all.clone())).unwrap();
     assert_eq!(all, [1], "what it had sent has run");
-    // Another call, after which the dead caller's memory is swept.
+    // Another call, after which the dead caller's memory is reclaimed.
     let another = Process::spawn(
         |object: Proxy<Vec<u32>>| object.call(closure!([] |all: &mut Vec<u32>| all.len())),
         object,

@@ -302,7 +302,7 @@ impl Dispatcher {
         settled.deliver();
     }
 
-    /// Buries the workers that have ended, and settles their tasks. Returns `true` if there were any.
+    /// Handles the ends of workers, and settles their tasks. Returns `true` if any worker had ended.
     fn reap_dead_workers(&mut self, replies: &mut Vec<Reply>) -> bool {
         let events = std::mem::take(&mut *self.shared.events.lock());
         if events.is_empty() {

@@ -1,4 +1,4 @@
-//! Connection to a fork server: see [`forkserver`](crate::parent::fork_server).
+//! Connection to a fork server: see [`fork_server`](crate::parent::fork_server).
 //!
 //! At most one process is ordered in advance. Its number is on the [pid cell](crate::child::clone) from its
 //! creation until a start has taken it, so it can be ended whatever happens to the server. The parent has no

@@ -22,9 +22,9 @@
 //!
 //! | killed | left | cleaned up by |
 //! |---|---|---|
-//! | the process, at any time | as with any process | its death is declared, and its memory swept, before a restart |
+//! | the process, at any time | as with any process | its death is declared, and its memory reclaimed, before a restart |
 //! | this program, while the process runs or is being started | the process | the kernel, as with any child |
-//! | this program, while the process waits | nothing: the stored arguments belong to this process | the sweep of this process |
+//! | this program, while the process waits | nothing: the stored arguments belong to this process | the reclaim of this process |
 
 pub(crate) mod backoff;
 pub(crate) mod event;

@@ -56,8 +56,8 @@ pub(crate) fn reserve(count: usize) -> Result<MemberReservation> {
 #[cold]
 fn count_processes(arena: &Arena) -> usize {
     let mut children = supervisor::not_joined();
-    // Crashed processes occupy their places until they are swept. Fails only in a forked process, which has
-    // no children.
+    // Crashed processes occupy their places until they are reclaimed. Fails only in a forked process, which
+    // has no children.
     let _ = arena.reclaim();
     let members = arena.members();
     children.retain(|pid| !members.iter().any(|member| member.pid == *pid));

@@ -65,7 +65,7 @@ pub(crate) struct WatchedChild {
     /// Arguments of the process, until it has taken them.
     promise: Option<Promise>,
     member: Option<u32>,
-    /// Number of crashed processes whose memory was released after its end.
+    /// Number of crashed processes whose memory was reclaimed after the end of this child.
     swept: usize,
     evidence: Evidence,
     timeout: Duration,

@@ -14,9 +14,9 @@
 //!
 //! | killed | left | cleaned up by |
 //! |---|---|---|
-//! | child, before the parent claimed its result | an envelope of the crashed child | the sweep; the result is lost |
-//! | child, which could not read its arguments for lack of descriptors, before the parent claimed them back | the same | the sweep; they are lost |
-//! | parent, before or after it claimed a result | an envelope of one of the two | the sweep of that process |
+//! | child, before the parent claimed its result | an envelope of the crashed child | the reclaim; the result is lost |
+//! | child, which could not read its arguments for lack of descriptors, before the parent claimed them back | the same | the reclaim; they are lost |
+//! | parent, before or after it claimed a result | an envelope of one of the two | the reclaim of that process |
 pub(crate) mod receive;
 pub(crate) mod result;
 pub(crate) mod send;
