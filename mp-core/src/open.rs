@@ -19,7 +19,7 @@ use crate::members::membership::MemberInfo;
 use crate::recovery::Recovery;
 use crate::setup::configure::{self, ArenaOptions};
 use crate::setup::fd_store::{FdStore, Parcel};
-use crate::setup::room::no_room_for_new;
+use crate::setup::out_of_space::no_room_for_new;
 use crate::setup::{Backing, attach, files, published, settings};
 use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;

@@ -76,7 +76,7 @@ pub use proxy::Proxy;
 #[cfg(feature = "authkey")]
 pub use remote::client::RemoteManager;
 #[cfg(feature = "authkey")]
-pub use remote::key::{IntoAuthKey, NoKey, no_key};
+pub use remote::key_argument::{IntoAuthKey, NoKey, no_key};
 #[cfg(feature = "authkey")]
 pub use remote::methods::Methods;
 #[cfg(feature = "authkey")]

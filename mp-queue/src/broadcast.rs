@@ -44,8 +44,8 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::PutError;
-use crate::queue::retained::RetainedEnd;
-use crate::raw::memory::retained::ReadPosition;
+use crate::queue::retained_end::RetainedEnd;
+use crate::raw::memory::pinned_read::ReadPosition;
 use crate::raw::waiting::WaitError;
 use crate::ring::{NextMessage, Position, RingAt};
 
@@ -335,7 +335,7 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
-crate::queue::retained::named!(Sender Receiver);
+crate::queue::retained_end::named!(Sender Receiver);
 
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,7 +11,6 @@ use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
 use crate::protocol::frame::{Frame, FrameKind, HEADER, Inbox, append};
 use crate::protocol::function::{FunctionRef, RankedFunction, StartFn, resolve};
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::limits::Limits;
 use crate::protocol::message::{
     Crash, CrashCause, EnvironmentChanges, FromChild, Hello, MemberJoined, PanicNote, Report, ServeMessage,
     ServerAnswer, StartMessage, unpack,
@@ -19,6 +18,7 @@ use crate::protocol::message::{
 use crate::protocol::outbox::ReceivedFiles;
 use crate::protocol::payload::TICKET;
 use crate::protocol::payload::receive::ParentPayload;
+use crate::protocol::resource_limits::Limits;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::{Token, TokenTarget};
 

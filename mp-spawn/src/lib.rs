@@ -159,7 +159,7 @@ pub use parent::restart::failure_reports::FailureReports;
 pub use protocol::command::{set_command, set_executable};
 pub use protocol::interrupt::{Interrupt, InterruptSignals};
 pub use protocol::lifeline::detach;
-pub use protocol::limits::{Limits, ResourceLimit};
+pub use protocol::resource_limits::{Limits, ResourceLimit};
 pub use start_method::{
     StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_start_method, set_start_method,
 };

@@ -17,7 +17,7 @@ use crate::members::Members;
 use crate::process::mutex::{Mutex, MutexGuard};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::setup::extent::{Extent, note_held, others_live, owners_live};
-use crate::setup::room::no_room;
+use crate::setup::out_of_space::no_room;
 use crate::setup::{Backing, published, settings};
 use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;

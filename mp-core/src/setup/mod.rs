@@ -5,8 +5,8 @@ pub(crate) mod configure;
 pub(crate) mod extent;
 pub(crate) mod fd_store;
 pub(crate) mod files;
+pub(crate) mod out_of_space;
 pub(crate) mod published;
-pub(crate) mod room;
 pub(crate) mod settings;
 
 use crate::arena::{Arena, view};

@@ -10,7 +10,7 @@
 //! | `slab.rs`, `virtual_memory.rs` | slabs, made or opened by a descriptor, and the driver's calls for that |
 //! | `own/` | own slabs: the choice of a slab for a piece, free units, and returned pieces |
 //! | `foreign/`, `legacy.rs` | memory of other libraries: how it can be shared, its owners; opened by a handle |
-//! | `uses.rs`, `ticks.rs` | uses of a piece by streams, and the progress of their work |
+//! | `stream_uses.rs`, `ticks.rs` | uses of a piece by streams, and the progress of their work |
 //! | `closing.rs` | closing of memory that other processes allocated by `cuMemAlloc` |
 //! | `collect.rs`, `stats.rs` | giving back unused memory; figures |
 //!
@@ -30,8 +30,8 @@ mod piece_state;
 mod registry;
 mod slab;
 pub(crate) mod stats;
+pub(crate) mod stream_uses;
 mod ticks;
-pub(crate) mod uses;
 mod virtual_memory;
 
 pub use object::{PieceMode, PieceRow};

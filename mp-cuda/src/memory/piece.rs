@@ -14,7 +14,7 @@ use super::object::{PieceMode, PieceObject, PieceRow};
 use super::own::pool;
 use super::piece_state::{ExclusiveHandle, PieceInner};
 use super::slab::Slab;
-use super::uses::Uses;
+use super::stream_uses::Uses;
 use super::virtual_memory::DeviceMemory;
 use super::{collect, registry};
 use crate::device::Device;

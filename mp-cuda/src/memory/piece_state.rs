@@ -8,7 +8,7 @@ use mp_tensor::parts::View;
 
 use super::object::{PieceInfo, PieceObject, PieceRow};
 use super::slab::Slab;
-use super::uses::Uses;
+use super::stream_uses::Uses;
 
 /// State that the clones of a piece share.
 pub(crate) struct PieceInner {

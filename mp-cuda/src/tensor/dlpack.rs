@@ -23,7 +23,7 @@ use super::mode::CudaMode;
 use super::raw::RawCudaTensor;
 use super::{AnyCudaTensor, CudaTensor};
 use crate::error::Result;
-use crate::memory::uses::UseAccess;
+use crate::memory::stream_uses::UseAccess;
 use crate::memory::{Piece, PieceMode};
 use crate::stream::CudaStream;
 

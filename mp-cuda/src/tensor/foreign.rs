@@ -18,7 +18,7 @@ use super::{AnyCudaTensor, CudaTensor};
 use crate::error::{Error, Result};
 use crate::memory::Piece;
 use crate::memory::foreign::{self, SharePlan};
-use crate::memory::uses::UseAccess;
+use crate::memory::stream_uses::UseAccess;
 use crate::stream::CudaStream;
 
 /// Way in which [memory of another library](ForeignMemory) has become a tensor.

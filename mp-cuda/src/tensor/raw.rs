@@ -10,7 +10,7 @@ use mp_tensor::parts::{Grad, View, row_major};
 use super::CudaStorageId;
 use super::mode::CudaMode;
 use crate::error::Result;
-use crate::memory::uses::{UseAccess, UseNumber};
+use crate::memory::stream_uses::{UseAccess, UseNumber};
 use crate::memory::{Piece, PieceMode};
 use crate::stream::CudaStream;
 use crate::uuid::Uuid;

@@ -12,9 +12,9 @@ use mp_spawn::CaughtPanic;
 use crate::batch::Fill;
 use crate::batch::rows::{UnwrittenRow, UnwrittenRowError};
 use crate::dataset::info::WorkerInfo;
-use crate::dataset::moment::Moment;
 use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
+use crate::dataset::stream_position::Moment;
 use crate::plan::{RngPurpose, SampleRng, epoch_key};
 use crate::{AnyResult, Batch, Item};
 

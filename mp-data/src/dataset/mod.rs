@@ -3,9 +3,9 @@
 pub(crate) mod context;
 pub(crate) mod frozen_strings;
 pub(crate) mod info;
-pub(crate) mod moment;
 pub(crate) mod row_threads;
 pub(crate) mod samples;
+pub(crate) mod stream_position;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::data::{Plan, PlanData, template};
+use super::assignment::{Plan, PlanData, template};
 use super::error::{PlanError, no_such_rank};
 use super::permutation::AliasTable;
 use super::sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};

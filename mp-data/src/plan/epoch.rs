@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::assignment::{Plan, PlanData};
 use super::bucketing::Windows;
-use super::data::{Plan, PlanData};
 use super::error::PlanError;
 use super::order::{DrawOrder, PlannedBatch};
 use super::sampler::{Batching, Sampler, Uneven};

@@ -13,23 +13,23 @@
 //! # Ok::<(), mp_data::plan::PlanError>(())
 //! ```
 
+mod assignment;
 mod bucketing;
 mod builder;
 mod conflicts;
-mod data;
 mod epoch;
 mod error;
 mod item;
 mod order;
 mod permutation;
 mod philox;
-mod resume;
 mod sampler;
 mod state;
+mod state_match;
 mod window_start;
 
+pub use assignment::Plan;
 pub use builder::PlanBuilder;
-pub use data::Plan;
 pub use epoch::EpochOrder;
 pub use error::PlanError;
 pub(crate) use error::no_such_rank;

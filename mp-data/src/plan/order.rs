@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use mp_core::user_code::catch_panic;
 
-use super::data::PlanData;
+use super::assignment::PlanData;
 use super::error::PlanError;
 use super::item::Item;
 use super::permutation;

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Item;
-use crate::dataset::moment::MOST_SAMPLES;
+use crate::dataset::stream_position::MOST_SAMPLES;
 
 /// Upper bound of the number of rounds. Rounds are multiplied by the number of lanes.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;

@@ -7,7 +7,7 @@ use super::dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
 use super::lane::LanePosition;
 use super::plan::{ShardOrder, StreamPlan};
 use crate::dataset::context::Context;
-use crate::dataset::moment::{MOST_SAMPLES, Moment, position};
+use crate::dataset::stream_position::{MOST_SAMPLES, Moment, position};
 use crate::{AnyResult, Item};
 
 /// A sample, or the error of reading it.

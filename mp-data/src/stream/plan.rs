@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::BuildError;
-use crate::dataset::moment::{MOST_SAMPLES, MOST_SHARDS};
+use crate::dataset::stream_position::{MOST_SAMPLES, MOST_SHARDS};
 use crate::plan::{RngPurpose, epoch_key, mix, no_such_rank, shuffle};
 
 /// Order of a rank's shards in one pass: a list if they are shuffled, else `None`.

@@ -15,7 +15,7 @@ use super::lane::{Lane, LaneProgress};
 use super::lane_tree::LaneTree;
 use super::plan::{ShardOrder, StreamPlan};
 use super::worker::{StreamTask, StreamWorker};
-use crate::dataset::moment::{Moment, position};
+use crate::dataset::stream_position::{Moment, position};
 use crate::loader::source::{AfterSkip, BatchSlot, BatchSource, FailedSample, PlanStep};
 use crate::worker::reply::WorkerReply;
 use crate::{BatchInfo, Item};

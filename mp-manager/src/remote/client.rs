@@ -10,7 +10,7 @@ use mp_queue::{Address, ConnectError};
 
 use crate::error::{CallError, CallName, ManagerError};
 use crate::remote::client_session::{ClientSession, encode_args, reply_error};
-use crate::remote::key::IntoAuthKey;
+use crate::remote::key_argument::IntoAuthKey;
 use crate::remote::proxy::RemoteProxy;
 use crate::remote::wire::{Ask, Framed, OfferedNames, Reply};
 

@@ -20,7 +20,7 @@
 pub(crate) mod client;
 mod client_session;
 mod connection;
-pub(crate) mod key;
+pub(crate) mod key_argument;
 pub(crate) mod methods;
 pub(crate) mod proxy;
 mod registry;
@@ -38,7 +38,7 @@ use crate::manager::ManagerHandle;
 use crate::object::ServedObject;
 use crate::proxy::Proxy;
 use crate::remote::connection::ServerContext;
-use crate::remote::key::IntoAuthKey;
+use crate::remote::key_argument::IntoAuthKey;
 use crate::remote::methods::{Methods, RegisteredType};
 use crate::remote::registry::NameRegistry;
 use crate::server::{ManagerServer, RetryPause};

@@ -31,7 +31,7 @@ use crate::proxy::read_value;
 use crate::remote::client_session::{
     ClientSession, RemoteHandle, RequestLimit, TIME_LIMIT, encode_args, not_a_copy, reply_error,
 };
-use crate::remote::key::IntoAuthKey;
+use crate::remote::key_argument::IntoAuthKey;
 use crate::remote::wire::{Ask, Framed, Reply};
 
 /// Handle of an object in the server of [another program](crate::RemoteManager), whose methods are called by

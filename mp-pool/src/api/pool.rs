@@ -26,7 +26,7 @@ use crate::metrics::meter::Meter;
 use crate::metrics::running::RunningTask;
 use crate::metrics::snapshot::PoolMetrics;
 use crate::tasks::call_state::{FunctionOwner, PoolDescription};
-use crate::worker::words::WorkerWords;
+use crate::worker::journal_words::WorkerWords;
 use crate::workers::state::{PoolPhase, PoolState};
 use crate::workers::worker::{QUEUE_CAPACITY, Worker};
 

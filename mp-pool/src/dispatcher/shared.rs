@@ -200,7 +200,7 @@ impl FunctionOwner for PoolShared {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::worker::words::WorkerWords;
+    use crate::worker::journal_words::WorkerWords;
     use crate::workers::worker::Worker;
 
     /// Returns the state of a pool without a thread, whose only worker has not begun.

@@ -17,8 +17,8 @@ use mp_reduce::MessagePack;
 use crate::steps::chunk::Turn;
 use crate::worker::clock::now;
 use crate::worker::end_positions::{EndPositions, ValuesView};
+use crate::worker::journal_words::WordsWriter;
 use crate::worker::values::{PackedValues, TaskArgs};
-use crate::worker::words::WordsWriter;
 
 /// Maximum time for which results are held back while the next tasks of the chunk run, in nanoseconds.
 const LONGEST_DELAY: u64 = 1_000_000;

@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::steps::chunk::Turn;
 use crate::worker::clock::TaskClock;
 use crate::worker::item_cursor::{ItemCursor, ReplyPart};
+use crate::worker::journal_words::{WordsWriter, WorkerWords};
 use crate::worker::message::{
     FunctionMessage, FunctionReadError, LEAVE, ManyValues, Reply, SingleValue, WorkerRequest,
 };
@@ -43,7 +44,6 @@ use crate::worker::note;
 use crate::worker::runner::{RunOutcome, Runner};
 use crate::worker::user_state::{StateInit, UserState, WorkerError};
 use crate::worker::values::TaskArgs;
-use crate::worker::words::{WordsWriter, WorkerWords};
 
 /// Function that a worker calls before its first task.
 pub(crate) type Initializer = Closure<(), Result<(), WorkerError>>;

@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod end_positions;
 pub(crate) mod item_cursor;
+pub(crate) mod journal_words;
 pub(crate) mod main_loop;
 pub(crate) mod message;
 pub(crate) mod note;
@@ -10,4 +11,3 @@ pub(crate) mod runner;
 pub(crate) mod shared_bytes;
 pub(crate) mod user_state;
 pub(crate) mod values;
-pub(crate) mod words;

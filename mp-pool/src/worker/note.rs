@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 
-use crate::worker::words::WorkerWords;
+use crate::worker::journal_words::WorkerWords;
 
 /// Shared words of this process, if it is a worker. A fork of a worker has none, and does not write into the
 /// words of its parent.

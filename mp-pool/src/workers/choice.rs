@@ -62,7 +62,7 @@ mod tests {
     use mp_queue::Queue;
 
     use super::*;
-    use crate::worker::words::WorkerWords;
+    use crate::worker::journal_words::WorkerWords;
 
     #[test]
     fn lane_filter_allows_lanes_of_missing_workers() {

@@ -121,8 +121,8 @@ mod tests {
     use crate::tasks::call_state::tests::job;
     use crate::tasks::chunk::Chunk;
     use crate::tasks::saved_args::SavedArgs;
+    use crate::worker::journal_words::{WordsWriter, WorkerWords};
     use crate::worker::values::{PackedRange, PackedValues};
-    use crate::worker::words::{WordsWriter, WorkerWords};
 
     /// Otherwise an idle worker would receive them only later.
     #[test]

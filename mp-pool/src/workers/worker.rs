@@ -17,8 +17,8 @@ use crate::steps::chunk::CutShare;
 use crate::steps::journal::JournalResults;
 use crate::tasks::call_state::CallState;
 use crate::tasks::chunk::{Chunk, ReadyChunk, next_chunk};
+use crate::worker::journal_words::WorkerWords;
 use crate::worker::message::WorkerRequest;
-use crate::worker::words::WorkerWords;
 
 /// Capacity of a worker's queue in messages.
 pub(crate) const QUEUE_CAPACITY: usize = 1024;

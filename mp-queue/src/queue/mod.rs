@@ -7,7 +7,7 @@ pub(crate) mod future;
 pub(crate) mod joinable;
 pub(crate) mod lease;
 pub(crate) mod options;
-pub(crate) mod retained;
+pub(crate) mod retained_end;
 #[cfg(feature = "futures")]
 pub(crate) mod stream;
 pub(crate) mod waitable;

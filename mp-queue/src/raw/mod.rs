@@ -21,7 +21,7 @@ use crate::error::{GetError, PutError};
 use crate::raw::deserted::DesertedWhen;
 use crate::raw::handles::{Capabilities, CountedHandle, LocalHandles, WaitPurpose};
 use crate::raw::header::{CreateParams, Size};
-use crate::raw::memory::retained::slots_for;
+use crate::raw::memory::pinned_read::slots_for;
 use crate::raw::memory::{LAYER, RingMemory};
 use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;

@@ -62,15 +62,15 @@ mod byte_bound;
 mod census;
 mod chain;
 mod close;
-#[cfg(test)]
-mod crafted;
 mod find;
 mod get;
+#[cfg(test)]
+mod hostile_words;
 mod lease;
 mod newest;
 mod outcome;
+mod pins;
 mod put;
-mod retained;
 mod settle;
 mod slot;
 mod small;
@@ -85,10 +85,10 @@ pub use get::Get;
 pub use lease::{NoteReturned, Reclaim, Return, ReturnWords, may_have_returned};
 pub use newest::{AssignNumber, FindNewest, FindNext, NextMessage, ReadNumber};
 pub use outcome::{GetOutcome, OldestMessage, TakenMessage};
-pub use put::{Advance, Put, PutOutcome};
-pub use retained::{
+pub use pins::{
     Collect, CollectOutcome, FindPublishSlot, Pin, PinOutcome, Pins, PublishSlot, Retire, SkipPosition, Unpin,
 };
+pub use put::{Advance, Put, PutOutcome};
 pub use settle::{IntentContext, Settle, SettleOutcome};
 pub(crate) use slot::PositionState;
 pub use slot::{Content, Position, Slot, SlotState};

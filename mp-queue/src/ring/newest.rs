@@ -4,7 +4,7 @@
 use mp_core::mem::{Mem, Steps, Word};
 
 use super::RingAt;
-use super::retained::distance;
+use super::pins::distance;
 use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -59,7 +59,7 @@ pub use receiver::Receiver;
 pub use sender::Sender;
 
 use crate::error::PutError;
-use crate::queue::retained::{RetainedEnd, SendOutcome};
+use crate::queue::retained_end::{RetainedEnd, SendOutcome};
 
 /// Creates a cell with a first value, which counts as seen by the receiver.
 ///

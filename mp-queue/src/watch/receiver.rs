@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{empty, type_of};
 use crate::error::GetError;
-use crate::queue::retained::RetainedEnd;
+use crate::queue::retained_end::RetainedEnd;
 use crate::ring::Position;
 
 /// Reading side of a [`channel`](super::channel()). Any number of processes can have any number of receivers.
@@ -275,7 +275,7 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
-crate::queue::retained::named!(Receiver);
+crate::queue::retained_end::named!(Receiver);
 
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{read_newest, type_of};
 use crate::error::PutError;
-use crate::queue::retained::{RetainedEnd, SendOutcome};
+use crate::queue::retained_end::{RetainedEnd, SendOutcome};
 
 /// Writing side of a [`channel`](super::channel()). Any number of processes can have any number of senders.
 pub struct Sender<T> {
@@ -184,7 +184,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-crate::queue::retained::named!(Sender);
+crate::queue::retained_end::named!(Sender);
 
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,9 +24,9 @@ use crate::parent::restart::supervision::RestartTerms;
 use crate::parent::start::{self, ProcessNames, StartPlan};
 use crate::protocol::function::PlainFunction;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::limits::Limits;
 use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::send::ChildPayload;
+use crate::protocol::resource_limits::Limits;
 use crate::start_method::StartMethod;
 
 /// Configuration of a process.

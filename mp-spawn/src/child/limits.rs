@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::process::{Pid, Rlimit, getrlimit, setpgid, setrlimit};
 
-use crate::protocol::limits::{Limits, ResourceLimit};
+use crate::protocol::resource_limits::{Limits, ResourceLimit};
 use crate::sys;
 
 /// Seconds between SIGXCPU and SIGKILL.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::protocol::inherited_files::InheritedFile;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::limits::Limits;
+use crate::protocol::resource_limits::Limits;
 
 /// Destination of the standard output or the standard error of a process.
 ///

@@ -17,7 +17,7 @@ use crate::error::launch_error;
 use crate::io::setup::{ProcessOptions, Stdio};
 use crate::protocol::command::CommandLine;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::limits::Limits;
+use crate::protocol::resource_limits::Limits;
 use crate::start_method::StartMethod;
 
 /// Number of processes to start, and the options of the start.

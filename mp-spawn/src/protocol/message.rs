@@ -11,7 +11,7 @@ use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, FrameKind};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::limits::Limits;
+use crate::protocol::resource_limits::Limits;
 use crate::protocol::settings::InheritedSettings;
 use mp_core::Ticket;
 

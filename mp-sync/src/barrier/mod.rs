@@ -15,9 +15,9 @@ use crate::steps::barrier::{
 use crate::steps::slot::Slots;
 use crate::wait;
 
-mod member;
+mod enrollment;
 
-pub use member::BarrierMember;
+pub use enrollment::BarrierMember;
 
 const NAME: &str = "mp_sync::Barrier";
 const PHASE: u64 = 0;

@@ -14,9 +14,9 @@
 
 pub mod barrier;
 pub mod condition;
-#[cfg(test)]
-mod crafted;
 pub mod event;
+#[cfg(test)]
+mod hostile_words;
 pub mod once;
 pub mod rlock;
 pub mod rwlock;

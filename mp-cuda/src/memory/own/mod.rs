@@ -1,5 +1,5 @@
 //! Own slabs: the choice of a slab for a piece, free units, and returned pieces.
 
-mod ledger;
 pub(super) mod pool;
 mod ranges;
+mod reuse;

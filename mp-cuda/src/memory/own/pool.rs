@@ -15,8 +15,8 @@ use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-use super::ledger::PieceLedger;
 use super::ranges::Ranges;
+use super::reuse::PieceLedger;
 use crate::codes;
 use crate::device::Device;
 use crate::driver::Driver;

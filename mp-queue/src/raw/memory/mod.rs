@@ -26,11 +26,11 @@ use crate::ring::{
 
 #[cfg(test)]
 mod garbage;
-mod layer;
 mod leases;
-pub(crate) mod retained;
+pub(crate) mod pinned_read;
+mod reclaim_hooks;
 
-pub(crate) use layer::LAYER;
+pub(crate) use reclaim_hooks::LAYER;
 
 /// Words of a queue, and the arena that contains them.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl RingMemory {
     /// Creates a queue in shared memory.
     pub(crate) fn create(arena: Arena, params: CreateParams<'_>) -> mp_core::Result<(Hold, Self)> {
         let plan = QueueHeader::at(Word::at(0)).chain(0, params.size);
-        let pins = if params.retain > 0 { retained::pin_bytes() } else { 0 };
+        let pins = if params.retain > 0 { pinned_read::pin_bytes() } else { 0 };
         let bytes = QueueHeader::bytes(&plan) + pins;
         let hold = if plan.segments > 1 {
             Allocator(arena).alloc_growing(bytes)?

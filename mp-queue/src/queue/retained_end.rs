@@ -13,7 +13,7 @@ use mp_reduce::{Error, TypeFingerprint, unpack_with};
 use crate::error::{GetError, PutError};
 use crate::queue::channel::{ChannelEnd, ends_for};
 use crate::raw::RawQueue;
-use crate::raw::memory::retained::{ReadOutcome, RetainedRing};
+use crate::raw::memory::pinned_read::{ReadOutcome, RetainedRing};
 use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{Position, PutOutcome, Slot};

@@ -1,6 +1,6 @@
 //! Saved positions of consumers in a plan, and continuation from them.
 
-use super::data::Plan;
+use super::assignment::Plan;
 use super::epoch::EpochOrder;
 use super::error::PlanError;
 use super::sampler::Batching;
