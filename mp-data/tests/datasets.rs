@@ -1,5 +1,5 @@
-//! Datasets made of other datasets, in real workers: batches, errors, deaths, states; what torch's tests of
-//! them check.
+//! Datasets made of other datasets, in real workers: batches, errors, deaths and states, with the cases of
+//! torch's tests.
 
 mod common;
 
@@ -14,13 +14,13 @@ use mp_data::{
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Rows that say which dataset, which sample and which random number they are of.
+/// Dataset whose rows contain dataset, sample and random number.
 #[derive(Clone, Serialize, Deserialize)]
 struct Rows {
     name: u64,
     len: usize,
     width: usize,
-    /// A sample at which something happens, and how often it still does.
+    /// Sample with a fault, and the number of times that it still happens.
     fault: Option<(usize, Fault, SharedTensor<i64>)>,
     #[serde(skip)]
     begun: bool,
@@ -76,7 +76,7 @@ impl RowDataset for Rows {
     }
 }
 
-/// All batches of epoch 1: the numbers of their rows, in order.
+/// Returns the numbers of the rows of all batches of epoch 1, in order.
 #[track_caller]
 fn given<D: Dataset<Batch = Tensor<u64>>>(loader: &DataLoader<D>) -> Vec<u64> {
     let mut batches = loader.epoch(1);
@@ -144,7 +144,7 @@ fn concat_row_kills_worker_and_is_made_again() {
     let again = loader(parts, 2).build().unwrap();
     assert_eq!(given(&again), expected);
     assert_eq!(again.metrics().retried, 1);
-    // One that kills its worker each time is named by the dataset that has it, and can be left out.
+    // The error of a sample that kills its worker each time names the dataset, and the sample can be skipped.
     let parts = ConcatDataset::new([rows(1, 5), rows(2, 6).with(2, Fault::Kill, i64::MAX)]).unwrap();
     let loader = loader(parts, 1).retries(0).on_error(OnError::SkipSample).build().unwrap();
     let mut batches = loader.epoch(1);
@@ -178,7 +178,7 @@ fn tensor_dataset_gives_rows_of_its_tensors() {
         }
         assert_eq!(seen.len(), 15);
     }
-    // One tensor, with a name of its own or without.
+    // A single tensor, in a tuple or alone.
     let single = loader(TensorDataset::new((x.clone(),)).unwrap(), 1).build().unwrap();
     let mut batches = single.epoch(0);
     assert!(next(&mut batches).unwrap().unwrap().0 == x.slice(0, ..4, 1).unwrap());
@@ -239,7 +239,7 @@ fn subset_gives_samples_at_its_indices() {
         let (numbers, bytes, texts) = &*batch;
         assert_eq!(numbers.to_vec().chunks(3).map(|row| row[0]).collect::<Vec<_>>(), [7, 12, 3, 9]);
         assert_eq!((bytes.row(2).unwrap().len(), texts.get(1).unwrap()), (3, "12 at 1"));
-        // Random numbers are those of the draw.
+        // Random numbers belong to the draw.
         let first = next(&mut whole.epoch(0)).unwrap().unwrap();
         assert_eq!(numbers[[0, 2]], first.0[[0, 2]]);
     }
@@ -250,7 +250,7 @@ fn subset_gives_samples_at_its_indices() {
     assert!(none.is_empty());
 }
 
-/// The dataset has `fetch` alone: the error is found by its number in the batch.
+/// The dataset implements only `fetch`, so the note of the failed sample is its number in the batch.
 #[test]
 fn subset_names_failed_samples_as_its_dataset_does() {
     for workers in [0, 1] {
@@ -270,7 +270,7 @@ fn subset_names_failed_samples_as_its_dataset_does() {
     assert_eq!(all.collect::<Vec<_>>(), [vec![0, 1, 2, 3], vec![4, 6]]);
 }
 
-/// Forgets a row of the label 3.
+/// Does not write a row of the label 3.
 #[derive(Serialize, Deserialize)]
 struct Forgets;
 
@@ -320,7 +320,7 @@ fn subset_with_other_indices_refuses_the_state() {
     assert!(matches!(refused, PlanError::StateDiffers { what: "hash of the subset", .. }), "{refused}");
     let changed = of(&other).allow_changed_dataset(true).build().unwrap();
     assert_eq!(rest(&changed).unwrap(), (4..10).collect::<Vec<_>>());
-    // Also as a part of others.
+    // The checksum also covers subsets that are parts of other datasets.
     let state_of = |indices: std::ops::Range<usize>| {
         let part = Subset::new(rows(1, 20), indices).unwrap();
         let stacked = StackDataset::new((rows(1, 5), part)).unwrap();

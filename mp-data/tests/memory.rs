@@ -1,4 +1,4 @@
-//! Too little shared memory for what is to be prefetched: batches come one by one, and are the same.
+//! Shared memory for fewer batches than are prefetched: batches are made one by one, and are the same.
 
 mod common;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 const ROW: usize = 1 << 20;
 
-/// Rows of a mebibyte. The first batch is begun when others have all the memory, if that is asked for.
+/// Rows of a mebibyte. Optionally, the first batch begins when other batches have all the memory.
 #[derive(Serialize, Deserialize)]
 struct Large(usize, Option<usize>);
 
@@ -38,7 +38,7 @@ impl Dataset for Large {
 
 #[test]
 fn batch_without_memory_is_retried_then_an_error() {
-    // Room for three batches of 16 MiB beside the tables, and not for four.
+    // Room for three batches of 16 MiB and the tables, but not for four.
     Arena::configure(ArenaOptions::new().size(67 << 20)).unwrap();
     too_little_to_make_what_is_prefetched();
     what_is_given_up_lacks_what_it_lacked();
@@ -49,7 +49,7 @@ fn batch_without_memory_is_retried_then_an_error() {
 fn too_little_to_make_what_is_prefetched() {
     let build =
         |batch| DataLoader::builder(Large(96, None)).batch_size(batch).num_workers(2).prefetch_factor(4);
-    // Eight of them would be 128 MiB.
+    // Eight batches would need 128 MiB.
     let loader = build(16).build().unwrap();
     for ordered in [true, false] {
         let loader = build(16).in_order(ordered).build().unwrap();
@@ -72,18 +72,18 @@ fn too_little_to_make_what_is_prefetched() {
         assert_eq!(seen, (0..96).collect::<Vec<_>>());
     }
     drop(loader);
-    // One alone is too large: an error for each, and no wait without end.
+    // A single batch is too large: each batch is an error, and no wait is endless.
     let loader = build(80).build().unwrap();
     let mut batches = loader.epoch(0);
     let error = next(&mut batches).unwrap().unwrap_err();
     assert!(error.to_string().contains("memory"), "{error}");
     assert!(next(&mut batches).unwrap().is_ok());
     assert!(next(&mut batches).is_none());
-    // With a budget no more are begun than fit.
+    // With a budget, no more batches are begun than fit.
     let loader = build(16).memory_budget(32 << 20).build().unwrap();
     assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 6);
 
-    // What was made ahead is given up for the one that is to be given first, and made again: all come, in
+    // Prefetched batches release their memory for the first batch, and are made again. All batches arrive in
     // order.
     let large = Large(96, Some(48 << 20));
     let loader = DataLoader::builder(large).batch_size(16).num_workers(2).prefetch_factor(4).build().unwrap();
@@ -98,8 +98,8 @@ fn too_little_to_make_what_is_prefetched() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
 }
 
-/// Rows of a mebibyte. The first batch is begun when others have this much of the memory; each other one has
-/// a sample that can't be made.
+/// Rows of a mebibyte. The first batch begins when other batches have this number of bytes. Each other batch
+/// has a sample that fails.
 #[derive(Serialize, Deserialize)]
 struct Lacking(u64);
 
@@ -127,7 +127,7 @@ impl Dataset for Lacking {
     }
 }
 
-/// A batch that lacks a sample, and is made again because it was out of memory, says which sample it lacks.
+/// A batch with a skipped sample that is made again for lack of memory reports the same skipped sample.
 fn what_is_given_up_lacks_what_it_lacked() {
     let builder = DataLoader::builder(Lacking(44 << 20)).batch_size(16).num_workers(2).prefetch_factor(4);
     let loader = builder.on_error(OnError::SkipSample).build().unwrap();
@@ -143,7 +143,7 @@ fn what_is_given_up_lacks_what_it_lacked() {
     assert_eq!(loader.metrics().skipped_samples, 5);
 }
 
-/// Texts of this many bytes, which are encoded. The first is sent when others have the memory.
+/// Texts of this number of bytes, which are encoded. The first is sent when other batches have the memory.
 #[derive(Serialize, Deserialize)]
 struct Texts(usize, u64);
 
@@ -169,7 +169,7 @@ impl Dataset for Texts {
     }
 }
 
-/// Then the worker ends, and the batch is made again.
+/// If the reply can't be sent, the worker ends, and the batch is made again.
 fn too_little_to_send_what_was_made() {
     let texts = Texts(20 << 20, 35 << 20);
     let builder = DataLoader::builder(texts).num_workers(2).prefetch_factor(4).retries(20);
@@ -185,7 +185,7 @@ fn too_little_to_send_what_was_made() {
     println!("{}", loader.metrics());
 }
 
-/// Memory of a loader that is dropped before its batches, or after them.
+/// Memory of a loader that is dropped before or after its iterator.
 fn dropped_in_the_middle_of_an_epoch() {
     let in_use = || {
         let arena = Arena::current().unwrap();
@@ -202,7 +202,7 @@ fn dropped_in_the_middle_of_an_epoch() {
         assert_eq!(next(&mut batches).unwrap().unwrap().info.number, 0);
         if loader_first {
             drop(loader);
-            // The batches have the workers as long as they are there.
+            // The iterator keeps the workers alive.
             assert_eq!(next(&mut batches).unwrap().unwrap().info.number, 1);
             drop(batches);
         } else {

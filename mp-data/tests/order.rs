@@ -11,7 +11,7 @@ fn indices(plan: &Plan, epoch: u64) -> Vec<u64> {
     items(plan, epoch).iter().map(|item| item.index as u64).collect()
 }
 
-/// Returns the items that count, of all batches of one rank.
+/// Returns the valid items of all batches of one rank.
 fn items(plan: &Plan, epoch: u64) -> Vec<Item> {
     let order = plan.epoch(epoch);
     let mut all = Vec::new();
@@ -55,7 +55,7 @@ fn each_named_algorithm_gives_what_it_always_gave() {
     assert_eq!((0..4).map(|_| rng.next_u64()).collect::<Vec<_>>(), golden("philox-1"));
 }
 
-/// Each line: rank, number, how many rows count, then index and position of each draw.
+/// Lines with rank, number and valid rows, and then index and position of each draw.
 #[test]
 fn max_tokens_gives_what_it_always_gave() {
     let path = format!("{}/tests/golden/max-tokens-1.txt", env!("CARGO_MANIFEST_DIR"));
@@ -186,7 +186,7 @@ fn counted(rank: u32, world: u32) -> (Plan, Arc<AtomicU64>) {
 
 #[test]
 fn resume_of_max_tokens_cuts_at_most_two_windows() {
-    // The last: groups are larger than windows.
+    // In the last case, groups are larger than windows.
     for (rank, world) in [(0, 1), (1, 3), (2, 50)] {
         let (plan, _) = counted(rank, world);
         let order = plan.epoch(1);
@@ -202,14 +202,14 @@ fn resume_of_max_tokens_cuts_at_most_two_windows() {
             let (again, asked) = counted(rank, world);
             let (order, next) = again.resume(&serde_json::from_str(&text).unwrap()).unwrap();
             assert_eq!((next, order.batch(next).unwrap().as_ref()), (k as u64, Some(batch)));
-            // That window, and of those before it as many as have what is left of them.
+            // The batch's window, and the earlier windows from which it has leftover batches.
             let most = if world > 10 { 10 } else { 2 };
             let windows = asked.load(Ordering::Relaxed).div_ceil(WINDOW);
             assert!(windows <= most, "world {world}, batch {k}: {windows} windows");
             if k % 40 != 0 {
                 continue;
             }
-            // And on, and back.
+            // Later and earlier batches are the same, too.
             let far = all.len() - 1;
             assert_eq!(order.batch(far as u64).unwrap().as_ref(), Some(&all[far].0));
             assert_eq!(order.batch(0).unwrap().as_ref(), Some(&all[0].0));
@@ -219,7 +219,7 @@ fn resume_of_max_tokens_cuts_at_most_two_windows() {
         let (order, next) = again.resume(&end).unwrap();
         assert_eq!(order.batch(next).unwrap(), None);
         assert!(asked.load(Ordering::Relaxed) <= 10 * WINDOW);
-        // One that was made from the number alone: all windows, and the same batch.
+        // A state that has only the batch number: all windows are cut, and the batch is the same.
         let k = all.len() as u64 / 2;
         let (order, next) = again.resume(&plan.state(1, k)).unwrap();
         assert_eq!(order.batch(next).unwrap().as_ref(), Some(&all[k as usize].0));
@@ -237,13 +237,13 @@ fn impossible_window_in_a_state_changes_no_batch() {
         let mut state = state.clone();
         state["window"] = window;
         let state: PlanState = serde_json::from_value(state).unwrap();
-        // As it is, it is refused; here it has a right checksum.
+        // The changed state is refused. With a correct checksum, an impossible window is ignored.
         assert!(matches!(plan.resume(&state), Err(PlanError::StateChanged)));
         let (order, next) = plan.resume(&state.sealed()).unwrap();
         order.batch(next).unwrap()
     };
     let window = |number: u64, before: u64| serde_json::json!({ "number": number, "before": before });
-    // Behind the end, more batches than draws, a later batch, batches before the first window.
+    // After the end, more batches than draws, a later batch, batches before the first window.
     for (number, before) in
         [(u64::MAX, 3), (DRAWS / WINDOW, 3), (2, 41), (100, 3 * 71), (0, 2), (u64::MAX, u64::MAX)]
     {
@@ -263,7 +263,7 @@ impl BatchSampler for Pairs {
         Some(5)
     }
     fn batch(&self, _epoch: u64, k: u64) -> Option<Vec<u64>> {
-        // The last group is padded from the beginning.
+        // The last group is padded with the first batches.
         assert!(k % u64::from(self.1) == u64::from(self.0) || k == 0, "asked for batch {k}");
         (k < 5).then(|| vec![2 * k, 2 * k + 1])
     }
@@ -275,7 +275,7 @@ fn test_batch_sampler() {
     assert_eq!(indices(&of(0), 0), [0, 1, 4, 5, 8, 9]);
     assert_eq!(indices(&of(1), 0), [2, 3, 6, 7]);
     assert_eq!(of(1).epoch(0).batch(2).unwrap().unwrap().valid, 0);
-    // What can be divided is not left out, up to the last group.
+    // Only the last, incomplete group is dropped.
     let dropped = |rank, world| {
         let plan = Plan::builder(10).batch_sampler(Pairs(rank, world)).distributed(rank, world);
         indices(&plan.uneven(Uneven::Drop).build().unwrap(), 0)
@@ -327,8 +327,8 @@ fn test_distributed_sampler_uneven() {
     assert_eq!(of(0, Uneven::Drop).epoch(0).batches(), Some(1));
 }
 
-/// Draws that can't be divided are an error of the plan where each epoch has as many, else of the batch that
-/// lacks them.
+/// Draws that can't be divided are an error of the plan if all epochs have equally many, else in place of the
+/// incomplete batch.
 #[test]
 fn an_uneven_end_is_an_error_as_soon_as_it_is_known() {
     let of = |n, size| Plan::builder(n).batch_size(size).uneven(Uneven::Error);
@@ -344,7 +344,7 @@ fn an_uneven_end_is_an_error_as_soon_as_it_is_known() {
     let bucket = |n: u32| Batching::BucketByLength { lengths: (0..n).collect(), window: 2 };
     assert_eq!(left(of(9, 2).distributed(0, 2).batching(bucket(9)).build()), Some((2, 1, 2)));
     assert_eq!(left(of(9, 2).distributed(0, 2).drop_last(true).batching(bucket(9)).build()), None);
-    // What is said at once is what the batch says.
+    // The error of `build` is the error of the batch.
     for n in 0..40 {
         for drop in [false, true] {
             for world in 1..4 {
@@ -373,7 +373,7 @@ fn an_uneven_end_is_an_error_as_soon_as_it_is_known() {
             }
         }
     }
-    // Batches by tokens, and samplers, may differ from epoch to epoch: the last batch says it.
+    // Batches by tokens, and samplers, may differ between epochs, so the last batch returns the error.
     let lengths: Arc<[u32]> = [3, 3, 3].into();
     let tokens = Batching::MaxTokens { lengths, tokens: 3, window: 9 };
     let plan = Plan::builder(3).uneven(Uneven::Error).distributed(0, 2).batching(tokens).build().unwrap();
@@ -382,7 +382,7 @@ fn an_uneven_end_is_an_error_as_soon_as_it_is_known() {
     assert!(matches!(own.build().unwrap().epoch(0).batch(1), Err(PlanError::Uneven { left: 2, .. })));
 }
 
-/// A batch sampler of which it isn't known how many batches it has.
+/// Batch sampler without a known number of batches.
 #[derive(Debug)]
 struct Unknown;
 
@@ -449,7 +449,7 @@ fn conflicting_settings_are_refused_by_name() {
             assert!(error.to_string().contains(&format!("`{one}`")), "{one}, {other}: {error}");
         }
     }
-    // What a setting says without being set is in no other's way, and neither is what says the same.
+    // Default values and equal settings do not exclude each other.
     let accepted: [Sets; 7] = [
         |b| b.batch_sampler(Pairs(0, 1)).shuffle(false).drop_last(false),
         |b| b.batch_sampler(Pairs(0, 1)).uneven(Uneven::Drop).distributed(0, 2),
@@ -502,7 +502,7 @@ proptest! {
         let mut positions: Vec<u64> = all.iter().flatten().map(|item| item.position).collect();
         positions.sort_unstable();
         prop_assert_eq!(positions, (0..len).collect::<Vec<_>>());
-        // Any batch is the same when it is the first that is asked for, and no rank has more than another.
+        // Each batch is the same if it is requested first, and all ranks have equally many batches.
         let counts: HashSet<u64> = (0..world)
             .map(|rank| (0..).find(|&k| plan(rank).epoch(2).batch(k).unwrap().is_none()).unwrap())
             .collect();

@@ -1,5 +1,5 @@
-//! Places of panics in a dataset's code: errors have file and line, and the program's own panic hook has its
-//! turn. A process of its own, since a hook is that of a whole process.
+//! Locations of panics in a dataset's code: errors have file and line, and the program's own panic hook is
+//! called. A program of its own, because the hook belongs to the whole process.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ enum Where {
 #[derive(Serialize, Deserialize)]
 struct Panics(Where);
 
-/// At which line of this file.
+/// Lines of this file with the panics.
 const LINES: [u32; 3] = [line!() + 10, line!() + 15, line!() + 18];
 
 impl Dataset for Panics {
@@ -65,7 +65,7 @@ fn dataset_panic_has_its_line_and_runs_the_hook() {
     for (workers, threads) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
         for (place, line) in [Where::Init, Where::Fetch, Where::Row].into_iter().zip(LINES) {
             if place == Where::Init && workers > 0 {
-                // Such a worker is tried again for seconds.
+                // Such a worker is restarted for seconds.
                 continue;
             }
             let loader = DataLoader::builder(Panics(place)).batch_size(4).num_workers(workers);
@@ -92,7 +92,7 @@ fn dataset_panic_has_its_line_and_runs_the_hook() {
             }
         }
     }
-    // Readers of a stream, in the trainer, while another panic of this thread lies between.
+    // A reader of a stream in the trainer, after another caught panic of this thread.
     let shards = Shards::new(&[9]).with((When::Read, 0, 5), common::Fault::Panic, -1);
     let loader = streaming_of(shards, 0).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -101,7 +101,7 @@ fn dataset_panic_has_its_line_and_runs_the_hook() {
     let text = next_of(&mut batches).unwrap().unwrap_err().to_string();
     assert!(text.contains("mp-data/tests/common/mod.rs:") && text.contains("panics"), "{text}");
     assert_eq!(hooked(), 2);
-    // A hook that comes later, and does not call the one that was there: the text alone.
+    // After the program installs another hook, the error has only the message.
     drop(take_hook());
     set_hook(Box::new(|_| _ = HOOKED.fetch_add(1, Ordering::SeqCst)));
     let loader = DataLoader::builder(Panics(Where::Row)).batch_size(4).build().unwrap();

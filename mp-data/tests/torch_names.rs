@@ -141,7 +141,7 @@ fn collections_dicts_and_strings_become_columns() {
         }
         assert!(text.get(9).is_err() && ragged.row(9).is_err());
         assert_eq!((matrix.shape(), none.shape()), (&[9, 2, 2][..], &[9, 0][..]));
-        // They are the trainer's alone: it may write.
+        // The trainer owns the batch exclusively, so it may write.
         let (_, _, _, _, mut matrix, _) = batch.into_inner();
         matrix.as_mut_slice().unwrap().fill(1.0);
     }
@@ -160,12 +160,12 @@ fn test_growing_dataset_and_test_multiple_dataloaders() {
     assert_eq!(all(first.epoch(0)), all(builder(16, 0).build().unwrap().epoch(0)));
 }
 
-/// A loader of 12 samples whose second batch has a fault; the error.
+/// Returns the error of a loader of 12 samples whose second batch has a fault.
 fn fault(fault: Fault) -> LoadError {
-    // The loader goes on after each, which torch's does not: more of it in tests/loader/.
+    // Unlike torch's, the loader continues after each fault. tests/loader/ has more cases.
     let hangs = matches!(fault, Fault::Hang);
     let loader = builder_of(Samples::new(12).with(5, fault, -1), 1).shuffle(false).retries(1);
-    // What does not hang is not timed: on a busy machine anything can take long.
+    // Only the hanging case has a time-out, because on a busy machine any batch may take long.
     let loader = if hangs { loader.timeout(Duration::from_secs(2)) } else { loader };
     let loader = loader.build().unwrap();
     let mut batches = loader.epoch(0);
@@ -215,7 +215,7 @@ fn test_timeout() {
     let error = fault(Fault::Hang);
     assert!(matches!(error.task(), Some(TaskError::TimedOut { .. })), "{error}");
     assert_eq!(error.attempts, 2);
-    // That of the wait, which is torch's `timeout`, changes nothing: the batch comes later.
+    // The time-out of a wait, which is torch's `timeout`, has no effect on the batch.
     let loader = builder_of(Samples::new(4).with(2, Fault::Stop, 1), 1).build().unwrap();
     let mut batches = loader.epoch(0);
     let pid = loader.pids()[0];
@@ -278,7 +278,7 @@ fn init_gets_worker_info_in_persistent_workers() {
         }
     }
     assert!(seen.is_subset(&pids), "workers live from epoch to epoch: {seen:?} of {pids:?}");
-    // Unless they are to be replaced: then each begins with `init`.
+    // With `max_tasks_per_child`, workers are replaced, and each calls `init`.
     let loader =
         DataLoader::builder(plain(40)).batch_size(2).num_workers(2).max_tasks_per_child(3).build().unwrap();
     let pids: BTreeSet<u32> = loader.epoch(0).map(|batch| batch.unwrap().info.pid).collect();
@@ -290,7 +290,7 @@ fn init_gets_worker_info_in_persistent_workers() {
 fn test_partial_workers_and_out_of_order() {
     // More workers than batches.
     assert_eq!(all(builder(5, 6).build().unwrap().epoch(0)).len(), 2);
-    // A batch that takes for ever holds up no other.
+    // A batch that never ends delays no other batch.
     let first = all(builder(40, 0).build().unwrap().epoch(0))[0].2[0];
     let hang = || Samples::new(40).with(first, Fault::Hang, 1);
     let loader = builder_of(hang(), 2).in_order(false).build().unwrap();
@@ -362,8 +362,8 @@ fn test_proper_exit_with_worker_kill() {
 
 #[test]
 fn test_ctrl_c_is_the_trainers_alone() {
-    // Sent to workers while they begin and while they work, as a terminal sends it to all of a group: they
-    // ignore it from their first instruction on.
+    // The signal is sent to workers while they start and while they work, as a terminal does. Workers ignore
+    // it from their first instruction on.
     let loader = builder(400, 2).build().unwrap();
     let begun = loader.pids();
     let mut batches = loader.epoch(0);
@@ -394,8 +394,8 @@ fn states_resume_at_any_batch_and_epoch() {
             drop((batches, loader));
             assert_eq!(all(of().resume_until(&state, 3).unwrap()), expected[at..], "{at}");
         }
-        // TestEndOfEpochBehavior: of one epoch, the state at its end gives nothing more, and the next epoch
-        // is whole.
+        // TestEndOfEpochBehavior: the state at the end of an epoch has no more batches, and the next epoch is
+        // complete.
         let loader = of();
         let mut batches = loader.epoch(0);
         while next(&mut batches).is_some() {}
@@ -417,13 +417,13 @@ fn json_states_fit_any_number_of_workers() {
     let mut batches = two.epoch(0);
     (0..4).for_each(|_| drop(next(&mut batches).unwrap().unwrap()));
     let state = kept(&batches.state());
-    // Where torchdata asserts that the numbers are equal, any will do; and both go on side by side.
+    // torchdata requires equal numbers of workers. Here any number works, and both iterators continue.
     for workers in [0, 1, 3] {
         let other = builder(40, workers).build().unwrap();
         assert_eq!(all(other.resume(&state).unwrap()), expected[4..]);
     }
     assert_eq!(all(batches), expected[4..]);
-    // TestErrors: a state that is none.
+    // TestErrors: an invalid state.
     let text = serde_json::to_string(&state).unwrap();
     let broken = text.replace("\"format\":1", "\"format\":2");
     let error = two.resume(&serde_json::from_str(&broken).unwrap()).unwrap_err();
@@ -456,7 +456,7 @@ fn states_are_of_what_was_given() {
         }
     }
     assert!(batches.state_after(10).is_none());
-    // Two ranks go on with what one began.
+    // Two ranks resume the epoch of one rank.
     let rank = |rank| {
         let loader = builder(40, 1).batch_size(2).distributed(rank, 2).build().unwrap();
         all(loader.resume(&kept[7]).unwrap())

@@ -2,7 +2,7 @@
 
 use mp_data::plan::{Item, Plan, PlanBuilder, Sampler, Shuffle};
 
-/// Epochs that are counted.
+/// Number of counted epochs.
 const EPOCHS: u64 = 4_000;
 
 fn order(plan: &Plan, epoch: u64) -> Vec<usize> {
@@ -11,7 +11,7 @@ fn order(plan: &Plan, epoch: u64) -> Vec<usize> {
     batches.flat_map(|batch| batch.items).map(|Item { index, .. }| index).collect()
 }
 
-/// Returns `true` if a sum that is distributed as chi-squared is within four standard deviations of its mean.
+/// Returns `true` if a sum with a chi-squared distribution is within four standard deviations of its mean.
 fn likely(sum: f64, freedom: f64) -> bool {
     (sum - freedom).abs() < 4.0 * (2.0 * freedom).sqrt()
 }
@@ -88,7 +88,7 @@ fn weights_are_how_often_a_sample_is_drawn() {
     let sum: f64 = counts.iter().zip(weights).filter(|(_, w)| *w > 0.0).map(part).sum();
     assert!(likely(sum, 4.0), "{counts:?}: {sum}");
 
-    // Without replacement, how often each is the first.
+    // Without replacement, counts the first draw of each epoch.
     let sampler = Sampler::Weighted { weights: weights.into(), draws: 1, replacement: false };
     let plan = Plan::builder(6).seed(17).sampler(sampler).build().unwrap();
     let mut counts = [0_u64; 6];

@@ -1,14 +1,14 @@
-//! Batches that count how many bytes of them are on their way.
+//! Batches that count their bytes in flight.
 
 use mp_data::{AnyResult, Context, Dataset, Item, IterableDataset, Samples, ShardPosition};
 use mp_tensor::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Samples by how many bytes each has; a batch is one of them.
+/// Dataset in which each batch is one sample, whose number of bytes is listed.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Measured {
     pub sizes: Vec<usize>,
-    /// Bytes of batches that were begun and not given, and the most at once.
+    /// Bytes of batches that were begun and not delivered, and their maximum.
     counts: SharedTensor<i64>,
 }
 
@@ -23,7 +23,7 @@ impl Measured {
         self.counts.fetch_max(1, now);
     }
 
-    /// The trainer has it.
+    /// Records that the trainer received a batch of this size.
     pub fn given(&self, bytes: usize) {
         self.counts.fetch_sub(0, bytes as i64);
     }
@@ -33,7 +33,7 @@ impl Measured {
         self.counts.load(0)
     }
 
-    /// The most since the last look.
+    /// Returns the maximum since the last call, and resets it.
     pub fn most(&self) -> i64 {
         let most = self.counts.load(1);
         self.counts.fetch_min(1, 0);
@@ -58,7 +58,7 @@ impl Dataset for Measured {
     }
 }
 
-/// The same as shards: shard s of n has samples s, s + n, s + 2n.
+/// The same dataset as shards: shard s of n has samples s, s + n, s + 2n.
 #[derive(Serialize, Deserialize)]
 pub struct InShards(pub Measured, pub usize);
 
@@ -79,7 +79,7 @@ impl IterableDataset for InShards {
         let bytes = self.0.sizes[samples.as_slice()[0]];
         self.0.begun(bytes);
         cx.rows_from(samples, &[bytes], |sample, _, row| {
-            // Never what rows are filled with beforehand: such a batch would be made twice.
+            // The byte is never the filling of unwritten rows: such a batch would be made twice.
             row.fill((sample % 100) as u8);
             Ok(())
         })

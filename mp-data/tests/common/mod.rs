@@ -1,5 +1,5 @@
-//! Helpers of the loader's tests: a dataset that can be told to fail, and batches as bytes. Each wait
-//! here has a deadline.
+//! Helpers of the loader's tests: a dataset with configurable faults, and batches as bytes. Each wait here
+//! has a deadline.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 pub mod measured;
@@ -25,7 +25,7 @@ pub enum Fault {
     Panic,
     Kill,
     Hang,
-    /// Until it is continued.
+    /// Stops the process until it is continued.
     Stop,
     Segfault,
 }
@@ -47,8 +47,8 @@ impl Fault {
     }
 }
 
-/// Samples whose bytes depend on index, position, seed and epoch. Some have faults: each as often as `times`
-/// says.
+/// Samples whose bytes depend on index, position, seed and epoch. A sample may have a fault, which happens as
+/// often as `times` allows.
 #[derive(Serialize, Deserialize)]
 pub struct Samples {
     pub len: usize,
@@ -64,7 +64,7 @@ impl Samples {
         Samples { len, faults: Vec::new(), times: Vec::new(), fetched: 0 }
     }
 
-    /// At this sample, so often; for ever if that is negative.
+    /// Adds a fault at a sample, which happens this number of times, or always if `times` is negative.
     pub fn with(mut self, index: usize, fault: Fault, times: i64) -> Self {
         self.faults.push((index, fault));
         let times = if times < 0 { i64::MAX } else { times };
@@ -107,7 +107,7 @@ impl Dataset for Samples {
     }
 }
 
-/// All of a batch: what is known of it, and its bytes.
+/// Description and bytes of a batch, for comparison.
 pub type Bytes = (u64, u64, Vec<usize>, Vec<u64>, Vec<u8>, Vec<String>);
 
 pub fn bytes(batch: &LoadedBatch<Columns>) -> Bytes {
@@ -118,7 +118,7 @@ pub fn bytes(batch: &LoadedBatch<Columns>) -> Bytes {
     (info.epoch, info.number, info.indices(), numbers.to_vec(), rows, strings.to_vec().unwrap())
 }
 
-/// The next batch, which has to come.
+/// Returns the next batch, which must arrive before the deadline.
 #[track_caller]
 pub fn next<D: Dataset>(batches: &mut Batches<D>) -> Option<Result<LoadedBatch<D::Batch>, LoadError>> {
     match batches.next_timeout(DEADLINE) {
@@ -127,7 +127,7 @@ pub fn next<D: Dataset>(batches: &mut Batches<D>) -> Option<Result<LoadedBatch<D
     }
 }
 
-/// All that are left.
+/// Returns all remaining batches.
 #[track_caller]
 pub fn all(mut batches: Batches<Samples>) -> Vec<Bytes> {
     let mut all = Vec::new();
@@ -145,12 +145,12 @@ pub fn builder_of(samples: Samples, workers: usize) -> DataLoaderBuilder<Samples
     bare(samples, workers).batch_size(4).shuffle(true)
 }
 
-/// For what says itself how large batches are, and in which order.
+/// Returns a builder without batch size and order, for tests that set these by samplers.
 pub fn bare(samples: Samples, workers: usize) -> DataLoaderBuilder<Samples> {
     DataLoader::builder(samples).seed(17).num_workers(workers)
 }
 
-/// A chain of states: as JSON, as a trainer keeps them.
+/// Saves a state as JSON and loads it again.
 pub fn kept(state: &LoaderState) -> LoaderState {
     serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
 }
@@ -161,7 +161,7 @@ pub fn in_use() -> (u64, u64, u64) {
     (live_blocks, queued, members)
 }
 
-/// Random numbers that are the same each time: splitmix64.
+/// Reproducible random numbers: splitmix64.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
@@ -175,7 +175,7 @@ impl Random {
     }
 }
 
-/// A dataset whose workers can't begin.
+/// Dataset whose workers can't start.
 #[derive(Serialize, Deserialize)]
 pub struct NoDecoder;
 

@@ -1,4 +1,4 @@
-//! A dataset of shards that can be told to fail, and its batches as bytes.
+//! Dataset of shards with configurable faults, and its batches as bytes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DEADLINE, Fault, signal};
 
-/// When something happens.
+/// Operation at which a fault happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum When {
     Open,
@@ -51,7 +51,7 @@ pub struct Shards {
     pub sizes: Vec<u64>,
     /// `true` if readers have tokens.
     pub tokens: bool,
-    /// Number of samples after its token at which a shard is opened.
+    /// Number of samples that a reader wrongly skips if it is opened at a token.
     pub lies: u64,
     pub faults: Faults,
     /// Number of times that a shard was opened, in all processes.
@@ -65,7 +65,8 @@ impl Shards {
         Shards { sizes: sizes.to_vec(), tokens: true, lies: 0, faults, opened }
     }
 
-    /// At this sample of that shard, as often as `times` says; for ever if that is negative.
+    /// Adds a fault at a sample of a shard, which happens this number of times, or always if `times` is
+    /// negative.
     pub fn with(mut self, (when, shard, sample): (When, usize, u64), fault: Fault, times: i64) -> Self {
         self.faults.at.push((when, shard, sample, fault));
         let times = if times < 0 { i64::MAX } else { times };
@@ -86,7 +87,7 @@ pub struct Reader {
     faults: Faults,
 }
 
-/// A token is a place in bytes: ten a sample, say.
+/// A token is an offset in bytes, with ten bytes for each sample.
 impl ShardReader for Reader {
     type Sample = (usize, u64);
 
@@ -141,7 +142,7 @@ impl IterableDataset for Shards {
     }
 }
 
-/// All of a batch: epoch, number, its numbers and its bytes.
+/// All of a batch: epoch, number, numbers and bytes.
 pub type Streamed = (u64, u64, Vec<u64>, Vec<u8>);
 
 pub fn streamed(batch: &LoadedBatch<Columns>) -> Streamed {
@@ -163,7 +164,7 @@ pub fn streaming_of(shards: Shards, workers: usize) -> StreamLoaderBuilder<Shard
     StreamLoader::builder(shards).batch_size(4).seed(17).num_workers(workers)
 }
 
-/// The next batch, which has to come.
+/// Returns the next batch, which must arrive before the deadline.
 #[track_caller]
 pub fn next_of<D: IterableDataset>(
     batches: &mut StreamBatches<D>,
@@ -174,7 +175,7 @@ pub fn next_of<D: IterableDataset>(
     }
 }
 
-/// All that are left.
+/// Returns all remaining batches.
 #[track_caller]
 pub fn all_of(mut batches: StreamBatches<Shards>) -> Vec<Streamed> {
     let mut all = Vec::new();
@@ -184,7 +185,7 @@ pub fn all_of(mut batches: StreamBatches<Shards>) -> Vec<Streamed> {
     all
 }
 
-/// Shard and sample of each row.
+/// Returns shard and sample of each row.
 pub fn places(batches: &[Streamed]) -> Vec<(u64, u64)> {
     batches.iter().flat_map(|batch| batch.2.chunks(4).map(|row| (row[0], row[1]))).collect()
 }

@@ -1,4 +1,4 @@
-//! On which processors workers run.
+//! Processors of workers.
 
 use mp_data::{Affinity, AnyResult, Context, DataLoader, Dataset, Item};
 use mp_spawn::{Process, usable_processors};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::next;
 
-/// A row says on which processors the thread may run that writes it, a bit each.
+/// Dataset whose rows have one bit for each processor on which the writing thread may run.
 #[derive(Serialize, Deserialize)]
 struct Where;
 
@@ -54,7 +54,7 @@ fn workers_run_where_they_are_told() {
         let set = of(Affinity::Cpus(vec![*number]));
         assert!(set.iter().all(|set| *set == 1 << number), "{number}: {set:?}");
     }
-    // The node of the first of them.
+    // Node of the first usable processor.
     let has = |node: &usize| {
         std::path::Path::new(&format!("/sys/devices/system/node/node{node}/cpu{}", usable[0])).exists()
     };
@@ -89,7 +89,7 @@ fn affinity_to_missing_processors_is_refused() {
     assert!(text.contains(&format!("{usable:?}")), "{text}");
     assert!(said(Affinity::Cpus(Vec::new())).contains("no processors"));
     assert!(said(Affinity::NumaNode(99_999)).contains("there is no node 99999"));
-    // Without workers it does nothing.
+    // Without workers the setting has no effect.
     let here = DataLoader::builder(Where).affinity(Affinity::Cpus(vec![1000])).build().unwrap();
     assert_eq!(here.epoch(0).filter(Result::is_ok).count(), 16);
 }

@@ -1,4 +1,4 @@
-//! Batches: the same for any number of workers, threads and deaths; and what becomes of errors.
+//! Batches that are equal for any number of workers, threads and deaths, and treatment of errors.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn samples_and_batches_can_be_left_out() {
             }
             let left: Vec<usize> = all.2.iter().copied().filter(|index| *index != bad).collect();
             assert_eq!((info.indices(), info.valid), (left, 3), "{workers} {fault:?}");
-            // The others are as they are with it.
+            // The other samples are equal to those of the complete batch.
             assert_eq!(batch.0.to_vec(), [&all.3[..3], &all.3[6..]].concat());
             assert_eq!((info.skipped.len(), info.skipped[0].item.index), (1, bad));
             assert!(info.skipped[0].why.contains(&format!("number {bad}")), "{:?}", info.skipped);
@@ -100,10 +100,10 @@ fn samples_and_batches_can_be_left_out() {
     }
 }
 
-/// Rows that are there to make ranks equal stay those, whichever sample is left out.
+/// Rows that repeat samples to make ranks equal stay invalid, whichever sample is skipped.
 #[test]
 fn valid_rows_exclude_skipped_samples() {
-    // Of rank 1 of 2, the samples 3 and 4, and 0 once more.
+    // Rank 1 of 2 has the samples 3 and 4, and sample 0 again.
     for (bad, left, valid) in [(0, [3, 4], 2), (4, [3, 0], 1), (3, [4, 0], 1)] {
         let samples = Samples::new(5).with(bad, Fault::Error, -1);
         let loader = builder_of(samples, 0).shuffle(false).distributed(1, 2);
@@ -117,7 +117,7 @@ fn valid_rows_exclude_skipped_samples() {
 fn a_batch_whose_worker_dies_is_made_again() {
     let expected = expected(40, 0);
     for (workers, threads) in [(1, 1), (2, 1), (2, 2)] {
-        // At two samples of one batch, and at one of another.
+        // Faults at two samples of one batch, and at one sample of another.
         let samples = Samples::new(40)
             .with(expected[1].2[0], Fault::Kill, 1)
             .with(expected[1].2[3], Fault::Kill, 1)
@@ -156,8 +156,8 @@ fn a_sample_that_kills_each_time_is_named() {
         }
         assert_eq!(seen, 1);
     }
-    // Of several threads any may have died: it isn't said of one of them, and with no attempt left no thread
-    // makes it alone.
+    // With several threads, the error names no sample, because any thread may have died. Without another
+    // attempt, no single thread makes the batch again.
     let bad = expected[3].2[2];
     let loader = builder_of(Samples::new(23).with(bad, Fault::Kill, -1), 1).threads_per_worker(3).retries(0);
     let loader = loader.build().unwrap();
@@ -215,7 +215,7 @@ fn a_wait_says_what_runs_and_a_stopped_worker_goes_on() {
 fn an_epoch_that_is_dropped_is_not_waited_for() {
     let expected = expected(23, 1);
     let first = all(builder(23, 0).build().unwrap().epoch(0))[0].2[0];
-    // The first batch of epoch 0 hangs in one worker; the other one goes on.
+    // The first batch of epoch 0 hangs in one worker, and the other worker continues.
     let loader = builder_of(Samples::new(23).with(first, Fault::Hang, 1), 2).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(batches.next_timeout(Duration::from_millis(50)).is_err());
@@ -230,7 +230,7 @@ fn an_epoch_that_is_dropped_is_not_waited_for() {
     eventually("all is given back", || in_use() <= before);
 }
 
-/// Fails to begin, or says how it has begun.
+/// Dataset whose `init` fails, or whose rows have the arguments of `init`.
 #[derive(Serialize, Deserialize)]
 struct Begins {
     fails: bool,
@@ -292,7 +292,7 @@ fn init_runs_in_workers_and_its_failure_ends_epochs() {
     }
 }
 
-/// Depends on who makes it, or doesn't write all of a row.
+/// Dataset whose rows depend on the process, or are not written completely.
 #[derive(Serialize, Deserialize)]
 struct Careless {
     kind: u8,
@@ -343,7 +343,7 @@ fn verify_finds_what_differs_and_what_is_not_written() {
     let found = verify(0, 0);
     assert_eq!(found.by_one_worker, 3, "{found}");
     assert!(found.to_string().contains("3 were made by one process alone"), "{found}");
-    // By two processes, however many workers there are.
+    // Two processes make the batches, for any number of workers.
     for workers in [1, 2] {
         let found = verify(1, workers);
         assert_eq!(found.by_one_worker, 0, "{found}");

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::common::{DEADLINE, all, builder, next};
 
-/// Mistake of a dataset.
+/// Kind of mistake in a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Wrong {
     Nothing,
@@ -27,7 +27,7 @@ pub(crate) enum Wrong {
     Init,
 }
 
-/// Numbers; at sample 5 something is wrong.
+/// Numbers, with a mistake at sample 5.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Numbers(usize, Wrong);
 
@@ -89,12 +89,12 @@ pub(crate) fn numbers(len: usize, wrong: Wrong, workers: usize) -> DataLoaderBui
     by_themselves(len, wrong, workers).batch_size(4)
 }
 
-/// For a batch sampler, which says itself how large batches are.
+/// Returns a builder without a batch size, for batch samplers.
 pub(crate) fn by_themselves(len: usize, wrong: Wrong, workers: usize) -> DataLoaderBuilder<Numbers> {
     DataLoader::builder(Numbers(len, wrong)).num_workers(workers)
 }
 
-/// The numbers of the batches of an epoch, and the errors.
+/// Returns the numbers of the batches of an epoch, and the errors.
 pub(crate) fn outcomes<D: Dataset>(loader: &DataLoader<D>, epoch: u64) -> (Vec<u64>, Vec<LoadError>) {
     let mut batches = loader.epoch(epoch);
     let (mut made, mut errors) = (Vec::new(), Vec::new());
@@ -123,7 +123,7 @@ fn last_epoch_has_batches_and_empty_ones_end() {
         let state = loader.epoch(u64::MAX).state();
         assert_eq!(loader.resume(&state).unwrap().count(), 3);
         assert_eq!(loader.resume_until(&state, u64::MAX).unwrap().count(), 0);
-        // A dataset without samples: looked through for ever, if only a number of epochs ends that.
+        // For a dataset without samples, the search for a batch must end before the last epoch.
         let empty = builder(0, workers).build().unwrap();
         assert_eq!(empty.epochs(0..u64::MAX).count(), 0);
         let short = builder(3, workers).drop_last(true).build().unwrap();
@@ -172,7 +172,7 @@ fn verify_names_failed_samples_and_other_sizes() {
         assert_eq!(error.description.as_deref(), Some("number 5"));
     }
     let loader = numbers(4, Wrong::OtherShape, 2).build().unwrap();
-    // A row would be another sample's than the trainer takes it for.
+    // With a wrong number of rows, the trainer would assign rows to wrong samples.
     let errors = [*loader.verify(1).unwrap_err(), next(&mut loader.epoch(0)).unwrap().unwrap_err()];
     for error in errors {
         let text = error.to_string();
@@ -183,7 +183,7 @@ fn verify_names_failed_samples_and_other_sizes() {
     }
 }
 
-/// Says that it has more batches than can be counted.
+/// Sampler whose number of batches overflows.
 #[derive(Debug)]
 struct Boundless;
 
@@ -207,7 +207,7 @@ fn numbers_at_range_ends_are_counted_or_refused() {
     let batches = loader.epoch(0);
     assert_eq!(batches.size_hint(), (0, Some(usize::MAX)));
     assert_eq!(batches.take(20).filter(Result::is_ok).count(), 20);
-    // A state from somewhere else.
+    // A state from another source.
     let mut state = serde_json::to_value(loader.epoch(0).state()).unwrap();
     state["plan"]["next"] = u64::MAX.into();
     state["beyond"] = serde_json::json!([0, u64::MAX]);
@@ -238,7 +238,7 @@ fn numbers_at_range_ends_are_counted_or_refused() {
 
 #[test]
 fn settings_that_can_not_be_met_are_refused_by_name() {
-    // In words that the program has.
+    // Errors name settings of the public interface.
     let said = |builder: DataLoaderBuilder<Numbers>| builder.build().unwrap_err().to_string();
     let of = || by_themselves(40, Wrong::Nothing, 0);
     assert!(said(of().batch_size(0)).ends_with("0 samples on each of 1 ranks: 1 to 2⁴⁰ in all are possible"));
@@ -257,7 +257,7 @@ fn settings_that_can_not_be_met_are_refused_by_name() {
     assert_eq!(refused(of(2).prefetch_factor(usize::MAX)), "prefetch_factor");
     assert_eq!(refused(of(2).timeout(std::time::Duration::ZERO)), "timeout");
     assert_eq!(refused(of(0).batch_size(0)), "batch_size");
-    // What is at least one is, and more than there is to do is no error.
+    // Zero counts as one, and more threads or batches than needed are accepted.
     let loader = of(2).prefetch_factor(0).threads_per_worker(0).batch_size(1 << 30).build().unwrap();
     assert_eq!(outcomes(&loader, 0).0, [0]);
     let loader = of(1).threads_per_worker(1024).build().unwrap();
@@ -274,7 +274,7 @@ fn broken_loader_ends_with_an_exact_state() {
         assert!(error.to_string().contains("there is no decoder"), "{error}");
         assert!(next(&mut batches).is_none() && next(&mut batches).is_none());
         assert_eq!(batches.size_hint(), (0, Some(0)));
-        // It was not given: who mends the decoder goes on with it.
+        // The error was not delivered as a batch, so a corrected dataset resumes with it.
         assert_eq!((batches.state().epoch(), batches.state().next()), (3, 0));
         assert_eq!(loader.metrics().failed, 1);
         let mended = numbers(12, Wrong::Nothing, 1).build().unwrap();
@@ -346,7 +346,7 @@ fn dataset_panic_in_serde_or_drop_is_an_error() {
     }
 }
 
-/// The loader of a dataset that asks it for batches.
+/// Loader of a dataset that requests batches from this loader.
 static OWN: OnceLock<DataLoader<AsksItsLoader>> = OnceLock::new();
 
 #[derive(Serialize, Deserialize)]
@@ -371,7 +371,7 @@ impl Dataset for AsksItsLoader {
     }
 }
 
-/// With a lock around what makes batches, the thread would wait for itself.
+/// With a plain lock around the worker, the thread would wait for itself.
 #[test]
 fn dataset_that_calls_its_own_loader_gets_an_error() {
     let loader = DataLoader::builder(AsksItsLoader).batch_size(2).num_workers(0).build().unwrap();
@@ -382,6 +382,6 @@ fn dataset_that_calls_its_own_loader_gets_an_error() {
     assert_eq!(batches[0].as_ref().unwrap().to_vec(), [0, 1]);
     let text = batches[1].as_ref().unwrap_err().to_string();
     assert!(text.contains("a loader without workers makes one at a time"), "{text}");
-    // The loader goes on.
+    // The loader continues.
     assert_eq!(next(&mut loader.epoch(2)).unwrap().unwrap().to_vec(), [0, 1]);
 }

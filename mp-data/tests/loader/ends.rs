@@ -1,4 +1,4 @@
-//! The end of a loader: its workers drop what they keep.
+//! End of a loader: its workers drop their datasets.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::{DEADLINE, eventually, next};
 
-/// Counts in shared memory the copies that were initialised and dropped.
+/// Counts the initialised and dropped copies in shared memory.
 #[derive(Serialize, Deserialize)]
 struct Counted {
-    /// Number of copies that were initialised, and of those dropped.
+    /// Number of initialised copies, and of dropped copies.
     counts: SharedTensor<i64>,
-    /// Each batch is announced, and waits for a word.
+    /// Each batch reports its start, and waits for a message.
     gate: Option<(Queue<()>, Queue<()>)>,
     #[serde(skip)]
     is_initialised: bool,
@@ -95,7 +95,7 @@ fn dropped_loader_waits_for_the_batch_at_hand() {
         scope.spawn(move || drop(loader));
         go.put(()).unwrap();
     });
-    // A busy machine may need more than the loader gives its worker.
+    // A busy machine may need more time than a dropped loader gives its worker.
     assert!(counts.to_vec() == [1, 1] || since.elapsed() > Duration::from_secs(1), "{:?}", counts.to_vec());
 }
 
@@ -117,7 +117,7 @@ fn joined_loader_waits_for_planned_batches() {
         }
         loader.join().unwrap();
         assert_eq!(counts.to_vec(), [1, 1], "{workers}");
-        // The iterator has what was planned, then an error, and ends.
+        // The iterator returns the planned batches, then an error, and ends.
         let mut planned = 0;
         let error = loop {
             match next(&mut batches).unwrap() {

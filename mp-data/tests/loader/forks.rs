@@ -1,4 +1,4 @@
-//! A copy of the process (`fork`), made while another thread of the original is at a loader.
+//! Forked copies of the process, made while another thread of the original uses a loader.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ static ENTERED: AtomicBool = AtomicBool::new(false);
 // fork: as above.
 static MAY_LEAVE: AtomicBool = AtomicBool::new(false);
 
-/// Stays in `fetch` until it may leave, in this process.
+/// Stays in `fetch` until it may leave, in the process with this id.
 #[derive(Serialize, Deserialize)]
 struct Stays(u32);
 
@@ -39,7 +39,7 @@ impl Dataset for Stays {
     }
 }
 
-/// Runs it in a copy of this process; whether it says so, in time.
+/// Runs a function in a forked copy of this process. Returns `true` if the function returns `true` in time.
 fn in_a_copy(says: impl FnOnce() -> bool) -> bool {
     // SAFETY: the copy touches what it has copied, and ends without destructors.
     let pid = unsafe { libc::fork() };
@@ -73,7 +73,8 @@ fn forked_copy_gets_an_error_at_once() {
         let batch = threads.spawn(|| without.epoch(0).next().unwrap().unwrap().to_vec());
         eventually("a thread makes a batch", || ENTERED.load(Ordering::SeqCst));
         let copies = in_a_copy(|| {
-            // What it made before, what it makes now, with and without workers: one error each, and the end.
+            // Iterators from before and after the fork, with and without workers, return one error each, and
+            // end.
             [begun.by_ref().take(2).collect::<Vec<_>>(), without.epoch(3).collect(), with.epoch(3).collect()]
                 .into_iter()
                 .all(|all| {
@@ -88,9 +89,9 @@ fn forked_copy_gets_an_error_at_once() {
         assert!(copies, "the copy waited, or got no error");
         assert_eq!(batch.join().unwrap(), [0]);
     });
-    // The original goes on.
+    // The original continues.
     assert_eq!(without.epoch(0).count() + with.epoch(0).count() + begun.count(), 12);
-    // What has no processes, a copy has as its original.
+    // Plans have no processes, so they work in a copy as in the original.
     let plan = Plan::builder(100).batch_size(10).shuffle(true).build().unwrap();
     let order = plan.epoch(0);
     let expected = order.batch(3).unwrap();
@@ -99,7 +100,7 @@ fn forked_copy_gets_an_error_at_once() {
 
 #[test]
 fn threads_of_a_forked_copy_make_the_order() {
-    // As many samples as take longer to shuffle than a thread to begin.
+    // Shuffling this number of samples takes longer than starting a thread.
     let plan = Plan::builder(1 << 22).batch_size(10).shuffle(true).build().unwrap();
     let (order, expected) = (plan.epoch(0), plan.epoch(0).batch(3).unwrap());
     assert!(in_a_copy(|| {

@@ -1,4 +1,4 @@
-//! Memory that workers free, and use again.
+//! Memory that workers free and reuse.
 #![allow(unsafe_code)]
 
 use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
@@ -11,7 +11,7 @@ use crate::common::next;
 /// Number of buffers of the decoder below, eight at a time.
 const BUFFERS: usize = 1000;
 
-/// Decodes images, as it were: each sample is how often that has taken a page from the kernel.
+/// Simulates a decoder of images. The sample is the number of page faults.
 #[derive(Serialize, Deserialize)]
 struct Decoder;
 
@@ -35,14 +35,14 @@ impl Dataset for Decoder {
     }
 }
 
-/// Minor page faults of this process.
+/// Returns the number of minor page faults of this process.
 fn faults() -> AnyResult<u64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit(')').next().unwrap_or_default();
     Ok(fields.split_whitespace().nth(7).ok_or("no such field")?.parse()?)
 }
 
-/// Page faults of a worker, in which the C library keeps what is freed or not.
+/// Returns the number of page faults of a worker that retains freed memory or not.
 fn faults_of_a_worker((method, keep, threads): (StartMethod, bool, usize)) -> AnyResult<u64> {
     if method == StartMethod::Fork {
         // SAFETY: the dataset needs nothing of other threads, and nothing that is there once.
@@ -63,7 +63,8 @@ fn freed_memory_is_reused_with_any_start_method() {
         trainer.spawn(faults_of_a_worker, (method, keep, threads)).unwrap().join().unwrap()
     };
     for method in METHODS {
-        // The pages of eight buffers, of 9 MiB, are 2304; without it they come anew each time.
+        // The pages of eight buffers, which have 9 MiB, are 2304. Without retention they are faulted in for
+        // each image.
         for threads in [1, 2] {
             let kept = of(method, true, threads);
             assert!(kept < 10_000, "{method:?}, {threads} threads: {kept} page faults");
@@ -76,7 +77,7 @@ fn freed_memory_is_reused_with_any_start_method() {
 #[test]
 fn malloc_variables_override_kept_memory() {
     for method in METHODS {
-        // What glibc does by itself, but for its adaptation to what is freed.
+        // The default thresholds of glibc, without their dynamic adjustment.
         for (name, value) in
             [("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072")]
         {

@@ -1,4 +1,4 @@
-//! A folder of image files of which one can't be read.
+//! A folder of image files with one unreadable file.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ fn pixel(number: usize, x: u32, y: u32) -> u8 {
     ((number as u32 * 7 + x * 31) ^ (y * 17)) as u8
 }
 
-/// A folder with the files, which is removed at the end.
+/// A folder with the files, which is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! Limits of batches in flight, and of batches given before an earlier one.
+//! Limits of batches in flight, and of batches delivered before an earlier one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +63,7 @@ fn a_budget_bounds_bytes_and_nothing_else() {
         most = most.max(loader.metrics().in_flight);
     }
     assert_eq!(most, 8, "batches of no bytes are not one at a time");
-    // Of 96 bytes and more each: two fit.
+    // Batches of 96 bytes and more: two fit.
     let loader = builder(80, 2).prefetch_factor(4).memory_budget(600).build().unwrap();
     let mut most = 0;
     let mut batches = loader.epoch(0);
@@ -115,7 +115,7 @@ fn resume_of_max_tokens_reads_only_near_lengths() {
         let lengths = (0..4000).map(|i| 1 + i * 7 % 31).collect();
         let batching = Batching::MaxTokens { lengths, tokens: 60, window: 20 };
         let builder = bare(Samples::new(4000), workers).batching(batching).distributed(1, 2);
-        // Else small and quick batches are planned further ahead.
+        // By default, small and quick batches are planned further ahead.
         let builder = if workers > 0 { builder.prefetch_factor(2) } else { builder };
         (builder.index_sampler(Counted(asked.clone())).build().unwrap(), asked)
     };
@@ -128,13 +128,14 @@ fn resume_of_max_tokens_reads_only_near_lengths() {
             states.push(batches.state());
         }
         let each = states.len() / 2;
-        // The last of an epoch, too, when the next one was planned already.
+        // Also the last batch of an epoch, when the next epoch was already planned.
         for at in [0, each - 200, each - 1, each, each + 1] {
             let (again, asked) = of(workers);
             let mut rest = again.resume_until(&kept(&states[at]), 2).unwrap();
             let batch = bytes(&next(&mut rest).unwrap().unwrap());
             assert_eq!((batch.0 as usize, batch.1 as usize), (at / each, at % each));
-            // Its window, one before for what that left, and one at most of those that are planned ahead.
+            // The batch's window, the window before it for its leftover, and at most one window that is
+            // planned ahead.
             let asked = asked.load(Ordering::Relaxed);
             assert!(asked <= 3 * 20, "batch {at} of {each} an epoch: {asked} draws");
             assert_eq!(rest.state(), states[at + 1]);
@@ -142,10 +143,10 @@ fn resume_of_max_tokens_reads_only_near_lengths() {
     }
 }
 
-/// Bytes of a batch of the tests below, or a tenth of them.
+/// Unit of the batch sizes in the tests below: a batch has one to ten units.
 const UNIT: usize = 10_000;
 
-/// All batches of an epoch; those that are kept count no more.
+/// Takes all batches of an epoch. Batches that are retained do not count.
 fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -> i64 {
     let mut have = Vec::new();
     let mut gave = |batch: Result<LoadedBatch<Tensor<u8>>, LoadError>| {
@@ -192,17 +193,17 @@ fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -
 fn bytes_in_flight_stay_within_budget() {
     for streamed in [false, true] {
         let unit = UNIT as i64;
-        // Large ones first, then of all sizes.
+        // Twelve large batches, then batches of all sizes.
         let sizes = || (0..240).map(|i| UNIT * if i < 12 { 10 } else { 1 + i * 7 % 10 });
         let measured = Measured::new(sizes());
         for kept in [false, true] {
-            // The one that is being given is no longer counted by the loader, and still by this test.
+            // The batch in delivery is not counted by the loader, but is counted by this test.
             let most = run(&measured, Some(40 * UNIT), kept, streamed);
             assert!((10 * unit..=50 * unit).contains(&most), "{streamed} {kept}: {most}");
         }
         let most = run(&measured, None, false, streamed);
         assert!(most > 50 * unit, "without a budget there are more: {streamed}: {most}");
-        // Less than a batch: one at a time.
+        // A budget below the size of a batch allows one batch at a time.
         let most = run(&measured, Some(UNIT / 2), false, streamed);
         assert!(most <= 20 * unit, "{streamed}: {most}");
     }
@@ -227,7 +228,7 @@ fn budget_counts_each_batch_as_the_largest_so_far() {
     assert_eq!((before, after), (16, 4));
 }
 
-/// Draws nothing.
+/// Sampler without draws.
 #[derive(Debug)]
 struct Nothing;
 
@@ -255,7 +256,7 @@ fn endless_empty_epochs_are_an_error() {
     assert!(next(&mut loader.epochs(0..3)).is_none(), "some are empty, and that is all");
 }
 
-/// The first sample does not come, each other one takes a while.
+/// The first sample does not arrive, and each other sample takes a while.
 #[derive(Serialize, Deserialize)]
 struct Slow(SharedTensor<i64>);
 
@@ -279,7 +280,7 @@ impl Dataset for Slow {
     }
 }
 
-/// Batches that come meanwhile are not the one that is waited for.
+/// Other batches that arrive do not extend the wait.
 #[test]
 fn timed_wait_ends_in_time() {
     let made = Tensor::zeros([1]).unwrap().share();
@@ -304,7 +305,7 @@ fn epochs_of_skipped_batches_end_with_an_error() {
             assert!(error.starts_with("batch 0 of epoch 3: each batch of epoch 2 was left out"), "{error}");
             assert!(error.contains("left out: batch "), "{error}");
             assert!(next(&mut batches).is_none());
-            // The caller of the last epoch has its errors.
+            // The iterator of the last epoch stores its errors.
             let mut batches = loader.epoch(2);
             assert!(next(&mut batches).is_none());
             assert_eq!(batches.skipped_batches().len(), 2);

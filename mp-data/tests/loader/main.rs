@@ -1,4 +1,5 @@
-//! The loader: what it makes, whatever happens to its workers; what it says; and what it does with bad input.
+//! Tests of the loader: batches despite deaths and faults of workers, reports, and treatment of invalid
+//! input.
 
 mod affinity;
 mod batches;

@@ -8,7 +8,7 @@ use crate::common::measured::Measured;
 use crate::common::{Fault, NoDecoder, Samples, builder, builder_of, eventually, next, signal, threads_are};
 use rustix::process::Signal;
 
-/// A trainer that asks again and again, and does something else meanwhile, has waited all the same.
+/// Repeated calls with a short time-out count as waiting, also if the trainer works in between.
 #[test]
 fn waits_without_a_batch_and_pauses_are_counted() {
     let samples = Samples::new(12).with(6, Fault::Stop, 1);
@@ -18,7 +18,7 @@ fn waits_without_a_batch_and_pauses_are_counted() {
     let (given, before) = (Instant::now(), loader.metrics());
     let pid = loader.pids()[0];
     eventually("it stands still", || threads_are(pid, 'T'));
-    // The trainer looks at another epoch, which has to wait for the same worker.
+    // The trainer requests another epoch, which waits for the same worker.
     assert!(loader.epoch(1).next_timeout(Duration::from_millis(300)).is_err());
     let turn = Duration::from_millis(20);
     for _ in 0..10 {

@@ -33,7 +33,7 @@ fn a_name_that_processes_can_not_have_is_refused() {
     }
 }
 
-/// Sampler with as many draws as the number of the epoch.
+/// Sampler whose number of draws is the number of the epoch.
 #[derive(Debug)]
 struct Growing;
 
@@ -73,7 +73,7 @@ fn size_hint_is_exact_where_length_is_known() {
         assert_eq!(builder(0, workers).build().unwrap().epochs(0..9).size_hint(), (0, Some(0)));
         assert_eq!(loader.epochs(0..u64::MAX).size_hint(), (0, None), "more than can be counted");
 
-        // One may be left out.
+        // A batch may be skipped.
         for how in [OnError::SkipBatch, OnError::SkipSample] {
             let one = Samples::new(5).with(3, Fault::Error, -1);
             let loader = bare(one, workers).on_error(how).build().unwrap();
@@ -81,11 +81,11 @@ fn size_hint_is_exact_where_length_is_known() {
             assert_eq!(batches.size_hint(), (0, Some(5)), "{how:?}");
             assert_eq!(all(batches).len(), 4, "{how:?}");
         }
-        // An error is one of them.
+        // An error counts as a batch.
         let one = Samples::new(5).with(3, Fault::Error, -1);
         let loader = bare(one, workers).build().unwrap();
         assert_eq!((loader.epoch(0).size_hint(), loader.epoch(0).count()), ((5, Some(5)), 5));
-        // A sampler of one's own may say something else the next time that it is asked.
+        // A sampler of the user may return another length the next time.
         let loader = bare(Samples::new(30), workers).index_sampler(Growing).build().unwrap();
         assert_eq!((loader.batches_in_epoch(4), loader.batches_in_epoch(9)), (Some(4), Some(9)));
         assert_eq!(loader.epoch(4).size_hint(), (0, Some(4)));
@@ -96,7 +96,7 @@ fn size_hint_is_exact_where_length_is_known() {
     }
 }
 
-/// A sample for each number below 2^40.
+/// Dataset with a sample for each number below 2^40.
 #[derive(Serialize, Deserialize)]
 struct Vast;
 
@@ -132,7 +132,7 @@ fn dataset_of_2_40_samples_shuffles_and_resumes() {
     assert!(first.as_chunks::<2>().0.iter().all(|[index, _]| *index < 1 << 40));
     assert!(first.as_chunks::<2>().0.iter().any(|[index, _]| *index > 1 << 36));
     let second = rows(5);
-    // Somewhere else: the same order, without what is before.
+    // Another loader continues in the same order, without the earlier batches.
     let whole = small(0);
     let mut again = whole.epoch(0);
     (0..5).for_each(|_| _ = next(&mut again).unwrap().unwrap());

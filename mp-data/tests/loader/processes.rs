@@ -1,4 +1,4 @@
-//! Loaders in processes of all kinds, several at once, and what is interrupted while workers run.
+//! Loaders in processes of all kinds, several at once, and interrupts while workers run.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn loader_in_a_pool_worker_has_own_workers() {
     }
 }
 
-/// Each sample is a batch of a loader that its worker has.
+/// Dataset in which each sample is a batch of the worker's own loader.
 #[derive(Serialize, Deserialize)]
 struct Nested {
     #[serde(skip)]
@@ -107,7 +107,7 @@ fn ctrl_c_ends_trainer_and_workers() {
         let made = pids.get_timeout(DEADLINE).unwrap().unwrap();
         assert_eq!(made.len(), workers);
         goes_on.put(1).unwrap();
-        // As a terminal sends it: to all. The workers leave it to the trainer.
+        // The signal is sent to all processes, as a terminal does. Workers ignore it.
         made.iter().for_each(|pid| signal(*pid, Signal::INT));
         signal(process.pid(), Signal::INT);
         assert!(process.wait_timeout(DEADLINE), "it goes on: {process:?}");
@@ -122,7 +122,7 @@ fn ctrl_c_ends_trainer_and_workers() {
 #[test]
 fn the_pids_are_those_of_processes() {
     let loader = DataLoader::builder(NoDecoder).num_workers(2).build().unwrap();
-    // Between two starts there is none.
+    // Between two starts a worker has no process.
     eventually("there is no process", || {
         let pids = loader.pids();
         assert!(!pids.contains(&0), "{pids:?}");
@@ -136,21 +136,21 @@ fn skipped_samples_count_at_delivery_not_in_states() {
     let of = |samples: Samples| {
         builder_of(samples, 2).shuffle(false).on_error(OnError::SkipSample).build().unwrap()
     };
-    // Batch 1 does not come; of batch 2, sample 9 is left out meanwhile.
+    // Batch 1 does not arrive. Meanwhile sample 9 of batch 2 is skipped.
     let loader = of(Samples::new(16).with(5, Fault::Stop, 1).with(9, Fault::Error, -1));
     let mut batches = loader.epoch(0);
     assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()).1, 0);
     let tried = || i64::MAX - loader.dataset().times[1].load(0);
     eventually("sample 9 has failed", || tried() > 0);
     for _ in 0..20 {
-        // What has come is taken; batch 2 is made without it.
+        // Arrived outcomes are received, and batch 2 is made without the sample.
         assert!(batches.next_timeout(std::time::Duration::from_millis(5)).is_err());
     }
     assert_eq!(tried(), 1);
     assert_eq!(loader.metrics().skipped_samples, 0, "its batch was not given");
     let state = kept(&batches.state());
     drop((batches, loader));
-    // It is tried again, and left out again, in the batch that lacks it.
+    // The sample is tried and skipped again, in its batch.
     let loader = of(Samples::new(16).with(9, Fault::Error, -1));
     let mut batches = loader.resume(&state).unwrap();
     for (number, skipped) in [(1, 0), (2, 1)] {
@@ -162,7 +162,7 @@ fn skipped_samples_count_at_delivery_not_in_states() {
     let loader = of(Samples::new(16).with(9, Fault::Error, -1));
     assert_eq!(all(loader.resume(&state).unwrap()).len(), 1);
     assert_eq!(loader.metrics().skipped_samples, 0, "that was before");
-    // Where no sample is left, the batch is left out with them.
+    // A batch without remaining samples is skipped.
     let bad = (4..8).fold(Samples::new(16), |samples, index| samples.with(index, Fault::Error, -1));
     let loader = of(bad);
     assert_eq!(all(loader.epoch(0)).len(), 3);
@@ -170,7 +170,7 @@ fn skipped_samples_count_at_delivery_not_in_states() {
     assert_eq!((metrics.skipped_samples, metrics.skipped_batches), (4, 1));
 }
 
-/// Each sample is the name of the process that makes it.
+/// Dataset in which each sample is the name of its process.
 #[derive(Serialize, Deserialize)]
 struct Names;
 

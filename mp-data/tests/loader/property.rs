@@ -1,4 +1,4 @@
-//! The same batches, bit by bit, whatever happens: at random, from fixed seeds.
+//! Random scenarios from fixed seeds, in which batches must be equal bit by bit.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Bytes, Fault, Random, Samples, all, bare, bytes, kept, next};
 
-/// Most time of each of the two tests, in addition to its first rounds.
+/// Maximum time of each of the two tests, after its first rounds.
 const LONG: Duration = Duration::from_secs(5);
 const ROUNDS: u64 = 200;
-/// Each sampler is in one of them.
+/// Number of the first rounds, which use each sampler.
 const FIRST: u64 = 9;
 
-/// All samples, from the last one on, and one more of each epoch than of the one before.
+/// Sampler of all samples in reverse order, whose length grows by one with each epoch.
 #[derive(Debug)]
 struct Backwards(u64);
 
@@ -33,7 +33,7 @@ impl IndexSampler for Backwards {
     }
 }
 
-/// The settings of an order.
+/// Settings of an order.
 #[derive(Clone, Copy, Debug)]
 struct Order {
     len: usize,
@@ -62,7 +62,7 @@ impl Order {
         let lengths = (0..self.len as u32).map(|i| i * 7 % 23).collect();
         let builder = bare(samples, 0).seed(self.seed);
         let len = self.len as u64;
-        // More draws than samples, and fewer.
+        // The number of draws is lower or higher than the number of samples.
         let draws = if len == 0 { 0 } else { self.seed % (2 * len) };
         let weights = (0..len).map(|i| 1.0 + (i % 5) as f64).collect();
         let weighted = |draws, replacement| Sampler::Weighted { weights, draws, replacement };
@@ -74,7 +74,7 @@ impl Order {
             7 => builder.sampler(Sampler::Subset((0..len).step_by(2).collect())).shuffle(true),
             _ => builder.index_sampler(Backwards(len)),
         };
-        // Batches of as many tokens have no size that the last one could lack.
+        // Batches by tokens have no fixed size, so `drop_last` does not apply.
         let builder = builder.drop_last(self.drop_last && self.by != 2);
         let builder = builder.distributed(rank, self.world).uneven(self.uneven);
         match self.by {
@@ -91,7 +91,7 @@ impl Order {
     }
 }
 
-/// A loader in which anything may happen to a worker.
+/// Returns a loader with random faults of workers.
 fn tormented(order: Order, rank: u32, ordered: bool, random: &mut Random) -> DataLoader<Samples> {
     let (workers, threads) = (random.below(5) as usize, 1 + random.below(3) as usize);
     let mut samples = Samples::new(order.len);
@@ -131,7 +131,7 @@ fn batches_are_the_same_whatever_happens() {
             if kills > 0 && !pids.is_empty() && random.below(4) == 0 {
                 kills -= 1;
                 let victim = pids[random.below(pids.len() as u64) as usize];
-                // It may have ended just before.
+                // The process may have ended just before.
                 let pid = Pid::from_raw(victim.cast_signed()).unwrap();
                 _ = kill_process(pid, Signal::KILL);
             }
@@ -146,7 +146,7 @@ fn batches_are_the_same_whatever_happens() {
         assert_eq!(places(&got), places(&expected), "{text}");
         assert_eq!(got, expected, "{text}");
 
-        // All ranks together have the epoch, each draw once; what is left out is less than a batch for each.
+        // All ranks together have each draw of the epoch once. Each rank drops less than a batch.
         let ranks =
             (0..order.world).map(|rank| order.builder(Samples::new(order.len), rank).build().unwrap());
         let mut seen = BTreeSet::new();
@@ -168,7 +168,7 @@ fn batches_are_the_same_whatever_happens() {
     }
 }
 
-/// A trainer of some ranks is stopped at some batch; another number of ranks goes on; and so on.
+/// A trainer with some ranks stops at some batch, another number of ranks resumes, and so on.
 #[test]
 fn a_resume_of_a_resume_of_a_resume_is_the_same_epoch() {
     let begun = Instant::now();
@@ -182,14 +182,14 @@ fn a_resume_of_a_resume_of_a_resume_is_the_same_epoch() {
             let builder = bare(Samples::new(len), workers).shuffle(true).seed(seed).global_batch_size(12);
             builder.distributed(rank, world).build().unwrap()
         };
-        // Each global batch as one rank has it.
+        // Global batches, made by one rank.
         let expected: Vec<Vec<u64>> = all(build(0, 1, 0).epoch(4)).into_iter().map(|batch| batch.3).collect();
         let mut state: LoaderState = build(0, 1, 0).epoch(4).state();
         let mut got: Vec<Vec<u64>> = Vec::new();
         let mut worlds = Vec::new();
         loop {
             let world = [1, 2, 3, 4, 6, 12][random.below(6) as usize];
-            // One rank with workers, so that it takes less than for ever.
+            // Only one rank has workers, to save time.
             let with_workers = random.below(u64::from(world)) as u32;
             let workers = |rank| if rank == with_workers { random.0 as usize % 3 } else { 0 };
             worlds.push(world);

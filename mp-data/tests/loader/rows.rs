@@ -1,4 +1,4 @@
-//! Rows that are missing: each column of a batch has one for each sample.
+//! Missing rows: each column of a batch has one row for each sample.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,11 +16,11 @@ struct Named {
     number: Tensor<i64>,
     more: (Ragged<u8>, Strings),
     r#type: Objects<Option<u8>>,
-    /// Column of the batch, not of its samples.
+    /// Column of the batch as a whole.
     once: Tensor<u64>,
 }
 
-/// Numbers; `less` says how many rows each column lacks.
+/// Numbers. `less` is the number of missing rows of each column.
 #[derive(Serialize, Deserialize)]
 struct Less {
     less: [usize; 4],
@@ -78,7 +78,7 @@ fn column_with_missing_rows_is_an_error_by_name() {
     }
 }
 
-/// A value for each sample but one.
+/// Writes a value for each sample except one.
 #[derive(Serialize, Deserialize)]
 struct Forgets;
 
@@ -119,8 +119,8 @@ fn unwritten_value_is_an_error_of_its_sample() {
     }
 }
 
-/// The two rows of a batch fail, each when the other one has begun; of each second batch the second row is
-/// the first to do so.
+/// Dataset in which both rows of a batch fail, each after the other row has begun. In each second batch the
+/// second row fails first.
 #[derive(Default, Serialize, Deserialize)]
 struct BothFail {
     #[serde(skip)]
@@ -163,7 +163,7 @@ fn of_two_rows_that_fail_at_once_the_first_is_told() {
     }
 }
 
-/// Writes all rows, and fails then.
+/// Writes all rows, and then fails.
 #[derive(Serialize, Deserialize)]
 struct FailsBehindRows;
 
@@ -251,8 +251,8 @@ fn a_difference_is_told_by_the_field_of_its_column() {
     assert!(found.to_string().contains("sample 0: column `number` is not the same twice"), "{found}");
 }
 
-/// Dataset with a column of the batch as a whole, of more numbers than it has samples, and a column of rows
-/// of any length.
+/// Dataset with a column of the batch as a whole, which has more rows than samples, and a column of rows of
+/// any length.
 #[derive(Serialize, Deserialize)]
 struct Anew {
     whole: bool,
@@ -292,9 +292,9 @@ enum Five {
     NotWritten,
     /// Leaves each byte of the second column unwritten.
     NotInOne,
-    /// With what a row holds before it is written in a build with debug assertions.
+    /// Writes the bytes of an unwritten row in a build with debug assertions.
     WrittenSo,
-    /// The same, by a function that fails if it is called again.
+    /// The same, with a function that fails if it is called again.
     WrittenOnce,
     Zeroed,
 }
@@ -353,7 +353,7 @@ impl Dataset for Leaves {
     }
 }
 
-/// Without workers, with one, and with several threads in one.
+/// Numbers of workers and threads.
 const PLACES: [(usize, usize); 3] = [(0, 1), (1, 1), (1, 3)];
 
 fn leaves(five: Five, (workers, threads): (usize, usize), how: OnError) -> DataLoader<Leaves> {
@@ -399,7 +399,7 @@ fn row_written_with_its_filling_is_accepted() {
     }
 }
 
-/// Rows of three numbers; sample 5 has two, and says so or not.
+/// Rows of three numbers. Sample 5 has two, and returns an error or panics.
 #[derive(Serialize, Deserialize)]
 struct Uneven {
     checks: bool,
@@ -438,7 +438,7 @@ fn row_of_wrong_length_is_an_error_of_its_sample() {
             let error = next(&mut batches).unwrap().unwrap_err();
             let at = (error.epoch, error.batch, error.item.map(|item| item.index));
             assert_eq!(at, (0, 1, Some(5)), "{error}");
-            // The standard library's words if it panics, and where it did.
+            // A panic has the standard library's text and its location.
             let says = if checks { "it has 2 numbers instead of 3" } else { "tests/loader/rows.rs:" };
             assert!(error.to_string().contains(says), "{error}");
             assert!(next(&mut batches).is_none());

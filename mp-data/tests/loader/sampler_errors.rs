@@ -8,7 +8,7 @@ use mp_data::{AnyResult, BuildError, Context, DataLoader, Dataset, Item, OnError
 use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-/// Gives indices that don't exist, or panics, at some batches of two.
+/// Sampler that returns invalid indices, or panics, at some batches of two.
 #[derive(Debug)]
 struct Reckless {
     panics: bool,
@@ -71,8 +71,8 @@ fn failing_sampler_costs_one_batch() {
                 assert_eq!(outcomes(&loader, 0).0, [0, 1, 3, 4, 5]);
                 assert_eq!(loader.metrics().skipped_batches, 1);
                 if by_batches {
-                    // One that never says how many: an error is the end, so that a sampler without an end has
-                    // one.
+                    // If the sampler has no length, an error ends the epoch, so that a sampler without an end
+                    // has one.
                     let (made, errors) = outcomes(&of(false).build().unwrap(), 0);
                     assert_eq!((made, errors.len()), (vec![0, 1], 1));
                 }
@@ -98,7 +98,7 @@ fn sampler_panic_keeps_batches_of_this_epoch() {
     }
 }
 
-/// A sampler of the user's that panics in one of its functions, of epoch 1 or of all.
+/// Sampler that panics in one of its functions, in epoch 1 or in all.
 #[derive(Debug)]
 struct PanicsIn(&'static str, Option<u64>);
 
@@ -169,7 +169,7 @@ fn sampler_panic_anywhere_is_an_error() {
                 builder.index_sampler(PanicsIn(what, Some(1))).batch_size(4).build().unwrap()
             };
             let said = format!("a panic in {what}");
-            // Two turns: the loader is as it was after the first.
+            // After the first round the loader is unchanged.
             for _ in 0..2 {
                 assert_eq!(outcomes(&loader, 0).0, [0, 1], "{what}");
                 let mut batches = loader.epoch(1);
@@ -181,7 +181,7 @@ fn sampler_panic_anywhere_is_an_error() {
                 drop(batches);
                 let error = next(&mut loader.resume(&state).unwrap()).unwrap().unwrap_err();
                 assert!(error.to_string().contains(&said), "{error}");
-                // Across epochs, what is ready comes before it.
+                // With several epochs, ready batches come before the error.
                 let mut batches = loader.epochs(0..2);
                 let first: Vec<_> =
                     (0..2).map(|_| next(&mut batches).unwrap().unwrap().info.number).collect();
@@ -210,7 +210,7 @@ fn sampler_panic_anywhere_is_an_error() {
         }
         let text = refused(DataLoader::builder(NoLength).num_workers(workers).build().unwrap_err());
         assert!(text.starts_with("dataset: ") && text.contains("no length"), "{text}");
-        // A batch that can't be planned is an error of what makes it twice, too.
+        // In `verify`, a batch that can't be planned is an error, too.
         let loader =
             numbers(8, Wrong::Nothing, workers).index_sampler(PanicsIn("index", Some(0))).build().unwrap();
         assert!(loader.verify(1).unwrap_err().to_string().contains("a panic in index"));

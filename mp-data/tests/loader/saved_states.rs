@@ -1,8 +1,7 @@
-//! States that an earlier build has saved: they are files of users, and every later build has to read them,
-//! and go on from there.
+//! States that were saved by earlier builds. They are files of users, and every later build must be able to
+//! resume them.
 //!
-//! The files are never written anew. A state with another content has another format number, and another
-//! file.
+//! The files are never rewritten. A state with other contents gets another format number and another file.
 
 use mp_data::plan::Batching;
 use mp_data::{LoaderState, StreamState};
@@ -12,13 +11,13 @@ use crate::common::{Samples, all, bare};
 
 fn saved<S: serde::de::DeserializeOwned + serde::Serialize>(text: &str) -> S {
     let state = serde_json::from_str(text).unwrap();
-    // Nothing of it is lost on the way.
+    // No field is lost when the state is read and written.
     let again: serde_json::Value = serde_json::to_value(&state).unwrap();
     assert_eq!(again, serde_json::from_str::<serde_json::Value>(text).unwrap());
     state
 }
 
-/// Batches out of order, by number of tokens: all that a state can have.
+/// State with batches out of order and batches by tokens, which has all possible fields.
 #[test]
 fn of_a_dataset_with_indices() {
     let lengths = (0..60).map(|i| 1 + i % 7).collect();
@@ -36,18 +35,18 @@ fn of_a_dataset_with_indices() {
 /// Numbers of samples of the dataset's shards.
 const SIZES: [u64; 4] = [7, 5, 0, 9];
 
-/// In the middle of a window, with a shard that ends early, and one that is read again in the next pass.
+/// State within a window, with a shard that ends early, and a shard that is read again in the next pass.
 #[test]
 fn of_a_stream() {
     let of = |shards| streaming_of(shards, 0).lanes(2).shuffle_window(6).shuffle(true).steps(9);
     let state: StreamState = saved(include_str!("../golden/stream-state-1.json"));
     assert_eq!((state.epoch(), state.batches()), (2, 4));
-    // The shard that ended early is whole by now: the state has where it ended.
+    // The shard is complete again, but the state has its earlier end.
     let loader = of(Shards::new(&SIZES)).build().unwrap();
     let mut rest = loader.resume(&state).unwrap();
     let first = next_of(&mut rest).unwrap().unwrap();
     assert_eq!(streamed(&first).2, [3, 3, 2, 2605830795342248552]);
     assert_eq!(all_of(rest).iter().map(|batch| batch.1).collect::<Vec<_>>(), [6, 7, 8, 9]);
-    // Not of another plan.
+    // A loader with another plan refuses the state.
     assert!(of(Shards::new(&SIZES[1..])).build().unwrap().resume(&state).is_err());
 }

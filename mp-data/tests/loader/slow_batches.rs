@@ -1,4 +1,4 @@
-//! Reports about batches that don't come.
+//! Reports of batches that do not arrive.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn said(what: &str) -> Option<String> {
     said.iter().find(|text| text.contains(what)).cloned()
 }
 
-/// For how long a batch has been waited for, as a report says.
+/// Returns the duration of the wait in a report.
 fn waited(text: &str) -> Duration {
     let time = text.lines().next().unwrap().rsplit(' ').next().unwrap();
     let number = |unit| time.strip_suffix(unit).and_then(|number| number.parse::<f64>().ok());
@@ -31,7 +31,7 @@ fn listen() {
     on_report(|text, _| SAID.lock().unwrap().push(text.to_owned()));
 }
 
-/// Numbers, of which one worker can make none, or which a worker begins with when it is continued.
+/// Numbers. Worker 1 can't start. Optionally, a worker stops in `init` until it is continued.
 #[derive(Serialize, Deserialize)]
 struct ForOne(usize, bool);
 
@@ -101,7 +101,7 @@ fn wait_for_a_starting_worker_is_reported() {
 fn late_batch_is_reported_with_worker_and_sample() {
     listen();
     report_hangs_after(Some(Duration::from_millis(300)));
-    // The worker stands still in the middle of batch 1, after sample 6 of it has begun.
+    // The worker is stopped in batch 1, after sample 6 has begun.
     let samples = Samples::new(12).with(6, Fault::Stop, 1);
     let loader = builder_of(samples, 1).shuffle(false).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -125,14 +125,14 @@ fn late_batch_is_reported_with_worker_and_sample() {
     signal(pid, Signal::CONT);
     assert_eq!(waits.join().unwrap().0, 1);
 
-    // A trainer that asks again and again, each time for a moment: that is one wait, from its first call on.
+    // Repeated calls with a short time-out count as one wait, from the first call on.
     let samples = Samples::new(12).with(2, Fault::Stop, 1);
     let loader = builder_of(samples, 1).shuffle(false).build().unwrap();
     let mut batches = loader.epoch(7);
     let first = Instant::now();
     batches.next_timeout(Duration::from_millis(20)).unwrap_err();
     let (began, mut before, mut longest) = (Instant::now(), Duration::ZERO, first.elapsed());
-    // On a busy machine a single call may take as long as a report needs, and all of them longer than that.
+    // On a busy machine a single call may take as long as the interval of a report.
     eventually("each call was short beside all of them", || {
         before = began.elapsed();
         batches.next_timeout(Duration::from_millis(20)).unwrap_err();
@@ -151,7 +151,7 @@ fn late_batch_is_reported_with_worker_and_sample() {
     signal(loader.pids()[0], Signal::CONT);
     assert!(next(&mut batches).unwrap().is_ok());
 
-    // A worker that has not begun.
+    // A worker that has not started.
     let loader = builder(8, 1).build().unwrap();
     let pid = loader.pids()[0];
     signal(pid, Signal::STOP);

@@ -13,7 +13,7 @@ fn states_of_batches_out_of_order_are_of_their_rank() {
     let of = |rank, world, samples: Samples| {
         bare(samples, 2).shuffle(true).global_batch_size(4).distributed(rank, world).in_order(false)
     };
-    // Batch 0 comes last.
+    // Batch 0 arrives last.
     let plan = of(1, 2, Samples::new(40)).build().unwrap().plan().clone();
     let first = plan.epoch(0).batch(0).unwrap().unwrap().items[0].index;
     let loader = of(1, 2, Samples::new(40).with(first, Fault::Hang, 1)).build().unwrap();
@@ -56,7 +56,7 @@ fn state_of_a_changed_dataset_has_to_be_whole() {
     state["beyond"] = serde_json::json!([1, 2]);
     let state: LoaderState = serde_json::from_value(state).unwrap();
     assert!(matches!(of(60).resume(&state), Err(PlanError::StateChanged)));
-    // The batches 1 and 2 that were given had other samples.
+    // The batches 1 and 2 that were delivered had other samples.
     assert_eq!(all(of(60).resume(&state.sealed()).unwrap()), all(of(60).epoch(1)));
 }
 
@@ -73,14 +73,14 @@ fn the_states_of_the_last_1024_batches_are_known() {
     for number in [1100 - 1024, 1099] {
         assert_eq!(batches.state_after(number).as_ref(), states.get(number as usize));
     }
-    // Of two batches of one number it is the last.
+    // Of two batches with the same number, the last one counts.
     let loader = builder(8, 0).build().unwrap();
     let mut batches = loader.epochs(0..2);
     (0..4).for_each(|_| drop(next(&mut batches).unwrap().unwrap()));
     assert_eq!(batches.state_after(0).map(|state| (state.epoch(), state.next())), Some((1, 1)));
 }
 
-/// No sample can be made.
+/// Dataset whose samples all fail.
 #[derive(Serialize, Deserialize)]
 struct Fails(usize);
 
@@ -115,7 +115,7 @@ fn set_dataset_keeps_settings_and_recounts_lanes() {
     let given = std::iter::from_fn(|| next(&mut batches)).filter(Result::is_ok).count();
     assert_eq!((given, batches.skipped_batches().len()), (5, 1));
     eventually("there are two workers", || loader.pids().len() == 2);
-    // As many lanes as it has shards.
+    // One lane for each shard.
     let mut loader = streaming(&[4, 4], 0).build().unwrap();
     let state = loader.epoch(0).state();
     assert_eq!(loader.lanes(), 2);
@@ -124,7 +124,7 @@ fn set_dataset_keeps_settings_and_recounts_lanes() {
     assert!(loader.resume(&state).is_err());
 }
 
-/// With several threads: each sample of a batch is tried as often as may be, whatever others have cost.
+/// With several threads, each sample of a batch has all its attempts, independent of other samples.
 #[test]
 fn skipped_sample_costs_others_no_attempts() {
     let (always, twice) = (0, 3);

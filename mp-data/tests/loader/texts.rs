@@ -1,4 +1,4 @@
-//! Texts of errors: each fact once, in words that the user of a loader knows.
+//! Texts of errors: each fact once, in the terms of a loader.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ fn first_error(samples: Samples, workers: usize) -> LoadError {
     std::iter::from_fn(|| next(&mut batches)).find_map(Result::err).unwrap()
 }
 
-/// Words of the layers below.
+/// Returns `true` if the error has no terms of the layers below.
 fn is_of_a_loader(error: &LoadError) -> bool {
     let (text, debug) = (error.to_string(), format!("{error:?}"));
     let foreign = ["rank", "task", "pool", "LoadError", "data loader-"];
@@ -52,7 +52,7 @@ fn error_names_batch_sample_worker_and_cause_once() {
     assert!(is_of_a_loader(&error), "{error:?}");
 }
 
-/// Says an index that is not there.
+/// Sampler that returns an invalid index.
 #[derive(Debug)]
 struct Beyond;
 
@@ -78,7 +78,7 @@ fn a_batch_is_named_once() {
     assert_eq!(text.matches("batch 1 of epoch 1").count(), 1, "{text}");
     assert!(text.starts_with("batch 1 of epoch 1: the sampler gave index 9999"), "{text}");
 
-    // A batch of which no sample is left.
+    // A batch without remaining samples.
     let shards = (4..8)
         .fold(Shards::new(&[12]), |shards, sample| shards.with((When::Row, 0, sample), Fault::Error, -1));
     let loader = streaming_of(shards, 1).on_error(OnError::SkipSample).build().unwrap();
@@ -92,7 +92,7 @@ fn a_batch_is_named_once() {
     assert!(is_of_a_loader(error), "{error:?}");
 }
 
-/// An error that says more if it is asked to; and a worker that can't begin.
+/// Dataset with an error whose alternate form is longer, or whose worker can't start.
 #[derive(Serialize, Deserialize)]
 struct Long {
     begins: bool,
@@ -130,7 +130,7 @@ fn long(begins: bool, workers: usize) -> LoadError {
     next(&mut loader.epoch(0)).unwrap().unwrap_err()
 }
 
-/// In a process whose workers have backtraces: what an error says of one, in short and in full.
+/// Returns the short and the full text of an error, in a process whose workers have backtraces.
 fn backtraces(_: ()) -> (String, String) {
     let error = long(true, 1);
     (error.to_string(), format!("{error:#}"))

@@ -1,5 +1,5 @@
-//! The threads that write rows: they are kept, and end with their loader; and what libraries are told of how
-//! many there are.
+//! Threads that write rows are reused and end with their loader. Libraries get their number from the
+//! environment.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::common::{DEADLINE, eventually, next};
 
 const THREADS: usize = 3;
 
-/// By which thread of which process each row is written. The rows of a batch wait for each other, so that
-/// each has a thread of its own.
+/// Dataset whose rows name the thread and the process that write them. The rows of a batch wait for each
+/// other, so each row has its own thread.
 #[derive(Default, Serialize, Deserialize)]
 struct Written {
     #[serde(skip)]
@@ -91,7 +91,7 @@ fn thread_variables_of_the_user_are_kept() {
     let trainer = |name: String| {
         let loader = DataLoader::builder(Told).num_workers(1).threads_per_worker(3).build().unwrap();
         let told = next(&mut loader.epoch(0)).unwrap().unwrap().get(0).unwrap().to_owned();
-        // Its own environment is as it was.
+        // The trainer's own environment is unchanged.
         (told, std::env::var(name).unwrap_or_default())
     };
     for (name, value, told) in [

@@ -1,4 +1,4 @@
-//! Failures of streams, their costs and their texts.
+//! Failures of streams: lost samples and error texts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn killed_stream_worker_costs_no_sample() {
     }
 }
 
-/// The errors of an epoch, and the rest.
+/// Returns the errors of an epoch, and the remaining batches.
 fn with_errors(loader: StreamLoaderBuilder<Shards>) -> (Vec<mp_data::LoadError>, Vec<Streamed>) {
     let loader = loader.build().unwrap();
     let mut batches = loader.epoch(0);
@@ -48,7 +48,7 @@ fn with_errors(loader: StreamLoaderBuilder<Shards>) -> (Vec<mp_data::LoadError>,
 
 #[test]
 fn stream_error_names_shard_and_costs_one_batch() {
-    // Lane 1 of 3 has the shards 1, 4 (8 samples).
+    // Lane 1 of 3 has the shards 1 and 4 (8 samples).
     let plain = |workers| streaming(&SIZES, workers).lanes(3);
     let expected = all_of(plain(0).build().unwrap().epoch(0));
     for workers in [0, 2] {
@@ -72,7 +72,7 @@ fn stream_error_names_shard_and_costs_one_batch() {
             assert!(text.starts_with("batch 1 of epoch 0, sample 1 of shard 4 (shard-4.tar)"), "{text}");
             let others: Vec<_> = expected.iter().filter(|batch| batch.1 != 1).cloned().collect();
             assert_eq!(rest, others, "{when:?} {fault:?}");
-            // Without the batch, or without the sample.
+            // With the batch skipped, and with the sample skipped.
             let (errors, rest) = with_errors(of(OnError::SkipBatch));
             assert!(errors.is_empty() && rest == others);
             let (errors, rest) = with_errors(of(OnError::SkipSample));
@@ -113,13 +113,13 @@ fn unreadable_shard_is_skipped() {
                     let lost = matches!(task, TaskError::WorkerLost(_) | TaskError::TimedOut { .. });
                     assert_eq!(lost, matches!(fault, Fault::Kill | Fault::Hang), "{what}: {error}");
                 }
-                // Three of a batch at most are lost beside the rest of the shard.
+                // At most three samples of the batch are lost in addition to the rest of the shard.
                 let all = places(&rest);
                 let whole: u64 = SIZES.iter().sum::<u64>() - (SIZES[2] - sample);
                 assert!(all.len() as u64 >= whole - 4, "{what}: {all:?}");
                 assert!(all.iter().all(|(shard, n)| *shard != 2 || *n < sample), "{what}");
                 assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{what}: none twice");
-                // Without an error, all but the rest of the shard are there.
+                // With `SkipSample`, only the rest of the shard is missing.
                 let (errors, rest) = with_errors(of(OnError::SkipSample));
                 assert!(errors.is_empty(), "{what}: {errors:?}");
                 let all: BTreeSet<_> = places(&rest).into_iter().collect();
@@ -148,17 +148,17 @@ fn what_is_left_out_is_told() {
     assert_eq!(told, [(0, 2, true), (1, 1, false)]);
     assert_eq!(places(&[streamed(&first)]), [(0, 0), (0, 1), (1, 0)]);
     assert_eq!(loader.metrics().skipped_samples, 2);
-    // The state has the cut: it isn't found out again.
+    // The state contains the cut, so the failure does not happen again.
     let state = batches.state();
     drop((batches, loader));
     let loader = streaming(&[6, 6], 0).lanes(1).build().unwrap();
     assert_eq!(places(&all_of(loader.resume(&state).unwrap())), [(1, 2), (1, 3), (1, 4), (1, 5)]);
 }
 
-/// Neither while it is known of a batch that it is left out and those before it aren't given, nor later.
+/// Neither while earlier batches are not delivered, nor later.
 #[test]
 fn steps_do_not_count_skipped_batches() {
-    // Of each pass, the last of four batches; at first lane 0 stands still, and lane 1 is at its end.
+    // The last of four batches of each pass fails. At first lane 0 is stopped, and lane 1 has ended.
     let shards = Shards::new(&[8, 8]).with((When::Row, 1, 5), Fault::Error, -1);
     let shards = shards.with((When::Row, 0, 0), Fault::Stop, 1);
     let loader = streaming_of(shards, 2).steps(4).on_error(OnError::SkipBatch).build().unwrap();
@@ -175,18 +175,18 @@ fn steps_do_not_count_skipped_batches() {
         states.push(batches.state());
     }
     assert_eq!(states.iter().map(StreamState::batches).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-    // Wherever it is resumed: as many.
+    // After each resume, the number of remaining batches is right.
     for (given, state) in states.iter().enumerate() {
         assert_eq!(all_of(loader.resume(state).unwrap()).len(), 4 - given);
     }
-    // Of the two passes that it takes, two batches are left out.
+    // In two passes, two batches are skipped.
     let loader = streaming_of(Shards::new(&[8, 8]).with((When::Row, 1, 5), Fault::Error, -1), 0);
     let loader = loader.steps(6).on_error(OnError::SkipBatch).build().unwrap();
     let given: Vec<u64> = all_of(loader.epochs(0..2)).iter().map(|batch| batch.0).collect();
     assert_eq!(given, [[0; 6], [1; 6]].concat());
 }
 
-/// Fails, and says that it was at the first sample of all.
+/// Fails, and reports that the first sample of all failed.
 #[derive(Serialize, Deserialize)]
 struct SaysTheFirst;
 
@@ -208,7 +208,7 @@ impl IterableDataset for SaysTheFirst {
     }
 }
 
-/// The sample is left out once.
+/// The sample is skipped only once.
 #[test]
 fn batch_failing_without_its_sample_is_an_error() {
     let loader = StreamLoader::builder(SaysTheFirst).batch_size(4).num_workers(1);
@@ -221,7 +221,7 @@ fn batch_failing_without_its_sample_is_an_error() {
     assert!(next_of(&mut batches).is_none());
 }
 
-/// `drop_last` leaves out what the end of a lane has made short.
+/// `drop_last` drops batches that are short because the lane has ended.
 #[test]
 fn batch_with_skipped_sample_is_kept_by_drop_last() {
     for workers in [0, 1] {
@@ -279,7 +279,7 @@ fn bad_stream_settings_states_and_tokens_are_refused() {
         assert!(error.contains(what), "{error}");
     };
     says(&change("stream/1", "stream/2").unwrap(), "format");
-    // To what could be; then to what can't, with a checksum that fits.
+    // Possible values with a wrong checksum, and then impossible values with a correct checksum.
     for (from, to) in [
         ("\"place\":0", "\"place\":1"),
         ("\"sample\":0", "\"sample\":1"),
@@ -309,7 +309,7 @@ fn bad_stream_settings_states_and_tokens_are_refused() {
     ] {
         says(&change(from, to).unwrap().sealed(), "lanes");
     }
-    // A round that no lane can have come to; but to go on there takes no time.
+    // No lane can have reached this round, but the search for the next batch takes no time.
     let far = change("\"round\":2", "\"round\":1099511627775").unwrap().sealed();
     let mut batches = loader.resume(&far).unwrap();
     while let Some(batch) = next_of(&mut batches) {
@@ -317,7 +317,7 @@ fn bad_stream_settings_states_and_tokens_are_refused() {
     }
     assert!(change("\"lanes\":[", "\"lane\":[").is_err());
 
-    // A token that leads to another place than the one at which it was asked for.
+    // A reader that is opened at another position than its token.
     let lying = |workers| streaming_of(Shards { lies: 3, ..Shards::new(&[20]) }, workers).build().unwrap();
     let loader = lying(1);
     let mut batches = loader.epoch(0);
@@ -331,7 +331,7 @@ fn bad_stream_settings_states_and_tokens_are_refused() {
         assert!(error.to_string().contains("token"), "{error}");
         assert!(next_of(&mut batches).is_none(), "the rest of the shard is left out");
     }
-    // A shard that is shorter than it was.
+    // A shard that has become shorter.
     let state = {
         let loader = streaming_of(Shards::new(&[20]).without_tokens(), 0).build().unwrap();
         let mut batches = loader.epoch(0);

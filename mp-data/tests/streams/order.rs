@@ -61,7 +61,7 @@ fn a_reader_stays_open_in_its_worker() {
     let loader = streaming(&[400, 400], 1).build().unwrap();
     assert_eq!(all_of(loader.epoch(0)).len(), 200);
     assert_eq!(loader.dataset().opened.get(&[0]).unwrap(), 2);
-    // Two workers, whose lanes may change hands when one has nothing to do.
+    // Two workers, whose lanes may move to the other worker when it is idle.
     let loader = streaming(&[400, 400], 2).build().unwrap();
     assert_eq!(all_of(loader.epoch(0)).len(), 200);
     let opened = loader.dataset().opened.get(&[0]).unwrap();
@@ -84,7 +84,7 @@ fn states_of_many_lanes_are_kept_for_1024_batches() {
     }
 }
 
-/// A lane may be as far in another epoch as it is in this one.
+/// Another epoch may have a lane at the same position.
 #[test]
 fn a_lane_that_is_open_is_of_its_epoch() {
     let of = || streaming(&[9; 4], 0).lanes(1).shuffle(true).build().unwrap();
@@ -100,8 +100,8 @@ fn a_lane_that_is_open_is_of_its_epoch() {
     }
 }
 
-/// `epoch` of a shuffled loader, with kills of workers, drops of the iterator, and resumes by other numbers
-/// of workers.
+/// An epoch of a shuffled loader, with killed workers, dropped iterators, and resumes with other numbers of
+/// workers.
 #[test]
 fn kills_and_resumes_deliver_each_sample_once() {
     let mut random = Random(5);
@@ -157,7 +157,7 @@ fn kills_and_resumes_deliver_each_sample_once() {
             if next_of(&mut batches).is_none() {
                 break;
             }
-            // The last few are forgotten: the trainer goes back to an older state.
+            // The last few batches are forgotten: the trainer resumes from an older state.
             let back = random.below(3).min(kept.len().saturating_sub(1) as u64) as usize;
             if back > 0 {
                 state = Some(kept[kept.len() - 1 - back].clone());
@@ -191,13 +191,13 @@ fn ranks_share_shards_and_have_equal_steps() {
             let batches = all_of(loader.epochs(0..2));
             assert_eq!(batches.len(), 18);
             assert_eq!(batches.iter().filter(|batch| batch.0 == 1).count(), 9);
-            // What is read again is augmented in another way.
+            // Samples that are read in a second pass get other random numbers.
             let random: BTreeSet<_> =
                 batches.iter().flat_map(|b| b.2.chunks(4).map(|row| row[3]).collect::<Vec<_>>()).collect();
             assert_eq!(random.len(), places(&batches).len());
         }
     }
-    // Not one sample: an error, and no search without end.
+    // Shards without samples: the result is an error, not an endless search.
     let loader = streaming(&[0, 0], 1).steps(3).build().unwrap();
     let error = next_of(&mut loader.epoch(0)).unwrap().unwrap_err();
     assert!(error.to_string().contains("`steps`"), "{error}");

@@ -1,4 +1,4 @@
-//! A progress bar beside the batches of a stream.
+//! Progress bar of the batches of a stream.
 
 use indicatif::ProgressBar;
 use mp_data::{StreamBatches, StreamLoaderBuilder};
@@ -55,7 +55,7 @@ fn progress_bar_counts_stream_errors() {
         given += 1;
         errors += usize::from(batch.is_err());
         assert_eq!(bar.position(), given);
-        // The batches are there, with their state.
+        // The iterator and its state are accessible.
         assert!(format!("{:?}", *batches).starts_with(&format!("StreamBatches({given} of epoch 0 given")));
     }
     assert_eq!(errors, 1);

@@ -1,4 +1,4 @@
-//! Loaders whose batches are left out: they end, with an error that says what fails.
+//! Loaders that skip all batches: they end, with an error that contains the cause.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::common::{DEADLINE, Fault, Random};
 const EVERYWHERE: [When; 4] = [When::Open, When::Read, When::Row, When::Fetch];
 const EVERY_POLICY: [OnError; 3] = [OnError::Report, OnError::SkipBatch, OnError::SkipSample];
 
-/// Delivered batches and errors of an epoch, which has to end. Another thread asks for them: without workers
-/// the batches are made there.
+/// Returns the delivered batches and the errors of an epoch, which must end. Another thread iterates, because
+/// without workers it makes the batches.
 #[track_caller]
 fn results(what: &str, loader: StreamLoaderBuilder<Shards>, most: usize) -> Vec<Result<usize, String>> {
     let (tell, told) = mpsc::channel();
@@ -46,7 +46,7 @@ fn steps_without_any_batch_end_with_an_error() {
                     let all = results(&what, loader, 100);
                     assert!(all.iter().all(Result::is_err), "{what}: {all:?}");
                     let last = all.last().unwrap().as_ref().unwrap_err();
-                    // With `Report` each of the steps is an error, unless no shard can be opened.
+                    // With `Report`, each of the steps is an error, unless no shard can be opened.
                     if all.len() < 3 {
                         assert!(last.contains("`steps`"), "{what}: {all:?}");
                     }
@@ -103,7 +103,7 @@ fn loaders_end_wherever_something_fails() {
         let samples = sizes.iter().sum::<u64>() as usize;
         let most = steps.map_or(4 * samples + 4 * sizes.len(), |steps| steps as usize + 1);
         let all = results(&what, loader, most);
-        // As many as there are steps, or the reason why there are no more.
+        // The number of steps, or an error that explains the missing steps.
         if let Some(steps) = steps.filter(|steps| all.len() as u64 != *steps) {
             let last = all.last().unwrap().as_ref().unwrap_err();
             assert!(last.contains("`steps`"), "{what}: {steps} {all:?}");
@@ -111,11 +111,11 @@ fn loaders_end_wherever_something_fails() {
     }
 }
 
-/// Batches that were given before, in another run, are progress.
+/// Batches that were delivered before the resume count as progress.
 #[test]
 fn steps_resumed_in_a_pass_count_its_first_batches() {
     for first in 0..4_u64 {
-        // Of four batches, those after the first ones fail in the first pass alone.
+        // Of four batches, the batches after the first ones fail, in the first pass only.
         let mut shards = Shards::new(&[16]);
         for sample in 4 * first..16 {
             shards = shards.with((When::Row, 0, sample), Fault::Error, 1);
@@ -150,14 +150,14 @@ fn epochs_of_skipped_batches_end_with_an_error() {
         let error = next_of(&mut batches).unwrap().unwrap_err().to_string();
         assert!(error.contains("epoch 4") && error.contains("left out: batch 3 of epoch 3"), "{error}");
         assert!(next_of(&mut batches).is_none());
-        // One epoch ends without: the caller has its errors.
+        // A single epoch ends without an error. The iterator stores the skipped errors.
         let mut batches = loader.epoch(3);
         assert!(next_of(&mut batches).is_none());
         assert_eq!(batches.skipped_batches().len(), 4);
     }
 }
 
-/// Without workers, the caller makes each batch, and the time is over between two of them.
+/// Without workers, the caller makes each batch, and the time-out applies between two batches.
 #[test]
 fn next_timeout_ends_between_batches_left_out() {
     let shards = Shards::new(&[1000]).with((When::Row, 0, ANY_SAMPLE), Fault::Error, -1);

@@ -15,7 +15,7 @@ use crate::common::next;
 use crate::common::shards::{all_of, next_of, streamed, streaming};
 use crate::shuffled;
 
-/// Counts from numbers up to others: iterators, without tokens.
+/// Shards that count from one number to another, with iterators as readers, without tokens.
 #[derive(Serialize, Deserialize)]
 struct Counting(Vec<(i64, i64)>);
 
@@ -50,7 +50,7 @@ fn numbers<D: IterableDataset<Batch = Tensor<i64>>>(loader: &StreamLoader<D>) ->
 
 #[test]
 fn test_iterable_style_dataset() {
-    // torch's first: one worker, batches of 7 of 20. Its batches are the same.
+    // torch's first case: one worker, batches of 7 of 20 samples. The batches are the same.
     let of = |sizes: &[(i64, i64)], drop, workers| {
         let counting = Counting(sizes.to_vec());
         StreamLoader::builder(counting).batch_size(7).drop_last(drop).num_workers(workers).build().unwrap()
@@ -60,7 +60,8 @@ fn test_iterable_style_dataset() {
         assert_eq!(batches, [(0..7).collect(), (7..14).collect(), (14..20).collect::<Vec<_>>()]);
         assert_eq!(numbers(&of(&[(0, 20)], true, workers)).len(), 2);
     }
-    // Three workers with 20, 20 and 7 of them: what is short or lost a worker there, is a lane's here.
+    // Three workers with 20, 20 and 7 samples. Short and dropped batches belong to workers in torch, and to
+    // lanes here.
     let sizes = [(0, 20), (100, 120), (200, 207)];
     for workers in [0, 2, 3] {
         let batches = numbers(&of(&sizes, false, workers));
@@ -73,7 +74,7 @@ fn test_iterable_style_dataset() {
 
 #[test]
 fn test_iterabledataset_len() {
-    // How many batches there will be is known if it was said.
+    // The number of batches is known only with `steps`.
     let loader = streaming(&[10, 10], 1).build().unwrap();
     assert_eq!(loader.epoch(0).size_hint(), (0, None));
     let loader = streaming(&[10, 10], 1).steps(7).build().unwrap();
@@ -116,7 +117,7 @@ fn states_of_streams_are_of_what_was_given() {
         let rest = all_of(other.resume_until(&state, 4).unwrap());
         assert_eq!(rest, expected[given..], "after {given}");
     }
-    // Of a resume of a resume, at each batch.
+    // A resume of a resume, at each batch.
     let mut state = kept[0].clone();
     for batch in &expected {
         let loader = shuffled(0).build().unwrap();
@@ -140,15 +141,15 @@ fn verify_finds_readers_opened_at_wrong_places() {
         let text = found.to_string();
         assert_eq!(found.differences.len(), 1, "{text}");
         assert!(text.contains("batch 1, sample 3 of shard 0: column 0 is not the same twice"), "{text}");
-        // Opened there, it has no samples: then there is no second batch.
+        // A reader that is opened there has no samples, so there is no second batch.
         let found = of(Late { ends: true }).verify(2).unwrap();
         let [difference] = &found.differences[..] else { panic!("{found}") };
         assert_eq!((difference.batch, difference.shard, difference.item.index), (1, Some(0), 3), "{found}");
     }
 }
 
-/// A shard whose readers leave out a sample when they are opened in the middle, or all that are left, and
-/// don't say so.
+/// Shard whose readers silently skip a sample, or all remaining samples, if they are opened after the first
+/// sample.
 #[derive(Serialize, Deserialize)]
 struct Late {
     ends: bool,
@@ -187,7 +188,7 @@ impl IterableDataset for Late {
     }
 
     fn fetch(&mut self, samples: Samples<i64>, cx: &mut Context<Tensor<i64>>) -> AnyResult<Tensor<i64>> {
-        // A collate of one's own: the samples as a list, then the batch.
+        // A collate function of the user: the samples as a list, then the batch.
         assert_eq!((samples.len(), samples.items().len()), (samples.as_slice().len(), samples.len()));
         let list = cx.map_from(samples, |number, _| Ok(number))?;
         let mut tensor = Tensor::empty([list.len()])?;
@@ -202,7 +203,7 @@ struct Text {
     path: Strings,
 }
 
-/// A struct with a struct in it.
+/// Struct with a nested struct.
 #[derive(Batch)]
 struct Images {
     pixels: Tensor<f32>,

@@ -1,5 +1,5 @@
-//! Windows that are read again, after their shards have begun to fail: no sample comes twice, and what is
-//! missing is what can't be read.
+//! Windows that are read again after their shards have begun to fail: no sample is delivered twice, and only
+//! unreadable samples are missing.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,15 @@ use crate::common::{Fault, Random};
 #[derive(Default)]
 struct Given {
     places: Vec<(u64, u64)>,
-    /// Samples that are left out; those behind it in its shard, too, if that is true.
+    /// Skipped samples: shard, sample, and `true` if later samples of the shard may be missing, too.
     told: Vec<(u64, u64, bool)>,
-    /// Batches in whose place there was an error, or nothing.
+    /// Number of batches with an error in their place, and of skipped batches.
     lost: u64,
 }
 
 impl Given {
-    /// Takes batches from there on, `most` at most; the state then, and whether there are others.
+    /// Takes at most `most` batches from a state on. Returns the new state, and `true` if there are more
+    /// batches.
     fn take(
         &mut self,
         loader: StreamLoaderBuilder<Shards>,
@@ -58,7 +59,7 @@ impl Given {
         self.lost += 1;
         let (Some(shard), Some(item)) = (error.shard, error.item) else { panic!("not known where: {error}") };
         self.told.push((shard as u64, item.index as u64, true));
-        // A batch of which nothing is left names all that it lacks.
+        // The error of a batch without samples names all of its skipped samples.
         let text = error.to_string();
         let named = text.split("sample ").filter_map(|lacks| lacks.split_once(" of shard "));
         for (sample, rest) in named.filter(|(sample, _)| sample.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -70,8 +71,8 @@ impl Given {
         }
     }
 
-    /// Checks it: of all samples, none twice, and none missing of which a trainer was not told; but for
-    /// `batch` of each batch that is lost.
+    /// Checks that no sample was delivered twice, and that each missing sample was reported, except `batch`
+    /// samples for each lost batch. Returns the missing samples.
     fn check(&self, sizes: &[u64], batch: u64, what: &str) -> BTreeSet<(u64, u64)> {
         let given: BTreeSet<_> = self.places.iter().copied().collect();
         assert_eq!(given.len(), self.places.len(), "{what}: none twice in {:?}", self.places);
@@ -91,7 +92,8 @@ impl Given {
 
 #[test]
 fn window_of_several_shards_delivers_readable_rest() {
-    // A window is of shard 0 and four samples of shard 1; three are given.
+    // A window has shard 0 and four samples of shard 1. Three of its samples are delivered before the
+    // failure.
     const SIZES: [u64; 3] = [6, 9, 5];
     for tokens in [true, false] {
         let of = |shards: Shards, how| {
@@ -116,7 +118,7 @@ fn window_of_several_shards_delivers_readable_rest() {
                 let missing = given.check(&SIZES, 3, &what);
                 assert_eq!(given.told.len(), 1, "{what}: {:?}", given.told);
                 if how == OnError::SkipSample {
-                    // Exactly what can't be read, and was not given before.
+                    // Exactly the unreadable samples that were not delivered before are missing.
                     let rest = (sample..SIZES[shard]).map(|sample| (shard as u64, sample));
                     let expected: BTreeSet<_> = rest.filter(|place| !before.places.contains(place)).collect();
                     assert_eq!(missing, expected, "{what}");
@@ -134,7 +136,7 @@ fn lost_batch_costs_no_readable_sample() {
             let loader = streaming_of(shards, 0).batch_size(8).lanes(1).retries(0);
             loader.shuffle_window(window).on_error(how)
         };
-        // The batch with sample 1 is lost; later, no sample of its shard from 3 on can be read.
+        // The batch with sample 1 is lost. Later, samples of its shard from 3 on can't be read.
         let mut given = Given::default();
         let bad = || Shards::new(&SIZES).with((When::Row, 0, 1), Fault::Error, -1);
         let mut state = None;
@@ -167,7 +169,7 @@ fn failed_row_in_a_cut_window_costs_one_batch() {
         let what = format!("cut at {cut}, row {bad}");
         let of_row = given.told.iter().filter(|told| (told.0, told.1) == (0, bad)).count();
         assert_eq!(of_row, 1, "{what}: {:?}", given.told);
-        // The row's batch, and what can't be read.
+        // The row's batch and the unreadable samples may be missing.
         let missing = given.check(&SIZES, 4, &what);
         let others = missing.iter().filter(|(shard, sample)| *shard != 0 || *sample < cut).count();
         assert!(others <= 4, "{what}: {missing:?}");
@@ -203,7 +205,7 @@ fn failing_windows_repeat_no_sample_and_report_losses() {
         let what = format!("round {round}: {sizes:?}, {batch} {lanes} {window} {how:?} {tokens} {in_order}");
         let (mut given, mut state, mut goes_on) = (Given::default(), None, true);
         while goes_on {
-            // Each time other shards fail, at other places, for ever or once.
+            // In each run, other shards fail, at other positions, always or once.
             let mut shards = Shards::new(&sizes);
             for _ in 0..random.below(4) {
                 let when = [When::Open, When::Read, When::Row][random.below(3) as usize];
