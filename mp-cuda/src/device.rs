@@ -38,9 +38,9 @@ pub struct Attributes {
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It keeps the device's primary context, which cudarc, torch and the CUDA runtime use, too. The context ends
-/// with its last user in this process. A clone is the same device. Calls make the context current while they
-/// last.
+/// The value retains the device's primary context, which cudarc, torch and the CUDA runtime use, too. The
+/// context ends with its last user in this process. A clone is the same device. Calls make the context
+/// current while they last.
 ///
 /// In a copy of a process by `fork`, each call returns [`Error::Forked`], and dropping it does nothing.
 #[doc(alias = "torch.device")]
@@ -100,7 +100,7 @@ impl Device {
     /// Returns all devices that this process sees, in the order of their numbers.
     ///
     /// # Errors
-    /// Errors of [`new`](Self::new); [`NoDevice`](Error::NoDevice) if there are none.
+    /// Errors of [`new`](Self::new); [`NoDevice`](Error::NoDevice) if this process sees no device.
     pub fn all() -> Result<Vec<Self>> {
         (0..Self::count()?).map(Self::new).collect()
     }

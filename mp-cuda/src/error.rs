@@ -12,13 +12,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// | cause | variants |
 /// |---|---|
-/// | this machine: something has to be installed or set | [`NoDriver`](Self::NoDriver), [`Stub`](Self::Stub), [`OldDriver`](Self::OldDriver), [`Symbol`](Self::Symbol), [`NoDevice`](Self::NoDevice) |
-/// | the call: it fails again however often it is repeated | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
+/// | this machine: a driver, a device or a setting is missing | [`NoDriver`](Self::NoDriver), [`Stub`](Self::Stub), [`OldDriver`](Self::OldDriver), [`Symbol`](Self::Symbol), [`NoDevice`](Self::NoDevice) |
+/// | the call: repeating it does not help | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
 /// | this process: another one works | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
-/// | an exhausted resource: later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
+/// | an exhausted resource: a later call may succeed | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
 /// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess), [`NotShareable`](Self::NotShareable) |
 /// | another process is gone, or wrote invalid data | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
-/// | shapes, messages, the arena | [`Core`](Self::Core), [`NotContiguous`](Self::NotContiguous) |
+/// | a shape, a message or the arena | [`Core`](Self::Core), [`NotContiguous`](Self::NotContiguous) |
 /// | any other refusal of the driver | [`Driver`](Self::Driver) |
 #[non_exhaustive]
 pub enum Error {
@@ -28,8 +28,8 @@ pub enum Error {
         /// Names that were tried, each with the loader's message.
         tried: Vec<String>,
     },
-    /// The library is a toolkit's stub, which is only for linking and contains no driver. Its folder comes
-    /// first in `LD_LIBRARY_PATH`.
+    /// The library is a toolkit's stub, which is only for linking and contains no driver. Its folder precedes
+    /// the driver's in `LD_LIBRARY_PATH`.
     Stub,
     /// The driver is too old.
     OldDriver {
@@ -69,7 +69,7 @@ pub enum Error {
     /// This process was forked from one that had initialised the driver. The driver was not called. Start
     /// processes by `spawn`, or before the first use of a GPU.
     Forked,
-    /// The device has less free memory than requested, even after all unused memory was given back.
+    /// The device has less free memory than requested, even after this process gave all unused memory back.
     OutOfDeviceMemory {
         /// Requested bytes.
         asked: u64,
@@ -110,15 +110,15 @@ pub enum Error {
         /// Advice, if there is any.
         help: Option<&'static str>,
     },
-    /// The process that was to make the data is gone, and its work never ran, so the memory has its earlier
-    /// contents. Or the memory is gone, too, because it was [memory of another library](crate::ForeignMemory)
-    /// that is opened by a legacy handle. Have another process make the data again.
+    /// The producing process is dead and its work never ran, so the memory has its earlier contents. Or the
+    /// memory itself is lost, because it was [memory of another library](crate::ForeignMemory) that is opened
+    /// by a legacy handle. Have another process make the data again.
     ProducerDied {
         /// Id of the process, if known.
         pid: Option<u32>,
     },
-    /// The stream's work is being captured into a graph. Each launch of the graph would repeat the order of
-    /// this one time: end the capture first.
+    /// The stream's work is being captured into a graph. A tick or a wait in the graph would be repeated at
+    /// each launch: end the capture first.
     Capturing,
     /// Too many streams of all processes take part in the order between processes: drop some.
     TooManyStreams,
@@ -161,8 +161,8 @@ impl Error {
     }
 }
 
-/// Returns the name of a result, from the list of this crate or from the driver, which may know newer
-/// results.
+/// Returns the name of a result, from the list of this crate or from the driver, which may have names of
+/// newer results.
 fn name(code: u32, ask: impl FnOnce() -> Option<String>) -> String {
     let known = codes::name(code).map(|name| format!("CUDA_ERROR_{name}"));
     known

@@ -4,12 +4,12 @@
 //! |---|---|---|
 //! | 0 | last recorded tick; 0: none | any holder of the event, after the driver has accepted the tick |
 //!
-//! A process that is killed before it writes the word leaves the previous tick, and one tick more in its
-//! clock, which no other process knows.
+//! A process that is killed before it writes the word leaves the previous tick, and one more tick in its
+//! clock, which no other process reads.
 //!
 //! # Safety
-//! Unsafe, because it uses a word of the arena. Sound, because the word is of a structure of this name, which
-//! has no other use, and which the event holds.
+//! Unsafe, because it uses a word of the arena. Sound, because the word belongs to a structure of this name,
+//! which has no other use, and which the event holds.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -46,9 +46,9 @@ const WORDS: u64 = 1;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A clone is the same event. It is an ordinary serde value in a message. Any process that has it may record
-/// it, and wait for the last record. Creating, sending, receiving and querying an event needs no GPU and no
-/// driver call.
+/// A clone is the same event. In a message, an event is an ordinary serde value. Any process that has it may
+/// record it, and wait for the last record. Creating, sending, receiving and querying an event needs no GPU
+/// and no driver call.
 ///
 /// [`wait`](Self::wait) and [`synchronize`](Self::synchronize) use the record that is the last one when they
 /// are called. Later records do not affect them, and nothing waits for a future record. So send a message
@@ -77,7 +77,7 @@ impl CudaEvent {
         Ok(Self(Structure::new(NAME, WORDS)?))
     }
 
-    /// Records all earlier work of `stream`. It doesn't block.
+    /// Records all earlier work of `stream`. Doesn't block.
     ///
     /// # Errors
     /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); errors of
@@ -100,7 +100,7 @@ impl CudaEvent {
     }
 
     /// Has `stream`, of any process and device, wait until the last record is complete, before it runs later
-    /// work. It doesn't block the calling thread.
+    /// work. Doesn't block the calling thread.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if the record will never be complete;
@@ -113,8 +113,8 @@ impl CudaEvent {
         }
     }
 
-    /// Returns `true` if the last record is complete, or if there is none. It doesn't block, and calls no
-    /// driver.
+    /// Returns `true` if the last record is complete, or if the event has no record. Doesn't block, and calls
+    /// no driver.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if it will never be complete.

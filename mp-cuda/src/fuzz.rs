@@ -1,5 +1,5 @@
-//! Functions for `cargo xtask fuzz`: tensors and events as they are in messages, of memory that no driver
-//! has, and checks of received values.
+//! Functions for `cargo xtask fuzz`: tensors and events as in messages, with memory that no driver has, and
+//! checks of received values.
 
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Tick};

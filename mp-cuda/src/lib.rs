@@ -16,9 +16,9 @@
 //! | type | meaning |
 //! |---|---|
 //! | [`Device`], [`CudaStream`] | a GPU, by its [`Uuid`]; a queue of its work, of this library or another one |
-//! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor that moves; that any process reads and none writes; that any process reads and writes |
+//! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor with one owner, which is moved; a tensor that no process writes; a tensor that any process reads and writes |
 //! | [`AnyCudaTensor`] | a tensor whose element type is a value |
-//! | [`StreamGuard`], [`StreamGuardMut`] | a tensor that is lent to a stream, with its address |
+//! | [`StreamGuard`], [`StreamGuardMut`] | a tensor that is loaned to a stream, with its address |
 //! | [`ForeignMemory`] | memory that another library has allocated, to become a tensor |
 //! | [`CudaEvent`] | a point in the work of a stream that any process may wait for |
 //!
@@ -26,7 +26,7 @@
 //! its maker's death. No host waits for a device when tensors are sent, received or dropped.
 //!
 //! The driver's library is loaded at the first call, so a program with this crate runs everywhere. Without a
-//! driver or a device, each call returns an [`Error`] that says what to install:
+//! driver or a device, each call returns an [`Error`] with advice on the installation:
 //!
 //! ```
 //! match mp_cuda::Device::all() {
@@ -81,7 +81,7 @@ pub use tensor::{
 };
 pub use uuid::Uuid;
 
-/// Gives up caches of dead members, after members were swept.
+/// Gives up caches of dead members, after a reclaim.
 fn on_deaths() {
     stream::order::events::on_deaths();
     memory::on_deaths();

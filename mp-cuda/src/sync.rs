@@ -1,2 +1,2 @@
-//! Atomics of this crate. Those of the arena are `mp-core`'s.
+//! Atomics of this crate. Atomics of the arena are in `mp-core`.
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

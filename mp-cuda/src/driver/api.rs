@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! Unsafe, because it declares the types of a foreign library's symbols. Sound, because
-//! - each type is that of the driver's header, and is written only here;
+//! - each type is copied from the driver's header, and is written only here;
 //! - the simulator declares its functions separately, and its tests call them by this table.
 #![allow(unsafe_code)]
 
@@ -97,7 +97,8 @@ macro_rules! table {
         }
 
         impl Api {
-            /// Looks up all functions. Returns the name of the first missing required function as an error.
+            /// Finds all functions in the library. Returns the name of the first missing required function as
+            /// an error.
             ///
             /// # Safety
             /// The library's functions of these names have the types of the CUDA driver's functions.

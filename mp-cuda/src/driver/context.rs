@@ -1,5 +1,5 @@
-//! Primary contexts. They are kept as long as they are used, and current only during a call of this crate.
-//! The previous context of the thread is current afterwards.
+//! Primary contexts. They are retained as long as they are used, and current only during a call of this
+//! crate. The previous context of the thread is current afterwards.
 //!
 //! # Safety
 //! Unsafe, because contexts are objects of the driver. Sound, because

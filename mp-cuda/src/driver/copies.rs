@@ -82,13 +82,13 @@ impl Driver {
         self.check("cuMemsetD32Async", unsafe { (self.api.cuMemsetD32Async)(to, value, count, stream) })
     }
 
-    /// Declares a range of memory to a simulated driver. It finds work that leaves the range, and accepts
-    /// overlapping accesses that are intended. Other drivers have no such functions.
+    /// Declares a range of memory to a simulated driver. The simulator reports work that leaves the range,
+    /// and accepts overlapping accesses that are intended. Other drivers have no such functions.
     #[cfg(feature = "inject")]
     pub(crate) fn declare(&self, address: u64, bytes: u64, shared: bool) {
         let hooks = [self.api.mp_sim_piece, self.api.mp_sim_shared.filter(|_| shared)];
         for hook in hooks.into_iter().flatten() {
-            // SAFETY: the simulator's own; it notes two numbers.
+            // SAFETY: the simulator's own; it records two numbers.
             unsafe { hook(address, bytes) };
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! # Safety
 //! Unsafe, because it loads a library, whose initialisers run, and calls two functions of it. Sound, because
-//! - the names are those of the CUDA driver on Linux, and the user chooses the library path;
+//! - the names are the names of the CUDA driver on Linux, and the user chooses the library path;
 //! - the functions have the types of the table.
 #![allow(unsafe_code)]
 
@@ -25,8 +25,8 @@ use crate::error::{Error, Result};
 /// which contains no driver.
 pub(crate) const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Version of the oldest driver that has all that is needed: its 64-bit memory operations need no setting of
-/// the module.
+/// Version of the oldest driver that suffices: its 64-bit memory operations need no setting of the kernel
+/// module.
 const NEEDED: i32 = 11_070;
 
 /// Loaded and initialised driver.

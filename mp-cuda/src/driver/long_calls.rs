@@ -43,7 +43,7 @@ pub(crate) fn are_over(count: u64) -> bool {
     CALLS.lock().open.iter().all(|number| *number >= count)
 }
 
-/// Returns `true` if a thread is in such a call. Other threads that give something back wait for it.
+/// Returns `true` if a thread is in such a call. Other threads that give memory back wait for it.
 pub(crate) fn is_under_way() -> bool {
     !CALLS.lock().open.is_empty()
 }

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
-//! - the driver looks addresses up and does not dereference them: an unknown address is an error;
+//! - the driver finds addresses in its tables and does not dereference them: an unknown address is an error;
 //! - a call writes to a variable of the calling function, which is at least as large as the written value.
 #![allow(unsafe_code)]
 
@@ -32,7 +32,8 @@ pub(crate) enum PointerAttribute {
 const LAZY_PEER_ACCESS: u32 = 1;
 
 impl Driver {
-    /// Returns an attribute of an address, or `None` if the driver doesn't know the address or the attribute.
+    /// Returns an attribute of an address, or `None` if the address or the attribute is unknown to the
+    /// driver.
     pub(crate) fn pointer(&self, attribute: PointerAttribute, address: u64) -> Result<Option<u64>> {
         // Some attributes are a byte, some a word, some an address.
         let mut value = 0_u64;

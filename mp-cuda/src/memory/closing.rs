@@ -1,24 +1,24 @@
 //! Time at which memory is closed that was opened by a legacy handle.
 //!
 //! A thread that closes such memory waits for all work of this process's streams on the device. Meanwhile it
-//! holds a lock of the driver, so other threads wait that launch a kernel, copy, record an event, make a
-//! stream or allocate (seen on an H200). So memory is closed by a thread without other tasks, which waits
-//! until the streams are at rest.
+//! holds a lock of the driver. So threads that launch a kernel, copy, record an event, make a stream or
+//! allocate are blocked (measured on an H200). Therefore a thread without other tasks closes the memory,
+//! after it has waited until the streams are idle.
 //!
-//! | state of the streams | memory in line |
+//! | state of the streams | queued memory |
 //! |---|---|
-//! | each stream of its device is at rest: its ticks are complete, and no use of memory began on it since the last tick, or since a host waited for it | is closed |
-//! | a stream is not at rest, and the memory is in line for less than [`LATE`] | waits |
-//! | later, and the work known at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
-//! | later, and that work takes longer | waits |
+//! | each stream of its device is idle: its ticks are complete, and no use of memory began on it since the last tick, or since a host waited for it | is closed |
+//! | a stream is not idle, and the memory is queued for less than [`LATE`] | waits |
+//! | later, and the work found by one check has run within [`SHORT`] | is closed: some programs' streams are never idle |
+//! | later, and the work takes longer | waits |
 //! | a thread calls [`ipc_collect`](crate::ipc_collect) | is closed by that thread |
-//! | the process ends | is closed if each stream is at rest, else by the driver |
+//! | the process ends | is closed if each stream is idle, else by the driver |
 //!
 //! Clocks do not cover a kernel that was launched without a tensor of this library. It delays threads for its
 //! duration, as during a call of `cuMemFree`. Clocks do not cover a kernel either whose tensor was neither
 //! sent nor dropped since. It delays threads for the rest of its duration after [`LATE`]. No thread waits for
 //! another process's next step, because a stream waits only for work that a device already has. If the
-//! process of that work dies, another thread of this process sweeps it.
+//! process of that work dies, another thread of this process recovers and reclaims it.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ use crate::driver::long_calls::LongCall;
 use crate::exit;
 use crate::stream::work::DeviceLoad;
 
-/// Time for which memory waits for streams that are never at rest.
+/// Time for which memory waits for streams that are never idle.
 const LATE: Duration = Duration::from_secs(1);
 /// Longest duration of streams' work during which memory is closed.
 const SHORT: Duration = Duration::from_millis(250);
@@ -42,13 +42,13 @@ pub(super) struct StreamActivity(Vec<DeviceActivity>);
 #[derive(Debug)]
 struct DeviceActivity {
     device: Device,
-    /// Work of the streams at an earlier look, and the time of that look.
+    /// Work of the streams at an earlier check, and the time of that check.
     before: DeviceLoad,
     since: Instant,
-    /// Results of the last look, if there was one.
+    /// `true` if the results below are known: the streams were checked at least once.
     is_known: bool,
     is_at_rest: bool,
-    /// `true` if that work has run soon after that look.
+    /// `true` if that work has run soon after that check.
     is_quick: bool,
 }
 
@@ -67,17 +67,17 @@ impl DeviceActivity {
 }
 
 impl StreamActivity {
-    /// Looks at all streams. The table's lock is not held.
+    /// Checks all streams. The registry's lock is not held.
     pub(super) fn look(&mut self) {
         self.0.iter_mut().for_each(DeviceActivity::look);
     }
 
-    /// Returns `true` if all devices have been looked at.
+    /// Returns `true` if all devices have been checked.
     pub(super) fn are_known(&self) -> bool {
         self.0.iter().all(|device_activity| device_activity.is_known)
     }
 
-    /// Returns `true` if memory may be closed that is open for these devices, and is in line since then.
+    /// Returns `true` if memory that is open for these devices, and was queued at `since`, may be closed.
     pub(super) fn allow(&mut self, devices: &[Device], since: Instant) -> bool {
         let mut allow = true;
         for device in devices {
@@ -86,7 +86,7 @@ impl StreamActivity {
                 Some(device_activity) => {
                     allow &= device_activity.is_at_rest || is_late && device_activity.is_quick;
                 }
-                // The next look comes before the next call.
+                // The device is checked before the next call.
                 None => {
                     self.0.push(DeviceActivity {
                         device: device.clone(),
@@ -105,7 +105,7 @@ impl StreamActivity {
 }
 
 /// Drops the values that close memory, in a thread of its own if one can be started. The calling thread
-/// sweeps dead processes until that is done.
+/// recovers and reclaims dead processes until that is done.
 pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     let thread = std::thread::Builder::new().name("mp-cuda-close".into());
     let Ok(thread) = thread.spawn(move || drop((all, call))) else { return };

@@ -17,15 +17,15 @@ use crate::stream::order::events;
 ///
 /// Returns the number of bytes that were unmapped, which is 0 in a copy of this process by `fork`.
 ///
-/// Most programs need not call it, because each allocation looks for returned memory. It helps a process that
-/// no longer allocates and keeps memory of other processes mapped: they can't give it back to the driver. It
-/// also helps a process that has [shared memory of another library](crate::ForeignMemory): the owner of that
-/// memory is dropped if no process has it any more.
+/// Most programs need not call it, because each allocation checks for returned memory. A process that
+/// allocates no more should call it if memory of other processes is mapped: they can't give that memory back
+/// to the driver. So should a process that has [shared memory of another library](crate::ForeignMemory): the
+/// call drops the owner of that memory if no process has it any more.
 ///
 /// # Blocking
 /// Memory of `cuMemAlloc` that another process shared is closed. That waits for all work of this process on
 /// the device, and other threads that launch kernels wait meanwhile. (Without this call such memory is closed
-/// when the streams are at rest, or during short work after a second.)
+/// when the streams are idle, or during short work after a second.)
 ///
 /// # When a process dies
 /// Memory that the dead process held is found as if the process had dropped it. Slabs that it could write to
@@ -47,8 +47,8 @@ pub fn ipc_collect() -> u64 {
     unmapped
 }
 
-/// Gives memory without tensors back to the driver. It does the work of [`ipc_collect`], and gives back
-/// memory that this process keeps for later tensors. Returns the number of bytes of both.
+/// Gives memory without tensors back to the driver. Does the work of [`ipc_collect`], and gives back memory
+/// that this process retains for later tensors. Returns the number of bytes of both.
 ///
 /// ```no_run
 /// // … a large model was dropped …
@@ -72,8 +72,8 @@ pub fn empty_cache() -> u64 {
     give_back(UnusedSlabs::All)
 }
 
-/// Gives unused memory back, for a caller that needs memory. It does not wait for work on the device, unless
-/// the owner of another library's memory does when it is dropped.
+/// Gives unused memory back, for a caller that needs memory. Does not wait for work on the device, unless the
+/// owner of another library's memory does when it is dropped.
 pub(crate) fn make_room() {
     give_back(UnusedSlabs::ForAllocation);
 }

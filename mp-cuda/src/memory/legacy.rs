@@ -23,7 +23,7 @@ impl LegacyMapping {
         Ok(Self { device: by.clone(), address: by.bind()?.ipc_open(handle)? })
     }
 
-    /// Returns the device that it was opened for.
+    /// Returns the device for which the memory was opened.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }

@@ -1,5 +1,5 @@
-//! Pieces in messages. A message has the object of a piece, which is a part of the slab's object, so the
-//! message keeps both. No driver is called, and a process without a device can pass the message on.
+//! Pieces in messages. A message has the object of a piece, which is a child of the slab's object, so the
+//! message holds both. No driver is called, and a process without a device can pass the message on.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Piece {
     /// Restores a piece that was [moved](Self::lend) into a message which was not sent.
     ///
     /// # Errors
-    /// `Malformed` if the handle is of another object.
+    /// `Malformed` if the handle belongs to another object.
     pub fn take_back(&self, hold: Hold) -> Result<()> {
         self.is_here()?;
         let object = PieceObject::open(hold, self.slab().object(), PieceMode::Exclusive)?;
@@ -185,7 +185,7 @@ mod tests {
         assert!(!Blocks(arena).lives(mark) && !Blocks(arena).lives(id));
     }
 
-    /// The noted contents of a piece are found by its object. There are more objects than places.
+    /// The recorded contents of a piece are found by its object. There are more objects than places.
     #[test]
     fn no_piece_is_taken_for_another_one_that_came_before() {
         let slab = slab();

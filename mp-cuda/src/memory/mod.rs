@@ -1,5 +1,5 @@
-//! Device memory that processes share: slabs, which each process makes and cuts up, and their pieces, which
-//! processes hold.
+//! Device memory that processes share. A process makes slabs and cuts pieces out of them. Any process may
+//! hold a piece.
 //!
 //! | file | contents |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `registry.rs` | slabs and pieces that this process has |
 //! | `slab.rs`, `virtual_memory.rs` | slabs, made or opened by a descriptor, and the driver's calls for that |
 //! | `own/` | own slabs: the choice of a slab for a piece, free units, and returned pieces |
-//! | `foreign/`, `legacy.rs` | memory of other libraries: how it can be shared, its owners; opened by a handle |
+//! | `foreign/`, `legacy.rs` | memory of other libraries: ways to share it, its owners; memory opened by a handle |
 //! | `stream_uses.rs`, `ticks.rs` | uses of a piece by streams, and the progress of their work |
 //! | `closing.rs` | closing of memory that other processes allocated by `cuMemAlloc` |
 //! | `collect.rs`, `stats.rs` | giving back unused memory; figures |

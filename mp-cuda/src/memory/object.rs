@@ -22,13 +22,14 @@
 //! | 2 | mode of the piece: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
 //! | 3 | offset of the piece in the slab, in bytes | its maker |
 //!
-//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::set_parent)
-//! of the slab's object. So a message with a piece keeps both, and a process that receives a piece finds the
-//! slab, even if all its other holders are dead. The maker needs the row after the piece is gone. It holds
-//! the slab's object, so it can read the row when the block of the piece's object has another use.
+//! The seats of a piece's object are the holders of the piece. The object is a [child](Structure::set_parent)
+//! of the slab's object. So a message with a piece holds both, and a process that receives a piece finds the
+//! slab, even if all its other holders are dead. The maker reads the row after the piece has no holder. The
+//! maker holds the slab's object, so it can read the row even if the block of the piece's object has another
+//! use.
 //!
 //! # Safety
-//! Unsafe, because the words could be of another structure. Sound, because
+//! Unsafe, because the words could belong to another structure. Sound, because
 //! - the structures are opened by names of this crate, whose words have no other use;
 //! - the structures live as long as the handles in these values: a slab that arrived lives as long as its
 //!   pieces, and as its own handle once it is opened;
@@ -63,7 +64,7 @@ pub(crate) const FOREIGN_ROWS: u32 = 512;
 
 /// Returns all words of the arena.
 fn words(arena: Arena) -> &'static (impl Mem + use<>) {
-    // SAFETY: only words of this module's structures are changed, as the tables above say.
+    // SAFETY: only words of this module's structures are changed, as the tables above show.
     unsafe { arena.words() }
 }
 
@@ -90,7 +91,7 @@ impl SlabKind {
     }
 }
 
-/// Slab: memory of a device of which one process gives pieces away.
+/// Slab: memory of a device out of which one process cuts pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct SlabObject {
     structure: Structure,
@@ -111,7 +112,7 @@ impl SlabObject {
     }
 
     /// Creates the object of another library's memory. Other processes open the memory by this handle, or by
-    /// the descriptor that is [kept](Self::keep_descriptor).
+    /// the [long-lived descriptor](Self::keep_descriptor).
     pub(crate) fn foreign(uuid: Uuid, bytes: u64, handle: Option<IpcHandle>) -> Result<Self> {
         let kind = if handle.is_some() { SlabKind::Legacy } else { SlabKind::Exported };
         let object = Self::of(uuid, bytes, 1, kind, u64::from(FOREIGN_ROWS))?;
@@ -175,8 +176,8 @@ impl SlabObject {
         Some(IpcHandle(handle))
     }
 
-    /// Returns `true` if no other process holds the slab. That is final if no piece of it has a holder,
-    /// because messages hold slabs through pieces only.
+    /// Returns `true` if no other process holds the slab. The result is final if no piece of the slab has a
+    /// holder, because messages hold slabs through pieces only.
     pub(crate) fn is_only_mine(&self) -> bool {
         let me = self.structure.arena().me().ok();
         self.structure.holders().processes.iter().all(|(member, _)| Some(*member) == me)
@@ -217,13 +218,13 @@ impl SlabObject {
         self.mark
     }
 
-    /// Keeps a descriptor by which other processes open the slab. It is kept as long as a process has this
-    /// object, or a message has a piece of it.
+    /// Stores a long-lived descriptor by which other processes open the slab. The descriptor exists as long
+    /// as a process has this object, or a message has a piece of the slab.
     pub(crate) fn keep_descriptor(&self, file: OwnedFd) -> Result<()> {
         Ok(self.structure.keep_descriptor(file)?)
     }
 
-    /// Returns a copy of the kept descriptor.
+    /// Returns a copy of the long-lived descriptor.
     pub(crate) fn kept_descriptor(&self) -> Result<Option<OwnedFd>> {
         Ok(Descriptors(self.structure.arena()).kept_descriptor(self.mark())?)
     }
@@ -266,7 +267,7 @@ impl SlabObject {
         self.structure.arena().me().is_ok_and(|me| me == self.maker.0) && std::process::id() == self.maker.1
     }
 
-    /// Returns the row of this number. It exists if a piece has it.
+    /// Returns the row of this number, which exists if a piece has it.
     pub(crate) fn row(&self, row: u32) -> PieceRow {
         let first = self.structure.word(self.kind.first_row() + ROW * u64::from(row));
         PieceRow { arena: self.structure.arena(), first }
@@ -296,33 +297,33 @@ impl PieceRow {
         if self.is_owner_process() { words(self.arena).cas(self.at().last_use(), old, new) } else { Ok(()) }
     }
 
-    /// Notes that this process may write to the piece, before its first write.
+    /// Records that this process may write to the piece, before its first write.
     pub fn begin_use(&self) {
         if self.is_owner_process() {
             use_record::begin_use(self.at(), words(self.arena));
         }
     }
 
-    /// Notes that the last use covers all writes of this process, after the last use was joined.
+    /// Records that the last use covers all writes of this process, after the last use was joined.
     pub fn end_use(&self) {
         if self.is_owner_process() {
             run(EndUse::new(self.at()), words(self.arena));
         }
     }
 
-    /// Notes that the last use is about to cover work of several processes.
+    /// Records that the last use is about to cover work of several processes.
     pub(crate) fn mix(&self) {
         if self.is_owner_process() {
             use_record::mark_mixed(self.at(), words(self.arena));
         }
     }
 
-    /// Returns what the holders left of a piece that has no holder any more.
+    /// Returns the uses of a piece that has no holder any more.
     pub(crate) fn returned(&self) -> UseRecord {
         run(ReadUseRecord::new(self.at()), words(self.arena))
     }
 
-    /// Resets the row for a new piece, which no other process knows.
+    /// Resets the row for a new piece, which no other process has.
     pub(crate) fn begin(&self) {
         run(ResetUseRecord::new(self.at()), words(self.arena));
     }
@@ -451,8 +452,8 @@ impl PieceObject {
         Ok(Self::of(structure, row, offset, bytes))
     }
 
-    /// Returns the object of a piece that arrived, whose contents were [noted](Self::info) before. Returns an
-    /// error if it has another mode.
+    /// Returns the object of a piece that arrived, whose contents were [recorded](Self::info) before. Returns
+    /// an error if it has another mode.
     #[inline(always)]
     pub(crate) fn with_info(hold: Hold, info: PieceInfo, mode: PieceMode) -> Result<Self> {
         info.check_mode(hold.arena(), mode)?;

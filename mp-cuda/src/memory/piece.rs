@@ -92,13 +92,13 @@ impl Piece {
         Ok(Self::exclusive(slab, object))
     }
 
-    /// Returns a piece that arrived: the table's piece, if this process has it already.
+    /// Returns a piece that arrived: the registry's piece, if this process has it already.
     pub(super) fn received(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(registry::piece(object.mark(), || PieceInner::shared(slab, object, release)))
     }
 
     /// Returns a piece as [`received`](Self::received) does, if the contents of its object were
-    /// [noted](registry::record_info), and have this mode. Otherwise the handle is returned.
+    /// [recorded](registry::record_info), and have this mode. Otherwise the handle is returned.
     #[inline]
     pub(super) fn registered(slab: u64, hold: Hold, mode: PieceMode) -> std::result::Result<Self, Hold> {
         let make = |slab, object| PieceInner::shared(slab, object, release);
@@ -106,18 +106,18 @@ impl Piece {
     }
 
     /// Returns a piece that arrived as exclusive. This process has no other piece of the same memory, and
-    /// gets none until this piece is [opened](Self::share_as). So the table is not searched.
+    /// gets none until this piece is [opened](Self::share_as). So the registry is not searched.
     #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(PieceInner::exclusive(slab, object, release))
     }
 
-    /// Returns the device of the memory, which this process may not see.
+    /// Returns the device of the memory. This process need not see the device.
     pub fn uuid(&self) -> Uuid {
         self.0.slab().object().uuid()
     }
 
-    /// Returns the number of bytes that were asked for.
+    /// Returns the requested number of bytes.
     pub fn bytes(&self) -> u64 {
         self.0.info.bytes()
     }
@@ -209,7 +209,7 @@ impl Piece {
         }
         let mut handle = self.0.exclusive.lock();
         let opened = handle.object.as_ref().is_some_and(opens);
-        // The piece is listed before a message has it, which may bring it back.
+        // The piece is registered before a message has it, because the message may arrive in this process.
         if opened && !handle.is_listed {
             handle.is_listed = true;
             drop(handle);
@@ -228,7 +228,7 @@ impl Piece {
         &self.0.uses
     }
 
-    /// Notes the last ticks of streams of this process that used the piece, after it was moved into a
+    /// Records the last ticks of streams of this process that used the piece, after it was moved into a
     /// message. The slab stays mapped until these ticks are complete.
     #[inline]
     pub(crate) fn note_uses(&self, ticks: &[Tick]) {

@@ -37,7 +37,7 @@ pub(super) struct ExclusiveHandle {
 }
 
 impl PieceInner {
-    /// Returns a piece that other processes may have, too. Its drop passes the slab to `release`.
+    /// Returns a piece that other processes may have, too. Dropping the piece passes the slab to `release`.
     #[inline(always)]
     pub(super) fn shared(
         slab: Arc<Slab>,
@@ -90,7 +90,7 @@ impl PieceInner {
 
 impl Drop for PieceInner {
     fn drop(&mut self) {
-        // A forked copy has no seat to give up.
+        // A forked copy has no seat to release.
         let is_here = self.is_here();
         let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
         let object = self.shared.take().or_else(|| self.exclusive.get_mut().object.take());

@@ -1,17 +1,18 @@
 //! Registry of the slabs and pieces of this process: a slab that arrives twice is mapped once, and a piece
 //! that arrives twice is one piece.
 //!
-//! A slab is in the table as long as this process has a piece of it. A slab that is mapped stays until it is
-//! [given up](release_unused): mapping and unmapping take longer than a message, so no message maps or unmaps
+//! A slab is in the registry as long as this process has a piece of it. A mapped slab stays until it is
+//! [given up](release_unused). Mapping and unmapping take longer than a message, so no message maps or unmaps
 //! memory again. A slab whose maker is dead is given up with its last piece, or when this process finds the
 //! death, if it has no piece.
 //!
-//! Two kinds of slabs *leave* then. Each kind has a line of its own, and a thread gives the slabs of a line
-//! back, one after the other. The first kind are slabs of dead makers: the thread that finds the death may be
-//! the only one that sweeps, and work on the device may wait for the sweep. The second kind is memory that
-//! was opened by a legacy handle, which is [closed](super::closing) when that delays no other thread. A slab
-//! that leaves stays in the table, and no longer leaves if a piece of it arrives. A thread that gives
-//! everything back ([`ipc_collect`](crate::ipc_collect)) waits for both lines.
+//! Two kinds of slabs *leave* then. Each kind has its own queue, and a thread gives the slabs of a queue
+//! back, one after the other. Slabs of dead makers are in the quick queue. The thread that finds the death
+//! does not unmap them: it may be the only one that reclaims, and work on the device may wait for the
+//! reclaim. Memory that was opened by a legacy handle is in the slow queue. It is [closed](super::closing)
+//! when that delays no other thread. If a piece of a queued slab arrives, the slab leaves its queue and is
+//! used again. A thread that gives everything back ([`ipc_collect`](crate::ipc_collect)) waits for both
+//! queues.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -63,8 +64,7 @@ impl Hasher for MarkHasher {
 struct Registry {
     /// Slabs by the marks of their objects.
     slabs: ByMark<SlabEntry>,
-    /// Unused slabs that leave: they are unmapped soon, or closed when the streams of the process are at
-    /// rest.
+    /// Unused slabs that leave: they are unmapped soon, or closed when the streams of the process are idle.
     leaving: [ReleaseQueue; 2],
     /// Pieces that other processes may have, too. Dropped pieces stay for a while: a piece may arrive again,
     /// and the drop of a piece takes no lock.
@@ -83,7 +83,8 @@ const SLOW: usize = 1;
 struct ReleaseQueue {
     /// Slabs, each with the time when it was added.
     entries: VecDeque<(Instant, SlabEntry)>,
-    /// `true` if a thread gives slabs back. `done` is the number of slabs that threads have given back.
+    /// `true` if a thread gives slabs of this queue back. `done` is the number of slabs that threads have
+    /// given back.
     is_taken: bool,
     done: u64,
 }
@@ -117,13 +118,13 @@ struct SlabEntry {
     used: u64,
     /// `true` if the slab's maker is dead, and cuts no more pieces out of it.
     is_orphan: bool,
-    /// Pieces of the slab that were inspected, each at the place of its mark.
+    /// Contents of pieces of the slab that were inspected, each at the place of its mark.
     info: Vec<Option<PieceInfo>>,
 }
 
 impl SlabEntry {
-    /// Returns `true` if only the table has the slab. That stays so under the table's lock, because all
-    /// others get the slab from the table.
+    /// Returns `true` if only the registry has the slab. This can't change under the registry's lock, because
+    /// all other code gets the slab from the registry.
     fn is_unused(&self) -> bool {
         Arc::strong_count(&self.slab) == 1
     }
@@ -145,7 +146,7 @@ pub(crate) enum UnusedSlabs {
     /// All unused slabs, without a wait for work on the device. Some of them may leave.
     ForAllocation,
     /// Slabs that have been unused for long, whose maker is dead, or that are memory of another library whose
-    /// owner waits. There is no wait for work on the device.
+    /// owner waits. The caller does not wait for work on the device.
     Stale,
 }
 
@@ -160,16 +161,16 @@ pub(crate) fn add(slab: &Arc<Slab>) {
     );
 }
 
-/// Returns the slab whose object has this mark, if the table has it, and the contents of a piece's object
-/// that were [noted](record_info).
+/// Returns the slab whose object has this mark, if the registry has it, and the contents of a piece's object
+/// if they were [recorded](record_info).
 #[inline(always)]
 pub(crate) fn find(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<PieceInfo>)> {
     let mut registry = REGISTRY.lock();
     registry.as_mut()?.find(slab, piece)
 }
 
-/// Combines [`find`] and [`piece`] under one lock, which costs as much as the look-up itself. Returns the
-/// handle if the piece's object was not noted, or has another mode.
+/// Combines [`find`] and [`piece`] under one lock, which costs as much as the search itself. Returns the
+/// handle if the piece's object was not recorded, or has another mode.
 #[inline(always)]
 pub(crate) fn find_piece(
     slab: u64,
@@ -188,8 +189,8 @@ pub(crate) fn find_piece(
     Ok(table.piece(mark, || make(slab, PieceObject::from_info(hold, info))))
 }
 
-/// Notes the contents of a piece's object. They were written before other code knew the object's block, so
-/// they hold for its mark for ever.
+/// Records the contents of a piece's object. They were written before other code had the object's block, so
+/// they are valid for its mark for ever.
 pub(crate) fn record_info(slab: &Slab, info: PieceInfo) {
     let mut registry = REGISTRY.lock();
     let entry = registry.as_mut().and_then(|table| table.slabs.get_mut(&slab.object().mark()));
@@ -199,14 +200,14 @@ pub(crate) fn record_info(slab: &Slab, info: PieceInfo) {
     }
 }
 
-/// Number of pieces of a slab whose contents are noted.
+/// Number of pieces of a slab whose contents are recorded.
 const SEEN: usize = 64;
 
 fn place_of(piece: u64) -> usize {
     piece as usize % SEEN
 }
 
-/// Returns the table's slab for an object that arrived, and adds the slab if it is new.
+/// Returns the registry's slab for an object that arrived, and adds the slab if it is new.
 pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let mut registry = REGISTRY.lock();
     let table = registry.get_or_insert_default();
@@ -239,8 +240,8 @@ pub(crate) fn insert_piece(mark: u64, piece: &Arc<PieceInner>) {
     table.pieces.insert(mark, Arc::downgrade(piece));
 }
 
-/// Drops a slab after the drop of a piece, or after an error. The table drops its entry if nothing else uses
-/// the slab.
+/// Drops a slab after the drop of a piece, or after an error. The registry drops its entry if nothing else
+/// uses the slab.
 pub(crate) fn release(slab: Arc<Slab>) {
     // A slab that this process made stays until it is given back.
     if slab.is_made_here() {
@@ -276,7 +277,7 @@ impl Registry {
     }
 
     /// See [`piece`]. If this process has the piece, the captures of `make` are dropped under the lock. They
-    /// hold no last handle then: the piece has others, and the table holds the slab.
+    /// hold no last handle then: the piece has others, and the registry holds the slab.
     #[inline]
     fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<PieceInner> {
         match self.pieces.entry(mark) {
@@ -296,7 +297,7 @@ impl Registry {
         }
     }
 
-    /// Removes a slab from the lines if a piece of it has arrived.
+    /// Moves a slab from its queue back to the registry's slabs if a piece of it has arrived.
     fn restore(&mut self, mark: u64) {
         let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark() == mark;
         if self.slabs.contains_key(&mark) {
@@ -310,8 +311,8 @@ impl Registry {
         }
     }
 
-    /// Adds slabs to the slow line whose closing takes as long as the streams run. Returns the others, which
-    /// the caller drops without the lock.
+    /// Adds the slabs whose closing takes as long as the streams run to the slow queue. Returns the others,
+    /// which the caller drops without the lock.
     fn enqueue_legacy(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
         let is_slow = |entry: &SlabEntry| entry.slab.is_opened_legacy();
         let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
@@ -319,7 +320,7 @@ impl Registry {
         quick
     }
 
-    /// Returns the lines for which the caller has to [start](start) a thread.
+    /// Returns the queues for which the caller has to [start](start) a thread.
     fn queues_to_start(&mut self) -> Vec<usize> {
         [QUICK, SLOW].into_iter().filter(|line| self.leaving[*line].should_start()).collect()
     }
@@ -344,7 +345,7 @@ impl Registry {
     }
 }
 
-/// Notes that a slab was opened, and gives up stale slabs.
+/// Records that a slab was opened, and gives up stale slabs.
 pub(crate) fn record_opening(slab: &Slab) {
     Recovery::on_deaths(crate::on_deaths);
     // The hook is not called for a death that this process has found before.
@@ -362,8 +363,8 @@ pub(crate) fn record_opening(slab: &Slab) {
     release_unused(UnusedSlabs::Stale);
 }
 
-/// Gives up the slabs of dead makers, after members were swept. The calling thread may be in any wait, and
-/// may hold the table's lock. Then the next thread that opens a slab, or finds a death, does this.
+/// Gives up the slabs of dead makers, after a reclaim. The calling thread may be in any wait, and may hold
+/// the registry's lock. Then the next thread that opens a slab, or finds a death, does this.
 pub(crate) fn on_deaths() {
     let Some(arena) = Arena::get() else { return };
     let Some(mut registry) = REGISTRY.try_lock() else { return };
@@ -379,7 +380,7 @@ pub(crate) fn on_deaths() {
     queues_to_start.into_iter().for_each(start);
 }
 
-/// Starts the thread of a line. If that fails, the next thread that drops a slab or finds a death tries
+/// Starts the thread of a queue. If that fails, the next thread that drops a slab or finds a death tries
 /// again.
 fn start(line: usize) {
     let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
@@ -388,7 +389,7 @@ fn start(line: usize) {
     }
 }
 
-/// Unmaps the slabs in the quick line, one after the other, until the line is empty.
+/// Unmaps the slabs in the quick queue, one after the other, until the queue is empty.
 fn unmap() {
     let next = |done: u64| {
         let mut registry = REGISTRY.lock();
@@ -405,7 +406,7 @@ fn unmap() {
     }
 }
 
-/// Closes the slabs in the slow line, until the line is empty. If the process ends, it returns when no slab
+/// Closes the slabs in the slow queue, until the queue is empty. If the process ends, returns when no slab
 /// may be closed.
 fn close() {
     const FIRST: Duration = Duration::from_micros(50);
@@ -443,11 +444,11 @@ fn close() {
     }
 }
 
-/// Longest time between two looks at the line.
+/// Longest time between two checks of the queue.
 const SELDOM: Duration = Duration::from_millis(50);
 
-/// Waits until a condition holds, or until a deadline. It sweeps dead processes meanwhile, because work on
-/// the device may wait for that.
+/// Waits until a condition holds, or until a deadline. Recovers and reclaims dead processes meanwhile,
+/// because work on the device may wait for that.
 fn wait(until: Option<Instant>, is_so: impl Fn(&[ReleaseQueue; 2]) -> bool) {
     let mut pause = Duration::from_micros(20);
     while !REGISTRY.lock().as_ref().is_none_or(|table| is_so(&table.leaving))
@@ -489,7 +490,7 @@ impl Registry {
 }
 
 /// Gives up unused slabs of other processes, and returns the number of bytes that were mapped. Except for
-/// [`UnusedSlabs::All`], it waits neither for a lock that a thread holds during driver calls, nor for work on
+/// [`UnusedSlabs::All`], waits neither for a lock that a thread holds during driver calls, nor for work on
 /// the device.
 pub(crate) fn release_unused(which: UnusedSlabs) -> u64 {
     let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes()).sum::<u64>();
@@ -529,7 +530,7 @@ pub(crate) fn release_unused(which: UnusedSlabs) -> u64 {
 pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
     let mut registry = REGISTRY.lock();
     let Some(table) = registry.as_mut() else { return true };
-    // One reference of the table, and one of the caller.
+    // The registry has one reference, and the caller has one.
     if Arc::strong_count(slab) > 2 {
         return false;
     }

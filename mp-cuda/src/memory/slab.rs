@@ -4,8 +4,8 @@
 //! | maker | mapping |
 //! |---|---|
 //! | this process | made together with the slab; a process never imports its own slab |
-//! | another process | made when a piece is first opened: the descriptor is looked up, imported, and closed |
-//! | another library of this process | made and kept by that library |
+//! | another process | made when a piece is first opened: the long-lived descriptor is copied, imported, and closed |
+//! | another library of this process | made and owned by that library |
 //! | another library of another process | as for another process, or opened by a legacy handle; closed with the last piece in this process |
 //!
 //! A slab is mapped whole: the processes of a program trust each other with the bytes outside of a piece.
@@ -31,7 +31,8 @@ use crate::uuid::Uuid;
 /// Slab of which this process has a piece or a mapping. Dropping it unmaps the slab.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    /// Dropped before the object, whose holders tell the maker which processes have the slab mapped.
+    /// Dropped before the object: the maker reads from the object's holders which processes have the slab
+    /// mapped.
     mapping: Mutex<SlabMapping>,
     /// `true` once the slab was mapped or opened. It is set under the lock of `mapping`, which a thread holds
     /// during the driver's calls that open the slab.
@@ -58,8 +59,8 @@ struct SlabMapping {
 impl Slab {
     /// Makes a slab that other processes can open.
     ///
-    /// If the process is killed before this returns, a sweep frees the object and the kept descriptor, and
-    /// the driver frees the memory. The driver is called first, because its calls may fail.
+    /// If the process is killed before this returns, a reclaim frees the object and the long-lived
+    /// descriptor, and the driver frees the memory. The driver is called first, because its calls may fail.
     pub(crate) fn make(device: &Device, bytes: u64, unit: u64) -> Result<Self> {
         let memory = DeviceMemory::create(device, bytes)?;
         let mapped = memory.map(device)?;
@@ -189,13 +190,13 @@ impl Slab {
         if reaches { Ok(()) } else { Err(self.no_access(by)) }
     }
 
-    /// Returns `true` if the slab is mapped in this process. It does not wait for a thread that is in the
+    /// Returns `true` if the slab is mapped in this process. Does not wait for a thread that is in the
     /// driver.
     pub(crate) fn is_mapped(&self) -> bool {
         self.is_mapped.load(Ordering::Relaxed)
     }
 
-    /// Notes the last ticks of streams that used a piece which this process no longer has.
+    /// Records the last ticks of streams that used a piece which this process has dropped or moved.
     #[inline]
     pub(crate) fn note_uses(&self, used: &[Tick]) {
         if !used.is_empty() {

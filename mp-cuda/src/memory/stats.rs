@@ -14,10 +14,10 @@ pub struct DeviceMemoryStats {
     /// Bytes of the process's slabs on the device, which it got from the driver and has not given back.
     #[doc(alias = "reserved_bytes")]
     pub reserved: u64,
-    /// Bytes of these slabs in tensors that a process has, or had at the last look; whole units.
+    /// Bytes of these slabs in tensors that a process has, or had at the last check, in whole units.
     #[doc(alias = "allocated_bytes")]
     pub allocated: u64,
-    /// Bytes of slabs that are no longer used, because a process died that could write to them. They are
+    /// Bytes of slabs that are not used any more, because a process that could write to them died. They are
     /// given back with their last tensor.
     pub retired: u64,
     /// Number of the process's slabs.
@@ -29,17 +29,17 @@ pub struct DeviceMemoryStats {
     pub mapped_slabs: usize,
     /// Bytes of the mapped slabs.
     pub mapped: u64,
-    /// Number of owners of [memory of other libraries](crate::ForeignMemory) that are kept for tensors of
+    /// Number of owners of [memory of other libraries](crate::ForeignMemory) that are retained for tensors of
     /// some process.
     pub foreign_owners: usize,
     /// Bytes of these tensors.
     pub foreign: u64,
-    /// Bytes of tensors whose owners are kept until this process ends, because a process died that could
-    /// write to them.
+    /// Bytes of tensors whose owners are retained until this process ends, because a process that could write
+    /// to them died.
     pub foreign_retired: u64,
 }
 
-/// Returns the amount of device memory of this process, which is 0 in a copy of it by `fork`. It first looks
+/// Returns the amount of device memory of this process, which is 0 in a copy of it by `fork`. First checks
 /// for returned memory, and drops the owners of other libraries' memory that no process has any more.
 ///
 /// ```no_run
@@ -50,7 +50,7 @@ pub struct DeviceMemoryStats {
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It does not block, unless another thread makes a slab at the same time.
+/// Does not block, unless another thread makes a slab at the same time.
 #[doc(alias = "torch.cuda.memory_stats")]
 #[must_use]
 pub fn memory_stats(device: &Device) -> DeviceMemoryStats {

@@ -1,6 +1,6 @@
 //! Uses of a piece of memory by streams of this process, from its arrival to its last drop in this process.
 //!
-//! A use is noted when it begins, because work that a stream is given during the use is not visible to this
+//! A use is recorded when it begins, because work that is submitted during the use is not visible to this
 //! crate. A tick of the stream *covers* a use when it is made after the work of the use. A stream makes one
 //! when another stream of this process has to run after the use, when the piece is sent, and when the piece
 //! is dropped. So a stream ticks once for each order that another stream needs, and not for each kernel.
@@ -40,8 +40,8 @@ pub(crate) struct UseAccess {
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     records: Mutex<UseLog>,
-    /// `true` once a use or a tick was noted. It is set before the note is made, so a thread that ends or
-    /// sends a piece sees it.
+    /// `true` once a use or a tick was recorded. Set before the record is made, so a thread that drops or
+    /// sends the piece sees it.
     is_recorded: AtomicBool,
 }
 
@@ -104,8 +104,8 @@ impl StreamUse {
         Ok(self.covering)
     }
 
-    /// Returns `true` if all work of the uses has run. If only the stream knows, it is queried if `query` is
-    /// set.
+    /// Returns `true` if all work of the uses has run. If the ticks do not show it, the stream is queried if
+    /// `query` is set.
     fn is_finished(&self, query: bool) -> bool {
         self.open == 0
             && if self.is_uncovered { query && self.has_run() } else { self.covering.is_none_or(is_finished) }
@@ -171,7 +171,7 @@ impl UseLog {
 }
 
 impl Uses {
-    /// Locks the notes to add one.
+    /// Locks the log to add a record.
     fn lock_to_record(&self) -> MutexGuard<'_, UseLog> {
         self.is_recorded.store(true, Ordering::Release);
         self.records.lock()
@@ -184,7 +184,7 @@ impl Uses {
         !self.is_recorded.load(Ordering::Acquire)
     }
 
-    /// Notes the ticks in a message that brought the piece.
+    /// Records the ticks in a message that brought the piece.
     #[inline]
     pub(crate) fn record_received(&self, ticks: &[Tick]) {
         if !ticks.is_empty() {
@@ -193,7 +193,7 @@ impl Uses {
         }
     }
 
-    /// Notes the ticks of earlier uses of the piece's memory.
+    /// Records the ticks of earlier uses of the piece's memory.
     pub(crate) fn record_earlier_uses(&self, ticks: &[Tick]) {
         if !ticks.is_empty() {
             self.lock_to_record().earlier.extend_from_slice(ticks);
@@ -267,7 +267,7 @@ impl Uses {
     }
 
     /// Ends a use. If `ran` is set, the host has seen that the stream has run the use. The use is removed
-    /// then, unless another use began meanwhile, whose work may come later.
+    /// then, unless another use began meanwhile, whose work may still be pending.
     ///
     /// If the stream was released from a wait for a dead process, the data that the use wrote is lost. So
     /// streams of this process and of receivers wait for that process's tick, too.
@@ -339,7 +339,7 @@ impl Uses {
             (Err(_), false) => row.begin_use(),
             (Ok(()), false) | (Err(_), _) => {}
         }
-        // Streams of this process wait for these ticks if the piece comes back.
+        // Streams of this process wait for these ticks if the piece arrives again.
         _left = std::mem::take(&mut records.streams);
         let covering: Vec<Tick> = _left.iter().filter_map(|one| one.covering).collect();
         covering.iter().for_each(|tick| keep_latest(&mut records.before, *tick));
@@ -389,7 +389,7 @@ impl UseLog {
 static RELEASE: PerProcess<Mutex<Vec<CudaStream>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// Returns the release stream of a device, after it was told to wait for these ticks.
+/// Returns the release stream of a device, after waits for these ticks were submitted to it.
 fn release_of(device: &Device, ticks: &[Tick]) -> Result<CudaStream> {
     let stream = release(device)?;
     ticks.iter().try_for_each(|tick| stream.wait_for(*tick).map(drop))?;
@@ -424,8 +424,8 @@ mod tests {
         for tick in [at(3, 1, 5), at(3, 1, 4), at(4, 1, 1), at(3, 1, 6), at(3, 2, 1)] {
             keep_latest(&mut list, tick);
         }
-        // A tick of the clock's previous owner is kept beside that of the next owner: the previous owner may
-        // have died.
+        // The list retains a tick of the clock's previous owner in addition to the next owner's tick: the
+        // previous owner may have died.
         assert_eq!(list, [at(3, 1, 6), at(4, 1, 1), at(3, 2, 1)]);
         assert!(contains(&list, at(3, 1, 5)) && contains(&list, at(3, 2, 1)));
         assert!(

@@ -12,7 +12,8 @@
 //! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
 //! - a call writes to a variable of the calling function, which has the type that the call writes;
-//! - handles and addresses are in private fields, come from the driver, and are given back once, by a drop;
+//! - handles and addresses are in private fields, were returned by the driver, and are given back once, by a
+//!   drop;
 //! - a forked copy of the process gives nothing back, because it owns no objects of the driver;
 //! - addresses of a device are invalid for the host, so no instruction of this process accesses them.
 #![allow(unsafe_code)]
@@ -79,7 +80,8 @@ impl DeviceMemory {
         Ok(Self { device: device.clone(), handle, bytes })
     }
 
-    /// Returns a descriptor by which other processes import the memory. It keeps the memory alive.
+    /// Returns a descriptor by which other processes import the memory. The descriptor keeps the memory
+    /// alive.
     pub(crate) fn export(&self) -> Result<OwnedFd> {
         let driver = self.device.bind()?;
         let mut file: c_int = -1;

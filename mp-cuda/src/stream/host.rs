@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::stream::order::tick::is_complete;
 use crate::stream::ownerless;
 
-/// Shortest and longest sleep between two looks at a device's work.
+/// Shortest and longest sleep between two checks of a device's work.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// Blocks until a tick is complete. Returns `true` if it is.
@@ -23,8 +23,8 @@ pub(crate) fn wait(tick: Tick, wait: Wait) -> Result<bool> {
     until(|| is_complete(tick), check, &format!("{tick:?}"), wait)
 }
 
-/// Blocks until `look` returns `true`, and returns its result. Now and then it sweeps dead processes, and
-/// calls `check`.
+/// Blocks until `look` returns `true`, and returns its result. Between two polls, recovers and reclaims dead
+/// processes if that is due, and calls `check`.
 ///
 /// # Errors
 /// Errors of `look` and `check`; [`mp_core::Error::Interrupted`].
@@ -58,7 +58,7 @@ impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for DeviceWa
     }
 
     fn on_interval(&mut self, _: Instant, _: bool) -> Option<Result<bool>> {
-        // A sweep finds deaths, and ends the clocks of processes that died.
+        // A recovery finds deaths, and ends the clocks of processes that died.
         let swept = Recovery(self.arena).reclaim_if_due().map(drop).map_err(Error::from);
         swept.and_then(|()| (self.check)()).err().map(Err)
     }

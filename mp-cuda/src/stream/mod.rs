@@ -49,9 +49,9 @@ const PER_THREAD: usize = 2;
 /// runs.
 ///
 /// # How many streams can wait at a time?
-/// A process has 8 hardware queues for its streams, or as many as `CUDA_DEVICE_MAX_CONNECTIONS` says (1 to
-/// 32, read when the driver is first used). If as many streams wait for other processes, the other streams of
-/// the process wait, too.
+/// A process has 8 hardware queues for its streams, or the number in `CUDA_DEVICE_MAX_CONNECTIONS` (1 to 32,
+/// read when the driver is first used). If as many streams wait for other processes, the other streams of the
+/// process wait, too.
 ///
 /// # When a process ends
 /// A process that ends by itself waits until its streams have run the work that other processes may wait for,
@@ -87,8 +87,8 @@ impl CudaStream {
         Self::beside_locks(device)
     }
 
-    /// Creates a stream for a caller that holds locks. It ends no other stream, because that may run the
-    /// user's code.
+    /// Creates a stream for a caller that holds locks. Ends no other stream, because that may run the user's
+    /// code.
     pub(crate) fn beside_locks(device: &Device) -> Result<Self> {
         let stream = device.bind()?.stream_create()?;
         Ok(Self::of(device.clone(), stream, StreamOwner::Own))
@@ -99,14 +99,14 @@ impl CudaStream {
     ///
     /// # Errors
     /// [`OtherContext`](crate::Error::OtherContext) if the context is not its device's primary context, or
-    /// the stream is of another context; [`mp_core::Error::InvalidArgument`] for `CU_STREAM_PER_THREAD`,
+    /// the stream belongs to another context; [`mp_core::Error::InvalidArgument`] for `CU_STREAM_PER_THREAD`,
     /// which is another stream in each thread; errors of the driver.
     ///
     /// # Safety
-    /// Context and stream are alive until `keep_alive` is dropped. It is dropped when the last clone of the
-    /// returned value is gone, and the work that other processes wait for has run. That may be at once, or
-    /// later in any thread: when another stream is made, dropped or waited for, or an event is recorded. It
-    /// is not dropped if the process ends before.
+    /// Context and stream are alive until `keep_alive` is dropped. `keep_alive` is dropped when the last
+    /// clone of the returned value is dropped, and the work for which other processes wait has run. That may
+    /// be at once, or later in any thread: when another stream is made, dropped or waited for, or an event is
+    /// recorded. If the process ends before that, it is not dropped.
     #[doc(alias = "torch.cuda.ExternalStream")]
     pub unsafe fn from_raw(
         context: *mut c_void,
@@ -155,9 +155,9 @@ impl CudaStream {
 
     /// Blocks until all work has run that was submitted before.
     ///
-    /// If the stream waits for other processes, the call sweeps dead processes meanwhile. The driver's
-    /// `cuStreamSynchronize` does not: a stream that waits for a killed process continues when some process
-    /// of the family has found the death.
+    /// If the stream waits for other processes, the call recovers and reclaims dead processes meanwhile. The
+    /// driver's `cuStreamSynchronize` does not: a stream that waits for a killed process continues when some
+    /// process of the family has found the death.
     ///
     /// # Errors
     /// [`DeviceLost`](crate::Error::DeviceLost) if a kernel failed;
@@ -211,8 +211,8 @@ impl CudaStream {
         awaited.ticks.iter().try_fold(false, |waits, tick| Ok(pending(tick)? || waits))
     }
 
-    /// Begins a use of a piece, before the stream is told to wait. Returns the number of uses that have
-    /// begun.
+    /// Begins a use of a piece, before waits are submitted to the stream. Returns the number of uses that
+    /// have begun.
     pub(crate) fn use_begins(&self) -> u64 {
         let mut awaited = self.0.work.awaited.lock();
         let died = |tick: &Tick| order::tick::is_complete(*tick).is_err();
@@ -226,7 +226,7 @@ impl CudaStream {
         self.0.work.use_begins()
     }
 
-    /// Notes that a host has seen the work of a use run, if the use with this number was the last to begin.
+    /// Records that a host has seen the work of a use run, if the use with this number was the last to begin.
     pub(crate) fn record_use_has_run(&self, number: u64) {
         self.0.work.has_run(number);
     }
@@ -244,7 +244,7 @@ impl CudaStream {
         self.check_device(unsafe { self.0.work.device.bind()?.stream_is_complete(self.0.stream) })
     }
 
-    /// Returns `true` if the driver reports that all work has run. It does not sweep dead processes. A stream
+    /// Returns `true` if the driver reports that all work has run. Does not recover dead processes. A stream
     /// that is being captured has not run: a query would end the capture.
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl CudaStream {
         self.has_run_now()
     }
 
-    /// Marks the device as lost for other processes, if a result says so.
+    /// Marks the device as lost for other processes, if a result reports it.
     fn check_device<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if matches!(error, crate::Error::DeviceLost { .. }) {

@@ -1,6 +1,6 @@
-//! Streams without an owner that still have work. Each stays, with its clock, until the work has run, because
-//! another stream must not get the clock before. The module also waits for the process's streams when the
-//! process ends.
+//! Streams without an owner that still have work. Each stream and its clock exist until the work has run,
+//! because another stream must not get the clock before. The module also waits for the process's streams when
+//! the process ends.
 //!
 //! # Safety
 //! Unsafe, because it destroys streams. Sound, because this crate made each of them, and its last owner is
@@ -31,7 +31,7 @@ pub(crate) struct OwnerlessStream {
     pub(crate) work: Arc<StreamWork>,
     /// Stream to destroy, unless it is a user's.
     pub(crate) stream: Option<DriverHandle>,
-    /// Value that keeps a user's stream alive, until its clock stands still.
+    /// Value that keeps a user's stream alive, until its clock has no pending tick.
     pub(crate) keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -76,14 +76,14 @@ pub(crate) fn add(ended: OwnerlessStream) {
     }
 }
 
-/// Ends the streams that have run their work. It drops values of users, whose code may call anything.
+/// Ends the streams that have run their work. Drops values of users, whose code may call anything.
 pub(super) fn sweep() {
     order::end_probes();
     end(usize::MAX, |_| true);
 }
 
-/// Queries some streams, other ones each time. The caller must not hold a lock that the drop of a user's
-/// value may take.
+/// Queries some streams, different ones at each call. The caller must not hold a lock that the drop of a
+/// user's value may take.
 pub(crate) fn sweep_some() {
     end(AT_ONCE, |_| true);
 }
@@ -106,7 +106,7 @@ fn end(at_most: usize, which: impl Fn(&OwnerlessStream) -> bool) {
     drop(done);
 }
 
-/// Notes a new stream.
+/// Records a new stream.
 pub(super) fn register(stream: &CudaStream) {
     let mut alive = ALIVE.lock();
     alive.retain(|one| one.strong_count() > 0);
@@ -120,14 +120,14 @@ pub(crate) fn stream_of(tick: Tick) -> Option<CudaStream> {
     alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(CudaStream)
 }
 
-/// Notes that a device is lost to this process. Its streams run nothing any more, which other processes find
-/// in their clocks.
+/// Records that a device is lost to this process. Its streams run nothing any more, which other processes
+/// read from their clocks.
 pub(super) fn mark_lost(device: &Device) {
     work::of(device).iter().for_each(|one| one.clock.mark_lost());
 }
 
-/// Waits for a limited time until all ticks of this process are complete, before the process ends. It waits
-/// for no lock, because the holder may never release it. The driver ends the remaining streams.
+/// Waits for a limited time until all ticks of this process are complete, before the process ends. Waits for
+/// no lock, because the holder may never release it. The driver ends the remaining streams.
 fn leave() {
     let until = Instant::now() + LIMIT;
     let mut pause = Duration::from_micros(50);

@@ -49,13 +49,13 @@ impl StreamWork {
         if awaited.uses == 0 { self.begun.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Notes that the work of this many uses is covered by a tick, or has run.
+    /// Records that the work of this many uses is covered by a tick, or has run.
     pub(super) fn covered(&self, uses: u64) {
         self.covered.fetch_max(uses, Ordering::Relaxed);
     }
 
-    /// Notes that a host has seen all work of the stream run when a use ended. That counts if no use is open,
-    /// and no later use has begun.
+    /// Records that a host has seen all work of the stream run when a use ended. Has no effect if a use is
+    /// open, or a later use has begun.
     pub(super) fn has_run(&self, number: u64) {
         if self.ended_uses() == number {
             self.covered(number);
@@ -69,10 +69,10 @@ pub(crate) fn of(device: &Device) -> Vec<Arc<StreamWork>> {
     all.into_iter().filter(|one| one.device == *device).collect()
 }
 
-/// Ticks that a stream was told to wait for.
+/// Ticks for which waits were submitted to a stream.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedTicks {
-    /// Ticks that were pending at the last look, and lost ticks, until the stream has run the work that it
+    /// Ticks that were pending at the last check, and lost ticks, until the stream has run the work that it
     /// had then.
     pub(super) ticks: Vec<Tick>,
     /// Ticks of work whose results the stream may use, and not of work that only uses the same memory.
@@ -89,9 +89,9 @@ impl AwaitedTicks {
         self.sources.retain(is_open);
     }
 
-    /// Notes the last tick of each other stream. The order of the calls does not matter, because the work of
-    /// a stream ends in order. A lost tick stays: it may block this stream for ever, and later work of this
-    /// stream may be lost, too.
+    /// Records the last tick of each other stream. The order of the calls does not matter, because the work
+    /// of a stream ends in order. A lost tick stays: it may block this stream for ever, and later work of
+    /// this stream may be lost, too.
     pub(super) fn record(&mut self, tick: Tick, is_source: bool) {
         self.prune();
         tick::keep_latest(&mut self.ticks, tick);
@@ -106,7 +106,7 @@ static ORPHANED_TICKS: PerProcess<Mutex<Vec<(Device, Tick)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 impl StreamWork {
-    /// Keeps the ticks of a stream whose last owner is gone, because the stream still waits for them.
+    /// Retains the ticks of a stream whose last owner was dropped, because the stream still waits for them.
     pub(super) fn orphan_ticks(&self) {
         let mut awaited = self.awaited.lock();
         awaited.prune();
@@ -130,7 +130,7 @@ pub(crate) struct DeviceLoad {
     ticks: Vec<Tick>,
     /// Streams for which threads were making ticks, with the number of ticks including these.
     in_progress: Vec<(Arc<StreamWork>, u64)>,
-    /// `true` if a thread was telling a stream to wait.
+    /// `true` if a thread was submitting a wait to a stream.
     is_changing: bool,
     /// `true` if a stream was used since its last tick.
     has_uncovered: bool,
@@ -185,7 +185,7 @@ impl DeviceLoad {
         self.in_progress.is_empty() && !self.ticks.iter().any(|tick| self.is_pending(*tick))
     }
 
-    /// Returns `true` if all ticks are known that streams were told to wait for.
+    /// Returns `true` if all ticks for which streams wait are known.
     pub(crate) fn is_complete_list(&self) -> bool {
         !self.is_changing
     }

@@ -32,7 +32,7 @@ impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
 }
 
 impl<T: Element> CudaTensor<T, Shared> {
-    /// Lends the tensor to a stream, for work that reads and writes it. The stream waits, on the device, for
+    /// Loans the tensor to a stream, for work that reads and writes it. The stream waits, on the device, for
     /// the work in the message that brought the tensor. It does not wait for other streams of this process,
     /// which the program orders itself.
     ///

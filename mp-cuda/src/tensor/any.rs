@@ -29,7 +29,7 @@ use crate::uuid::Uuid;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It is sent like a typed tensor. Sender and receiver need not know the type.
+/// It is sent like a typed tensor. Code that sends and receives it does not name the element type.
 #[doc(alias = "torch.Tensor")]
 pub struct AnyCudaTensor<M: CudaMode = Exclusive> {
     pub(crate) raw: RawCudaTensor<M>,
@@ -40,7 +40,7 @@ impl<M: CudaMode> PlainOutcome for AnyCudaTensor<M> {}
 
 /// Error returned when a tensor has another element type than requested. It contains the tensor.
 pub struct CudaDowncastError<M: CudaMode> {
-    /// Tensor that was to be converted.
+    /// The unconverted tensor.
     pub tensor: AnyCudaTensor<M>,
     /// Requested type.
     pub expected: DType,
@@ -157,7 +157,7 @@ impl AnyCudaTensor<Exclusive> {
     }
 }
 
-/// Views, like those of [`CudaTensor`].
+/// Views, as for [`CudaTensor`].
 impl<M: CudaAliased> AnyCudaTensor<M> {
     view_methods!(by_ref);
     aliasing_methods!();
@@ -173,7 +173,7 @@ impl<M: CudaAliased> AnyCudaTensor<M> {
     }
 }
 
-/// Consuming views, like those of [`CudaTensor`].
+/// Consuming views, as for [`CudaTensor`].
 impl AnyCudaTensor<Exclusive> {
     view_methods!(by_value);
 

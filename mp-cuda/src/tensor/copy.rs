@@ -4,10 +4,10 @@
 //!
 //! # Safety
 //! Unsafe, because the driver is given addresses. Sound, because
-//! - addresses of devices are of a use that lasts until the copy is submitted, and the view's elements lie
+//! - addresses of devices belong to a use that lasts until the copy is submitted, and the view's elements lie
 //!   within its piece;
-//! - addresses of the host are of a slice of as many elements, whose bit patterns are all valid, and the
-//!   stream has run the copy when the call returns.
+//! - addresses of the host belong to a slice of as many elements, for which all bit patterns are valid, and
+//!   the stream has run the copy when the call returns.
 #![allow(unsafe_code)]
 
 use mp_core::bytemuck::{self, Pod};
@@ -181,8 +181,8 @@ fn fill<T: Element, M: CudaMode>(raw: &RawCudaTensor<M>, value: T, stream: &Cuda
 }
 
 impl<T: Element> CudaTensor<T, Exclusive> {
-    /// Creates a tensor of one value on the stream's device. It does not wait for the stream if elements have
-    /// 1 or 4 bytes, or all bytes of the value are the same.
+    /// Creates a tensor of one value on the stream's device. Does not wait for the stream if elements have 1
+    /// or 4 bytes, or all bytes of the value are the same.
     ///
     /// # Errors
     /// Errors of [`empty`](Self::empty).
@@ -192,7 +192,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
         Ok(t)
     }
 
-    /// Creates a tensor of zeros on the stream's device. It does not wait for the stream.
+    /// Creates a tensor of zeros on the stream's device. Does not wait for the stream.
     ///
     /// # Errors
     /// Errors of [`empty`](Self::empty).
@@ -200,8 +200,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
         Self::full(shape, T::zeroed(), stream)
     }
 
-    /// Copies `data`, in row-major order, to a new tensor on the stream's device. It waits until the stream
-    /// has made the copy.
+    /// Copies `data`, in row-major order, to a new tensor on the stream's device. Waits until the stream has
+    /// made the copy.
     ///
     /// # Errors
     /// Errors of [`empty`](Self::empty); [`mp_core::Error::Shape`] if `shape` has another number of elements.
@@ -229,7 +229,7 @@ macro_rules! writes {
                 fill(&self.raw, value, stream)
             }
 
-            /// Copies `data` to the tensor, in row-major order. It waits until the stream has made the copy.
+            /// Copies `data` to the tensor, in row-major order. Waits until the stream has made the copy.
             ///
             /// # Errors
             /// Errors of [`on`](Self::on); [`mp_core::Error::Shape`] if the tensor has another number of
@@ -259,7 +259,7 @@ writes!(Exclusive, &mut);
 writes!(Shared, &);
 
 impl<T: Element, M: CudaMode> CudaTensor<T, M> {
-    /// Returns the elements, in row-major order. It waits until the stream has made the copy.
+    /// Returns the elements, in row-major order. Waits until the stream has made the copy.
     ///
     /// # Errors
     /// Errors of [`on`](Self::on).
@@ -270,7 +270,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         Ok(all)
     }
 
-    /// Copies the elements to `to`, in row-major order. It waits until the stream has made the copy.
+    /// Copies the elements to `to`, in row-major order. Waits until the stream has made the copy.
     ///
     /// # Errors
     /// Errors of [`on`](Self::on); [`mp_core::Error::Shape`] if `to` has another number of elements.
@@ -278,7 +278,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         read(&self.raw, to, stream)
     }
 
-    /// Copies the tensor to shared memory on the host. It waits until the stream has made the copy.
+    /// Copies the tensor to shared memory on the host. Waits until the stream has made the copy.
     ///
     /// # Errors
     /// Errors of [`on`](Self::on) and of [`Tensor::empty`].
@@ -290,7 +290,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     }
 
     /// Copies the tensor to contiguous memory of the stream's device. That may be another device, which has
-    /// to reach the memory of this tensor. It does not wait for the stream.
+    /// to reach the memory of this tensor. Does not wait for the stream.
     ///
     /// # Errors
     /// Errors of [`on`](Self::on) and of [`empty`](CudaTensor::empty).

@@ -21,7 +21,7 @@ use super::{CudaMode, CudaTensor, StreamGuard, StreamGuardMut};
 use crate::error::{Error, Result};
 use crate::stream::CudaStream;
 
-/// Stream of cudarc, to which tensors are lent for cudarc's copies and kernels. It derefs to a
+/// Stream of cudarc, to which tensors are loaned for cudarc's copies and kernels. Dereferences to a
 /// [`CudaStream`].
 ///
 /// ```no_run
@@ -87,7 +87,7 @@ impl fmt::Debug for CudarcStream {
 }
 
 impl<T: Element, M: CudaMode> CudaTensor<T, M> {
-    /// Lends the tensor to a stream of cudarc, for work that reads it: see [`on`](Self::on).
+    /// Loans the tensor to a stream of cudarc, for work that reads it: see [`on`](Self::on).
     ///
     /// # Errors
     /// [`NotContiguous`](Error::NotContiguous) if the elements are not adjacent in row-major order, as cudarc
@@ -127,8 +127,8 @@ impl<T: Element> CudaTensor<T, Shared> {
 
 impl<T: Element> CudaTensor<T, Exclusive> {
     /// Copies memory of cudarc (a `CudaSlice`, a view of it, a tensor of candle) to a new tensor. The stream
-    /// makes the copy, and the host doesn't wait for it. Cudarc's memory is of a pool, which no other process
-    /// can open.
+    /// makes the copy, and the host doesn't wait for it. Cudarc's memory belongs to a pool, which no other
+    /// process can open.
     ///
     /// ```no_run
     /// use cudarc::driver::CudaContext;
@@ -266,17 +266,17 @@ macro_rules! cudarc_lent {
 }
 
 cudarc_lent! {
-    /// Tensor that is lent to a stream of cudarc, to read. [`on_cudarc`](CudaTensor::on_cudarc) returns it.
+    /// Tensor that is loaned to a stream of cudarc, to read. [`on_cudarc`](CudaTensor::on_cudarc) returns it.
     ///
-    /// It is a `DevicePtr` for cudarc's copies, and an argument for cudarc's kernels, which get the address
-    /// of the first element. If another stream uses it, this thread waits for both streams. Pass kernels to
-    /// its own stream only. Copy to another device by [`to_device`](CudaTensor::to_device), because cudarc
-    /// doesn't report here that a stream is another device's.
+    /// The guard is a `DevicePtr` for cudarc's copies, and an argument for cudarc's kernels, which get the
+    /// address of the first element. If another stream uses it, this thread waits for both streams. Pass
+    /// kernels to its own stream only. Copy to another device by [`to_device`](CudaTensor::to_device),
+    /// because cudarc doesn't report here that a stream is another device's.
     CudarcGuard of StreamGuard
 }
 
 cudarc_lent! {
-    /// Tensor that is lent to a stream of cudarc, to read and write.
+    /// Tensor that is loaned to a stream of cudarc, to read and write.
     /// [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) returns it. It is a [`CudarcGuard`] and a `DevicePtrMut`.
     CudarcGuardMut of StreamGuardMut
 }
@@ -287,7 +287,7 @@ impl<T: Element> DevicePtrMut<T> for CudarcGuardMut<'_, T> {
     }
 }
 
-// SAFETY: what is pushed is where a number lies that is borrowed as long as the arguments.
+// SAFETY: the pushed pointer is the address of a number that is borrowed as long as the arguments.
 unsafe impl<'a, 'b: 'a, T: Element> PushKernelArg<&'b CudarcGuard<'_, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, lent: &'b CudarcGuard<'_, T>) -> &mut Self {

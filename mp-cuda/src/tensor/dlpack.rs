@@ -280,12 +280,12 @@ fn export<D: ManagedTensor, M: CudaMode>(
 /// In Python it is the capsule `dltensor_versioned` of a `__dlpack__(stream=…)` with the stream that is
 /// passed here. A library that uses another stream has to order that stream's work. The stream uses the
 /// tensor from [`export`](Self::export) until the deleter is called. Later work of other processes and
-/// streams waits for the work that the stream was given until then. Any thread may call the deleter.
+/// streams waits for the work that was submitted to the stream until then. Any thread may call the deleter.
 #[doc(alias("__dlpack__", "from_dlpack", "to_dlpack"))]
 pub struct Dlpack(NonNull<DLManagedTensorVersioned>);
 
 /// Tensor on a device like [`Dlpack`], in the structure before version 1, which can't mark read-only memory.
-/// It is the content of a capsule named `dltensor`.
+/// The structure is the content of a capsule named `dltensor`.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, DlpackUnversioned, CudaStream};
@@ -506,7 +506,7 @@ fn dtype_of(DLDataType { code, bits, lanes }: DLDataType) -> Result<DType> {
     }
 }
 
-/// Returns as many numbers as there are dimensions, or `None` for a null pointer. It fails for more
+/// Returns as many numbers as there are dimensions, or `None` for a null pointer. Returns an error for more
 /// dimensions than tensors have.
 fn numbers(at: *mut i64, rank: usize) -> Result<Option<Vec<i64>>> {
     if rank > mp_tensor::MAX_RANK {
@@ -519,6 +519,6 @@ fn numbers(at: *mut i64, rank: usize) -> Result<Option<Vec<i64>>> {
     if at.is_null() {
         return Ok((rank == 0).then(Vec::new));
     }
-    // SAFETY: not null, and as long as the structure says, which the producer guarantees.
+    // SAFETY: not null, and as long as the structure states, which the producer guarantees.
     Ok(Some(unsafe { std::slice::from_raw_parts(at, rank) }.to_vec()))
 }

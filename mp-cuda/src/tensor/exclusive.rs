@@ -11,9 +11,9 @@ use crate::stream::CudaStream;
 impl<T: Element> CudaTensor<T, Exclusive> {
     /// Allocates a tensor on the stream's device. The elements are unspecified.
     ///
-    /// It may call the driver for memory, and wait for the device then. Without elements it calls no driver.
-    /// `stream` waits for earlier work with the memory. Use [`on_mut`](Self::on_mut) for work of other
-    /// streams.
+    /// The call may request memory from the driver, and wait for the device then. For a tensor without
+    /// elements, the driver is not called. `stream` waits for earlier work with the memory. Use
+    /// [`on_mut`](Self::on_mut) for work of other streams.
     ///
     /// # Errors
     /// [`OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory); a shape that is too large; errors of the
@@ -33,7 +33,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
         CudaTensor::of(self.raw.open())
     }
 
-    /// Lends the tensor to a stream, for work that reads and writes it. The stream waits, on the device, for
+    /// Loans the tensor to a stream, for work that reads and writes it. The stream waits, on the device, for
     /// all earlier work with the tensor. This thread doesn't wait.
     ///
     /// # Errors

@@ -21,15 +21,15 @@ use crate::memory::foreign::{self, SharePlan};
 use crate::memory::stream_uses::UseAccess;
 use crate::stream::CudaStream;
 
-/// Way in which [memory of another library](ForeignMemory) has become a tensor.
+/// Method by which [memory of another library](ForeignMemory) has become a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ShareMethod {
-    /// The tensor is the memory itself, which other processes open by a descriptor. It lives as long as any
-    /// process has it.
+    /// The tensor is the memory itself, which other processes open by a descriptor. The memory lives as long
+    /// as any process has it.
     Exported,
     /// The tensor is the memory itself, which other processes open by a legacy handle (`cuIpcGetMemHandle`).
-    /// It is gone with this process.
+    /// The memory is lost when this process ends.
     LegacyIpc,
     /// The tensor is a copy, in memory of this library.
     Copied {
@@ -62,25 +62,25 @@ pub enum ShareMethod {
 /// | of a pool (cudarc, candle), managed, of the host, or otherwise | a copy, or [`NotShareable`](Error::NotShareable) if it is [never copied](Self::never_copied) | as own memory |
 ///
 /// # When is the owner dropped?
-/// The owner is kept until no process and no message has the tensor, and streams have run their work with it.
-/// Then a thread of this process drops it that drops such a tensor, shares another one, or calls
-/// [`ipc_collect`](crate::ipc_collect), [`empty_cache`](crate::empty_cache) or
-/// [`memory_stats`](crate::memory_stats). The last returns the number of owners. The thread holds no lock,
-/// and catches a panic of the owner. The owner of a copy is dropped when the copy is made. Owners that are
-/// left when the process ends are not dropped.
+/// The owner is retained until no process and no message has the tensor, and streams have run their work with
+/// it. The next thread of this process that drops such a tensor, or shares another one, then drops the owner.
+/// So does a call of [`ipc_collect`](crate::ipc_collect), [`empty_cache`](crate::empty_cache) or
+/// [`memory_stats`](crate::memory_stats), which returns the number of owners. The thread holds no lock, and
+/// catches a panic of the owner. The owner of a copy is dropped when the copy is made. Owners that are left
+/// when the process ends are not dropped.
 ///
 /// # When does a receiver close the memory?
-/// Memory that was opened by a legacy handle stays open until the receiver's streams are at rest, as far as
-/// this library knows their work, or have run for another second; or until the receiver calls
-/// [`ipc_collect`](crate::ipc_collect). The owner is kept until then. While the memory is closed, threads of
-/// the receiver wait that launch kernels, as during each `cuMemFree`. So a receiver with a kernel that never
-/// ends should [record an event](crate::CudaEvent::record) after it, or the sender should share memory by a
-/// descriptor.
+/// Memory that was opened by a legacy handle stays open until the receiver's streams are idle, as far as
+/// their clocks show. If they are not idle within a second, it is closed during short work. A call of
+/// [`ipc_collect`](crate::ipc_collect) in the receiver closes it, after the work of the receiver's streams.
+/// The owner is retained until then. While the memory is being closed, threads of the receiver that launch
+/// kernels wait, as during each `cuMemFree`. So a receiver with a kernel that never ends should [record an
+/// event](crate::CudaEvent::record) after it, or the sender should share memory by a descriptor.
 ///
 /// # When a process dies
-/// If a process is killed that could write to the tensor, or had pending work, late work may still write. The
-/// owner is kept then until this process ends (`foreign_retired` of the statistics). If this process dies,
-/// memory that others have opened by a legacy handle is gone, and each use of it returns
+/// If a process that could write to the tensor, or had pending work, is killed, late work may still write.
+/// The owner is then retained until this process ends (`foreign_retired` of the statistics). If this process
+/// dies, memory that others have opened by a legacy handle is lost, and each use of it returns
 /// [`ProducerDied`](Error::ProducerDied). Copy data that has to outlive its maker.
 #[doc(alias("share_foreign", "cuIpcGetMemHandle", "torch.cuda.caching_allocator_alloc"))]
 #[derive(Clone, Debug)]
@@ -156,11 +156,11 @@ impl ForeignMemory {
     }
 
     /// Makes a tensor of the memory. Its contents are valid when the stream has run its earlier work. The
-    /// driver is asked for the attributes of the address. Only a copy waits for the stream.
+    /// attributes of the address are read from the driver. Only a copy waits for the stream.
     ///
     /// # Errors
-    /// [`NotShareable`](Error::NotShareable) if the driver doesn't know the address, or if a copy is needed
-    /// but not allowed; [`mp_core::Error::InvalidArgument`] if the address is not aligned, is of another
+    /// [`NotShareable`](Error::NotShareable) if the address is unknown to the driver, or if a copy is needed
+    /// but not allowed; [`mp_core::Error::InvalidArgument`] if the address is not aligned, belongs to another
     /// device than the stream, or has fewer elements than the tensor, or if elements overlap;
     /// [`mp_core::Error::Unsupported`] for negative strides; errors of [`CudaTensor::empty`] for a copy;
     /// errors of the driver. The error contains the owner.

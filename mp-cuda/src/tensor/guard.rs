@@ -1,4 +1,4 @@
-//! Tensors that are lent to a stream, with their addresses.
+//! Tensors that are loaned to a stream, with their addresses.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -62,16 +62,16 @@ macro_rules! lent {
 }
 
 lent! {
-    /// Tensor that is lent to a stream, to read. [`on`](crate::CudaTensor::on) returns it.
+    /// Tensor that is loaned to a stream, to read. [`on`](crate::CudaTensor::on) returns it.
     ///
-    /// The stream was told to wait for all earlier work. Submit work that reads the elements at
-    /// [`ptr`](Self::ptr) while this value lives. Dropping it ends the use, which covers the work submitted
-    /// until then, even if the work has not run. Work on other streams is not covered.
+    /// The stream waits for all earlier work. Submit work that reads the elements at [`ptr`](Self::ptr) while
+    /// this value lives. Dropping it ends the use, which covers the work submitted until then, even if the
+    /// work has not run. Work on other streams is not covered.
     StreamGuard
 }
 
 lent! {
-    /// Tensor that is lent to a stream, to read and write. [`on_mut`](crate::CudaTensor::on_mut) returns it.
-    /// See [`StreamGuard`].
+    /// Tensor that is loaned to a stream, to read and write. [`on_mut`](crate::CudaTensor::on_mut) returns
+    /// it. See [`StreamGuard`].
     StreamGuardMut
 }

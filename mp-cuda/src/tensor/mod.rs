@@ -49,15 +49,15 @@ use raw::RawCudaTensor;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A message moves it: after a put into a queue, this process no longer has the tensor, and the receiver owns
-/// it. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on), its
-/// stream waits for the sender's stream, on the device.
+/// A message moves it: after a put into a queue, the receiver owns the tensor, and this process does not have
+/// it any more. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on),
+/// its stream waits for the sender's stream, on the device.
 ///
 /// Sending, receiving and views open no memory of a device, so a process without a GPU may pass tensors on.
 ///
 /// # When a process dies
 /// The memory lives as long as any process or message holds it, also after its maker's death. If the process
-/// is killed that fills the tensor, and its kernels have not run, [`on`](Self::on) returns
+/// that fills the tensor is killed, and its kernels have not run, [`on`](Self::on) returns
 /// [`ProducerDied`](crate::Error::ProducerDied). Memory that a killed process could write to is not used for
 /// another tensor.
 #[doc(alias = "rebuild_cuda_tensor")]
@@ -80,8 +80,8 @@ impl<T: Element, M: CudaMode> PlainOutcome for CudaTensor<T, M> {}
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It is an ordinary serde value in a message. If the same memory is received twice, both are one tensor's
-/// memory.
+/// In a message, the tensor is an ordinary serde value. If the same memory is received twice, both tensors
+/// refer to one memory.
 pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 
 /// Tensor in the memory of a device that any number of processes read and write at the same time.
@@ -102,13 +102,13 @@ pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 /// synchronize by messages or a [`CudaEvent`](crate::CudaEvent), and so do several streams of one process.
 /// Otherwise a reader gets a mixture of old and new elements, or torn elements: devices guarantee no more.
 ///
-/// If a process is killed that was to write the sent data, the next [`on`](CudaTensor::on) or `on_mut` of
-/// each receiver returns [`ProducerDied`](crate::Error::ProducerDied). Later calls succeed, with the present
-/// contents.
+/// If the process that writes the sent data is killed before its work has run, the next
+/// [`on`](CudaTensor::on) or `on_mut` of each receiver returns [`ProducerDied`](crate::Error::ProducerDied).
+/// Later calls succeed, with the present contents.
 pub type SharedCudaTensor<T> = CudaTensor<T, Shared>;
 
-/// Identity of the piece of device memory that a tensor is a view of. It is the same in all processes, and no
-/// other piece ever has it.
+/// Identity of the piece of device memory that a tensor views. The identity is the same in all processes, and
+/// no other piece ever has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct CudaStorageId(u64);
 
@@ -138,7 +138,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         self.raw.storage()
     }
 
-    /// Lends the tensor to a stream, for work that reads it. The stream waits, on the device, for earlier
+    /// Loans the tensor to a stream, for work that reads it. The stream waits, on the device, for earlier
     /// writes. This thread doesn't wait.
     ///
     /// The first time for memory of another process, the memory is opened: that calls the driver, which may

@@ -1,4 +1,4 @@
-//! UseAccess modes as types: the modes of tensors in shared memory, for tensors on devices.
+//! Access modes as types: the modes of tensors in shared memory, for tensors on devices.
 
 use mp_tensor::{Exclusive, Frozen, Shared};
 
@@ -19,7 +19,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// UseAccess to a tensor's memory, and number of its handles.
+/// Access to a tensor's memory, and number of its handles.
 ///
 /// | mode | the tensor | read on streams | written on streams | handles |
 /// |---|---|---|---|---|

@@ -82,7 +82,7 @@ impl RawCudaTensor<Exclusive> {
 
     /// Converts the tensor to another mode.
     pub(super) fn open<M: CudaMode>(self) -> RawCudaTensor<M> {
-        // It is the only tensor of its piece, which was never opened.
+        // This is the only tensor of its piece, which was never opened.
         if let Some(piece) = &self.piece {
             _ = piece.share_as(M::MODE);
         }

@@ -12,7 +12,8 @@ use super::mode::CudaAliased;
 use super::raw::RawCudaTensor;
 use crate::memory::WeakPiece;
 
-/// Weak reference to a tensor, from [`downgrade`](CudaTensor::downgrade). It does not keep the memory.
+/// Weak reference to a tensor, from [`downgrade`](CudaTensor::downgrade). The reference does not keep the
+/// memory alive.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, CudaStream};
@@ -53,7 +54,7 @@ impl<T: Element, M: CudaAliased> WeakCudaTensor<T, M> {
 }
 
 impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
-    /// Returns a weak reference, which does not keep the memory.
+    /// Returns a weak reference, which does not keep the memory alive.
     #[must_use]
     pub fn downgrade(&self) -> WeakCudaTensor<T, M> {
         let RawCudaTensor { piece, view, grad, .. } = &self.raw;

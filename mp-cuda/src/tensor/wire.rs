@@ -1,4 +1,4 @@
-//! Encoding of a tensor in a message. It is one string of bytes, because codecs take time for each value.
+//! Encoding of a tensor in a message: one string of bytes, because codecs take time for each value.
 //!
 //! | bytes | contents |
 //! |---|---|

@@ -1,7 +1,7 @@
-//! Owners of other libraries' memory, which are kept as long as a process has a piece of the memory.
+//! Owners of other libraries' memory, which are retained as long as a process has a piece of the memory.
 //!
-//! Each piece has an *owner*: a value whose drop gives the memory back to its library. This process looks for
-//! pieces without holders, as for its own pieces, in words of the arena. So any process may drop a piece, or
+//! Each piece has an *owner*: a value whose drop gives the memory back to its library. This process finds
+//! pieces without holders, as for its own pieces, by words of the arena. So any process may drop a piece, or
 //! die with it.
 //!
 //! | a piece has no holder, and | its owner |
@@ -9,10 +9,10 @@
 //! | its last use has run | is dropped |
 //! | its last use has run, it is the last piece of its memory, and another process has the memory mapped | stays until that process unmaps the memory |
 //! | its last use is pending | stays until the last use has run |
-//! | its last use is of a dead process, and never finished; or a process died while it could write to the piece | stays until this process ends |
+//! | its last use belongs to a dead process, and never finished; or a process died while it could write to the piece | stays until this process ends |
 //!
-//! The thread that looked drops the owners, without a lock. Receivers unmap the memory with their last piece
-//! of it.
+//! The thread that found the pieces drops the owners, without a lock. Receivers unmap the memory with their
+//! last piece of it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,7 +64,7 @@ static ALLOCATIONS: PerProcess<Mutex<Option<ForeignAllocations>>> =
 /// number of allocations in use.
 const FEW: usize = 8;
 
-/// Memory of a device that is kept for other processes: number of owners, and bytes.
+/// Memory of a device that is retained for other processes: number of owners, and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OwnerFigures {
     pub(crate) owners: usize,
@@ -127,7 +127,7 @@ pub(in crate::memory) fn set_owner(mark: u64, owner: impl Any + Send) {
     }
 }
 
-/// Looks for unused memory after a piece was dropped that this process has shared or opened.
+/// Checks for unused memory after the drop of a piece that this process has shared or opened.
 pub(in crate::memory) fn on_piece_dropped(slab: u64) {
     registry::release_unused(UnusedSlabs::Stale);
     reclaim_with(|allocations| allocations.of(slab));
@@ -138,7 +138,7 @@ pub(in crate::memory) fn reclaim() {
     reclaim_with(|allocations| allocations.some(usize::MAX));
 }
 
-/// Returns the memory of a device that is kept for other processes.
+/// Returns the memory of a device that is retained for other processes.
 pub(in crate::memory) fn figures(device: Uuid) -> OwnerFigures {
     let allocations = ALLOCATIONS.lock();
     let mut all = OwnerFigures::default();
@@ -158,7 +158,7 @@ pub(in crate::memory) fn figures(device: Uuid) -> OwnerFigures {
 fn reclaim_with(take: impl FnOnce(&mut ForeignAllocations) -> Vec<ForeignPiece>) {
     let gone = ALLOCATIONS.lock().as_mut().map(take).unwrap_or_default();
     for share in gone {
-        // A panic of an owner does not affect the thread that looked.
+        // A panic of an owner does not affect the thread that drops it.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(share.owner))) {
             // Dropping the panic's value may panic again.
             std::mem::forget(panic);
@@ -264,7 +264,7 @@ mod tests {
             row
         };
         assert_eq!([(); 4].map(|()| take(&mut all)), [0, 1, 2, 3].map(Some));
-        // The second piece comes back, and the others stay.
+        // The second piece is returned, and the others stay.
         all.pieces.swap_remove(1);
         assert_eq!([(); 2].map(|()| take(&mut all)), [1, 4].map(Some));
         while take(&mut all).is_some() {}

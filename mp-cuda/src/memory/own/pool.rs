@@ -2,7 +2,7 @@
 //!
 //! | no room | action, in this order |
 //! |---|---|
-//! | in the present slabs | look for returned pieces |
+//! | in the present slabs | check for returned pieces |
 //! | still | make a slab: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has a slab of its own |
 //! | on the device | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
 //! | still | make a slab of twice the piece's size, or a slab for this piece alone |
@@ -124,7 +124,7 @@ impl DevicePool {
         for own in &mut self.slabs {
             own.ledger.scan_all(own.slab.object(), &mut own.ranges);
         }
-        // Retired slabs are of no use here.
+        // Retired slabs can't provide the piece.
         self.release(|own| own.ledger.is_retired());
     }
 
@@ -237,8 +237,8 @@ fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
     sizes
 }
 
-/// Returns the unit of a slab for this many bytes. It is the whole slab if they need more than half of it.
-/// Otherwise the slab has at most as many units as rows.
+/// Returns the unit of a slab for this many bytes. The unit is the whole slab if they need more than half of
+/// it. Otherwise the slab has at most as many units as rows.
 fn unit_of(size: u64, bytes: u64) -> u64 {
     if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
 }
@@ -257,7 +257,7 @@ pub(crate) fn with_figures(error: Error, device: &Device, asked: u64) -> Error {
     if is_out_of_memory(&error) { out_of_memory(device, asked, figures(device.uuid())) } else { error }
 }
 
-/// Looks for returned pieces in all slabs of this process.
+/// Checks for returned pieces in all slabs of this process.
 pub(crate) fn scan() {
     POOLS.lock().iter_mut().for_each(DevicePool::scan_all);
 }

@@ -1,16 +1,16 @@
-//! Pieces that a slab's maker has given away, and pieces that came back. All state is in the arena, so any
-//! process may drop a piece, or die with it.
+//! Pieces that a slab's maker has given away, and pieces that were returned. All state is in the arena, so
+//! any process may drop a piece, or die with it.
 //!
 //! | a piece has no holder, and | its range |
 //! |---|---|
 //! | its last use has run | is free |
 //! | its last use is pending, and is work of this process alone | is free for a stream that waits for it |
 //! | its last use is pending, and is work of another process, or of several | stays out until the last use has run: a death ends the waits, and the work may continue for a while |
-//! | its last use is of a stream whose process is dead, and never finished | stays out: the slab is *retired* |
+//! | its last use was by a stream whose process is dead, and never finished | stays out: the slab is *retired* |
 //! | a process died while it could write to it | stays out: the slab is retired |
 //!
 //! No more pieces are cut out of a retired slab, because work of the dead process may still write to it. The
-//! slab is given back to the driver when its last piece is gone.
+//! slab is given back to the driver when its last piece has no holder.
 
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ pub(crate) struct PieceLedger {
 }
 
 impl PieceLedger {
-    /// Notes a piece that was cut, before any other process knows it.
+    /// Records a piece that was cut, before any other process has it.
     pub(crate) fn give(&mut self, mark: u64, units: Range<u32>) {
         self.outstanding.push(OutstandingPiece { mark, units });
     }

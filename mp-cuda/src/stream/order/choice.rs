@@ -22,7 +22,8 @@ pub(super) enum TickMethod {
     Hosts,
 }
 
-/// Devices with their ways. The device is kept, and with it the context for which the way is valid.
+/// Devices with their methods. The list retains each device, and with it the context for which the method is
+/// valid.
 static METHODS: PerProcess<Mutex<Vec<(Device, TickMethod)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
@@ -49,7 +50,7 @@ impl Order {
     }
 }
 
-/// Returns the way of a device's streams.
+/// Returns the method of a device's streams.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the streams don't support the chosen order; errors of the driver.

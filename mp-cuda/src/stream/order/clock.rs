@@ -37,7 +37,7 @@ struct ClockRow {
     ticks: TickSource,
 }
 
-/// Way in which the stream reports a tick.
+/// Operation by which the stream reports a tick.
 #[derive(Debug)]
 enum TickSource {
     /// The stream writes this word, at its address for the device.
@@ -81,7 +81,7 @@ impl StreamClock {
         if unsafe { bound.stream_is_capturing(stream) }? {
             return Err(Error::Capturing);
         }
-        // A clock without further ticks is given up. Its pending ticks stay valid.
+        // A clock without further ticks is released. Its pending ticks stay valid.
         if row.as_ref().is_none_or(|mine| mine.clock.next().is_err()) {
             *row = Some(ClockRow::claim(device)?);
         }
@@ -91,7 +91,7 @@ impl StreamClock {
         }
     }
 
-    /// Notes that the device is lost to this process: pending work will never run.
+    /// Records that the device is lost to this process: pending work will never run.
     pub(crate) fn mark_lost(&self) {
         if let Some(row) = self.row.lock().take() {
             row.clock.declare_dead();
@@ -214,6 +214,6 @@ pub(crate) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> 
         }
         TickMethod::Hosts => {}
     }
-    // The tick is of another device, for which this device's streams can't wait.
+    // The tick belongs to another device, for which this device's streams can't wait.
     Ok(StreamWait::ByHost)
 }

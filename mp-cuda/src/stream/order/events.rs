@@ -9,20 +9,20 @@
 //! | object | lifetime |
 //! |---|---|
 //! | events of a stream | until the process ends, which leaves them to the driver; when the stream has ended, another stream of the process gets them |
-//! | an opened event | until its maker is gone, memory of others is [collected](crate::ipc_collect), or the process ends |
+//! | an opened event | until its maker is dead, memory of others is [collected](crate::ipc_collect), or the process ends |
 //!
 //! By the manual, the behaviour of an opened event is undefined once its maker has destroyed it, so no maker
-//! does. Waiting for an event whose maker is gone is unsafe, and closing the event is required. A stream's
-//! wait is bound when it is submitted, so closing the event does not affect it.
+//! destroys its events. Waiting for an event whose maker is dead is unsafe, and such an event has to be
+//! closed. A stream's wait is bound when it is submitted, so closing the event does not affect it.
 //!
 //! Waits on the device for a killed process are not released, because no host can end them. Hosts get an
 //! error.
 //!
 //! # Safety
 //! Unsafe, because events are objects of the driver. Sound, because
-//! - events of this process are not destroyed once other processes may know them;
-//! - opened events are removed under the lock under which they are looked up and passed to a stream, before
-//!   they are closed;
+//! - events of this process are not destroyed once other processes may have them;
+//! - opened events are removed before they are closed, under the lock under which they are found and passed
+//!   to a stream;
 //! - the function that streams call takes a number, and does one store.
 #![allow(unsafe_code)]
 
@@ -102,11 +102,11 @@ impl EventSet {
         Ok(made)
     }
 
-    /// Destroys events that no other process knows.
+    /// Destroys events that no other process has.
     fn destroy(&self) {
         let Ok(bound) = self.device.bind() else { return };
         for event in self.events.into_iter().filter(|event| *event != DriverHandle::NULL) {
-            // SAFETY: this process made the event, and no longer uses it.
+            // SAFETY: this process made the event, and does not use it any more.
             _ = unsafe { bound.event_destroy(event) };
         }
     }
@@ -198,7 +198,7 @@ pub(super) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> 
             }
         }
     };
-    // A sweep may find the death later. A process that ended by itself has completed its ticks.
+    // A recovery may find the death later. A process that ended by itself has completed its ticks.
     let is_gone = Clocks(Arena::current()?).owner_is_gone(tick.clock());
     if is_complete(tick)? {
         return Ok(Some(false));
@@ -267,8 +267,8 @@ fn close(opened: Vec<OpenedEvent>) {
     }
 }
 
-/// Closes the events of dead processes, after members were swept. The calling thread may be in any wait. If
-/// another thread holds the lock, the next opening or the next death closes the events.
+/// Closes the events of dead processes, after a reclaim. The calling thread may be in any wait. If another
+/// thread holds the lock, the next opening or the next death closes the events.
 pub(crate) fn on_deaths() {
     let Some(mut table) = EVENT_TABLE.try_lock() else { return };
     let orphans = table.take(EventSelection::Orphans);

@@ -7,7 +7,7 @@
 //!
 //! - a host reads whether work has run, without a driver call, and in processes without a GPU, too;
 //! - a stream waits only for work that was submitted before, so there are no cycles;
-//! - a stream that waits for a killed process continues when a sweep has found the death, because the host
+//! - a stream that waits for a killed process continues when a recovery has found the death, because the host
 //!   writes the end of all ticks into the dead process's clocks. The work before such a tick may never have
 //!   run: hosts get [`ProducerDied`](crate::Error::ProducerDied).
 //!
@@ -28,8 +28,8 @@ use crate::error::Result;
 pub(crate) use clock::StreamClock;
 pub(super) use table::end_probes;
 
-/// Order of a device's streams with those of other processes: the first of these that the first process which
-/// used the device supports.
+/// Order between a device's streams and streams of other processes. The first process that uses the device
+/// chooses the first of these orders that it supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Order {
@@ -40,8 +40,8 @@ pub enum Order {
     /// streams of different devices.
     ///
     /// **If a process is killed**, streams that wait for its work are not released, as they are by
-    /// [`Clocks`](Self::Clocks). Neither is later work that waits for these streams: CUDA has no way to do
-    /// that. Hosts get [`ProducerDied`](crate::Error::ProducerDied), also from
+    /// [`Clocks`](Self::Clocks). Later work that waits for these streams is not released either, because CUDA
+    /// has no call for that. Hosts get [`ProducerDied`](crate::Error::ProducerDied), also from
     /// [`CudaStream::synchronize`](crate::CudaStream::synchronize). Make another stream then. A process
     /// reports the end of its own work, so the work of a stopped process seems pending until it continues.
     /// Streams of other processes run after that work nevertheless.
@@ -51,8 +51,8 @@ pub enum Order {
     Host,
 }
 
-/// Returns the order of a device's streams with those of other processes. All processes that see a device get
-/// the same order.
+/// Returns the order between a device's streams and streams of other processes. All processes that see a
+/// device get the same order.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, Order, order};
@@ -64,14 +64,14 @@ pub enum Order {
 /// The first call or use of the device in a process tries the order, which takes some milliseconds.
 ///
 /// # Errors
-/// [`Unsupported`](crate::Error::Unsupported) if the device does not behave as its attributes say, or if this
-/// process does not support the order that the first process has chosen; errors of the driver.
+/// [`Unsupported`](crate::Error::Unsupported) if the device does not behave according to its attributes, or
+/// if this process does not support the order that the first process has chosen; errors of the driver.
 pub fn order(device: &Device) -> Result<Order> {
     choice::order(device)
 }
 
-/// Returns `true` if streams of this device that wait for a killed process are released. It does not call the
-/// driver: if this process doesn't know the device's order, none of its streams has waited.
+/// Returns `true` if streams of this device that wait for a killed process are released. Does not call the
+/// driver: if this process has not determined the device's order, none of its streams has waited.
 pub(crate) fn releases_here(device: &Device) -> bool {
     !choice::has_events_here(device)
 }

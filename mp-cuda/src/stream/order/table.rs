@@ -32,8 +32,8 @@ const UNRUN: Duration = Duration::from_secs(60);
 struct Registration {
     /// Device with whose context the table was registered.
     with: Option<Device>,
-    /// Devices with their addresses of the table. A device is kept, and with it the context for which the
-    /// address is valid.
+    /// Devices with their addresses of the table. The list retains each device, and with it the context for
+    /// which the address is valid.
     devices: Vec<(Device, u64)>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
 /// Returns the address of the table for `device`, whose streams can write there.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if the streams don't write words although the device's attributes say so, or if a
+/// [`Error::Unsupported`] if the streams don't write words although the device's attributes claim it, or if a
 /// new stream runs nothing for a minute; errors of the driver.
 pub(super) fn base(device: &Device) -> Result<u64> {
     let mut registered = REGISTERED.lock();
@@ -74,7 +74,7 @@ pub(super) fn base(device: &Device) -> Result<u64> {
             "a new stream of it has run nothing for a minute: wait for its other work to end, and try again"
         }
     };
-    // The write may come later: the table stays registered, and the next use probes again.
+    // The write may be visible later: the table stays registered, and the next use probes again.
     Err(Error::Unsupported { what, device: device.uuid() })
 }
 
@@ -111,7 +111,7 @@ impl ProbeResult {
     }
 }
 
-/// Finds out whether a write of the device's stream to the table is visible to this process.
+/// Tests whether a write of the device's stream to the table is visible to this process.
 fn probe(device: &Device, base: u64) -> Result<ProbeResult> {
     let arena = Arena::current()?;
     let mut clock = Clock::claim(arena)?;
@@ -140,7 +140,7 @@ fn probe(device: &Device, base: u64) -> Result<ProbeResult> {
     seen
 }
 
-/// Stream of a probe, with its clock. Both stay until the stream has run its work, because another stream
+/// Stream of a probe, with its clock. Both exist until the stream has run its work, because another stream
 /// must not get the clock before.
 struct ProbeStream {
     device: Device,

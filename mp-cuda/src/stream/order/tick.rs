@@ -5,7 +5,7 @@ use mp_core::clocks::{Clocks, Tick, TickState};
 
 use crate::error::{Error, Result};
 
-/// Returns `true` if two ticks are of one stream. A clock's next owner has another epoch, and its ticks do
+/// Returns `true` if two ticks belong to one stream. A clock's next owner has another epoch, and its ticks do
 /// not cover work that the previous owner lost.
 pub(crate) fn are_of_one_stream(one: Tick, other: Tick) -> bool {
     (one.clock(), one.epoch()) == (other.clock(), other.epoch())
