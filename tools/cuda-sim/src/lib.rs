@@ -1,5 +1,5 @@
-//! CUDA driver without a GPU, for tests: the library `libmp_cuda_sim.so`, which replaces `libcuda.so.1` in
-//! each process, and the engine, one process for each session, which simulates the GPU and its kernel module.
+//! CUDA driver without a GPU, for tests. The library `libmp_cuda_sim.so` replaces `libcuda.so.1` in each
+//! process. The engine, one process for each session, simulates the GPU and its kernel module.
 //!
 //! | part | contents |
 //! |---|---|
@@ -19,5 +19,5 @@ pub mod session;
 mod sync;
 mod wire;
 
-/// Kernels that the simulator knows by name, as PTX for a GPU.
+/// Kernels that the simulator implements, by name, as PTX for a GPU.
 pub const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");

@@ -21,11 +21,11 @@ pub struct Finding {
     /// `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `refused`, `destroyed-with-work`, `event-over`,
     /// `freed-while-open`, `unknown-kernel` or `stuck`.
     pub kind: String,
-    /// Process that did it.
+    /// Process with the fault.
     pub pid: u32,
     /// Description.
     pub text: String,
-    /// Complete finding as JSON: of a race both operations, with backtraces if the clients had
+    /// Complete finding as JSON. A race has both operations, with backtraces if the clients had
     /// `MP_CUDA_SIM_BACKTRACE`.
     pub line: String,
 }
@@ -127,7 +127,7 @@ pub const AS_IT_IS: &str = "MP_CUDA_AS_IT_IS";
 /// Running engine. Ends on drop with all its resources.
 #[derive(Debug)]
 pub struct Session {
-    /// `None` with [`AS_IT_IS`]: then there are no figures and no findings.
+    /// `None` with [`AS_IT_IS`]: the session then has no figures and no findings.
     engine: Option<Child>,
     folder: PathBuf,
     /// Requested profile, with [`AS_IT_IS`]: features that the device is assumed to lack.
@@ -135,7 +135,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns `true` if there are figures and findings: not with [`AS_IT_IS`].
+    /// Returns `true` if the session has figures and findings: not with [`AS_IT_IS`].
     #[must_use]
     pub fn has_figures(&self) -> bool {
         self.engine.is_some()

@@ -32,7 +32,7 @@ pub(crate) struct DeviceInfo {
 /// Request of a call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// Context that is current on the calling thread. 0 if there is none.
+    /// Context that is current on the calling thread, or 0.
     pub(crate) context: u64,
     /// Capture mode of the calling thread.
     pub(crate) capture_mode: u32,

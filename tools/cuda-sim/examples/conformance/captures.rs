@@ -2,8 +2,8 @@
 //! one, also in the relaxed mode.
 //!
 //! # Safety
-//! Unsafe, because it calls a driver; sound, as the log's other calls are: calls write to variables of the
-//! function that makes them, and the driver's functions have the types of its manual.
+//! Unsafe, because it calls a driver; sound, because calls write to variables of the function that makes
+//! them, and the driver's functions have the types of its manual.
 #![allow(unsafe_code)]
 
 use super::{AccessDesc, AllocationProp, DriverHandle, Location, Log};

@@ -19,7 +19,7 @@ use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, DriverHandle, IpcHan
 /// Calls a function that every driver has.
 macro_rules! cu {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
-        // SAFETY: what it writes to are variables of the caller, of the types that the call writes.
+        // SAFETY: the call writes only variables of the caller, of the types that it writes.
         unsafe { ($me.api.$name)($($argument),*) }
     }};
 }
@@ -28,7 +28,7 @@ macro_rules! cu {
 macro_rules! newer {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
         let function = $me.api.$name.expect(concat!("the driver has no ", stringify!($name)));
-        // SAFETY: what it writes to are variables of the caller, of the types that the call writes.
+        // SAFETY: the call writes only variables of the caller, of the types that it writes.
         unsafe { function($($argument),*) }
     }};
 }
@@ -325,7 +325,7 @@ impl Log {
         self.say("cuModuleUnload", cu!(self.cuModuleUnload(module)));
     }
 
-    /// Makes the last calls: the context returns only errors afterwards.
+    /// Makes the last calls, after which the context returns only errors.
     fn fault(&mut self, context: DriverHandle) {
         let (mut module, mut stream) = (DriverHandle::NULL, DriverHandle::NULL);
         self.say("cuStreamCreate", cu!(self.cuStreamCreate(&raw mut stream, 1)));

@@ -53,7 +53,7 @@ pub(crate) fn check(call: &str, code: u32) -> Outcome {
 /// Calls a function that every driver has.
 macro_rules! cu {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
-        // SAFETY: what it writes to are variables of the caller, of the types that the call writes.
+        // SAFETY: the call writes only variables of the caller, of the types that it writes.
         let code = unsafe { ($me.api.$name)($($argument),*) };
         $crate::gpu::check(stringify!($name), code)
     }};
@@ -66,7 +66,7 @@ macro_rules! newer {
         match $me.api.$name {
             None => Err($crate::gpu::Failed(concat!(stringify!($name), ": the driver has none").to_owned())),
             Some(function) => {
-                // SAFETY: what it writes to are variables of the caller, of the types that the call writes.
+                // SAFETY: the call writes only variables of the caller, of the types that it writes.
                 let code = unsafe { function($($argument),*) };
                 $crate::gpu::check(stringify!($name), code)
             }

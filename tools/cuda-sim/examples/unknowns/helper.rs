@@ -78,7 +78,7 @@ impl Helper {
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
-    /// Waits for its end, and describes its status.
+    /// Waits for the helper's end, and describes its status.
     pub(crate) fn end(&mut self) -> Outcome<String> {
         let status = self.child.wait()?;
         Ok(match status.signal() {
@@ -87,7 +87,7 @@ impl Helper {
         })
     }
 
-    /// Kills it, waits for its end, and returns the elapsed time.
+    /// Kills the helper, waits for its end, and returns the elapsed time.
     pub(crate) fn kill(&mut self) -> Outcome<Duration> {
         let begin = Instant::now();
         self.signal(Signal::KILL)?;
@@ -95,7 +95,7 @@ impl Helper {
         Ok(begin.elapsed())
     }
 
-    /// Lets it end by itself.
+    /// Lets the helper end by itself.
     pub(crate) fn close(&mut self) -> Outcome {
         self.to = None;
         self.end().map(drop)

@@ -3,7 +3,7 @@
 //! # Safety
 //! Unsafe, because it maps memory and takes descriptors by their numbers; sound, because
 //! - a mapping stays for the life of the process, and each of its words is read and written as a whole;
-//! - a number is that of a descriptor that this process inherited, or made, and is taken once.
+//! - a number belongs to a descriptor that this process inherited, or made, and is taken once.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -35,7 +35,7 @@ impl Shared {
         let file = rustix::fs::memfd_create("unknowns", MemfdFlags::empty())?;
         rustix::fs::ftruncate(&file, bytes as u64)?;
         let number = file.as_raw_fd();
-        // It stays open, as the mapping stays.
+        // The file stays open, because the mapping stays.
         std::mem::forget(file);
         Self::open(number, bytes)
     }
@@ -86,7 +86,7 @@ impl Shared {
         }
     }
 
-    /// Does the same for a value that must come.
+    /// Does the same for a value that must be written within the limit.
     pub(crate) fn seen(&self, what: &str, i: usize, value: u64) -> Outcome<Duration> {
         self.see(i, value, Duration::from_secs(4)).ok_or_else(|| Failed(format!("{what}: not seen in 4 s")))
     }

@@ -1,4 +1,4 @@
-//! Writes by a killed process's kernel after the process is gone.
+//! Writes by a killed process's kernel after the end of the process.
 
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 //! # Safety
 //! Unsafe, because it calls a driver; sound, because
 //! - calls write to variables of the function that makes them, of the types that the calls write;
-//! - host memory of a copy is a slice that outlives it: copies to the host are waited for, the others are of
-//!   memory that stays;
+//! - host memory of a copy is a slice that outlives it: the caller waits for copies to the host, and the
+//!   memory of other copies stays allocated;
 //! - memory that is registered stays mapped for the life of the process.
 #![allow(unsafe_code)]
 

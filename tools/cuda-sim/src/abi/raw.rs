@@ -25,7 +25,7 @@ impl Buffer {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for so much.
+        // SAFETY: the caller vouches for this many bytes.
         Ok(unsafe { std::slice::from_raw_parts(self.0, bytes) }.to_vec())
     }
 
@@ -34,7 +34,7 @@ impl Buffer {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for a row of this type, as long as it says.
+        // SAFETY: the caller vouches for an array of this type and length.
         Ok(unsafe { self.0.cast::<T>().wrapping_add(i).read_unaligned() })
     }
 
@@ -42,7 +42,7 @@ impl Buffer {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for so much; it is not where this library has its own bytes.
+        // SAFETY: the caller vouches for this many bytes, which do not overlap the bytes of this library.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
         Ok(())
     }

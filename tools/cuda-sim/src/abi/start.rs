@@ -8,7 +8,7 @@ use crate::client::{ask, contexts, current, devices, init};
 use crate::codes;
 use crate::wire::{Call, DeviceInfo, Value};
 
-/// Looks up a device by its number in this process.
+/// Finds a device by its number in this process.
 fn device<T>(number: c_int, look: impl FnOnce(&DeviceInfo) -> T) -> Result<T, u32> {
     let look = |devices: &[DeviceInfo]| {
         usize::try_from(number).ok().and_then(|number| devices.get(number)).map(look)

@@ -3,8 +3,7 @@
 //! # Safety
 //! Unsafe, because it has the C library call two functions, at `fork` and at the end of the process; sound,
 //! because
-//! - the one in a forked child closes a descriptor of this module, which the child doesn't use, and nothing
-//!   else;
+//! - the function in a forked child closes only a descriptor of this module, which the child doesn't use;
 //! - both are functions of this library, which is never unloaded.
 #![allow(unsafe_code)]
 
@@ -33,7 +32,7 @@ struct ClientState {
 }
 
 static CLIENT: Mutex<Option<ClientState>> = Mutex::new(None);
-/// Number of the descriptor of [`ClientState::life`] plus one. 0 if there is none.
+/// Number of the descriptor of [`ClientState::life`] plus one, or 0.
 static LIFE: AtomicU64 = AtomicU64::new(0);
 static HANDLERS: Once = Once::new();
 
@@ -54,7 +53,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to the engine (`cuInit`). Without an engine there is no device.
+/// Connects to the engine (`cuInit`). Without an engine, the driver has no device.
 pub(crate) fn init() -> Result<(), u32> {
     let mut with_client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
     match &*with_client {
@@ -140,7 +139,7 @@ pub(crate) fn ask_with(call: Call, file: Option<BorrowedFd<'_>>) -> Result<(Valu
         Ok(socket)
     };
     if CALLS.try_with(|_| ()).is_err() {
-        // The thread's variables are gone: exit callbacks of the process may still call the driver.
+        // The thread's variables are dropped, but exit callbacks of the process may still call the driver.
         return exchange(attached()?.as_fd(), call, file);
     }
     let with = |calls: &RefCell<Option<(u64, OwnedFd)>>| {

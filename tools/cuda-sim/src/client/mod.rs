@@ -32,7 +32,7 @@ pub(crate) fn set_capture_mode(mode: u32) -> u32 {
     CAPTURE_MODE.replace(mode)
 }
 
-/// Returns the context that is current on this thread. 0 if there is none.
+/// Returns the context that is current on this thread, or 0.
 pub(crate) fn current() -> u64 {
     CONTEXTS.try_with(|contexts| contexts.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
 }

@@ -1,6 +1,6 @@
-//! The GPU and its kernel module: one process for each session. It stores memory, streams and handles of all
-//! clients, runs their work, and records violations by programs. Work of a stopped client continues. Work of
-//! a killed client continues for a configurable time, and vanishes.
+//! The GPU and its kernel module: one process for each session. The engine stores memory, streams and handles
+//! of all clients, runs their work, and records violations by programs. Work of a stopped client continues.
+//! Work of a killed client continues for a configurable time, and vanishes.
 
 mod calls;
 mod goal;
@@ -52,7 +52,7 @@ struct Engine {
     shared_events: BTreeMap<u64, Weak<EventCore>>,
     /// Handles of memory of `cuMemAlloc`: owner and memory.
     shared_memory: HashMap<u64, (u64, Weak<Allocation>)>,
-    /// Clock of work that hosts know to be finished. Their calls are ordered as they are received.
+    /// Clock of work that hosts have seen finished. Calls of hosts are ordered as they are received.
     host: Rc<Clock>,
     /// Clock of writes to host memory, which hosts can observe without a call. The next call joins it.
     published: Clock,

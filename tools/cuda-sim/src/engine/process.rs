@@ -54,7 +54,7 @@ pub(crate) struct Process {
     pub(crate) graphs: BTreeSet<u64>,
     /// Modules with their functions: names, sizes of parameters.
     pub(crate) modules: BTreeMap<u64, Vec<(String, Vec<u32>)>>,
-    /// Functions whose code is loaded, which happens at the first look-up.
+    /// Functions whose code is loaded, which happens when a function is first requested.
     pub(crate) loaded: BTreeSet<(u64, String)>,
     /// Functions: module, name.
     pub(crate) functions: BTreeMap<u64, (u64, String)>,
@@ -95,8 +95,8 @@ impl Process {
         }
     }
 
-    /// Returns `true` if the process is dead, also if its connections were not read since. Calls of other
-    /// processes after its death come later.
+    /// Returns `true` if the process is dead, also if its connections were not read since. Calls that other
+    /// processes make after its death are read later.
     pub(crate) fn is_gone(&self) -> bool {
         let mut life = [PollFd::new(&self.life, PollFlags::empty())];
         self.gone_at.is_some() || poll(&mut life, Some(&Timespec::default())).is_ok_and(|gone| gone > 0)

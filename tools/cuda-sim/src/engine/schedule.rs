@@ -142,13 +142,13 @@ impl Engine {
             Step::WaitEvent(record) => record.done.borrow().is_some(),
             Step::WaitForEver => false,
             Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
-                // A process that detects a death may write the word, so that others continue: the dead
-                // process's streams are gone then.
+                // A process that detects a death may write the word, so that others continue, after the dead
+                // process's streams have ended.
                 Some((target, offset)) => {
                     is_met(Self::load(&target, offset).0, *value, *flags)
                         && self.processes.get(&stream.process).is_some_and(|process| !process.is_gone())
                 }
-                // The word is no longer mapped, which is reported when the operation runs.
+                // The word is not mapped any more, which is reported when the operation runs.
                 None => true,
             },
         }

@@ -36,7 +36,8 @@ fn drain(moves: &Moves) {
     }
 }
 
-/// The piece's memory returns to the maker, or goes with its slab, if the process could write when it died.
+/// The piece's memory returns to the maker. If the process could write when it died, the memory is freed with
+/// its slab.
 #[test]
 fn a_process_is_killed_that_got_a_piece() {
     for_each_change(&setup(), 1, |session, at| {
@@ -87,7 +88,8 @@ fn a_maker_is_killed() {
     });
 }
 
-/// A device with little memory has small slabs: most changes are of the 8,192 words of its rows.
+/// A device with little memory has small slabs. Most changes are writes of the 8,192 words of the slab's
+/// rows, which the test skips.
 #[test]
 fn a_maker_is_killed_that_makes_a_slab() {
     for_each_change(&setup().set("MEMORY", 2 << 20), 8190, |session, at| {

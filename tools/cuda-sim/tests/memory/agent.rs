@@ -90,23 +90,23 @@ fn core(error: mp_cuda::Error) -> mp_core::Error {
 pub(crate) enum Do {
     /// Allocates a piece of this many bytes on a device.
     Allocate(u32, u64),
-    /// Fills it with a byte, and waits for that.
+    /// Fills the piece with a byte, and waits for that.
     Fill(u32, u8),
-    /// Returns the byte that fills it.
+    /// Returns the byte that fills the piece.
     Read(u32),
-    /// Returns its address for a device.
+    /// Returns the piece's address for a device.
     Open(u32, u32),
-    /// Returns the id of its memory.
+    /// Returns the id of the piece's memory.
     Id(u32),
     Freeze(u32),
     Share(u32),
-    /// Returns it as a parcel, which the test forwards.
+    /// Returns the piece as a parcel, which the test forwards.
     Give(u32, bool),
     /// Stores the attached parcel.
     Keep(u32, Parcel),
-    /// Moves it into the queue of moved pieces.
+    /// Moves the piece into the queue of moved pieces.
     Move(u32),
-    /// Takes one out of that queue.
+    /// Takes a piece out of that queue.
     TakeMoved(u32),
     Drop(u32),
     /// Begins a use with write access.
@@ -115,7 +115,7 @@ pub(crate) enum Do {
     End(u32),
     Collect,
     Empty,
-    /// Sweeps dead processes.
+    /// Recovers and reclaims dead processes.
     Sweep,
     /// Returns statistics of the first device: reserved, allocated, retired, slabs, pieces, mapped slabs.
     Stats,
@@ -127,7 +127,8 @@ pub(crate) enum Do {
     Copied(u32),
     /// Returns 1 if two numbers refer to one piece.
     Same(u32, u32),
-    /// Executes all of these, and receives this signal at its change of this number in the arena meanwhile.
+    /// Executes all of these commands. At the change of this number that it makes in the arena, it receives
+    /// this signal.
     Armed(u64, i32, Vec<Do>),
 }
 
@@ -163,7 +164,7 @@ impl Agent {
         Self { process, asked, answers }
     }
 
-    /// Executes a command. `None` if that ended the agent.
+    /// Executes a command. `None` if the command ended the agent.
     #[track_caller]
     pub(crate) fn attempt(&self, what: Do) -> Option<Answer> {
         self.begin(what.clone());
@@ -175,7 +176,7 @@ impl Agent {
         self.asked.put_timeout(what, DEADLINE).unwrap();
     }
 
-    /// Returns `true` if it stops before it has executed the command.
+    /// Returns `true` if the agent stops before it has executed the command.
     pub(crate) fn stops(&self) -> bool {
         let mut done = false;
         mp_harness::eventually("it stops or answers", || {
@@ -185,7 +186,7 @@ impl Agent {
         !done
     }
 
-    /// Returns the answer to the command. `None` if that ended the agent.
+    /// Returns the answer to the command. `None` if the command ended the agent.
     #[track_caller]
     pub(crate) fn end(&self, what: &Do) -> Option<Answer> {
         let begin = std::time::Instant::now();
@@ -215,7 +216,7 @@ impl Agent {
         answer.number.map(|number| panic!("{what:?}: {number}")).unwrap_err()
     }
 
-    /// Returns a parcel of one of its pieces.
+    /// Returns a parcel of one of the agent's pieces.
     #[track_caller]
     pub(crate) fn give(&self, piece: u32, frozen: bool) -> Parcel {
         let answer = self.attempt(Do::Give(piece, frozen)).unwrap();
@@ -229,13 +230,13 @@ impl Agent {
         self.attempt(Do::Stats).unwrap().numbers.try_into().unwrap()
     }
 
-    /// Ends it by SIGKILL, and has its death detected.
+    /// Ends the agent by SIGKILL, and detects its death.
     pub(crate) fn kill(self) {
         self.process.kill().unwrap();
         assert!(self.process.wait_timeout(DEADLINE));
     }
 
-    /// Ends it by a normal exit.
+    /// Ends the agent by a normal exit.
     #[track_caller]
     pub(crate) fn leave(self) {
         self.asked.close();

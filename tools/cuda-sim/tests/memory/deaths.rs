@@ -19,7 +19,8 @@ fn nothing_is_left(session: &Session, before: u64) {
     nothing_found(session);
 }
 
-/// Others keep its memory unchanged, open it for the first time, and release it with the last piece.
+/// Other processes retain its memory unchanged, open it for the first time, and release it with the last
+/// piece.
 #[test]
 fn a_maker_is_killed_while_others_have_its_pieces() {
     let _alone = alone();
@@ -93,7 +94,8 @@ fn a_reader_is_killed() {
     nothing_found(&session);
 }
 
-/// The device of a dead process may still write: the slab is no longer used, and goes with its last piece.
+/// The device of a dead process may still write: the slab is not used any more, and is freed with its last
+/// piece.
 #[test]
 fn a_writer_is_killed() {
     let _alone = alone();
@@ -114,7 +116,7 @@ fn a_writer_is_killed() {
         }
         writer.kill();
         assert_eq!(maker.stats(), [32 * MIB, 8 * MIB, 32 * MIB, 1, 1, 0]);
-        // Other pieces in it are unchanged. New ones come from another slab.
+        // Other pieces in it are unchanged. New pieces are cut out of another slab.
         assert_eq!(maker.ok(Do::Read(2)), 9);
         maker.ok(Do::Allocate(3, 4 * MIB));
         assert_eq!(maker.stats(), [64 * MIB, 12 * MIB, 32 * MIB, 2, 2, 0]);
@@ -126,7 +128,7 @@ fn a_writer_is_killed() {
     }
 }
 
-/// A stopped process is not dead: its memory is kept, and no other process waits for it.
+/// A stopped process is not dead: its memory stays allocated, and no other process waits for it.
 #[test]
 fn a_maker_is_stopped() {
     let _alone = alone();
@@ -240,7 +242,7 @@ fn process_is_killed_at_each_opening_call() {
             maker.ok(Do::Drop(1));
             assert!(until_killed(&other, &[Do::Open(1, 0), Do::Drop(1), Do::Collect]), "{rule}");
             killed(other);
-            // It had read access: the units are free again.
+            // The process had read access, so the units are free again.
             assert_eq!(maker.stats()[1..5], [0, 0, 1, 0], "{rule}");
             maker.ok(Do::Allocate(2, 1000));
             assert_eq!(maker.ok(Do::Open(2, 0)), at, "{rule}");

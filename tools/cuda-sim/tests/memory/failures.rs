@@ -96,7 +96,7 @@ fn a_device_is_full() {
         refused.contains(&figures) && refused.contains(&format!("has {} bytes of it", 30 * MIB)),
         "{refused}"
     );
-    // There is no room for a slab of 32 MiB, but for this piece alone.
+    // The device has no room for a slab of 32 MiB, but has room for this piece alone.
     maker.ok(Do::Allocate(2, 1000));
     assert_eq!(maker.stats()[0], 32 * MIB);
     maker.ok(Do::Drop(2));

@@ -7,7 +7,7 @@ use crate::agent::{Agent, Do, Parcel, alone, moves, nothing_found, setup, stat, 
 
 const MIB: u64 = 1 << 20;
 
-/// The maker drops it, and ends. The other process keeps it unchanged.
+/// The maker drops the piece, and ends. The other process has it unchanged.
 #[test]
 fn dropped_by_the_maker_kept_by_the_receiver() {
     let _alone = alone();
@@ -25,7 +25,7 @@ fn dropped_by_the_maker_kept_by_the_receiver() {
     maker.leave();
     assert_eq!(other.ok(Do::Read(1)), 7);
     other.ok(Do::Drop(1));
-    // Its maker is gone, and this process has no handle of it.
+    // The maker of the piece has ended, and this process has no handle of it.
     mp_core::Arena::current().unwrap().reclaim().unwrap();
     other.ok(Do::Collect);
     until(&session, "bytes", 0);
@@ -244,8 +244,7 @@ fn opens_a_slab(maker: &Agent, other: &Agent) {
     maker.ok(Do::Empty);
 }
 
-/// A process that opens many slabs, and keeps no pieces, has few of them mapped, and none of their
-/// descriptors.
+/// A process that opens many slabs, and drops all pieces, has few slabs mapped, and no descriptor of a slab.
 #[test]
 fn slabs_of_which_nothing_is_used_are_unmapped() {
     let _alone = alone();
@@ -323,7 +322,7 @@ fn devices_that_do_not_reach_each_other() {
     let session = setup().set("PROFILE", "apart").start().unwrap();
     let moves = moves();
     let maker = Agent::new(&session, &moves);
-    // The other one begins with the second device, and sees both.
+    // The other process begins with the second device, and sees both.
     let other = Agent::with(&session, &moves, &[("CUDA_VISIBLE_DEVICES", "1,0")]);
     maker.ok(Do::Allocate(1, 100));
     maker.ok(Do::Fill(1, 8));

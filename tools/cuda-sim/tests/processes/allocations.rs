@@ -45,7 +45,7 @@ fn functions() -> &'static Functions {
         Functions { api, context }
     });
     // A thread has none at first.
-    // SAFETY: the context is kept for the life of the process.
+    // SAFETY: the context is retained for the life of the process.
     assert_eq!(unsafe { (functions.api.cuCtxSetCurrent)(functions.context) }, 0);
     functions
 }
@@ -53,8 +53,8 @@ fn functions() -> &'static Functions {
 /// Calls the driver, which must succeed.
 macro_rules! call {
     ($function:expr, $($argument:expr),*) => {{
-        // SAFETY: what is written are variables of the caller, of the types that the call writes; what is
-        // freed is used no more.
+        // SAFETY: the call writes variables of the caller, of the types that it writes; freed memory is not
+        // used any more.
         assert_eq!(unsafe { ($function)($($argument),*) }, 0, stringify!($function))
     }};
 }

@@ -87,7 +87,7 @@ fn captured((): ()) -> Outcome {
     assert_eq!(graphs.end(&stream), 0);
     assert!(!stream.is_capturing()?);
     assert_eq!(x.to_vec(&stream)?, [1.0; LEN], "what was captured hasn't run");
-    // Waiting for a captured stream invalidates the capture, as the error says.
+    // Waiting for a captured stream invalidates the capture, which the error reports.
     assert_eq!(graphs.begin(&stream), 0);
     let error = stream.synchronize().unwrap_err();
     assert!(matches!(error, Error::Driver { code: CAPTURE_UNSUPPORTED, .. }), "{error}");

@@ -52,7 +52,7 @@ impl Consumer {
 
 fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     let (stream, other) = (stream(), stream());
-    // An exclusive tensor, a view, on a stream that is gone when another thread calls the deleter.
+    // An exclusive tensor, a view, on a stream that is dropped before another thread calls the deleter.
     let mut t = CudaTensor::<f32>::full([8, LEN], 3.0, &stream)?;
     let id = t.storage();
     let address = t.on_mut(&stream)?.ptr();
@@ -165,7 +165,7 @@ fn produced(by: By, change: impl FnOnce(&mut DLManagedTensorVersioned)) -> Dlpac
         dl_tensor,
     });
     change(&mut managed);
-    // SAFETY: the structure is as the header says, but for what a test changes.
+    // SAFETY: the structure follows the header, except for the changes of a test.
     unsafe { Dlpack::from_raw(Box::into_raw(managed)) }.unwrap()
 }
 
@@ -179,7 +179,8 @@ fn import(
     produced: Dlpack,
     stream: &CudaStream,
 ) -> Result<(AnyCudaTensor, ShareMethod), ConversionError<Dlpack>> {
-    // SAFETY: what is true of it is true, the driver knows the rest, and no other work uses it.
+    // SAFETY: the structure's pointers are valid, the driver checks its address, and no other work uses the
+    // memory.
     unsafe { produced.import(stream) }
 }
 
@@ -304,7 +305,7 @@ fn wrong((): ()) -> Outcome {
     let change = |m: &mut DLManagedTensorVersioned| rows(m, 5);
     let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
     assert!(refused.to_string().contains("more than the allocation has"), "{refused}");
-    // SAFETY: a null pointer is none.
+    // SAFETY: null pointers are allowed.
     assert!(unsafe { Dlpack::from_raw(ptr::null_mut()) }.is_none());
     // SAFETY: likewise.
     assert!(unsafe { DlpackUnversioned::from_raw(ptr::null_mut::<DLManagedTensor>()) }.is_none());

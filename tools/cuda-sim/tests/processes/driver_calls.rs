@@ -29,7 +29,7 @@ fn sends((tensors, step): Args) -> Outcome {
     for t in made(WARM)? {
         tensors.put(t).unwrap();
     }
-    // Each receiver thus finds a tick that has not come.
+    // Each receiver thus finds a pending tick.
     kernels().spin(&stream, Duration::from_secs(3600));
     let all = made(ROUNDS as usize)?;
     step.wait_timeout(DEADLINE)?;
@@ -47,7 +47,7 @@ fn sends((tensors, step): Args) -> Outcome {
 
 fn receives((tensors, step): Args) -> Outcome {
     let stream = stream();
-    // Its clock is created once.
+    // The stream's clock is created once.
     CudaEvent::new()?.record(&stream)?;
     for _ in 0..WARM {
         assert_eq!(taken(&tensors).to_vec(&stream)?, [1.0; 100]);

@@ -32,7 +32,7 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     drop(t);
     answers.put(memory_stats(stream.device()).mapped_slabs == 1).unwrap();
     eventually("the slab is given up", || {
-        // It detects the death, as each wait does.
+        // This detects the death, as each wait does.
         Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
     });
@@ -56,7 +56,7 @@ fn death_is_handled_without_waiting_for_a_device() {
     assert!(maker.wait_timeout(DEADLINE));
     assert!(taken(&answers));
     assert!(stat(&session, "bytes") > 0, "it went on while its memory was being unmapped");
-    // Its exit waits for that.
+    // The exit of the other process waits for that.
     join(other);
     nothing_is_left(&session);
 }
@@ -98,7 +98,7 @@ fn figures_wait_for_no_thread_that_opens_memory() {
     nothing_is_left(&session);
 }
 
-/// User's value that a stream keeps.
+/// User's value that a stream owns.
 struct Kept(Arc<AtomicBool>);
 
 impl Drop for Kept {
@@ -229,7 +229,7 @@ fn memory_of_unrecorded_reader_is_not_reused() {
     let session = setup().set("LAZY_MS", 0).start().unwrap();
     let (tensors, dropped) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_while_it_is_read, (tensors.clone(), dropped.clone())).unwrap();
-    // The first one is that of the table's registration.
+    // The first write is made by the table's registration.
     let reader = with_gpu(&session)
         .env("MP_CUDA_SIM_INJECT", "fail=cuStreamWriteValue64_v2:2:4321")
         .spawn(reads_slowly, (tensors, dropped))
@@ -275,7 +275,7 @@ fn reads_and_stays((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> 
 fn makes_two_of_one_memory((tensors, told): (Queue<FrozenCudaTensor<f32>>, [Told; 2])) -> Outcome {
     let ([dropped, begun], stream) = (told, stream());
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
-    // The kept tensor is in the same slab, which stays.
+    // The retained tensor is in the same slab, which stays.
     let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
     tensors.put(t.clone()).unwrap();
     tensors.put(t).unwrap();

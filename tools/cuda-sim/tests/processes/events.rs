@@ -115,7 +115,7 @@ fn makes((events, back): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
     assert_eq!(event.query()?, hosts_wait(), "the other process's kernel takes longer");
     event.wait(&stream)?;
     stream.synchronize()?;
-    // With events, hosts learn slightly later than streams that work is done.
+    // With events, work is reported to hosts slightly later than to streams.
     event.synchronize()?;
     assert!(event.query()?);
     Ok(())
@@ -192,8 +192,8 @@ fn is_released((event, ready): (CudaEvent, Queue<()>)) -> Outcome {
     let stream = stream();
     event.wait(&stream)?;
     ready.put(()).unwrap();
-    // Its stream waits for a process that is killed meanwhile. A waiting host sweeps, which releases the
-    // stream.
+    // The event's stream waits for a process that is killed meanwhile. A waiting host recovers the process,
+    // which releases the stream.
     let error = event.synchronize().unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     // Later waits don't hide that.
@@ -229,7 +229,7 @@ fn event_of_killed_process_releases_its_waiters(order: Order) {
     join(waiter);
     assert!(event.query().unwrap(), "the other process's record counts");
     mp_harness::eventually("all processes are gone", || stat(&session, "processes") == 0);
-    // A stream that waits for a killed process for ever is dropped as it is.
+    // A stream that waits for a killed process for ever is dropped with pending work.
     let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
     let is_found = order == Order::IpcEvents && session.has_figures();
     let wanted = if is_found { &["destroyed-with-work"][..] } else { &[] };

@@ -96,8 +96,8 @@ fn each_call_fails_once_and_is_told(order: Order) {
                 "{rule}: {errors:?}"
             );
             told += errors.len();
-            // A failure during a drop reaches no caller: its memory is no longer used, and goes with the
-            // process.
+            // A failure during a drop reaches no caller: the memory is not used any more, and is freed with
+            // the process.
             if errors.is_empty() {
                 break;
             }
@@ -113,7 +113,7 @@ type Sent = (SharedCudaTensor<f32>, SharedCudaTensor<f32>);
 fn loses_its_device((out, lost): (Queue<Sent>, Queue<()>)) -> Outcome {
     let (stream, other) = (stream(), stream());
     let t = CudaTensor::<f32>::zeros([LEN], &stream)?.share();
-    // Its work never ends by itself.
+    // The stream's work never ends by itself.
     let mut never = CudaTensor::<f32>::zeros([LEN], &other)?;
     let on = never.on_mut(&other)?;
     kernels().spin(&other, Duration::from_secs(3600));
@@ -134,7 +134,7 @@ fn loses_its_device((out, lost): (Queue<Sent>, Queue<()>)) -> Outcome {
 
 fn goes_on((t, never): Sent) -> Outcome {
     let stream = stream();
-    // The process that should write it lives, and can't.
+    // The process that should write the tensor is alive, and can't write it.
     let error = never.on(&stream).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     match t.to_vec(&stream) {
@@ -185,7 +185,7 @@ fn reads_it(t: CudaTensor<f32>) -> Outcome {
 fn refused_tick_is_not_published() {
     let session = setup().set("STUCK_MS", 6_000).start().unwrap();
     let queue = Queue::unbounded().unwrap();
-    // The first one is that of the table's registration.
+    // The first write is made by the table's registration.
     let rule = "fail=cuStreamWriteValue64_v2:2:4321";
     let sender =
         with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(cannot_tell, queue.clone()).unwrap();

@@ -249,8 +249,8 @@ pub(crate) type Moved = Queue<CudaTensor<f32>>;
 fn moves((by, out, told, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
     out.put(shared(by, 1.0, &stream).0).unwrap();
-    // The receiver has dropped it, and has a pending kernel that writes there. It is still mapped after that
-    // has run.
+    // The receiver has dropped the tensor, and has a pending kernel that writes there. The memory is still
+    // mapped after the kernel has run.
     for _ in 0..2 {
         taken(&told);
         ipc_collect();
@@ -301,7 +301,7 @@ fn owner_stays_until_receiver_unmaps() {
     }
 }
 
-/// Sends two tensors and stays. `told` reports that they were sent.
+/// Sends two tensors and stays alive.
 fn hands_out((by, out): (By, Frozen)) -> Outcome {
     let stream = stream();
     for value in [5.0, 6.0] {
@@ -352,7 +352,7 @@ fn the_exporter_is_killed() {
         join(reader);
         eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
         let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
-        // Memory whose maker is gone has undefined contents. It is not read, as the error says.
+        // Memory whose maker is dead has undefined contents. The error reports that it was not read.
         let expected = ["freed-while-open"].into_iter().filter(|_| by == By::Legacy && session.has_figures());
         assert_eq!(kinds, expected.collect::<Vec<_>>());
     }
@@ -411,7 +411,7 @@ fn a_receiver_is_killed() {
         join(exporter);
         eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
         let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
-        // It keeps memory that it must not release until its end.
+        // The process retains memory that it must not release until its end.
         let expected = ["left"].into_iter().filter(|_| write && session.has_figures());
         assert_eq!(kinds, expected.collect::<Vec<_>>(), "{by:?} {write}");
     }
@@ -443,7 +443,7 @@ fn owners((): ()) -> Outcome {
     // SAFETY: as many floats are there until it is dropped.
     let (t, _) = unsafe { foreign.share::<f32, _>(Angry(memory), &stream) }?;
     drop(t);
-    // The tick after its use must come.
+    // The tick after its use must be complete.
     stream.synchronize()?;
     assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
     assert_eq!(freed(), 1, "what it had is dropped all the same");

@@ -16,8 +16,8 @@ const LEN: usize = 1 << 10;
 
 type Moved = Queue<CudaTensor<f32>>;
 
-/// Shares a tensor. When it is back, or its receiver is dead, the owner is released, or never, if the
-/// receiver may have written.
+/// Shares a tensor. When the tensor is returned, or its receiver is dead, the owner is released. If a dead
+/// receiver may have written, the owner is never released.
 fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     let stream = stream();
     let memory = Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]);
@@ -39,7 +39,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
         stats.foreign_owners == 0 || stats.foreign_retired == 4 * LEN as u64
     });
     assert_eq!(freed() + stats().foreign_owners, 1);
-    // It can still share another one.
+    // The process can still share another tensor.
     let memory = Allocated::new(by, 4 * LEN).filled(&[2.0; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
     // SAFETY: as above.
@@ -48,7 +48,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Reads it, writes to it, and returns it.
+/// Reads the tensor, writes to it, and returns it.
 fn opens((by, from, back): (By, Moved, Moved)) -> Outcome {
     let stream = stream();
     let Ok(Some(mut t)) = from.try_get() else { return Ok(()) };
@@ -130,7 +130,8 @@ fn an_exporter_is_killed_at_each_call_of_the_driver() {
                 (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
             let args = (by, out.clone(), back.clone(), gone.clone());
             let exporter = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(exports, args).unwrap();
-            // It is killed before it has sent the tensor, or when it learns that it is back.
+            // The exporter is killed before it has sent the tensor, or when it finds that the tensor is
+            // returned.
             eventually("it sends or is killed", || !out.is_empty() || !exporter.is_alive());
             run(&session, opens, (by, out.clone(), back.clone()));
             gone.put(()).unwrap();

@@ -1,5 +1,6 @@
 //! A process that is killed before and after each call of the driver, while it sends or receives tensors.
-//! Others' tensors are whole, or reported as lost. They continue, and nothing is left.
+//! Tensors of other processes are whole, or reported as lost. These processes continue, and no resource
+//! leaks.
 
 use std::collections::HashSet;
 
@@ -66,7 +67,7 @@ fn was_killed(process: &Process, rule: &str) -> bool {
     }
 }
 
-/// Returns `true` if its values are all equal, or it is reported as lost.
+/// Returns `true` if the tensor's values are all equal, or the tensor is reported as lost.
 fn is_whole_or_lost(t: mp_cuda::Result<Vec<f32>>) -> bool {
     match t {
         Ok(values) => {
@@ -192,7 +193,7 @@ fn makes(((moved, frozen), back, gone): (Tensors, Queue<CudaTensor<f32>>, Queue<
     if let Ok(Some(x)) = back.try_get() {
         is_whole_or_lost(x.to_vec(&stream));
     }
-    // Messages that the other one has not taken.
+    // Messages that the other process has not taken.
     drop((moved.try_get(), frozen.try_get()));
     assert_eq!(weights.to_vec(&stream)?, [2.0; LEN]);
     drop(weights);

@@ -51,7 +51,7 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
 }
 
 on_the_device! {
-/// The dead process's kernel may write until the driver ends it: the slab is no longer used.
+/// The dead process's kernel may write until the driver ends it: the slab is not used any more.
 fn slab_of_killed_writer_is_retired(order: Order) {
     for late in [0, 100] {
         let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();
@@ -163,7 +163,7 @@ fn writes_and_stays((tensors, begun): (Queue<CudaTensor<f32>>, Queue<()>)) -> Ou
 fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
     let (stream, device) = (stream(), Device::new(0)?);
     let t = CudaTensor::<f32>::empty([LEN], &stream)?;
-    // It was not used here: a reader of the row only knows what the process that has it now recorded.
+    // This process did not use it: a reader of the row finds only the records of the process that has it now.
     tensors.put(t).unwrap();
     taken(&killed);
     mp_harness::eventually("the writer has no seat", || {
@@ -213,7 +213,7 @@ fn makes_and_ends(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-/// A process that had memory of a dead maker, and unmapped it, keeps none of it.
+/// A process that had memory of a dead maker, and unmapped it, does not keep the memory allocated.
 #[test]
 fn what_was_opened_and_unmapped_keeps_no_memory() {
     let session = session();

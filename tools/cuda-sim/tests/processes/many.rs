@@ -98,7 +98,7 @@ fn a_hundred_thousand_leave_what_a_thousand_leave() {
     assert!(last.device <= first.device && last.device <= 64 << 20, "{all:?}");
     // A queue's messages need blocks of many sizes, a few of which are allocated later.
     assert!(last.arena <= first.arena + (1 << 20) && last.clocks <= first.clocks + 2, "{all:?}");
-    // Of the processes that use the library. The fourth one is the device.
+    // For the processes that use the library. The fourth process is the device.
     for (early, late) in first.resident.iter().zip(&last.resident).take(3) {
         assert!(*late <= early + 4096, "{all:?}");
     }

@@ -206,7 +206,7 @@ fn crafted((): ()) -> Outcome {
     };
     let read = |out: Outgoing| FrozenCudaTensor::<f32>::decode::<MessagePack>(&mut out.into_incoming());
     assert!(read(written()?).is_ok());
-    // The last bytes are those of the tick, which was never made.
+    // The last bytes contain the tick, which was never made.
     let mut future = written()?;
     *future.bytes().last_mut().unwrap() += 1;
     let error = read(future).unwrap_err().to_string();
@@ -214,7 +214,7 @@ fn crafted((): ()) -> Outcome {
     for at in 0..written()?.bytes().len() {
         for with in [0, 1, 0x7F, 0xFF] {
             let mut other = written()?;
-            // After the kernel has run, there is no tick any more.
+            // After the kernel has run, the message contains no tick.
             other.bytes().get_mut(at).into_iter().for_each(|byte| *byte ^= with);
             // All reads lie within the attached memory.
             if let Ok(t) = read(other) {

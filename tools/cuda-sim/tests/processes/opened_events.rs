@@ -1,5 +1,5 @@
 //! Events that a process opens, where streams are ordered by events of other processes: each is closed again,
-//! whichever end comes first.
+//! whichever process ends first.
 
 use mp_cuda::{CudaTensor, Error, FrozenCudaTensor, Order, ipc_collect};
 use mp_cuda_sim::session::Session;
@@ -34,7 +34,7 @@ fn makes((tensors, told): (Tensors, Told)) -> Outcome {
     Ok(())
 }
 
-/// Makes a stream wait for it. Meanwhile it checks for deaths of others.
+/// Makes a stream wait for the tensor's work, and checks for deaths of others meanwhile.
 fn waits((tensors, (opened, ends)): (Tensors, (Told, Queue<bool>))) -> Outcome {
     let stream = stream();
     let mut all = Vec::new();
@@ -173,7 +173,7 @@ fn waits_for_a_dead_process((tensors, pids, refused): (Tensors, Pids, Queue<bool
     Ok(())
 }
 
-/// The event is open before the maker's death, and no sweep has found the death.
+/// The event is open before the maker's death, and no recovery has found the death.
 #[test]
 #[ignore = "run by the next test, in a family of its own"]
 fn alone_event_of_a_dead_maker() {
@@ -188,7 +188,7 @@ fn alone_event_of_a_dead_maker() {
     signal(parent.pid(), Signal::STOP);
     eventually("the maker's parent is stopped", || threads_are(parent.pid(), 'T'));
     pids.put(pid).unwrap();
-    // A thread that waited for the message would sweep.
+    // A thread that waited for the message would find the death.
     eventually("the second wait has a result", || !refused.is_empty());
     let is_refused = taken(&refused);
     [&waiter, &parent].into_iter().for_each(kill);

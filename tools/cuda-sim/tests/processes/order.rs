@@ -215,7 +215,7 @@ fn reads_then_shares((tensors, read): (Queue<SharedCudaTensor<f32>>, Queue<()>))
     let (stream, other) = (stream(), stream());
     let x = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
     kernels().spin(&other, SLOW);
-    // It reads `x` after the spinning has ended.
+    // The copy reads `x` after the spinning has ended.
     let copy = x.to_device(&other)?;
     tensors.put(x.share()).unwrap();
     taken(&read);

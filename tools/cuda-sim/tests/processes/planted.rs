@@ -61,7 +61,8 @@ const PLANTED: [Planted; 15] = [
         test: "late::slab_of_killed_writer_is_retired::clocks",
         says: &["the slab is retired"],
     },
-    // A descriptor is kept after its import, and so the memory, after all other references are gone.
+    // A descriptor stays open after its import, and so the memory stays allocated after all other references
+    // are dropped.
     Planted {
         mutation: "cuda.slab.descriptor-kept",
         test: "late::what_was_opened_and_unmapped_keeps_no_memory",

@@ -138,7 +138,7 @@ fn makes_for_two((tensors, gone): (Frozen, Told)) -> Outcome {
 }
 
 under_each_order! {
-/// The slow reader drops it first, or last.
+/// The slow reader drops the tensor first, or last.
 fn memory_of_two_readers_is_reused_after_both(order: Order) {
     for times in [[300, 0], [0, 300], [100, 200]] {
         let session = under(order);
@@ -223,7 +223,7 @@ fn each_part_of_a_cooling_range_is_waited_for(order: Order) {
 }
 }
 
-/// Leaves slow work behind, in memory that is free for streams that wait for it.
+/// Leaves slow work pending, in memory that is free for streams that wait for it.
 fn leaves_slow_work(slow: &CudaStream) -> Outcome {
     let mut t = CudaTensor::<f32>::full([LEN], 1.0, slow)?;
     fills(&mut t, slow, SLOW, 2.0)
@@ -316,7 +316,7 @@ fn each_message_tells_of_all_work_of_an_open_use(order: Order) {
 }
 }
 
-/// Begins a use that stays open during many others, and whose work comes last.
+/// Begins a use that stays open during many others, and whose work is submitted last.
 fn reads_last_in_a_long_use((): ()) -> Outcome {
     let (late, others) = (stream(), [(); 6].map(|()| stream()));
     let t = CudaTensor::<f32>::full([LEN], 1.0, &late)?.freeze();

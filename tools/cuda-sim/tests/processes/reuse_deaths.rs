@@ -21,7 +21,7 @@ use crate::support::{
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Drops it, and stops at this change that the drop makes in the arena.
+/// Drops the tensor, and stops at this change that the drop makes in the arena.
 fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Told, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let copy = copies(&t, &stream, SLOW * 3)?;
@@ -332,7 +332,7 @@ fn records_and_is_refused((): ()) -> Outcome {
 #[test]
 fn event_is_unchanged_if_a_record_is_refused() {
     let session = setup().start().unwrap();
-    // The first one is that of the table's registration.
+    // The first write is made by the table's registration.
     let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", "fail=cuStreamWriteValue64_v2:3:4321");
     join(process.spawn(records_and_is_refused, ()).unwrap());
     nothing_is_left(&session);

@@ -192,13 +192,13 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
     out.put(mine).unwrap();
     // Not by the library's waits, which would check for deaths.
     eventually("it may end", || go.exists());
-    // Its exit callbacks wait for its streams.
+    // The exit callbacks of this process wait for its streams.
     std::process::exit(0)
 }
 
 type Pair = (Queue<CudaEvent>, PathBuf, Queue<(u32, u32)>, bool);
 
-/// Starts a process whose event never comes, and one whose stream waits for it.
+/// Starts a process whose event is never complete, and a process whose stream waits for the event.
 fn has_both((out, sign, pids, waits): Pair) -> Outcome {
     let child = || Process::builder().start_method(StartMethod::Spawn);
     let events = Queue::unbounded()?;
@@ -214,8 +214,9 @@ fn has_both((out, sign, pids, waits): Pair) -> Outcome {
     Ok(())
 }
 
-/// Kills the process for which another one's stream waits. No other process of the family checks for deaths
-/// meanwhile, not even their parent, which is stopped. Returns the other one's event, and the remaining two.
+/// Kills the process for which a stream of another process waits. No other process of the family checks for
+/// deaths meanwhile, not even their parent, which is stopped. Returns the event of the other process, and the
+/// remaining two processes.
 fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (CudaEvent, Both) {
     let (out, pids) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let parent = with_gpu(session).spawn(has_both, (out.clone(), sign, pids.clone(), waits)).unwrap();

@@ -109,7 +109,7 @@ pub(crate) fn without_gpu() -> ProcessBuilder {
 
 /// Allows this process, which has no GPU, to fork.
 pub(crate) fn allow_copies() {
-    // SAFETY: what a copy runs uses nothing that other threads of this process have but what its test is
+    // SAFETY: a copy uses no state of other threads of this process, except for the state that its test is
     // about.
     unsafe { mp_spawn::allow_fork() };
 }
@@ -140,7 +140,7 @@ pub(crate) fn stream() -> CudaStream {
     stream
 }
 
-/// Runs an ignored test in a separate family, where no process of another test sweeps.
+/// Runs an ignored test in a separate family, where no process of another test recovers dead processes.
 #[track_caller]
 pub(crate) fn alone(test: &str) {
     let mut alone = Command::new(std::env::current_exe().unwrap());
@@ -177,7 +177,7 @@ pub(crate) fn nothing_is_left(session: &Session) {
 pub(crate) struct Kernels {
     api: Api,
     context: DriverHandle,
-    /// Looked up when the module is loaded: the first look-up on a GPU delays later work of streams until
+    /// Requested when the module is loaded: on a GPU, the first request delays later work of streams until
     /// their earlier work is done.
     functions: HashMap<&'static str, DriverHandle>,
 }
@@ -231,13 +231,13 @@ impl Kernels {
 
     fn launch(&self, stream: &CudaStream, name: &str, arguments: &mut [u64]) {
         // A thread has none at first.
-        // SAFETY: the context is kept for the life of the process.
+        // SAFETY: the context is retained for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let function = self.functions[name];
         let mut all: Vec<*mut c_void> = arguments.iter_mut().map(|one| ptr::from_mut(one).cast()).collect();
         let (launch, arguments) = (self.api.cuLaunchKernel, all.as_mut_ptr());
         let stream = DriverHandle(stream.as_raw());
-        // SAFETY: as many arguments as the kernel has; the addresses in them are lent by the caller.
+        // SAFETY: as many arguments as the kernel has; the addresses in them are loaned by the caller.
         let code = unsafe { launch(function, 4, 1, 1, 64, 1, 1, 0, stream, arguments, ptr::null_mut()) };
         assert_eq!(code, 0);
     }
@@ -245,7 +245,7 @@ impl Kernels {
     /// Returns a stream of another library than `mp-cuda`, which holds `keep_alive` while it needs the
     /// stream.
     pub(crate) fn stream_of_another(&self, keep_alive: impl std::any::Any + Send + Sync) -> CudaStream {
-        // SAFETY: the context is kept for the life of the process.
+        // SAFETY: the context is retained for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let mut stream = DriverHandle::NULL;
         // SAFETY: it writes a handle to a variable of this function.
@@ -268,7 +268,7 @@ impl Kernels {
     pub(crate) fn gate(&self, stream: &CudaStream) -> Gate {
         let (shut, gate) = mpsc::channel::<()>();
         let gate = Box::into_raw(Box::new(gate)).cast();
-        // SAFETY: the context is kept for the life of the process.
+        // SAFETY: the context is retained for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let launch = self.api.cuLaunchHostFunc.unwrap();
         // SAFETY: the stream is alive; the function takes the box, once.

@@ -357,7 +357,7 @@ fn empty_tensors_call_no_driver(order: Order) {
     let after_one = stat(&session, "calls");
     run(&session, reads_empties, all);
     let after_two = stat(&session, "calls");
-    // As many calls as a process that only makes a stream.
+    // The same number of calls as in a process that only makes a stream.
     let only = before;
     assert!(
         after_one - before <= only + 2 && after_two - after_one <= only + 2,

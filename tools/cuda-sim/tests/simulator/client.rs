@@ -49,7 +49,7 @@ fn handle(number: u64) -> DriverHandle {
 /// Makes one call of the table.
 macro_rules! driver {
     ($client:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: what it writes to are variables of the caller, of the types that the call writes.
+        // SAFETY: the call writes only variables of the caller, of the types that it writes.
         unsafe { ($client.api.as_ref().unwrap().$name)($($argument),*) }
     }};
 }
@@ -58,7 +58,7 @@ macro_rules! driver {
 macro_rules! optional {
     ($client:ident.$name:ident($($argument:expr),* $(,)?)) => {{
         let function = $client.api.as_ref().unwrap().$name.unwrap();
-        // SAFETY: what it writes to are variables of the caller, of the types that the call writes.
+        // SAFETY: the call writes only variables of the caller, of the types that it writes.
         unsafe { function($($argument),*) }
     }};
 }
@@ -206,7 +206,7 @@ impl Client {
                 let name = CString::new(asked.bytes.clone()).unwrap();
                 driver!(me.cuModuleGetFunction(&raw mut object, handle(a(0)), name.as_ptr()))
             }
-            // Arguments of 8 bytes each. For those of 4 the lower half is read.
+            // Arguments of 8 bytes each. For arguments of 4 bytes, the lower half is read.
             "cuLaunchKernel" => {
                 let mut values = asked.numbers[2..].to_vec();
                 let mut all: Vec<*mut c_void> =

@@ -1,4 +1,4 @@
-//! Log of the conformance program with the simulator's results. A GPU's is to be compared with it.
+//! Log of the conformance program with the simulator's results, for comparison with the log of a GPU.
 
 use std::path::Path;
 

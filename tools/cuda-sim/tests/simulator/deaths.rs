@@ -66,14 +66,14 @@ fn host_store_releases_waiters_of_killed_process() {
     let stream = b.stream();
     b.ok("cuStreamWaitValue64", &[stream, theirs, 3, 0]);
     a.kill();
-    // The sweep's value: the end of all ticks, written by any process.
+    // The value that a recovery writes: the end of all ticks, by any process.
     b.ok("store", &[host, i64::MAX.cast_unsigned()]);
     b.ok("cuStreamSynchronize", &[stream]);
     nothing_found(&session);
 }
 
 /// A stream that waits for a killed writer is released, and accesses the memory that the writer had. The
-/// findings say so: the results of the stream are lost, but no other process is harmed.
+/// findings name the death: the results of the stream are lost, but no other process is harmed.
 #[test]
 fn finding_names_the_death_that_released_a_stream() {
     let session = setup().set("LATE_MS", 60_000).set("LAZY_MS", 60_000).start().unwrap();

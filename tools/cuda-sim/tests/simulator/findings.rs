@@ -87,8 +87,8 @@ fn a_hosts_store_orders_nothing() {
     b.kernel("sum_f32");
     b.ok("cuStreamWaitValue64", &[two, theirs, 5, 0]);
     sum(&b, two, there);
-    // The stream's own value would not have ended the wait. The host's does, as if the stream had come so
-    // far.
+    // The value of the stream would not have ended the wait. The value of the host ends it, as if the stream
+    // had run that far.
     a.fill(one, at, 1000, 1.0);
     a.ok("cuStreamWriteValue64", &[one, word, 1]);
     a.ok("cuStreamSynchronize", &[one]);
@@ -190,7 +190,7 @@ fn a_piece_that_is_left_is_found() {
     a.fill(0, at, 129, 1.0);
     a.ok("cuCtxSynchronize", &[]);
     assert_eq!(kinds(&session), ["out-of-bounds"]);
-    // The driver knows the pieces of legacy memory.
+    // The driver has a list of the pieces of legacy memory.
     let session = lazy();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[100]);

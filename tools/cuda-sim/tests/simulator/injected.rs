@@ -34,7 +34,7 @@ fn a_process_is_killed_before_a_call_or_after_it() {
         assert_eq!(status.signal(), Some(9), "{when}");
         // Reading statistics counts as a call, too.
         assert_eq!(stat(&session, "calls"), calls + 1 + exports, "{when}");
-        // Its received descriptors were closed with it, and the memory freed.
+        // The process's received descriptors were closed with it, and the memory freed.
         until(&session, "processes", 0);
         until(&session, "bytes", 0);
         nothing_found(&session);

@@ -164,7 +164,7 @@ fn events_between_processes_have_their_rules() {
     a.ok("cuEventDestroy", &[last]);
     a.ok("cuEventCreate", &[6]);
     nothing_found(&session);
-    // Its maker is gone: the event's behaviour is undefined, and here it never completes.
+    // The maker is dead: the event's behaviour is undefined, and here it never completes.
     a.kill();
     until(&session, "processes", 1);
     b.ok("cuStreamWaitEvent", &[theirs, there]);
@@ -207,7 +207,7 @@ fn an_event_of_another_context_is_refused() {
     assert_eq!(a.code("cuStreamWaitEvent", &[stream, event]), 0, "waiting is no matter of contexts");
 }
 
-/// On a GPU a function's code is loaded at its first look-up, which delays later work of streams.
+/// On a GPU a function's code is loaded when it is first requested, which delays later work of streams.
 #[test]
 fn function_load_delays_later_work() {
     let session = lazy();

@@ -235,8 +235,8 @@ impl Client {
         self.ok("cuStreamCreate", &[1])
     }
 
-    /// Returns a kernel of the simulator's image. It is loaded once, after the context's streams have run
-    /// their work.
+    /// Returns a kernel of the simulator's image. Each kernel is loaded once, after the context's streams
+    /// have run their work.
     pub(crate) fn kernel(&self, name: &'static str) -> u64 {
         let known = self.kernels.borrow().get(name).copied();
         let kernel = known.unwrap_or_else(|| self.load(name));
@@ -267,13 +267,13 @@ impl Client {
         answer.bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
     }
 
-    /// Ends it by SIGKILL.
+    /// Ends the client by SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Ends it by a normal exit.
+    /// Ends the client by a normal exit.
     pub(crate) fn leave(mut self) {
         rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write).unwrap();
         let status = self.child.wait().unwrap();
@@ -315,7 +315,7 @@ pub(crate) fn map(file: BorrowedFd<'_>, bytes: usize) -> u64 {
 /// Returns a word of memory that this process has mapped.
 pub(crate) fn word(address: u64) -> &'static AtomicU64 {
     let at = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap());
-    // SAFETY: `map` gave the address, and what it maps stays.
+    // SAFETY: `map` gave the address, and its mappings stay.
     unsafe { AtomicU64::from_ptr(at) }
 }
 
@@ -323,7 +323,7 @@ pub(crate) fn word(address: u64) -> &'static AtomicU64 {
 pub(crate) fn touches(address: u64) -> bool {
     let at = std::ptr::with_exposed_provenance::<u8>(usize::try_from(address).unwrap());
     let (_reading, writing) = rustix::pipe::pipe().unwrap();
-    // SAFETY: the kernel reads there, and says if it can't.
+    // SAFETY: the kernel reads there, and returns an error if it can't.
     unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&writing), at.cast(), 1) == 1 }
 }
 

@@ -7,8 +7,8 @@
 //! | that waits for all of a context (`cuCtxSynchronize`) | in any mode, all captures of it |
 //! | that waits for something else, or may ([`is_unsafe`]) | captures of mode `GLOBAL`, whichever thread calls; of mode `THREAD_LOCAL`, if the thread has begun them |
 //!
-//! A thread may opt out of the last row (`cuThreadExchangeStreamCaptureMode`). All of it as on an H200
-//! (driver 580.159).
+//! A thread may opt out of the last row (`cuThreadExchangeStreamCaptureMode`). All rows were measured on an
+//! H200 (driver 580.159).
 
 use crate::codes;
 use crate::engine::Engine;
@@ -82,7 +82,8 @@ impl Engine {
         }
     }
 
-    /// Returns `true` if new work of a stream becomes part of a graph. An invalidated capture takes no work.
+    /// Returns `true` if new work of a stream becomes part of a graph. An invalidated capture accepts no
+    /// work.
     pub(in crate::engine) fn is_capturing(&self, stream: u64) -> Result<bool, u32> {
         match self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?.capture {
             None => Ok(false),

@@ -3,7 +3,7 @@
 //! # Safety
 //! Unsafe, because it maps files and reaches their words, which other processes change at will; sound,
 //! because
-//! - a mapping is as long as this value says, and is unmapped when that is dropped;
+//! - a mapping has the length in this value, and is unmapped when the value is dropped;
 //! - every access is checked against its length, and made by atomics of 8 bytes or single volatile bytes;
 //! - a file that its owner makes shorter ends the engine, which is a process of tests, by SIGBUS.
 #![allow(unsafe_code)]
@@ -86,7 +86,7 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         let length = usize::try_from(self.bytes).unwrap_or(0);
-        // SAFETY: this value's own mapping, which is reached no more.
+        // SAFETY: this value's own mapping, which no code reaches any more.
         _ = unsafe { munmap(self.at.as_ptr().cast(), length) };
     }
 }

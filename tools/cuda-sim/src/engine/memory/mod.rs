@@ -181,8 +181,8 @@ impl Addresses {
         Ok(mapping)
     }
 
-    /// Declares a piece for the tests' hook. It replaces earlier pieces and shared ranges there. Zero bytes
-    /// only remove them.
+    /// Declares a piece for the tests' hook. The declaration replaces earlier pieces and shared ranges there.
+    /// Zero bytes only remove them.
     pub(crate) fn declare(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes.max(1));
         for list in [&mut self.declared, &mut self.shared] {

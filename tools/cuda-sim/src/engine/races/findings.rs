@@ -1,5 +1,5 @@
 //! Findings: violations by programs, even if the driver permits them. A test fails for each finding that it
-//! doesn't expect. They are lines of JSON in the session's file, each once.
+//! doesn't expect. Findings are lines of JSON in the session's file, each once.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -97,10 +97,10 @@ pub(crate) struct Operation {
     pub(crate) number: u64,
     pub(crate) call: String,
     pub(crate) step: Step,
-    /// Operations of other streams that come first by the default stream's rules.
+    /// Operations of other streams that run first by the default stream's rules.
     pub(crate) after: Vec<(u64, u64)>,
-    /// Work of the context's streams at the last call that delays later work. It runs first, but a program
-    /// can't rely on that: it orders no accesses.
+    /// Work of the context's streams at the last call that delays later work. This work runs first, but a
+    /// program can't rely on that, so it orders no accesses.
     pub(crate) behind: Rc<Vec<(u64, u64)>>,
     /// Clock of the host when it submitted this.
     pub(crate) host: Rc<Clock>,
@@ -124,7 +124,7 @@ pub(crate) struct Stream {
     pub(crate) process: u64,
     pub(crate) context: u64,
     pub(crate) device: u32,
-    /// `true` if it and the default stream wait for each other.
+    /// `true` if the stream and the default stream wait for each other.
     pub(crate) blocking: bool,
     pub(crate) is_default: bool,
     pub(crate) queue: VecDeque<Operation>,
@@ -134,7 +134,7 @@ pub(crate) struct Stream {
     pub(crate) clock: Clock,
     /// Index in clocks.
     pub(crate) actor: u32,
-    /// `true` if no handle of it is left. It ends when its work is done.
+    /// `true` if the stream has no handle any more. It ends when its work is done.
     pub(crate) destroyed: bool,
     /// Active capture: operations become a graph, and don't run.
     pub(crate) capture: Option<Capture>,

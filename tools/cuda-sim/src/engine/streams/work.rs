@@ -1,4 +1,4 @@
-//! Work of a device: copies, and the kernels that the simulator knows by name. It is done in pieces, so that
+//! Work of a device: copies, and the kernels that the simulator implements. Work is done in pieces, so that
 //! work of different streams mixes. Accesses are listed before it begins.
 
 use std::cell::RefCell;
@@ -79,7 +79,7 @@ pub(crate) const KERNELS: &[(&str, &[u32])] = &[
     ("check_u64", &[8, 8, 8, 8]),
 ];
 
-/// Converts a launch to work. `None` for a name or arguments that the simulator doesn't know.
+/// Converts a launch to work. `None` for an unknown name or invalid arguments.
 pub(crate) fn kernel(name: &str, arguments: &[Vec<u8>]) -> Option<Work> {
     let long = |i: usize| Some(u64::from_le_bytes(arguments.get(i)?.as_slice().try_into().ok()?));
     let float = |i: usize| Some(f32::from_le_bytes(arguments.get(i)?.as_slice().try_into().ok()?));
@@ -248,7 +248,7 @@ impl Work {
     }
 }
 
-/// Converts a number of bytes that are in memory anyway.
+/// Converts a number of bytes, which are in memory and so fit into the address space.
 fn buffer(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
