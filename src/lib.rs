@@ -142,8 +142,8 @@
 //! tokio runtime and wait for a descriptor: connections over sockets, listeners, and
 //! [`wait_async`](wait::wait_async) for processes and descriptors. The driver of that runtime wakes them, as
 //! for tokio's own sockets, and this library starts no thread for them: a round trip takes half the time.
-//! They may later be polled elsewhere, and outlive the runtime. While such a future waits, a thread has to
-//! run the runtime (`Handle::enter` alone does not), as for all of tokio's I/O.
+//! Such futures may later be polled elsewhere, and outlive the runtime. While such a future waits, a thread
+//! has to run the runtime (`Handle::enter` alone does not), as for all of tokio's I/O.
 //!
 //! The feature has no effect within a runtime without I/O (`enable_io`). Tokio reports that by a panic, which
 //! is caught, and whose message appears once on stderr outside of workers. The feature also has no effect in

@@ -23,7 +23,7 @@
 //! | weak references to storages, and caches of them | [`WeakStorage`], [`SharedCache`], [`StorageId`], [`storage_from_cache`] |
 //! | named memory, for any program of the user | [`SharedMemory`] |
 //! | files of other programs | mapped: [`MappedFile`]; copied: [`Tensor::from_fd`](crate::Tensor::from_fd) |
-//! | kind of file behind the memory | [`SharingStrategy`], [`set_sharing_strategy`], [`set_sharing_directory`] |
+//! | kind of file that contains the memory | [`SharingStrategy`], [`set_sharing_strategy`], [`set_sharing_directory`] |
 
 #[doc(no_inline)]
 pub use crate::{Arena, SharedMemory};

@@ -13,8 +13,8 @@
 //! # Ok::<(), mp::Error>(())
 //! ```
 //!
-//! Start with three types: [`Tensor`], [`FrozenTensor`] and [`SharedTensor`]. They are one type in three
-//! [modes](Mode). Freezing, sharing, viewing and sending a tensor copy nothing.
+//! Start with three types: [`Tensor`], [`FrozenTensor`] and [`SharedTensor`]. All three are one type in
+//! different [modes](Mode). Freezing, sharing, viewing and sending a tensor copy nothing.
 //!
 //! | task | items |
 //! |---|---|

@@ -41,9 +41,9 @@ use crate::unused_names::{UnusedNames, primitive};
 /// ```
 ///
 /// it uses `::parallel::message`. `#[message(crate = path)]` sets the path of the crate with the module
-/// `message` explicitly. It is needed if the program names the package twice, uses it through another crate
-/// that re-exports it (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. The default is
-/// `::mp`, and the compiler's error "cannot find `mp` in the crate root".
+/// `message` explicitly. Set it if the program names the package twice, uses it through another crate that
+/// re-exports it (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. The default is `::mp`,
+/// and the compiler's error "cannot find `mp` in the crate root".
 #[proc_macro_derive(Message, attributes(message))]
 pub fn derive_message(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PutError<T> {
-    /// The queue is full, or has used its share of the [envelopes](crate::Queue#how-much-fits) while the
-    /// others are in use, and this did not change during the wait.
+    /// The queue was full during the whole wait, or it had used its share of the
+    /// [envelopes](crate::Queue#how-much-fits) while all others were in use.
     Full(T),
     /// The queue is closed.
     Closed(T),

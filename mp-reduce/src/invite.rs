@@ -43,8 +43,8 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
 /// Takes the value with which this process was invited (`mp_queue::invite`), and joins the memory of the
 /// inviting process.
 ///
-/// Call it once, before anything uses shared memory. It never waits. Processes that this one starts later do
-/// not find the invitation: its variable (`MP_INVITATION`) is removed from the environment, and its
+/// Call this once, before any use of shared memory. The call never waits. Processes that this one starts
+/// later do not find the invitation: its variable (`MP_INVITATION`) is removed from the environment, and its
 /// descriptor closed. No other thread should read the environment by functions of C meanwhile, because this
 /// call changes it.
 ///

@@ -14,12 +14,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start with three items: [`Message`] is the trait of types that can be sent (and its derive macro),
-//! [`Bundle`] a tuple or `Vec` of types that are not serde types, and [`Reduce`] a trait for other types.
+//! Start with three items: [`Message`] is the trait of types that can be sent, and its derive macro.
+//! [`Bundle`] is a tuple or `Vec` of types that are not serde types. [`Reduce`] is a trait for other types.
 //!
-//! Values are encoded in [MessagePack](https://msgpack.org), see [`struct@MessagePack`]. Storages and queues,
-//! which must not be copied, are *attachments*, to which the bytes refer by number, like the out-of-band
-//! buffers of Python's pickle protocol 5, but typed.
+//! Values are encoded in [MessagePack](https://msgpack.org), see [`struct@MessagePack`]. Storages and queues
+//! must not be copied: they are *attachments*, to which the bytes refer by number. (Python's pickle protocol
+//! 5 has similar out-of-band buffers, without types.)
 //!
 //! Long vectors and slices of numbers, texts and byte strings are attached as well: they are copied once on
 //! each side. The feature `bytes` saves the receiver's copy into a `bytes::Bytes`.

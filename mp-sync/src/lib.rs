@@ -31,9 +31,9 @@
 //!
 //! All types are handles to shared memory, and serde types for messages and for arguments of processes.
 //! Cloning or sending one copies the handle. The protected data is plain ([`Pod`](bytemuck::Pod)): every bit
-//! pattern is a valid value, also the half-written one of a killed process. It has no pointers, which are
-//! invalid in other processes, and no destructor, which would not run. `Lock<()>` protects a resource outside
-//! of the lock.
+//! pattern is a valid value, also the half-written one of a killed process. Plain data has no pointers, which
+//! are invalid in other processes, and no destructor, which would not run. `Lock<()>` protects a resource
+//! outside of the lock.
 //!
 //! # Waiting
 //! Each waiting function has a form that does not wait (`try_`), one with a time-out and one with a deadline.

@@ -36,7 +36,8 @@ pub(crate) struct Permits {
 
 /// A permit of a [`Semaphore`] or a [`BoundedSemaphore`]. Dropping it releases the permit.
 ///
-/// It can be sent to another thread of the process. If the process dies, the permit returns to the semaphore.
+/// A permit can be sent to another thread of the process. If the process dies, the permit returns to the
+/// semaphore.
 #[must_use = "dropping it gives it back"]
 pub struct Permit {
     permits: Permits,
@@ -167,8 +168,9 @@ impl Permits {
 }
 
 impl Permit {
-    /// Keeps the permit without a handle. It is released by the semaphore's `release` in any thread of this
-    /// process, or by the death of the process. For callers that acquire in one place and release in another.
+    /// Keeps the permit without a handle. The permit is released by the semaphore's `release` in any thread
+    /// of this process, or by the death of the process. For callers that acquire in one place and release in
+    /// another.
     pub fn keep(mut self) {
         self.to = RETAINED;
     }
@@ -226,10 +228,10 @@ impl fmt::Debug for Permit {
 /// semaphores for up to some thousand permits.
 ///
 /// # When a process dies
-/// The permits of a dead process return. A waiter gets one about 1 ms after the parent of the dead process
-/// can notice the death, otherwise within about 100 ms (see the [table](crate#latency-after-a-death)). So a
-/// permit is a resource, not a message: a consumer that takes a permit as a signal that there is work calls
-/// [`Permit::forget`].
+/// The permits of a dead process return. A waiter gets one about 1 ms after the death if the parent of the
+/// dead process can notice it, otherwise within about 100 ms (see the [table](crate#latency-after-a-death)).
+/// So a permit is a resource, not a message: a consumer that takes a permit as a signal that there is work
+/// calls [`Permit::forget`].
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Semaphore")]
 pub struct Semaphore(pub(crate) Permits);

@@ -1,7 +1,7 @@
 //! # Safety
 //! Access of this crate to the words of the arena. Unsafe, because the words could belong to another
 //! structure. Sound, because a [`Shared`] wraps only a [`Structure`] under a name of this crate, whose words
-//! have no other use, and which lives as long as the handle that holds it.
+//! have no other use. The structure lives as long as the handle that holds it.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Steps, Word, run};

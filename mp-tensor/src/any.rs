@@ -40,7 +40,8 @@ use mp_core::{Error, Result};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It is sent like a typed tensor. Code that sends and receives it does not name the element type.
+/// An `AnyTensor` is sent like a typed tensor. Code that sends and receives it does not name the element
+/// type.
 #[doc(alias("torch.Tensor", "DynTensor"))]
 pub struct AnyTensor<M: Mode = Exclusive> {
     raw: RawTensor<M>,
@@ -174,7 +175,7 @@ impl AnyTensor<Exclusive> {
         })
     }
 
-    /// Makes the tensor readable by any process. It can never be written again.
+    /// Makes the tensor readable by any process. The tensor can never be written again.
     pub fn freeze(self) -> AnyTensor<Frozen> {
         AnyTensor { raw: self.raw.open(BlockKind::Frozen), dtype: self.dtype }
     }

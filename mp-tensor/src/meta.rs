@@ -27,7 +27,7 @@ use mp_core::{Error, Result};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It is plain data: it can be sent in messages and written to files.
+/// A meta tensor is plain data: it can be sent in messages and written to files.
 #[derive(Clone, Copy)]
 #[doc(alias = "meta")]
 #[doc(alias = "rebuild_meta_tensor")]

@@ -23,9 +23,9 @@ use mp_core::{Error, Result};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It is sent as its parts (buffer, sizes, strides, offsets), whose memory is shared. The parts are validated
-/// when a nested tensor is created and received. [`get`](Self::get) validates again, because any holder may
-/// change parts in shared memory.
+/// A nested tensor is sent as its parts (buffer, sizes, strides, offsets), whose memory is shared. The parts
+/// are validated when a nested tensor is created and received. [`get`](Self::get) validates again, because
+/// any holder may change parts in shared memory.
 #[derive(Clone)]
 #[doc(alias("nested_tensor", "rebuild_nested_tensor", "reduce_nested_tensor"))]
 pub struct NestedTensor<T: Element, M: Sendable = Frozen> {

@@ -333,8 +333,8 @@ impl Registry {
         }
     }
 
-    /// Removes the entry of a slab that the caller no longer uses, if nothing else uses the slab. The caller
-    /// drops the entry without the lock.
+    /// Removes the entry of a slab that the caller does not use any more, if nothing else uses the slab. The
+    /// caller drops the entry without the lock.
     fn remove_if_unused(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
         let key = slab.object().mark();
         drop(slab);

@@ -76,8 +76,8 @@ struct StreamUse {
     begun: u64,
 }
 
-/// Number of a use among all uses of the piece by its stream, if no other of them was open when it began, and
-/// its number among all uses of the stream.
+/// Number of a use among all uses of the piece by its stream, and its number among all uses of the stream.
+/// `None` if another use of the piece by the stream was open when it began.
 pub(crate) type UseNumber = Option<(u64, u64)>;
 
 /// Returns `true` if a list contains this tick, or a later tick of the same stream.

@@ -29,7 +29,8 @@ use crate::uuid::Uuid;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It is sent like a typed tensor. Code that sends and receives it does not name the element type.
+/// An `AnyCudaTensor` is sent like a typed tensor. Code that sends and receives it does not name the element
+/// type.
 #[doc(alias = "torch.Tensor")]
 pub struct AnyCudaTensor<M: CudaMode = Exclusive> {
     pub(crate) raw: RawCudaTensor<M>,

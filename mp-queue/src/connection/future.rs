@@ -32,9 +32,9 @@ impl Connection {
     /// not receive.
     ///
     /// For a socket, a future that is dropped before the first byte is sent has sent nothing. If it is
-    /// dropped later, the message counts as sent: its rest follows as soon as there is room, before any other
-    /// message, also if this was the last handle. If the process ends before that, the other end gets an
-    /// error for a truncated message.
+    /// dropped later, the message counts as sent. The rest of the message follows as soon as there is room,
+    /// before any other message, also if this was the last handle. If the process ends before that, the other
+    /// end gets an error for a truncated message.
     ///
     /// # Errors
     /// Returns the same errors as [`send`](Self::send). For a socket, also returns an error if no thread or

@@ -12,8 +12,8 @@ use super::{Connection, Transport};
 use crate::error::{GetError, PutError};
 
 /// Adds an invitation with a value to a command. The started program takes the value with
-/// [`accept_invitation`](crate::accept_invitation()) and then shares this process's memory. It may be any
-/// program that uses this library, and does not run any function of this program.
+/// [`accept_invitation`](crate::accept_invitation()) and then shares this process's memory. Any program that
+/// uses this library can be invited. It does not run any function of this program.
 ///
 /// ```
 /// # // This program is the other one as well: it finds out by the variable, which is only there for a child.
@@ -38,10 +38,10 @@ use crate::error::{GetError, PutError};
 /// parts of the value. This function does not wait for the child.
 ///
 /// # One invitation, one process
-/// The first process that accepts gets the value. It may be a child of the child, for example if the command
-/// runs a shell or a debugger. A second process that the same command starts gets an error when it accepts. A
-/// second invitation in the same command replaces the first one, which can't be accepted then: put several
-/// values into one tuple. `Command::env_clear` removes the invitation, so call it first.
+/// The first process that accepts gets the value. This process may be a child of the child, for example if
+/// the command runs a shell or a debugger. A second process that the same command starts gets an error when
+/// it accepts. A second invitation in the same command replaces the first one, which can't be accepted then:
+/// put several values into one tuple. `Command::env_clear` removes the invitation, so call it first.
 ///
 /// The program must run as the same user: a program started as another user (`Command::uid`) does not find
 /// the invitation. Each invited program gets access to all shared memory, so invite only programs that you
@@ -51,12 +51,12 @@ use crate::error::{GetError, PutError};
 /// panics are not reported here. If it is killed, other members detect this by its locks, as for any member.
 ///
 /// # Lifetime of the value
-/// The value stays in the invitation until it is accepted. It is released when it can't be accepted any more:
-/// the command is dropped without having started a process, the program could not be executed, or the child
-/// ended without accepting. This process detects that when the command is dropped, and when it checks
-/// ([`Invitation::state`], `Arena::reclaim`, the next `invite`). If this process ends before the child
-/// accepts, the next reclaim of any member releases the value, and the child gets an error after that. So
-/// wait for [`Invitation::wait`] to report the acceptance before this process ends.
+/// The value stays in the invitation until it is accepted. The value is released when it can't be accepted
+/// any more. That is the case if the command is dropped without having started a process, the program could
+/// not be executed, or the child ended without accepting. This process detects that when the command is
+/// dropped, and when it checks ([`Invitation::state`], `Arena::reclaim`, the next `invite`). If this process
+/// ends before the child accepts, the next reclaim of any member releases the value, and the child gets an
+/// error after that. So wait for [`Invitation::wait`] to report the acceptance before this process ends.
 ///
 /// # Errors
 /// Returns [`PutError::Failed`] with the value if it can't be sent, there is no memory or descriptor left, or
@@ -107,9 +107,10 @@ impl Connection {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The kernel ensures that the other program belongs to the same user. It must know the key, if there is
-    /// one. It becomes a member: it can access all of this memory, like any process that this one starts. It
-    /// must use the same version of this library, and must not have used shared memory before.
+    /// The kernel ensures that the other program belongs to the same user. The other program must have the
+    /// key, if there is one. As a member, it can access all of this memory, like any process that this one
+    /// starts. The other program must use the same version of this library, and must not have used shared
+    /// memory before.
     ///
     /// This function does not wait. The value belongs to the invitation and is released if no process accepts
     /// it: see [`invite`](crate::invite()). The connection can still be used afterwards.
@@ -145,7 +146,7 @@ impl Connection {
     }
 
     /// Accepts the [invitation](Self::invite) of the program at the other end of a socket, and becomes a
-    /// member of its memory. Waits until the invitation arrives. It must be the next message. Call this
+    /// member of its memory. Waits until the invitation arrives, which must be the next message. Call this
     /// before any use of shared memory.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ use crate::raw::waiting::{WaitError, WaitSite};
 /// | | pipe | socket |
 /// |---|---|---|
 /// | between | processes that share memory | any two processes of one user on one machine; over TCP, any two programs that know a key, on any machines |
-/// | tensors, queues and locks in messages | are sent without a copy | are an error: the other side has no access to their memory. It can be [invited](Self::invite), but not over TCP |
+/// | tensors, queues and locks in messages | are sent without a copy | are an error: the other side has no access to their memory. A side can be [invited](Self::invite), but not over TCP |
 /// | data in transit | limited by memory | limited by the socket's buffer (`net.core.wmem_default` bytes, usually 208 KiB, most of it bookkeeping of the kernel if messages are short; over TCP a few MB). Then sending waits |
 /// | the end itself in a message | is sent | is an error |
 ///
@@ -304,17 +304,17 @@ impl Connection {
     ///
     /// For a pipe, the descriptor is an eventfd of this handle. Each clone has its own. The thread that
     /// sleeps for all futures of this process writes to it, and only while it is not readable:
-    /// - It becomes readable soon after there is something to receive or the other end is gone. If the other
-    ///   process was killed, this takes up to 100 ms.
-    /// - It stops being readable in calls to receive or to `poll` **by this handle** that leave nothing to be
-    ///   received. So it is readable once without a message if another handle or process was faster: receive
-    ///   with [`try_recv`](Self::try_recv), and continue if that returns nothing.
+    /// - The descriptor becomes readable soon after there is something to receive or the other end is gone.
+    ///   If the other process was killed, this takes up to 100 ms.
+    /// - The descriptor stops being readable in calls to receive or to `poll` **by this handle** that leave
+    ///   nothing to be received. So it is readable once without a message if another handle or process was
+    ///   faster: receive with [`try_recv`](Self::try_recv), and continue if that returns nothing.
     /// - Callers must not read it or write to it.
     ///
-    /// It can be used for level-triggered and edge-triggered waiting. If edge-triggered, receive until there
-    /// is nothing. For a socket, the descriptor is the socket. A socket that was connected without a key is
-    /// readable once without a message when the listener has accepted it. The descriptor stays open as long
-    /// as this handle.
+    /// The descriptor can be used for level-triggered and edge-triggered waiting. If edge-triggered, receive
+    /// until there is nothing. For a socket, the descriptor is the socket. A socket that was connected
+    /// without a key is readable once without a message when the listener has accepted it. The descriptor
+    /// stays open as long as this handle.
     ///
     /// # Errors
     /// Returns [`GetError::Failed`] if this end only sends, or if no descriptor or thread is left.

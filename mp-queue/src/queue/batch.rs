@@ -18,7 +18,7 @@ const MOST: u32 = 64;
 
 /// Error returned when not all values were put. It contains the values that were not put.
 ///
-/// It can't be sent, since its iterator can't. Send its [`error`](Self::error) instead.
+/// This error can't be sent, because its iterator can't be sent. Send its [`error`](Self::error) instead.
 #[non_exhaustive]
 pub struct PutManyError<T, I> {
     /// Number of values that were put before the error.

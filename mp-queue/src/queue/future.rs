@@ -2,8 +2,8 @@
 //!
 //! A future attempts its operation when it is polled. One thread of the process sleeps for all tasks and
 //! wakes them ([`mp_core::WakeRegistration`]). A message is taken in the same call of `poll` that returns it,
-//! so no state of the future holds a message and dropping a future loses none. A message to be put stays in
-//! the future until there is room.
+//! so no state of the future holds a message. Dropping a future loses no message. A message to be put stays
+//! in the future until there is room.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -235,8 +235,8 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The value is encoded when the future is first polled, and decoded when it is moved back. It is lost if
-    /// its `Deserialize` refuses the output of its `Serialize`.
+    /// The value is encoded when the future is first polled, and decoded when it is moved back. The value is
+    /// lost if its `Deserialize` refuses the output of its `Serialize`.
     ///
     /// # Errors
     /// Returns the same errors as [`put`](Self::put). The error then contains the value, and `value` is

@@ -227,9 +227,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// ```
     ///
     /// A message that was given back is delivered before other messages, so it may be delivered after a later
-    /// one. It is delivered **at least once**: its effects before its consumer died may be repeated. Plain
-    /// [`get`](Self::get) delivers *at most once*: it loses a message, also one that was given back, if its
-    /// consumer dies. A message that has been delivered as often as the queue allows
+    /// one. A message is delivered **at least once**: its effects before its consumer died may be repeated.
+    /// Plain [`get`](Self::get) delivers *at most once*: it loses a message, also one that was given back, if
+    /// its consumer dies. A message that has been delivered as often as the queue allows
     /// ([`QueueOptions::deliveries`](crate::QueueOptions::deliveries), by default five times) is set aside:
     /// see [`dead_letter`](Self::dead_letter).
     ///
@@ -267,8 +267,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         }
     }
 
-    /// Returns a `Waitable` for consumers that take messages with acknowledgement. It is
-    /// ready when [`try_get_lease`](Self::try_get_lease) would return a message or the end. The queue itself
+    /// Returns a `Waitable` for consumers that take messages with acknowledgement. The `Waitable` is ready
+    /// when [`try_get_lease`](Self::try_get_lease) would return a message or the end. The queue itself
     /// becomes ready earlier: as soon as it is closed and drained, while other processes still work on
     /// messages that may be given back.
     ///

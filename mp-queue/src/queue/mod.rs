@@ -58,9 +58,9 @@ use crate::raw::waiting::PeerGone;
 ///
 /// # How much fits
 /// - A [`bounded`](Self::bounded) or [`growing`](Self::growing) queue holds as many messages as its limit
-///   allows. Further puts wait. An [`unbounded`](Self::unbounded) queue holds as many messages as the arena
-///   has room for ([`most_messages`](mp_core::Arena::most_messages): 1,048,576, unless the arena has less
-///   than 64 GiB of addresses). Further puts fail at once.
+///   allows. Further puts wait. An [`unbounded`](Self::unbounded) queue is limited by the arena's
+///   [`most_messages`](mp_core::Arena::most_messages): 1,048,576, unless the arena has less than 64 GiB of
+///   addresses. Further puts fail at once.
 /// - On x86-64, a message of up to 10 bytes when encoded is stored in the queue's 16-byte slot and needs no
 ///   envelope. This applies from the first put on, while no consumer takes messages [with
 ///   acknowledgement](Self::get_lease).
@@ -88,11 +88,11 @@ use crate::raw::waiting::PeerGone;
 /// queue does not depend on its producer, which may exit at once.
 ///
 /// A wait for a message ends with `Deserted` when no process or message can put any more. This is the case
-/// when other processes had the queue, each of them has ended or dropped its last handle, no message in
-/// transit contains a handle, and this process has no further handle that could put. In the same way, a wait
-/// for room ends with `Deserted` if no further handle could get. A clone in another thread keeps the wait
-/// going until the clone is dropped or blocked in the same kind of wait. Threads that share one handle by
-/// reference are counted as one. For such threads, and for processes that keep unused handles, set
+/// when other processes had the queue, and each of them has ended or dropped its last handle. In addition, no
+/// message in transit contains a handle, and this process has no further handle that could put. In the same
+/// way, a wait for room ends with `Deserted` if no further handle could get. A clone in another thread keeps
+/// the wait going until the clone is dropped or blocked in the same kind of wait. Threads that share one
+/// handle by reference are counted as one. For such threads, and for processes that keep unused handles, set
 /// [`QueueOptions::deserted_when`].
 ///
 /// # As a message
@@ -153,7 +153,7 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// The queue grows by segments, each four times as large as the one before it, up to the number of
-    /// messages that the arena allows. It does not shrink until it is dropped. See
+    /// messages that the arena allows. The queue does not shrink until it is dropped. See
     /// [above](Self#how-much-fits) for the limits. Beyond them, or when memory runs out, `put` returns its
     /// value in an error.
     ///
@@ -181,7 +181,8 @@ impl<T: Message> Queue<T> {
         Self { raw: self.raw.counted(capabilities), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
-    /// Returns a handle that is used only for waiting. It keeps no other wait from ending with `Deserted`.
+    /// Returns a handle that is used only for waiting. Such a handle keeps no other wait from ending with
+    /// `Deserted`.
     pub(crate) fn for_waiting(&self) -> Self {
         Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
@@ -212,8 +213,8 @@ impl<T: Message> Queue<T> {
     }
 
     /// Names the queue, for all processes that have it. The name appears in `Debug` output and in reports of
-    /// long waits. It is cut at 32 bytes, and a later name replaces it. Names need not be unique, and a queue
-    /// can't be looked up by name.
+    /// long waits. The name is cut at 32 bytes, and a later name replaces it. Names need not be unique, and a
+    /// queue can't be looked up by name.
     ///
     /// ```
     /// let jobs = mp_queue::Queue::<u32>::bounded(4)?.named("jobs");
@@ -243,9 +244,9 @@ impl<T: Message> Queue<T> {
     /// [envelopes](Self#how-much-fits). An [unbounded](Self::unbounded) queue returns an error instead of
     /// waiting.
     ///
-    /// The following contents of a value are copied once here and once by the receiver, as by `memcpy`: a
+    /// Some contents of a value are copied once here and once by the receiver, as by `memcpy`. These are a
     /// `Vec`, boxed slice, `Cow` or slice of numbers (`u8` to `u128`, `i8` to `i128`, `f32`, `f64`), a
-    /// `String`, and anything that serde writes as bytes (`serde_bytes`, `bytes::Bytes`). Data received as
+    /// `String`, and every type that serde writes as bytes (`serde_bytes`, `bytes::Bytes`). Data received as
     /// `bytes::Bytes` (feature `bytes`) is copied only here. Sequences of other elements are written and read
     /// one element at a time. A tensor's memory is handed over without a copy, whatever its length.
     ///
@@ -324,10 +325,9 @@ impl<T: Message> Queue<T> {
         self.len() >= self.capacity()
     }
 
-    /// Returns a `Waitable` for room in the queue. It is ready when
-    /// [`try_put`](Self::try_put) would not return `Full`. If the queue has a bound of
-    /// [bytes](crate::QueueOptions::bytes), this is room for the smallest message. For larger messages, use
-    /// [`put_ready_for`](Self::put_ready_for).
+    /// Returns a `Waitable` for room in the queue. The `Waitable` is ready when [`try_put`](Self::try_put)
+    /// would not return `Full`. If the queue has a bound of [bytes](crate::QueueOptions::bytes), this is room
+    /// for the smallest message. For larger messages, use [`put_ready_for`](Self::put_ready_for).
     ///
     /// ```
     /// use std::time::Duration;
@@ -344,10 +344,10 @@ impl<T: Message> Queue<T> {
         self.put_ready_for(1)
     }
 
-    /// Returns a `Waitable` for room for a message that counts `bytes` bytes, as described
-    /// at [`QueueOptions::bytes`](crate::QueueOptions::bytes). It is ready when [`try_put`](Self::try_put) of
-    /// that message would not return `Full`. Sizes above the bound count as the bound. Without a bound of
-    /// bytes, this is [`put_ready`](Self::put_ready).
+    /// Returns a `Waitable` for room for a message that counts `bytes` bytes, as described at
+    /// [`QueueOptions::bytes`](crate::QueueOptions::bytes). The `Waitable` is ready when
+    /// [`try_put`](Self::try_put) of that message would not return `Full`. Sizes above the bound count as the
+    /// bound. Without a bound of bytes, this is [`put_ready`](Self::put_ready).
     ///
     /// ```
     /// use std::time::Duration;

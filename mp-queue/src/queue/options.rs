@@ -83,8 +83,8 @@ impl QueueOptions {
     /// object, as allocated (sizes are rounded up). An object that is in several messages counts in each of
     /// them. A message counts from the moment it is put until it is taken. Messages that a consumer works on,
     /// with or without acknowledgement, and messages that have been given back don't count. The bound is
-    /// exact, also with concurrent puts. It needs no repair after a process dies, since no separate counter
-    /// could become wrong.
+    /// exact, also with concurrent puts. The bound needs no repair after a process dies, since no separate
+    /// counter could become wrong.
     ///
     /// Smaller messages of other producers may overtake a large message that waits. 0 means no bound.
     ///

@@ -14,7 +14,7 @@
 //! | 208 | spin policy | the creator |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | the creator |
 //! | 232 | bound of bytes; 0 means no bound | the creator |
-//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of retained messages. If not 0, pins follow the slots, see `raw::memory::retained` | the creator |
+//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of retained messages. If not 0, pins follow the slots, see `raw::memory::pinned_read` | the creator |
 //! | 248 | condition for `Deserted`, see `handles` | the creator |
 //! | 256 | head hint | consumers |
 //! | 384 | tail hint | producers and closers |

@@ -55,7 +55,7 @@ impl Payload {
         Ok(taken(slot)?)
     }
 
-    /// Like [`unpack_of`](Self::unpack_from), into `slot`, which must be empty.
+    /// Like [`unpack_from`](Self::unpack_from), into `slot`, which must be empty.
     #[inline]
     pub(crate) fn unpack_into<T: Message>(
         &mut self,

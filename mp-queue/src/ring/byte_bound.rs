@@ -21,10 +21,10 @@
 //! slot of `t - 1` would detect nothing more.)
 //!
 //! If another producer publishes `t` first, the calculation is void and starts again. The oldest message may
-//! then be `t` or a later one, which was laid out after other bytes than those of `t - 1`. So a producer that
-//! has found no room checks `t` last, and one that has found room publishes under `t` or not at all. Messages
-//! that are taken meanwhile only reduce the number of bytes. Thus the bound is never exceeded, however many
-//! producers put at once, and a message that fits at all times is never refused.
+//! then be `t` or a later message, which was laid out after other bytes than the bytes of `t - 1`. So a
+//! producer that has found no room checks `t` last, and one that has found room publishes under `t` or not at
+//! all. Messages that are taken meanwhile only reduce the number of bytes. Thus the bound is never exceeded,
+//! however many producers put at once, and a message that fits at all times is never refused.
 //!
 //! | killed | left | |
 //! |---|---|---|

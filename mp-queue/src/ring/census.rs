@@ -1,10 +1,10 @@
 //! Count of the unfinished messages of a queue.
 //!
-//! A scan of all envelopes, one after the other, is not a snapshot: a worker may put a subtask into an
-//! envelope that was already scanned, and then finish its task in one that is still to be scanned. So a scan
-//! counts only if no message was published meanwhile. The position of the next message shows how many were
-//! ever published: the first unused slot after the tail. (The tail itself is a hint and may lag.) Messages
-//! are published in the order of segment, lap and slot, so this position moves with each message.
+//! A scan of all envelopes, one after the other, is not a snapshot. A worker may put a subtask into an
+//! envelope that was already scanned, and then finish its task in an envelope that is not scanned yet. So a
+//! scan counts only if no message was published meanwhile. The position of the next message shows how many
+//! were ever published: the first unused slot after the tail. (The tail itself is a hint and may lag.)
+//! Messages are published in the order of segment, lap and slot, so this position moves with each message.
 //!
 //! Nothing is written: a process that is killed here leaves nothing, and a stopped one blocks no other.
 

@@ -24,13 +24,13 @@
 //!
 //! # What a reader sees
 //! A reader sees whole values, in the order in which they were sent, and never a value older than one it has
-//! seen. It does not see values that are replaced before it reads. The values of all senders have one order,
-//! which is the same for all readers.
+//! seen. A reader does not see values that are replaced before it reads. The values of all senders have one
+//! order, which is the same for all readers.
 //!
 //! # What a value may be
-//! Any serde type can be a value. It may contain objects that several processes can hold: frozen and shared
-//! tensors, queues, and locks. The compiler refuses an exclusive [`Tensor`](https://docs.rs/mp-tensor), since
-//! it can't be in several processes at once.
+//! Any serde type can be a value. Values may contain objects that several processes can hold: frozen and
+//! shared tensors, queues, and locks. The compiler refuses an exclusive
+//! [`Tensor`](https://docs.rs/mp-tensor), since it can't be in several processes at once.
 //!
 //! ```compile_fail,E0277
 //! let weights = mp_tensor::Tensor::<f32>::zeros(&[4]).unwrap();

@@ -54,9 +54,9 @@ impl<T> Receiver<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
-    /// Returns the newest value. It is decoded once: while it is the newest value, each further call returns
-    /// the same `Arc` within nanoseconds. The returned value stays valid while it is held, also when newer
-    /// values are sent.
+    /// Returns the newest value. Each value is decoded once: while it is the newest value, each further call
+    /// returns the same `Arc` within nanoseconds. The returned value stays valid while it is held, also when
+    /// newer values are sent.
     ///
     /// The value does not count as seen. See [`borrow_and_update`](Self::borrow_and_update).
     ///

@@ -31,10 +31,11 @@ use write::ValueProperties;
 /// (`is_human_readable`, such as addresses and times) are written in that form, since serde reads them so
 /// wherever it buffers values, in all formats.
 ///
-/// One byte differs from MessagePack: `c1`, which MessagePack leaves unused. It marks `Some` of an empty
-/// value (`Some(None)`, `Some(())`), or a buffer: the numbers of a long `Vec` or slice in their memory
-/// representation, written by one `memcpy`. Numbers, texts and byte strings of 16 KiB or more are copied into
-/// separate shared memory, which is attached to the message, if the message stays in this memory.
+/// One byte differs from MessagePack: `c1`, which MessagePack leaves unused. That byte marks `Some` of an
+/// empty value (`Some(None)`, `Some(())`), or a buffer. A buffer contains the numbers of a long `Vec` or
+/// slice in their memory representation, written by one `memcpy`. Numbers, texts and byte strings of 16 KiB
+/// or more are copied into separate shared memory, which is attached to the message, if the message stays in
+/// this memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePack;
 
@@ -244,9 +245,9 @@ fn too_long() -> Box<Error> {
     Box::new(Error::LimitExceeded("a value has more than 4 GiB: put it into a tensor".into()))
 }
 
-/// Checks that these bytes can be read as `T`. serde can't read numbers of 128 bits where it buffers values,
-/// in any format, and the stack that a level needs depends on its type. The bytes don't show either, so
-/// reading is tried.
+/// Checks that these bytes can be read as `T`. In any format, serde can't read numbers of 128 bits where it
+/// buffers values. The stack that a level needs depends on its type. The bytes don't show either, so reading
+/// is tried.
 #[cold]
 fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) -> Result<()> {
     let read = || level::with_depth(|left| read::from_slice::<T>(bytes, left).map(drop));

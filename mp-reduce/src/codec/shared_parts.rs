@@ -1,8 +1,8 @@
 //! Parts: values that a message refers to several times and contains once.
 //!
-//! The bytes of a part are not stored at the references. They precede the value with the first reference, so
-//! that a reader finds them in whatever order it reads (serde reads flattened fields last, and the contents
-//! of untagged enums several times):
+//! The bytes of a part are not stored at the references. The parts precede the value with the first
+//! reference. So a reader finds them in whatever order it reads. (serde reads flattened fields last, and the
+//! contents of untagged enums several times.)
 //!
 //! | bytes | contents |
 //! |---|---|

@@ -123,8 +123,8 @@ impl Barrier {
     /// 0.
     ///
     /// # Errors
-    /// [`BarrierError`] with the cause if the barrier is broken. It names the dead process, if a death broke
-    /// it.
+    /// [`BarrierError`] with the cause if the barrier is broken. If a death broke it, the error names the
+    /// dead process.
     pub fn wait(&self) -> Result<usize, BarrierError> {
         self.wait_with(Wait::Forever, NO_ACTION)
     }

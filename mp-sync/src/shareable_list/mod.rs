@@ -33,8 +33,8 @@ use crate::shared::Shared;
 /// ```
 ///
 /// A list in the arena ([`new`](Self::new)) needs no name and is sent as a handle. A named list
-/// ([`create`](Self::create), [`open`](Self::open)) can be opened by any process of the user, including
-/// Python's `multiprocessing.shared_memory.ShareableList(name=…)`: the layout is that of CPython 3.11.
+/// ([`create`](Self::create), [`open`](Self::open)) can be opened by any process of the user. Python opens it
+/// by `multiprocessing.shared_memory.ShareableList(name=…)`: the layout is the same as in CPython 3.11.
 ///
 /// # Blocking
 /// Each operation holds a lock for some hundred nanoseconds, so that it is atomic for all users of this type.
@@ -99,8 +99,8 @@ impl ShareableList {
         Self { place: ListMemory::named(memory), ends }.filled(&items)
     }
 
-    /// Opens a named list, made by [`create`](Self::create) or by Python. Its creator must have finished
-    /// creating it, so pass the name on only afterwards.
+    /// Opens a named list, made by [`create`](Self::create) or by Python. The creator must have finished
+    /// creating the list, so pass the name on only afterwards.
     ///
     /// # Errors
     /// See [`SharedMemory::open`], and [`ListError::Malformed`] if the memory does not hold a list.

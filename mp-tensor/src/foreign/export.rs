@@ -18,8 +18,8 @@ macro_rules! export {
 
             /// Copies the elements into a new memfd, in row-major order.
             ///
-            /// Any process that gets the memfd (inherited, or over a socket) can read and write it. Its
-            /// length is sealed, so that mapping it can't cause a SIGBUS.
+            /// Any process that gets the memfd (inherited, or over a socket) can read and write it. The
+            /// length of the memfd is sealed, so that mapping it can't cause a SIGBUS.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory) or [`Error::Os`](mp_core::Error::Os).

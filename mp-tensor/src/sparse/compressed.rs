@@ -45,7 +45,7 @@ impl Layout {
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It is sent as its parts, whose memory is shared.
+/// A matrix is sent as its parts, whose memory is shared.
 #[derive(Clone)]
 #[doc(alias("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor"))]
 #[doc(alias = "rebuild_sparse_compressed_tensor")]

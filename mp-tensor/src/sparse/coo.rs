@@ -24,7 +24,7 @@ use mp_core::Result;
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It is sent as its parts, whose memory is shared.
+/// A sparse tensor is sent as its parts, whose memory is shared.
 #[derive(Clone)]
 #[doc(alias = "sparse_coo_tensor")]
 #[doc(alias = "reduce_sparse_tensor")]

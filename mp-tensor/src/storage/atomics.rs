@@ -32,10 +32,10 @@ use crate::element::{Element, Integer, Number};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// All operations are [`Relaxed`](std::sync::atomic::Ordering::Relaxed): no element is ever torn, and the
-/// order in which other threads and processes see changes of several elements is unspecified. A load and a
-/// store are plain machine instructions. Read-modify-write operations (`fetch_*`, `compare_exchange`) are
-/// atomic. No operation blocks, and a process that dies during one has completed it or not. (A
+/// All operations are [`Relaxed`](std::sync::atomic::Ordering::Relaxed): no element is ever torn. The order
+/// in which other threads and processes see changes of several elements is unspecified. A load and a store
+/// are plain machine instructions. Read-modify-write operations (`fetch_*`, `compare_exchange`) are atomic.
+/// No operation blocks, and a process that dies during one has completed it or not. (A
 /// [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole. [`add_lossy`](Self::add_lossy) is
 /// a load and a store.)
 ///

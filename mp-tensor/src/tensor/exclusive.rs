@@ -101,7 +101,7 @@ impl<T: Element> Tensor<T, Exclusive> {
         Ok(t)
     }
 
-    /// Makes the tensor readable by any process. It can never be written again.
+    /// Makes the tensor readable by any process. The tensor can never be written again.
     pub fn freeze(self) -> FrozenTensor<T> {
         Tensor::<T, Frozen>::of(self.raw.open(BlockKind::Frozen))
     }

@@ -85,11 +85,11 @@ pub type FrozenTensor<T> = Tensor<T, Frozen>;
 /// A tensor in shared memory that any number of processes read and write concurrently, by relaxed atomics of
 /// the element's width.
 ///
-/// It suits lock-free training ("Hogwild", Niu et al. 2011). No element is ever torn. Reads and writes cost
-/// as much as plain ones (in loops, use the slice [`as_atomics`](Tensor::as_atomics)). The order in which
-/// other threads and processes see changes is unspecified. To publish more than single elements, send a
-/// message: everything written before a `put` is visible after the `get`. (A [`Complex<f64>`](crate::Complex)
-/// is two numbers, each of which is whole.)
+/// Shared tensors suit lock-free training ("Hogwild", Niu et al. 2011). No element is ever torn. Reads and
+/// writes cost as much as plain ones (in loops, use the slice [`as_atomics`](Tensor::as_atomics)). The order
+/// in which other threads and processes see changes is unspecified. To publish more than single elements,
+/// send a message: everything written before a `put` is visible after the `get`. (A
+/// [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole.)
 ///
 /// ```
 /// use mp_tensor::Tensor;

@@ -145,8 +145,8 @@ impl<T: Element, M: Readable> Tensor<T, M> {
         self.contiguous()
     }
 
-    /// Applies a function to each element. Returns a contiguous tensor that the caller owns. It requires no
-    /// gradients, since the derivative of the function is unknown.
+    /// Applies a function to each element. Returns a contiguous tensor that the caller owns. The result
+    /// requires no gradients, since the derivative of the function is unknown.
     ///
     /// ```
     /// use mp_tensor::Tensor;

@@ -27,7 +27,7 @@ use mp_core::Storage;
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// A storage and its views that are sent together arrive as one storage. It keeps its size in bytes at the
+/// A storage and its views that are sent together arrive as one storage. A storage has its full size at the
 /// receiver, whatever view was sent. (An exclusive storage is an exclusive one-dimensional [`Tensor`].)
 #[doc(alias = "UntypedStorage")]
 #[doc(alias = "reduce_typed_storage")]

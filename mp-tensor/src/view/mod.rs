@@ -256,7 +256,7 @@ impl View {
     pub fn positions(&self) -> Positions {
         let mut view = *self;
         if self.is_contiguous() {
-            // One dimension instead of many.
+            // Iterates over one dimension instead of many.
             view.shape.truncate(0);
             view.strides.truncate(0);
             _ = view.shape.insert(0, self.len);

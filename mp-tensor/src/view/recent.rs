@@ -2,9 +2,9 @@
 //! share its view.
 //!
 //! A view has 170 bytes and is allocated apart from its tensor. Without this cache, allocating, filling and
-//! freeing it cost a third of all other work for a small tensor, and a million tensors of one shape had a
-//! million views. The disadvantage: threads with handles to tensors of one shape, created by one thread,
-//! share a reference count.
+//! freeing it would cost a third of all other work for a small tensor. A million tensors of one shape would
+//! have a million views. The disadvantage: threads with handles to tensors of one shape, created by one
+//! thread, share a reference count.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -222,8 +222,9 @@ fn can_share(device: &Device) -> Result<()> {
     Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-/// Returns the sizes of slabs that have room for this many bytes, the best first, for a process that has
-/// reserved this much: a size for many pieces, a smaller size, and a size for this piece alone.
+/// Returns the sizes of slabs that have room for this many bytes, the best first: a size for many pieces, a
+/// smaller size, and a size for this piece alone. `reserved` is the number of bytes that the process already
+/// has.
 fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
     let many = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
     if bytes > many / 2 {

@@ -11,10 +11,10 @@
 //!   writes the end of all ticks into the dead process's clocks. The work before such a tick may never have
 //!   run: hosts get [`ProducerDied`](crate::Error::ProducerDied).
 //!
-//! Some devices' streams neither write words nor wait for them. They use the driver's events ([`events`],
-//! [`Order::IpcEvents`]), or else their hosts ([`Order::Host`]): a tick waits until the stream has run its
-//! work, and then the host writes the number itself. The first process that uses a device chooses its order
-//! ([`choice`]).
+//! Some devices' streams neither write words nor wait for them. Such streams use the driver's events
+//! ([`events`], [`Order::IpcEvents`]), or else their hosts ([`Order::Host`]). With hosts, a tick waits until
+//! the stream has run its work, and then the host writes the number itself. The first process that uses a
+//! device chooses its order ([`choice`]).
 
 mod choice;
 pub(crate) mod clock;

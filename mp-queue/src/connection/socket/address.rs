@@ -3,8 +3,8 @@
 //! A path outlives the program that listened there. A process that finds its path taken therefore locks the
 //! directory and checks whether a process still listens there. If none does and the socket belongs to this
 //! user, the process replaces the path. A process that has bound a path holds the lock until it listens:
-//! before that, the path would look abandoned. Removing its own path needs no lock: while the process listens
-//! there, no other process replaces the path.
+//! before that, other processes would take the path for abandoned. Removing its own path needs no lock: while
+//! the process listens there, no other process replaces the path.
 //!
 //! The lock is `flock(2)`. Any process that can read the directory can take it and so prevent others from
 //! listening there. The others give up after [`TIME_LIMIT`], with an error that names the cause.
