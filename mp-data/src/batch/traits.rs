@@ -72,8 +72,9 @@ pub enum Fill {
 /// the column. [`Whole`](crate::Whole) is a column with any number of rows. (A tensor without dimensions has
 /// no rows, and is not checked.)
 ///
-/// With torch's `default_collate`, numbers and tensors of equal shape become a `Tensor`, texts `Strings`, a
-/// mapping or a named tuple a struct of columns, a sequence a tuple of columns, and anything else `Objects`.
+/// Columns correspond to the results of torch's `default_collate`. Numbers and tensors of equal shape become
+/// a `Tensor`, texts `Strings`, and anything else `Objects`. A mapping or a named tuple becomes a struct of
+/// columns, and a sequence a tuple of columns.
 ///
 /// The methods are for the loader's own use.
 #[doc(alias = "default_collate")]

@@ -157,8 +157,8 @@ impl<B> Context<B> {
     }
 
     /// Fills rows with zeros, so that `fetch` may leave them unwritten. Without this call, unwritten rows
-    /// have arbitrary contents. In builds with debug assertions they are filled with the byte 0xa5, and a row
-    /// of a tensor that is not written at all is an error, which names the sample and the column.
+    /// have arbitrary contents. In builds with debug assertions, rows are filled with the byte 0xa5. A row of
+    /// a tensor that is not written at all is then an error, which names the sample and the column.
     ///
     /// A row that contains only 0xa5 may have been written. So its sample is made once more in memory that is
     /// filled with 0x5a, and the row is unwritten if it contains only 0x5a then. A reproducible sample never

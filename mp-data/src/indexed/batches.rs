@@ -15,9 +15,10 @@ use crate::{Dataset, LoadError, LoadedBatch, OnError};
 ///
 /// Dropping the iterator cancels batches that no worker has begun. Nothing waits for the others.
 ///
-/// If a caller waits longer than 10 s for a batch, in one call or in several that return without it, a
-/// report on stderr names the worker, its process and the sample (also in the log, with the feature `log`).
-/// The report is repeated after 20 s, 40 s and so on. `MP_STALL=off` in the environment disables it.
+/// If a caller waits longer than 10 s for a batch, a report on stderr names the worker, its process and the
+/// sample. Several calls that return without a batch count as one wait. With the feature `log`, the report is
+/// also in the log. The report is repeated after 20 s, 40 s and so on. `MP_STALL=off` in the environment
+/// disables it.
 pub struct Batches<D: Dataset>(Prefetch<IndexedSource<D>>);
 
 impl<D: Dataset> fmt::Debug for Batches<D> {

@@ -72,9 +72,9 @@ use crate::remote::wire::{Ask, Framed, Reply};
 ///
 /// Writing a proxy into a message (`put`, `spawn`, the call of a pool) blocks: it requests the share from the
 /// server, and fails if there is no answer within the proxy's time-out, at most ten seconds. This also blocks
-/// the thread of a pool, which writes the tasks of a map. After such a failure, other proxies that this
-/// process has of the server over the same connection ([`RemoteManager`](crate::RemoteManager)) fail at once,
-/// for as long as the failed one waited, or until the server answers something.
+/// the thread of a pool, which writes the tasks of a map. After such a failure, other proxies of the same
+/// connection to the server ([`RemoteManager`](crate::RemoteManager)) fail at once in this process. They do
+/// so for as long as the failed one waited, or until the server answers a request.
 ///
 /// A proxy can't be sent over a socket, to another program or as an argument of a [`RemoteProxy`]: the other
 /// program must connect itself, and find [published](crate::ManagerHandle::publish) objects.

@@ -119,8 +119,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// read.) It also stops while a returned error is formatted.
     ///
     /// If a worker is stopped (SIGSTOP, a debugger) and does not begin a task, an idle worker takes the task
-    /// over after a tenth of a second to about a second, and the stopped worker can't begin it afterwards. If
-    /// no worker is idle, the time counts from the stopped worker's turn, and the task ends as if it had
+    /// over after a tenth of a second to about a second. The stopped worker can't begin the task afterwards.
+    /// If no worker is idle, the time counts from the stopped worker's turn, and the task ends as if it had
     /// begun.
     ///
     /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual

@@ -1,5 +1,5 @@
-//! Assignment of tasks to workers and of outcomes to calls, and the pool's thread, which handles replies and
-//! deaths of workers, replaces workers, enforces time limits, and shuts the pool down.
+//! Assignment of tasks to workers and of outcomes to calls, and the pool's thread. That thread handles
+//! replies and deaths of workers, replaces workers, enforces time limits, and shuts the pool down.
 
 mod cancel;
 mod chunk_reports;

@@ -1,8 +1,8 @@
 //! Retries of failed tasks.
 //!
-//! When a task that a worker has begun fails, the pool's thread, which holds no lock at that time, consults
-//! the [`RetryPolicy`] of its call before the task gets an outcome. The task has one of these states, and
-//! changes it under the lock of `workers::state`:
+//! A task that fails after a worker has begun it is handled by the pool's thread, which holds no lock at that
+//! time. The thread consults the [`RetryPolicy`] of the call before the task gets an outcome. The task has
+//! one of these states, and changes it under the lock of `workers::state`:
 //!
 //! | state | next state | condition |
 //! |---|---|---|

@@ -26,8 +26,8 @@ pub(crate) struct TicketOutcomes {
     arrivals: VecDeque<usize>,
     /// Number of outcomes that have arrived and were not taken.
     untaken: usize,
-    /// Tasks whose outcomes were taken, stored as ranges, so that one task that never ends does not make the
-    /// memory of a stream grow with all later tasks.
+    /// Tasks whose outcomes were taken. They are stored as ranges, so one task that never ends does not make
+    /// the memory of a stream grow with all later tasks.
     taken: NumberSet,
 }
 

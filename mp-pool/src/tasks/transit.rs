@@ -9,8 +9,9 @@
 //! | `tasks` - n | the same thread, after the tasks were sent to a worker, were returned, or failed | the state's lock, unless they failed |
 //! | `final_error` set | a cancellation, which took all tasks from the source before | the state's lock |
 //!
-//! So a task either ends its transit without `final_error` before the cancellation, which then finds it with
-//! a worker or among the returned tasks, or it ends its transit with `final_error` as its outcome.
+//! So there are two cases. A task that ends its transit without `final_error` did so before the cancellation,
+//! which then finds it with a worker or among the returned tasks. Any other task ends its
+//! transit with `final_error` as its outcome.
 
 use mp_core::mutex::Mutex;
 

@@ -1,8 +1,8 @@
 //! Clock of a timed task in its worker: which task runs and since when, readable by the pool.
 //!
-//! A task is *timed* if it has a time limit. The worker's shared words then contain the start time (on the
-//! system's monotonic clock, written before the chunk word names the task) and the task's position in its
-//! chunk ([`steps::chunk`](crate::steps::chunk)).
+//! A task is *timed* if it has a time limit. The worker's shared words then contain the task's start time and
+//! its position in its chunk ([`steps::chunk`](crate::steps::chunk)). The start time is on the system's
+//! monotonic clock, and is written before the chunk word names the task.
 //!
 //! One compare-and-swap decides whether the task finished in time, so that no other task dies with the
 //! worker. Another decides whether a worker that was stopped, and may resume at any moment, has begun the

@@ -1,12 +1,12 @@
 //! Execution of consecutive items of a chunk.
 //!
 //! Most items are short, and their results have no attachments. As long as this holds, the
-//! [`Runner`](crate::worker::runner::Runner) of their function continues by itself: it knows the types, so
+//! [`Runner`](crate::worker::runner::Runner) of their function continues by itself. It knows the types, so
 //! decoding, calling and encoding form one loop that the compiler optimizes as a whole, inside one catch of
 //! panics. [`ItemCursor::advance`] runs between two items: it stores the result in the journal, then claims
-//! the next item. The row ends at an item after which other work is needed, which is left to the worker's
-//! loop ([`main_loop`](crate::worker::main_loop)). The row contains the index of that item, even after a
-//! panic.
+//! the next item. The run of items ends at an item after which other work is needed, which is left to the
+//! worker's loop ([`main_loop`](crate::worker::main_loop)). The cursor contains the index of that item, even
+//! after a panic.
 
 use std::ops::Range;
 
@@ -116,7 +116,7 @@ pub(crate) struct ItemCursor<'a> {
     pub(crate) part: &'a mut ReplyPart,
     /// Index of the running item.
     pub(crate) item: usize,
-    /// End of the row (exclusive).
+    /// End of the items (exclusive).
     end: usize,
     /// Start of the running item's result in the part.
     pub(crate) start: usize,
@@ -127,7 +127,7 @@ pub(crate) struct ItemCursor<'a> {
 }
 
 impl<'a> ItemCursor<'a> {
-    /// Creates a row of these items. The first one must be claimed.
+    /// Creates a cursor over these items. The first one must be claimed.
     pub(crate) fn new(
         words: &'a mut WordsWriter,
         part: &'a mut ReplyPart,

@@ -17,10 +17,10 @@ pub(crate) fn install(shared_words: WorkerWords) {
 }
 
 /// Stores a number for the task that runs in this worker, such as its progress or current step. The last
-/// number is part of the error if the worker is lost ([`WorkerLost::note`](crate::WorkerLost::note)), if the
-/// task [times out](crate::TaskError::TimedOut), and if it returns an error or panics
-/// ([`TaskRaised::note`](crate::TaskRaised::note)). [`Pool::running`](crate::Pool::running) shows it while
-/// the task runs.
+/// number is part of the error if the worker is lost ([`WorkerLost::note`](crate::WorkerLost::note)) or the
+/// task [times out](crate::TaskError::TimedOut). It is also part of the error if the task returns an error or
+/// panics ([`TaskRaised::note`](crate::TaskRaised::note)). [`Pool::running`](crate::Pool::running) shows it
+/// while the task runs.
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};

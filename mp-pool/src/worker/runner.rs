@@ -84,8 +84,8 @@ impl Runner {
         }))
     }
 
-    /// Runs the function for the current item, and for the following ones while the row continues. Returns
-    /// the outcome of the last one.
+    /// Runs the function for the current item, and for the following items while [`ItemCursor::advance`]
+    /// claims them. Returns the outcome of the last one.
     pub(crate) fn run(&self, state: &mut UserState, row: &mut ItemCursor<'_>) -> RunOutcome {
         (self.0)(state, row)
     }
@@ -93,9 +93,9 @@ impl Runner {
 
 const NO_STATE: &str = "the worker has no state of this type";
 
-/// Calls a function for one item after the other, and appends its results to the part, until the row ends.
-/// Everything except [`ItemCursor::advance`] is user code and may panic. The row contains the current item
-/// and its progress.
+/// Calls a function for one item after the other, and appends its results to the part, until no item is
+/// claimed. Everything except [`ItemCursor::advance`] is user code and may panic. The cursor contains the
+/// current item and its progress.
 fn run_items<A: Message, R: IntoOutcome>(
     mut function: impl FnMut(A) -> R,
     row: &mut ItemCursor<'_>,

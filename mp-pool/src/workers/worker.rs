@@ -83,7 +83,7 @@ pub(crate) struct Worker {
     pub(crate) since: Instant,
     /// Recent duration of a chunk in nanoseconds; 0 if unknown.
     pace: u64,
-    /// Functions that it knows, or will know after reading its queue.
+    /// Functions that the worker knows, or will know after reading its queue.
     pub(crate) known_functions: HashSet<u64>,
     /// Time at which its process was started, or began to create its state again, while it is not ready.
     pub(crate) starts_since: Option<Instant>,
@@ -105,14 +105,14 @@ pub(crate) struct Worker {
     pub(crate) condemned: Option<(u64, usize)>,
     /// `true` if its queue was checked since its first task became the first.
     pub(crate) queue_checked: bool,
-    /// `true` if it did not take its messages. It receives nothing more before it answers the request
+    /// `true` if the worker did not take its messages. It receives nothing more before it answers the request
     /// in its queue.
     pub(crate) suspect: bool,
     /// Time without a reply after which its journal is read.
     journal_interval: Duration,
-    /// `true` if it was asked to end after its remaining tasks. It receives no more.
+    /// `true` if the worker was asked to end after its remaining tasks. It receives no more.
     pub(crate) asked_to_leave: bool,
-    /// Time at which it is asked to end and tasks are withdrawn, if its slot is not wanted.
+    /// Time at which the worker is asked to end and tasks are withdrawn, if its slot is not wanted.
     pub(crate) leaves_at: Option<Instant>,
 }
 
@@ -259,8 +259,8 @@ impl Worker {
         (chunk.split_off(from, id), self.finish_chunk(at))
     }
 
-    /// Returns its current chunk, from its chunk word. Earlier chunks are finished, and their answers are
-    /// about to arrive.
+    /// Returns the worker's current chunk, from its chunk word. Earlier chunks are finished, and their
+    /// answers are about to arrive.
     fn current_chunk(&mut self) -> Option<&mut Chunk> {
         let word = self.shared_words.word();
         self.chunks().find(|chunk| word.is_of(chunk.id))
@@ -316,8 +316,8 @@ impl Worker {
         self.unanswered.iter().any(|sent| matches!(sent, SentMessage::FunctionChange { .. }))
     }
 
-    /// Returns `true` if tasks may be withdrawn from its queue while it is alive. Tasks that a thread is
-    /// about to assign assume the functions that it knows now.
+    /// Returns `true` if tasks may be withdrawn from the worker's queue while it is alive. Tasks that a
+    /// thread is about to assign assume the functions that it knows now.
     pub(crate) fn may_be_recalled(&self) -> bool {
         !(self.feeding && self.is_learning())
     }
@@ -335,8 +335,8 @@ impl Worker {
         if is_its { self.cut(CutShare::All, id) } else { (None, None) }
     }
 
-    /// Returns `true` if it has taken a chunk of this call (or of any call) and not begun it. Items of such a
-    /// chunk can be withdrawn once it has begun.
+    /// Returns `true` if the worker has taken a chunk of this call (or of any call) and not begun it. Items
+    /// of such a chunk can be withdrawn once it has begun.
     pub(crate) fn is_taking(&mut self, job: Option<&Arc<CallState>>) -> bool {
         let word = self.shared_words.word();
         let may = self.ready && self.process.is_some();
@@ -419,12 +419,12 @@ impl Worker {
         (lost, reading)
     }
 
-    /// Returns `true` if it would begin a task at once.
+    /// Returns `true` if the worker would begin a task at once.
     pub(crate) fn is_idle(&self) -> bool {
         self.wants_tasks() && self.outstanding == 0
     }
 
-    /// Returns the time of the check whether it has begun its first task, if another worker is idle.
+    /// Returns the time of the check whether the worker has begun its first task, if another worker is idle.
     pub(crate) fn slow_check_at(&self) -> Option<Instant> {
         // A worker that creates its state again may have received tasks just before.
         let lives = self.ready || self.starts_since.is_some();

@@ -298,10 +298,10 @@ impl ProcessBuilder {
     /// ```
     ///
     /// Each start uses the same function, name and options, and the arguments as encoded for the first start.
-    /// So the arguments must be of a type that several processes can have ([`Argument`]). Queues, locks,
-    /// frozen and shared tensors are the same objects each time, and stay in use between two starts (a queue
-    /// is not deserted, a channel not disconnected). The compiler refuses exclusive tensors, which would
-    /// move:
+    /// So the type of the arguments must be one that several processes can have ([`Argument`]). Queues,
+    /// locks, frozen and shared tensors are the same objects each time. They stay in use between two starts:
+    /// a queue is not deserted, and a channel is not disconnected. The compiler refuses exclusive tensors,
+    /// which would move:
     ///
     /// ```compile_fail,E0277
     /// use mp_spawn::{Process, Restart};

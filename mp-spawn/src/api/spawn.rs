@@ -38,8 +38,8 @@ use crate::sys::clock::deadline;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// `function` is a function item, or a closure without captures. A closure that captures a value of a `Copy`
-/// type, and a function pointer, pass `cargo check`, but `cargo build` refuses them, because no trait bound
+/// `function` is a function item, or a closure without captures. A function pointer, and a closure that
+/// captures a value of a `Copy` type, pass `cargo check`, but `cargo build` refuses them. No trait bound
 /// expresses that a type has no bytes. Pass values in `args`, or use [`closure!`](crate::closure!).
 ///
 /// This combines [`start_processes`] with [`SpawnOptions::nprocs`] and [`ProcessContext::join`].
@@ -185,15 +185,15 @@ where
 /// ```
 ///
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. The drop blocks until
-/// they are gone and reaped, or for the grace period and 10 more seconds if the kernel can't end one.
-/// [`detach`](Self::detach) lets them continue. If this process exits while the context lives (`exit` is
-/// called, or `main` returns while another thread has it), it waits for the processes, or ends them if they
-/// are [daemons](SpawnOptions::daemon).
+/// they are gone and reaped. If the kernel can't end a process, the drop blocks for the grace period and 10
+/// more seconds. [`detach`](Self::detach) lets them continue. If this process exits while the context lives
+/// (`exit` is called, or `main` returns while another thread has it), it waits for the processes, or ends
+/// them if they are [daemons](SpawnOptions::daemon).
 ///
-/// When the context is dropped or this process exits, the first failure is printed on stderr, unless a call
-/// has returned it or the program caused it by [`kill`](Self::kill) or [`terminate`](Self::terminate).
-/// Failures are returned by [`failures`](Self::failures), by calls that wait, and by
-/// [`status`](Self::status).
+/// When the context is dropped or this process exits, the first failure is printed on stderr. It is not
+/// printed if a call has returned it or the program caused it by [`kill`](Self::kill) or
+/// [`terminate`](Self::terminate). Failures are returned by [`failures`](Self::failures), by calls that wait,
+/// and by [`status`](Self::status).
 ///
 /// `T` is the type of the function's result. [`SpawnError`] lists all kinds of failures.
 #[doc(alias = "SpawnContext")]

@@ -146,7 +146,7 @@ pub(crate) enum CloneSide {
 /// Copies this process. The copy is a child of this process's parent, like this process, and its id is
 /// written on the pid cell.
 pub(crate) fn make(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io::Result<CloneSide> {
-    // SAFETY: all zeroes is a `clone_args` that asks for nothing.
+    // SAFETY: all zeroes is a valid `clone_args` without any option.
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
     // The copy gets this process's exit signal, SIGCHLD: see CLONE_PARENT.
     args.flags = (libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
@@ -157,8 +157,7 @@ pub(crate) fn make(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io:
         args.child_tid = single_thread.thread_id;
     }
     // SAFETY:
-    // - The arguments are as large as they say, and name no stack and no shared address space: this is a
-    //   fork.
+    // - The size is that of the arguments, which name no stack and no shared address space: this is a fork.
     // - `parent_tid` is the pid cell, valid for writes. `child_tid` was returned by the kernel itself.
     // - The process has one thread (`SingleThreadProof`), so the copy finds no locked lock and no
     //   inconsistent data. No foreign code has run since the check.

@@ -122,7 +122,7 @@ fn use_alternate_stack() -> io::Result<()> {
         Box::leak(Box::<[u8]>::new_uninit_slice(size)).as_mut_ptr().cast()
     };
     let stack = libc::stack_t { ss_sp: at, ss_flags: 0, ss_size: size };
-    // SAFETY: the stack is as large as it says and is never freed. Nothing else uses it: this is called once
+    // SAFETY: the size is that of the stack, which is never freed. Nothing else uses it: this is called once
     // in the life of a process, and a copy of a process has its own.
     check(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) })
 }
@@ -211,7 +211,7 @@ fn tell(facts: &CrashContext, signal: c_int, fault: Option<FaultAccess>) {
     head.copy_from_slice(&frame::header(FrameKind::Crash, CRASH_PAYLOAD as u32));
     payload.copy_from_slice(&crash.to_bytes());
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the buffer is as long as it says. If another file has the number by now, the call fails or
+    // SAFETY: the length is that of the buffer. If another file has the number by now, the call fails or
     // reaches another socket of a process that is about to end.
     unsafe { libc::send(socket, frame.as_ptr().cast(), frame.len(), flags) };
 }

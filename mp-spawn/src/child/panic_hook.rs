@@ -44,8 +44,8 @@ pub fn set_panic_callbacks(before: fn(), after: fn()) {
     CALLBACKS.set((before, after));
 }
 
-/// Installs a hook that records every panic before it calls the previous hook, and reports it to the parent,
-/// because no code will catch a panic that ends the process.
+/// Installs a hook that records every panic and reports it to the parent, before it calls the previous hook.
+/// A panic that ends the process is never caught, so it can't be reported later.
 #[inline]
 pub(crate) fn install_hook() {
     // The hook is installed before a worker calls its function, by its only thread.

@@ -182,9 +182,9 @@ pub enum ExitDetail {
     /// panics of the process, the latest first, each with its location. It may include earlier panics that
     /// had been caught.
     Panics(Vec<String>),
-    /// A SIGABRT ended the process, and the worker's handler did not run to report whether a panic was the
-    /// cause, because the process had set its own handler. The list has its last panics, the latest first,
-    /// each with its location. All of them may have been caught.
+    /// A SIGABRT ended the process. The process had set its own handler, so the worker's handler did not run
+    /// to report whether a panic was the cause. The list has its last panics, the latest first, each with its
+    /// location. All of them may have been caught.
     EarlierPanics(Vec<String>),
     /// The kernel's out-of-memory (OOM) killer ended the process, or another process of the same control
     /// group: see `memory.events` in the kernel's documentation of control groups.

@@ -1,6 +1,6 @@
 //! Encoding of numbers and texts in sequence, for data that a child reads before it calls its function.
 //!
-//! Parts of a program that are used for the first time are loaded from its file, page by page, and that takes
+//! Parts of a program that are used for the first time are loaded from its file, page by page. That takes
 //! longer than all other work of a child before it is a worker. So this encoding is short, is placed with the
 //! rest of the child's code (`#[inline]`), and supports four types. Like the frames that carry it, it trusts
 //! no input.

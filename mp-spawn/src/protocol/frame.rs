@@ -1,8 +1,8 @@
 //! Frames on the socket between a parent and one child.
 //!
 //! A frame is a payload length (`u32`, little endian), a kind (one byte) and the payload. Both ends use the
-//! same incremental decoder. It trusts no input: an unknown kind, or a length beyond the limit of the kind,
-//! is an error before a byte is allocated for it, and memory grows only with bytes that have arrived.
+//! same incremental decoder, which trusts no input. An unknown kind, or a length beyond the limit of the
+//! kind, is an error before a byte is allocated for it. Memory grows only with bytes that have arrived.
 
 use crate::sys::descriptors::MOST_INHERITED;
 use std::fmt;

@@ -17,9 +17,9 @@
 //! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the
 //! standard streams, its socket, and the files that were named for it.
 //!
-//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call,
-//! valgrind, and processors for which the ten instructions of assembler below are not written use
-//! [`posix_spawn`](crate::sys::posix_spawn).
+//! [`posix_spawn`](crate::sys::posix_spawn) is used with kernels before 5.5 (before 5.11, for `close_range`),
+//! with sandboxes whose filter doesn't know the call, in valgrind, and on processors without an
+//! implementation of the ten instructions of assembler below.
 //!
 //! # Safety
 //!
@@ -115,7 +115,7 @@ mod vfork {
             error: Cell::new(("", 0)),
         };
         let mut pidfd: c_int = -1;
-        // SAFETY: all zeroes is a `clone_args` that asks for nothing.
+        // SAFETY: all zeroes is a valid `clone_args` without any option.
         let mut args: libc::clone_args = unsafe { mem::zeroed() };
         args.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD) as u64 | CLEAR_HANDLERS;
         args.pidfd = (&raw mut pidfd).expose_provenance() as u64;
@@ -166,9 +166,9 @@ mod vfork {
     fn clone(args: &libc::clone_args, plan: &ExecPlan<'_>) -> i64 {
         let made: i64;
         // SAFETY:
-        // - The arguments are as large as they say. `CLONE_VM` without a stack of its own lets the child
-        //   continue on this thread's stack. The kernel suspends this thread (`CLONE_VFORK`) until the child
-        //   has memory of its own, or is gone.
+        // - The size is that of the arguments. `CLONE_VM` without a stack of its own lets the child continue
+        //   on this thread's stack. The kernel suspends this thread (`CLONE_VFORK`) until the child has
+        //   memory of its own, or is gone.
         // - The child (0) calls `in_child`, which doesn't return: it changes nothing at or above the stack
         //   pointer, which is aligned for a call here, and below it this block may write.
         // - The parent has its own registers, of which the call changes the three that are named.

@@ -1,10 +1,10 @@
 //! Thread that restarts supervised processes after their delays, and calls the program's listeners.
 //!
-//! It is separate from the supervisor thread, because a start by a fork server may wait for the supervisor,
-//! and for a stopped server, and because the program's callbacks run here. It starts no process itself, since
-//! the kernel would end a process with the thread that started it: it sends requests to the supervisor, as
-//! any other thread does. A single thread does all this work. So a process that starts slowly delays the
-//! restarts of others, but neither their ends nor starts that the program requests.
+//! This thread is separate from the supervisor thread, because a start by a fork server may wait for the
+//! supervisor, or for a stopped server. The program's callbacks also run here. The thread starts no process
+//! itself, since the kernel would end a process with the thread that started it. Like any other thread, it
+//! sends requests to the supervisor. A single thread does all this work. So a process that starts slowly
+//! delays the restarts of others, but neither their ends nor starts that the program requests.
 
 use std::collections::VecDeque;
 use std::fmt;

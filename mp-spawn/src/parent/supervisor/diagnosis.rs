@@ -127,7 +127,7 @@ pub(crate) fn exit_failure(
         return Some((now, SpawnError::NeverReported { who, program, method, exit }));
     }
     let crash = evidence.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
-    // The handler sees a signal that a process sends.
+    // The handler receives a signal that a process sends.
     let unhandled =
         killer == Some(Signal::from_number(libc::SIGSEGV)) && evidence.hello && evidence.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));

@@ -301,9 +301,9 @@ pub(crate) fn resolve<E: 'static>(
     if marker != (&raw const MARKER).addr() {
         return Err(FunctionError::OtherCopy);
     }
-    // SAFETY: the object is of the very build that made the reference, so the data with the magic number
-    // there is the `FunctionDesc` that it was made from or another one: constants that nothing writes to,
-    // which begin with a `DescHead` (`repr(C)`). Objects that hold code of this crate's users stay loaded: a
+    // SAFETY: the object is of the very build that made the reference. So the data with the magic number
+    // there is the `FunctionDesc` of the reference or another one: constants that nothing writes to, which
+    // begin with a `DescHead` (`repr(C)`). Objects that hold code of this crate's users stay loaded: a
     // program that unloads a library whose function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<DescHead>() };
     // The fingerprint is a hash: if two functions have the same one, their names differ.

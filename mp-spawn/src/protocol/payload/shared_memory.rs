@@ -3,9 +3,9 @@
 //!
 //! # Safety
 //! Unsafe, because the arena's file is sent and attached, an envelope is claimed by its number, and a member
-//! is declared dead. Sound, because file and number are sent to one child, over a socket that only this child
-//! has, because the parent takes the envelope back by the same compare-and-swap, which one of the two wins,
-//! and because a death is declared after `waitid`.
+//! is declared dead. Sound, for three reasons. File and number are sent to one child, over a socket that only
+//! this child has. The parent takes the envelope back by the same compare-and-swap, which one of the two
+//! wins. A death is declared after `waitid`.
 #![allow(unsafe_code)]
 
 use mp_core::Members;

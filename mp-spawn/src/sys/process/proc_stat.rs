@@ -1,8 +1,8 @@
-//! Activity of a silent process according to `/proc`: see `proc_pid_stat(5)`.
+//! Activity of a silent process, read from `/proc`: see `proc_pid_stat(5)`.
 //!
-//! A process that has not reported in time may still do so. A stopped process can't report. Neither can a
-//! process whose program comes from a busy disk, as long as the kernel waits for the page (more than ten
-//! seconds were observed, during a compilation). A process that has had no processor has had no time at all.
+//! A process that has not reported in time may still do so. A stopped process can't report. A process whose
+//! program is read from a busy disk can't report while the kernel waits for the page (more than ten seconds
+//! were observed, during a compilation). A process that has had no processor has had no time at all.
 
 use std::fmt;
 use std::fs;
