@@ -111,7 +111,7 @@
 //! | "the producer must stay alive" | it need not: memory lives as long as a process holds it |
 //! | `set_sharing_strategy` | [`memory::set_sharing_strategy`] |
 //! | `ForkingPickler.register` | [`message::register!`], [`message::Reduce`]; values of any registered type, [`message::AnyValue`] |
-//! | pickle's memo: an object that is mentioned twice is one | tensors and queues are; an `Arc` or `Rc` by [`message::shared`] |
+//! | pickle's memo: an object with two references arrives as one | the same for tensors and queues; for an `Arc` or `Rc`, [`message::shared`] |
 //!
 //! # When a process dies
 //! Any process may be killed by SIGKILL at any instruction, in any order. The other processes continue, and

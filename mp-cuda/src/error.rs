@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// |---|---|
 /// | this machine: a driver, a device or a setting is missing | [`NoDriver`](Self::NoDriver), [`Stub`](Self::Stub), [`OldDriver`](Self::OldDriver), [`Symbol`](Self::Symbol), [`NoDevice`](Self::NoDevice) |
 /// | the call: repeating it does not help | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
-/// | this process: another one works | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
+/// | this process: another process can use the device | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
 /// | an exhausted resource: a later call may succeed | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
 /// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess), [`NotShareable`](Self::NotShareable) |
 /// | another process is gone, or wrote invalid data | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |

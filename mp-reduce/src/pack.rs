@@ -415,7 +415,7 @@ fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
     Undecodable::of_message::<T>(error, bytes).into()
 }
 
-/// Returns the error of a message whose type at the sender is another one.
+/// Returns the error of a message that was sent as another type.
 #[cold]
 pub(crate) fn mismatch<T>(bytes: Vec<u8>) -> Error {
     Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes }

@@ -81,7 +81,7 @@ impl Drop for BoundContext<'_> {
     }
 }
 
-/// Returns the primary context of a context's device. Returns an error if the context is another one.
+/// Returns the primary context of a context's device. Returns an error if the context is not the primary one.
 ///
 /// # Safety
 /// The context is alive.

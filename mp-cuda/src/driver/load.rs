@@ -39,7 +39,7 @@ pub(crate) struct Driver {
     process: u32,
 }
 
-/// Driver that was loaded first. It stays, because the driver can't be unloaded.
+/// Driver that was loaded first. It stays loaded, because the driver can't be unloaded.
 // fork: it is only read, and contains the process that initialised it; a copy that reads it refuses. Its lock
 // is a new one in each process.
 static LOADED: SetOnce<Driver> = SetOnce::new();

@@ -55,8 +55,8 @@ pub fn ipc_collect() -> u64 {
 /// println!("{} bytes are free for other programs", mp_cuda::empty_cache());
 /// ```
 ///
-/// A slab stays as long as a tensor in it has a holder, or a stream may access it. Work that streams were
-/// given before the tensor was dropped keeps the slab, too.
+/// A slab stays as long as a tensor in it has a holder, or a stream may access it. Work that was submitted
+/// before the drop of the tensor keeps the slab, too.
 ///
 /// # Blocking
 /// See [`ipc_collect`].

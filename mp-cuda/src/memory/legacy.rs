@@ -36,7 +36,7 @@ impl LegacyMapping {
 
 impl Drop for LegacyMapping {
     fn drop(&mut self) {
-        // SAFETY: the slab that has this was given up, so no stream reaches it.
+        // SAFETY: the slab with this mapping was released, so no stream reaches it.
         give_back(&self.device, |bound| unsafe { bound.ipc_close(self.address) });
     }
 }

@@ -292,7 +292,8 @@ impl PieceRow {
         if self.is_owner_process() { words(self.arena).load(self.at().last_use()) } else { 0 }
     }
 
-    /// Replaces the last use `old` by `new`. Returns the present last use as an error if it is another one.
+    /// Replaces the last use `old` by `new`. Returns the present last use as an error if it differs from
+    /// `old`.
     pub fn join_last_use(&self, old: u64, new: u64) -> Result<(), u64> {
         if self.is_owner_process() { words(self.arena).cas(self.at().last_use(), old, new) } else { Ok(()) }
     }

@@ -42,8 +42,8 @@ impl WeakPiece {
 }
 
 impl Piece {
-    /// Allocates this many bytes on a device. The contents are unspecified. Work that the stream is given
-    /// from now on runs after earlier work of other processes and streams with the same memory.
+    /// Allocates this many bytes on a device. The contents are unspecified. Work that is submitted to the
+    /// stream from now on runs after earlier work of other processes and streams with the same memory.
     ///
     /// If a slab has to be made, this calls the driver, which may wait for the device.
     ///

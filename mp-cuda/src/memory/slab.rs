@@ -1,4 +1,4 @@
-//! A slab as this process has it: its object, and its mapping, if there is one. Pieces hold the slab's object
+//! A slab in this process: its object, and its mapping, if the slab is mapped. Pieces hold the slab's object
 //! until the slab is opened. From then on the slab holds the object itself.
 //!
 //! | maker | mapping |

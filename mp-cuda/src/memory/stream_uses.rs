@@ -95,7 +95,7 @@ fn is_finished(tick: Tick) -> bool {
 }
 
 impl StreamUse {
-    /// Returns a tick that covers all work which the stream was given, or `None` if the stream has no use.
+    /// Returns a tick that covers all work submitted to the stream, or `None` if the stream has no use.
     fn cover(&mut self) -> Result<Option<Tick>> {
         if self.is_uncovered {
             self.covering = Some(self.stream.tick()?);

@@ -3,7 +3,7 @@
 //! A view that isn't contiguous is copied run by run: adjacent elements on both sides are one copy.
 //!
 //! # Safety
-//! Unsafe, because the driver is given addresses. Sound, because
+//! Unsafe, because addresses are passed to the driver. Sound, because
 //! - addresses of devices belong to a use that lasts until the copy is submitted, and the view's elements lie
 //!   within its piece;
 //! - addresses of the host belong to a slice of as many elements, for which all bit patterns are valid, and

@@ -60,7 +60,7 @@ impl CudarcStream {
     pub fn new(stream: &Arc<RawStream>) -> Result<Self> {
         let context = stream.context().cu_ctx().cast();
         let keep_alive = Arc::clone(stream);
-        // SAFETY: context and stream are cudarc's, and alive as long as the `Arc` that is given along.
+        // SAFETY: context and stream are cudarc's, and alive as long as the `Arc` that is passed with them.
         let ours = unsafe { CudaStream::from_raw(context, stream.cu_stream().cast(), keep_alive) }?;
         Ok(Self { stream: ours, cudarc: Arc::clone(stream) })
     }

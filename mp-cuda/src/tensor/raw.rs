@@ -72,7 +72,7 @@ impl<M: super::mode::CudaAliased> RawCudaTensor<M> {
 }
 
 impl RawCudaTensor<Exclusive> {
-    /// Allocates memory of the stream's device, for work that the stream is given from now on.
+    /// Allocates memory of the stream's device, for work that is submitted to the stream from now on.
     pub(super) fn new(shape: &[usize], dtype: DType, stream: &CudaStream) -> Result<Self> {
         let view = row_major(0, shape)?;
         let bytes = (view.len() * dtype.size()) as u64;

@@ -166,7 +166,7 @@ impl RawQueue {
     /// wait any more.
     pub(crate) fn deserted(&self, purpose: WaitPurpose) -> Option<PeerGone> {
         let (last, pid) = self.memory.last_gone()?;
-        // A process that is about to release the queue wakes its waiters, perhaps before this one was
+        // A process that is about to release the queue wakes its waiters, perhaps before this waiter was
         // announced.
         let gone = || self.hold.is_alone_at(self.memory.gone());
         let deserted = match self.memory.deserted_when() {

@@ -2,7 +2,7 @@
 //!
 //! The segments of a chain are rings in one block, each four times as large as the previous one. All have
 //! their addresses from the start, and get their pages when they are opened. A segment is not reused while
-//! the queue lives, so a process that slept can't mistake it for another one. A closed segment is never
+//! the queue lives, so a process that slept can't mistake it for another segment. A closed segment is never
 //! opened again. The largest segment, once open, is used like a single ring, and no further one is opened.
 //!
 //! A producer that finds the last open segment full closes it ([`Close`]: its messages can still be taken)

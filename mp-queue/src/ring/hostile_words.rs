@@ -384,17 +384,17 @@ fn settled_envelope_goes_to_the_crashed_member() {
 fn an_envelope_that_is_in_other_hands_is_left_alone() {
     let m = memory();
     let held = ring().block;
-    // The dead member was done with it, and another member has it by now.
+    // The dead member was done with the envelope, and another member has it now.
     let other = Holder::Member(Member::new(3, 1));
     m.store(OWNERS.of(1), owner(other).pack());
     assert_eq!(settled(&m, TestContext { held, redelivers: true }), (SettleOutcome::Cleared, other));
-    // It is queued in a ring in which the dead member has no seat, so another dead member has it.
+    // The envelope is queued in a ring in which the dead member has no seat, so another dead member has it.
     m.store(OWNERS.of(1), owner(Holder::Queued).pack());
     assert_eq!(
         settled(&m, TestContext { held: held + 1, redelivers: true }),
         (SettleOutcome::Cleared, Holder::Queued)
     );
-    // It is in its slot.
+    // The envelope is in its slot.
     set(&m, 0, SlotState::Full(Content::of(1)));
     assert_eq!(settled(&m, TestContext { held, redelivers: true }), (SettleOutcome::Cleared, Holder::Queued));
 }

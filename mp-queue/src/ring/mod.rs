@@ -11,7 +11,7 @@
 //! | `(lap, CLOSED)` | the end; helpers never pass it | no process |
 //!
 //! `head` and `tail` are hints that any process may advance, never further than the slots allow. No operation
-//! can be left half-done, so no process ever waits for another one to finish.
+//! can be left half-done, so no process ever waits until another process has finished.
 //!
 //! An envelope's owner word changes `MEMBER(p) → QUEUED → MEMBER(c)`. Between the change of the slot and the
 //! change of the owner the two disagree, and a kill there would leave the owner in doubt. Therefore each
@@ -48,7 +48,7 @@
 //! |---|---|
 //! | a hint with an index beyond the ring | counts as the first slot |
 //! | a hint that lags | is advanced in one step to the position of its slot ([`Position::skip_used`]) |
-//! | a hint that is ahead | the ring appears empty or full until it gets there |
+//! | a hint that is ahead | the ring appears empty or full until it reaches that position |
 //! | a slot that names no envelope, or an envelope that is not queued | the slot is taken, and that get returns an error ([`TakenMessage::Stray`]) |
 //! | laps that form a cycle | after 65,536 turns the ring is empty, full or closed for this call |
 //! | an intent that names no envelope | is cleared |

@@ -59,8 +59,8 @@ impl Steps for FindNewest {
                     }
                 }
             }
-            // Positions that were passed over have no message, and are complete when their slot is collected.
-            // Messages are retired in order, so only such positions follow a message that is not retired.
+            // Skipped positions have no message, and are complete when their slot is collected. Messages are
+            // retired in order, so only such positions follow a message that is not retired.
             NewestPc::Back => {
                 let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
                 match (self.position.lag(slot), slot.state) {
@@ -93,7 +93,7 @@ pub enum NextMessage {
     /// No message yet.
     Nothing,
     /// The reader continues at this position, and has missed at most this number of positions: 0 if the
-    /// position was passed over. Messages are counted by their numbers ([`ReadNumber`]).
+    /// position was skipped. Messages are counted by their numbers ([`ReadNumber`]).
     Missed(Position, u64),
 }
 
@@ -258,7 +258,7 @@ impl Steps for AssignNumber {
                 Some((slot, position)) => {
                     AssignNumberPc::Number(ReadNumber::new(self.ring, position.index, slot))
                 }
-                // No position was passed over before the first message.
+                // No position was skipped before the first message.
                 None if self.position.previous(self.ring.slots).lap == 0 => self.set(1),
                 None => return Some(false),
             },

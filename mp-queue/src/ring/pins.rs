@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | slot | `(lap, EMPTY)`, `(lap, FULL, e)` | as in any ring, but no consumer takes from `FULL` |
 //! | | `(lap, FULL, e)` | any sender that has published a later position → `(lap, LAST, e)`: retired |
-//! | | `(lap, LAST, e)` | a process that finds no pin for it → `(lap+1, EMPTY)`; a sender that finds it pinned at the slot's next position → `(lap+1, LAST, e)`: that position is passed over |
+//! | | `(lap, LAST, e)` | a process that finds no pin for it → `(lap+1, EMPTY)`; a sender that finds it pinned at the slot's next position → `(lap+1, LAST, e)`: that position is skipped |
 //! | pin | 0 | a reader → `member, slot + 1` |
 //! | | `member, slot + 1` | that reader → 0; if it is dead, any process → 0 |
 //! | used | number of pins that may be in use | a reader, before it takes a pin beyond that number: a higher number |
@@ -23,12 +23,12 @@
 //! reader that clears its pin reads the slot after that, and collects the message itself if it was retired
 //! meanwhile.
 //!
-//! **No process waits for another.** A slot that stays pinned because its reader is stopped is passed over.
-//! There are more slots than retained messages and pins together, so one slot always has neither a retained
-//! nor a pinned message.
+//! **No process waits for another.** A slot that stays pinned because its reader is stopped is skipped. There
+//! are more slots than retained messages and pins together, so one slot always has neither a retained nor a
+//! pinned message.
 //!
 //! **Messages have one order.** A position is published by a swap from `(lap, EMPTY)`. A slot gets into that
-//! state only when its earlier position is complete. A position that was passed over stays so for ever.
+//! state only when its earlier position is complete. A skipped position stays skipped for ever.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
@@ -397,7 +397,7 @@ impl Steps for Retire {
 pub enum PublishSlot {
     /// A sender may publish at this position.
     Free(Position),
-    /// The slot of this position has a retired message, which must be collected or passed over.
+    /// The slot of this position has a retired message, which must be collected or skipped.
     Retired(Position, Slot),
     /// The slot of this position has a message that is not retired.
     Current(Position),
@@ -469,7 +469,7 @@ impl Steps for FindPublishSlot {
     }
 }
 
-/// Passes over a position whose slot is pinned.
+/// Skips a position whose slot is pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SkipPosition {
     slot: Word,

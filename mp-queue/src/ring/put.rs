@@ -61,7 +61,7 @@ pub struct Put {
     end: Option<PutOutcome>,
     /// `true` if it is part of a batch and does not advance the tail past its message.
     batched: bool,
-    /// `true` if the position at which the search starts is given.
+    /// `true` if the caller has set the position at which the search starts.
     known: bool,
     /// `true` if the message may be published only at that position.
     only: bool,

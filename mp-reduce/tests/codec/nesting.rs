@@ -301,7 +301,7 @@ fn of_message(value: Vec<u8>) -> Vec<u8> {
     [&[255], &len.to_le_bytes()[..], &value].concat()
 }
 
-/// No sender of this library writes such a value, but another one may.
+/// No sender of this library writes such a value, but other senders may.
 #[test]
 fn a_hundred_thousand_levels_are_not_read() {
     #[derive(Serialize, Deserialize, Debug)]

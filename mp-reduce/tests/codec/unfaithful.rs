@@ -94,7 +94,7 @@ fn lengths_that_are_lies() {
     assert!(arrived >= 3 && refused > 0, "{arrived} arrived, {refused} were refused");
 }
 
-/// Always contains another one.
+/// Always contains another value of its type.
 #[derive(Debug)]
 struct Endless;
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum ListError {
     /// The list has no such slot.
     NoSlot {
-        /// Index that was asked for.
+        /// Requested index.
         slot: usize,
         /// Number of slots.
         len: usize,

@@ -32,7 +32,7 @@ use crate::uuid::Uuid;
 /// Value that is dropped when no process has the piece any more.
 type BoxedOwner = Box<dyn Any + Send>;
 
-/// Piece that was given away.
+/// Piece that a process may have.
 struct ForeignPiece {
     mark: u64,
     row: u32,

@@ -1,13 +1,13 @@
-//! Pieces that a slab's maker has given away, and pieces that were returned. All state is in the arena, so
-//! any process may drop a piece, or die with it.
+//! Outstanding pieces of a slab, and the reuse of returned pieces by the slab's maker. All state is in the
+//! arena, so any process may drop a piece, or die with it.
 //!
 //! | a piece has no holder, and | its range |
 //! |---|---|
 //! | its last use has run | is free |
 //! | its last use is pending, and is work of this process alone | is free for a stream that waits for it |
-//! | its last use is pending, and is work of another process, or of several | stays out until the last use has run: a death ends the waits, and the work may continue for a while |
-//! | its last use was by a stream whose process is dead, and never finished | stays out: the slab is *retired* |
-//! | a process died while it could write to it | stays out: the slab is retired |
+//! | its last use is pending, and is work of another process, or of several | stays outstanding until the last use has run: a death ends the waits, and the work may continue for a while |
+//! | its last use was by a stream whose process is dead, and never finished | stays outstanding: the slab is *retired* |
+//! | a process died while it could write to it | stays outstanding: the slab is retired |
 //!
 //! No more pieces are cut out of a retired slab, because work of the dead process may still write to it. The
 //! slab is given back to the driver when its last piece has no holder.
@@ -21,7 +21,7 @@ use crate::memory::object::SlabObject;
 use crate::memory::ticks::{self, TickProgress};
 use mp_core::steps::device::use_record::UseRecord;
 
-/// Piece that was given away: the mark of its object, and its units.
+/// Piece that a process may have: the mark of its object, and its units.
 #[derive(Debug)]
 struct OutstandingPiece {
     mark: u64,
@@ -35,7 +35,7 @@ struct CoolingRange {
     tick: Tick,
 }
 
-/// Pieces that one slab has given away.
+/// Outstanding pieces of one slab.
 #[derive(Debug, Default)]
 pub(crate) struct PieceLedger {
     outstanding: Vec<OutstandingPiece>,
@@ -51,7 +51,7 @@ impl PieceLedger {
         self.outstanding.push(OutstandingPiece { mark, units });
     }
 
-    /// Inspects this many of the pieces that are out, and gives returned units to `ranges`.
+    /// Inspects this many of the outstanding pieces, and gives returned units to `ranges`.
     pub(crate) fn scan(&mut self, slab: &SlabObject, ranges: &mut Ranges, most: usize) {
         for _ in 0..most.min(self.outstanding.len()) {
             if self.next >= self.outstanding.len() {
@@ -83,7 +83,7 @@ impl PieceLedger {
         }
     }
 
-    /// Inspects all pieces that are out, and all ticks that were pending before.
+    /// Inspects all outstanding pieces, and all ticks that were pending before.
     pub(crate) fn scan_all(&mut self, slab: &SlabObject, ranges: &mut Ranges) {
         self.next = 0;
         self.scan(slab, ranges, usize::MAX);
@@ -116,7 +116,7 @@ impl PieceLedger {
         self.retired
     }
 
-    /// Returns the number of pieces that are out.
+    /// Returns the number of outstanding pieces.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.len()
     }

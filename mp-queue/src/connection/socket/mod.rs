@@ -302,7 +302,7 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
 /// # Errors
 /// Returns a [`ConnectError`] if no program or a program of another user listens at the address. Also if too
 /// many connections wait to be accepted and there is no place within ten seconds. Beyond loopback, returns
-/// [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or another one, does
+/// [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or another key, does
 /// not use this library, or does not answer within that time. For keys and limits, see
 /// [`SocketOptions::connect`].
 #[doc(alias = "Client")]

@@ -4,8 +4,8 @@
 //! [`MessageWriter`](super::writer::MessageWriter) stores its rest, and the next send finishes it first.
 //!
 //! A blocking send of long bytes lends them instead: the rest of the message stays with the caller, and only
-//! its thread continues the message. Other senders have no room until it is done. If the call gives up, the
-//! rest moves to the writer.
+//! its thread continues the message. Other senders have no room until it is done. If the call ends before the
+//! message is complete, the rest moves to the writer.
 //!
 //! | dropped, or timed out | left | effect |
 //! |---|---|---|

@@ -105,7 +105,7 @@ mod at_load {
     }
 }
 
-// SAFETY: `Settle` gives away only messages that are `QUEUED`, in no slot, and intended by no live thread.
+// SAFETY: `Settle` takes over only messages that are `QUEUED`, in no slot, and intended by no live thread.
 // Draining a ring and recording a death change only the words of the ring that is passed. `contents` checks
 // the location of each envelope.
 unsafe impl RingLayer for Rings {

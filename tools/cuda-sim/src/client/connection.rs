@@ -22,7 +22,7 @@ use crate::wire::{self, Call, DeviceInfo, Reply, Request, Value};
 /// State of the process after `cuInit`.
 #[derive(Debug)]
 struct ClientState {
-    /// Process that called it. A forked child is another one.
+    /// Process that called `cuInit`. A forked child is another process.
     pid: u32,
     process: u64,
     life: OwnedFd,

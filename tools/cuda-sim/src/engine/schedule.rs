@@ -364,7 +364,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Records the process whose stream was given a write of a word.
+    /// Records the process to whose stream a write of a word was submitted.
     pub(super) fn record_writer(&mut self, process: u64, address: u64) {
         if let Some((target, offset)) = self.word(process, address)
             && let Some(pid) = self.processes.get(&process).map(|process| process.pid)

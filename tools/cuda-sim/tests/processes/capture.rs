@@ -212,7 +212,7 @@ fn everything_else() -> Outcome {
     Ok(())
 }
 
-/// In the capturing thread, then in another one: in each mode.
+/// In the capturing thread, then in another thread, in each mode.
 fn captures_beside_everything_else(mode: u32) -> Outcome {
     let (captured, graphs) = (stream(), Graphs::load());
     for elsewhere in [false, true] {

@@ -128,7 +128,7 @@ fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool)
     }
 }
 
-/// The kernel begins before the memory is dropped, or after it, during another one.
+/// The kernel begins before the memory is dropped, or after it, during another kernel.
 fn works_beside_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     let (stream, busy, first) = (stream(), stream(), stream());
     let t = taken(&from);

@@ -1,7 +1,8 @@
 //! Streams, copies and kernels of cudarc with tensors that processes share.
 //!
 //! # Safety
-//! Unsafe, because launching a kernel is; sound, because each is given the arguments that it has.
+//! Unsafe, because launching a kernel is unsafe; sound, because each kernel gets the arguments of its
+//! parameters.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

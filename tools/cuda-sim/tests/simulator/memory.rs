@@ -235,7 +235,7 @@ fn registered_memory_is_reached_by_both_sides() {
     a.ok("store", &[host + 8, 42]);
     a.ok("cuStreamSynchronize", &[stream]);
     assert_eq!(a.ok("load", &[host]), 9);
-    // Another process has registered the same file: its stream is released by this one's.
+    // Another process has registered the same file: a stream of this process releases its stream.
     let b = Client::new(&session);
     let (_, there) = b.register(&shared, 8192);
     let theirs = b.stream();
