@@ -161,7 +161,7 @@ fn a_method_returns_an_object_or_a_value() {
     let error = parent.call::<u64>("slow child", ()).unwrap_err();
     assert!(matches!(&error, CallError::Value { why, .. } if why.contains("call_to_object")), "{error}");
     assert_eq!(value(&parent), 1);
-    // Its type is not registered yet.
+    // The type of the object is not registered yet.
     let error = parent.call_to_object("words", ()).unwrap_err();
     assert!(matches!(&error, CallError::NoSuchType { name, .. } if name == "Words"), "{error}");
     let register = |methods| served.manager.register(methods);

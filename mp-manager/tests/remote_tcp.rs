@@ -97,7 +97,7 @@ fn killed_server_ends_calls_over_tcp() {
     let error = words.call::<usize>("push", "third".to_string()).unwrap_err();
     assert!(error.is_server_gone(), "{error}");
     let error = RemoteManager::connect(address, KEY).unwrap_err();
-    // Its sockets are closed one after the other.
+    // The kernel closes the dead server's sockets one after the other.
     assert!(matches!(error, ManagerError::Connect(ConnectError::Io { .. } | ConnectError::Gone)), "{error}");
 }
 

@@ -225,7 +225,7 @@ fn the_same_build_under_another_path_is_as_good() {
 /// Checks that a command with an additional argument has started this program.
 fn by_a_command((): ()) -> Result<Vec<bool>, SpawnError> {
     let mut seen = vec![std::env::args().any(|arg| arg == "by-a-command")];
-    // Its child is started in the same way.
+    // The child of this process is started in the same way.
     if mp_spawn::name() != Some("last") {
         let next = mp_spawn::Process::builder().name("last").spawn(by_a_command, ())?;
         seen.extend(next.join()?);

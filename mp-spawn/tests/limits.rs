@@ -247,7 +247,7 @@ fn finds_what_it_should() -> Outcome {
         let args: Vec<String> = std::env::args().skip(1).collect();
         assert_eq!((&*std::env::var("COLOUR").unwrap(), args), ("green", vec!["an argument".to_owned()]));
         assert!(usual && masks.iter().all(|mask| mask & (1 << (libc::SIGUSR1 - 1)) == 0), "{status}");
-        // Its socket, its lifeline, the shared memory, and the directory that is being read.
+        // The worker's socket, its lifeline, the shared memory, and the directory that is being read.
         assert_eq!(open_files(), inherited + 4);
     };
     extern "C" fn handler(_: libc::c_int) {}

@@ -95,7 +95,7 @@ fn a_file_that_is_appended_to_keeps_what_is_in_it() {
 
 #[test]
 fn teed_lines_are_whole_and_say_whose_they_are() {
-    // Its own standard output receives the lines of its workers.
+    // The process's own standard output receives the lines of its workers.
     let middle = |(): ()| -> Outcome {
         let shouter = |rank: usize, (): ()| -> Outcome {
             for _ in 0..500 {
@@ -153,7 +153,7 @@ fn a_join_ends_when_all_output_was_seen() {
 fn processes_with_handles_of_their_own_are_told_apart() {
     let folder = Folder::new("numbered");
     let path = folder.0.join("{rank}.log");
-    // Its own standard output receives their lines.
+    // The process's own standard output receives the lines of its workers.
     let middle = |path: std::path::PathBuf| -> Outcome {
         let say = |number: usize| {
             println!("I am {number}");

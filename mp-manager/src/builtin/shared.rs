@@ -144,7 +144,7 @@ impl ManagerHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Its calls run one after the other, each with all workers. A process whose tasks are to run
+    /// Calls of the pool run one after the other, each with all workers. A process whose tasks must run
     /// independently creates its own [`Pool`].
     ///
     /// # Errors

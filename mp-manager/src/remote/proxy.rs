@@ -10,9 +10,9 @@
 //! | in a message | the same, as a descriptor of the message | a receiver has it; or the message is dropped, with its queue or a dead receiver: the socket is closed |
 //! | received | the same, as a descriptor of the process | the process makes its first call: a session of the process gets a handle, then the socket is closed; or its last clone is dropped, or the process ends |
 //!
-//! This uses no shared memory, and no share is changed by two processes. A message that several processes
-//! read (`broadcast`, `watch`) gives each of them a descriptor of the same session, which none of them
-//! changes.
+//! Sending a handle uses no shared memory, and no share is changed by two processes. A message that several
+//! processes read (`broadcast`, `watch`) gives each of them a descriptor of the same session, which none of
+//! them changes.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// Handle of an object in the server of [another program](crate::RemoteManager), whose methods are called by
 /// name.
 ///
-/// It can be cloned. The object lives as long as a handle exists in any of the programs.
+/// A handle can be cloned. The object lives as long as a handle exists in any of the programs.
 ///
 /// # Blocking
 /// A call blocks until the object has finished the calls that were sent before it, and this one.

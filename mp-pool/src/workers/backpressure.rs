@@ -1,8 +1,8 @@
 //! Tasks without a message, because all messages of the arena are in use. They wait for room, like a put into
 //! a full queue.
 //!
-//! They are in `returned`, with their arguments, and are packed after a pause when a worker wants tasks. The
-//! pause is timed because other processes that free messages do not wake the pool.
+//! These tasks are in `returned`, with their arguments, and are packed after a pause when a worker wants
+//! tasks. The pause is timed because other processes that free messages do not wake the pool.
 
 use std::time::{Duration, Instant};
 

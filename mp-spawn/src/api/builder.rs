@@ -68,8 +68,8 @@ pub struct Unsupervised;
 impl Process {
     /// Starts a process that runs `function(args)`.
     ///
-    /// It takes the same functions and arguments as [`start_processes`](crate::start_processes), but no rank.
-    /// The arguments move to the process, and may contain exclusive tensors.
+    /// This function takes the same functions and arguments as [`start_processes`](crate::start_processes),
+    /// but no rank. The arguments move to the process, and may contain exclusive tensors.
     ///
     /// # Errors
     ///

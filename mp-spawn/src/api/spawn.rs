@@ -443,9 +443,9 @@ impl<T> ProcessContext<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// They are pidfds (see `pidfd_open(2)`), or eventfds on kernels without pidfds and for processes that
-    /// ended before this call. If a sentinel is readable, the [`exit`](Self::exit) of its process is known.
-    /// In a process forked from this one, all are readable at once.
+    /// Sentinels are pidfds (see `pidfd_open(2)`), or eventfds on kernels without pidfds and for processes
+    /// that ended before this call. If a sentinel is readable, the [`exit`](Self::exit) of its process is
+    /// known. In a process forked from this one, all are readable at once.
     #[must_use]
     pub fn sentinels(&self) -> Vec<BorrowedFd<'_>> {
         self.group.sentinels().collect()

@@ -19,7 +19,7 @@ pub(crate) struct ParentSocket {
     socket: OwnedFd,
     /// Device and inode of the socket: its number may refer to another file later, if the worker closes it.
     identity: (u64, u64),
-    /// Process that it belongs to. A forked process must not send here.
+    /// Process that the socket belongs to. A forked process must not send here.
     pub(crate) process: u32,
     /// Held while a frame is written.
     writing: Mutex<()>,

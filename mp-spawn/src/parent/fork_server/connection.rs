@@ -1,6 +1,6 @@
 //! Connection to a fork server: see [`fork_server`](crate::parent::fork_server).
 //!
-//! At most one process is ordered in advance. Its number is on the [pid cell](crate::child::clone) from its
+//! At most one process is made in advance. Its number is on the [pid cell](crate::child::clone) from its
 //! creation until a start has taken it, so it can be ended whatever happens to the server. The parent has no
 //! other information about a process that was made in advance: the server answers only when asked. (A waiting
 //! answer would be read just when the process is to begin, and reading it would wake the server, which waits
@@ -85,9 +85,9 @@ const MALFORMED: &str = "its answer is malformed";
 /// Fork server, and the connection to it.
 #[derive(Debug)]
 pub(crate) struct ForkServer {
-    /// Process that it belongs to. Differs from the current process after a fork.
+    /// Process that the server belongs to. Differs from the current process after a fork.
     owner: u32,
-    /// LaunchCommand that it was started by.
+    /// Command that started the server.
     command: LaunchCommand,
     process: Arc<ServerProcess>,
     /// Nonblocking.
@@ -347,7 +347,7 @@ impl ForkServer {
                 let see = "see `handshake_timeout` of `SpawnOptions` and `ProcessBuilder`";
                 Err(format!("it did not report in time ({see}){activity}").into())
             }
-            // Its messages are read before its end is handled.
+            // The server's messages are read before its end is handled.
             Ok(_) if fds[0].revents().is_empty() => Err(ServerFailure::Gone),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.to_string().into()),

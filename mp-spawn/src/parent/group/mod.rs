@@ -252,8 +252,8 @@ impl ChildGroup {
             rank.running = None;
             rank.over = true;
             if rank.failure.is_some() || rank.ending.is_some() {
-                // It was killed after it had sent the value. No caller will ask for the value, and its memory
-                // may be large.
+                // The process was killed after it had sent the value. No caller will ask for the value, and
+                // its memory may be large.
                 rank.value = None;
             }
         });

@@ -1,4 +1,4 @@
-//! LaunchCommand that starts the processes of a start, and the properties of each process.
+//! Command that starts the processes of a start, and the properties of each process.
 
 use std::ffi::{CString, NulError, OsStr};
 use std::io;

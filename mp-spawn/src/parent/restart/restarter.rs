@@ -29,7 +29,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// State that the thread shares with others.
 #[derive(Debug)]
 pub(crate) struct Restarter {
-    /// Process that it belongs to. Differs from the current process after a fork.
+    /// Process that the restarter belongs to. Differs from the current process after a fork.
     process: u32,
     queue: Mutex<PendingWork>,
     changed: Condvar,

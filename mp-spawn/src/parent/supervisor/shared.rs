@@ -48,7 +48,7 @@ pub(super) enum SupervisorRequest {
 /// State of the supervisor that the threads of a process share.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    /// Process that it belongs to. Differs from the current process after a fork.
+    /// Process that the supervisor belongs to. Differs from the current process after a fork.
     pub(super) process: u32,
     pub(super) poll: OwnedFd,
     pub(super) wake: OwnedFd,

@@ -90,7 +90,8 @@ mod tests {
 
     use super::*;
 
-    /// The child was killed before it claimed the parcel, or claims it concurrently: one of the two gets it.
+    /// The child was killed before it claimed the envelope, or claims it concurrently: one of the two
+    /// processes gets it.
     #[test]
     fn a_parcel_that_no_child_has_claimed_is_taken_back() {
         let arena = Arena::current().unwrap();
