@@ -46,7 +46,7 @@ impl<T: Default> Default for ForkLocal<T> {
 
 #[cfg(test)]
 impl<T> ForkLocal<T> {
-    /// Returns the value as a forked copy of the process sees it.
+    /// Returns the value in the state of a forked copy of the process.
     pub(crate) fn into_forked(mut self) -> Self {
         self.owner = 0;
         self

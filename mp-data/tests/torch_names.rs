@@ -184,7 +184,7 @@ fn test_segfault() {
         (Some(mp_spawn::Signal::from_number(libc::SIGSEGV)), 2),
         "{error}"
     );
-    // torch's says "DataLoader worker (pid 7) is killed by signal: Segmentation fault".
+    // torch's text is "DataLoader worker (pid 7) is killed by signal: Segmentation fault".
     let text = error.to_string();
     assert!(text.contains("SIGSEGV") && text.contains("worker 0 (pid "), "{text}");
     assert!(error.stderr().is_some_and(|lines| lines.contains("about to read what is not there")), "{text}");
@@ -377,7 +377,7 @@ fn test_ctrl_c_is_the_trainers_alone() {
     assert_eq!((count, loader.pids(), loader.metrics().restarts), (100, begun, 0));
 }
 
-// Of torchdata's `test_state_dict.py`.
+// Cases of torchdata's `test_state_dict.py`.
 
 #[test]
 fn states_resume_at_any_batch_and_epoch() {
@@ -404,7 +404,7 @@ fn states_resume_at_any_batch_and_epoch() {
         assert!(all(loader.resume(&state).unwrap()).is_empty());
         assert_eq!(all(loader.resume_until(&state, 2).unwrap()), expected[5..10]);
         assert_eq!(all(loader.epoch(1)), expected[5..10]);
-        // A state that is loaded twice gives the same twice (huggingface/datasets#8308).
+        // A state that is loaded twice has the same batches twice (huggingface/datasets#8308).
         let state = loader.epoch(1).state();
         assert_eq!(all(loader.resume(&state).unwrap()), all(loader.resume(&state).unwrap()));
     }
@@ -466,7 +466,7 @@ fn states_are_of_what_was_given() {
         zero.iter().zip(&one).flat_map(|(zero, one)| [&zero.2[..], &one.2].concat()).collect();
     let alone: Vec<usize> = expected[7..].iter().flat_map(|batch| batch.2.clone()).collect();
     assert_eq!(together, alone);
-    // Another plan is refused, and the error says why.
+    // A state of another plan is refused, and the error contains the reason.
     let error = builder(41, 1).build().unwrap().resume(&kept[3]).unwrap_err();
     assert!(error.to_string().contains("len is 40 in the state, 41 in the plan"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Shuffles and draws are as even as chance: with fixed seeds, so that each run sees the same numbers.
+//! Uniformity of shuffles and draws, with fixed seeds, so that each run has the same numbers.
 
 use mp_data::plan::{Item, Plan, PlanBuilder, Sampler, Shuffle};
 

@@ -28,7 +28,7 @@ pub struct Context<B> {
     threads: usize,
     row_threads: Arc<RowThreads>,
     fill: Fill,
-    /// `true` if rows that still contain their filling are searched.
+    /// `true` if the context searches for rows that still contain their filling.
     checks_unwritten: bool,
     /// Rows of a stream's samples that still contain their filling, with their samples.
     unwritten: Vec<(Item, UnwrittenRow)>,
@@ -91,7 +91,7 @@ impl<B> Context<B> {
         &self.unwritten
     }
 
-    /// Marks the context as that of a stream, whose items are known after they are read.
+    /// Marks the context as the context of a stream, whose items are known after they are read.
     pub(crate) fn for_stream(self) -> Self {
         Context { in_stream: true, ..self }
     }
@@ -314,7 +314,7 @@ impl<B: Batch> Context<B> {
         self.finish(items, builder)
     }
 
-    /// Returns the rows that still contain their filling, if they are searched.
+    /// Returns the rows that still contain their filling, if the search is enabled.
     fn unwritten_rows(&self, builder: &mut B::Builder) -> AnyResult<Vec<UnwrittenRow>> {
         match self.fill {
             Fill::Byte(byte) if self.checks_unwritten => B::unwritten(builder, byte),

@@ -14,7 +14,8 @@ use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
 use crate::worker::reply::WorkerReply;
 use crate::{BatchInfo, Dataset, Item};
 
-/// Most batches that may be delivered before an earlier one, if order does not matter: a state lists them.
+/// Maximum number of batches that are delivered before an earlier one, if they may be out of order. A state
+/// lists them.
 const AHEAD: u64 = 1024;
 
 /// Datasets with indices.

@@ -13,8 +13,8 @@ use crate::dataset::stream_position::MOST_SAMPLES;
 /// Upper bound of the number of rounds. Rounds are multiplied by the number of lanes.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
-/// Position of a lane: the start of a window of samples, the number `done` of its samples that were taken, in
-/// the permuted order, and the number `lost` of the following samples that are skipped.
+/// Position of a lane: the start of a window of samples, and two counts. `done` of the window's samples were
+/// taken, in the permuted order. The next `lost` samples are skipped.
 ///
 /// Saved in states: names and order of the fields are part of the format, and a change needs a new format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +69,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Returns `true` if a lane can have reached this position since round `first`, with this number of
-    /// shards, windows of this number of samples, and `batch_size` samples in each batch.
+    /// Returns `true` if a lane can have reached this position since round `first`. The plan has this number
+    /// of shards, windows of this number of samples, and `batch_size` samples in each batch.
     pub(crate) fn is_possible(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
         let Lane {
             at: LanePosition { shard_in_lane, sample, done, lost, window: ends, cuts, .. },

@@ -1,4 +1,4 @@
-//! All lanes of a pass, as a tree whose copies share what they have in common.
+//! All lanes of a pass, as a tree whose copies share unchanged nodes.
 //!
 //! A stream may have 2^22 lanes, and most of them are at the beginning of the pass for a long time. Such a
 //! lane has no node. A copy of the tree shares all nodes, and a change copies the nodes between the root and

@@ -45,7 +45,7 @@ impl Faults {
     }
 }
 
-/// Shards, by how many samples each has.
+/// Shards with these numbers of samples.
 #[derive(Serialize, Deserialize)]
 pub struct Shards {
     pub sizes: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Errors of datasets, settings and states. Each error says what to do, and costs no other batch.
+//! Errors of datasets, settings and states. Each error names a remedy, and loses no other batch.
 
 use std::error::Error;
 use std::fmt;

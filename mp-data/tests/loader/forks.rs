@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::{eventually, signal};
 
-// fork: the copies read what their original has set.
+// fork: the copies read the value that their original has set.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 // fork: as above.
 static MAY_LEAVE: AtomicBool = AtomicBool::new(false);
@@ -41,7 +41,7 @@ impl Dataset for Stays {
 
 /// Runs a function in a forked copy of this process. Returns `true` if the function returns `true` in time.
 fn in_a_copy(says: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the copy touches what it has copied, and ends without destructors.
+    // SAFETY: the copy accesses only copied memory, and ends without destructors.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let code = if mp_core::user_code::catch_panic(says) == Some(true) { 7 } else { 8 };

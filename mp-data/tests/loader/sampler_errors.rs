@@ -1,4 +1,4 @@
-//! Errors of samplers. Each error says what to do, and costs no other batch.
+//! Errors of samplers. Each error names a remedy, and loses no other batch.
 
 use crate::common::next;
 use crate::dataset_errors::{Wrong, by_themselves, numbers, outcomes};

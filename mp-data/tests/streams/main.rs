@@ -1,5 +1,5 @@
-//! Streams: the same batches for any number of workers, deaths and resumes; what is lost by errors; states;
-//! what the tests of torch's iterable datasets look at.
+//! Streams: the same batches for any number of workers, deaths and resumes, losses by errors, states, and the
+//! cases of torch's tests of iterable datasets.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Order of a stream's samples, whatever happens.
+//! Order of a stream's samples, despite deaths and resumes.
 
 use std::collections::BTreeSet;
 
@@ -144,7 +144,7 @@ fn kills_and_resumes_deliver_each_sample_once() {
                 let pids = loader.pids();
                 if random.below(4) == 0 && !pids.is_empty() {
                     let pid = pids[random.below(pids.len() as u64) as usize] as i32;
-                    // It may have died before.
+                    // The process may have died before.
                     _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
                 }
                 let Some(next) = next_of(&mut batches) else { break };
