@@ -28,6 +28,6 @@
 #[doc(no_inline)]
 pub use crate::{Connection, Listener, connect, pipe};
 pub use mp_queue::{
-    Address, ConnectError, Incoming, Invitation, InvitationState, RecvIntoError, SocketOptions,
+    Address, ConnectError, IncomingConnections, Invitation, InvitationState, RecvIntoError, SocketOptions,
     accept_invitation, connect_async, invite, one_way_pipe,
 };

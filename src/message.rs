@@ -31,7 +31,7 @@
 //! | return types of processes and tasks | [`IntoOutcome`]; [`PlainOutcome`], for a type of your own |
 //! | a message that can't be decoded | [`Undecodable`]: its type, the position of the error, its bytes |
 //! | a message that can't be decoded yet, for lack of descriptors | [`Unread`] |
-//! | to implement [`Message`] by hand | [`Codec`], [`Outgoing`], [`Incoming`], [`Returned`] |
+//! | to implement [`Message`] by hand | [`Codec`], [`Outgoing`], [`Incoming`], [`UnsentValues`] |
 
 #[doc(no_inline)]
 pub use crate::{Bundle, Message};
@@ -39,8 +39,8 @@ pub use crate::{Bundle, Message};
 #[doc(hidden)]
 pub use mp_reduce::message::*;
 pub use mp_reduce::message::{
-    AsBytes, Codec, Incoming, IntoOutcome, MAX_NESTING, Outgoing, PlainOutcome, Result, Returned,
-    Undecodable, as_bytes,
+    AsBytes, Codec, Incoming, IntoOutcome, MAX_NESTING, Outgoing, PlainOutcome, Result, Undecodable,
+    UnsentValues, as_bytes,
 };
 pub use mp_reduce::{
     AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, SharedPointer,

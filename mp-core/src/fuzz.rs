@@ -49,13 +49,13 @@ pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
 mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "has sockets, and takes long")]
-    fn changed_envelopes_packets_and_names_are_read_or_refused() {
+    fn hostile_envelopes_and_packets_are_read_or_refused() {
         mp_harness::hostile::short(super::TARGETS);
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "reads a file")]
-    fn the_bytes_of_envelopes_and_packets_are_those_of_the_golden_file() {
+    fn envelope_bytes_match_the_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/golden.txt");
         mp_harness::hostile::golden(file, "wire version 6, invitations version 2", &super::samples());
     }

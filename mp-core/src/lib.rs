@@ -92,9 +92,9 @@ mod waiting;
 pub mod waits {
     #[doc(inline)]
     pub use crate::waiting::reports::{
-        Call, On, RING_NAME, Service, Subject, Watch, add_to_dumps, dump, is_stopped, listen, name_object,
-        name_process, object_name, on_report, report_hangs_after, report_waits_after, reported_after, serves,
-        serves_no_more, tell, this_process, wait_at,
+        BlockingCall, RING_NAME, Service, Subject, WaitObject, Watch, add_to_dumps, dump, is_stopped, listen,
+        name_object, name_process, object_name, on_report, report_hangs_after, report_waits_after,
+        reported_after, serves, serves_no_more, tell, this_process, wait_at,
     };
 }
 pub mod words;
@@ -131,7 +131,7 @@ pub use messages::envelope::Envelope;
 pub use messages::lease::Leased;
 pub use messages::outgoing::broadcast::Repeated;
 #[doc(hidden)]
-pub use messages::promise::{Promise, Ticket};
+pub use messages::promise::{EnvelopeTicket, Promise};
 pub use open::children_inherit_settings;
 #[doc(hidden)]
 pub use parking::count_up;
@@ -139,7 +139,7 @@ pub use parking::count_up;
 pub use parking::detach_notice;
 pub use parking::notices::Notices;
 pub use parking::spin::{AdaptiveSpin, Spin};
-pub use parking::{Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
+pub use parking::{Announce, NotifyAll, NotifyOne, POLL_INTERVAL, Parking, TakeBack};
 #[doc(hidden)]
 pub use process::children;
 pub use process::interrupt::{interrupted, take_interrupt};

@@ -12,7 +12,7 @@ use crate::alloc::stats::MemoryStats;
 use crate::arena::state::{AllocState, Budget, Files, State};
 use crate::arena::{Arena, CURRENT, MAKING};
 use crate::error::{Error, Result};
-use crate::layout::{self, Layout, control, size_class};
+use crate::layout::{self, ArenaLayout, control, size_class};
 use crate::mem::{Mem, Word};
 use crate::members::Members;
 use crate::members::membership::MemberInfo;
@@ -69,13 +69,13 @@ impl Arena {
             return if arena.is_local() { Ok(arena) } else { Err(has_one()) };
         }
         let configured = configure::settings()?;
-        let most = if cfg!(miri) { Layout::MIN } else { unbounded_size().min(1 << 36) };
+        let most = if cfg!(miri) { ArenaLayout::MIN } else { unbounded_size().min(1 << 36) };
         let mut size = configured.size.unwrap_or(most);
         loop {
-            let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
+            let envelopes = configured.messages.unwrap_or(ArenaLayout::envelopes_for(size));
             match map_and_join(None, size, envelopes, Some(())) {
                 Err(Error::Os { .. } | Error::LimitExceeded(_))
-                    if configured.size.is_none() && size > Layout::MIN =>
+                    if configured.size.is_none() && size > ArenaLayout::MIN =>
                 {
                     size /= 2
                 }
@@ -362,7 +362,7 @@ fn attach_now(fd: OwnedFd) -> Result<Arena> {
     }
     let (fd, parcel) = Parcel::open(fd)?;
     let size = files::verify(fd.as_fd())?;
-    if size < Layout::MIN {
+    if size < ArenaLayout::MIN {
         return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
     }
     // An open file description of our own: see `sys::locks`. The received descriptor is closed before any
@@ -374,8 +374,8 @@ fn attach_now(fd: OwnedFd) -> Result<Arena> {
         directory::lock_shared(own.as_fd()).map_err(os("flock of an arena"))?;
     }
     drop(fd);
-    let said = memory::read_word(own.as_fd(), Layout::ENVELOPES_AT)?;
-    let envelopes = Layout::possible_envelopes(said)
+    let said = memory::read_word(own.as_fd(), ArenaLayout::ENVELOPES_AT)?;
+    let envelopes = ArenaLayout::possible_envelopes(said)
         .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages on their way")))?;
     let arena = map_and_join(Some(own), size, envelopes, None)?;
     FdStore(arena).unpack(parcel);
@@ -393,7 +393,7 @@ fn create(settings: &published::Settings) -> Result<Arena> {
     let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
     let configured = configure::settings()?;
     let mut size = configured.size.unwrap_or(unbounded_size());
-    while configured.size.is_none() && size > most && size > Layout::MIN {
+    while configured.size.is_none() && size > most && size > ArenaLayout::MIN {
         size /= 2;
     }
     if size > most {
@@ -405,21 +405,21 @@ fn create(settings: &published::Settings) -> Result<Arena> {
         } else {
             files::create_arena_file(&settings.directory, size)
         };
-        let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
+        let envelopes = configured.messages.unwrap_or(ArenaLayout::envelopes_for(size));
         let made = made.and_then(|fd| map_and_join(Some(fd), size, envelopes, Some(())));
         if made.is_err() {
             files::remove_arena_file();
         }
         match made {
             // Less can be mapped under valgrind, under sanitizers and in small address spaces.
-            Err(Error::Os { .. }) if configured.size.is_none() && size > Layout::MIN => size /= 2,
+            Err(Error::Os { .. }) if configured.size.is_none() && size > ArenaLayout::MIN => size /= 2,
             other => return other,
         }
     }
 }
 
 fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>) -> Result<Arena> {
-    let layout = Layout::new(size, size_class::CLASSES, envelopes);
+    let layout = ArenaLayout::new(size, size_class::CLASSES, envelopes);
     if layout.data_at >= size {
         let why = format!(
             "an arena of {size} bytes has no room for data beside {envelopes} messages on their way: make it \

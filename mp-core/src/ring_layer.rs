@@ -7,7 +7,7 @@
 
 use crate::arena::Arena;
 use crate::mem::Word;
-use crate::parking::detach_notice::Gone;
+use crate::parking::detach_notice::DetachedProcess;
 use crate::process::SetOnce;
 use crate::words::{BlockId, EnvelopeId, Member, Owner};
 
@@ -58,7 +58,7 @@ pub unsafe trait RingLayer: Send + Sync {
     /// ring's handle, and wakes the sleepers. `memory` is the ring's place. This process holds the ring or
     /// recovers the dead member, whose seat remains in place meanwhile. Messages that the member had leased
     /// were [taken back](Self::take_back) before. Any number of processes may call this at once.
-    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, gone: Gone, pid: u32);
+    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, gone: DetachedProcess, pid: u32);
 
     /// Wakes all sleepers of a ring, under the same conditions. Called when a condition that they check has
     /// changed outside of the ring.

@@ -14,7 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use mp_core::clocks::{Clock, Clocks, Tick, TickState};
 use mp_core::message::{Incoming, Outgoing};
 use mp_core::{
-    Allocator, Arena, Blocks, Descriptors, FdSlots, Messages, Promise, Recovery, Structure, Ticket, inject,
+    Allocator, Arena, Blocks, Descriptors, EnvelopeTicket, FdSlots, Messages, Promise, Recovery, Structure,
+    inject,
 };
 use mp_harness::{eventually, signal, threads_are};
 use rustix::process::Signal;
@@ -73,7 +74,7 @@ fn object(mut message: Incoming, number: u32, exclusive: bool) -> mp_core::Resul
 fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Structure> {
     let ticket: Vec<u8> = ticket.split(',').map(|byte| byte.parse().unwrap()).collect();
     // SAFETY: the test has given it to this process alone, and only takes it back.
-    let mut envelope = unsafe { Ticket::from_bytes(&ticket).unwrap().claim(arena) }?;
+    let mut envelope = unsafe { EnvelopeTicket::from_bytes(&ticket).unwrap().claim(arena) }?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     object(message, 0, exclusive)
@@ -179,7 +180,7 @@ struct Process {
     kept: PipeReader,
 }
 
-fn start(what: &str, at: u64, signal: Signal, ticket: Option<Ticket>) -> Process {
+fn start(what: &str, at: u64, signal: Signal, ticket: Option<EnvelopeTicket>) -> Process {
     let ticket =
         ticket.map_or_else(String::new, |ticket| ticket.to_bytes().map(|byte| byte.to_string()).join(","));
     start_with(what, at, signal, &ticket)

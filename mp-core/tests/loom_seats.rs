@@ -5,7 +5,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use mp_core::detach_notice::{Gone, LastGone, give_up, is_alone};
+use mp_core::detach_notice::{DetachedProcess, LastDetached, give_up, is_alone};
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
@@ -16,7 +16,7 @@ use mp_core::steps::{
 use mp_core::words::{
     Access, Attachment, BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, Grant, Member, Seat, SeatAt,
 };
-use mp_core::{Announce, Notify, NotifyAll, count_up};
+use mp_core::{Announce, NotifyAll, NotifyOne, count_up};
 
 const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
 const ENTRY: Word = Word::at(40);
@@ -185,7 +185,7 @@ const PARKING: Word = Word::at(72);
 /// of them sees the other.
 #[test]
 fn loom_sleep_and_wake() {
-    loom::model(|| sleep_and_wake(|m| run(Notify::new(PARKING), m).is_some()));
+    loom::model(|| sleep_and_wake(|m| run(NotifyOne::new(PARKING), m).is_some()));
 }
 
 /// The same with a waker that wakes all.
@@ -225,7 +225,7 @@ fn loom_two_sleep_and_one_wakes() {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 m.cas(QUEUED, 0, 1).unwrap();
-                run(Notify::new(PARKING), &*m).is_some()
+                run(NotifyOne::new(PARKING), &*m).is_some()
             })
         };
         let announced = run(Announce::new(PARKING), &*m);
@@ -257,7 +257,7 @@ fn loom_group_is_marked_and_unmarked() {
 
 /// Queue that two processes release at once, and a third one waits for.
 const RING: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 3, per_page: 1 };
-const LAST_GONE: LastGone = LastGone(Word::at(40));
+const LAST_GONE: LastDetached = LastDetached(Word::at(40));
 const ASKED: Word = Word::at(48);
 const NOTICED: Word = Word::at(56);
 
@@ -268,7 +268,7 @@ fn has_the_queue(m: &HeapMem, who: Member) -> bool {
 /// The process with seat `i` releases it.
 fn gives_up(m: &HeapMem, i: u32) {
     let says = || {
-        LAST_GONE.note(m, Gone::Member(member(i)), |who| has_the_queue(m, who));
+        LAST_GONE.note(m, DetachedProcess::Member(member(i)), |who| has_the_queue(m, who));
         count_up(m, PARKING);
     };
     let releases = || {

@@ -125,7 +125,7 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
                 #ok(())
             }
 
-            fn get_back(&mut self, __mp_back: &mut #d::Returned) {
+            fn get_back(&mut self, __mp_back: &mut #d::UnsentValues) {
                 let #ok(__mp_level) = #d::Level::enter() else { return };
                 #(<#types as #batch>::get_back(&mut self.#names, __mp_back);)*
             }

@@ -171,7 +171,7 @@ fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
             }
 
             #[inline]
-            fn take_back(&mut self, _: &mut #m::Returned) {}
+            fn take_back(&mut self, _: &mut #m::UnsentValues) {}
 
             #[inline]
             fn decode<#codec: #m::Codec>(__mp_inc: &mut #m::Incoming) -> #m::Result<Self> {
@@ -254,7 +254,7 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
                 #ok(())
             }
 
-            fn take_back(&mut self, __mp_back: &mut #m::Returned) {
+            fn take_back(&mut self, __mp_back: &mut #m::UnsentValues) {
                 // Fields below the nesting limit were not written.
                 let #ok(__mp_level) = #m::Level::enter() else { return };
                 #take_back

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, SmallBytes, Undecodable, scope};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, SmallBytes, Undecodable, UnsentValues, scope};
 use mp_reduce::MessagePack;
 use mp_spawn::CallFailure;
 
@@ -258,7 +258,7 @@ impl Message for CallAnswer {
         }
     }
 
-    fn take_back(&mut self, _: &mut Returned) {
+    fn take_back(&mut self, _: &mut UnsentValues) {
         // An answer whose caller is gone is dropped, with the values that moved into it.
     }
 

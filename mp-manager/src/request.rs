@@ -11,7 +11,7 @@
 //! read. If the rest can't be decoded, that is an error of the caller.
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, SmallBytes};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, SmallBytes, UnsentValues};
 use mp_queue::{Receiver, Sender};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
@@ -111,7 +111,7 @@ impl Message for ObjectRequest {
         }
     }
 
-    fn take_back(&mut self, _: &mut Returned) {
+    fn take_back(&mut self, _: &mut UnsentValues) {
         // A request that can't be sent is dropped, with the values that moved into it.
     }
 

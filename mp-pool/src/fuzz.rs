@@ -6,7 +6,7 @@ use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
 use crate::worker::end_positions::{EndPositions, ValuesView};
-use crate::worker::message::{FunctionMessage, ManyValues, Reply, SingleValue, WorkerRequest};
+use crate::worker::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, WorkerRequest};
 use crate::worker::runner::Runner;
 use crate::worker::values::{PackedRange, PackedValues, ReceivedValues, TaskArgs};
 
@@ -47,21 +47,21 @@ fn tasks(bytes: &[u8]) {
 }
 
 fn replies(bytes: &[u8]) {
-    let Some(reply) = read::<Reply>(bytes) else { return };
+    let Some(reply) = read::<PoolReply>(bytes) else { return };
     _ = reply.duration();
     match reply {
-        Reply::Results { values: ManyValues::Received(many), .. } => values(&many),
-        Reply::Done { value: SingleValue::Received(inc), .. }
-        | Reply::Unread { arguments: SingleValue::Received(inc), .. } => {
+        PoolReply::Results { values: ManyValues::Received(many), .. } => values(&many),
+        PoolReply::Done { value: SingleValue::Received(inc), .. }
+        | PoolReply::Unread { arguments: SingleValue::Received(inc), .. } => {
             assert!(bytes.ends_with(inc.rest()));
         }
-        Reply::Results { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
+        PoolReply::Results { .. } | PoolReply::Done { .. } | PoolReply::Unread { .. } => {
             panic!("it was read as what is to be sent")
         }
         // All other replies consist of serde values: encoding and decoding restores them.
         other => {
             let again = written(other);
-            assert_eq!(read::<Reply>(&again).map(written), Some(again));
+            assert_eq!(read::<PoolReply>(&again).map(written), Some(again));
         }
     }
 }
@@ -118,7 +118,7 @@ fn task_seeds() -> Vec<Vec<u8>> {
 
 fn reply_seeds() -> Vec<Vec<u8>> {
     let (worker, id, item) = (1, 7, 2);
-    let parts = VALUES.iter().map(|values| Reply::Results {
+    let parts = VALUES.iter().map(|values| PoolReply::Results {
         worker,
         id,
         item,
@@ -128,15 +128,15 @@ fn reply_seeds() -> Vec<Vec<u8>> {
     let raise = CallFailure::error(&std::io::Error::other("why"));
     let arguments =
         mp_core::message::Undecodable::from_parts(["u64".into(), "a field".into(), "why".into()], vec![1, 2]);
-    let unsendable = |result| Reply::Unsendable { worker, id, item, result, why: "why".into() };
+    let unsendable = |result| PoolReply::Unsendable { worker, id, item, result, why: "why".into() };
     let others = [
-        Reply::Ready { worker, pid: 4711 },
-        Reply::StateReset { worker },
-        Reply::FunctionChanged { worker, code: 3 },
-        Reply::Done { worker, id, item, value: SingleValue::ToSend(Outgoing::default()) },
-        Reply::Raised { worker, id, item, note: 9, raise },
-        Reply::Undecodable { worker, id, item, arguments: Box::new(arguments) },
-        Reply::Unread {
+        PoolReply::Ready { worker, pid: 4711 },
+        PoolReply::StateReset { worker },
+        PoolReply::FunctionChanged { worker, code: 3 },
+        PoolReply::Done { worker, id, item, value: SingleValue::ToSend(Outgoing::default()) },
+        PoolReply::Raised { worker, id, item, note: 9, raise },
+        PoolReply::Undecodable { worker, id, item, arguments: Box::new(arguments) },
+        PoolReply::Unread {
             worker,
             id,
             item,
@@ -146,7 +146,7 @@ fn reply_seeds() -> Vec<Vec<u8>> {
         },
         unsendable(true),
         unsendable(false),
-        Reply::Wake,
+        PoolReply::Wake,
     ];
     parts.chain(others).map(written).collect()
 }

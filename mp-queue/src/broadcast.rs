@@ -36,7 +36,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::mutex::Mutex;
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
@@ -212,7 +212,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     }
 
     fn recv_wait(&self, wait: Wait) -> Result<T, RecvError> {
-        self.end.wait((wait, Call::BroadcastRecv), || self.attempt(), RecvError::is_empty)
+        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt(), RecvError::is_empty)
     }
 
     /// Receives the next message, asynchronously, on any runtime: see [`recv`](Self::recv). A future that is

@@ -66,7 +66,7 @@ pub use connection::pipe::{one_way_pipe, pipe};
 #[doc(hidden)]
 pub use connection::socket::OptionParts;
 pub use connection::socket::{
-    Address, ConnectError, Incoming, Listener, SocketOptions, connect, connect_async,
+    Address, ConnectError, IncomingConnections, Listener, SocketOptions, connect, connect_async,
 };
 pub use error::{GetError, Leaseholder, PutError, RecvIntoError, TypeRefusal};
 pub use mp_core::{Descriptor, Invitation, InvitationState, Spin, Waitable, select, wait, wait_async};

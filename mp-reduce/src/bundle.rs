@@ -1,7 +1,7 @@
 //! Tuples, vectors and options of messages that are not serde types.
 
 use mp_core::Result;
-use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, PlainOutcome, Returned, in_field};
+use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, PlainOutcome, UnsentValues, in_field};
 
 /// A tuple, a `Vec` or an `Option` as a message. Its parts are messages, such as exclusive tensors.
 ///
@@ -30,7 +30,7 @@ macro_rules! tuples {
                 Ok(())
             }
 
-            fn take_back(&mut self, back: &mut Returned) {
+            fn take_back(&mut self, back: &mut UnsentValues) {
         // Parts below the nesting limit were not written.
         let Ok(_level) = Level::enter() else { return };
                 $(self.0.$i.take_back(back);)+
@@ -64,7 +64,7 @@ impl<T: Message> Message for Bundle<Vec<T>> {
         self.0.iter_mut().try_for_each(|v| v.encode::<C>(out))
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         // Parts below the nesting limit were not written.
         let Ok(_level) = Level::enter() else { return };
         self.0.iter_mut().for_each(|v| v.take_back(back));
@@ -89,7 +89,7 @@ impl<T: Message> Message for Bundle<Option<T>> {
         self.0.iter_mut().try_for_each(|v| v.encode::<C>(out))
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         // Parts below the nesting limit were not written.
         let Ok(_level) = Level::enter() else { return };
         self.0.iter_mut().for_each(|v| v.take_back(back));

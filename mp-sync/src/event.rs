@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait, WaitPoint, Waitable};
 
 use crate::handle::handle;
@@ -136,7 +136,7 @@ impl Event {
         self.shared.me()?;
         let before = self.word();
         let is_set_since = || self.word().was_set_since(before).then_some(());
-        let target = (&self.shared, self.parking(), Call::Event);
+        let target = (&self.shared, self.parking(), BlockingCall::Event);
         wait::until_or_interrupt(target, &self.spin, wait, is_set_since, || None, true)
             .map(|found| found.is_some())
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Error, Members, Parking, Wait, WaitPoint, Waitable};
 
@@ -82,7 +82,7 @@ impl Permits {
 
     fn acquire(&self, wait: Wait) -> Result<Permit, AcquireError> {
         let me = self.shared.me()?;
-        let target = (&self.shared, self.parking(), Call::Semaphore);
+        let target = (&self.shared, self.parking(), BlockingCall::Semaphore);
         let check_dead = || {
             self.release_and_wake();
             self.claim(me)

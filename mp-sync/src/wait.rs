@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use mp_core::waits::{Call, Subject};
+use mp_core::waits::{BlockingCall, Subject};
 use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, Parking, Result, Wait, block_on};
 
 use crate::shared::Shared;
 
 /// Structure that a thread waits for, word that it sleeps on, and call that reports name.
-pub(crate) type WaitTarget<'a> = (&'a Shared, Parking, Call);
+pub(crate) type WaitTarget<'a> = (&'a Shared, Parking, BlockingCall);
 
 /// A thread that waits at a `target` until `attempt` returns a value. `check` handles what dead processes
 /// left.

@@ -9,7 +9,7 @@ use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::steps::lock::{AcquireLock, LockAt, LockAttempt, OsThread, ReleaseLock};
 use mp_core::words::Member;
-use mp_core::{Announce, Notify, NotifyAll};
+use mp_core::{Announce, NotifyAll, NotifyOne};
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, NotifyOutcome, WAITING};
 use mp_sync::steps::event::{EventWord, Set};
 use mp_sync::steps::once::{IsDone, SetDone};
@@ -98,7 +98,7 @@ fn loom_permit_sleep_and_wake() {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 give_back(&m, seen);
-                run(Notify::new(PARKING), &*m).is_some()
+                run(NotifyOne::new(PARKING), &*m).is_some()
             })
         };
         let announced = run(Announce::new(PARKING), &*m);

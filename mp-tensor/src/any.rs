@@ -17,7 +17,7 @@ use crate::wire::handle::TensorHandle;
 use crate::{aliasing_methods, grad_methods, shape_methods, view_methods};
 use mp_core::DType;
 use mp_core::Storage;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, PlainOutcome, Returned, scope};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, PlainOutcome, UnsentValues, scope};
 use mp_core::words::{Access, BlockKind};
 use mp_core::{Error, Result};
 
@@ -214,7 +214,11 @@ impl AnyTensor<Exclusive> {
 }
 
 impl<M: Mode<Keep = Storage>> AnyTensor<M> {
-    fn receive(inc: &mut mp_core::message::Arrived, handle: TensorHandle, access: Access) -> Result<Self> {
+    fn receive(
+        inc: &mut mp_core::message::ReceivedAttachments,
+        handle: TensorHandle,
+        access: Access,
+    ) -> Result<Self> {
         let dtype = handle.dtype()?;
         Ok(Self { raw: RawTensor::receive(inc, handle, access, dtype)?, dtype })
     }
@@ -225,7 +229,7 @@ impl Message for AnyTensor<Exclusive> {
         self.raw.lend::<C>(out, self.dtype)
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         self.raw.take_back(back, self.dtype);
     }
 

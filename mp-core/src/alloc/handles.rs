@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::layout::SLAB_BLOCKS;
 use crate::mem::{Mem, Word, run_straight};
 use crate::members::Members;
-use crate::parking::detach_notice::{self, Gone, LastGone};
+use crate::parking::detach_notice::{self, DetachedProcess, LastDetached};
 use crate::parking::notices::Notices;
 use crate::setup::Backing;
 use crate::steps::{INLINE_SEATS, ReleaseOutcome, ReleaseSeat, link_of};
@@ -147,7 +147,7 @@ impl Hold {
     /// that are about to give it up will notify, including waiters for several objects and tasks. If the
     /// caller is going to sleep, it has announced itself.
     #[cold]
-    pub fn is_alone_at(&self, last: LastGone) -> bool {
+    pub fn is_alone_at(&self, last: LastDetached) -> bool {
         let has = |member| Blocks(self.arena).ring_is_held_by(self.block, member);
         detach_notice::is_alone(self.arena.map(), detach_notice::ASKED, last, has, || {
             self.other_holders() == 0
@@ -269,7 +269,7 @@ impl Allocator {
             return releases();
         }
         // Waiters may check before the release, and sleep again.
-        let says = || Blocks(self.0).ring_holder_gone(block, Gone::Member(me), std::process::id());
+        let says = || Blocks(self.0).ring_holder_gone(block, DetachedProcess::Member(me), std::process::id());
         if detach_notice::give_up(&m, detach_notice::ASKED, says, releases) {
             Notices(self.0).tell_of_a_lost_holder();
         }

@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use state::{AllocState, Files, State};
 
 use crate::error::{Error, Result};
-use crate::layout::Layout;
+use crate::layout::ArenaLayout;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
@@ -41,7 +41,7 @@ macro_rules! view {
                 self.0.map()
             }
             #[inline]
-            fn layout(self) -> &'static crate::layout::Layout {
+            fn layout(self) -> &'static crate::layout::ArenaLayout {
                 self.0.layout()
             }
             #[inline]
@@ -129,7 +129,7 @@ impl Arena {
     pub(crate) fn map(&self) -> &'static Mapping {
         &self.0.map
     }
-    pub(crate) fn layout(&self) -> &'static Layout {
+    pub(crate) fn layout(&self) -> &'static ArenaLayout {
         &self.0.layout
     }
     pub(crate) fn holds(&self) -> &'static [AtomicU64] {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::layout::{EXTENTS, Layout, size_class};
+use crate::layout::{ArenaLayout, EXTENTS, size_class};
 use crate::process::mutex::Mutex;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::Mapping;
@@ -19,7 +19,7 @@ pub(crate) const NO_CURSOR: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) map: Mapping,
-    pub(crate) layout: Layout,
+    pub(crate) layout: ArenaLayout,
     /// Random ID of the arena.
     pub(crate) id: u64,
     pub(crate) identity: Identity,

@@ -5,7 +5,7 @@ use crate::layout::SLAB_BLOCKS;
 use crate::layout::size_class::{blocks_of, size_of};
 use crate::mem::{Mem, Word};
 use crate::members::Members;
-use crate::parking::detach_notice::Gone;
+use crate::parking::detach_notice::DetachedProcess;
 use crate::ring_layer::RINGS;
 use crate::words::{BlockId, BlockKind, BlockLife, BlockState, Member, Seat};
 
@@ -42,7 +42,7 @@ impl Blocks {
     }
 
     /// Records in a ring, which this process holds, that a holder is dead, releases it, or never received it.
-    pub(crate) fn ring_holder_gone(self, block: BlockId, gone: Gone, pid: u32) {
+    pub(crate) fn ring_holder_gone(self, block: BlockId, gone: DetachedProcess, pid: u32) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
             rings.holder_gone(self.0, (Word::at(at), len), block, gone, pid);

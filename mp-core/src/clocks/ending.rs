@@ -75,7 +75,7 @@ mod tests {
     use super::is_the_owner;
 
     #[test]
-    fn a_process_is_the_owner_only_if_it_began_when_that_did() {
+    fn owner_is_matched_by_pid_and_start_time() {
         assert!(is_the_owner(7, Some(7)));
         assert!(!is_the_owner(7, Some(8)), "its number is used again");
         assert!(!is_the_owner(0, Some(8)), "when the owner began was not known");

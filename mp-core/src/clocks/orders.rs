@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_names_the_event_of_its_turn_while_it_is_pending() {
+    fn pending_tick_names_the_event_of_its_turn() {
         let arena = Arena::current().unwrap();
         let (clocks, mut clock) = (Clocks(arena), Clock::claim(arena).unwrap());
         let names: [EventHandle; Clocks::EVENTS] = std::array::from_fn(|i| [i as u8 + 1; 64]);

@@ -114,13 +114,13 @@ impl Envelopes {
 
     /// Calls `f`. Messages that this thread packs meanwhile may be in envelopes of this queue's share.
     pub fn with_share<R>(self, queue: BlockId, f: impl FnOnce() -> R) -> R {
-        struct Back(Option<BlockId>);
-        impl Drop for Back {
+        struct RestoreShare(Option<BlockId>);
+        impl Drop for RestoreShare {
             fn drop(&mut self) {
                 _ = SHARE_OF.try_with(|share| share.set(self.0));
             }
         }
-        let _back = Back(SHARE_OF.try_with(|share| share.replace(Some(queue))).ok().flatten());
+        let _back = RestoreShare(SHARE_OF.try_with(|share| share.replace(Some(queue))).ok().flatten());
         f()
     }
 

@@ -15,7 +15,7 @@ pub(crate) fn invitations(bytes: &[u8]) {
 }
 
 pub(crate) fn invitation_samples() -> Vec<(&'static str, Vec<u8>)> {
-    let ticket = Ticket::from_bytes(&[5; Ticket::BYTES]).unwrap();
+    let ticket = EnvelopeTicket::from_bytes(&[5; EnvelopeTicket::BYTES]).unwrap();
     let place = FdAddress { fd: 7, maker: 4711 };
     vec![("invitation", packet_of(ticket)), ("place of an invitation", place.to_string().into_bytes())]
 }

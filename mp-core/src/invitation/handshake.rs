@@ -16,7 +16,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::invitation::{Invitation, poll_all};
 use crate::messages::envelope::Envelope;
-use crate::messages::promise::{Promise, Ticket};
+use crate::messages::promise::{EnvelopeTicket, Promise};
 use crate::open;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
@@ -29,7 +29,7 @@ const FORMAT: u64 = 1;
 /// Version of the packet.
 const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"mp-guest";
-const PACKET: usize = MAGIC.len() + 4 + Ticket::BYTES;
+const PACKET: usize = MAGIC.len() + 4 + EnvelopeTicket::BYTES;
 
 /// Answers of the process that has received the packet.
 pub(super) const READ: u8 = 1;
@@ -182,12 +182,12 @@ impl Drop for Acceptance {
 }
 
 /// Encodes the packet of an invitation.
-fn packet_of(ticket: Ticket) -> Vec<u8> {
+fn packet_of(ticket: EnvelopeTicket) -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes(), &ticket.to_bytes()].concat()
 }
 
 /// Decodes a packet, of which `got` bytes were received.
-fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
+fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<EnvelopeTicket> {
     let (magic, rest) = packet.split_at(MAGIC.len());
     let (version, ticket) = rest.split_at(4);
     let version = version.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
@@ -198,7 +198,7 @@ fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
         let (what, ours) = ("the version of an invitation", u64::from(VERSION));
         return Err(Error::Version { what, theirs: version, ours });
     }
-    let ticket = Ticket::from_bytes(ticket).filter(|_| got == PACKET);
+    let ticket = EnvelopeTicket::from_bytes(ticket).filter(|_| got == PACKET);
     ticket.ok_or_else(|| none("it was cut off"))
 }
 

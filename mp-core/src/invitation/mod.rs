@@ -89,10 +89,10 @@ struct InvitationInner {
     /// Process that created it. A forked copy has no rights to it.
     process: u32,
     socket: OwnedFd,
-    phase: Mutex<Phase>,
+    phase: Mutex<InvitationPhase>,
 }
 
-enum Phase {
+enum InvitationPhase {
     Open(Promise),
     /// A process has claimed the envelope, and has not reported that the value was read.
     Claimed,
@@ -104,7 +104,7 @@ impl InvitationInner {
     fn poll(&self) -> InvitationState {
         let mut phase = self.phase.lock();
         match &*phase {
-            Phase::Ended(state) => return *state,
+            InvitationPhase::Ended(state) => return *state,
             // In a forked copy, the original owns the invitation.
             _ if self.process != std::process::id() => return InvitationState::Open,
             _ => {}
@@ -113,15 +113,17 @@ impl InvitationInner {
         let lost = Self::claim_back(&mut phase);
         let was_read = matches!(peek_event, SocketEvent::Byte(handshake::READ)) && lost.is_none();
         let state = if was_read { InvitationState::Accepted } else { InvitationState::Lapsed };
-        *phase = Phase::Ended(state);
+        *phase = InvitationPhase::Ended(state);
         drop(phase);
         drop(lost);
         state
     }
 
     /// Takes the message back, unless a process has claimed it.
-    fn claim_back(phase: &mut Phase) -> Option<Envelope> {
-        let Phase::Open(promise) = std::mem::replace(phase, Phase::Claimed) else { return None };
+    fn claim_back(phase: &mut InvitationPhase) -> Option<Envelope> {
+        let InvitationPhase::Open(promise) = std::mem::replace(phase, InvitationPhase::Claimed) else {
+            return None;
+        };
         promise.take_back()
     }
 }
@@ -130,7 +132,7 @@ impl Invitation {
     /// Creates the handle of an invitation that was just sent.
     fn new(socket: OwnedFd, promise: Promise) -> Self {
         Recovery::before_reclaims(poll_all);
-        let (process, phase) = (std::process::id(), Mutex::new(Phase::Open(promise)));
+        let (process, phase) = (std::process::id(), Mutex::new(InvitationPhase::Open(promise)));
         let sent = Arc::new(InvitationInner { process, socket, phase });
         OPEN.lock().push(sent.clone());
         Self(sent)
@@ -198,10 +200,10 @@ impl Invitation {
             return None;
         }
         match &*phase {
-            Phase::Open(_) => {
+            InvitationPhase::Open(_) => {
                 let back = InvitationInner::claim_back(&mut phase);
                 if back.is_some() {
-                    *phase = Phase::Ended(InvitationState::Lapsed);
+                    *phase = InvitationPhase::Ended(InvitationState::Lapsed);
                 }
                 back
             }

@@ -155,7 +155,7 @@ pub(crate) const EXTENT_PATH: u64 = 256;
 
 /// Sizes and offsets of all tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct ArenaLayout {
     pub(crate) size: u64,
     pub(crate) members: u32,
     pub(crate) slabs: u32,
@@ -193,7 +193,7 @@ const fn touched_bytes(slabs: u32) -> u64 {
     (slabs as u64 / 8).next_multiple_of(PAGE)
 }
 
-impl Layout {
+impl ArenaLayout {
     /// Minimum size of an arena in bytes.
     pub(crate) const MIN: u64 = 64 << 20;
     /// Minimum and maximum number of envelopes in an arena. A slot of a queue can't address more.
@@ -398,7 +398,7 @@ mod tests {
     /// Headers of no build of this library, of another build, or of another user.
     #[test]
     fn a_header_that_is_another_is_refused() {
-        let layout = Layout::new(Layout::MIN, 8, Layout::envelopes_for(Layout::MIN));
+        let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));
         let user = crate::sys::memory::user();
         let said = |word: u64, change: u64| {
             let m = HeapMem::new(64);

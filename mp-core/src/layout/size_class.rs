@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(size_of(class_of(64 << 20).unwrap()), 64 << 20);
     }
     #[test]
-    fn a_block_is_taken_for_another_only_if_it_is_as_large_and_in_the_same_memory() {
+    fn block_is_reused_only_for_equal_size_and_memory() {
         assert_eq!(near(SEAT_PAGES).collect::<Vec<_>>(), [SEAT_PAGES]);
         for class in (0..CLASSES).filter(|&c| c != SEAT_PAGES) {
             assert!((0..CLASSES).all(|c| is_near(class, c) == near(class).any(|n| n == c)), "{class}");

@@ -22,9 +22,9 @@ static LANES_TAKEN: PerProcess<Mutex<Lanes>> =
 static COMMON_LANE: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// A lane of this thread, returned when the thread ends.
-struct Mine(Cell<Option<u32>>);
+struct ThreadLane(Cell<Option<u32>>);
 
-impl Drop for Mine {
+impl Drop for ThreadLane {
     fn drop(&mut self) {
         if let Some(lane) = self.0.get() {
             LANES_TAKEN.lock().taken &= !(1 << lane);
@@ -33,7 +33,7 @@ impl Drop for Mine {
 }
 
 thread_local! {
-    static MINE: Mine = const { Mine(Cell::new(None)) };
+    static MINE: ThreadLane = const { ThreadLane(Cell::new(None)) };
 }
 
 /// Forgets the lane of this thread, in a forked child that becomes a separate process.

@@ -19,7 +19,9 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
-pub use crate::messages::{Arrived, Attached, Buffer, Claimed, Incoming, Lent, Outgoing, Returned};
+pub use crate::messages::{
+    Attached, Buffer, Claimed, Incoming, LoanedValue, Outgoing, ReceivedAttachments, UnsentValues,
+};
 pub use level::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};
 pub use plain::{AsBytes, as_bytes};
@@ -59,7 +61,7 @@ pub trait Message: Sized + 'static {
     /// Takes back the parts that [`encode`](Self::encode) moved into a message that was not sent.
     /// Implementations call this for each part, in the order in which `encode` wrote them. Parts that
     /// `encode` did not reach stay unchanged.
-    fn take_back(&mut self, back: &mut Returned);
+    fn take_back(&mut self, back: &mut UnsentValues);
 
     /// Writes the value like [`encode`](Self::encode), but with a fixed size for all numbers of a type. A
     /// sequence of them is written and read faster, and needs no positions.
@@ -151,7 +153,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 
     #[inline]
-    fn take_back(&mut self, _: &mut Returned) {
+    fn take_back(&mut self, _: &mut UnsentValues) {
         // The value holds nothing exclusively: it still has all that is attached.
     }
 

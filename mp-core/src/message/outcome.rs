@@ -58,7 +58,7 @@ where
 }
 
 /// Outcome of a function that never returns: it runs for ever, or panics.
-impl IntoOutcome for Never {
+impl IntoOutcome for NeverType {
     type Value = ();
 
     fn into_result(self) -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -67,7 +67,7 @@ impl IntoOutcome for Never {
 }
 
 /// The type `!`, which can't be named in stable Rust.
-type Never = <fn() -> ! as never::Returns>::Output;
+type NeverType = <fn() -> ! as never::Returns>::Output;
 
 mod never {
     pub trait Returns {

@@ -6,11 +6,11 @@
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-use super::{Arrived, Attached, Error, Incoming, Outgoing, Result, level};
+use super::{Attached, Error, Incoming, Outgoing, ReceivedAttachments, Result, level};
 
 thread_local! {
     static ATTACHED: Cell<Option<Box<Attached>>> = const { Cell::new(None) };
-    static ARRIVED: Cell<Option<Box<Arrived>>> = const { Cell::new(None) };
+    static ARRIVED: Cell<Option<Box<ReceivedAttachments>>> = const { Cell::new(None) };
 }
 
 /// Previous value of the variable, restored on drop, also after a panic.
@@ -146,6 +146,6 @@ pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Attached) -> Result<R
 /// # Errors
 /// [`Error::OutsideMessage`] if there is no message, or the error of `f`.
 #[inline(always)]
-pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut Arrived) -> Result<R>) -> Result<R> {
+pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut ReceivedAttachments) -> Result<R>) -> Result<R> {
     within(&ARRIVED, what, f)
 }

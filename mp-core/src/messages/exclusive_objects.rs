@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::alloc::handles::Hold;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
-use crate::messages::{Arrived, Attached, Lent, Messages, Returned};
+use crate::messages::{Attached, LoanedValue, Messages, ReceivedAttachments, UnsentValues};
 use crate::words::{Access, Grant};
 
 /// Grant for such objects: exclusive, without an element type.
@@ -27,7 +27,7 @@ fn others(hold: &Hold) -> String {
 impl Attached {
     /// Moves the handle of an object into the message, and returns the attachment's number. This process must
     /// be the only holder, by this handle. The remaining handle holds nothing, until it is [taken
-    /// back](crate::message::Returned::take).
+    /// back](crate::message::UnsentValues::take).
     ///
     /// # Errors
     /// [`Error::Unsendable`] if the block is not an object, or has other handles, processes or messages
@@ -49,7 +49,7 @@ impl Attached {
 
     /// Records the loan of an object that was [moved](Self::attach_object_exclusive) here under this number.
     /// `beside` and `note` are everything else that restores its value. Returns the mark, of 61 bits, by
-    /// which the value [takes](Returned::take_object) the object back. An object gives no access to memory by
+    /// which the value [takes](UnsentValues::take_object) the object back. An object gives no access to memory by
     /// itself, so any loan may be recorded, once.
     ///
     /// # Errors
@@ -62,19 +62,19 @@ impl Attached {
         beside: Arc<dyn Any + Send + Sync>,
         note: u64,
     ) -> Result<u64> {
-        self.record_loan(Lent { attachment, grant: EXCLUSIVE, bytes: 0, beside, note })
+        self.record_loan(LoanedValue { attachment, grant: EXCLUSIVE, bytes: 0, beside, note })
     }
 }
 
-impl Returned {
+impl UnsentValues {
     /// Returns the object that was [lent](Attached::lends_object) under this mark, and its loan, if it was
     /// not taken before. Returns `None` for a mark of another message.
-    pub fn take_object(&mut self, mark: u64) -> Option<(Hold, &Lent)> {
+    pub fn take_object(&mut self, mark: u64) -> Option<(Hold, &LoanedValue)> {
         self.take(mark, EXCLUSIVE)
     }
 }
 
-impl Arrived {
+impl ReceivedAttachments {
     /// Returns the handle of an object that was [moved](Attached::attach_object_exclusive) into the message
     /// under this number, once.
     ///

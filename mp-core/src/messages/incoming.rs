@@ -66,7 +66,7 @@ impl ReceivedAttachment {
 
 /// Attachments of a message being read.
 #[derive(Debug, Default)]
-pub struct Arrived {
+pub struct ReceivedAttachments {
     list: Vec<ReceivedAttachment>,
     /// Descriptors that were copied from the locker, but not yet taken by the value.
     claimed: Claimed,
@@ -102,13 +102,13 @@ impl Claimed {
     }
 }
 
-impl From<Vec<AttachRequest>> for Arrived {
+impl From<Vec<AttachRequest>> for ReceivedAttachments {
     fn from(attached: Vec<AttachRequest>) -> Self {
         Self { list: attached.into_iter().map(ReceivedAttachment::from).collect(), ..Self::default() }
     }
 }
 
-impl Arrived {
+impl ReceivedAttachments {
     /// Returns the handle of an object, which gives no access to memory by itself.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ pub struct Incoming {
     spill: Option<Spill>,
     at: usize,
     fingerprint: u64,
-    pub(crate) arrived: Option<Box<Arrived>>,
+    pub(crate) arrived: Option<Box<ReceivedAttachments>>,
 }
 
 impl Incoming {
@@ -301,7 +301,7 @@ impl Incoming {
     }
 
     /// Returns the attachments.
-    pub fn arrived(&mut self) -> &mut Arrived {
+    pub fn arrived(&mut self) -> &mut ReceivedAttachments {
         self.arrived.get_or_insert_default()
     }
 
@@ -316,7 +316,7 @@ impl Incoming {
     /// # Errors
     /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, and the errors of the locker.
     pub fn claim(&mut self) -> Result<()> {
-        self.arrived.as_deref_mut().map_or(Ok(()), Arrived::claim)
+        self.arrived.as_deref_mut().map_or(Ok(()), ReceivedAttachments::claim)
     }
 
     /// Closes descriptors that were [claimed](Self::claim) and not read.

@@ -5,7 +5,7 @@
 //! ([`detach_notice`](crate::parking::detach_notice)).
 //!
 //! In order: this process takes over the message's seat in the queue (or releases it, if it already has one),
-//! notes [`Gone::NeverJoined`], wakes the sleepers, and drops its handle. When all queues are noted and
+//! notes [`DetachedProcess::NeverJoined`], wakes the sleepers, and drops its handle. When all queues are noted and
 //! everything else is released, it increments *noticed*: only then does a waiter of this process count the
 //! handles right.
 //!
@@ -25,7 +25,7 @@ use crate::envelopes::meta::Meta;
 use crate::layout::envelope as field;
 use crate::mem::Mem;
 use crate::messages::envelope::Envelope;
-use crate::parking::detach_notice::Gone;
+use crate::parking::detach_notice::DetachedProcess;
 use crate::words::{Attachment, BlockKind};
 
 impl Envelope {
@@ -57,7 +57,7 @@ impl Envelope {
                 continue;
             };
             map.store(entries.plus(k), 0);
-            Blocks(arena).ring_holder_gone(hold.block(), Gone::NeverJoined, pid);
+            Blocks(arena).ring_holder_gone(hold.block(), DetachedProcess::NeverJoined, pid);
             any = true;
         }
         any

@@ -21,8 +21,8 @@ pub(crate) mod promise;
 #[cfg(test)]
 mod tests;
 
-pub use incoming::{Arrived, Buffer, Claimed, Incoming};
-pub use outgoing::{Attached, Lent, Outgoing, Returned};
+pub use incoming::{Buffer, Claimed, Incoming, ReceivedAttachments};
+pub use outgoing::{Attached, LoanedValue, Outgoing, UnsentValues};
 
 use crate::arena::{Arena, view};
 

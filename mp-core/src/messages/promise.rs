@@ -26,7 +26,7 @@ use crate::words::{EnvelopeId, Holder, Owner};
 #[derive(Debug)]
 pub struct Promise {
     arena: Arena,
-    ticket: Ticket,
+    ticket: EnvelopeTicket,
     /// Process ID of the receiver, or 0 if unknown.
     receiver: u32,
 }
@@ -35,11 +35,11 @@ impl Promise {
     /// Promises this envelope.
     pub fn new(envelope: Envelope) -> Self {
         let arena = envelope.arena;
-        Self { arena, ticket: Ticket::leave(envelope), receiver: 0 }
+        Self { arena, ticket: EnvelopeTicket::leave(envelope), receiver: 0 }
     }
 
     /// Returns the ticket with which the receiver claims the envelope.
-    pub fn ticket(&self) -> Ticket {
+    pub fn ticket(&self) -> EnvelopeTicket {
         self.ticket
     }
 
@@ -71,12 +71,12 @@ impl Drop for Promise {
 
 /// Reference to an envelope that one process sends to another, which then claims the envelope.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Ticket {
+pub struct EnvelopeTicket {
     id: EnvelopeId,
     owner: u64,
 }
 
-impl Ticket {
+impl EnvelopeTicket {
     /// Number of bytes of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = 12;
 
@@ -89,17 +89,17 @@ impl Ticket {
     }
 
     /// Deserializes a ticket from exactly these bytes.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Ticket> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<EnvelopeTicket> {
         let (id, rest) = bytes.split_first_chunk()?;
         let owner = <[u8; 8]>::try_from(rest).ok()?;
-        Some(Ticket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
+        Some(EnvelopeTicket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
     }
 
     /// Offers an envelope to another process. It remains this process's, and is lost with it, until the other
     /// process has claimed it.
-    pub fn leave(envelope: Envelope) -> Ticket {
+    pub fn leave(envelope: Envelope) -> EnvelopeTicket {
         let (id, owner) = envelope.into_raw();
-        Ticket { id, owner: owner.pack() }
+        EnvelopeTicket { id, owner: owner.pack() }
     }
 
     /// Claims the envelope.

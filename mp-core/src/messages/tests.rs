@@ -95,7 +95,7 @@ fn a_block_that_is_no_ring_has_no_ring_in_it() {
 
 /// The words of an envelope may have any value.
 #[test]
-fn the_lengths_of_a_message_are_held_against_its_envelope() {
+fn message_lengths_are_checked_against_the_envelope() {
     let (arena, _) = arena();
     let of = |bytes, attachments| Meta { attachments, spilled: false, bytes };
     assert!(of(INLINE, 0).bytes_at(None).is_ok());

@@ -53,14 +53,14 @@ pub(crate) const ASKED: Word = Word::at(control::ASKED);
 
 /// Process that held a queue, or should have received it, and is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Gone {
+pub enum DetachedProcess {
     /// Member that ended, or dropped its last handle.
     Member(Member),
     /// Process that never received the message with its handle.
     NeverJoined,
 }
 
-impl Gone {
+impl DetachedProcess {
     /// Returns the member, if the process was one.
     pub const fn member(self) -> Option<Member> {
         match self {
@@ -88,20 +88,20 @@ impl Gone {
 
 /// Word of a queue that stores the last process that gave the queue up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct LastGone(pub Word);
+pub struct LastDetached(pub Word);
 
-impl LastGone {
+impl LastDetached {
     const SEVERAL: u64 = 1 << 63;
 
-    fn of(word: u64) -> Option<Gone> {
-        Gone::unpack(word & !Self::SEVERAL)
+    fn of(word: u64) -> Option<DetachedProcess> {
+        DetachedProcess::unpack(word & !Self::SEVERAL)
     }
 
     /// Notes a leaving process. `has` returns `true` if a member holds the queue.
-    pub fn note<M: Mem + ?Sized>(self, m: &M, who: Gone, has: impl Fn(Member) -> bool) {
+    pub fn note<M: Mem + ?Sized>(self, m: &M, who: DetachedProcess, has: impl Fn(Member) -> bool) {
         let mut old = m.load(self.0);
         loop {
-            let before = Self::of(old).filter(|before| *before != who).and_then(Gone::member);
+            let before = Self::of(old).filter(|before| *before != who).and_then(DetachedProcess::member);
             let several = before.is_some_and(&has);
             let new = who.pack() | old & Self::SEVERAL | if several { Self::SEVERAL } else { 0 };
             match m.cas(self.0, old, new) {
@@ -112,7 +112,7 @@ impl LastGone {
     }
 
     /// Returns the process that was noted last.
-    pub fn read<M: Mem + ?Sized>(self, m: &M) -> Option<Gone> {
+    pub fn read<M: Mem + ?Sized>(self, m: &M) -> Option<DetachedProcess> {
         Self::of(m.load(self.0))
     }
 
@@ -120,17 +120,17 @@ impl LastGone {
     /// as in [`note`](Self::note).
     pub fn may_come<M: Mem + ?Sized>(self, m: &M, has: impl Fn(Member) -> bool) -> bool {
         let word = m.load(self.0);
-        word & Self::SEVERAL != 0 || Self::of(word).and_then(Gone::member).is_some_and(has)
+        word & Self::SEVERAL != 0 || Self::of(word).and_then(DetachedProcess::member).is_some_and(has)
     }
 }
 
 /// Returns `true` if no other process holds a waiter's queue. `alone` checks the seats, and is called once or
-/// twice. `has` is as in [`LastGone::note`]. If the result is `false`, the processes that are about to give
+/// twice. `has` is as in [`LastDetached::note`]. If the result is `false`, the processes that are about to give
 /// the queue up will notify the waiter.
 pub fn is_alone<M: Mem + ?Sized>(
     m: &M,
     asked: Word,
-    last: LastGone,
+    last: LastDetached,
     has: impl Fn(Member) -> bool,
     alone: impl Fn() -> bool,
 ) -> bool {
@@ -169,16 +169,21 @@ mod tests {
 
     #[test]
     fn lost_handle_is_noted_and_hides_no_holder() {
-        let (m, last) = (HeapMem::new(8), LastGone(Word::at(0)));
+        let (m, last) = (HeapMem::new(8), LastDetached(Word::at(0)));
         let (first, second) = (Member::new(0, 0), Member::new(4095, 4095));
         assert_eq!(last.read(&m), None);
-        for gone in [Gone::NeverJoined, Gone::Member(first), Gone::Member(second), Gone::NeverJoined] {
+        for gone in [
+            DetachedProcess::NeverJoined,
+            DetachedProcess::Member(first),
+            DetachedProcess::Member(second),
+            DetachedProcess::NeverJoined,
+        ] {
             last.note(&m, gone, |_| false);
             assert_eq!((last.read(&m), last.may_come(&m, |_| true)), (Some(gone), gone.member().is_some()));
         }
-        last.note(&m, Gone::Member(first), |_| true);
+        last.note(&m, DetachedProcess::Member(first), |_| true);
         assert!(!last.may_come(&m, |_| false));
-        last.note(&m, Gone::NeverJoined, |member| member == first);
-        assert_eq!((last.read(&m), last.may_come(&m, |_| false)), (Some(Gone::NeverJoined), true));
+        last.note(&m, DetachedProcess::NeverJoined, |member| member == first);
+        assert_eq!((last.read(&m), last.may_come(&m, |_| false)), (Some(DetachedProcess::NeverJoined), true));
     }
 }

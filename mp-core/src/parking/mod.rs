@@ -97,19 +97,19 @@ impl Steps for Announce {
 /// Checks for a sleeper after a change was published by a read-modify-write. Returns the incremented value of
 /// the word, if a sleeper must be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Notify {
+pub struct NotifyOne {
     word: Word,
     seen: Option<u64>,
 }
 
-impl Notify {
+impl NotifyOne {
     /// Creates the steps for this parking word.
     pub fn new(word: Word) -> Self {
         Self { word, seen: None }
     }
 }
 
-impl Steps for Notify {
+impl Steps for NotifyOne {
     type Out = Option<u64>;
 
     #[inline(always)]
@@ -136,7 +136,7 @@ impl Steps for Notify {
     }
 }
 
-/// Same as [`Notify`], for all sleepers: clears the announcement.
+/// Same as [`NotifyOne`], for all sleepers: clears the announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NotifyAll {
     word: Word,
@@ -192,7 +192,7 @@ pub struct TakeBack {
 }
 
 impl TakeBack {
-    /// Creates the steps for this parking word, which [`Notify`] incremented to `counted`.
+    /// Creates the steps for this parking word, which [`NotifyOne`] incremented to `counted`.
     pub fn new(word: Word, counted: u64) -> Self {
         Self { word, counted }
     }
@@ -236,7 +236,7 @@ impl Parking {
     /// Wakes up to `n` sleepers, like [`wake_one`](Self::wake_one).
     #[inline]
     pub fn wake_some(&self, n: u32) {
-        if let Some(counted) = run(Notify::new(self.word), self.arena.map()) {
+        if let Some(counted) = run(NotifyOne::new(self.word), self.arena.map()) {
             self.wake(counted, n);
         }
     }
@@ -341,7 +341,7 @@ mod tests {
     /// A process that has announced itself, and does not sleep yet, must not fall asleep on the word after a
     /// wake-up for all, even if another process announces itself afterwards.
     #[test]
-    fn a_wake_up_for_all_reaches_a_process_that_does_not_sleep_yet() {
+    fn wake_all_reaches_a_process_before_its_sleep() {
         let m = HeapMem::new(1);
         let first = run(Announce::new(WORD), &m);
         assert!(run(NotifyAll::new(WORD), &m));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_all_without_a_look_reaches_a_process_that_does_not_sleep_yet() {
+    fn unconditional_wake_all_precedes_a_sleep() {
         let (parking, _hold) = parking();
         let announced = parking.announce();
         parking.wake_all();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_measures_what_its_wake_up_took_and_nothing_else() {
+    fn sleeper_measures_only_its_wake_up() {
         let (parking, _hold) = parking();
         let took = |announced, asleep| parking.took(announced, asleep);
         let asleep = parking.arena.map().ticks();

@@ -184,7 +184,7 @@ impl AdaptiveSpin {
                 }
                 std::hint::spin_loop();
             }
-            if !time.get_or_insert_with(|| Looking::begin(self.kind, nanos)).goes_on(self) {
+            if !time.get_or_insert_with(|| SpinState::begin(self.kind, nanos)).goes_on(self) {
                 return last(&mut look);
             }
         }
@@ -197,7 +197,7 @@ impl AdaptiveSpin {
         if nanos == 0 {
             return look();
         }
-        let (mut time, mut pauses) = (Looking::begin(self.kind, nanos), 1);
+        let (mut time, mut pauses) = (SpinState::begin(self.kind, nanos), 1);
         loop {
             if let Some(found) = look() {
                 self.has_paid(nanos);
@@ -263,7 +263,7 @@ fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
 }
 
 /// State of a spinning thread.
-struct Looking {
+struct SpinState {
     since: Instant,
     nanos: u32,
     /// Seat of the thread, if it spins for long.
@@ -271,7 +271,7 @@ struct Looking {
     limited: bool,
 }
 
-impl Looking {
+impl SpinState {
     fn begin(kind: Spin, nanos: u32) -> Self {
         Self { since: Instant::now(), nanos, seat: None, limited: kind != Spin::Busy }
     }

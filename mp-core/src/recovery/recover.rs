@@ -46,7 +46,7 @@ use crate::layout::size_class::blocks_of;
 use crate::layout::{SLAB_BLOCKS, envelope as field};
 use crate::mem::{Mem, Word, run};
 use crate::members::Members;
-use crate::parking::detach_notice::Gone;
+use crate::parking::detach_notice::DetachedProcess;
 use crate::parking::notices::Notices;
 use crate::recovery::Recovery;
 use crate::recovery::reclaim::Dead;
@@ -58,7 +58,7 @@ use crate::words::{
 };
 
 /// A queue that no living process holds, and a dead member that holds it.
-type Deserted = (BlockId, Member);
+type DesertedQueue = (BlockId, Member);
 
 /// A dead member that this process visits.
 struct DeadInRecovery {
@@ -79,8 +79,8 @@ enum Queues {
 
 /// Results of a pass over blocks.
 #[derive(Default)]
-struct Found {
-    deserted: Vec<Deserted>,
+struct PassResult {
+    deserted: Vec<DesertedQueue>,
     /// Queues that were notified, in which dead members have seats.
     told: Vec<BlockId>,
 }
@@ -159,7 +159,7 @@ impl Recovery {
     /// that the members hold.
     fn recover_for(self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
-        let mut found = Found::default();
+        let mut found = PassResult::default();
         self.recover_envelopes(dead, &mut found);
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Tell, &mut found));
         self.recover_deserted(Queues::Tell, &mut found);
@@ -168,7 +168,7 @@ impl Recovery {
 
     /// Releases the dead members' seats in these queues.
     fn vacate(self, dead: &[Dead], queues: Vec<BlockId>) {
-        let mut found = Found::default();
+        let mut found = PassResult::default();
         queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
         self.recover_deserted(Queues::Vacate, &mut found);
     }
@@ -176,7 +176,7 @@ impl Recovery {
     /// Same as [`vacate`](Self::vacate), in all queues, even if other visitors were killed or stopped while
     /// they did the same.
     fn vacate_all(self, dead: &[Dead]) {
-        let mut found = Found::default();
+        let mut found = PassResult::default();
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
         self.recover_deserted(Queues::Vacate, &mut found);
     }
@@ -191,7 +191,7 @@ impl Recovery {
     }
 
     /// Releases the attachments of messages that no process will ever get.
-    fn recover_deserted(self, queues: Queues, found: &mut Found) {
+    fn recover_deserted(self, queues: Queues, found: &mut PassResult) {
         while let (Some((ring, had)), Some(rings)) = (found.deserted.pop(), RINGS.get()) {
             let (at, len) = Blocks(self.0).data_of(ring);
             let each = &mut |e| self.give_up_attachments(e, had, queues, found);
@@ -214,7 +214,7 @@ impl Recovery {
         rings.settle(self.0, (dead, &intents), &others)
     }
 
-    fn recover_envelopes(self, dead: &[Dead], seen: &mut Found) {
+    fn recover_envelopes(self, dead: &[Dead], seen: &mut PassResult) {
         let theirs = |m| dead.iter().any(|d| d.member == m);
         for e in Envelopes(self.0).envelopes_in_use(0) {
             let word = Envelopes(self.0).owner_words().of(e);
@@ -243,7 +243,7 @@ impl Recovery {
 
     /// Releases the attachments of an envelope that no living process can get, but not the block with its
     /// bytes. Does not change the envelope.
-    fn give_up_attachments(self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut Found) {
+    fn give_up_attachments(self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut PassResult) {
         let meta = Meta::of_any_version(self.map().load(Envelopes(self.0).envelope_word(e, field::META)));
         let (entries, n) = Allocator(self.0).attachments_at(e, meta);
         for k in 0..n {
@@ -265,13 +265,23 @@ impl Recovery {
 
     /// Gives the handle of a queue, which is in a message of a dead member, to that member, and notifies the
     /// queue.
-    fn give_to_dead(self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId), found: &mut Found) {
+    fn give_to_dead(
+        self,
+        dead: Member,
+        block: BlockId,
+        (seat, e): (Word, EnvelopeId),
+        found: &mut PassResult,
+    ) {
         // With this, other visitors find the seat, if this one is killed or stopped after the swap.
         Members(self.0).touch(dead, block / SLAB_BLOCKS);
         // Fails if another visitor was faster. The list of attachments remains after its seats were released:
         // then the block may be another queue by now.
         if self.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
-            Blocks(self.0).ring_holder_gone(block, Gone::Member(dead), Members(self.0).pid_of(dead));
+            Blocks(self.0).ring_holder_gone(
+                block,
+                DetachedProcess::Member(dead),
+                Members(self.0).pid_of(dead),
+            );
             self.note_told(block, dead, found);
         }
     }
@@ -280,14 +290,24 @@ impl Recovery {
     /// handle.
     fn lose_handle(self, dead: Member, e: EnvelopeId, attach: Attachment) {
         if let Ok(hold) = Allocator(self.0).adopt(e, attach) {
-            Blocks(self.0).ring_holder_gone(attach.block, Gone::Member(dead), Members(self.0).pid_of(dead));
+            Blocks(self.0).ring_holder_gone(
+                attach.block,
+                DetachedProcess::Member(dead),
+                Members(self.0).pid_of(dead),
+            );
             drop(hold);
             Notices(self.0).tell_of_a_lost_holder();
         }
     }
 
     /// Releases a seat. If it was the last one, the block then belongs to the dead member.
-    fn give_up_for(self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
+    fn give_up_for(
+        self,
+        dead: Member,
+        block: BlockId,
+        seat: (Word, Seat),
+        deserted: &mut Vec<DesertedQueue>,
+    ) {
         // So the sweeper of that member finds it.
         Members(self.0).touch(dead, block / SLAB_BLOCKS);
         let release =
@@ -295,7 +315,7 @@ impl Recovery {
         Self::claimed(block, run(release, self.map()), deserted);
     }
 
-    fn claimed(block: BlockId, end: ReleaseOutcome, deserted: &mut Vec<Deserted>) {
+    fn claimed(block: BlockId, end: ReleaseOutcome, deserted: &mut Vec<DesertedQueue>) {
         if let ReleaseOutcome::MustFree(BlockState {
             life: BlockLife::Busy(had),
             kind: BlockKind::Ring,
@@ -306,7 +326,7 @@ impl Recovery {
         }
     }
 
-    fn recover_block(self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
+    fn recover_block(self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut PassResult) {
         let state = BlockState::unpack(self.map().load(Blocks(self.0).block_at(block).state));
         match (state.life, state.kind) {
             // The member died while it drained the ring, or a visitor gave up the last other holder's seat.
@@ -327,7 +347,7 @@ impl Recovery {
         kind: BlockKind,
         dead: &[Dead],
         queues: Queues,
-        found: &mut Found,
+        found: &mut PassResult,
     ) {
         let mut held = false;
         let mut had = None;
@@ -335,7 +355,7 @@ impl Recovery {
             let holder = Seat::unpack(self.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
                 (Some(d), BlockKind::Ring) if queues == Queues::Tell => {
-                    Blocks(self.0).ring_holder_gone(block, Gone::Member(d.member), d.pid);
+                    Blocks(self.0).ring_holder_gone(block, DetachedProcess::Member(d.member), d.pid);
                     had = Some(d.member);
                 }
                 // A page of seats is treated differently if it is linked to its block, so the sweep handles
@@ -358,7 +378,7 @@ impl Recovery {
     }
 
     /// Records that a queue was notified, in which a dead member has a seat.
-    fn note_told(self, block: BlockId, had: Member, found: &mut Found) {
+    fn note_told(self, block: BlockId, had: Member, found: &mut PassResult) {
         found.told.push(block);
         if self.only_dead_hold(block) {
             found.deserted.push((block, had));

@@ -195,7 +195,7 @@ fn begin_update(arena: Arena, d: Dead, word: Word, (old, new): (u64, u64)) {
 /// A page of seats is handed over to its block, if it is already linked there. Otherwise it is freed.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
+fn seat_page_linked_by_a_dead_member_is_kept() {
     let (_one, arena) = one();
     let dead = living(arena);
     let block = Allocator(arena).alloc(11 << 10).unwrap();
@@ -222,7 +222,7 @@ fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
 /// recovered in any case.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn what_others_wait_for_does_not_wait_for_another_visitor() {
+fn awaited_recovery_runs_beside_another_recovery() {
     let (_one, arena) = one();
     let m = arena.map();
     let (dead, visitor) = (living(arena), living(arena));
@@ -260,7 +260,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() {
+fn reclaim_is_taken_over_only_from_the_dead() {
     let (_one, arena) = one();
     let (dead, sweeper) = (living(arena), living(arena));
     kill(arena, dead);
@@ -276,7 +276,7 @@ fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() 
 /// This process has no ring layer: it leaves a dead member that used queues to others.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn a_member_that_used_queues_is_left_to_processes_that_know_them() {
+fn member_with_queues_needs_a_process_with_queues() {
     let (_one, arena) = one();
     let dead = living(arena);
     Members(arena).note_rings(dead.member);
@@ -313,7 +313,7 @@ fn the_next_tenant_of_a_slot_is_another_member() {
 /// record.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_recovered() {
+fn dead_member_leaves_a_ring_after_its_recovery() {
     const RING: BlockId = 3;
     let (_one, arena) = one();
     let dead = living(arena);
@@ -333,7 +333,7 @@ fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_recovered() {
 }
 
 #[test]
-fn the_intent_of_a_thread_is_among_those_of_its_process() {
+fn thread_intents_are_found_by_process() {
     let arena = Arena::current().unwrap();
     let intent = Members(arena).with_intent(|_, intent| intent).unwrap();
     assert!(Members(arena).intents(arena.me().unwrap()).any(|word| word == intent));

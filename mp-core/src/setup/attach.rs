@@ -12,14 +12,14 @@ use crate::sys::memory;
 use crate::words::Member;
 
 /// Function called once, when the process has joined.
-pub(crate) type Joined = fn(Member);
+pub(crate) type JoinCallback = fn(Member);
 
 #[derive(Debug)]
 enum PendingAttach {
     /// Nothing to join, or already joined.
     None,
     /// To be joined by this process and user.
-    Join { fd: OwnedFd, process: u32, user: u32, joined: Joined },
+    Join { fd: OwnedFd, process: u32, user: u32, joined: JoinCallback },
     /// Joining failed.
     Failed(String),
 }
@@ -29,12 +29,12 @@ static PENDING: PerProcess<Mutex<PendingAttach>> =
 
 /// Sets the arena to be joined.
 #[inline]
-pub(crate) fn put(fd: OwnedFd, joined: Joined) {
+pub(crate) fn put(fd: OwnedFd, joined: JoinCallback) {
     *PENDING.lock() = PendingAttach::Join { fd, process: std::process::id(), user: memory::user(), joined };
 }
 
 /// Takes the arena that is to be joined at present, if any.
-pub(crate) fn take() -> Result<Option<(OwnedFd, Joined)>> {
+pub(crate) fn take() -> Result<Option<(OwnedFd, JoinCallback)>> {
     let mut later = PENDING.lock();
     match &*later {
         PendingAttach::None => Ok(None),

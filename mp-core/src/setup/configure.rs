@@ -13,7 +13,7 @@
 use std::env::{VarError, var};
 
 use crate::error::{ByteSize, Error, Result};
-use crate::layout::Layout;
+use crate::layout::ArenaLayout;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 
@@ -56,14 +56,14 @@ impl ArenaOptions {
 
     pub(crate) fn checked(self) -> Result<Self> {
         let size = match self.size {
-            Some(bytes) if !(Layout::MIN..=MOST_SIZE).contains(&bytes) => {
-                let (least, most) = (ByteSize(Layout::MIN), ByteSize(MOST_SIZE));
+            Some(bytes) if !(ArenaLayout::MIN..=MOST_SIZE).contains(&bytes) => {
+                let (least, most) = (ByteSize(ArenaLayout::MIN), ByteSize(MOST_SIZE));
                 let why = format!("an arena of {}: {least} to {most} are possible", ByteSize(bytes));
                 return Err(Error::out_of_range(bytes > MOST_SIZE, why));
             }
             size => size.map(|bytes| bytes.next_multiple_of(GRAIN)),
         };
-        let (least, most) = (Layout::LEAST_ENVELOPES, Layout::MOST_ENVELOPES);
+        let (least, most) = (ArenaLayout::LEAST_ENVELOPES, ArenaLayout::MOST_ENVELOPES);
         let messages = match self.messages {
             Some(n) if !(least..=most).contains(&n) => {
                 let why = format!("an arena for {n} messages on their way: {least} to {most} are possible");
@@ -139,9 +139,12 @@ mod tests {
     fn what_is_not_possible_is_refused() {
         let size = |bytes| ArenaOptions::new().size(bytes).checked();
         let messages = |n| ArenaOptions::new().messages(n).checked();
-        assert_eq!(size(Layout::MIN + 1).unwrap().size, Some(Layout::MIN + GRAIN));
+        assert_eq!(size(ArenaLayout::MIN + 1).unwrap().size, Some(ArenaLayout::MIN + GRAIN));
         assert_eq!(messages(1025).unwrap().messages, Some(1536));
-        assert_eq!(messages(Layout::MOST_ENVELOPES).unwrap().messages, Some(Layout::MOST_ENVELOPES));
+        assert_eq!(
+            messages(ArenaLayout::MOST_ENVELOPES).unwrap().messages,
+            Some(ArenaLayout::MOST_ENVELOPES)
+        );
         for refused in [size(0), messages(0)] {
             assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{refused:?}");
         }

@@ -11,13 +11,12 @@ mod process;
 mod sleep;
 
 pub use files::socket;
-pub(crate) use files::{directory, foreign, locks, packets, placeholder, region};
+pub(crate) use files::{directory, foreign, locks, memory, packets, placeholder, region};
 use mapped::cmpxchg16b;
 pub use mapped::malloc::{advise_huge_pages, set_malloc_thresholds};
 pub(crate) use mapped::mapping::Mapping;
-pub(crate) use mapped::{huge_pages, memory, private_table};
+pub(crate) use mapped::{huge_pages, private_table};
 use process::backoff;
-pub use process::clock::monotonic;
 #[cfg(feature = "inject")]
 pub use process::inject;
 pub use process::privileges::gained_privileges;
@@ -27,6 +26,7 @@ pub use process::valgrind::under_valgrind;
 pub(crate) use process::{at_exit, identity, processors, signal_counter, stack};
 pub use process::{inherited, peer};
 pub(crate) use rustix::io::Errno;
+pub use sleep::clock::monotonic;
 pub(crate) use sleep::{epoll, futex, readiness};
 
 use crate::error::Error;

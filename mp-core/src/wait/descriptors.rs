@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use super::select::no_thread;
+use super::no_thread;
 use crate::error::{Error, Result};
 use crate::long_lived_fds;
 use crate::parking::POLL_INTERVAL;

@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 /// has waited and the object is ready, the next waiter is woken instead.
 pub struct WakeRegistration {
     what: SharedWaitable,
-    entry: Option<Entry>,
+    entry: Option<Registration>,
 }
 
 /// Place of the registration.
-enum Entry {
+enum Registration {
     Word(reactor::WordEntry),
     Descriptor(descriptors::DescriptorEntry),
     #[cfg(feature = "tokio")]
@@ -36,7 +36,7 @@ enum WakeTarget {
     Waker,
 }
 
-impl Entry {
+impl Registration {
     fn at(place: WaitPoint<'_>, target: WakeTarget) -> Result<Self> {
         let (fd, write) = match place {
             WaitPoint::Parking(point) => return Ok(Self::Word(reactor::WordEntry::at(point.parking))),
@@ -111,12 +111,12 @@ impl WakeRegistration {
             Some(entry) if entry.is_at(place, target) => entry,
             before => {
                 self.leave(before);
-                Entry::at(place, target)?
+                Registration::at(place, target)?
             }
         };
         if !self.entry.insert(entry).watch(&self.what, waker)? {
             // Its runtime is ending.
-            self.entry.insert(Entry::at(place, WakeTarget::Waker)?).watch(&self.what, waker)?;
+            self.entry.insert(Registration::at(place, WakeTarget::Waker)?).watch(&self.what, waker)?;
         }
         Ok(())
     }
@@ -127,8 +127,8 @@ impl WakeRegistration {
         self.leave(entry);
     }
 
-    fn leave(&self, entry: Option<Entry>) {
-        if let Some(Entry::Word(entry)) = entry {
+    fn leave(&self, entry: Option<Registration>) {
+        if let Some(Registration::Word(entry)) = entry {
             let parking = entry.parking();
             drop(entry);
             // This waiter may have received another waiter's wake-up. In a forked copy nothing is ready.

@@ -31,7 +31,7 @@
 //! | stopped while it sleeps | wake-ups that it received | check after a poll interval |
 //!
 //! The sleepers bits are the only shared memory written here, by the steps of [`Announce`](crate::Announce)
-//! and [`Notify`](crate::Notify).
+//! and [`NotifyOne`](crate::NotifyOne).
 
 mod descriptors;
 mod forms;
@@ -52,7 +52,7 @@ pub use ready_fd::ReadyFd;
 pub use select::{select, wait};
 
 use crate::parking::Parking;
-use crate::sys::readiness;
+use crate::sys::{Errno, os, readiness};
 
 /// Object that becomes ready. [`wait()`] and [`select`] wait for it together with other objects.
 ///
@@ -183,4 +183,9 @@ impl<F: AsFd> fmt::Debug for Descriptor<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Descriptor").field(&self.0.as_fd()).finish()
     }
+}
+
+/// Creates the error for a thread that could not be started.
+fn no_thread(e: std::io::Error) -> crate::Error {
+    os("starting the thread that sleeps on shared words")(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))
 }

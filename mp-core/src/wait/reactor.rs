@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::{SharedWaitable, select};
+use super::{SharedWaitable, no_thread};
 use crate::arena::Arena;
 use crate::error::Result;
 use crate::parking::notices::Notices;
@@ -92,7 +92,7 @@ impl Reactor {
                 // Leaked, because the thread never ends.
                 let control: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
                 let thread = std::thread::Builder::new().name("mp-reactor".into());
-                thread.spawn(move || work(i, control)).map_err(select::no_thread)?;
+                thread.spawn(move || work(i, control)).map_err(no_thread)?;
                 self.threads.push(ReactorThread { control, groups: HashMap::new() });
                 i
             }

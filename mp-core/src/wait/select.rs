@@ -16,10 +16,10 @@ use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::{GENERATIONS, PerProcess, interrupt};
 use crate::recovery::Recovery;
 use crate::sync::shared::AtomicU32;
+use crate::sys::futex;
 use crate::sys::readiness::{self, EventFd};
-use crate::sys::{Errno, futex, os};
 use crate::waiting::limit::Wait;
-use crate::waiting::reports::{Call, On, Subject, Watch};
+use crate::waiting::reports::{BlockingCall, Subject, WaitObject, Watch};
 
 /// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
 /// the indices of the ready things; empty if the time is over.
@@ -235,7 +235,7 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
         (n, []) => format!("{n} things"),
         (n, non_empty) => format!("{n} things: {}", non_empty.join(", ")),
     };
-    Subject::other(Call::Many, On::Other, state)
+    Subject::other(BlockingCall::Many, WaitObject::Other, state)
 }
 
 /// Waits for words only: the caller sleeps on them itself.
@@ -336,9 +336,4 @@ fn wait_on_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<V
         readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
         sweeps.if_due(things)?;
     }
-}
-
-/// Creates the error for a thread that could not be started.
-pub(super) fn no_thread(e: std::io::Error) -> crate::Error {
-    os("starting the thread that sleeps on shared words")(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))
 }

@@ -210,7 +210,7 @@ impl LivenessTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::waiting::reports::{Call, On};
+    use crate::waiting::reports::{BlockingCall, WaitObject};
 
     /// A waiter that finds a result in the `finds`-th of its checks, and records the calls.
     #[derive(Default)]
@@ -266,7 +266,7 @@ mod tests {
         }
 
         fn subject(&self) -> Subject {
-            Subject::other(Call::Other, On::Other, String::new())
+            Subject::other(BlockingCall::Other, WaitObject::Other, String::new())
         }
     }
 
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_before_the_announcement_is_found_before_the_sleep() {
+    fn change_before_announcement_is_found_before_sleep() {
         let (found, calls) = run(Noted::finding(2), Wait::Forever);
         assert_eq!((found, calls), (Some(2), vec!["look", "peers", "announce", "last look"]));
     }
 
     #[test]
-    fn a_wake_up_is_followed_by_a_look_and_the_end_of_a_slice_by_a_look_after_peers() {
+    fn wake_up_polls_and_slice_end_checks_peers() {
         let (found, calls) = run(Noted { wakes: true, ..Noted::finding(3) }, Wait::Forever);
         assert_eq!((found, calls.last()), (Some(3), Some(&"woken")));
         let (found, calls) = run(Noted::finding(4), Wait::Forever);
@@ -291,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_looked_after_before_a_waiter_gives_up_and_it_does_not_announce_itself() {
+    fn peers_are_checked_before_a_timeout() {
         assert_eq!(run(Noted::finding(9), Wait::Never), (None, vec!["peers, at the end"]));
         let over = Wait::Until(Instant::now());
         assert_eq!(run(Noted::finding(9), over), (None, vec!["look", "peers, at the end"]));
     }
 
     #[test]
-    fn a_waiter_that_could_not_announce_itself_looks_again_and_does_not_sleep() {
+    fn failed_announcement_polls_again_without_sleep() {
         let (found, calls) = run(Noted { announces: false, ..Noted::finding(2) }, Wait::Forever);
         assert_eq!((found, calls), (Some(2), vec!["look", "peers", "announce", "look"]));
     }

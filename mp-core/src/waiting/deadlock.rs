@@ -78,9 +78,9 @@ pub struct DeadlockStep {
 }
 
 /// Formats a lock for a message.
-struct Named<'a>(&'a DeadlockStep);
+struct LockLabel<'a>(&'a DeadlockStep);
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for LockLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.kind.type_name())?;
         if let Some(name) = &self.0.lock_name {
@@ -121,7 +121,7 @@ impl fmt::Display for Deadlock {
                 0 => write!(f, "this thread, {step}, ")?,
                 _ => write!(f, ", which {step} holds; that ")?,
             }
-            write!(f, "has waited {:.1} s for the {}", step.waited.as_secs_f64(), Named(step))?;
+            write!(f, "has waited {:.1} s for the {}", step.waited.as_secs_f64(), LockLabel(step))?;
         }
         f.write_str(
             ", which this thread holds; the lock was not taken: drop the guards of this thread, so that \

@@ -27,7 +27,7 @@ use crate::sys::{futex, identity};
 use crate::waiting::block_on::{Blocking, LivenessTimer, block_on};
 use crate::waiting::deadlock::{Deadlock, LockWait};
 use crate::waiting::limit::Wait;
-use crate::waiting::reports::{Call, On, Subject};
+use crate::waiting::reports::{BlockingCall, Subject, WaitObject};
 use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
 /// Error returned when a lock, or the data that it protects, is not available.
@@ -293,12 +293,12 @@ impl Blocking for Waiter<'_> {
     }
 
     fn subject(&self) -> Subject {
-        let on = self.lock.block.map_or(On::Other, |block| On::Block(self.lock.arena, block));
+        let on = self.lock.block.map_or(WaitObject::Other, |block| WaitObject::Block(self.lock.arena, block));
         let state = match self.lock.held_by(self.seen) {
             LockError::Held { pid, .. } if pid != 0 => format!("held by pid {pid}"),
             _ => "held".to_owned(),
         };
-        Subject::other(Call::Lock, on, state)
+        Subject::other(BlockingCall::Lock, on, state)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mp_core::message::{Arrived, Attached};
+use mp_core::message::{Attached, ReceivedAttachments};
 use mp_core::{Allocator, Hold};
 use mp_tensor::parts::View;
 
@@ -64,7 +64,7 @@ impl Piece {
     ///
     /// # Errors
     /// `Malformed` if the attachment is not a piece of this mode; errors of the arena.
-    pub fn take(arrived: &mut Arrived, piece: u32, mode: PieceMode) -> Result<Self> {
+    pub fn take(arrived: &mut ReceivedAttachments, piece: u32, mode: PieceMode) -> Result<Self> {
         let hold = match mode {
             PieceMode::Exclusive => arrived.take_object_exclusive(piece),
             PieceMode::Frozen | PieceMode::Shared => arrived.take_object(piece),

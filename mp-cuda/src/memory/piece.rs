@@ -14,7 +14,7 @@ use super::object::{PieceMode, PieceObject, PieceRow};
 use super::own::pool;
 use super::piece_state::{ExclusiveHandle, PieceInner};
 use super::slab::Slab;
-use super::stream_uses::Uses;
+use super::stream_uses::PieceUses;
 use super::virtual_memory::DeviceMemory;
 use super::{collect, registry};
 use crate::device::Device;
@@ -224,7 +224,7 @@ impl Piece {
     }
 
     /// Returns the uses of the piece by streams of this process.
-    pub(crate) fn uses(&self) -> &Uses {
+    pub(crate) fn uses(&self) -> &PieceUses {
         &self.0.uses
     }
 

@@ -8,7 +8,7 @@ use mp_tensor::parts::View;
 
 use super::object::{PieceInfo, PieceObject, PieceRow};
 use super::slab::Slab;
-use super::stream_uses::Uses;
+use super::stream_uses::PieceUses;
 
 /// State that the clones of a piece share.
 pub(crate) struct PieceInner {
@@ -21,7 +21,7 @@ pub(crate) struct PieceInner {
     /// Handle of a piece that was exclusive in this process.
     pub(super) exclusive: Mutex<ExclusiveHandle>,
     /// Uses of the piece by streams of this process.
-    pub(super) uses: Uses,
+    pub(super) uses: PieceUses,
     /// Function for the slab of a dropped piece.
     release: fn(Arc<Slab>),
 }
@@ -66,7 +66,7 @@ impl PieceInner {
         release: fn(Arc<Slab>),
     ) -> Arc<Self> {
         let exclusive = Mutex::new(ExclusiveHandle { object, view: None, is_listed: false });
-        Arc::new(Self { slab: Some(slab), info, shared, exclusive, uses: Uses::default(), release })
+        Arc::new(Self { slab: Some(slab), info, shared, exclusive, uses: PieceUses::default(), release })
     }
 
     pub(super) fn slab(&self) -> &Arc<Slab> {

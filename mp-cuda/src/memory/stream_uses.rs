@@ -38,7 +38,7 @@ pub(crate) struct UseAccess {
 
 /// Uses of a piece.
 #[derive(Debug, Default)]
-pub(crate) struct Uses {
+pub(crate) struct PieceUses {
     records: Mutex<UseLog>,
     /// `true` once a use or a tick was recorded. Set before the record is made, so a thread that drops or
     /// sends the piece sees it.
@@ -170,7 +170,7 @@ impl UseLog {
     }
 }
 
-impl Uses {
+impl PieceUses {
     /// Locks the log to add a record.
     fn lock_to_record(&self) -> MutexGuard<'_, UseLog> {
         self.is_recorded.store(true, Ordering::Release);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mp_core::clocks::Tick;
-use mp_core::waits::{Call, On, Subject};
+use mp_core::waits::{BlockingCall, Subject, WaitObject};
 use mp_core::{AdaptiveSpin, Arena, Blocking, Recovery, Wait, block_on};
 
 use crate::error::{Error, Result};
@@ -79,6 +79,6 @@ impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for DeviceWa
     }
 
     fn subject(&self) -> Subject {
-        Subject::other(Call::Other, On::Other, format!("a device's work, {}", self.what))
+        Subject::other(BlockingCall::Other, WaitObject::Other, format!("a device's work, {}", self.what))
     }
 }

@@ -1,7 +1,7 @@
 //! Tensors in messages: the view, the ticks that receivers' streams wait for, and the attached piece. No
 //! memory of a device is opened.
 
-use mp_core::message::{Arrived, Codec, Incoming, Message, Outgoing, Returned, scope};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, ReceivedAttachments, UnsentValues, scope};
 use mp_core::{DType, Error as CoreError, Result as CoreResult};
 use mp_tensor::parts::{Grad, TensorHandle, TensorHeader, View, nothing};
 use mp_tensor::{Element, Exclusive};
@@ -43,7 +43,7 @@ impl<M: CudaMode> RawCudaTensor<M> {
     /// Takes a tensor out of a message, and checks it.
     #[inline(always)]
     fn receive(
-        arrived: &mut Arrived,
+        arrived: &mut ReceivedAttachments,
         ReceivedTensor(handle, attachment): ReceivedTensor,
         dtype: DType,
     ) -> CoreResult<Self> {
@@ -130,7 +130,7 @@ impl RawCudaTensor<Exclusive> {
     }
 
     /// Takes the piece back that was moved into a message.
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take_object(mark) else { return };
         let Some((piece, view)) = Piece::from_moved(&lent.beside) else { return };
@@ -145,7 +145,7 @@ impl<T: Element> Message for CudaTensor<T, Exclusive> {
         self.raw.move_into::<C>(out, T::DTYPE)
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         self.raw.take_back(back);
     }
 
@@ -160,7 +160,7 @@ impl Message for AnyCudaTensor<Exclusive> {
         self.raw.move_into::<C>(out, self.dtype)
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         self.raw.take_back(back);
     }
 

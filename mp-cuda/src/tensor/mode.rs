@@ -6,7 +6,7 @@ pub(crate) mod sealed {
     use crate::memory;
 
     /// Properties of a mode for this crate.
-    pub trait Mode {
+    pub trait DeviceMode {
         /// Mode in which pieces are opened and attached to messages.
         #[doc(hidden)]
         const MODE: memory::PieceMode;
@@ -30,7 +30,7 @@ pub(crate) mod sealed {
     message = "there is no tensor of mode {Self} on a device",
     note = "the modes are `Exclusive`, `Frozen` and `Shared`"
 )]
-pub trait CudaMode: sealed::Mode + Send + Sync + 'static {}
+pub trait CudaMode: sealed::DeviceMode + Send + Sync + 'static {}
 
 /// Modes whose tensors have clones and overlapping views, and are sent as clones.
 #[diagnostic::on_unimplemented(
@@ -41,7 +41,7 @@ pub trait CudaAliased: CudaMode {}
 
 macro_rules! modes {
     ($($mode:ident, $name:literal, $what:literal;)*) => {$(
-        impl sealed::Mode for $mode {
+        impl sealed::DeviceMode for $mode {
             const MODE: crate::memory::PieceMode = crate::memory::PieceMode::$mode;
             const NAME: &'static str = $name;
             const WHAT: &'static str = $what;

@@ -90,8 +90,8 @@ pub(super) fn read<'de, T, D: Deserializer<'de>>(
     d: D,
     make: impl FnOnce(ReceivedTensor) -> Result<T>,
 ) -> std::result::Result<T, D::Error> {
-    struct BytesVisitor<F>(F);
-    impl<'de, T, F: FnOnce(ReceivedTensor) -> Result<T>> Visitor<'de> for BytesVisitor<F> {
+    struct TensorBytesVisitor<F>(F);
+    impl<'de, T, F: FnOnce(ReceivedTensor) -> Result<T>> Visitor<'de> for TensorBytesVisitor<F> {
         type Value = T;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("the bytes of a tensor of a device's memory")
@@ -112,7 +112,7 @@ pub(super) fn read<'de, T, D: Deserializer<'de>>(
             self.visit_bytes(&bytes)
         }
     }
-    d.deserialize_bytes(BytesVisitor(make))
+    d.deserialize_bytes(TensorBytesVisitor(make))
 }
 
 impl<'de> Deserialize<'de> for ReceivedTensor {

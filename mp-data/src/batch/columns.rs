@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, UnsentValues};
 use mp_tensor::{Element, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -51,7 +51,7 @@ impl<T: Element> Batch for Tensor<T> {
         self.encode::<C>(out)
     }
 
-    fn get_back(&mut self, back: &mut Returned) {
+    fn get_back(&mut self, back: &mut UnsentValues) {
         self.take_back(back);
     }
 
@@ -143,7 +143,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Objects<T> {
         C::write_whole(out, &self.0)
     }
 
-    fn get_back(&mut self, _: &mut Returned) {}
+    fn get_back(&mut self, _: &mut UnsentValues) {}
 
     fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         C::read(inc).map(Objects)

@@ -17,7 +17,7 @@ pub use whole::Whole;
 #[doc(hidden)]
 pub mod derive {
     pub use mp_core::Result;
-    pub use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
+    pub use mp_core::message::{Codec, Incoming, Level, Outgoing, UnsentValues};
 
     pub use super::Fill;
     pub use super::rows::{ColumnInfo, UnwrittenRow, prefix_columns, prefix_error, prefix_unwritten};

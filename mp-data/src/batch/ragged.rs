@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, UnsentValues};
 use mp_tensor::{Element, Tensor};
 
 use super::rows::ColumnInfo;
@@ -133,7 +133,7 @@ impl<T: Element> Batch for Ragged<T> {
         self.offsets.encode::<C>(out)
     }
 
-    fn get_back(&mut self, back: &mut Returned) {
+    fn get_back(&mut self, back: &mut UnsentValues) {
         let Ok(_level) = Level::enter() else { return };
         self.values.take_back(back);
         self.offsets.take_back(back);
@@ -242,7 +242,7 @@ impl Batch for Strings {
         self.0.send::<C>(out)
     }
 
-    fn get_back(&mut self, back: &mut Returned) {
+    fn get_back(&mut self, back: &mut UnsentValues) {
         self.0.get_back(back);
     }
 

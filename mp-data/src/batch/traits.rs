@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Level, Outgoing, UnsentValues};
 
 use super::rows;
 use crate::AnyResult;
@@ -109,7 +109,7 @@ pub trait Batch: Send + Sized + 'static {
     #[doc(hidden)]
     fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()>;
     #[doc(hidden)]
-    fn get_back(&mut self, back: &mut Returned);
+    fn get_back(&mut self, back: &mut UnsentValues);
     #[doc(hidden)]
     fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self>;
     /// Returns the number of bytes of shared memory.
@@ -164,7 +164,7 @@ macro_rules! tuples {
                 Ok(())
             }
 
-            fn get_back(&mut self, back: &mut Returned) {
+            fn get_back(&mut self, back: &mut UnsentValues) {
                 let Ok(_level) = Level::enter() else { return };
                 $(self.$at.get_back(back);)+
             }

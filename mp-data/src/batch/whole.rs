@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use mp_core::message::{Codec, Incoming, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Outgoing, UnsentValues};
 
 use super::rows::{ColumnInfo, UnwrittenRow, without_rows};
 use super::traits::{Batch, Fill};
@@ -107,7 +107,7 @@ impl<B: Batch> Batch for Whole<B> {
         self.0.send::<C>(out)
     }
 
-    fn get_back(&mut self, back: &mut Returned) {
+    fn get_back(&mut self, back: &mut UnsentValues) {
         self.0.get_back(back);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, UnsentValues};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -50,7 +50,7 @@ impl<B: Batch, A: Serialize + DeserializeOwned + Send + 'static> Message for Wor
         self.batch.iter_mut().try_for_each(|batch| batch.send::<C>(out))
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         let Ok(_level) = Level::enter() else { return };
         self.batch.iter_mut().for_each(|batch| batch.get_back(back));
     }

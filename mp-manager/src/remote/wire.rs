@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, UnsentValues};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::MessageBody;
@@ -114,7 +114,7 @@ impl<H: Serialize + for<'de> Deserialize<'de> + 'static> Message for Framed<H> {
         self.body.write(out)
     }
 
-    fn take_back(&mut self, _: &mut Returned) {
+    fn take_back(&mut self, _: &mut UnsentValues) {
         // Values in the message are dropped with it.
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::IntoOutcome;
 use mp_core::mutex::Mutex;
-use mp_core::waits::{Call as Waiting, On, Subject, wait_at};
+use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::{CapturesNothing, Closure, StateClosure};
@@ -507,8 +507,8 @@ impl Pool {
             let PoolDescription { pool, pids, running } = self.shared.describe(None);
             let tasks = self.shared.state.lock().unsettled;
             Subject::other(
-                Waiting::Pool,
-                On::Processes(pids),
+                BlockingCall::Pool,
+                WaitObject::Processes(pids),
                 format!("{pool}, for its end: {tasks} tasks{running}"),
             )
         };

@@ -13,7 +13,7 @@ use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::{AtomicU64, AtomicUsize};
 use mp_core::user_code::drop_caught;
-use mp_core::waits::{Call, On, Subject, wait_at};
+use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
 use mp_queue::Queue;
 
 use crate::dispatcher::room_queue::RoomQueue;
@@ -22,7 +22,7 @@ use crate::error::PoolError;
 use crate::metrics::meter::Meter;
 use crate::tasks::call_state::{CallState, FunctionOwner, PoolDescription, TaskFunction};
 use crate::tasks::owner_process::OwnerProcess;
-use crate::worker::message::{Reply, WorkerRequest};
+use crate::worker::message::{PoolReply, WorkerRequest};
 use crate::workers::state::PoolState;
 
 /// Event: the process of a worker has ended.
@@ -42,7 +42,7 @@ pub(crate) struct PoolShared {
     owner: OwnerProcess,
     /// Wanted number of workers, copied from the state for readers without the lock.
     pub(crate) wanted: AtomicUsize,
-    pub(crate) replies: Queue<Reply>,
+    pub(crate) replies: Queue<PoolReply>,
     /// Any queue of tasks. Messages for all of them are packed alike.
     pub(crate) packer: Queue<WorkerRequest>,
     pub(crate) state: Mutex<PoolState>,
@@ -66,7 +66,7 @@ pub(crate) struct PoolShared {
 impl PoolShared {
     pub(crate) fn new(
         mut settings: PoolSettings,
-        replies: Queue<Reply>,
+        replies: Queue<PoolReply>,
         packer: Queue<WorkerRequest>,
         state: PoolState,
     ) -> Self {
@@ -112,7 +112,7 @@ impl PoolShared {
     /// Wakes the pool's thread to check events and deadlines.
     pub(crate) fn wake_thread(&self) {
         // If the queue is full, the thread is awake.
-        _ = self.replies.try_put(Reply::Wake);
+        _ = self.replies.try_put(PoolReply::Wake);
         drop(self.events.lock());
         self.event_added.notify_all();
     }
@@ -168,7 +168,7 @@ impl PoolShared {
         let subject = || {
             let PoolDescription { pool, pids, running } = self.describe(None);
             let state = format!("{pool}, for room for one more task: {most} wait{running}");
-            Subject::other(Call::Pool, On::Processes(pids), state)
+            Subject::other(BlockingCall::Pool, WaitObject::Processes(pids), state)
         };
         let has_room = |state: &PoolState| !state.is_open() || state.unsettled < most || closed();
         wait_at(&self.changed, &mut self.state.lock(), until, has_room, subject)
@@ -212,7 +212,7 @@ pub(super) mod tests {
 
     /// Returns `true` if the pool's thread would be awake now.
     pub(crate) fn is_awake(shared: &PoolShared) -> bool {
-        matches!(shared.replies.try_get(), Ok(Some(Reply::Wake)))
+        matches!(shared.replies.try_get(), Ok(Some(PoolReply::Wake)))
     }
 
     /// Otherwise the thread would notice the death at its next periodic check, after a second.

@@ -36,7 +36,7 @@ use crate::steps::chunk::ItemPosition;
 use crate::tasks::chunk::{ReadyChunk, next_chunk};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 use crate::worker::clock;
-use crate::worker::message::{ManyValues, Reply, SingleValue, WorkerRequest};
+use crate::worker::message::{ManyValues, PoolReply, SingleValue, WorkerRequest};
 use crate::worker::values::ReceivedValues;
 use crate::workers::start_backoff::back_off;
 use crate::workers::worker::NO_CODE;
@@ -121,7 +121,7 @@ impl Dispatcher {
         }
     }
 
-    fn handle_events(&mut self, until: Option<Instant>, replies: &mut Vec<Reply>) {
+    fn handle_events(&mut self, until: Option<Instant>, replies: &mut Vec<PoolReply>) {
         let interrupted = self.shared.is_interrupted();
         if interrupted {
             self.shared.interrupt();
@@ -147,7 +147,7 @@ impl Dispatcher {
     fn receive_replies(
         &mut self,
         (until, shortest): (Option<Instant>, Option<Duration>),
-        replies: &mut Vec<Reply>,
+        replies: &mut Vec<PoolReply>,
     ) {
         // A death may be reported without a message, if memory for one was unavailable.
         let far = || {
@@ -179,7 +179,7 @@ impl Dispatcher {
     }
 
     /// Handles replies.
-    fn handle_replies(&mut self, replies: &mut Vec<Reply>) {
+    fn handle_replies(&mut self, replies: &mut Vec<PoolReply>) {
         if replies.is_empty() {
             return;
         }
@@ -190,7 +190,7 @@ impl Dispatcher {
         // For each worker with replies: number of tasks that it answers one by one, and duration of the
         // others.
         let mut heard = vec![None; state.workers.len()];
-        for (worker, took) in replies.iter().filter_map(Reply::duration) {
+        for (worker, took) in replies.iter().filter_map(PoolReply::duration) {
             if let Some(heard) = heard.get_mut(worker) {
                 let (alone, nanos) = heard.unwrap_or((0_u32, 0_u64));
                 *heard = Some(took.map_or((alone + 1, nanos), |took| (alone, nanos.saturating_add(took))));
@@ -199,25 +199,25 @@ impl Dispatcher {
         for reply in replies.drain(..) {
             let mut took = None;
             let (number, id, item, count, data) = match reply {
-                Reply::Wake => continue,
-                Reply::FunctionChanged { worker, code } => {
+                PoolReply::Wake => continue,
+                PoolReply::FunctionChanged { worker, code } => {
                     if let Some(worker) = state.workers.get_mut(worker) {
                         worker.function_changed(code);
                     }
                     state.reader_deaths.remove(&code);
                     continue;
                 }
-                Reply::Ready { worker, pid } => {
+                PoolReply::Ready { worker, pid } => {
                     if let Some(worker) = state.workers.get_mut(worker).filter(|worker| worker.pid == pid) {
                         worker.mark_ready(now);
                     }
                     continue;
                 }
-                Reply::StateReset { worker } => {
+                PoolReply::StateReset { worker } => {
                     state.reset_worker_state(worker, now);
                     continue;
                 }
-                Reply::Results { worker, id, item, nanos, values: ManyValues::Received(many) } => {
+                PoolReply::Results { worker, id, item, nanos, values: ManyValues::Received(many) } => {
                     let count = many.count;
                     took = Some(Duration::from_nanos(nanos));
                     if let Some(chunk) = state.workers.get_mut(worker).and_then(|worker| worker.chunk(id)) {
@@ -225,18 +225,18 @@ impl Dispatcher {
                     }
                     (worker, id, item, count, ReplyContent::Values(many))
                 }
-                Reply::Done { worker, id, item, value: SingleValue::Received(value) } => {
+                PoolReply::Done { worker, id, item, value: SingleValue::Received(value) } => {
                     (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Single(value)))
                 }
-                Reply::Raised { worker, id, item, note, raise } => {
+                PoolReply::Raised { worker, id, item, note, raise } => {
                     (worker, id, item, 1, ReplyContent::Raised(raise, note))
                 }
-                Reply::Undecodable { worker, id, item, arguments } => {
+                PoolReply::Undecodable { worker, id, item, arguments } => {
                     let error = mp_reduce::Error::Memory(mp_core::Error::Undecodable(arguments));
                     let error = TaskError::arguments(error.into());
                     (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
                 }
-                Reply::Unread {
+                PoolReply::Unread {
                     worker,
                     id,
                     item,
@@ -247,19 +247,19 @@ impl Dispatcher {
                     let error = TaskError::unread_arguments(why, Unread::new(arguments, fingerprint));
                     (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
                 }
-                Reply::Unsendable { worker, id, item, result: true, why } => (
+                PoolReply::Unsendable { worker, id, item, result: true, why } => (
                     worker,
                     id,
                     item,
                     1,
                     ReplyContent::Outcome(OutcomeData::Failed(Box::new(TaskError::value(why)))),
                 ),
-                Reply::Unsendable { worker, id, item, result: false, why } => {
+                PoolReply::Unsendable { worker, id, item, result: false, why } => {
                     let error = TaskError::arguments(EncodeError::new(why));
                     (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
                 }
                 // Decoding never returns the variants for sending.
-                Reply::Results { .. } | Reply::Done { .. } | Reply::Unread { .. } => continue,
+                PoolReply::Results { .. } | PoolReply::Done { .. } | PoolReply::Unread { .. } => continue,
             };
             let Some(worker) = state.workers.get_mut(number) else { continue };
             let (pid, since) = (worker.pid, worker.since);
@@ -303,7 +303,7 @@ impl Dispatcher {
     }
 
     /// Handles the ends of workers, and settles their tasks. Returns `true` if any worker had ended.
-    fn reap_dead_workers(&mut self, replies: &mut Vec<Reply>) -> bool {
+    fn reap_dead_workers(&mut self, replies: &mut Vec<PoolReply>) -> bool {
         let events = std::mem::take(&mut *self.shared.events.lock());
         if events.is_empty() {
             return false;

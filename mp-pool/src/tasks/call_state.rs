@@ -12,7 +12,7 @@ use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_core::user_code::{UserValue, catch_panic};
-use mp_core::waits::{Call, On, Subject, wait_at};
+use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
 use mp_spawn::Closure;
 
 use crate::error::TaskError;
@@ -442,7 +442,7 @@ impl CallState {
             let stream = outcomes.tickets.as_ref().map(|tickets| done - tickets.count_taken());
             let taken = stream.map_or_else(String::new, |left| format!(", {left} results not taken"));
             let state = format!("{pool}: {total} tasks, {done} of them done{taken}{running}");
-            Subject::other(Call::Pool, On::Processes(pids), state)
+            Subject::other(BlockingCall::Pool, WaitObject::Processes(pids), state)
         };
         wait_at(&self.changed, outcomes, until, condition, subject)
     }

@@ -38,7 +38,7 @@ use crate::worker::clock::TaskClock;
 use crate::worker::item_cursor::{ItemCursor, ReplyPart};
 use crate::worker::journal_words::{WordsWriter, WorkerWords};
 use crate::worker::message::{
-    FunctionMessage, FunctionReadError, LEAVE, ManyValues, Reply, SingleValue, WorkerRequest,
+    FunctionMessage, FunctionReadError, LEAVE, ManyValues, PoolReply, SingleValue, WorkerRequest,
 };
 use crate::worker::note;
 use crate::worker::runner::{RunOutcome, Runner};
@@ -53,7 +53,7 @@ pub(crate) type Initializer = Closure<(), Result<(), WorkerError>>;
 pub(crate) struct WorkerArgs {
     pub(crate) worker: usize,
     pub(crate) tasks: Queue<WorkerRequest>,
-    pub(crate) replies: Queue<Reply>,
+    pub(crate) replies: Queue<PoolReply>,
     pub(crate) shared_words: WorkerWords,
     /// Number of tasks after which the worker ends; 0 means never.
     pub(crate) most_tasks: u64,
@@ -88,7 +88,7 @@ pub(crate) fn worker_main(args: WorkerArgs) -> Result<(), WorkerError> {
     }
     let mut state = UserState::new(state);
     state.make()?;
-    send_reply(&replies, Reply::Ready { worker, pid: std::process::id() })?;
+    send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
     let (known, waiting, unread) = (HashMap::new(), HashMap::new(), HashMap::new());
     note::install(shared_words.clone());
     let (clock, words) = (TaskClock::install(shared_words.clone()), WordsWriter::new(shared_words));
@@ -133,7 +133,7 @@ struct UnknownFunction {
 
 struct WorkerLoop {
     worker: usize,
-    replies: Queue<Reply>,
+    replies: Queue<PoolReply>,
     clock: &'static TaskClock,
     words: WordsWriter,
     state: UserState,
@@ -187,7 +187,7 @@ impl WorkerLoop {
             }
             WorkerRequest::Learn { code, runner } => {
                 let known = self.learn(code, runner);
-                send_reply(&self.replies, Reply::FunctionChanged { worker, code })?;
+                send_reply(&self.replies, PoolReply::FunctionChanged { worker, code })?;
                 let waiting = self.waiting.remove(&code).unwrap_or_default();
                 waiting.into_iter().try_for_each(|run| self.run(&known, run))
             }
@@ -199,7 +199,7 @@ impl WorkerLoop {
             WorkerRequest::Forget { code } => {
                 self.known.remove(&code);
                 self.unread.remove(&code);
-                send_reply(&self.replies, Reply::FunctionChanged { worker, code })
+                send_reply(&self.replies, PoolReply::FunctionChanged { worker, code })
             }
         }
     }
@@ -307,9 +307,9 @@ impl WorkerLoop {
         if !self.state.is_broken() || self.is_over() {
             return Ok(());
         }
-        send_reply(&self.replies, Reply::StateReset { worker: self.worker })?;
+        send_reply(&self.replies, PoolReply::StateReset { worker: self.worker })?;
         self.state.make()?;
-        send_reply(&self.replies, Reply::Ready { worker: self.worker, pid: std::process::id() })
+        send_reply(&self.replies, PoolReply::Ready { worker: self.worker, pid: std::process::id() })
     }
 
     /// Sends the collected results, if any.
@@ -321,7 +321,7 @@ impl WorkerLoop {
         let (plain, nanos) = part.take();
         send_reply(
             &self.replies,
-            Reply::Results { worker: self.worker, id, item, nanos, values: ManyValues::ToSend(plain) },
+            PoolReply::Results { worker: self.worker, id, item, nanos, values: ManyValues::ToSend(plain) },
         )?;
         if part.item < count {
             self.words.restart_journal(id, part.item);
@@ -339,7 +339,7 @@ fn stop_if_condemned(turn: Turn) {
 
 /// Sends the answer of a single task, or an error if the result can't be sent.
 fn answer(
-    replies: &Queue<Reply>,
+    replies: &Queue<PoolReply>,
     (worker, id, item): (usize, u64, usize),
     note: u64,
     ran: RunOutcome,
@@ -347,17 +347,22 @@ fn answer(
     args: &mut TaskArgs,
 ) -> Result<(), WorkerError> {
     let reply = match ran {
-        RunOutcome::Done => Reply::Done { worker, id, item, value: SingleValue::ToSend(alone) },
-        RunOutcome::Raised(raise) => Reply::Raised { worker, id, item, note, raise },
-        RunOutcome::Undecodable(arguments) => Reply::Undecodable { worker, id, item, arguments },
+        RunOutcome::Done => PoolReply::Done { worker, id, item, value: SingleValue::ToSend(alone) },
+        RunOutcome::Raised(raise) => PoolReply::Raised { worker, id, item, note, raise },
+        RunOutcome::Undecodable(arguments) => PoolReply::Undecodable { worker, id, item, arguments },
         RunOutcome::Unread(why, fingerprint) => match args.take_unread() {
-            Some(unread) => {
-                Reply::Unread { worker, id, item, fingerprint, why, arguments: SingleValue::ToSend(unread) }
-            }
-            _ => Reply::Unsendable { worker, id, item, result: false, why },
+            Some(unread) => PoolReply::Unread {
+                worker,
+                id,
+                item,
+                fingerprint,
+                why,
+                arguments: SingleValue::ToSend(unread),
+            },
+            _ => PoolReply::Unsendable { worker, id, item, result: false, why },
         },
-        RunOutcome::Unreadable(why) => Reply::Unsendable { worker, id, item, result: false, why },
-        RunOutcome::Unsendable(why) => Reply::Unsendable { worker, id, item, result: true, why },
+        RunOutcome::Unreadable(why) => PoolReply::Unsendable { worker, id, item, result: false, why },
+        RunOutcome::Unsendable(why) => PoolReply::Unsendable { worker, id, item, result: true, why },
     };
     // Attachments are dropped here if they can't be sent. An interrupt ends the task, but not its answer.
     let put = || match replies.put(reply) {
@@ -367,14 +372,14 @@ fn answer(
     };
     let why = match CallFailure::catch(|| mp_core::with_interrupts_masked(put)) {
         Ok(Ok(None)) => return Ok(()),
-        Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, item, result: true, why },
+        Ok(Ok(Some(why))) => PoolReply::Unsendable { worker, id, item, result: true, why },
         Ok(Err(error)) => return Err(error.into()),
-        Err(raise) => Reply::Raised { worker, id, item, note, raise },
+        Err(raise) => PoolReply::Raised { worker, id, item, note, raise },
     };
     send_reply(replies, why)
 }
 
-fn send_reply(replies: &Queue<Reply>, reply: Reply) -> Result<(), WorkerError> {
+fn send_reply(replies: &Queue<PoolReply>, reply: PoolReply) -> Result<(), WorkerError> {
     mp_core::with_interrupts_masked(|| replies.put(reply).map_err(|error| error.to_string().into()))
 }
 
@@ -429,7 +434,7 @@ mod tests {
         worker_main(args).unwrap();
         let mut done = Vec::new();
         while let Ok(Some(reply)) = replies.try_get() {
-            if let Reply::Results { id, values: ManyValues::Received(many), .. } = reply {
+            if let PoolReply::Results { id, values: ManyValues::Received(many), .. } = reply {
                 done.push((id, u32::decode_plain::<MessagePack>(many.get(0).unwrap()).unwrap()));
             }
         }

@@ -1,7 +1,7 @@
 //! Messages between the pool and its workers.
 //!
 //! Each worker has its own queue, from which it takes one [`WorkerRequest`] at a time. All workers send their
-//! [`Reply`]s to one queue. Arguments and results are encoded where their types are known, and remain bytes
+//! [`PoolReply`]s to one queue. Arguments and results are encoded where their types are known, and remain bytes
 //! and attachments until they reach code that knows the types again. No user code runs in between.
 //!
 //! Values without attachments travel [together in one message](crate::worker::values). A value with
@@ -14,7 +14,7 @@
 //! no other data to encode.
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, UnsentValues};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
@@ -142,7 +142,7 @@ impl Message for WorkerRequest {
         }
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         if let WorkerRequest::Learn { runner: FunctionMessage::ToSend(runner), .. } = self {
             Message::take_back(runner, back);
         }
@@ -182,7 +182,7 @@ pub(crate) enum ManyValues {
 }
 
 /// Reply of a worker. `id` is the chunk, `item` the task in it.
-pub(crate) enum Reply {
+pub(crate) enum PoolReply {
     /// The worker is initialized, and accepts tasks.
     Ready { worker: usize, pid: u32 },
     /// A task that used the state has panicked. The worker creates a new state, and accepts no tasks until it
@@ -219,47 +219,48 @@ const STATE_RESET: u8 = 8;
 const UNDECODABLE: u8 = 9;
 const UNREAD: u8 = 10;
 
-impl Reply {
+impl PoolReply {
     /// For outcomes of tasks: returns the worker, and the duration in nanoseconds if the reply contains it.
     pub(crate) fn duration(&self) -> Option<(usize, Option<u64>)> {
         match self {
-            Reply::Results { worker, nanos, .. } => Some((*worker, Some(*nanos))),
-            Reply::Done { worker, .. }
-            | Reply::Raised { worker, .. }
-            | Reply::Undecodable { worker, .. }
-            | Reply::Unread { worker, .. }
-            | Reply::Unsendable { worker, .. } => Some((*worker, None)),
-            Reply::Ready { .. } | Reply::StateReset { .. } | Reply::FunctionChanged { .. } | Reply::Wake => {
-                None
-            }
+            PoolReply::Results { worker, nanos, .. } => Some((*worker, Some(*nanos))),
+            PoolReply::Done { worker, .. }
+            | PoolReply::Raised { worker, .. }
+            | PoolReply::Undecodable { worker, .. }
+            | PoolReply::Unread { worker, .. }
+            | PoolReply::Unsendable { worker, .. } => Some((*worker, None)),
+            PoolReply::Ready { .. }
+            | PoolReply::StateReset { .. }
+            | PoolReply::FunctionChanged { .. }
+            | PoolReply::Wake => None,
         }
     }
 
     /// Returns the kind of the reply, its worker, and two more numbers.
     fn head(&self) -> (u8, [u64; 3]) {
         let (kind, worker, id, item) = match self {
-            Reply::Ready { worker, pid } => (READY, worker, u64::from(*pid), &0),
-            Reply::StateReset { worker } => (STATE_RESET, worker, 0, &0),
-            Reply::FunctionChanged { worker, code } => (FUNCTION_CHANGED, worker, *code, &0),
-            Reply::Results { worker, id, item, .. } => (RESULTS, worker, *id, item),
-            Reply::Done { worker, id, item, .. } => (DONE, worker, *id, item),
-            Reply::Raised { worker, id, item, .. } => (RAISED, worker, *id, item),
-            Reply::Undecodable { worker, id, item, .. } => (UNDECODABLE, worker, *id, item),
-            Reply::Unread { worker, id, item, .. } => (UNREAD, worker, *id, item),
-            Reply::Unsendable { worker, id, item, result: true, .. } => (VALUE, worker, *id, item),
-            Reply::Unsendable { worker, id, item, result: false, .. } => (ARGUMENTS, worker, *id, item),
-            Reply::Wake => (WAKE, &0, 0, &0),
+            PoolReply::Ready { worker, pid } => (READY, worker, u64::from(*pid), &0),
+            PoolReply::StateReset { worker } => (STATE_RESET, worker, 0, &0),
+            PoolReply::FunctionChanged { worker, code } => (FUNCTION_CHANGED, worker, *code, &0),
+            PoolReply::Results { worker, id, item, .. } => (RESULTS, worker, *id, item),
+            PoolReply::Done { worker, id, item, .. } => (DONE, worker, *id, item),
+            PoolReply::Raised { worker, id, item, .. } => (RAISED, worker, *id, item),
+            PoolReply::Undecodable { worker, id, item, .. } => (UNDECODABLE, worker, *id, item),
+            PoolReply::Unread { worker, id, item, .. } => (UNREAD, worker, *id, item),
+            PoolReply::Unsendable { worker, id, item, result: true, .. } => (VALUE, worker, *id, item),
+            PoolReply::Unsendable { worker, id, item, result: false, .. } => (ARGUMENTS, worker, *id, item),
+            PoolReply::Wake => (WAKE, &0, 0, &0),
         };
         (kind, [*worker as u64, id, *item as u64])
     }
 }
 
-impl Message for Reply {
+impl Message for PoolReply {
     // Decoded later, by the call.
     const READ_LATER: bool = true;
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        if matches!(self, Reply::Wake) {
+        if matches!(self, PoolReply::Wake) {
             // Small enough that its message needs no memory of its own.
             write_head(out, WAKE, []);
             return Ok(());
@@ -267,70 +268,71 @@ impl Message for Reply {
         let (kind, words) = self.head();
         write_head(out, kind, words);
         match self {
-            Reply::Ready { .. } | Reply::StateReset { .. } | Reply::FunctionChanged { .. } | Reply::Wake => {
-                Ok(())
-            }
-            Reply::Results { nanos, values: ManyValues::ToSend(plain), .. } => {
+            PoolReply::Ready { .. }
+            | PoolReply::StateReset { .. }
+            | PoolReply::FunctionChanged { .. }
+            | PoolReply::Wake => Ok(()),
+            PoolReply::Results { nanos, values: ManyValues::ToSend(plain), .. } => {
                 write_words(out, [*nanos, plain.ends.len() as u64]);
                 plain.ends.write(0..plain.ends.len(), &plain.bytes, out);
                 Ok(())
             }
-            Reply::Done { value: SingleValue::ToSend(value), .. } => out.append(std::mem::take(value)),
-            Reply::Raised { note, raise, .. } => {
+            PoolReply::Done { value: SingleValue::ToSend(value), .. } => out.append(std::mem::take(value)),
+            PoolReply::Raised { note, raise, .. } => {
                 write_words(out, [*note]);
                 C::write(out, raise)
             }
-            Reply::Undecodable { arguments, .. } => {
+            PoolReply::Undecodable { arguments, .. } => {
                 C::write(out, &arguments.to_parts())?;
                 out.bytes().extend_from_slice(arguments.bytes());
                 Ok(())
             }
-            Reply::Unread { fingerprint, why, arguments: SingleValue::ToSend(arguments), .. } => {
+            PoolReply::Unread { fingerprint, why, arguments: SingleValue::ToSend(arguments), .. } => {
                 write_words(out, [*fingerprint, why.len() as u64]);
                 out.bytes().extend_from_slice(why.as_bytes());
                 out.append(std::mem::take(arguments))
             }
-            Reply::Unsendable { why, .. } => C::write(out, why),
-            Reply::Results { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
+            PoolReply::Unsendable { why, .. } => C::write(out, why),
+            PoolReply::Results { .. } | PoolReply::Done { .. } | PoolReply::Unread { .. } => {
                 Err(Error::Unsendable("it was received, and is not sent again".into()))
             }
         }
     }
 
-    fn take_back(&mut self, _: &mut Returned) {}
+    fn take_back(&mut self, _: &mut UnsentValues) {}
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let kind = kind(inc)?;
         if kind == WAKE {
-            return Ok(Reply::Wake);
+            return Ok(PoolReply::Wake);
         }
         let [worker, id, item] = words(inc)?;
         let (worker, item) = (worker as usize, item as usize);
         match kind {
-            READY => Ok(Reply::Ready { worker, pid: id as u32 }),
-            STATE_RESET => Ok(Reply::StateReset { worker }),
-            FUNCTION_CHANGED => Ok(Reply::FunctionChanged { worker, code: id }),
+            READY => Ok(PoolReply::Ready { worker, pid: id as u32 }),
+            STATE_RESET => Ok(PoolReply::StateReset { worker }),
+            FUNCTION_CHANGED => Ok(PoolReply::FunctionChanged { worker, code: id }),
             RESULTS => {
                 let [nanos, count] = words(inc)?;
                 let values = ManyValues::Received(ReceivedValues::new(inc, count as usize));
-                Ok(Reply::Results { worker, id, item, nanos, values })
+                Ok(PoolReply::Results { worker, id, item, nanos, values })
             }
-            DONE => Ok(Reply::Done { worker, id, item, value: SingleValue::Received(rest(inc)) }),
+            DONE => Ok(PoolReply::Done { worker, id, item, value: SingleValue::Received(rest(inc)) }),
             RAISED => {
                 let [note] = words(inc)?;
-                Ok(Reply::Raised { worker, id, item, note, raise: C::read(inc)? })
+                Ok(PoolReply::Raised { worker, id, item, note, raise: C::read(inc)? })
             }
             UNDECODABLE => {
                 let parts = C::read::<[String; 3]>(inc)?;
                 let arguments = Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()));
-                Ok(Reply::Undecodable { worker, id, item, arguments })
+                Ok(PoolReply::Undecodable { worker, id, item, arguments })
             }
             UNREAD => {
                 let [fingerprint, len] = words(inc)?;
                 let len = usize::try_from(len).map_err(|_| too_short())?;
                 let why = String::from_utf8_lossy(inc.rest().get(..len).ok_or_else(too_short)?).into_owned();
                 inc.advance(len);
-                Ok(Reply::Unread {
+                Ok(PoolReply::Unread {
                     worker,
                     id,
                     item,
@@ -340,7 +342,7 @@ impl Message for Reply {
                 })
             }
             ARGUMENTS | VALUE => {
-                Ok(Reply::Unsendable { worker, id, item, result: kind == VALUE, why: C::read(inc)? })
+                Ok(PoolReply::Unsendable { worker, id, item, result: kind == VALUE, why: C::read(inc)? })
             }
             other => Err(Error::Malformed(format!("a reply of kind {other}"))),
         }

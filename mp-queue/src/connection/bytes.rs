@@ -1,6 +1,6 @@
 //! Raw bytes over a connection, without serde.
 
-use mp_core::message::{Codec, Incoming, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Outgoing, UnsentValues};
 use mp_core::{Message, Wait};
 
 use crate::connection::{Connection, Transport};
@@ -15,7 +15,7 @@ impl Message for Bytes {
         Ok(())
     }
 
-    fn take_back(&mut self, _: &mut Returned) {}
+    fn take_back(&mut self, _: &mut UnsentValues) {}
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let bytes = inc.rest().to_vec();

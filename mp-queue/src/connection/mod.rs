@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::{Message, ReadyFd, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
@@ -269,7 +269,7 @@ impl Connection {
         raw.arena().me().map_err(Error::from)?;
         let ready = || raw.memory().is_ready().then_some(Ok(()));
         let (wait, parking) = (Wait::at_most(timeout), raw.memory().not_empty());
-        let at = WaitSite { parking, purpose: None, call: Call::ConnectionPoll };
+        let at = WaitSite { parking, purpose: None, call: BlockingCall::ConnectionPoll };
         let found = match raw.attempt_until(wait, (raw.get_spin(), None), at, ready, || end.peer_gone()) {
             Ok(()) => {
                 // This thread may have been woken instead of a process that would have received.

@@ -7,7 +7,7 @@
 //! | as many | the name (`std::any::type_name`) |
 //! | the rest | the value, encoded as in queues, which check the type once and have no name in each message |
 
-use mp_core::message::{Codec, Incoming, Outgoing, Returned, Undecodable};
+use mp_core::message::{Codec, Incoming, Outgoing, Undecodable, UnsentValues};
 use mp_core::{Message, fnv1a};
 use mp_reduce::Error;
 
@@ -37,7 +37,7 @@ impl<T: Message> Message for Named<T> {
         self.0.encode::<C>(out)
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         self.0.take_back(back);
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::{AdaptiveSpin, Wait, WaitPoint, Waitable};
 use mp_reduce::Error;
 use serde::de::DeserializeOwned;
@@ -249,7 +249,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             found = raw.memory().census();
             (found.unfinished == 0).then_some(Ok(()))
         };
-        let at = WaitSite { parking: raw.memory().finished(), purpose: None, call: Call::QueueJoin };
+        let at = WaitSite { parking: raw.memory().finished(), purpose: None, call: BlockingCall::QueueJoin };
         match raw.attempt_until(wait, (&patience, None), at, done, || None) {
             Ok(()) => join_result(found),
             Err(WaitError::Failed(error)) => Err(JoinableQueueError::Failed(error)),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use mp_core::message::Incoming;
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::words::Holder;
 use mp_core::{AdaptiveSpin, Leased, Members, Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
@@ -170,7 +170,7 @@ impl RawQueue {
             let at = WaitSite {
                 parking: self.memory().not_empty(),
                 purpose: Some(WaitPurpose::Message),
-                call: Call::QueueGet,
+                call: BlockingCall::QueueGet,
             };
             self.attempt_until(wait, (self.get_spin(), None), at, attempt, &peer_gone)?;
             if leased.is_some() {
@@ -180,7 +180,11 @@ impl RawQueue {
             let over = || {
                 (!self.has_other_leases() || self.memory().any_returned()).then_some(Ok::<_, WaitError>(()))
             };
-            let at = WaitSite { parking: self.memory().finished(), purpose: None, call: Call::QueueLeases };
+            let at = WaitSite {
+                parking: self.memory().finished(),
+                purpose: None,
+                call: BlockingCall::QueueLeases,
+            };
             self.attempt_until(wait, (&asleep, None), at, over, || None)?;
             if !self.has_other_leases() {
                 return Ok(None);

@@ -6,7 +6,7 @@ use std::fmt;
 use mp_core::message::Incoming;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::{Message, Parking, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_with};
 
@@ -190,7 +190,7 @@ impl RetainedEnd {
     /// are returned first.
     pub(crate) fn wait<R, E: From<WaitError>>(
         &self,
-        (wait, call): (Wait, Call),
+        (wait, call): (Wait, BlockingCall),
         attempt: impl Fn() -> Option<Result<R, E>>,
         is_late: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
@@ -220,7 +220,7 @@ impl RetainedEnd {
     /// Waits until the other side is gone. Returns `true` if it is.
     pub(crate) fn wait_peer_gone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();
-        let at = WaitSite { parking: self.sender_parking(), purpose: None, call: Call::WatchClosed };
+        let at = WaitSite { parking: self.sender_parking(), purpose: None, call: BlockingCall::WatchClosed };
         let attempt = || match raw.arena().me() {
             Ok(_) => self.end.peer_gone().map(|_| Ok(())),
             Err(e) => Some(Err(GetError::Failed(e.into()))),

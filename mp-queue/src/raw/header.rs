@@ -5,7 +5,7 @@
 //! | 0 | magic | the creator, last |
 //! | 8 | slots of the first segment | the creator |
 //! | 16 | fingerprint of the message type | the creator |
-//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastGone`]), pid | that process, processes that recover it, or the process that discards its message |
+//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastDetached`]), pid | that process, processes that recover it, or the process that discards its message |
 //! | 40 | length of the type's name, followed by the name, cut at 128 bytes | the creator |
 //! | 176 | largest number of segments (32 bits), slots of the last one (32 bits) | the creator |
 //! | 184 | limit on deliveries of a message; 0 means no limit | the creator |
@@ -28,7 +28,7 @@
 //!
 //! Hot words are 128 bytes apart, because the processor fetches adjacent cache lines together.
 
-use mp_core::detach_notice::{Gone, LastGone};
+use mp_core::detach_notice::{DetachedProcess, LastDetached};
 use mp_core::mem::{Mem, Word};
 use mp_core::words::{BlockId, Member};
 
@@ -276,15 +276,21 @@ impl QueueHeader {
     }
 
     /// Word with the process that was recorded last.
-    pub(crate) const fn gone(self) -> LastGone {
-        LastGone(self.word(24))
+    pub(crate) const fn gone(self) -> LastDetached {
+        LastDetached(self.word(24))
     }
 
     /// Records that a holder has ended or dropped its last handle. `has` returns `true` if a process still
     /// has the queue.
-    pub(crate) fn note_gone<M: Mem>(self, m: &M, gone: Gone, pid: u32, has: impl Fn(Member) -> bool) {
+    pub(crate) fn note_gone<M: Mem>(
+        self,
+        m: &M,
+        gone: DetachedProcess,
+        pid: u32,
+        has: impl Fn(Member) -> bool,
+    ) {
         // An unknown process is less useful to readers than the process that was recorded before it.
-        if gone == Gone::NeverJoined && pid == 0 && self.gone().read(m).is_some() {
+        if gone == DetachedProcess::NeverJoined && pid == 0 && self.gone().read(m).is_some() {
             return;
         }
         m.store(self.word(32), u64::from(pid));
@@ -292,7 +298,7 @@ impl QueueHeader {
     }
 
     /// Returns the last holder that ended or dropped its last handle, and its pid.
-    pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(Gone, u32)> {
+    pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(DetachedProcess, u32)> {
         Some((self.gone().read(m)?, m.load(self.word(32)) as u32))
     }
 }

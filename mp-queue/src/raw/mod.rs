@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::{AdaptiveSpin, Arena, Hold, Members, Messages, Spin, Wait};
 use mp_reduce::Error;
 
@@ -378,7 +378,7 @@ impl RawQueue {
         let at = WaitSite {
             parking: self.memory.not_full(),
             purpose: Some(WaitPurpose::Room),
-            call: Call::QueuePut,
+            call: BlockingCall::QueuePut,
         };
         let attempt = || ended(self.attempt_put(payload));
         ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))
@@ -404,7 +404,7 @@ impl RawQueue {
         let at = WaitSite {
             parking: self.memory.not_full(),
             purpose: Some(WaitPurpose::Room),
-            call: Call::Envelope,
+            call: BlockingCall::Envelope,
         };
         self.attempt_until(wait, (&self.local.put.spin, None), at, attempt, peer_gone)
     }
@@ -447,7 +447,7 @@ impl RawQueue {
         let at = WaitSite {
             parking: self.memory.not_empty(),
             purpose: Some(WaitPurpose::Message),
-            call: Call::QueueGet,
+            call: BlockingCall::QueueGet,
         };
         let attempt = || ended(self.attempt_get(into));
         ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mp_core::waits::{Call, Subject};
+use mp_core::waits::{BlockingCall, Subject};
 use mp_core::words::Member;
 use mp_core::{
     AdaptiveSpin, Blocking, Blocks, Notices, POLL_INTERVAL, Parking, Recovery, Wait, block_on, children,
@@ -73,20 +73,20 @@ pub(crate) struct WaitSite {
     /// Kind of wait that handles of this process could end.
     pub(crate) purpose: Option<WaitPurpose>,
     /// The call, for a queue. For channels and pipes, it is derived from the queue.
-    pub(crate) call: Call,
+    pub(crate) call: BlockingCall,
 }
 
 impl RawQueue {
     /// Returns the description of a waiting call, for reports.
-    fn subject(&self, call: Call) -> Subject {
+    fn subject(&self, call: BlockingCall) -> Subject {
         let is_channel = self.memory.token(false) != 0;
         let type_name = self.memory.type_name();
         let is_pipe = is_channel && type_name == PIPE;
         let call = match call {
-            Call::QueueGet if is_pipe => Call::ConnectionRecv,
-            Call::QueuePut if is_pipe => Call::ConnectionSend,
-            Call::QueueGet if is_channel => Call::ReceiverRecv,
-            Call::QueuePut if is_channel => Call::SenderSend,
+            BlockingCall::QueueGet if is_pipe => BlockingCall::ConnectionRecv,
+            BlockingCall::QueuePut if is_pipe => BlockingCall::ConnectionSend,
+            BlockingCall::QueueGet if is_channel => BlockingCall::ReceiverRecv,
+            BlockingCall::QueuePut if is_channel => BlockingCall::SenderSend,
             call => call,
         };
         let (len, most) = (self.memory.len(), self.memory.capacity());

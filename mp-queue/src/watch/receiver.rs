@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::mutex::Mutex;
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
@@ -181,7 +181,8 @@ impl<T> Receiver<T> {
     }
 
     fn block_until_changed(&self, wait: Wait) -> Result<(), GetError> {
-        let position = self.end.wait((wait, Call::WatchChanged), || self.change(), GetError::is_empty)?;
+        let position =
+            self.end.wait((wait, BlockingCall::WatchChanged), || self.change(), GetError::is_empty)?;
         self.state.lock().seen = position;
         Ok(())
     }

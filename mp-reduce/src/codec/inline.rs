@@ -1,14 +1,14 @@
 //! Conversion of a message with attachments into one that contains them, as if it left this memory. Used by
 //! errors, which contain all bytes of a message that can't be read.
 
-use mp_core::message::Arrived;
+use mp_core::message::ReceivedAttachments;
 
 use super::buffer::{ATTACHED, HEAD, decode_kind};
 use super::first::*;
 use super::{shared_parts, split_length, write, write_length};
 
 /// Returns the converted message if these are the values of a message with attached buffers.
-pub(super) fn inline_attachments(message: &[u8], arrived: &mut Arrived) -> Option<Vec<u8>> {
+pub(super) fn inline_attachments(message: &[u8], arrived: &mut ReceivedAttachments) -> Option<Vec<u8>> {
     let (mut rest, mut all, mut any) = (message, Vec::new(), false);
     while !rest.is_empty() {
         let (head, len) = split_length(rest).ok()?;
@@ -22,7 +22,7 @@ pub(super) fn inline_attachments(message: &[u8], arrived: &mut Arrived) -> Optio
 }
 
 /// Converts a value and the parts before it.
-fn with_parts(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u8>> {
+fn with_parts(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> Option<Vec<u8>> {
     let Some((count, mut rest)) = shared_parts::split_parts(value) else {
         return value_of(value, arrived, any);
     };
@@ -40,7 +40,7 @@ fn with_parts(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec
 }
 
 /// Converts one part after the other: the contents of a sequence or map are parts like any others.
-fn value_of(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u8>> {
+fn value_of(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> Option<Vec<u8>> {
     let (mut rest, mut all) = (value, Vec::new());
     while !rest.is_empty() {
         let len = part(rest)?;

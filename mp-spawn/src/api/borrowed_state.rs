@@ -38,7 +38,7 @@ impl<S> BorrowedState<S> {
 
 impl<S> fmt::Debug for BorrowedState<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lent").finish_non_exhaustive()
+        f.debug_struct("BorrowedState").finish_non_exhaustive()
     }
 }
 

@@ -50,7 +50,7 @@ use crate::sys::clock::now;
 use crate::sys::descriptors::OWN_FDS;
 use crate::sys::log_event::event;
 use crate::sys::pid_number;
-use mp_core::Ticket;
+use mp_core::EnvelopeTicket;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use mp_core::words::Member;
@@ -400,13 +400,13 @@ fn call(line: &ParentSocket, rank: usize, function: &function::FunctionRef, args
         Ok(CallOutcome::Returned(None)) => Report::Done,
         Ok(CallOutcome::Returned(Some(ReturnValue::Plain(bytes)))) => Report::Plain(bytes),
         Ok(CallOutcome::Returned(Some(ReturnValue::Shared(envelope)))) => {
-            Report::Value(Ticket::leave(envelope))
+            Report::Value(EnvelopeTicket::leave(envelope))
         }
         Ok(CallOutcome::Failed(ErrorText { message, chain, debug })) => {
             Report::Error { at: now(), message, chain, debug, interrupted: mp_core::interrupted() }
         }
         Ok(CallOutcome::Undecodable(message)) => Report::Undecodable(message),
-        Ok(CallOutcome::Unread(message, args)) => Report::Unread(message, Ticket::leave(args)),
+        Ok(CallOutcome::Unread(message, args)) => Report::Unread(message, EnvelopeTicket::leave(args)),
         Err(payload) => {
             let note = panic_hook::caught(&*payload);
             // Dropping the payload may panic again, and the process ends anyway.

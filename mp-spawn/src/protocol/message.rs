@@ -13,7 +13,7 @@ use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::resource_limits::Limits;
 use crate::protocol::settings::InheritedSettings;
-use mp_core::Ticket;
+use mp_core::EnvelopeTicket;
 
 /// Start message: identity and duty of the child.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ pub(crate) enum Report {
     /// The function returned this value.
     Plain(Vec<u8>),
     /// The function returned a value, and the child waits until the parent has taken it.
-    Value(Ticket),
+    Value(EnvelopeTicket),
     /// The function returned an error.
     Error { at: u64, message: String, chain: Vec<String>, debug: String, interrupted: bool },
     /// The function panicked.
@@ -191,7 +191,7 @@ pub(crate) enum Report {
     Undecodable(String),
     /// The function was not called: the process has no spare descriptors for its arguments, and waits until
     /// the parent has taken them back.
-    Unread(String, Ticket),
+    Unread(String, EnvelopeTicket),
     /// The function was not called: the process lacks a resource that it needs.
     Unable(String),
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Error, Members, Parking, Result, Wait};
 
@@ -247,7 +247,7 @@ impl Barrier {
             }
             poll()
         };
-        let target = (&self.shared, self.parking(), Call::Barrier);
+        let target = (&self.shared, self.parking(), BlockingCall::Barrier);
         let outcome = wait::until(target, &self.spin, wait, poll, check_dead)?;
         if outcome.is_none() {
             let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();

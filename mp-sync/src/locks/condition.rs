@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::waits::{Call, Subject};
+use mp_core::waits::{BlockingCall, Subject};
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Members, Result, Wait, block_on};
 
@@ -390,7 +390,7 @@ impl Blocking for TokenWaiter<'_> {
 
     fn subject(&self) -> Subject {
         let hold = self.condition.shared.structure().hold();
-        Subject::block(Call::Condition, hold.arena(), hold.block())
+        Subject::block(BlockingCall::Condition, hold.arena(), hold.block())
     }
 }
 

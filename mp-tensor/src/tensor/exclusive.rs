@@ -9,7 +9,7 @@ use crate::view_methods;
 use crate::wire::handle::TensorHandle;
 use crate::{FrozenTensor, SharedTensor, Tensor};
 use mp_core::Storage;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, UnsentValues};
 use mp_core::words::{Access, BlockKind};
 use mp_core::{Error, Result};
 
@@ -129,7 +129,7 @@ impl<T: Element> Message for Tensor<T, Exclusive> {
         self.raw.lend::<C>(out, T::DTYPE)
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         self.raw.take_back(back, T::DTYPE);
     }
 

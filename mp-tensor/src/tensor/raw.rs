@@ -15,7 +15,7 @@ use crate::wire::grad::Grad;
 use crate::wire::handle::{self, TensorHandle, TensorHeader};
 use mp_core::DType;
 use mp_core::Storage;
-use mp_core::message::{Arrived, Attached, Codec, Lent, Outgoing, Returned};
+use mp_core::message::{Attached, Codec, LoanedValue, Outgoing, ReceivedAttachments, UnsentValues};
 use mp_core::words::{Access, Grant};
 use mp_core::{Error, Result};
 
@@ -98,7 +98,7 @@ impl<M: Mode<Keep = Storage>> RawTensor<M> {
     /// Takes the tensor out of a message, and validates it.
     #[inline(always)]
     pub(crate) fn receive(
-        inc: &mut Arrived,
+        inc: &mut ReceivedAttachments,
         handle: TensorHandle,
         access: Access,
         dtype: DType,
@@ -139,13 +139,14 @@ impl RawTensor<Exclusive> {
         let written = C::write_bytes(out, TensorHandle { header, view: &*view, storage }.write(&mut wire));
         let note = self.grad.bits();
         // SAFETY: the memory was moved there just now, and is described as this tensor was.
-        let mark = unsafe { out.attached().lends(Lent { attachment, grant, bytes, beside: view, note }) }?;
+        let mark =
+            unsafe { out.attached().lends(LoanedValue { attachment, grant, bytes, beside: view, note }) }?;
         self.grad = Grad::lent(mark);
         written
     }
 
     /// Takes the loaned memory back, if there is any.
-    pub(crate) fn take_back(&mut self, back: &mut Returned, dtype: DType) {
+    pub(crate) fn take_back(&mut self, back: &mut UnsentValues, dtype: DType) {
         if !self.keep.hold().is_nowhere() {
             return;
         }
@@ -197,7 +198,7 @@ mod tests {
         let (mut out, grant) = (Outgoing::default(), grant(Access::Exclusive, DType::F32));
         // SAFETY: no other code accesses the memory of this tensor.
         let (attachment, bytes) = unsafe { t.raw.keep.attach_to(out.attached(), grant) }.unwrap();
-        let lent = Lent { attachment, grant, bytes, beside: Arc::new(view), note: 0 };
+        let lent = LoanedValue { attachment, grant, bytes, beside: Arc::new(view), note: 0 };
         // SAFETY: no element is accessed; the test checks that a wrong view is refused.
         t.raw.grad = Grad::lent(unsafe { out.attached().lends(lent) }.unwrap());
         t.raw.take_back(&mut out.returned(None), DType::F32);

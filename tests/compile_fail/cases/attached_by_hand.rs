@@ -1,6 +1,6 @@
 //! Attaching memory to a message as what it may be reached as is `unsafe`: the caller must vouch for it.
 use mp::Tensor;
-use mp_core::message::{Lent, Outgoing};
+use mp_core::message::{LoanedValue, Outgoing};
 use mp_core::words::{Access, Grant};
 
 fn main() {
@@ -10,6 +10,6 @@ fn main() {
     let _ = out.attached().attach(&hold, Grant::new(Access::Frozen, 0));
     let _ = out.attached().attach_own(&mut hold, Grant::new(Access::Exclusive, 1));
     let (grant, beside) = (Grant::new(Access::Exclusive, 1), std::sync::Arc::new(()));
-    let lent = Lent { attachment: 0, grant, bytes: 4096, beside, note: 0 };
+    let lent = LoanedValue { attachment: 0, grant, bytes: 4096, beside, note: 0 };
     let _ = out.attached().lends(lent);
 }

@@ -113,7 +113,7 @@ fn a_process_with_memory_or_another_type() {
 
     let mut command = program("tells");
     let invitation = invite(&mut command, 7_u64).unwrap();
-    refused_with(&mut command, "where alloc::string::String is expected");
+    refused_with(&mut command, "and alloc::string::String is expected");
     // Although the command still exists and could start another process.
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
 }

@@ -111,7 +111,7 @@ fn object_is_lent_once() {
 struct Thief;
 
 thread_local! {
-    static STOLEN: std::cell::RefCell<Option<mp::message::Arrived>> = const { std::cell::RefCell::new(None) };
+    static STOLEN: std::cell::RefCell<Option<mp::message::ReceivedAttachments>> = const { std::cell::RefCell::new(None) };
 }
 
 impl serde::Serialize for Thief {

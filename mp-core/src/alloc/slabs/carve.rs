@@ -73,15 +73,15 @@ impl UpdatePlan for NewSlab {
 }
 
 /// The other members of an arena.
-struct Others(Arena);
+struct MemberOracle(Arena);
 
-impl DeathOracle for Others {
+impl DeathOracle for MemberOracle {
     fn is_dead(&self, m: Member) -> bool {
         Members(self.0).is_dead(m)
     }
 }
 
-impl steps::LiveMembers for Others {
+impl steps::LiveMembers for MemberOracle {
     fn others(&self) -> Vec<Member> {
         let me = self.0.me().ok();
         let live = Members(self.0).used_slots().filter(|(_, t)| t.presence == Presence::Live);
@@ -179,7 +179,7 @@ impl Allocator {
     /// Makes several changes at once, or returns the member that is making conflicting changes.
     pub(crate) fn update(self, me: Member, plan: impl UpdatePlan) -> UpdateOutcome {
         let _one = UPDATES.lock();
-        run(Update::new(self.layout().updates(), me, plan, Others(self.0)), self.map())
+        run(Update::new(self.layout().updates(), me, plan, MemberOracle(self.0)), self.map())
     }
 
     /// Returns `true` if this member has begun an update that no process has completed.

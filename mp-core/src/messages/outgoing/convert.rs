@@ -1,7 +1,7 @@
 //! Conversions between messages that are written and messages that are read.
 
 use crate::messages::attachments::AttachRequest;
-use crate::messages::incoming::{Arrived, Incoming};
+use crate::messages::incoming::{Incoming, ReceivedAttachments};
 use crate::messages::outgoing::{Attached, Outgoing};
 
 impl Incoming {
@@ -25,8 +25,9 @@ impl Outgoing {
 impl Attached {
     /// Returns the message as it would arrive, to test whether it can be read. Excludes the memory of
     /// exclusive tensors, which has one owner.
-    pub(crate) fn as_arrived(&self) -> Arrived {
-        let arrived: Arrived = self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
+    pub(crate) fn as_arrived(&self) -> ReceivedAttachments {
+        let arrived: ReceivedAttachments =
+            self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
         arrived.without_exclusive()
     }
 }

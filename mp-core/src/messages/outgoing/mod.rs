@@ -24,7 +24,7 @@ use crate::messages::attachments::AttachRequest;
 use crate::messages::attachments::descriptors::FdBatch;
 use crate::messages::bytes::write_own;
 use crate::messages::envelope::{Envelope, MAX_ATTACHMENTS};
-use crate::messages::incoming::{Arrived, Incoming};
+use crate::messages::incoming::{Incoming, ReceivedAttachments};
 use crate::messages::{KEEP, push};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, BlockId, BlockKind, Grant};
@@ -48,7 +48,7 @@ pub struct Attached {
     /// than half of the entries always are.
     index: Vec<u32>,
     /// Loans of the exclusive attachments, in the order of attaching.
-    lent: Vec<Lent>,
+    lent: Vec<LoanedValue>,
     /// Number of this message, if it has exclusive attachments, and number of the next message.
     numbers: [u64; 2],
     /// `true` if long buffers stay among the bytes.
@@ -83,7 +83,7 @@ fn mark(message: u64, attachment: u32) -> u64 {
 
 /// Description of an exclusive value whose memory is in a message: everything else that restores the value.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LoanedValue {
     /// Number of the attachment in the message.
     pub attachment: u32,
     /// Grant of the attached memory.
@@ -98,18 +98,18 @@ pub struct Lent {
 
 /// Values that were moved into a message that was not sent, on return to their owners.
 #[derive(Debug)]
-pub struct Returned {
-    arrived: Arrived,
+pub struct UnsentValues {
+    arrived: ReceivedAttachments,
     /// Loans in the order of their attachment numbers.
-    lent: Vec<Lent>,
+    lent: Vec<LoanedValue>,
     /// Number of the message.
     number: u64,
 }
 
-impl Returned {
+impl UnsentValues {
     /// Returns the handle and the loan that were [lent](Attached::lends) under this mark with this grant, if
     /// they were not taken before. Returns `None` for a mark of another message.
-    pub fn take(&mut self, mark: u64, grant: Grant) -> Option<(Hold, &Lent)> {
+    pub fn take(&mut self, mark: u64, grant: Grant) -> Option<(Hold, &LoanedValue)> {
         let at =
             self.lent.binary_search_by_key(&mark, |lent| self::mark(self.number, lent.attachment)).ok()?;
         let lent = &self.lent[at];
@@ -226,7 +226,7 @@ impl Attached {
     ///
     /// # Safety
     /// The value of this handle was the only one, in all processes, that accessed the memory. It does not
-    /// access the memory any more unless it takes the handle [back](Returned::take).
+    /// access the memory any more unless it takes the handle [back](UnsentValues::take).
     pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
         let place = self.place(hold, grant)?;
         let exclusive = grant.access() == Access::Exclusive;
@@ -240,7 +240,7 @@ impl Attached {
     }
 
     /// Records a loan: everything that a value needs to take back a handle that was [moved
-    /// here](Self::attach_own). Returns the mark, of 61 bits, by which the value [takes](Returned::take) the
+    /// here](Self::attach_own). Returns the mark, of 61 bits, by which the value [takes](UnsentValues::take) the
     /// handle back. The mark is invalid for other messages.
     ///
     /// # Errors
@@ -250,12 +250,12 @@ impl Attached {
     /// # Safety
     /// `lent` describes the value whose handle was moved here under this number, as the value was: its type
     /// restores it from `bytes`, `beside` and `note`.
-    pub unsafe fn lends(&mut self, lent: Lent) -> Result<u64> {
+    pub unsafe fn lends(&mut self, lent: LoanedValue) -> Result<u64> {
         self.record_loan(lent)
     }
 
-    /// Records a loan. [`Returned::take`] searches the loans by their numbers, so these must ascend.
-    pub(crate) fn record_loan(&mut self, lent: Lent) -> Result<u64> {
+    /// Records a loan. [`UnsentValues::take`] searches the loans by their numbers, so these must ascend.
+    pub(crate) fn record_loan(&mut self, lent: LoanedValue) -> Result<u64> {
         let attached = self.list.get(lent.attachment as usize);
         let is_lent =
             attached.is_some_and(|a| a.grant == lent.grant && a.grant.access() == Access::Exclusive);
@@ -447,7 +447,7 @@ impl Outgoing {
     /// [`Message::take_back`](crate::message::Message::take_back). They are taken out of the envelope, if the
     /// message was packed.
     #[cold]
-    pub fn returned(&mut self, envelope: Option<Envelope>) -> Returned {
+    pub fn returned(&mut self, envelope: Option<Envelope>) -> UnsentValues {
         let attached = self.attached.take().map(|attached| *attached).unwrap_or_default();
         let arrived = match envelope {
             None => attached.list.into(),
@@ -459,7 +459,7 @@ impl Outgoing {
                 std::mem::take(inc.arrived())
             }
         };
-        Returned { arrived, lent: attached.lent, number: attached.numbers[0] }
+        UnsentValues { arrived, lent: attached.lent, number: attached.numbers[0] }
     }
 
     /// Empties the message for reuse. Returns `true` if its buffers are worth keeping.

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_every_length_around_an_envelopes_arrive_whole() {
+    fn messages_near_the_envelope_size_arrive_whole() {
         for bytes in INLINE - TAIL - 2..INLINE + 10 {
             arrive_whole(bytes, 0);
             arrive_whole(bytes - 8, 1);

@@ -87,8 +87,7 @@ fn settles(cost: u32, wait: u32) -> u32 {
 }
 
 #[test]
-fn it_looks_for_twice_as_long_as_a_wake_up_costs_where_that_finds_something_and_for_little_where_it_does_not()
-{
+fn spin_time_follows_hits_and_misses() {
     let cost = 20_000;
     for wait in [1_000, cost, cost * 3 / 2, cost * 19 / 10] {
         assert!(settles(cost, wait) >= wait, "waits of {wait} ns are found");
@@ -145,7 +144,7 @@ fn a_time_of_spinning_that_was_set_does_not_change() {
 
 /// Simulates threads of another process that spin on all processors.
 #[test]
-fn a_thread_sleeps_where_another_one_spins_and_a_dead_member_gives_its_seats_back() {
+fn second_thread_sleeps_and_dead_members_free_seats() {
     let _alone = SEATS_OF_TESTS.lock();
     let arena = Arena::current().unwrap();
     let me = arena.me().unwrap();
@@ -171,7 +170,7 @@ fn a_thread_sleeps_where_another_one_spins_and_a_dead_member_gives_its_seats_bac
 /// A worker keeps the only processor busy. A result that comes meanwhile is found, but does not extend the
 /// next spin.
 #[test]
-fn a_look_during_which_another_thread_had_the_processor_has_not_paid() {
+fn preempted_spin_is_not_recorded_as_hit() {
     const LATE: usize = 10;
     let _alone = SEATS_OF_TESTS.lock();
     Arena::current().unwrap();

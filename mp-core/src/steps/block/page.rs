@@ -18,7 +18,7 @@ use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockId, Member, Seat, SeatAt};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Link {
+enum LinkStep {
     Init(u32),
     Walk,
     Swap(u64),
@@ -38,13 +38,13 @@ pub struct LinkPage<F> {
     pages: F,
     head: Word,
     at: Word,
-    pc: Link,
+    pc: LinkStep,
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> LinkPage<F> {
     /// Creates the steps to link `page`, whose memory begins at `first`, to `block`.
     pub fn new(block: BlockAt, page: BlockAt, first: Word, me: Member, pages: F) -> Self {
-        Self { block, page, first, me, pages, head: first, at: block.link(), pc: Link::Init(0) }
+        Self { block, page, first, me, pages, head: first, at: block.link(), pc: LinkStep::Init(0) }
     }
 }
 
@@ -54,18 +54,18 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         match self.pc {
-            Link::Init(0) => {
+            LinkStep::Init(0) => {
                 m.store(page_owner(self.first), u64::from(self.block.id) + 1);
-                self.pc = Link::Init(1);
+                self.pc = LinkStep::Init(1);
             }
-            Link::Init(i) => {
+            LinkStep::Init(i) => {
                 m.store_relaxed(self.first.plus(i.into()), 0);
                 let words = PAGE_HEADER + self.block.per_page;
                 let next = i + 1;
-                self.pc = if next < words { Link::Init(i + 1) } else { Link::Walk };
+                self.pc = if next < words { LinkStep::Init(i + 1) } else { LinkStep::Walk };
             }
             // To the end of the chain, which other holders may lengthen meanwhile.
-            Link::Walk => {
+            LinkStep::Walk => {
                 let link = m.load(self.at);
                 match link_of(link).and_then(&self.pages) {
                     Some(next) => {
@@ -74,23 +74,24 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
                         }
                         self.at = page_next(next);
                     }
-                    None => self.pc = Link::Swap(link),
+                    None => self.pc = LinkStep::Swap(link),
                 }
             }
-            Link::Swap(link) => {
+            LinkStep::Swap(link) => {
                 let linked = with_link(link, Some(self.page.id));
-                self.pc = if m.cas(self.at, link, linked).is_ok() { Link::HandOver } else { Link::Walk };
+                self.pc =
+                    if m.cas(self.at, link, linked).is_ok() { LinkStep::HandOver } else { LinkStep::Walk };
             }
             // From now on the page belongs to the block.
-            Link::HandOver => {
+            LinkStep::HandOver => {
                 let (mine, its) = (Seat::Member(self.me).pack(), Seat::Block(self.block.id).pack());
                 if m.cas(self.page.seat(0), mine, its).is_err() {
                     return Some(false);
                 }
-                self.pc = Link::Hint;
+                self.pc = LinkStep::Hint;
             }
             // A hint for the next search of a free seat.
-            Link::Hint => {
+            LinkStep::Hint => {
                 let first_seat = SeatAt::paged(self.page.id, PAGE_HEADER);
                 m.store_relaxed(last_taken(self.head), first_seat.raw().into());
                 return Some(true);

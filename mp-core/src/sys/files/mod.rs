@@ -3,6 +3,7 @@
 pub(crate) mod directory;
 pub(crate) mod foreign;
 pub(crate) mod locks;
+pub(crate) mod memory;
 pub(crate) mod packets;
 pub(crate) mod placeholder;
 pub(crate) mod region;

@@ -20,7 +20,7 @@ pub(crate) fn address_space() -> (u64, &'static str) {
         .ok()
         .and_then(|s| s.split_ascii_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0);
-    (limit.saturating_sub(pages * crate::sys::process::clock::page_size()), "RLIMIT_AS (ulimit -v)")
+    (limit.saturating_sub(pages * crate::sys::sleep::clock::page_size()), "RLIMIT_AS (ulimit -v)")
 }
 
 /// Returns the largest size of a file of this process. Beyond it `ftruncate` raises SIGXFSZ, which kills the

@@ -2,7 +2,6 @@
 
 pub(crate) mod at_exit;
 pub(crate) mod backoff;
-pub(crate) mod clock;
 pub(crate) mod identity;
 pub mod inherited;
 #[cfg(feature = "inject")]

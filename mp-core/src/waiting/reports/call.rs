@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[repr(u8)]
-pub enum Call {
+pub enum BlockingCall {
     /// A call that is not in this table.
     Other = 1,
     /// `Queue::get` and similar calls.
@@ -57,35 +57,35 @@ pub enum Call {
 
 /// All calls in the order of their numbers: call, its name, the kind of object, and the action of other
 /// processes that ends the wait.
-const ALL: [(Call, &str, &str, &str); 24] = [
-    (Call::Other, "a call", "object", "has it"),
-    (Call::QueueGet, "Queue::get", "queue", "could feed it"),
-    (Call::QueuePut, "Queue::put", "queue", "could take from it"),
-    (Call::Envelope, "a put without memory for one more message", "queue", "has it"),
-    (Call::QueueJoin, "JoinableQueue::join", "queue", "could finish its tasks"),
-    (Call::QueueLeases, "Queue::get_lease (for the end of others' leases)", "queue", "has it"),
-    (Call::ReceiverRecv, "Receiver::recv", "channel", "could feed it"),
-    (Call::SenderSend, "Sender::send", "channel", "could take from it"),
-    (Call::ConnectionRecv, "Connection::recv", "pipe", "could feed it"),
-    (Call::ConnectionSend, "Connection::send", "pipe", "could take from it"),
-    (Call::ConnectionPoll, "Connection::poll", "pipe", "could feed it"),
-    (Call::Lock, "lock", "lock", "has a handle to it"),
-    (Call::RwLockRead, "RwLock::read", "lock", "has a handle to it"),
-    (Call::RwLockWrite, "RwLock::write", "lock", "has a handle to it"),
-    (Call::Event, "Event::wait", "event", "could set it"),
-    (Call::Semaphore, "Semaphore::acquire", "semaphore", "could release it"),
-    (Call::Condition, "Condition::wait", "condition", "could notify it"),
-    (Call::Barrier, "Barrier::wait", "barrier", "could arrive at it"),
-    (Call::Join, "join", "processes", "has not ended"),
-    (Call::Pool, "a wait for tasks", "pool", "works for it"),
-    (Call::Many, "wait", "several things", "could end it"),
-    (Call::WatchChanged, "watch::Receiver::wait_changed", "cell", "could replace its value"),
-    (Call::WatchClosed, "watch::Sender::wait_closed", "cell", "has a receiver of it"),
-    (Call::BroadcastRecv, "broadcast::Receiver::recv", "channel", "could feed it"),
+const ALL: [(BlockingCall, &str, &str, &str); 24] = [
+    (BlockingCall::Other, "a call", "object", "has it"),
+    (BlockingCall::QueueGet, "Queue::get", "queue", "could feed it"),
+    (BlockingCall::QueuePut, "Queue::put", "queue", "could take from it"),
+    (BlockingCall::Envelope, "a put without memory for one more message", "queue", "has it"),
+    (BlockingCall::QueueJoin, "JoinableQueue::join", "queue", "could finish its tasks"),
+    (BlockingCall::QueueLeases, "Queue::get_lease (for the end of others' leases)", "queue", "has it"),
+    (BlockingCall::ReceiverRecv, "Receiver::recv", "channel", "could feed it"),
+    (BlockingCall::SenderSend, "Sender::send", "channel", "could take from it"),
+    (BlockingCall::ConnectionRecv, "Connection::recv", "pipe", "could feed it"),
+    (BlockingCall::ConnectionSend, "Connection::send", "pipe", "could take from it"),
+    (BlockingCall::ConnectionPoll, "Connection::poll", "pipe", "could feed it"),
+    (BlockingCall::Lock, "lock", "lock", "has a handle to it"),
+    (BlockingCall::RwLockRead, "RwLock::read", "lock", "has a handle to it"),
+    (BlockingCall::RwLockWrite, "RwLock::write", "lock", "has a handle to it"),
+    (BlockingCall::Event, "Event::wait", "event", "could set it"),
+    (BlockingCall::Semaphore, "Semaphore::acquire", "semaphore", "could release it"),
+    (BlockingCall::Condition, "Condition::wait", "condition", "could notify it"),
+    (BlockingCall::Barrier, "Barrier::wait", "barrier", "could arrive at it"),
+    (BlockingCall::Join, "join", "processes", "has not ended"),
+    (BlockingCall::Pool, "a wait for tasks", "pool", "works for it"),
+    (BlockingCall::Many, "wait", "several things", "could end it"),
+    (BlockingCall::WatchChanged, "watch::Receiver::wait_changed", "cell", "could replace its value"),
+    (BlockingCall::WatchClosed, "watch::Sender::wait_closed", "cell", "has a receiver of it"),
+    (BlockingCall::BroadcastRecv, "broadcast::Receiver::recv", "channel", "could feed it"),
 ];
 
-impl Call {
-    fn row(self) -> &'static (Call, &'static str, &'static str, &'static str) {
+impl BlockingCall {
+    fn row(self) -> &'static (BlockingCall, &'static str, &'static str, &'static str) {
         &ALL[(self as usize - 1) % ALL.len()]
     }
 
@@ -155,8 +155,11 @@ mod tests {
     #[test]
     fn each_call_is_found_by_its_number() {
         for (i, row) in ALL.iter().enumerate() {
-            assert_eq!((row.0 as usize, row.0.row().1, Call::of(row.0 as u8)), (i + 1, row.1, Some(row.0)));
+            assert_eq!(
+                (row.0 as usize, row.0.row().1, BlockingCall::of(row.0 as u8)),
+                (i + 1, row.1, Some(row.0))
+            );
         }
-        assert_eq!(Call::of(0), None);
+        assert_eq!(BlockingCall::of(0), None);
     }
 }

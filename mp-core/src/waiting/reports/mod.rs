@@ -30,7 +30,7 @@ use crate::waiting::limit::Wait;
 use crate::words::{BlockId, Member, Seat};
 
 pub use crate::layout::wait_table::RING_NAME;
-pub use call::Call;
+pub use call::BlockingCall;
 pub use dump::{dump, listen};
 pub use held::add_to_dumps;
 pub use report::{is_stopped, tell};
@@ -49,7 +49,7 @@ const UNDECIDED: Duration = Duration::from_secs(3);
 
 /// Object of a wait.
 #[derive(Clone, Debug)]
-pub enum On {
+pub enum WaitObject {
     /// An object in shared memory: only processes that hold its block can end the wait.
     Block(Arena, BlockId),
     /// The end of these processes, which this process has started.
@@ -62,23 +62,23 @@ pub enum On {
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The blocking call.
-    pub call: Call,
+    pub call: BlockingCall,
     /// Type parameter of the call, if known.
     pub type_name: String,
     /// Object of the wait.
-    pub on: On,
+    pub on: WaitObject,
     /// Present state of the object, such as `0 of 64 messages`.
     pub state: String,
 }
 
 impl Subject {
     /// Creates the description of a call on an object in shared memory.
-    pub fn block(call: Call, arena: Arena, block: BlockId) -> Self {
-        Self { call, type_name: String::new(), on: On::Block(arena, block), state: String::new() }
+    pub fn block(call: BlockingCall, arena: Arena, block: BlockId) -> Self {
+        Self { call, type_name: String::new(), on: WaitObject::Block(arena, block), state: String::new() }
     }
 
     /// Creates the description of any other call. `state` is the present state of its object.
-    pub fn other(call: Call, on: On, state: String) -> Self {
+    pub fn other(call: BlockingCall, on: WaitObject, state: String) -> Self {
         Self { call, type_name: String::new(), on, state }
     }
 }
@@ -105,11 +105,11 @@ pub struct Watch {
     /// Time of the next check.
     due: Instant,
     forever: bool,
-    shown: Option<Box<Shown>>,
+    shown: Option<Box<WatchState>>,
 }
 
 #[derive(Debug)]
-struct Shown {
+struct WatchState {
     entry: Arc<Entry>,
     row: Option<Row>,
     /// Time of the next report, if all waits are reported.
@@ -154,7 +154,7 @@ impl Watch {
         let (since, forever) = (self.since, self.forever);
         self.due = now + LOOKED_AFTER;
         let Some(shown) = &mut self.shown else {
-            self.shown = Some(Box::new(Shown::new(since, forever, &subject())));
+            self.shown = Some(Box::new(WatchState::new(since, forever, &subject())));
             return;
         };
         if let Some(row) = &shown.row {
@@ -213,7 +213,7 @@ impl Drop for Watch {
     }
 }
 
-impl Shown {
+impl WatchState {
     fn new(since: Instant, forever: bool, subject: &Subject) -> Self {
         listen();
         let entry = Arc::new(Entry {

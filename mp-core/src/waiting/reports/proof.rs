@@ -20,7 +20,7 @@
 //! handlers, debuggers and another user's `kill` are not considered: a hang is a wait that doesn't end *by
 //! itself*.
 //!
-//! A wait for processes ([`On::Processes`]) is only known in the waiting process, so only that process can
+//! A wait for processes ([`WaitObject::Processes`]) is only known in the waiting process, so only that process can
 //! confirm a hang that depends on it.
 
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::arena::Arena;
 use crate::members::Members;
 use crate::sys::identity;
 use crate::waiting::reports::table::{self, ShownWait};
-use crate::waiting::reports::{On, Subject, report};
+use crate::waiting::reports::{Subject, WaitObject};
 use crate::words::Member;
 
 /// Minimum duration of each wait, so that slow programs are tested rarely.
@@ -40,17 +40,17 @@ const MOST: usize = 256;
 /// A set of processes that seems to hang, with the rows of each process's threads.
 #[derive(Debug)]
 pub(super) struct Suspicion {
-    arena: Arena,
-    processes: Vec<(Member, u32, Vec<ShownWait>)>,
+    pub(super) arena: Arena,
+    pub(super) processes: Vec<(Member, u32, Vec<ShownWait>)>,
 }
 
 /// Makes one pass. Returns the set that hangs if nothing changes, beginning with this process, whose calling
 /// thread waits for `subject`.
 pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
     let arena = match subject.on {
-        On::Block(arena, _) => arena,
-        On::Processes(_) => table::arena()?,
-        On::Other => return None,
+        WaitObject::Block(arena, _) => arena,
+        WaitObject::Processes(_) => table::arena()?,
+        WaitObject::Other => return None,
     };
     let me = arena.me().ok()?;
     let mut set = vec![me];
@@ -113,7 +113,7 @@ fn needed_by(
         return (others == 0).then_some(members);
     }
     // A wait for processes: only the calling thread knows which ones.
-    let On::Processes(pids) = &subject.on else { return None };
+    let WaitObject::Processes(pids) = &subject.on else { return None };
     if member != me || row.thread != identity::thread() || pids.is_empty() {
         return None;
     }
@@ -144,27 +144,5 @@ impl Suspicion {
             }
         }
         all_looked.then_some(true)
-    }
-
-    /// Writes the conclusion, after the processes that were already `described`.
-    pub(super) fn write(&self, text: &mut String, described: &[u32]) {
-        let (mine, others) = self.processes.split_at(1);
-        let threads = mine.iter().map(|(.., rows)| rows.len()).sum::<usize>();
-        let further = others.iter().filter(|(_, pid, _)| !described.contains(pid));
-        for (member, pid, _) in further.take(report::MOST) {
-            text.push_str("\n  that one needs: ");
-            report::process(text, self.arena, *pid, Some(*member));
-        }
-        text.push_str(match () {
-            () if !others.is_empty() => {
-                "\n  This can't end by itself: all of these processes wait, for \
-            each other."
-            }
-            () if threads > 1 => {
-                "\n  This can't end by itself: no other process has a handle, and all \
-            threads of this one wait."
-            }
-            () => "\n  This can't end by itself: no other process or thread has a handle.",
-        });
     }
 }

@@ -15,7 +15,7 @@ use crate::process::children;
 use crate::sys::{identity, memory};
 use crate::waiting::reports::proof::Suspicion;
 use crate::waiting::reports::table::{self, ShownWait};
-use crate::waiting::reports::{Call, Entry, On, Subject, settings};
+use crate::waiting::reports::{BlockingCall, Entry, Subject, WaitObject, settings};
 use crate::words::{BlockId, Member};
 
 /// Maximum number of processes described.
@@ -38,7 +38,7 @@ impl std::fmt::Display for Time {
 }
 
 /// Appends ` of queue "results" (#12, 0 of 64 messages)`.
-fn object(into: &mut String, call: Call, arena: Arena, block: BlockId, state: &str) {
+fn object(into: &mut String, call: BlockingCall, arena: Arena, block: BlockId, state: &str) {
     let name = table::name_in(arena, block);
     _ = write!(into, " of {}", call.object());
     if !name.is_empty() {
@@ -71,11 +71,11 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
     }
     let mut described = Vec::new();
     match &subject.on {
-        &On::Block(arena, block) => {
+        &WaitObject::Block(arena, block) => {
             object(&mut text, subject.call, arena, block, &subject.state);
             described = peers(&mut text, subject.call, arena, block);
         }
-        On::Processes(pids) => {
+        WaitObject::Processes(pids) => {
             _ = write!(text, " of {}", subject.state);
             if let Some(arena) = table::arena() {
                 let members = Members(arena).members();
@@ -84,14 +84,14 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
                 described = list(&mut text, arena, ended_by, pids.iter().map(|pid| (*pid, known(pid))));
             }
         }
-        On::Other => {
+        WaitObject::Other => {
             if !subject.state.is_empty() {
                 _ = write!(text, " of {}", subject.state);
             }
         }
     }
     if let Some(hang) = hang {
-        hang.write(&mut text, &described);
+        conclusion(&mut text, hang, &described);
         _ = write!(text, " {}", subject.call.advice());
         for failure in children::last_failures(FAILURES) {
             _ = write!(text, "\n  failed before: {failure}");
@@ -111,7 +111,7 @@ fn thread(number: u32, name: &str) -> String {
     }
 }
 
-fn peers(text: &mut String, call: Call, arena: Arena, block: BlockId) -> Vec<u32> {
+fn peers(text: &mut String, call: BlockingCall, arena: Arena, block: BlockId) -> Vec<u32> {
     let (mut members, messages) = super::holders_of(arena, block);
     members.retain(|member| arena.me().ok() != Some(*member));
     let others = members.into_iter().map(|member| (Members(arena).pid_of(member), Some(member)));
@@ -161,6 +161,28 @@ pub(super) fn process(text: &mut String, arena: Arena, pid: u32, member: Option<
         table::each(arena, member, |seen| wait_of(text, arena, pid, &seen));
     }
     text.push(')');
+}
+
+/// Writes the conclusion, after the processes that were already `described`.
+fn conclusion(text: &mut String, suspicion: &Suspicion, described: &[u32]) {
+    let (mine, others) = suspicion.processes.split_at(1);
+    let threads = mine.iter().map(|(.., rows)| rows.len()).sum::<usize>();
+    let further = others.iter().filter(|(_, pid, _)| !described.contains(pid));
+    for (member, pid, _) in further.take(MOST) {
+        text.push_str("\n  that one needs: ");
+        process(text, suspicion.arena, *pid, Some(*member));
+    }
+    text.push_str(match () {
+        () if !others.is_empty() => {
+            "\n  This can't end by itself: all of these processes wait, for \
+        each other."
+        }
+        () if threads > 1 => {
+            "\n  This can't end by itself: no other process has a handle, and all \
+        threads of this one wait."
+        }
+        () => "\n  This can't end by itself: no other process or thread has a handle.",
+    });
 }
 
 fn wait_of(text: &mut String, arena: Arena, pid: u32, seen: &ShownWait) {

@@ -28,27 +28,28 @@ static HOOK: PerProcess<OnceLock<Hook>> = PerProcess::new([const { OnceLock::new
 
 /// Setting of the environment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
+enum EnvironmentSetting {
     Nothing,
     Off,
     Waits(Duration),
 }
 
-static ENVIRONMENT: PerProcess<OnceLock<Asked>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static ENVIRONMENT: PerProcess<OnceLock<EnvironmentSetting>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-fn parse(text: &str) -> Option<Asked> {
+fn parse(text: &str) -> Option<EnvironmentSetting> {
     if text == "off" {
-        return Some(Asked::Off);
+        return Some(EnvironmentSetting::Off);
     }
     let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0)?;
-    Duration::try_from_secs_f64(seconds).ok().map(Asked::Waits)
+    Duration::try_from_secs_f64(seconds).ok().map(EnvironmentSetting::Waits)
 }
 
-fn environment() -> Asked {
+fn environment() -> EnvironmentSetting {
     *ENVIRONMENT.get_or_init(|| {
-        let Ok(text) = std::env::var(VARIABLE) else { return Asked::Nothing };
+        let Ok(text) = std::env::var(VARIABLE) else { return EnvironmentSetting::Nothing };
         if crate::gained_privileges() {
-            return Asked::Nothing;
+            return EnvironmentSetting::Nothing;
         }
         parse(&text).unwrap_or_else(|| {
             eprintln!(
@@ -56,12 +57,12 @@ fn environment() -> Asked {
                 after which each wait \
                  is reported, or `off`"
             );
-            Asked::Nothing
+            EnvironmentSetting::Nothing
         })
     })
 }
 
-fn get(word: &AtomicU64, otherwise: impl FnOnce(Asked) -> Option<Duration>) -> Option<Duration> {
+fn get(word: &AtomicU64, otherwise: impl FnOnce(EnvironmentSetting) -> Option<Duration>) -> Option<Duration> {
     match word.load(Ordering::Relaxed) {
         NEVER => None,
         UNSET => otherwise(environment()),
@@ -82,16 +83,16 @@ pub(super) fn version() -> u32 {
 
 pub(super) fn waits_after() -> Option<Duration> {
     get(&WAITS, |asked| match asked {
-        Asked::Waits(after) => Some(after),
-        Asked::Nothing | Asked::Off => None,
+        EnvironmentSetting::Waits(after) => Some(after),
+        EnvironmentSetting::Nothing | EnvironmentSetting::Off => None,
     })
 }
 
 pub(super) fn hangs_after() -> Option<Duration> {
     get(&HANGS, |asked| match asked {
-        Asked::Off => None,
-        Asked::Waits(after) => Some(after.min(HANGS_AFTER)),
-        Asked::Nothing => Some(HANGS_AFTER),
+        EnvironmentSetting::Off => None,
+        EnvironmentSetting::Waits(after) => Some(after.min(HANGS_AFTER)),
+        EnvironmentSetting::Nothing => Some(HANGS_AFTER),
     })
 }
 
@@ -148,8 +149,8 @@ mod tests {
 
     #[test]
     fn only_a_number_of_seconds_and_off_are_taken() {
-        assert_eq!(parse("off"), Some(Asked::Off));
-        assert_eq!(parse("2.5"), Some(Asked::Waits(Duration::from_millis(2500))));
+        assert_eq!(parse("off"), Some(EnvironmentSetting::Off));
+        assert_eq!(parse("2.5"), Some(EnvironmentSetting::Waits(Duration::from_millis(2500))));
         for wrong in ["", "0", "-1", "ten", "inf", "NaN", "1e300", "10s"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

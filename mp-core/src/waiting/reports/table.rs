@@ -38,7 +38,7 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::{identity, memory};
-use crate::waiting::reports::{Call, On, Subject};
+use crate::waiting::reports::{BlockingCall, Subject, WaitObject};
 use crate::words::{BlockId, Member};
 
 static OWN_NAME: PerProcess<Mutex<String>> =
@@ -57,7 +57,7 @@ pub(crate) struct Row {
 #[derive(Clone, Debug)]
 pub(super) struct ShownWait {
     pub(super) thread: u32,
-    pub(super) call: Call,
+    pub(super) call: BlockingCall,
     pub(super) block: Option<BlockId>,
     pub(super) forever: bool,
     since: u64,
@@ -76,7 +76,7 @@ impl ShownWait {
     }
 }
 
-fn pack(thread: u32, call: Call, block: Option<BlockId>, forever: bool) -> u64 {
+fn pack(thread: u32, call: BlockingCall, block: Option<BlockId>, forever: bool) -> u64 {
     let block = block.map_or(0, |block| (u64::from(block) + 1) & 0xff_ffff);
     u64::from(forever) | (call as u64 & 0x7f) << 1 | block << 8 | u64::from(thread) << 32
 }
@@ -90,8 +90,8 @@ impl Row {
     /// row, or uses it for an enclosing wait.
     pub(super) fn take(subject: &Subject, forever: bool) -> Option<Self> {
         let (arena, block) = match subject.on {
-            On::Block(arena, block) => (arena, Some(block)),
-            On::Processes(_) | On::Other => (arena()?, None),
+            WaitObject::Block(arena, block) => (arena, Some(block)),
+            WaitObject::Processes(_) | WaitObject::Other => (arena()?, None),
         };
         let me = arena.me().ok()?;
         publish(arena, me);
@@ -132,7 +132,7 @@ pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(ShownWait)) {
         if state == 0 || map.load(word) != state {
             continue;
         }
-        let Some(call) = Call::of((state >> 1 & 0x7f) as u8) else { continue };
+        let Some(call) = BlockingCall::of((state >> 1 & 0x7f) as u8) else { continue };
         let block = (state >> 8 & 0xff_ffff).checked_sub(1).map(|block| block as BlockId);
         f(ShownWait { thread: (state >> 32) as u32, call, block, forever: state & 1 != 0, since, looks });
     }

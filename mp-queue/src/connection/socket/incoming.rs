@@ -5,7 +5,7 @@ use crate::connection::Connection;
 
 /// Endless iterator over the connections to a [`Listener`]: see [`Listener::incoming`].
 #[derive(Debug)]
-pub struct Incoming<'a> {
+pub struct IncomingConnections<'a> {
     listener: &'a Listener,
 }
 
@@ -39,12 +39,12 @@ impl Listener {
     /// # Errors
     /// Returns [`ConnectError::Io`], for example if this process has no descriptors left. The iterator can be
     /// used after that.
-    pub fn incoming(&self) -> Incoming<'_> {
-        Incoming { listener: self }
+    pub fn incoming(&self) -> IncomingConnections<'_> {
+        IncomingConnections { listener: self }
     }
 }
 
-impl Iterator for Incoming<'_> {
+impl Iterator for IncomingConnections<'_> {
     type Item = Result<Connection, ConnectError>;
 
     fn next(&mut self) -> Option<Self::Item> {

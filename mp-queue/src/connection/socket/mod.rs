@@ -35,7 +35,7 @@ use connect::ConnectAttempt;
 pub(crate) use endpoint::Socket;
 pub use error::ConnectError;
 use handshake::Handshake;
-pub use incoming::Incoming;
+pub use incoming::IncomingConnections;
 use key::Key;
 pub use listener::Listener;
 pub(in crate::connection) use writer::WriteError;

@@ -10,7 +10,7 @@ use mp_core::Blocks;
 use mp_core::Envelopes;
 use mp_core::Members;
 use mp_core::Spin;
-use mp_core::detach_notice::{Gone, LastGone};
+use mp_core::detach_notice::{DetachedProcess, LastDetached};
 use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
@@ -109,16 +109,16 @@ impl RingMemory {
     pub(crate) fn type_name(&self) -> String {
         self.header.type_name(Self::words(self.arena))
     }
-    pub(crate) fn note_gone(&self, gone: Gone, pid: u32) {
+    pub(crate) fn note_gone(&self, gone: DetachedProcess, pid: u32) {
         let (arena, block) = (self.arena, self.chain.block());
         let has = |member| Blocks(arena).ring_is_held_by(block, member);
         self.header.note_gone(Self::words(arena), gone, pid, has);
     }
     /// Returns the word with the process that was recorded last.
-    pub(crate) fn gone(&self) -> LastGone {
+    pub(crate) fn gone(&self) -> LastDetached {
         self.header.gone()
     }
-    pub(crate) fn last_gone(&self) -> Option<(Gone, u32)> {
+    pub(crate) fn last_gone(&self) -> Option<(DetachedProcess, u32)> {
         self.header.last_gone(Self::words(self.arena))
     }
 

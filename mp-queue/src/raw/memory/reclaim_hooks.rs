@@ -8,7 +8,7 @@
 
 use mp_core::Blocks;
 use mp_core::Envelopes;
-use mp_core::detach_notice::Gone;
+use mp_core::detach_notice::DetachedProcess;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, RingPlace};
 use mp_core::{Arena, InDoubt, RingLayer};
@@ -155,7 +155,14 @@ unsafe impl RingLayer for Rings {
         }
     }
 
-    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, gone: Gone, pid: u32) {
+    fn holder_gone(
+        &self,
+        arena: Arena,
+        (base, len): (Word, u64),
+        block: BlockId,
+        gone: DetachedProcess,
+        pid: u32,
+    ) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
         // Returned messages are noted before waiters get an error because no other holder is left.
         let member = gone.member();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use mp_core::Wait;
 use mp_core::mutex::MutexGuard;
-use mp_core::waits::{Call, On, Subject, Watch};
+use mp_core::waits::{BlockingCall, Subject, WaitObject, Watch};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::io::streams::OutputStreams;
@@ -79,7 +79,7 @@ impl ChildGroup {
             String::new()
         };
         let pids = left.iter().filter(|rank| rank.running.is_some()).map(|rank| rank.pid_number()).collect();
-        Subject::other(Call::Join, On::Processes(pids), format!("{}{more}", names.join(", ")))
+        Subject::other(BlockingCall::Join, WaitObject::Processes(pids), format!("{}{more}", names.join(", ")))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use mp_core::message::level::with_nested_message;
 use mp_core::message::{Incoming, Message};
-use mp_core::{Envelope, Ticket};
+use mp_core::{Envelope, EnvelopeTicket};
 use mp_reduce::MessagePack;
 
 use crate::protocol::payload::shared_memory::claim;
@@ -37,7 +37,7 @@ impl ParentPayload {
     }
 
     fn claim(&self) -> Result<Envelope, String> {
-        let ticket = self.bytes.get(1..).and_then(Ticket::from_bytes);
+        let ticket = self.bytes.get(1..).and_then(EnvelopeTicket::from_bytes);
         claim(ticket.ok_or("the ticket for the arguments is malformed")?)
     }
 }

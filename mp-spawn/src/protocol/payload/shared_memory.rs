@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mp_core::words::Member;
-use mp_core::{Arena, Envelope, Ticket};
+use mp_core::{Arena, Envelope, EnvelopeTicket};
 
 use crate::error::os_limit;
 use crate::error::{LaunchError, Result, SpawnError};
@@ -47,7 +47,7 @@ pub(crate) fn arena_file() -> Result<BorrowedFd<'static>> {
 }
 
 /// Claims an envelope that the process at the other end of the socket has left to this one.
-pub(crate) fn claim(ticket: Ticket) -> Result<Envelope, String> {
+pub(crate) fn claim(ticket: EnvelopeTicket) -> Result<Envelope, String> {
     let arena = Arena::current().map_err(|e| e.to_string())?;
     // SAFETY: the parent or the child of this process sent this ticket to this process alone. The child does
     // not use the envelope any more, and the parent takes it back only by the same compare-and-swap.
@@ -96,7 +96,7 @@ mod tests {
     fn a_parcel_that_no_child_has_claimed_is_taken_back() {
         let arena = Arena::current().unwrap();
         let promise = || Promise::new(Messages(arena).pack(&mut Outgoing::default(), 0).unwrap());
-        let ticket = |promise: &Promise| Ticket::from_bytes(&promise.ticket().to_bytes()).unwrap();
+        let ticket = |promise: &Promise| EnvelopeTicket::from_bytes(&promise.ticket().to_bytes()).unwrap();
         let claimed = promise();
         assert!(claim(ticket(&claimed)).is_ok());
         let dropped = promise();

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use mp_core::steps::lock::OsThread;
 use mp_core::sync::{Ordering, compiler_fence};
-use mp_core::waits::Call;
+use mp_core::waits::BlockingCall;
 use mp_core::words::{LockKind, Member, ReadersAt, WaitGoal};
 use mp_core::{AdaptiveSpin, Error, LockError, LockWait, Parking, RawGuard, RawLock, Result, Wait};
 
@@ -204,7 +204,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             self.release_dead();
             claim()
         };
-        let target = (&self.shared, self.parking(), Call::RwLockRead);
+        let target = (&self.shared, self.parking(), BlockingCall::RwLockRead);
         let mut found = wait::until(target, &self.spin, wait, claim, free)?;
         for _ in 0..TRIES {
             match found {
@@ -290,7 +290,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             self.release_dead();
             no_readers().or_else(|| cycles.look(Instant::now()).map(Err))
         };
-        let target = (&self.shared, self.parking(), Call::RwLockWrite);
+        let target = (&self.shared, self.parking(), BlockingCall::RwLockWrite);
         match wait::until(target, &self.spin, wait, no_readers, check_dead)? {
             Some(Ok(())) => {}
             Some(Err(cycle)) => return Err(LockError::Deadlock(cycle)),

@@ -37,14 +37,14 @@ impl Graphs {
 
 /// Arguments of the calls.
 #[derive(Clone, Copy)]
-struct With {
+struct CallArguments {
     other: DriverHandle,
     event: DriverHandle,
     memory: u64,
     page: DriverHandle,
 }
 
-type Call = fn(&Log, With) -> u32;
+type Call = fn(&Log, CallArguments) -> u32;
 
 const CALLS: [(&str, Call); 16] = [
     ("cuStreamQuery of another stream", |me, with| cu!(me.cuStreamQuery(with.other))),
@@ -111,7 +111,7 @@ impl Log {
                     ("another", true, false),
                     ("another, relaxed", true, true),
                 ] {
-                    let mut with = With { other, event, memory: 0, page };
+                    let mut with = CallArguments { other, event, memory: 0, page };
                     cu!(self.cuMemAlloc_v2(&raw mut with.memory, PAGE));
                     // SAFETY: the stream is alive.
                     let begun = unsafe { (self.graphs.begin)(captured, mode) };
@@ -143,7 +143,7 @@ impl Log {
         self.say("cuStreamDestroy", cu!(self.cuStreamDestroy_v2(other)));
     }
 
-    fn in_mode(&self, relaxed: bool, call: Call, with: With) -> u32 {
+    fn in_mode(&self, relaxed: bool, call: Call, with: CallArguments) -> u32 {
         if !relaxed {
             return call(self, with);
         }
@@ -170,7 +170,7 @@ impl Log {
     }
 
     /// Makes a call in another thread.
-    fn elsewhere(&self, context: DriverHandle, relaxed: bool, call: Call, with: With) -> u32 {
+    fn elsewhere(&self, context: DriverHandle, relaxed: bool, call: Call, with: CallArguments) -> u32 {
         let run = || {
             cu!(self.cuCtxSetCurrent(context));
             self.in_mode(relaxed, call, with)

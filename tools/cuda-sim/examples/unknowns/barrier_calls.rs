@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use mp_cuda::driver::api::DriverHandle;
 
 use crate::barriers::{BLOCK, Bench, PIECE};
-use crate::gpu::{Failed, Outcome};
+use crate::gpu::{Outcome, ProbeError};
 
 type Step = fn(&mut Bench) -> Outcome;
 
@@ -129,7 +129,7 @@ fn new_b(me: &mut Bench) -> Outcome {
 }
 
 fn old_b(me: &mut Bench) -> Outcome {
-    let stream = me.stream.take().ok_or_else(|| Failed("no stream".to_owned()))?;
+    let stream = me.stream.take().ok_or_else(|| ProbeError("no stream".to_owned()))?;
     me.gpu.destroy_stream(stream)
 }
 

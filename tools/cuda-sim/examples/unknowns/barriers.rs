@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mp_cuda::driver::api::{DriverHandle, IpcHandle};
 
 use crate::barrier_calls::{CALLS, Call};
-use crate::gpu::{Failed, Gpu, Outcome};
+use crate::gpu::{Gpu, Outcome, ProbeError};
 use crate::helper::{self, Helper, ms, number, tell, us};
 use crate::host::{self, Shared};
 
@@ -61,7 +61,7 @@ impl Bench {
         let words = Shared::new(4096)?;
         let device = gpu.register(words.host, words.bytes)?;
         let line = maker.hear()?;
-        let (event, memory) = line.split_once(' ').ok_or_else(|| Failed(line.clone()))?;
+        let (event, memory) = line.split_once(' ').ok_or_else(|| ProbeError(line.clone()))?;
         let bench = Bench {
             a: gpu.stream()?,
             b: gpu.stream()?,
@@ -102,7 +102,7 @@ pub(crate) fn ask() -> Outcome {
     );
     for call in CALLS {
         let figures = |row: Outcome<Row>| match row {
-            Err(Failed(why)) => why,
+            Err(ProbeError(why)) => why,
             Ok(row) => {
                 let a = if row.busy { "busy" } else { "over" };
                 format!("{:>10.1} {:>9.2} {a:<5}", us(row.call), ms(row.seen))

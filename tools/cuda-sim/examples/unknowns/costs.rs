@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use crate::gpu::{Failed, Gpu, Outcome};
+use crate::gpu::{Gpu, Outcome, ProbeError};
 use crate::helper::{self, Helper, ms, number, tell, timed, us};
 use crate::host::{self, Shared};
 
@@ -34,7 +34,7 @@ impl Costs {
     fn told(&mut self, line: &str) -> Outcome {
         let words: Vec<&str> = line.split_whitespace().collect();
         for pair in words.chunks_exact(2) {
-            let time = pair[1].parse().map_err(|_| Failed(line.to_owned()))?;
+            let time = pair[1].parse().map_err(|_| ProbeError(line.to_owned()))?;
             self.add(&format!("  there: {}", pair[0]), time);
         }
         Ok(())

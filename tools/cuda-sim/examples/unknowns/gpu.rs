@@ -18,23 +18,23 @@ use mp_cuda::driver::api::{Api, DriverHandle, IpcHandle};
 
 /// Cause of a question's end: a call and its code, or a helper's message.
 #[derive(Debug)]
-pub(crate) struct Failed(pub(crate) String);
+pub(crate) struct ProbeError(pub(crate) String);
 
-pub(crate) type Outcome<T = ()> = Result<T, Failed>;
+pub(crate) type Outcome<T = ()> = Result<T, ProbeError>;
 
-impl From<std::io::Error> for Failed {
+impl From<std::io::Error> for ProbeError {
     fn from(error: std::io::Error) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<rustix::io::Errno> for Failed {
+impl From<rustix::io::Errno> for ProbeError {
     fn from(error: rustix::io::Errno) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<std::num::ParseIntError> for Failed {
+impl From<std::num::ParseIntError> for ProbeError {
     fn from(error: std::num::ParseIntError) -> Self {
         Self(error.to_string())
     }
@@ -47,7 +47,7 @@ pub(crate) fn name(code: u32) -> String {
 
 /// Converts a result to an error.
 pub(crate) fn check(call: &str, code: u32) -> Outcome {
-    if code == codes::SUCCESS { Ok(()) } else { Err(Failed(format!("{call}: {}", name(code)))) }
+    if code == codes::SUCCESS { Ok(()) } else { Err(ProbeError(format!("{call}: {}", name(code)))) }
 }
 
 /// Calls a function that every driver has.
@@ -64,7 +64,7 @@ pub(crate) use cu;
 macro_rules! newer {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
         match $me.api.$name {
-            None => Err($crate::gpu::Failed(concat!(stringify!($name), ": the driver has none").to_owned())),
+            None => Err($crate::gpu::ProbeError(concat!(stringify!($name), ": the driver has none").to_owned())),
             Some(function) => {
                 // SAFETY: the call writes only variables of the caller, of the types that it writes.
                 let code = unsafe { function($($argument),*) };
@@ -93,11 +93,11 @@ impl Gpu {
     pub(crate) fn load() -> Outcome<Api> {
         // SAFETY: a library of this name is the CUDA driver, or the simulated one.
         let library = unsafe { libloading::Library::new("libcuda.so.1") };
-        let library = library.map_err(|error| Failed(error.to_string()))?;
+        let library = library.map_err(|error| ProbeError(error.to_string()))?;
         // SAFETY: likewise.
         let api = unsafe { Api::load(&library) };
         std::mem::forget(library);
-        api.map_err(|missing| Failed(format!("the driver has no {missing}")))
+        api.map_err(|missing| ProbeError(format!("the driver has no {missing}")))
     }
 
     /// Makes the context current on the calling thread, without kernels.

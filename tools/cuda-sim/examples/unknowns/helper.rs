@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mp_cuda::driver::api::IpcHandle;
 use rustix::process::{Pid, Signal};
 
-use crate::gpu::{Failed, Outcome};
+use crate::gpu::{Outcome, ProbeError};
 
 #[derive(Debug)]
 pub(crate) struct Helper {
@@ -41,7 +41,7 @@ impl Helper {
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let to = child.stdin.take();
-        let from = child.stdout.take().ok_or_else(|| Failed("no pipe".to_owned()))?;
+        let from = child.stdout.take().ok_or_else(|| ProbeError("no pipe".to_owned()))?;
         Ok(Self { child, to, from: BufReader::new(from) })
     }
 
@@ -57,11 +57,11 @@ impl Helper {
     pub(crate) fn hear(&mut self) -> Outcome<String> {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
-            return Err(Failed("a helper has ended".to_owned()));
+            return Err(ProbeError("a helper has ended".to_owned()));
         }
         let line = line.trim_end().to_owned();
         match line.strip_prefix("failed: ") {
-            Some(why) => Err(Failed(format!("helper: {why}"))),
+            Some(why) => Err(ProbeError(format!("helper: {why}"))),
             None => Ok(line),
         }
     }
@@ -74,7 +74,7 @@ impl Helper {
 
     pub(crate) fn signal(&self, signal: Signal) -> Outcome {
         let pid = i32::try_from(self.child.id())?;
-        let pid = Pid::from_raw(pid).ok_or_else(|| Failed("no process".to_owned()))?;
+        let pid = Pid::from_raw(pid).ok_or_else(|| ProbeError("no process".to_owned()))?;
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
@@ -102,7 +102,7 @@ impl Helper {
     }
 }
 
-impl From<std::num::TryFromIntError> for Failed {
+impl From<std::num::TryFromIntError> for ProbeError {
     fn from(error: std::num::TryFromIntError) -> Self {
         Self(error.to_string())
     }
@@ -120,7 +120,7 @@ pub(crate) fn tell(line: &str) -> Outcome {
 pub(crate) fn heard() -> Outcome<String> {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line)? {
-        0 => Err(Failed("the question is over".to_owned())),
+        0 => Err(ProbeError("the question is over".to_owned())),
         _ => Ok(line.trim_end().to_owned()),
     }
 }
@@ -128,12 +128,12 @@ pub(crate) fn heard() -> Outcome<String> {
 /// Parses an argument as a number.
 pub(crate) fn number<T: std::str::FromStr>(arguments: &[String], at: usize) -> Outcome<T> {
     let text = arguments.get(at).map_or("", String::as_str);
-    text.parse().map_err(|_| Failed(format!("argument {at} of a helper: {text:?}")))
+    text.parse().map_err(|_| ProbeError(format!("argument {at} of a helper: {text:?}")))
 }
 
 /// Parses the words of a line as numbers.
 pub(crate) fn numbers<T: std::str::FromStr>(line: &str) -> Outcome<Vec<T>> {
-    let each = line.split_whitespace().map(|word| word.parse().map_err(|_| Failed(line.to_owned())));
+    let each = line.split_whitespace().map(|word| word.parse().map_err(|_| ProbeError(line.to_owned())));
     each.collect()
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn text(handle: IpcHandle) -> String {
 pub(crate) fn handle(text: &str) -> Outcome<IpcHandle> {
     let mut bytes = [0; 64];
     for (i, byte) in bytes.iter_mut().enumerate() {
-        let digits = text.get(2 * i..2 * i + 2).ok_or_else(|| Failed(format!("no handle: {text:?}")))?;
+        let digits = text.get(2 * i..2 * i + 2).ok_or_else(|| ProbeError(format!("no handle: {text:?}")))?;
         *byte = u8::from_str_radix(digits, 16)?;
     }
     Ok(IpcHandle(bytes))

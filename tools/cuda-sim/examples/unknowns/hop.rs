@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mp_cuda::driver::api::DriverHandle;
 
-use crate::gpu::{Failed, Gpu, Outcome};
+use crate::gpu::{Gpu, Outcome, ProbeError};
 use crate::helper::{self, Helper, ms, number, tell, us};
 use crate::host::pause;
 use crate::words::{page, their_page};
@@ -119,7 +119,7 @@ pub(crate) fn help(arguments: &[String]) -> Outcome {
             event = Some((gpu.open_event(helper::handle(text)?)?, mine));
             tell(&helper::text(gpu.event_handle(mine)?))?;
         } else if line == "recorded" {
-            let (theirs, mine) = event.ok_or_else(|| Failed("no event".to_owned()))?;
+            let (theirs, mine) = event.ok_or_else(|| ProbeError("no event".to_owned()))?;
             gpu.wait_event(stream, theirs)?;
             gpu.record(mine, stream)?;
             tell("recorded")?;

@@ -20,7 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-use crate::gpu::{Failed, Outcome};
+use crate::gpu::{Outcome, ProbeError};
 
 /// Pages of a memfd that helpers inherit by its number.
 #[derive(Debug)]
@@ -88,7 +88,8 @@ impl Shared {
 
     /// Does the same for a value that must be written within the limit.
     pub(crate) fn seen(&self, what: &str, i: usize, value: u64) -> Outcome<Duration> {
-        self.see(i, value, Duration::from_secs(4)).ok_or_else(|| Failed(format!("{what}: not seen in 4 s")))
+        self.see(i, value, Duration::from_secs(4))
+            .ok_or_else(|| ProbeError(format!("{what}: not seen in 4 s")))
     }
 }
 
@@ -147,7 +148,7 @@ pub(crate) fn receive(end: i32) -> Outcome<OwnedFd> {
             return Ok(file);
         }
     }
-    Err(Failed("no descriptor came".to_owned()))
+    Err(ProbeError("no descriptor came".to_owned()))
 }
 
 /// Ends the process without running any more of its code.

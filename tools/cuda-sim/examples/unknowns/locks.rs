@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::barrier_calls::{CALLS, Call};
 use crate::barriers::{Bench, PIECE};
-use crate::gpu::{Failed, Gpu, Outcome};
+use crate::gpu::{Gpu, Outcome, ProbeError};
 use crate::helper::{ms, us};
 
 const KERNEL_MS: u64 = 40;
@@ -20,7 +20,7 @@ pub(crate) fn ask() -> Outcome {
     );
     bench.locks(&CALLS[0])?;
     for call in CALLS {
-        let said = bench.locks(call).unwrap_or_else(|Failed(why)| why);
+        let said = bench.locks(call).unwrap_or_else(|ProbeError(why)| why);
         println!("{:<54} | {said}", call.name);
     }
     Ok(())
@@ -41,7 +41,7 @@ impl Bench {
         let begin = Instant::now();
         let called = (call.call)(self);
         let time = begin.elapsed();
-        let waited = other.join().map_err(|_| Failed("the thread panicked".to_owned()))??;
+        let waited = other.join().map_err(|_| ProbeError("the thread panicked".to_owned()))??;
         self.gpu.sync(self.a)?;
         self.gpu.sync(self.stream.unwrap_or(self.b))?;
         (call.after)(self)?;

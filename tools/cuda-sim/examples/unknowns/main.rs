@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use gpu::{Failed, Gpu, Outcome};
+use gpu::{Gpu, Outcome, ProbeError};
 
 /// Time limit of the whole run.
 const LIMIT: Duration = Duration::from_secs(73);
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Some((first, [name, ..])) if first == "question" => question(name),
         Some((first, [role, rest @ ..])) if first == "helper" => {
             let outcome = ROLES.iter().find(|(name, _)| name == role).map(|(_, run)| run(rest));
-            if let Some(Err(Failed(why))) = outcome {
+            if let Some(Err(ProbeError(why))) = outcome {
                 _ = helper::tell(&format!("failed: {why}"));
                 return ExitCode::FAILURE;
             }
@@ -91,7 +91,7 @@ fn question(name: &str) -> ExitCode {
         println!("there is no such question");
         return ExitCode::FAILURE;
     };
-    if let Err(Failed(why)) = ask() {
+    if let Err(ProbeError(why)) = ask() {
         println!("{why}");
         return ExitCode::FAILURE;
     }
@@ -104,7 +104,7 @@ fn all(names: &[String]) -> ExitCode {
     println!("{} devices are held open, so that none is initialised anew for each question", held.len());
     match device() {
         Ok(text) => println!("{text}"),
-        Err(Failed(why)) => println!("{why}"),
+        Err(ProbeError(why)) => println!("{why}"),
     }
     let is_asked = |name: &str| names.is_empty() || names.iter().any(|one| one == name);
     for (name, seconds, _) in QUESTIONS.iter().filter(|(name, _, _)| is_asked(name)) {
@@ -115,7 +115,7 @@ fn all(names: &[String]) -> ExitCode {
             continue;
         }
         let asked = Instant::now();
-        if let Err(Failed(why)) = child(name, left.min(Duration::from_secs(*seconds))) {
+        if let Err(ProbeError(why)) = child(name, left.min(Duration::from_secs(*seconds))) {
             println!("{why}");
         }
         println!("({:.1} s)", asked.elapsed().as_secs_f64());

@@ -14,7 +14,7 @@ use std::ptr;
 
 use mp_cuda::driver::api::{AccessDesc, AllocationProp, DriverHandle, IpcHandle, Location};
 
-use crate::gpu::{Failed, Gpu, Outcome, cu, newer};
+use crate::gpu::{Gpu, Outcome, ProbeError, cu, newer};
 
 /// Flags with which `mp-cuda` registers memory: for all contexts, and with addresses for devices.
 const PORTABLE_MAPPED: u32 = 3;
@@ -132,7 +132,7 @@ impl Gpu {
     }
 
     pub(crate) fn import(&self, file: i32) -> Outcome<u64> {
-        let number = usize::try_from(file).map_err(|_| Failed("no descriptor".to_owned()))?;
+        let number = usize::try_from(file).map_err(|_| ProbeError("no descriptor".to_owned()))?;
         let (mut handle, shareable) = (0, ptr::with_exposed_provenance_mut::<c_void>(number));
         newer!(self.cuMemImportFromShareableHandle(&raw mut handle, shareable, 1))?;
         Ok(handle)

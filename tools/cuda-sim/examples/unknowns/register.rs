@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::gpu::{Failed, Gpu, Outcome};
+use crate::gpu::{Gpu, Outcome, ProbeError};
 use crate::helper::{self, Helper, Setting, ms, number, tell};
 use crate::host::Shared;
 
@@ -24,7 +24,7 @@ pub(crate) fn ask() -> Outcome {
     println!("as user {USER}, RLIMIT_MEMLOCK 64 KiB:");
     let mut setting = Setting { user: Some(USER), ..Setting::default() };
     let mut outcome = case(&setting, "limit");
-    if outcome.as_ref().is_err_and(|Failed(why)| why.contains("denied")) {
+    if outcome.as_ref().is_err_and(|ProbeError(why)| why.contains("denied")) {
         // The program may lie in a folder that this user can't access.
         let copy = PathBuf::from(format!("/tmp/unknowns-{}", std::process::id()));
         std::fs::copy(std::env::current_exe()?, &copy)?;
@@ -39,7 +39,7 @@ pub(crate) fn ask() -> Outcome {
 }
 
 fn report(outcome: Outcome) {
-    if let Err(Failed(why)) = outcome {
+    if let Err(ProbeError(why)) = outcome {
         println!("  {why}");
     }
 }

@@ -1,7 +1,7 @@
 //! Address at which a legacy handle of a small allocation opens: the allocation, or the block that contains
 //! it.
 
-use crate::gpu::{Failed, Gpu, Outcome};
+use crate::gpu::{Gpu, Outcome, ProbeError};
 use crate::helper::{self, Helper, tell};
 
 const BYTES: usize = 1000;
@@ -24,7 +24,7 @@ pub(crate) fn ask() -> Outcome {
         );
         match gpu.open_memory(handle) {
             Ok(at) => println!("      its own handle opened here: at {at:#x}"),
-            Err(Failed(why)) => println!("      its own handle opened here: {why}"),
+            Err(ProbeError(why)) => println!("      its own handle opened here: {why}"),
         }
         println!("there {}", other.ask(&helper::text(handle))?);
     }
@@ -38,7 +38,7 @@ pub(crate) fn help(_: &[String]) -> Outcome {
     while let Ok(line) = helper::heard() {
         match open(&gpu, &line) {
             Ok(text) => tell(&text)?,
-            Err(Failed(why)) => tell(&why)?,
+            Err(ProbeError(why)) => tell(&why)?,
         }
     }
     Ok(())

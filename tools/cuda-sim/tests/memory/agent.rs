@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, scope};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, UnsentValues, scope};
 use mp_core::{FdSlots, inject};
 use mp_cuda::driver::api::{Api, DriverHandle};
 use mp_cuda::memory::{Piece, PieceMode};
@@ -66,7 +66,7 @@ impl Message for Moved {
         C::write(out, &attachment)
     }
 
-    fn take_back(&mut self, back: &mut Returned) {
+    fn take_back(&mut self, back: &mut UnsentValues) {
         if let Some((hold, _)) = back.take_object(self.1) {
             self.0.take_back(hold).unwrap();
         }

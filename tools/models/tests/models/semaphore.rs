@@ -3,7 +3,7 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
-use mp_core::{Announce, Notify};
+use mp_core::{Announce, NotifyOne};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::is_killed;
 use mp_models::random::at_random;
@@ -29,7 +29,7 @@ enum Doing {
     Sleep(u64),
     ClaimReader(ObservedSlot),
     Release(ReplaceSlot),
-    Notify(Notify),
+    Notify(NotifyOne),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -140,7 +140,7 @@ impl Actor for Process {
             }
             Doing::Release(steps) => {
                 assert!(steps.step(m).expect("one step"), "another process gave it back");
-                self.doing = Doing::Notify(Notify::new(PARKING));
+                self.doing = Doing::Notify(NotifyOne::new(PARKING));
                 if self.bug == Bug::NoWake {
                     return self.again();
                 }

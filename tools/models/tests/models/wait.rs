@@ -3,7 +3,7 @@
 //! steps at the words are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::{Announce, Notify, TakeBack};
+use mp_core::{Announce, NotifyOne, TakeBack};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
@@ -26,10 +26,10 @@ enum Doing {
     Announce(usize, Announce),
     Look(usize),
     Take(u64),
-    PassOn(usize, Notify),
+    PassOn(usize, NotifyOne),
     Sleep,
     Put,
-    Wake(usize, Notify),
+    Wake(usize, NotifyOne),
     TakeBack(usize, TakeBack),
     WakeRest(usize),
 }
@@ -111,7 +111,7 @@ impl Process {
     fn pass_on(&mut self, from: usize) -> bool {
         match (from..2).find(|&i| self.ready[i]) {
             Some(i) if self.bug != Bug::NotPassedOn => {
-                self.doing = Doing::PassOn(i, Notify::new(PARKING[i]));
+                self.doing = Doing::PassOn(i, NotifyOne::new(PARKING[i]));
                 false
             }
             _ => true,
@@ -191,7 +191,7 @@ impl Actor for Process {
             Doing::Put => {
                 let Role::Makes(i) = self.role else { unreachable!("only makers put") };
                 m.add(THINGS[i], 1);
-                self.doing = Doing::Wake(i, Notify::new(PARKING[i]));
+                self.doing = Doing::Wake(i, NotifyOne::new(PARKING[i]));
             }
             Doing::Wake(i, steps) | Doing::PassOn(i, steps) => {
                 let i = *i;
