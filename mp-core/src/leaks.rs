@@ -97,7 +97,7 @@ fn write_report() {
         let until = Instant::now() + TIME_LIMIT;
         let mut found = findings(check);
         while !found.is_empty() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(10)); // sleep: between two looks at what others are to close
+            std::thread::sleep(Duration::from_millis(10)); // sleep: pause of a poll
             found = findings(check);
         }
         _ = fs::write(&check.report, format!("looked\n{found}"));

@@ -5,9 +5,9 @@
 //! ([`detach_notice`](crate::parking::detach_notice)).
 //!
 //! In order: this process takes over the message's seat in the queue (or releases it, if it already has one),
-//! notes [`DetachedProcess::NeverJoined`], wakes the sleepers, and drops its handle. When all queues are noted and
-//! everything else is released, it increments *noticed*: only then does a waiter of this process count the
-//! handles right.
+//! notes [`DetachedProcess::NeverJoined`], wakes the sleepers, and drops its handle. When all queues are
+//! noted and everything else is released, it increments *noticed*: only then does a waiter of this process
+//! count the handles right.
 //!
 //! | killed | state left behind |
 //! |---|---|

@@ -125,8 +125,8 @@ impl LastDetached {
 }
 
 /// Returns `true` if no other process holds a waiter's queue. `alone` checks the seats, and is called once or
-/// twice. `has` is as in [`LastDetached::note`]. If the result is `false`, the processes that are about to give
-/// the queue up will notify the waiter.
+/// twice. `has` is as in [`LastDetached::note`]. If the result is `false`, the processes that are about to
+/// give the queue up will notify the waiter.
 pub fn is_alone<M: Mem + ?Sized>(
     m: &M,
     asked: Word,

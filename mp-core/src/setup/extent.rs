@@ -47,8 +47,8 @@
 //!   first file before it starts a process that joins, so the only earlier member is the maker, which holds
 //!   it.
 //! - Owners that were already members set `HOLDS` when they open the file, or, if they don't need it, the
-//!   next time that they check for dead members (`reclaim_if_due`). When all have set it, and the lock is free,
-//!   none of them lives.
+//!   next time that they check for dead members (`reclaim_if_due`). When all have set it, and the lock is
+//!   free, none of them lives.
 //! - **A starting process** may be between the end of its parent and the moment when it has the lock. The
 //!   parent updates the file's time at each start, and a file whose time is less than
 //!   [`GRACE`](directory::GRACE) ago stays.

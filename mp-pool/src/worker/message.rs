@@ -1,8 +1,8 @@
 //! Messages between the pool and its workers.
 //!
 //! Each worker has its own queue, from which it takes one [`WorkerRequest`] at a time. All workers send their
-//! [`PoolReply`]s to one queue. Arguments and results are encoded where their types are known, and remain bytes
-//! and attachments until they reach code that knows the types again. No user code runs in between.
+//! [`PoolReply`]s to one queue. Arguments and results are encoded where their types are known, and remain
+//! bytes and attachments until they reach code that knows the types again. No user code runs in between.
 //!
 //! Values without attachments travel [together in one message](crate::worker::values). A value with
 //! attachments (tensors, queues) travels alone.

@@ -4,6 +4,7 @@ use mp::message::{Message, Outgoing};
 use mp::{Arena, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_core::Messages;
 use mp_reduce::MessagePack;
+use std::cell::RefCell;
 
 /// Writes a tensor into a message that is read back on this side. Returns it and the remains of the original
 /// tensor.
@@ -111,7 +112,7 @@ fn object_is_lent_once() {
 struct Thief;
 
 thread_local! {
-    static STOLEN: std::cell::RefCell<Option<mp::message::ReceivedAttachments>> = const { std::cell::RefCell::new(None) };
+    static STOLEN: RefCell<Option<mp::message::ReceivedAttachments>> = const { RefCell::new(None) };
 }
 
 impl serde::Serialize for Thief {

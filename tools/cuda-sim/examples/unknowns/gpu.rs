@@ -64,7 +64,10 @@ pub(crate) use cu;
 macro_rules! newer {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
         match $me.api.$name {
-            None => Err($crate::gpu::ProbeError(concat!(stringify!($name), ": the driver has none").to_owned())),
+            None => {
+                let missing = concat!(stringify!($name), ": the driver has none");
+                Err($crate::gpu::ProbeError(missing.to_owned()))
+            }
             Some(function) => {
                 // SAFETY: the call writes only variables of the caller, of the types that it writes.
                 let code = unsafe { function($($argument),*) };

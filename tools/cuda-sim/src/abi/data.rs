@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use super::raw::{Arguments, Buffer, Text};
-use super::{OutputPointer, export, number, put};
+use super::{OutPtr, export, number, put};
 use crate::client::{Pinned, ask, ask_with, file_of, note, pin, with_registered};
 use crate::codes;
 use crate::wire::{Call, INLINE, Source, Value};
@@ -117,14 +117,14 @@ export! {
 
     fn cuMemHostUnregister(address: Buffer) { unregister(address.address()) }
 
-    fn cuMemHostGetDevicePointer_v2(to: OutputPointer<'_, u64>, address: Buffer, flags: u32) {
+    fn cuMemHostGetDevicePointer_v2(to: OutPtr<'_, u64>, address: Buffer, flags: u32) {
         if flags != 0 {
             return Err(codes::INVALID_VALUE);
         }
         put(to, number(ask(Call::HostDevicePointer { address: address.address() })?)?)
     }
 
-    fn cuMemHostAlloc(to: OutputPointer<'_, u64>, bytes: usize, _flags: u32) {
+    fn cuMemHostAlloc(to: OutPtr<'_, u64>, bytes: usize, _flags: u32) {
         let to = to.filter(|_| bytes > 0).ok_or(codes::INVALID_VALUE)?;
         let bytes = bytes.next_multiple_of(4096);
         let Pinned { address, file } = pin(bytes).map_err(|_| codes::OUT_OF_MEMORY)?;
@@ -153,13 +153,13 @@ export! {
         }
     }
 
-    fn cuModuleLoadData(module: OutputPointer<'_, u64>, image: Text) {
+    fn cuModuleLoadData(module: OutPtr<'_, u64>, image: Text) {
         let module = module.ok_or(codes::INVALID_VALUE)?;
         module.write(number(ask(Call::ModuleLoad { image: image.get()? })?)?);
         Ok(())
     }
 
-    fn cuModuleLoadDataEx(module: OutputPointer<'_, u64>, image: Text, _options: u32, _names: Buffer, _values: Buffer) {
+    fn cuModuleLoadDataEx(module: OutPtr<'_, u64>, image: Text, _options: u32, _names: Buffer, _values: Buffer) {
         let module = module.ok_or(codes::INVALID_VALUE)?;
         module.write(number(ask(Call::ModuleLoad { image: image.get()? })?)?);
         Ok(())
@@ -167,7 +167,7 @@ export! {
 
     fn cuModuleUnload(module: u64) { ask(Call::ModuleUnload { module }).map(|_| ()) }
 
-    fn cuModuleGetFunction(function: OutputPointer<'_, u64>, module: u64, name: Text) {
+    fn cuModuleGetFunction(function: OutPtr<'_, u64>, module: u64, name: Text) {
         let answer = ask(Call::ModuleFunction { module, name: name.get()? })?.0;
         let Value::Function { handle, sizes } = answer else { return Err(codes::UNKNOWN) };
         SIZES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(handle, sizes);

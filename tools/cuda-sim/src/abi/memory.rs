@@ -6,7 +6,7 @@ use std::os::fd::IntoRawFd;
 use super::raw::Buffer;
 use super::start::checked;
 use super::streams::{IpcHandle, handle};
-use super::{OutputPointer, export, number, put};
+use super::{OutPtr, export, number, put};
 use crate::client::{ask, ask_with, descriptor};
 use crate::codes;
 use crate::wire::{Call, Value};
@@ -51,7 +51,7 @@ fn device(properties: Option<&Properties>) -> Result<(u32, c_int), u32> {
 }
 
 export! {
-    fn cuMemGetAllocationGranularity(to: OutputPointer<'_, usize>, properties: Option<&Properties>, option: c_int) {
+    fn cuMemGetAllocationGranularity(to: OutPtr<'_, usize>, properties: Option<&Properties>, option: c_int) {
         device(properties)?;
         if !matches!(option, 0 | 1) {
             return Err(codes::INVALID_VALUE);
@@ -59,7 +59,7 @@ export! {
         put(to, 2 << 20)
     }
 
-    fn cuMemAddressReserve(to: OutputPointer<'_, u64>, size: usize, alignment: usize, at: u64, flags: u64) {
+    fn cuMemAddressReserve(to: OutPtr<'_, u64>, size: usize, alignment: usize, at: u64, flags: u64) {
         if flags != 0 {
             return Err(codes::INVALID_VALUE);
         }
@@ -70,7 +70,7 @@ export! {
         ask(Call::AddressFree { address, size: size as u64 }).map(|_| ())
     }
 
-    fn cuMemCreate(to: OutputPointer<'_, u64>, size: usize, properties: Option<&Properties>, flags: u64) {
+    fn cuMemCreate(to: OutPtr<'_, u64>, size: usize, properties: Option<&Properties>, flags: u64) {
         let (device, handle_types) = device(properties)?;
         let to = to.filter(|_| flags == 0).ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask(Call::Create { size: size as u64, device, handle_types })?)?);
@@ -101,19 +101,19 @@ export! {
         if count == 0 { Err(codes::INVALID_VALUE) } else { Ok(()) }
     }
 
-    fn cuMemGetAccess(flags: OutputPointer<'_, u64>, location: Option<&Location>, address: u64) {
+    fn cuMemGetAccess(flags: OutPtr<'_, u64>, location: Option<&Location>, address: u64) {
         let device = location.ok_or(codes::INVALID_VALUE)?.device()?;
         put(flags, number(ask(Call::GetAccess { address, device })?)?)
     }
 
-    fn cuMemExportToShareableHandle(to: OutputPointer<'_, c_int>, handle: u64, kind: c_int, flags: u64) {
+    fn cuMemExportToShareableHandle(to: OutPtr<'_, c_int>, handle: u64, kind: c_int, flags: u64) {
         let to = to.filter(|_| kind == 1 && flags == 0).ok_or(codes::INVALID_VALUE)?;
         let (_, Some(file)) = ask(Call::Export { handle })? else { return Err(codes::UNKNOWN) };
         to.write(file.into_raw_fd());
         Ok(())
     }
 
-    fn cuMemImportFromShareableHandle(to: OutputPointer<'_, u64>, shareable: Buffer, kind: c_int) {
+    fn cuMemImportFromShareableHandle(to: OutPtr<'_, u64>, shareable: Buffer, kind: c_int) {
         let to = to.filter(|_| kind == 1).ok_or(codes::INVALID_VALUE)?;
         // The descriptor itself, passed as an address.
         let file = c_int::try_from(shareable.address()).map_err(|_| codes::INVALID_VALUE)?;
@@ -122,11 +122,11 @@ export! {
         Ok(())
     }
 
-    fn cuMemRetainAllocationHandle(to: OutputPointer<'_, u64>, address: Buffer) {
+    fn cuMemRetainAllocationHandle(to: OutPtr<'_, u64>, address: Buffer) {
         put(to, number(ask(Call::RetainHandle { address: address.address() })?)?)
     }
 
-    fn cuMemGetAllocationPropertiesFromHandle(to: OutputPointer<'_, Properties>, handle: u64) {
+    fn cuMemGetAllocationPropertiesFromHandle(to: OutPtr<'_, Properties>, handle: u64) {
         let Value::Pair(device, types) = ask(Call::HandleProperties { handle })?.0 else { return Err(codes::UNKNOWN) };
         let number = |value| c_int::try_from(value).unwrap_or(0);
         let location = Location { kind: 1, id: number(device) };
@@ -134,7 +134,7 @@ export! {
         put(to, Properties { kind: 1, handle_types: number(types), location, win32, flags: [0; 8] })
     }
 
-    fn cuMemAlloc_v2(to: OutputPointer<'_, u64>, size: usize) {
+    fn cuMemAlloc_v2(to: OutPtr<'_, u64>, size: usize) {
         let to = to.ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask(Call::Alloc { size: size as u64, managed: false })?)?);
         Ok(())
@@ -144,14 +144,14 @@ export! {
         ask(Call::Free { address }).map(|_| ())
     }
 
-    fn cuMemAllocManaged(to: OutputPointer<'_, u64>, size: usize, flags: u32) {
+    fn cuMemAllocManaged(to: OutPtr<'_, u64>, size: usize, flags: u32) {
         // `CU_MEM_ATTACH_GLOBAL` or `…_HOST`.
         let to = to.filter(|_| matches!(flags, 1 | 2)).ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask(Call::Alloc { size: size as u64, managed: true })?)?);
         Ok(())
     }
 
-    fn cuMemAllocAsync(to: OutputPointer<'_, u64>, size: usize, stream: u64) {
+    fn cuMemAllocAsync(to: OutPtr<'_, u64>, size: usize, stream: u64) {
         let to = to.ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask(Call::AllocAsync { size: size as u64, stream })?)?);
         Ok(())
@@ -161,7 +161,7 @@ export! {
         ask(Call::FreeAsync { address, stream }).map(|_| ())
     }
 
-    fn cuMemGetAddressRange_v2(base: OutputPointer<'_, u64>, size: OutputPointer<'_, usize>, address: u64) {
+    fn cuMemGetAddressRange_v2(base: OutPtr<'_, u64>, size: OutPtr<'_, usize>, address: u64) {
         let Value::Pair(start, bytes) = ask(Call::AddressRange { address })?.0 else { return Err(codes::UNKNOWN) };
         if let Some(base) = base {
             base.write(start);
@@ -172,11 +172,11 @@ export! {
         Ok(())
     }
 
-    fn cuIpcGetMemHandle(to: OutputPointer<'_, [u8; 64]>, address: u64) {
+    fn cuIpcGetMemHandle(to: OutPtr<'_, [u8; 64]>, address: u64) {
         put(to, handle(ask(Call::IpcGetMem { address })?.0)?)
     }
 
-    fn cuIpcOpenMemHandle_v2(to: OutputPointer<'_, u64>, handle: IpcHandle, flags: u32) {
+    fn cuIpcOpenMemHandle_v2(to: OutPtr<'_, u64>, handle: IpcHandle, flags: u32) {
         // `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` is required.
         let to = to.filter(|_| flags == 1).ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask(Call::IpcOpenMem { handle: handle.0.to_vec() })?)?);

@@ -22,10 +22,10 @@ use crate::codes;
 use crate::wire::Value;
 
 /// Output pointer of a call. `None` if null.
-type OutputPointer<'a, T> = Option<&'a mut MaybeUninit<T>>;
+type OutPtr<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// Writes the output value of a call.
-fn put<T>(to: OutputPointer<'_, T>, value: T) -> Result<(), u32> {
+fn put<T>(to: OutPtr<'_, T>, value: T) -> Result<(), u32> {
     to.ok_or(codes::INVALID_VALUE)?.write(value);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use super::raw::Buffer;
-use super::{OutputPointer, export, number, put};
+use super::{OutPtr, export, number, put};
 use crate::client::{ask, contexts, current, devices, init};
 use crate::codes;
 use crate::wire::{Call, DeviceInfo, Value};
@@ -35,27 +35,27 @@ export! {
         if flags == 0 { init() } else { Err(codes::INVALID_VALUE) }
     }
 
-    fn cuDriverGetVersion(version: OutputPointer<'_, c_int>) {
+    fn cuDriverGetVersion(version: OutPtr<'_, c_int>) {
         // Version of the first device's profile. Without a session, that of the newest one.
         let seen = devices(|devices| devices.first().map(|d| d.attribute(1000) * 1000 + d.attribute(1001)));
         put(version, seen.ok().flatten().unwrap_or(12_080))
     }
 
-    fn cuGetErrorName(code: u32, name: OutputPointer<'_, *const c_char>) {
+    fn cuGetErrorName(code: u32, name: OutPtr<'_, *const c_char>) {
         put(name, text(code))?;
         known(text(code))
     }
 
-    fn cuGetErrorString(code: u32, description: OutputPointer<'_, *const c_char>) {
+    fn cuGetErrorString(code: u32, description: OutPtr<'_, *const c_char>) {
         put(description, text(code))?;
         known(text(code))
     }
 
-    fn cuDeviceGetCount(count: OutputPointer<'_, c_int>) {
+    fn cuDeviceGetCount(count: OutPtr<'_, c_int>) {
         put(count, c_int::try_from(devices(<[_]>::len)?).unwrap_or(0))
     }
 
-    fn cuDeviceGet(to: OutputPointer<'_, c_int>, ordinal: c_int) {
+    fn cuDeviceGet(to: OutPtr<'_, c_int>, ordinal: c_int) {
         checked(ordinal)?;
         put(to, ordinal)
     }
@@ -68,32 +68,32 @@ export! {
         name.write(&bytes)
     }
 
-    fn cuDeviceGetUuid(uuid: OutputPointer<'_, [u8; 16]>, number: c_int) {
+    fn cuDeviceGetUuid(uuid: OutPtr<'_, [u8; 16]>, number: c_int) {
         put(uuid, device(number, |device| device.uuid)?)
     }
 
-    fn cuDeviceGetUuid_v2(uuid: OutputPointer<'_, [u8; 16]>, number: c_int) {
+    fn cuDeviceGetUuid_v2(uuid: OutPtr<'_, [u8; 16]>, number: c_int) {
         put(uuid, device(number, |device| device.uuid)?)
     }
 
-    fn cuDeviceTotalMem_v2(bytes: OutputPointer<'_, usize>, number: c_int) {
+    fn cuDeviceTotalMem_v2(bytes: OutPtr<'_, usize>, number: c_int) {
         put(bytes, usize::try_from(device(number, |device| device.bytes)?).unwrap_or(usize::MAX))
     }
 
-    fn cuDeviceGetAttribute(value: OutputPointer<'_, c_int>, attribute: c_int, number: c_int) {
+    fn cuDeviceGetAttribute(value: OutPtr<'_, c_int>, attribute: c_int, number: c_int) {
         if !(1..1000).contains(&attribute) {
             return Err(codes::INVALID_VALUE);
         }
         put(value, device(number, |device| device.attribute(attribute))?)
     }
 
-    fn cuDeviceCanAccessPeer(can: OutputPointer<'_, c_int>, number: c_int, peer: c_int) {
+    fn cuDeviceCanAccessPeer(can: OutPtr<'_, c_int>, number: c_int, peer: c_int) {
         let (one, other) = (checked(number)?, checked(peer)?);
         let apart = device(peer, |device| device.attribute(DeviceInfo::APART))? != 0;
         put(can, c_int::from(one != other && !apart))
     }
 
-    fn cuDevicePrimaryCtxRetain(context: OutputPointer<'_, u64>, number_seen: c_int) {
+    fn cuDevicePrimaryCtxRetain(context: OutPtr<'_, u64>, number_seen: c_int) {
         let context = context.ok_or(codes::INVALID_VALUE)?;
         context.write(number(ask(Call::PrimaryRetain { device: checked(number_seen)? })?)?);
         Ok(())
@@ -103,7 +103,7 @@ export! {
         ask(Call::PrimaryRelease { device: checked(number_seen)? }).map(|_| ())
     }
 
-    fn cuCtxGetCurrent(context: OutputPointer<'_, u64>) {
+    fn cuCtxGetCurrent(context: OutPtr<'_, u64>) {
         put(context, current())
     }
 
@@ -123,7 +123,7 @@ export! {
         contexts(|contexts| contexts.push(context))
     }
 
-    fn cuCtxPopCurrent_v2(context: OutputPointer<'_, u64>) {
+    fn cuCtxPopCurrent_v2(context: OutPtr<'_, u64>) {
         let popped = contexts(Vec::pop)?.ok_or(codes::INVALID_CONTEXT)?;
         if let Some(context) = context {
             context.write(popped);
@@ -131,7 +131,7 @@ export! {
         Ok(())
     }
 
-    fn cuCtxGetDevice(to: OutputPointer<'_, c_int>) {
+    fn cuCtxGetDevice(to: OutPtr<'_, c_int>) {
         put(to, c_int::try_from(number(ask(Call::ContextDevice)?)?).unwrap_or(0))
     }
 
@@ -139,7 +139,7 @@ export! {
         ask(Call::ContextSynchronize).map(|_| ())
     }
 
-    fn cuMemGetInfo_v2(free: OutputPointer<'_, usize>, total: OutputPointer<'_, usize>) {
+    fn cuMemGetInfo_v2(free: OutPtr<'_, usize>, total: OutPtr<'_, usize>) {
         let Value::Pair(now, all) = ask(Call::MemInfo)?.0 else { return Err(codes::UNKNOWN) };
         put(free, usize::try_from(now).unwrap_or(usize::MAX))?;
         put(total, usize::try_from(all).unwrap_or(usize::MAX))

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::{OutputPointer, export, number, put};
+use super::{OutPtr, export, number, put};
 use crate::client::host_calls::{self, HostFunction};
 use crate::client::{ask, set_capture_mode};
 use crate::codes;
@@ -24,13 +24,13 @@ const LAST_CAPTURE_MODE: u32 = 2;
 pub(super) struct IpcHandle(pub(super) [u8; 64]);
 
 export! {
-    fn cuStreamCreate(stream: OutputPointer<'_, u64>, flags: u32) {
+    fn cuStreamCreate(stream: OutPtr<'_, u64>, flags: u32) {
         let stream = stream.ok_or(codes::INVALID_VALUE)?;
         stream.write(number(ask(Call::StreamCreate { flags })?)?);
         Ok(())
     }
 
-    fn cuStreamCreateWithPriority(stream: OutputPointer<'_, u64>, flags: u32, _priority: c_int) {
+    fn cuStreamCreateWithPriority(stream: OutPtr<'_, u64>, flags: u32, _priority: c_int) {
         let stream = stream.ok_or(codes::INVALID_VALUE)?;
         stream.write(number(ask(Call::StreamCreate { flags })?)?);
         Ok(())
@@ -52,7 +52,7 @@ export! {
         ask(Call::StreamWaitEvent { stream, event }).map(|_| ())
     }
 
-    fn cuStreamIsCapturing(stream: u64, status: OutputPointer<'_, c_int>) {
+    fn cuStreamIsCapturing(stream: u64, status: OutPtr<'_, c_int>) {
         let found = number(ask(Call::IsCapturing { stream })?)?;
         put(status, c_int::try_from(found).map_err(|_| codes::UNKNOWN)?)
     }
@@ -61,7 +61,7 @@ export! {
         ask(Call::BeginCapture { stream, mode }).map(|_| ())
     }
 
-    fn cuStreamEndCapture(stream: u64, graph: OutputPointer<'_, u64>) {
+    fn cuStreamEndCapture(stream: u64, graph: OutPtr<'_, u64>) {
         let graph = graph.ok_or(codes::INVALID_VALUE)?;
         graph.write(0);
         graph.write(number(ask(Call::EndCapture { stream })?)?);
@@ -78,11 +78,11 @@ export! {
         ask(Call::GraphDestroy { graph }).map(|_| ())
     }
 
-    fn cuStreamGetCtx(stream: u64, context: OutputPointer<'_, u64>) {
+    fn cuStreamGetCtx(stream: u64, context: OutPtr<'_, u64>) {
         put(context, number(ask(Call::StreamContext { stream })?)?)
     }
 
-    fn cuStreamGetId(stream: u64, id: OutputPointer<'_, u64>) {
+    fn cuStreamGetId(stream: u64, id: OutPtr<'_, u64>) {
         let context = number(ask(Call::StreamContext { stream })?)?;
         put(id, if stream <= 2 { context } else { stream })
     }
@@ -104,7 +104,7 @@ export! {
         ask(Call::LaunchHost { stream, function: host_calls::address(function), data }).map(|_| ())
     }
 
-    fn cuEventCreate(event: OutputPointer<'_, u64>, flags: u32) {
+    fn cuEventCreate(event: OutPtr<'_, u64>, flags: u32) {
         let event = event.ok_or(codes::INVALID_VALUE)?;
         event.write(number(ask(Call::EventCreate { flags })?)?);
         Ok(())
@@ -130,16 +130,16 @@ export! {
         ask(Call::EventDestroy { event }).map(|_| ())
     }
 
-    fn cuEventElapsedTime(milliseconds: OutputPointer<'_, f32>, start: u64, end: u64) {
+    fn cuEventElapsedTime(milliseconds: OutPtr<'_, f32>, start: u64, end: u64) {
         let nanoseconds = number(ask(Call::EventElapsed { start, end })?)?;
         put(milliseconds, std::time::Duration::from_nanos(nanoseconds).as_secs_f32() * 1e3)
     }
 
-    fn cuIpcGetEventHandle(to: OutputPointer<'_, [u8; 64]>, event: u64) {
+    fn cuIpcGetEventHandle(to: OutPtr<'_, [u8; 64]>, event: u64) {
         put(to, handle(ask(Call::IpcGetEvent { event })?.0)?)
     }
 
-    fn cuIpcOpenEventHandle(event: OutputPointer<'_, u64>, handle: IpcHandle) {
+    fn cuIpcOpenEventHandle(event: OutPtr<'_, u64>, handle: IpcHandle) {
         let event = event.ok_or(codes::INVALID_VALUE)?;
         event.write(number(ask(Call::IpcOpenEvent { handle: handle.0.to_vec() })?)?);
         Ok(())

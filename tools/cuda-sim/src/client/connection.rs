@@ -87,7 +87,7 @@ pub(crate) fn init() -> Result<(), u32> {
 extern "C" fn in_a_copy() {
     let life = LIFE.swap(0, Ordering::SeqCst);
     if let Some(life) = life.checked_sub(1).and_then(|life| RawFd::try_from(life).ok()) {
-        // SAFETY: the copy's own descriptor of the connection, which it uses no more: `with_client` refuses it.
+        // SAFETY: the fork owns this descriptor and uses it no more: `with_client` refuses it.
         _ = unsafe { libc::close(life) };
     }
 }
