@@ -166,7 +166,7 @@ impl Arena {
         self.map()
     }
 
-    /// Returns the members, including dead ones that are not swept yet.
+    /// Returns the members, including dead ones that are not reclaimed yet.
     pub fn members(&self) -> Vec<MemberInfo> {
         Members(*self).members()
     }
@@ -261,13 +261,14 @@ impl Arena {
         self.layout().envelopes
     }
 
-    /// Finds dead members and sweeps them. Returns the number of swept members.
+    /// Finds dead members, and recovers and reclaims their resources. Returns the number of reclaimed
+    /// members.
     ///
     /// Cheap when no member died (1–3 µs per member, more with hundreds of members). Waiting functions call
     /// [`Recovery::reclaim_if_due`], and parents call this after a child has ended, so programs
     /// rarely need to call it.
     ///
-    /// A process whose program is not linked with the layer of queues (`mp-queue`) does not sweep dead
+    /// A process whose program is not linked with the layer of queues (`mp-queue`) does not reclaim dead
     /// members whose program was. Members with that layer free their memory.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! holder.
 //!
 //! A child has a seat of its parent, like a process or a message. The seat is taken before any other process
-//! knows the child. The process that frees the child releases the seat: its last holder, or a sweep. So a
+//! knows the child. The process that frees the child releases the seat: its last holder, or a reclaim. So a
 //! message with a child need not carry the parent.
 //!
 //! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there may
@@ -14,12 +14,12 @@
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
-//! | the block is a child | a child without a parent, as if there is no memory for a seat | the sweep of its maker, its only holder |
+//! | the block is a child | a child without a parent, as if there is no memory for a seat | the reclaim of its maker, its only holder |
 //! | its word stores a seat of the parent | the same, and a seat that doesn't name this block | the same, which does not touch that seat |
 //! | the seat is the maker's (`steps::block::child` has the reason) | the same, and a second seat of the dead member | recovery of that member, like its first seat |
 //! | the parent's version is incremented | the same | the same |
-//! | the seat names the block | a child of its parent | its last holder, or the sweep |
-//! | (freeing) the child is claimed | a child that a dead member has claimed | the sweep, which begins again |
+//! | the seat names the block | a child of its parent | its last holder, or the reclaim |
+//! | (freeing) the child is claimed | a child that a dead member has claimed | the reclaim, which begins again |
 //! | the seat is released | the same, and a parent that may have no holder | the child: the same, as the seat no longer names it. The parent: recovery of that member, which has touched its slab |
 //! | the parent is freed, if this was its last holder | the child as before | the same |
 

@@ -22,7 +22,7 @@ pub(crate) const PAIRS: Word = Word::at(control::LOCKER);
 pub(crate) const HINT: Word = Word::at(control::LOCKER + 32);
 /// Maximum number of attempts to peek at a packet while other processes peek at the same socket.
 const TRIES: u32 = 10_000;
-/// Word of a structure's header for its kept descriptor.
+/// Word of a structure's header for its long-lived descriptor.
 pub(crate) const KEPT: u64 = 7;
 
 /// Blocks whose compartments this process could not open when it was freeing them.
@@ -85,7 +85,7 @@ impl FdSlots {
     }
 
     /// Closes the descriptors of a block that this process has claimed for freeing. Returns `false` if that
-    /// failed. This process then retries later, or its sweep does.
+    /// failed. This process then retries later, or the reclaim of this process does.
     pub(crate) fn close_descriptors(self, block: BlockId, state: BlockState) -> bool {
         if self.empty_compartment(block).is_ok() {
             return true;

@@ -6,7 +6,7 @@
 //!
 //! | killed | state left behind | consequence |
 //! |---|---|---|
-//! | at any step of its creation | the block is `BUSY(dead)`, some pages may be reserved | freed by the sweep |
+//! | at any step of its creation | the block is `BUSY(dead)`, some pages may be reserved | freed by the reclaim |
 //! | while it grows | reserved pages that no process uses yet | the next process reserves them once more, which changes nothing |
 //! | while it is freed | `BUSY(dead)`, some pages returned | returned once more |
 //!

@@ -117,8 +117,9 @@ impl Hold {
         Blocks(self.arena).mark_of(self.block)
     }
 
-    /// Returns the number of other processes, messages and parts that hold a block. The seat of a dead member
-    /// counts until everything that others wait for was recovered, not until the member was swept.
+    /// Returns the number of other processes, messages and child objects that hold a block. The seat of a
+    /// dead member counts until everything that others wait for was recovered, not until the member was
+    /// reclaimed.
     pub fn other_holders(&self) -> usize {
         let mut others = 0;
         if let (false, Ok(me)) = (self.is_nowhere(), self.arena.me()) {

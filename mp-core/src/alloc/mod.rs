@@ -2,7 +2,7 @@
 //!
 //! Blocks of one size class are stored in slabs of up to 64. The state words of blocks record whether they
 //! are free. Two levels of bit maps (slabs of a class, blocks of a slab) are only hints. An extra bit costs
-//! one search, and the next sweep sets a missing bit again, so the bits need no protocol.
+//! one search, and the next reclaim sets a missing bit again, so the bits need no protocol.
 //!
 //! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
 //! `trim` describes when pages are returned to the kernel.
@@ -200,7 +200,7 @@ impl Allocator {
             // Probably the same block again, and probably freed by another process meanwhile.
             self.map().will_write(Blocks(self.0).block_at(last).state);
             // Any near class will do: if all blocks of the class itself are taken and larger blocks are used,
-            // searching the class each time would visit all its slabs.
+            // searching the class each time would read all its slabs.
             found = self.take_hint(last / SLAB_BLOCKS, me, last, |c| is_near(class, c));
         }
         let found = found.or_else(|| near(class).find_map(|c| self.search(c, last, me)))?;
@@ -292,7 +292,7 @@ impl Allocator {
         if !will_do(class) || !Backing(self.0).slab_is_chosen(base) {
             return None;
         }
-        // If this process dies after taking the hint, the sweep of this slab sets it again.
+        // If this process dies after taking the hint, the reclaim sets it again.
         Members(self.0).touch(me, slab);
         let at = Blocks(self.0).slab_word(slab, 1);
         // A slab that had more blocks in another class may still have their hints.
@@ -344,7 +344,7 @@ impl Allocator {
         let mut i = 0;
         while let Some((arena, block, state)) = next(i) {
             // A program without the ring layer can't release the ring's messages: the ring stays claimed
-            // until another process sweeps this one.
+            // until another process reclaims this one.
             if Blocks(arena).finalize_ring(block) {
                 Allocator(arena).free_claimed(block, state);
             }

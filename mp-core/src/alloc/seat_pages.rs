@@ -2,8 +2,8 @@
 //!
 //! A page is a separate block. Its first word names its block, its second word links the next page, its third
 //! word is a hint, and the others are seats. The page is linked while its maker still holds it, and is then
-//! handed over to the block. If the maker is killed in between, the sweep finds the page linked and hands it
-//! over.
+//! handed over to the block. If the maker is killed in between, the reclaim finds the page linked and hands
+//! it over.
 
 use crate::alloc::Allocator;
 use crate::blocks::Blocks;

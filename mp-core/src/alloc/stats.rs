@@ -89,7 +89,7 @@ pub struct MemoryStats {
     pub owned: u64,
     /// Number of members that are not known to be dead.
     pub members: u64,
-    /// Number of members swept so far.
+    /// Number of members reclaimed so far.
     pub deaths: u64,
     /// Statistics of the sizes that have live or cached blocks.
     pub classes: Vec<ClassStats>,
@@ -97,7 +97,7 @@ pub struct MemoryStats {
     pub by_member: Vec<MemberStats>,
 }
 
-/// Counts of held blocks, while blocks are visited one by one.
+/// Counts of held blocks, while blocks are read one by one.
 struct Tally {
     /// For each member slot, the last block found to be held by its member, + 1. So each block counts once.
     last: Vec<u64>,

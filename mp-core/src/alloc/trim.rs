@@ -7,7 +7,7 @@
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | state of a block | the trimmer claims it, as if to allocate it | `BUSY(dead)` | the sweep frees it |
+//! | state of a block | the trimmer claims it, as if to allocate it | `BUSY(dead)` | the reclaim frees it |
 //! | pages bit | cleared before the pages are released | in between | the pages stay, and the next owner reserves them again |
 //! | trims | incremented after the pages were released | before | others keep page tables of that range until the next trim |
 //!

@@ -12,7 +12,7 @@ const MOST_PAGES: u32 = 1 << 16;
 impl Blocks {
     /// Calls `f` with each seat word of a block. The links may change meanwhile, but always lead to seats.
     ///
-    /// Visits the seats in the same order as `FreeCheck`: a dead member may have taken a second seat in the
+    /// Reads the seats in the same order as `FreeCheck`: a dead member may have taken a second seat in the
     /// header without incrementing the version (`steps::part`). That seat is released before its first one,
     /// if a check has already passed it (`tools/models/tests/models/parts.rs`).
     pub(crate) fn each_seat(self, block: BlockId, mut f: impl FnMut(Word)) {

@@ -30,7 +30,7 @@ impl Blocks {
     /// Drains a ring that is about to be freed. Returns `false` if this process has no ring layer.
     pub(crate) fn finalize_ring(self, block: BlockId) -> bool {
         let Some(rings) = RINGS.get() else {
-            // Only a process with a ring layer may sweep this process.
+            // Only a process with a ring layer may reclaim this process.
             if let Ok(me) = self.me() {
                 Members(self.0).note_rings(me);
             }
@@ -49,7 +49,7 @@ impl Blocks {
         }
     }
 
-    /// Wakes the sleepers of a ring that is held by a dead member, which this process visits.
+    /// Wakes the sleepers of a ring that is held by a dead member, which this process recovers.
     pub(crate) fn wake_ring(self, block: BlockId) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
@@ -58,7 +58,7 @@ impl Blocks {
     }
 
     /// Returns `true` if a member holds the ring in `block`, by a seat or because it has claimed the ring to
-    /// free it. The answer is certain for a dead member that this process visits before its seats in rings
+    /// free it. The answer is certain for a dead member that this process recovers before its seats in rings
     /// are released.
     pub fn ring_is_held_by(self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {

@@ -4,10 +4,10 @@
 //! the dead owner no longer writes. That is certain when the owner's process is gone, since the kernel has
 //! then closed its files, including the driver's. The process's locks in the arena's file, by which others
 //! detect its death, may be released earlier, since descriptors are closed in the order of their numbers. So
-//! the process itself is checked, by its pidfd. Every sweep checks a clock of a dead member until its process
-//! is gone, even if the member was swept long ago.
+//! the process itself is checked, by its pidfd. Every reclaim checks a clock of a dead member until its
+//! process is gone, even if the member was reclaimed long ago.
 //!
-//! A device may still write late. So a sweep also checks dead clocks, and releases their waiters again.
+//! A device may still write late. So a reclaim also checks dead clocks, and releases their waiters again.
 
 use std::os::fd::AsFd;
 

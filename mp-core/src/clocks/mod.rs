@@ -53,8 +53,8 @@ const REST_MS: u64 = 1000;
 /// owner must call [`declare_dead`](Self::declare_dead). Dropping doesn't block.
 ///
 /// # When its process dies
-/// Any member that [sweeps](Arena::reclaim) releases the devices that wait for the clock's ticks, once the
-/// process is gone. Completed ticks stay complete. Others are [`TickState::Died`].
+/// Any member that [reclaims](Arena::reclaim) dead members releases the devices that wait for the clock's
+/// ticks, once the process is gone. Completed ticks stay complete. Others are [`TickState::Died`].
 #[derive(Debug)]
 #[must_use = "dropping a clock gives it up"]
 pub struct Clock {
@@ -202,7 +202,7 @@ impl Clocks {
         self.0.map().load(Word::at(control::CLOCKS_USED)).min(CLOCKS.into()) as u32
     }
 
-    /// Marks a clock as free. If the process is killed before this, the next sweep marks it.
+    /// Marks a clock as free. If the process is killed before this, the next reclaim marks it.
     fn hint_clock(self, index: u32) {
         let hint = Word::at(control::CLOCKS_HINT);
         if self.0.map().load_relaxed(hint) > index.into() {

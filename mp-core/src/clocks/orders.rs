@@ -108,8 +108,8 @@ impl Clocks {
         Ok(Some(handle))
     }
 
-    /// Returns `true` if the process of a clock's owner is known to be gone, even if no sweep has found that
-    /// yet. Makes several system calls.
+    /// Returns `true` if the process of a clock's owner is known to be gone, even if no reclaim has detected
+    /// that yet. Makes several system calls.
     #[must_use]
     pub fn owner_is_gone(&self, clock: u32) -> bool {
         if !self.0.is_here() {

@@ -121,8 +121,8 @@ impl Clocks {
         self.word(clock, ClockAt::done)
     }
 
-    /// Returns the number of clocks that have an owner, including dead owners that were not swept. The other
-    /// clocks can be claimed, at once or when their owner has been dead for a second.
+    /// Returns the number of clocks that have an owner, including dead owners that were not reclaimed. The
+    /// other clocks can be claimed, at once or when their owner has been dead for a second.
     #[must_use]
     pub fn owned(&self) -> u32 {
         if !self.0.is_here() {

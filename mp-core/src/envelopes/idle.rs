@@ -9,7 +9,7 @@
 //!
 //! | word | states | changed by | killed |
 //! |---|---|---|---|
-//! | owner of an envelope of the share | as of any | as of any, except that its process frees it as soon as it is emptied, and keeps none | as of any: the sweep frees it |
+//! | owner of an envelope of the share | as of any | as of any, except that its process frees it as soon as it is emptied, and keeps none | as of any: the reclaim frees it |
 //!
 //! They are not counted: a process that needs one scans all that were ever in use at once. Their place words
 //! name their queues.

@@ -30,12 +30,12 @@
 //! # Deaths
 //! | killed process | left behind | released by |
 //! |---|---|---|
-//! | the inviter, before the claim | an envelope of the dead inviter: a process that accepts before the sweep gets the value, after it an error; one swap decides | the sweep of any member |
+//! | the inviter, before the claim | an envelope of the dead inviter: a process that accepts before the recovery gets the value, after it an error; one swap decides | the reclaim by any member |
 //! | the inviter, after the claim | nothing | |
 //! | the child, before it accepts: by a signal, or because the program could not be executed | a closed end, once the `Command` is dropped as well | the inviter, when it checks |
-//! | the child, between receiving and claiming | the same; it may be a member, without any blocks | the inviter, when it checks; the sweep |
-//! | the child, after the claim | the same as any member | the sweep |
-//! | the child, before it sends the byte | the same, and a closed end: the inviter can't take the envelope back, and the invitation lapses once the `Command` is dropped as well | the sweep |
+//! | the child, between receiving and claiming | the same; it may be a member, without any blocks | the inviter, when it checks; the reclaim |
+//! | the child, after the claim | the same as any member | the reclaim |
+//! | the child, before it sends the byte | the same, and a closed end: the inviter can't take the envelope back, and the invitation lapses once the `Command` is dropped as well | the reclaim |
 //!
 //! The kernel frees the arena's file in a socket whose ends are both closed.
 

@@ -95,7 +95,7 @@ pub(crate) mod control {
     pub(crate) const CACHE_LIMIT: u64 = 4096 + 1408;
     /// Time at which a member last checked for dead members, in ms of the monotonic clock.
     pub(crate) const LOOKED: u64 = 4096 + 1024;
-    /// Number of members that were swept.
+    /// Number of members that were reclaimed.
     pub(crate) const DEATHS: u64 = 4096 + 640;
     /// Number of detected deaths. Waiters sleep on it modulo 2^32: `park`.
     pub(crate) const NOTICED: u64 = 4096 + 640 + 8;

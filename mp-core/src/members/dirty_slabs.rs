@@ -1,17 +1,18 @@
 //! Slabs in which a member may hold something.
 //!
-//! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a sweep
-//! would have to undo: taking a hint, claiming a block, taking a seat for itself, or giving up the seat that
-//! a message or a part has (after which it may have to free the block). It never clears a bit, so the bits
-//! describe a superset of what it may hold, and a sweep needs to visit no other slabs.
+//! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a
+//! reclaim would have to undo: taking a hint, claiming a block, taking a seat for itself, or giving up the
+//! seat that a message or a child object has (after which it may have to free the block). It never clears a
+//! bit, so the bits describe a superset of what it may hold, and a reclaim reads no other slabs.
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | bits of a member | the member sets | after the bit, before the announced action | the sweep checks 64 blocks in vain |
-//! | | a sweeper clears, when the whole sweep is done | half way | the next sweeper repeats the work for the remaining bits |
+//! | bits of a member | the member sets | after the bit, before the announced action | the reclaim reads 64 blocks in vain |
+//! | | the reclaiming process clears, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
 //!
-//! A sweeper sets its own bits for all slabs that it visits, since it takes over what it finds. A visitor
-//! sets the dead member's bits, since a block that loses its last holder is claimed for that member.
+//! A reclaiming process sets its own bits for all slabs that it reads, since it takes over the blocks that it
+//! finds. A recovering process sets the dead member's bits, since a block that loses its last holder is
+//! claimed for that member.
 
 use crate::layout::slab_count;
 use crate::mem::Mem;

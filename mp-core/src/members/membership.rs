@@ -5,12 +5,12 @@
 //! |---|---|---|
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
 //! | `LIVE(epoch)` | | a process that has detected the member's death → `DEAD` |
-//! | `DEAD(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `VACATING` |
-//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `RECLAIMING(visitor)` |
-//! | `RECLAIMING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
+//! | `DEAD(epoch)` | | recovering processes count themselves in it; the only recovering process, if it left nothing to do → `VACATING` |
+//! | `VACATING(epoch)` | | recovering processes count themselves in it; the only recovering process, if it left nothing to do → `RECLAIMING(me)` |
+//! | `RECLAIMING(epoch)` | reclaiming process | that process → `FREE`; if it is dead, another process → `RECLAIMING(me)` |
 //!
-//! Visits are in `visit`, and the sweep is in `sweep`. [`Visit`](crate::steps::BeginRecovery) describes how
-//! the sweep follows the visits.
+//! The module `recovery` recovers and reclaims. [`BeginRecovery`](crate::steps::BeginRecovery) describes how
+//! the reclaim follows the recoveries.
 //!
 //! # Detection of a member's death
 //! The member's parent detects it by its pidfd. Any process detects it by finding both locks of the slot
@@ -47,8 +47,8 @@ const LANES_USED: u64 = 4;
 pub(crate) const KNOWS_RINGS: u64 = 5;
 const LANES_EVER: u64 = 6;
 
-/// Returns the word that marks visitors' recovery of a dead member: epoch (32 bits), recovered (1 bit), the
-/// excepted ring + 1, or 0 (24 bits).
+/// Returns the word that marks a dead member as recovered: epoch (32 bits), recovered (1 bit), the excepted
+/// ring + 1, or 0 (24 bits).
 const fn recovered_word(epoch: u32, but: Option<BlockId>) -> u64 {
     let but = match but {
         None => 0,
@@ -145,17 +145,17 @@ impl Members {
         self.layout().member(slot, STATE)
     }
 
-    /// Returns the word in which a member announces the slots that it visits.
+    /// Returns the word in which a member announces the slots that it recovers.
     pub(crate) fn recovering_word(self, slot: u32) -> Word {
         self.layout().member(slot, RECOVERING)
     }
 
-    /// Records that a visitor has recovered everything that other processes wait for from the dead member of
+    /// Records that a process has recovered everything that other processes wait for from the dead member of
     /// a slot, except in the ring `but`. May be called any number of times.
     pub(crate) fn note_recovered(self, slot: u32, epoch: u32, but: Option<BlockId>) {
         let word = self.layout().member(slot, RECOVERED);
         let (before, now) = (self.map().load(word), recovered_word(epoch, but));
-        // A late visitor does not undo a complete recovery.
+        // A late process does not undo a complete recovery.
         let done = before == recovered_word(epoch, None);
         if !done && before != now {
             _ = self.map().cas(word, before, now);
@@ -274,8 +274,8 @@ impl Members {
         raise(self.map(), self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
     }
 
-    /// Records that this process has a ring layer, so that only processes with one sweep it: it may die while
-    /// it drains a ring, or holds a message of one.
+    /// Records that this process has a ring layer, so that only processes with one reclaim it: it may die
+    /// while it drains a ring, or holds a message of one.
     pub(crate) fn note_rings(self, me: Member) {
         self.map().store(self.layout().member(me.slot(), KNOWS_RINGS), 1);
     }

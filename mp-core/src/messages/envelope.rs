@@ -6,15 +6,15 @@
 //!
 //! | word | written by | when |
 //! |---|---|---|
-//! | owner | a process that claims it; its owner; a ring's producer and consumer; a sweeper | see [`Owner`] |
+//! | owner | a process that claims it; its owner; a ring's producer and consumer; a recovering or reclaiming process | see [`Owner`] |
 //! | place | its owner | before it is queued |
 //! | meta, type | its owner | while it fills or empties it |
 //! | spill | its owner | before the spill block's seat moves to the envelope (write-ahead) |
 //! | attachments | its owner | before the seat is taken (write-ahead) |
 //!
 //! If a process is killed while filling or emptying an envelope, the owner word names the dead process, and
-//! the sweep releases exactly those seats that name the envelope. Each process keeps a few idle envelopes,
-//! whose owner words name it, too.
+//! recovery and reclaim release exactly those seats that name the envelope. Each process keeps a few idle
+//! envelopes, whose owner words name it, too.
 
 use crate::alloc::Allocator;
 use crate::arena::Arena;
@@ -220,7 +220,7 @@ impl Envelope {
             Messages(arena).fetch_early(id, meta.attachments);
         }
         // The spill block remains the envelope's until every attachment that it lists is taken: if this
-        // process dies before, the sweep finds the list.
+        // process dies before, the reclaim finds the list.
         let spill = spill.filter(|a| Blocks(arena).block_exists(a.block));
         let (list, room) = spill.map(|a| Blocks(arena).data_of(a.block)).unzip();
         let from = meta.bytes_at(room)?;

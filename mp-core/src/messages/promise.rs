@@ -6,9 +6,9 @@
 //!
 //! | killed | state left behind | cleaned up by |
 //! |---|---|---|
-//! | the owner, before the receiver has claimed it | an envelope of the crashed owner | the sweep |
+//! | the owner, before the receiver has claimed it | an envelope of the crashed owner | the reclaim |
 //! | the receiver, before it has claimed it | an envelope of the owner, promised | the owner, when it drops the [`Promise`] |
-//! | the receiver, after that | an envelope of the crashed receiver | the sweep |
+//! | the receiver, after that | an envelope of the crashed receiver | the reclaim |
 #![allow(unsafe_code)]
 
 use serde::{Deserialize, Serialize};

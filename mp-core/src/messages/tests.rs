@@ -47,7 +47,7 @@ fn attached(arena: Arena, e: EnvelopeId) -> Attachment {
     Attachment::unpack(arena.map().load(Envelopes(arena).envelope_word(e, field::INLINE))).unwrap()
 }
 
-/// A sweep visits only slabs that the dead member has touched.
+/// A reclaim reads only slabs that the dead member has touched.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
 fn a_slab_is_noted_before_anything_in_it_is_ours() {
@@ -129,7 +129,7 @@ fn a_message_is_taken_out_once() {
     let mut inc = Incoming::default();
     envelope.open(&mut inc).unwrap();
     assert_eq!(inc.blocks().count(), 1);
-    // The same envelope, because the thread takes the last one that it kept.
+    // The same envelope, because the thread takes the last one that it retained.
     let next = Messages(arena).pack(&mut Outgoing::default(), 8).unwrap();
     assert_eq!(next.id(), envelope.id());
     let again = envelope.open(&mut Incoming::default());

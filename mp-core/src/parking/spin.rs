@@ -33,9 +33,9 @@
 //!
 //! | seat | changed by | killed there |
 //! |---|---|---|
-//! | 0: free → owner: member + 1 | a thread of that member, by one swap | the seat names a dead member: threads on that processor sleep at once, until the member is swept |
+//! | 0: free → owner: member + 1 | a thread of that member, by one swap | the seat names a dead member: threads on that processor sleep at once, until the member is reclaimed |
 //! | owner → 0 | the same thread, by one store | likewise |
-//! | dead owner → 0 | the process that sweeps the member, before its slot gets another member, by one swap | another process sweeps the member |
+//! | dead owner → 0 | the process that reclaims the member, before its slot gets another member, by one swap | another process reclaims the member |
 //!
 //! Seats affect only timing.
 

@@ -1,22 +1,22 @@
-//! Sweep: release of everything that dead members held.
+//! Reclaim: release of everything that dead members held.
 //!
-//! First the dead members are visited (`visit`): any number of processes at once recover everything that
-//! others wait for. Then each dead member has one sweeper, which releases its memory, and for which no
-//! process waits. If the sweeper dies as well, the next one starts again from the beginning, and every step
-//! may be done twice. All members to be swept are swept in one pass:
+//! First any number of processes at once [recover](super::recover) everything that others wait for. Then one
+//! process reclaims each dead member: it releases the member's memory, and no process waits for it. If that
+//! process dies as well, another process starts again from the beginning. Every step may be done twice. All
+//! members to be reclaimed are reclaimed in one pass:
 //!
 //! 1. the multi-word update that one of them had begun, if no process has completed it;
-//! 2. the envelopes that they owned: taken over by the sweeper, then emptied;
-//! 3. the blocks that they were claiming or freeing, and blocks that visitors have claimed for them: taken
-//!    over and freed. Their seats, which by now are in pages of seats only, are released. (A live block
-//!    without seats, which may be a queue, stays: visitors have handled all that existed, and a process that
-//!    has released the last seat since then handles the block itself.)
+//! 2. the envelopes that they owned: taken over by the reclaiming process, then emptied;
+//! 3. the blocks that they were claiming or freeing, and blocks that recovering processes have claimed for
+//!    them: taken over and freed. Their seats, which by now are in pages of seats only, are released. (A live
+//!    block without seats, which may be a queue, stays: recovering processes have handled all such blocks
+//!    that existed. A process that has released the last seat since then handles the block itself.)
 //! 4. hints of free blocks and envelopes that were lost: set again;
 //! 5. their slots: freed.
 //!
-//! The sweep visits the blocks in slabs that a dead member has touched (`touched`), so its cost depends on
-//! the actions of the dead members, not on the contents of the arena. It visits all envelopes that were ever
-//! in use at once: recording them would slow each message, and there are rarely many.
+//! The reclaim reads the blocks in slabs that a dead member has touched (`members::dirty_slabs`), so its cost
+//! depends on the actions of the dead members, not on the contents of the arena. It reads all envelopes that
+//! were ever in use at once: recording them would slow each message, and there are rarely many.
 
 use std::sync::OnceLock;
 
@@ -41,20 +41,20 @@ use crate::words::{
     BlockId, BlockKind, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Presence, Seat, Tenancy,
 };
 
-/// Maximum number of visits of a process if others visit at the same time. After that the dead members'
-/// memory is freed a little later.
+/// Maximum number of recoveries by a process if other processes recover at the same time. After that the dead
+/// members' memory is freed a little later.
 const ATTEMPTS: u32 = 4;
 
-/// Function that this process calls before it sweeps: it checks the envelopes promised to processes that are
-/// not members yet.
+/// Function that this process calls before it reclaims dead members: it checks the envelopes promised to
+/// processes that are not members yet.
 static PROMISES: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// Function that this process calls after members were swept, and the number of swept members at its last
-/// call.
+/// Function that this process calls after members were reclaimed, and the number of reclaimed members at its
+/// last call.
 static ON_DEATHS: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 static DEATHS_SEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
 
-/// Calls the hook, in one thread of this process, if members were swept since its last call.
+/// Calls the hook, in one thread of this process, if members were reclaimed since its last call.
 fn tell_of_deaths(deaths: u64) {
     if DEATHS_SEEN.load(Ordering::Relaxed) != deaths
         && DEATHS_SEEN.swap(deaths, Ordering::Relaxed) != deaths
@@ -64,8 +64,8 @@ fn tell_of_deaths(deaths: u64) {
     }
 }
 
-/// Serializes the visits of this process's threads: a process has one word to announce the members that it
-/// visits.
+/// Serializes the recoveries of this process's threads: a process has one word to announce the members that
+/// it recovers.
 static RECOVERIES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// The empty plan: completes an update that another process had begun.
@@ -82,7 +82,7 @@ impl UpdatePlan for Complete {
     }
 }
 
-/// A dead member that this process visits or sweeps.
+/// A dead member that this process recovers or reclaims.
 #[derive(Clone, Copy)]
 pub(crate) struct Dead {
     pub(crate) member: Member,
@@ -91,7 +91,7 @@ pub(crate) struct Dead {
 }
 
 impl Recovery {
-    /// Reclaims what dead members held: see [`Arena::reclaim`](crate::Arena::reclaim).
+    /// Reclaims all resources that dead members held: see [`Arena::reclaim`](crate::Arena::reclaim).
     pub(crate) fn reclaim(self) -> Result<usize> {
         let me = self.me()?;
         if let Some(look) = PROMISES.get() {
@@ -103,12 +103,12 @@ impl Recovery {
         Ok(swept)
     }
 
-    /// Sets a function that each sweep of this process calls first.
+    /// Sets a function that each reclaim of this process calls first.
     pub(crate) fn before_reclaims(look: fn()) {
         _ = PROMISES.set(look);
     }
 
-    /// Same as [`sweep`](crate::Arena::reclaim), for the memory of dead members only.
+    /// Same as [`Arena::reclaim`](crate::Arena::reclaim), for the memory of dead members only.
     fn reclaim_members(self, me: Member) -> usize {
         let dead: Vec<Dead> = Members(self.0)
             .used_slots()
@@ -136,14 +136,14 @@ impl Recovery {
         swept
     }
 
-    /// Returns the number of members swept since the arena was created.
+    /// Returns the number of members reclaimed since the arena was created.
     fn deaths(self) -> u64 {
         self.map().load(Word::at(control::DEATHS))
     }
 
-    /// Sets a function that this process calls when it detects that any process has swept members since its
-    /// last check. It checks in each [`sweep`](crate::Arena::reclaim), and in waits of all kinds. For caches
-    /// of objects that only dead members held.
+    /// Sets a function that this process calls when it detects that any process has reclaimed members since
+    /// its last check. It checks in each [`reclaim`](crate::Arena::reclaim), and in waits of all kinds. For
+    /// caches of objects that only dead members held.
     ///
     /// The thread that checks calls the hook, holding no lock of this crate, and waits until it returns. Only
     /// the first call sets a hook. A forked child may set its own.
@@ -151,8 +151,8 @@ impl Recovery {
         _ = ON_DEATHS.set(hook);
     }
 
-    /// Same as [`sweep`](crate::Arena::reclaim), unless a member has swept within the last 100 ms: a thousand
-    /// waiting processes sweep no more often than one.
+    /// Same as [`Arena::reclaim`](crate::Arena::reclaim), unless such a call of any member has reclaimed
+    /// within the last 100 ms: a thousand waiting processes reclaim no more often than one.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -180,7 +180,8 @@ impl Recovery {
         others.any(|member| Members(self.0).knew_rings(member) && Members(self.0).is_dead(member))
     }
 
-    /// Becomes the sweeper of a member whose sweeper is dead.
+    /// Takes over the reclaim of a member whose reclaiming process is dead. Returns `true` if this process
+    /// now reclaims the member.
     fn take_over(self, dead: &Dead, me: Member) -> bool {
         let t = Members(self.0).tenancy(dead.member.slot());
         let sweeper_died =
@@ -189,7 +190,7 @@ impl Recovery {
         sweeper_died && t.epoch == dead.epoch && Members(self.0).change_tenancy(dead.member.slot(), t, mine)
     }
 
-    /// Sweeps members whose sweeper this process is, and returns their number.
+    /// Reclaims members that are marked as reclaimed by this process, and returns their number.
     fn reclaim_all(self, dead: &[Dead], me: Member) -> usize {
         if dead.is_empty() {
             return 0;
@@ -242,7 +243,8 @@ impl Recovery {
             let owner = Owner::unpack(found);
             match owner.holder {
                 Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
-                    // Taken over first: if this process dies while emptying, its sweeper finds the envelope.
+                    // Taken over first: if this process dies while emptying, the process that reclaims it
+                    // finds the envelope.
                     let mine = owner.then(Holder::Member(me));
                     if self.map().cas(word, found, mine.pack()).is_ok() {
                         self.release_taken(e);

@@ -1,11 +1,11 @@
-//! Visits to dead members: any number of processes at once recover everything that other processes wait for.
+//! Recovery of everything that processes wait for from dead members, in any number of processes at once.
 //!
-//! [`BeginRecovery`] describes the interplay of visits and the sweep, and the state after a death or a
-//! stop. A visit makes these steps in order:
+//! [`BeginRecovery`] describes the interplay of recovery and reclaim, and the state after a death or a stop.
+//! A recovery makes these steps in order:
 //!
 //! 1. The intents of the dead member's threads: each names the one envelope whose owner may be in doubt. The
 //!    ring layer decides, and gives the envelope to the dead member or to others. (If it can't yet, because a
-//!    living thread is handling that envelope, all other steps are done, and there will be another visit.)
+//!    living thread is handling that envelope, all other steps are done, and another recovery follows.)
 //! 2. The envelopes: those that the member had leased return to their queues. The attachments of those that
 //!    it owned are released. The handle of a queue is given to the dead member instead, so that step 3
 //!    notifies that queue, whether this process holds it or not.
@@ -15,24 +15,26 @@
 //! 4. Messages that no process will ever get, because they are in a queue held only by dead members: their
 //!    attachments are released as in step 2.
 //!
-//! Once a visitor that was alone has completed these steps, visits make this step:
+//! Once the only recovering process has completed these steps, recoveries make this step:
 //!
 //! 5. The blocks: the member's seats in queues are released. A queue without any holder then belongs to the
 //!    dead member, and the attachments of its messages are released. This process takes the handle of a queue
 //!    in such a message itself, notifies that queue, and drops the handle.
 //!
 //! In steps 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue exists until
-//! all visitors have notified it, and no process waits for a stopped visitor. After step 4 no visitor writes
-//! into a queue in which the dead member has a seat, so a handle found in step 5 becomes an ordinary handle
-//! of this process. A model has both: `tools/models/tests/models/lost_handles.rs`.
+//! all recovering processes have notified it, and no process waits for a stopped one. After step 4 no
+//! recovering process writes into a queue in which the dead member has a seat, so a handle found in step 5
+//! becomes an ordinary handle of this process. A model covers both cases:
+//! `tools/models/tests/models/lost_handles.rs`.
 //!
-//! Step 4 exists although step 5 does the same, since step 4 need not wait until all visitors have ended. In
-//! step 5 a process may leave a queue at any time. If it finds the dead member's seat released, it is the
-//! last holder, and owns the queue. If the seat is not released yet, the visitor that releases it claims the
-//! queue for the dead member, and every visitor releases the attachments of its messages.
+//! Step 4 exists although step 5 does the same, since step 4 need not wait until all recoveries have ended.
+//! In step 5 a process may leave a queue at any time. If it finds the dead member's seat released, it is the
+//! last holder, and owns the queue. If the seat is not released yet, the recovering process that releases it
+//! claims the queue for the dead member, and every recovering process releases the attachments of its
+//! messages.
 //!
-//! A block that loses its last holder in a visit is claimed for the dead member (`BUSY(dead)`), and left to
-//! the sweep.
+//! A block that loses its last holder in a recovery is claimed for the dead member (`BUSY(dead)`), and left
+//! to the reclaim.
 //!
 //! An envelope of the dead member may be promised to a child, which takes it by a swap of exactly the owner
 //! word that it received. So the word's sequence is incremented first. After that no living process can take
@@ -60,11 +62,11 @@ use crate::words::{
 /// A queue that no living process holds, and a dead member that holds it.
 type DesertedQueue = (BlockId, Member);
 
-/// A dead member that this process visits.
+/// A dead member that this process recovers.
 struct DeadInRecovery {
     dead: Dead,
     counted: Tenancy,
-    /// `true` if no other process was visiting it.
+    /// `true` if no other process was recovering it.
     alone: bool,
 }
 
@@ -90,8 +92,8 @@ fn members(in_recovery: &[DeadInRecovery]) -> Vec<Dead> {
 }
 
 impl Recovery {
-    /// Visits these dead members. Returns the members that this process must sweep now, and `true` if another
-    /// process was visiting, so that some are not swept.
+    /// Recovers these dead members. Returns the members that this process must reclaim now, and `true` if
+    /// another process was recovering, so that some members are left.
     pub(crate) fn recover(self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
@@ -173,8 +175,8 @@ impl Recovery {
         self.recover_deserted(Queues::Vacate, &mut found);
     }
 
-    /// Same as [`vacate`](Self::vacate), in all queues, even if other visitors were killed or stopped while
-    /// they did the same.
+    /// Same as [`vacate`](Self::vacate), in all queues, even if other recovering processes were killed or
+    /// stopped while they did the same.
     fn vacate_all(self, dead: &[Dead]) {
         let mut found = PassResult::default();
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
@@ -219,7 +221,8 @@ impl Recovery {
         for e in Envelopes(self.0).envelopes_in_use(0) {
             let word = Envelopes(self.0).owner_words().of(e);
             let mut found = self.map().load(word);
-            // Again if another process was faster: a visitor, or the child that the envelope was promised to.
+            // Again if another process was faster: a recovering process, or the child that the envelope was
+            // promised to.
             while let Holder::Member(m) = Owner::unpack(found).holder
                 && theirs(m)
             {
@@ -272,9 +275,10 @@ impl Recovery {
         (seat, e): (Word, EnvelopeId),
         found: &mut PassResult,
     ) {
-        // With this, other visitors find the seat, if this one is killed or stopped after the swap.
+        // With this, other recovering processes find the seat if this process is killed or stopped after the
+        // swap.
         Members(self.0).touch(dead, block / SLAB_BLOCKS);
-        // Fails if another visitor was faster. The list of attachments remains after its seats were released:
+        // Fails if another process was faster. The list of attachments remains after its seats were released:
         // then the block may be another queue by now.
         if self.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
             Blocks(self.0).ring_holder_gone(
@@ -308,7 +312,7 @@ impl Recovery {
         seat: (Word, Seat),
         deserted: &mut Vec<DesertedQueue>,
     ) {
-        // So the sweeper of that member finds it.
+        // So the process that reclaims that member finds it.
         Members(self.0).touch(dead, block / SLAB_BLOCKS);
         let release =
             ReleaseSeat::new(Blocks(self.0).block_at(block), Blocks(self.0).pages(), dead, seat.0, seat.1);
@@ -329,12 +333,13 @@ impl Recovery {
     fn recover_block(self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut PassResult) {
         let state = BlockState::unpack(self.map().load(Blocks(self.0).block_at(block).state));
         match (state.life, state.kind) {
-            // The member died while it drained the ring, or a visitor gave up the last other holder's seat.
+            // The member died while it drained the ring, or a recovering process gave up the last other
+            // holder's seat.
             (BlockLife::Busy(m), BlockKind::Ring) if dead.iter().any(|d| d.member == m) => {
                 found.deserted.push((block, m))
             }
             (BlockLife::Busy(_) | BlockLife::Free, _) => {}
-            // A process without a ring layer visits members that never had queues: the process that gave up
+            // A process without a ring layer recovers members that never had queues: the process that gave up
             // this queue's seats handles it.
             (BlockLife::Live, BlockKind::Ring) if RINGS.get().is_none() => {}
             (BlockLife::Live, kind) => self.recover_seats(block, kind, dead, queues, found),
@@ -358,7 +363,7 @@ impl Recovery {
                     Blocks(self.0).ring_holder_gone(block, DetachedProcess::Member(d.member), d.pid);
                     had = Some(d.member);
                 }
-                // A page of seats is treated differently if it is linked to its block, so the sweep handles
+                // A page of seats is treated differently if it is linked to its block, so the reclaim handles
                 // it.
                 (Some(_), BlockKind::Seats) => held = true,
                 (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),

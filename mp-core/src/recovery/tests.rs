@@ -1,4 +1,4 @@
-//! Sweeps of simulated members that die or are stopped while they hold blocks and envelopes.
+//! Reclaims of simulated members that die or are stopped while they hold blocks and envelopes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -218,7 +218,7 @@ fn seat_page_linked_by_a_dead_member_is_kept() {
     assert_eq!(state(arena, linked).life, BlockLife::Free);
 }
 
-/// A dead member is not swept while another process also visits it. Everything that others wait for is
+/// A dead member is not reclaimed while another process also recovers it. Everything that others wait for is
 /// recovered in any case.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
@@ -248,7 +248,7 @@ fn awaited_recovery_runs_beside_another_recovery() {
     assert_eq!(owner(arena, e).holder, Holder::Member(dead.member));
     assert_ne!(owner(arena, e), promised, "the child would get it");
     assert!(Members(arena).has_left(dead.member, 0), "not all of it was recovered");
-    // The visitor finishes, or dies, and its word no longer counts.
+    // The other process finishes, or dies, and its word no longer counts.
     kill(arena, visitor);
     while presence(arena, dead) != Presence::Free || presence(arena, visitor) != Presence::Free {
         assert!(Recovery(arena).reclaim().unwrap() > 0, "{:?}", presence(arena, dead));
@@ -309,8 +309,8 @@ fn the_next_tenant_of_a_slot_is_another_member() {
     Recovery(arena).reclaim().unwrap();
 }
 
-/// A recovered member no longer counts for holders of this ring, even if a late visitor writes an older
-/// record.
+/// A recovered member no longer counts for holders of this ring, even if a late recovering process writes an
+/// older record.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn dead_member_leaves_a_ring_after_its_recovery() {

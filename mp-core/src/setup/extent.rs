@@ -3,7 +3,7 @@
 //! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, after the
 //! arena's own file. Everything else about its blocks (states, seats, holders) is in the arena's tables, as
 //! for all blocks. So handles don't differ, and extents contain only the data of tensors: a process that
-//! sweeps, or drops a tensor, need not have the file open.
+//! reclaims, or drops a tensor, need not have the file open.
 //!
 //! # States of an extent's word
 //! | state | changed by | killed here |
@@ -13,9 +13,9 @@
 //! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or as above | the file, without a slab in it |
 //! | `OPEN` | no process: it stays as long as the arena | |
 //!
-//! The sweep takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(sweeper)`, removes
-//! the file if its name was recorded, clears the length of the directory, and then frees the extent. Each
-//! step may be done twice. The words next to the state have one writer, which is named in the state.
+//! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`, removes the
+//! file if its name was recorded, clears the length of the directory, and then frees the extent. Each step
+//! may be done twice. The words next to the state have one writer, which is named in the state.
 //!
 //! # Lifetime of the file
 //! The file's name must exist as long as any member may have to open it: a tensor may be in flight to a

@@ -1,4 +1,4 @@
-//! Recovery of the objects of a dead member, and their reuse.
+//! Recovery of the objects of a dead member, and their reclaim.
 //!
 //! A *recovery* makes everything available that live processes wait for. **Any number of processes recover
 //! the same dead member at once**, so that no process waits for a recovering process that is stopped or
@@ -15,10 +15,11 @@
 //!   processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead
 //!   member, with its contents, whose attachments are released.
 //!
-//! The *sweep* reclaims the objects of a dead member (envelopes, blocks, the member's slot and lanes). It
-//! has one sweeper, and begins when the recoveries have left nothing to do and no process is recovering.
-//! No process waits for a sweeper: it only frees memory. Even a process that leaves a queue at the last
-//! moment finds no sweeper in it, since the seats in queues are released before the sweep begins.
+//! The *reclaim* frees the objects of a dead member (envelopes, blocks, the member's slot and lanes). A
+//! single process runs it. It begins when the recoveries have left nothing to do and no process is
+//! recovering. No process waits for a reclaiming process, which only frees memory. Even a process that leaves
+//! a queue at the last moment finds no reclaiming process in it, since the seats in queues are released
+//! before the reclaim begins.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -39,16 +40,16 @@
 //!
 //! **Late processes.** No process is in the first phase when the state is `VACATING`, so none notifies a
 //! queue whose memory may have been reused. A process in the second phase that was stopped, while other
-//! processes have continued, can only do the following. It releases a seat that still names the dead
-//! member, a name that no other process ever writes. It claims a block for the dead member, if that is
-//! live and has no seat; the swap of the block's state ensures that it was the same block throughout. It
-//! reads a queue that is claimed for the dead member, and stays so, as there is no sweeper while this
-//! process's word shows its recovery.
+//! processes have continued, can only do the following. It releases a seat that still names the dead member,
+//! a name that no other process ever writes. It claims a block for the dead member, if that is live and has
+//! no seat; the swap of the block's state ensures that it was the same block throughout. It reads a queue
+//! that is claimed for the dead member, and stays so, as no process reclaims the member while this process's
+//! word shows the recovery.
 //!
 //! | killed, or stopped for a week | left behind | other processes |
 //! |---|---|---|
-//! | anywhere in a recovery | `DEAD` or `VACATING`, the process's word | recover as well; objects that live processes wait for are available at once. The word of a dead process is ignored; while a recovering process is stopped, the members that it recovers are not swept: their memory is held |
-//! | between the swap and the end of the sweep | `RECLAIMING(it)` | wait for nothing; if it is dead, another process continues the sweep |
+//! | anywhere in a recovery | `DEAD` or `VACATING`, the process's word | recover as well; objects that live processes wait for are available at once. The word of a dead process is ignored; while a recovering process is stopped, the members that it recovers are not reclaimed: their memory is held |
+//! | between the swap and the end of the reclaim | `RECLAIMING(it)` | wait for nothing; if it is dead, another process takes over the reclaim |
 //!
 //! (A process that is stopped between its check and its swap while other processes begin exactly 2^29
 //! recoveries does not notice them.)

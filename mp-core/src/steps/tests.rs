@@ -166,7 +166,7 @@ fn a_page_that_is_another_blocks_is_left_alone() {
     assert_eq!(Seat::unpack(m.load(PAGES[0].0.seat(0))), Seat::Member(other()));
 }
 
-/// The sweeper of its creator hands it over between the check and the swap.
+/// The process that reclaims its creator hands it over between the check and the swap.
 #[test]
 fn a_page_that_is_handed_over_meanwhile_is_freed() {
     let m = memory();

@@ -11,7 +11,8 @@ use crate::words::{Member, Seat};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holders {
-    /// Processes, by their tags and process ids (0: unknown). A dead process is included until it is swept.
+    /// Processes, by their tags and process ids (0: unknown). A dead process is included until it is
+    /// reclaimed.
     pub processes: Vec<(Member, u32)>,
     /// Number of messages in flight that hold the structure.
     pub messages: usize,

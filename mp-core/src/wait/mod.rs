@@ -27,7 +27,7 @@
 //! |---|---|---|
 //! | announced, or asleep | sleepers bits | the next waker makes one unnecessary call, and clears the bit |
 //! | woken, before it woke the next waiter | a sleeper although the object is ready | check after a poll interval |
-//! | a waker, before its call | sleepers | check after a poll interval, and sweep |
+//! | a waker, before its call | sleepers | check after a poll interval, and reclaim dead members |
 //! | stopped while it sleeps | wake-ups that it received | check after a poll interval |
 //!
 //! The sleepers bits are the only shared memory written here, by the steps of [`Announce`](crate::Announce)

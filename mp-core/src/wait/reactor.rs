@@ -274,9 +274,9 @@ fn work(i: usize, control: &'static AtomicU32) {
     }
 }
 
-/// Checks, once a poll interval and when a death was noticed: sweeps if that is due, and wakes waiters whose
-/// objects are ready although no waker came. Callers that sleep in `poll` check themselves, so `news` of a
-/// death wakes them.
+/// Checks, once a poll interval and when a death was noticed: reclaims dead members if that is due, and wakes
+/// waiters whose objects are ready although no waker came. Callers that sleep in `poll` check themselves, so
+/// `news` of a death wakes them.
 fn check_words(i: usize, news: bool, deaths: &[(Arena, u32)]) {
     let (mut arenas, mut watched): (Vec<Arena>, Vec<_>) = Default::default();
     let mut callers = Vec::new();

@@ -182,8 +182,8 @@ impl RecoveryTimer {
         Self { arenas, next: Instant::now() + POLL_INTERVAL }
     }
 
-    /// Sweeps if a poll interval has passed or a death was noticed. Uses the clock, not the result of a
-    /// sleep, because signals may end sleeps early.
+    /// Reclaims dead members if a poll interval has passed or a death was noticed. Uses the clock, not the
+    /// result of a sleep, because signals may end sleeps early.
     fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
         let mut news = false;
         for (arena, seen) in &mut self.arenas {

@@ -152,8 +152,8 @@ impl Default for LivenessTimer {
 
 impl LivenessTimer {
     /// Returns `true` if a check is due: after a millisecond, then after each poll interval, after a death
-    /// was detected that was not checked, and when the time is `over`. After a poll interval, also sweeps the
-    /// arena if that is due.
+    /// was detected that was not checked, and when the time is `over`. After a poll interval, also reclaims
+    /// the arena's dead members if that is due.
     ///
     /// # Errors
     /// [`Error::Forked`].

@@ -181,7 +181,7 @@ impl RawLock {
     /// Returns the holder, if it is dead.
     fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
         let holder = word.holder()?;
-        // The member table forgets the holder once it is swept. The `by` word does not.
+        // The member table loses the holder once it is reclaimed. The `by` word retains it.
         (Members(self.arena).is_dead(holder))
             .then(|| DeadHolder { word, pid: Members(self.arena).pid_of(holder) })
     }

@@ -74,7 +74,8 @@ pub enum BlockLife {
     Free,
     /// Held through its seats.
     Live,
-    /// A member is allocating or freeing it. If that member is dead, its sweeper frees it.
+    /// A member is allocating or freeing it. If that member is dead, the process that reclaims the member
+    /// frees the block.
     Busy(Member),
 }
 

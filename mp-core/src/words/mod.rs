@@ -8,7 +8,7 @@
 //! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`, `LEASED`), member 24, sequence 38 |
 //! | [`GroupState`] (of 64 envelopes) | state 2 (`ABSENT`, `EMPTYING`, `IN USE`, `FILLING`), member 24, base of the sequences 38 |
 //! | [`RingPlace`] (of a queued envelope) | slot index 32, ring's block 32 |
-//! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `RECLAIMING`), recoveries begun 29 and vacating 1, or sweeper 24, epoch 32 |
+//! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `RECLAIMING`), recoveries begun 29 and vacating 1, or reclaiming member 24, epoch 32 |
 //! | [`Tick`] | value 52 (count 36, epoch 16), clock 12 |
 //! | [`ClockState`] | phase 3 (`FREE`, `LIVE`, `LEFT`, `ENDING`, `DEAD`, `CLAIMING`), member 24, epoch 16, first epoch that a death ended 16 |
 //! | [`RecoveringSlots`] (of a member) | recovers some 1, first slot 31, last slot 32 |
@@ -58,8 +58,8 @@ const fn bits(v: u64, at: u32, len: u32) -> u64 {
 
 /// Identity of a process: its slot in the member table, and the epoch of that slot.
 ///
-/// A slot is reused only when no block, envelope or queue names its old tenant, all of which the sweep
-/// visits. The words of locks and permits may still name it: the epoch distinguishes it from the next 4095
+/// A slot is reused only when no block, envelope or queue names its old tenant: the reclaim reads all of
+/// them. The words of locks and permits may still name it: the epoch distinguishes it from the next 4095
 /// tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(u32);

@@ -30,8 +30,8 @@ impl Presence {
     }
 }
 
-/// Word of a member: state 2 bits, recoveries 29 and "seats in queues are released" 1, or sweeper 24,
-/// epoch 32.
+/// Word of a member: state 2 bits, recoveries 29 and "seats in queues are released" 1, or reclaiming member
+/// 24, epoch 32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tenancy {
     /// State of the tenant.

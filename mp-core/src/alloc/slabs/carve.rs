@@ -120,7 +120,7 @@ impl Allocator {
                 let limit = "the address range of the arena".into();
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
-            // If this process dies before the hints of the slab are set, the sweep sets them.
+            // If this process dies before the hints of the slab are set, the reclaim sets them.
             Members(self.0).touch(me, slab);
             Members(self.0).touch(me, slab + 1);
             match self.update(me, NewSlab { class, slab, limit, reads }) {

@@ -16,11 +16,11 @@
 //! | none, base; span | retired | a process that runs out of addresses: → in use, → split, → joined with the next one |
 //! | none, 0; 0 | a row without addresses | a process that splits, or takes addresses beyond the frontier → retired |
 //!
-//! | killed | state left behind | action of the sweep or the next process |
+//! | killed | state left behind | action of the reclaim or the next process |
 //! |---|---|---|
 //! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is unchanged |
 //! | after its pages were returned | the same, without pages | the same |
-//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep checks all 64 |
+//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the reclaim checks all 64 |
 //! | between joining, taking addresses beyond the frontier, splitting, giving a class | retired slabs | used by the next process |
 //! | before the hints of the new class | free blocks without hints | sets the hints |
 //!
@@ -359,7 +359,7 @@ impl Allocator {
         self.commit_class_map(class, slab)?;
         // An upper bound: a value that is too large does no harm.
         raise(self.map(), Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
-        // If this process dies before the hints of the slab are set, the sweep sets them.
+        // If this process dies before the hints of the slab are set, the reclaim sets them.
         Members(self.0).touch(me, slab);
         let (word, span_word) = (Blocks(self.0).slab_word(slab, 0), Blocks(self.0).slab_word(slab, 3));
         let change =

@@ -9,13 +9,13 @@
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
-//! | block allocated | a block | the sweep |
-//! | its word names a compartment | the same: the compartment's word does not name the block | the sweep |
-//! | the compartment's word names the block | an empty compartment | the sweep, like every freeing: it empties, then clears the word |
+//! | block allocated | a block | the reclaim |
+//! | its word names a compartment | the same: the compartment's word does not name the block | the reclaim |
+//! | the compartment's word names the block | an empty compartment | the reclaim, like every freeing: it empties, then clears the word |
 //! | descriptors sent into it | descriptors that no message has | the same |
 //! | message has the block | an ordinary message | the last holder of the block |
 //! | receiver peeked at the packets | copies, which are closed with the receiver; the packets are unchanged | the kernel |
-//! | block claimed for freeing | a claimed block, a full compartment | the sweep, again |
+//! | block claimed for freeing | a claimed block, a full compartment | the reclaim, again |
 //! | packets taken out | a claimed block, an empty compartment with its name | the same |
 //! | the compartment's word cleared | a claimed block whose compartment is another block's, or free | the same: the word does not name the block |
 //!

@@ -1,18 +1,19 @@
-//! Descriptors kept by objects. Any member can copy them, any number of times, as long as the object lives.
+//! Long-lived descriptors of objects. Any member can copy them, any number of times, as long as the object
+//! lives.
 //!
 //! An object's descriptor is in a compartment of the locker, like the descriptors of messages (see
 //! `descriptors`). The object's block then has the kind [`BlockKind::Keeper`], and word 7 of the structure's
 //! header stores the compartment and whether the descriptor is in it. Members peek at the packet and leave it
-//! there. The process that frees the block, the last holder or a sweep, first empties the compartment, as for
-//! the blocks of messages.
+//! there. The process that frees the block, the last holder or a reclaim, first empties the compartment, as
+//! for the blocks of messages.
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
-//! | the block is a keeper | an object that keeps nothing, as seen by its holders | its last holder, or the sweep |
+//! | the block is a keeper | an object without a descriptor, as read by its holders | its last holder, or the reclaim |
 //! | its word names a compartment (ahead) | the same: the compartment's word does not name the block | the same, which does not touch the compartment |
 //! | the compartment's word names the block | the same, and an empty compartment | the same, which clears the compartment's word |
 //! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which removes it |
-//! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders is gone | the last of them, or the sweep |
+//! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders is gone | the last of them, or the reclaim |
 //!
 //! A member that peeks need not hold the object. It checks before and after whether the object
 //! [lives](crate::Blocks::lives). While the object lives, its compartment is its own, so the descriptor found

@@ -4,7 +4,7 @@
 //! an envelope are in one block, in which each envelope also has a seat. No process writes these bytes after
 //! the first message was packed.
 //!
-//! | killed | state left behind | action of the sweep |
+//! | killed | state left behind | action of the reclaim |
 //! |---|---|---|
 //! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::messages::outgoing::pack) leaves them | releases those seats; the block is freed with the last one |
 //! | a receiver | its seat of the block | releases it; the others have theirs |

@@ -41,7 +41,7 @@ pub(crate) const fn last_taken(first_page: Word) -> Word {
 
 /// Walk through all pages of a chain, in a circle.
 ///
-/// It ends where it began, or, if it never returns there, at the second end of the chain. It has visited the
+/// It ends where it began, or, if it never returns there, at the second end of the chain. It has read the
 /// whole chain in both cases.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct SeatCursor {

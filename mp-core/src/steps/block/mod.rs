@@ -10,14 +10,14 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |
-//! |  | `BUSY(m, v)` | `m` → `LIVE(v+1)` or `FREE(v+1)`; if `m` is dead, its sweeper → `BUSY(sweeper, v)` |
+//! |  | `BUSY(m, v)` | `m` → `LIVE(v+1)` or `FREE(v+1)`; if `m` is dead, the process that reclaims it → `BUSY(me, v)` |
 //! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; a process that saw all seats free at `v` → `BUSY(me, v)`, a process that recovers a dead member → `BUSY(that member, v)` |
 //! | seat | `FREE` | a holder of **another** seat → its new holder |
-//! |  | a holder | that holder (or its sweeper) → `FREE`, or directly → the next holder |
+//! |  | a holder | that holder (or, if it is dead, a process that recovers or reclaims it) → `FREE`, or directly → the next holder |
 //! | link | 0 | a holder → the page with more seats; only the process that frees the block resets it |
 //!
 //! # Effects of a death
-//! | killed process | the sweep finds | and does |
+//! | killed process | recovery or reclaim finds | and does |
 //! |---|---|---|
 //! | while claiming or freeing | `BUSY(dead)` | takes it over and finishes freeing it |
 //! | before its seat was released | a seat that names the dead process | frees the seat, then checks if the block is free |

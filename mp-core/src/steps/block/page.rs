@@ -1,6 +1,6 @@
 //! Linking pages of seats to their block, and freeing them with it.
 //!
-//! | killed process | left behind | the sweep, or the process that frees the block next |
+//! | killed process | left behind | the reclaim, or the process that frees the block next |
 //! |---|---|---|
 //! | before the page is linked | the page's seat names the dead process, no chain leads to it | frees the page |
 //! | between linking and handing over | the page's seat names the dead process, the chain leads to it | hands it over to the block |
@@ -179,7 +179,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
                         self.found.push((page, first));
                         Free::Next(first)
                     }
-                    // A sweeper of the creator has handed it over meanwhile.
+                    // A process that reclaims the creator has handed it over meanwhile.
                     Err(_) => Free::Seat(page, first),
                 }
             }

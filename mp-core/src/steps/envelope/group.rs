@@ -9,9 +9,9 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | group | `ABSENT(base)` | a process that needs envelopes, after the kernel has committed memory → `FILLING(me, base)` |
-//! |  | `FILLING(m, base)` | `m` → `IN USE`; if `m` is dead, its sweeper → `FILLING(sweeper, base)` |
+//! |  | `FILLING(m, base)` | `m` → `IN USE`; if `m` is dead, the process that reclaims it → `FILLING(me, base)` |
 //! |  | `IN USE` | the owner of all of its envelopes → `EMPTYING(me, base)` |
-//! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, its sweeper → `EMPTYING(sweeper, base)` |
+//! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, the process that reclaims it → `EMPTYING(me, base)` |
 //! | owner of each envelope | as always | in `FILLING`, also 0 → `FREE(base)`, by the process named there; in `EMPTYING`, the kernel makes it 0 |
 //!
 //! A process that empties a group first claims each of its envelopes, like for use. Then no other process
@@ -22,10 +22,10 @@
 //! before the group was emptied, and was stopped since. So passes over all envelopes include a group that is
 //! being filled. It has memory then: the kernel committed it before the swap to `FILLING`, which fails if the
 //! group was used meanwhile, since its base is then different. So no pass reads uncommitted memory, and a
-//! sweeper can complete the work.
+//! reclaiming process can complete the work.
 //!
 //! # Effects of a death
-//! | killed process | left behind | the sweep |
+//! | killed process | left behind | the reclaim |
 //! |---|---|---|
 //! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, like idle ones |
 //! | returning the memory | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes it over, returns the memory once more |
@@ -227,7 +227,7 @@ impl Steps for FillGroup {
     }
 }
 
-/// Remaining work of a sweeper on a group.
+/// Remaining work of a reclaiming process on a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AdoptedGroup {
     /// The group is `EMPTYING(me, base)`: return its memory, then make it `ABSENT(base)`.
@@ -236,7 +236,7 @@ pub enum AdoptedGroup {
     ToFill(u64),
 }
 
-/// Takes over a group that a dead process was emptying or filling. Ends with `None` if another sweeper was
+/// Takes over a group that a dead process was emptying or filling. Ends with `None` if another process was
 /// faster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AdoptGroup {

@@ -45,7 +45,7 @@ use crate::steps::lock::{LockAt, LockWord, OsThread};
 use crate::words::holder_slot::{HELD, HolderSlot};
 use crate::words::{Member, WaitGoal, WaitMark, WaitState};
 
-/// Maximum number of threads visited in one search. A cycle beyond them isn't found.
+/// Maximum number of threads read in one search. A cycle beyond them isn't found.
 const MAX_THREADS: usize = 1024;
 
 /// Thread of a member.
