@@ -70,12 +70,12 @@ pub fn seat(actor: usize) -> Word {
     SEATS.plus(actor as u64)
 }
 
-/// Returns the word of an actor as a member. Only used if it matters which actor visits or sweeps.
+/// Returns the word of an actor as a member. Only used if it matters which actor recovers or reclaims.
 pub fn tenancy(actor: usize) -> Word {
     TENANCIES.plus(actor as u64)
 }
 
-/// Returns the word in which an actor announces the member that it visits.
+/// Returns the word in which an actor announces the member that it recovers.
 pub fn visiting(actor: usize) -> Word {
     VISITINGS.plus(actor as u64)
 }
@@ -146,7 +146,7 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     }
 }
 
-/// View of a sweeper: the intents of actors that are not known to be dead.
+/// View of a recovering actor: the intents of actors that are not known to be dead.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TestContext {
     intents: Vec<Word>,
@@ -206,7 +206,7 @@ impl IntentContext for TestContext {
     }
 }
 
-/// Remains of a dead actor that a sweeper must handle.
+/// Remains of a dead actor that must be recovered or reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remains {
     /// Intent of an actor.
@@ -215,8 +215,8 @@ pub enum Remains {
     Envelope(u32, Owner),
 }
 
-/// Finds remains of dead actors. Not an access. In processes that is loops of loads, whose results can be
-/// stale either way.
+/// Finds remains of dead actors. Not an access. Processes use loops of loads, whose results can be stale in
+/// either direction.
 pub fn find_remains(m: &Memory, fates: &[Fate]) -> Option<Remains> {
     let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
     if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
@@ -242,7 +242,7 @@ pub fn free(m: &Memory, e: u32, me: usize) {
     m.store(OWNER.of(e), found.then(Holder::Free).pack());
 }
 
-/// State of an actor that sweeps dead ones, in a queue without acknowledgement.
+/// State of an actor that recovers and reclaims dead actors, in a queue without acknowledgement.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sweep {
     /// Finds remains of a dead actor.

@@ -31,7 +31,7 @@ pub const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(4 * 8), inline: 1, p
 pub const MESSAGE: Seat = Seat::Envelope(0);
 /// Kind of the queue's slab.
 pub const SLAB: Word = Word::at(7 * 8);
-/// Memory of the queue: visitors write it, and the leaver when it has reused the memory.
+/// Memory of the queue. Recovering actors write it, and so does the leaver when it has reused the memory.
 pub const TOLD: Word = Word::at(8 * 8);
 /// Contents after the reuse.
 pub const OTHER_USE: u64 = 9;
@@ -41,7 +41,7 @@ pub fn tenancy(actor: usize) -> Word {
     Word::at(9 * 8).plus(actor as u64)
 }
 
-/// Returns the word in which an actor announces the member that it visits.
+/// Returns the word in which an actor announces the member that it recovers.
 pub fn visiting(actor: usize) -> Word {
     tenancy(ACTORS).plus(actor as u64)
 }
@@ -71,14 +71,14 @@ pub fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Returns `true` if an actor that is not dead announces a visit to this one. Not an access.
+/// Returns `true` if an actor that is not dead announces a recovery of this one. Not an access.
 pub fn is_visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let visits =
         |a: usize| fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
 }
 
-/// Returns `true` if a running actor may know the number of visits.
+/// Returns `true` if a running actor may have stored the number of recoveries.
 pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
     (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(visiting(a)) != 0)
 }
@@ -90,7 +90,7 @@ pub fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     state(m, QUEUE).life == BlockLife::Live && seats(m, QUEUE).all(|(_, seat)| is_left(seat))
 }
 
-/// Returns `true` if a visit changes anything for others. Not an access. Processes visit in any case.
+/// Returns `true` if a recovery changes anything for others. Not an access. Processes recover in any case.
 pub fn is_waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let queue = state(m, QUEUE);
     let has = seats(m, QUEUE).any(|(_, seat)| seat == seat_of(dead));
@@ -109,7 +109,7 @@ pub fn memory() -> Memory {
     m.poke(QUEUE.seat(1), seat_of(LEAVER).pack());
     m.poke(TOKEN.state, live(BlockKind::Object));
     m.poke(TOKEN.seat(0), MESSAGE.pack());
-    // Once an actor is dead, its word says so.
+    // The word only counts once its actor is dead.
     let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
     (0..ACTORS).for_each(|a| m.poke(tenancy(a), dead.pack()));
     m

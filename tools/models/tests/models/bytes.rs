@@ -1,6 +1,6 @@
-//! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and sweep, with kills and
-//! stops at every shared access. It never contains more bytes than its bound, and a producer whose message
-//! fits does not wait. The steps are the ones that run in processes.
+//! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and recovery, with kills
+//! and stops at every shared access. It never contains more bytes than its bound, and a producer whose
+//! message fits does not wait. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};

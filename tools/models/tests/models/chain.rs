@@ -1,5 +1,5 @@
 //! A queue that grows, exhaustively: one slot, then a segment of two. Every interleaving of put, open the
-//! next segment, get, close and sweep, with kills and stops at every shared access. The steps are the ones
+//! next segment, get, close and recovery, with kills and stops at every shared access. The steps are the ones
 //! that run in processes.
 
 use mp_core::mem::{Mem, Steps};

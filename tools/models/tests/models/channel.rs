@@ -1,5 +1,5 @@
 //! A channel whose senders leave, exhaustively: every interleaving of sending, dropping the sender,
-//! receiving, detecting that no sender is left, and sweeping, with kills and stops at every shared access.
+//! receiving, detecting that no sender is left, and recovery, with kills and stops at every shared access.
 //! The steps are the ones that run in processes. (Leaving receivers are symmetric, with the other token.)
 //!
 //! The receiver gets the end when everything sent was received and no sender is left, not before. A stopped
@@ -34,7 +34,7 @@ enum Doing {
     /// The queue is empty: checks whether any sender is left.
     Ask,
     Free(u32),
-    // sweeper
+    // recovering actor
     Look,
     Settle(Box<Settle<TestContext>>),
     Own(u32, u64),
@@ -246,7 +246,7 @@ struct Setup {
 const BASE: Setup = Setup { senders: 1, items: 1, sweepers: 1, slots: 1, hasty: false };
 
 impl Setup {
-    /// Creates senders, one receiver, sweepers.
+    /// Creates senders, one receiver and recovering actors.
     fn world(self) -> World<Process> {
         let chain = chain(self.slots, 0);
         let m = memory(&chain, 1);
@@ -270,7 +270,7 @@ impl Setup {
     fn explore(self, kills: u32, stops: u32) {
         let receiver = self.senders;
         let end = |w: &World<Process>| {
-            // A kill after the last check is left to the next sweep.
+            // A kill after the last check is left to the next recovery.
             if w.fates[receiver] == Fate::Ended && find_remains(&w.memory, &w.fates).is_none() {
                 (0..ENVELOPES).for_each(|e| {
                     let holder = owner(&w.memory, e).holder;

@@ -1,6 +1,6 @@
 //! A child object of a parent object, exhaustively: it is attached, sent, and dropped, and its parent is
-//! found by it, while any process is killed at any shared access, the sweepers included. The steps are the
-//! ones that run in processes.
+//! found by it, while any process is killed at any shared access, including reclaiming processes. The steps
+//! are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -34,11 +34,11 @@ const AT: At = |id| (id == WHOLE.id).then_some(WHOLE);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Attaches the part to the whole.
+    /// Attaches the child to the parent.
     Make,
-    /// Takes a seat of the part for another process.
+    /// Takes a seat of the child for another process.
     Give(usize),
-    /// Finds the whole by the part, if it was given that, and takes a seat of it.
+    /// Finds the parent by the child, if the process was given the child, and takes a seat of the parent.
     Find,
     Drop(BlockAt),
 }
@@ -52,11 +52,11 @@ enum Doing {
     Entry,
     Found(TakeSeat<Pages>),
     Release(BlockAt, ReleaseSeat<Pages>),
-    /// The part is claimed: releases its seat of the whole, then itself.
+    /// The child is claimed: releases its seat of the parent, then frees the child.
     Leave(BlockState, LeaveParent<Pages, At>),
     LeftLast(BlockState, UnclaimBlock),
     UnclaimBlock(UnclaimBlock),
-    // sweep
+    // reclaim
     Busy(BlockAt, u64),
     Check(BlockAt, FreeCheck<Pages>),
 }
@@ -73,11 +73,11 @@ struct Process {
 /// Planted bugs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
-    /// A part is freed, and its seat of the whole is kept.
+    /// A child is freed, and its seat of the parent is not released.
     Forgets,
-    /// The seat is the part's from the beginning, before the whole's version is counted.
+    /// The seat names the child from the beginning, before the parent's version is incremented.
     AtOnce,
-    /// A visitor releases a dead member's seats from the last one on.
+    /// A recovering process releases a dead member's seats from the last one on.
     Downward,
 }
 
@@ -110,7 +110,7 @@ fn claimed(
         let held = match seat {
             Seat::Free | Seat::Envelope(_) => false,
             Seat::Member(p) => matches!(fates[p.slot() as usize], Fate::Running | Fate::Stopped),
-            // A part releases it before it is freed.
+            // A child releases its seat before it is freed.
             Seat::Block(_) => true,
         };
         assert!(!held, "freed while held by {seat:?}");
@@ -150,7 +150,7 @@ impl Process {
                 }),
             });
         }
-        // After its program, a process sweeps, as waiting processes and parents do.
+        // After its program, a process reclaims dead ones, as waiting processes and parents do.
         let dead = |p: Member| is_killed(fates, p);
         for block in [WHOLE, PART] {
             match state(m, block).life {
@@ -275,8 +275,8 @@ impl Actor for Process {
     }
 }
 
-/// Creates a world whose first process holds both blocks, and whose third holds the whole. The seat of the
-/// first is the last of the whole's, so that a scan for other holders reaches it after the part's.
+/// Creates a world whose first process holds both blocks, and whose third holds the parent. The seat of the
+/// first process is the parent's last, so that a scan for other holders reaches it after the child's seat.
 fn world(programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
     let live = BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 };
@@ -307,7 +307,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
         let (m, blocks) = (&w.memory, [WHOLE, PART]);
         let dead = |p: Member| is_killed(&w.fates, p);
-        // Deaths after the last living process checked are left to the next sweep. Stopped actors may
+        // Deaths after the last living process checked are left to the next reclaim. Stopped actors may
         // continue.
         let stopped = w.count(0..w.fates.len(), Fate::Stopped) > 0;
         let ended = w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Ended);
@@ -342,9 +342,9 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 
 use Op::{Drop, Find, Give, Make};
 
-/// The maker gives the part away and leaves. The other process finds the whole by it.
+/// The maker gives the child away and leaves. The other process finds the parent by the child.
 const GIVEN: &[&[Op]] = &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(PART), Drop(WHOLE)]];
-/// Does the same while a third process releases the whole.
+/// Same as `GIVEN`, while a third process releases the parent.
 const BESIDE: &[&[Op]] =
     &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(WHOLE), Drop(PART)], &[Drop(WHOLE)]];
 
@@ -368,7 +368,7 @@ fn beside_another_holder_with_kills() {
     explore(world(BESIDE), 2, 0);
 }
 
-/// The maker's second seat, whose version is not counted yet, is released before its first one: it precedes
+/// The maker's second seat, whose version is not counted yet, is released before its first seat: it precedes
 /// all seats that a scan for holders has yet to read.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
@@ -390,7 +390,7 @@ fn unrecorded_seat_of_a_killed_maker_leaks() {
     explore(w, 1, 0);
 }
 
-/// The maker is killed in between, and its other seat of the whole is released, while a third process scans
+/// The maker is killed in between, and its other seat of the parent is released, while a third process scans
 /// the seats.
 #[test]
 #[should_panic(expected = "freed while held")]

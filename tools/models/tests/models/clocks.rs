@@ -264,7 +264,7 @@ const fn owner(ticks: u8) -> Role {
     Role::Owner { ticks, tries: 1 }
 }
 
-/// Explores owners, each with its device, then the others, and at the end a sweeper.
+/// Explores owners, each with its device, then the others, and at the end a reclaiming process.
 fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i, late }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Sweeper]);

@@ -1,6 +1,6 @@
 //! Memory of a group of envelopes that is returned and allocated again, exhaustively: while processes claim
-//! envelopes by stale hints, and any of them is killed or stopped at any shared access, the sweepers
-//! included. The steps are the ones that run in processes.
+//! envelopes by stale hints, and any of them is killed or stopped at any shared access, including reclaiming
+//! processes. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{AdoptGroup, AdoptedGroup, BeginFill, EmptyGroup, FillGroup, GroupAt};
@@ -35,11 +35,11 @@ enum Bug {
     NotClaimed,
     /// Zero is taken for a free envelope.
     ZeroClaimed,
-    /// A sweeper returns the memory of a partly filled group.
+    /// A reclaiming process returns the memory of a partly filled group.
     HalfFilledEmptied,
-    /// A sweeper writes all words of a partly filled group.
+    /// A reclaiming process writes all words of a partly filled group.
     WordsOverwritten,
-    /// A sweeper skips envelopes of a group that is being filled.
+    /// A reclaiming process skips envelopes of a group that is being filled.
     FillingNotSwept,
     /// A group is absent before its memory is gone.
     AbsentTooEarly,
@@ -62,7 +62,7 @@ enum Doing {
     Swap(BeginFill, u64),
     Fill(FillGroup),
     Overwrite(u32, u64),
-    // sweep
+    // reclaim
     Adopt(AdoptGroup),
     TakeOver(u32, u64),
 }
@@ -71,7 +71,7 @@ enum Doing {
 struct Process {
     program: Vec<Op>,
     doing: Doing,
-    /// `true` if it sweeps after all actors before it have ended, or are stopped for good.
+    /// `true` if it reclaims after all actors before it have ended, or are stopped for good.
     last: bool,
     bug: Bug,
 }
@@ -96,7 +96,7 @@ impl Process {
                 Op::Fill => Doing::Begin,
             });
         }
-        // After its program, a process sweeps.
+        // After its program, a process reclaims dead ones.
         let dead = |p: Member| is_killed(fates, p);
         let found = m.peek(GROUP);
         let group = GroupState::unpack(found);
@@ -229,7 +229,7 @@ impl Actor for Process {
     }
 }
 
-/// Explores the programs with two more processes, which sweep when all before them have ended.
+/// Explores the programs with two more processes, which reclaim when all before them have ended.
 fn explore(group: GroupState, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bug) {
     let m = Memory::new(1 + ENVELOPES as usize);
     m.poke(GROUP, group.pack());

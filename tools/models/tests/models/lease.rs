@@ -1,6 +1,6 @@
-//! Messages with acknowledgement, exhaustively: every interleaving of put, lease, finish, return and sweep,
-//! with kills and stops at every shared access, sweepers killed too. The steps are the ones that run in
-//! processes.
+//! Messages with acknowledgement, exhaustively: every interleaving of put, lease, finish, return and
+//! recovery, with kills and stops at every shared access, also of recovering actors. The steps are the ones
+//! that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
@@ -31,12 +31,12 @@ enum Doing {
     Deliver(u32, Option<u64>),
     Done(u32),
     Free(u32),
-    /// Sweeper, and consumers that return messages.
+    /// State of recovering actors, and of consumers that return messages.
     Return(u32, Return),
     Look,
     Settle(Box<Settle<TestContext>>),
     Own(u32, u64),
-    /// A visitor of a dead actor, whose seat keeps the ring, notifies the ring.
+    /// Notifies the ring, which the seat of the dead actor keeps alive during its recovery.
     Note(NoteReturned),
 }
 
@@ -107,7 +107,7 @@ impl Process {
 }
 
 /// Returns `true` if the ring does not show a returned message, and a dead actor still has its seat. Not an
-/// access. (In processes a visitor notes all returned messages, shown or not.)
+/// access. (In processes a recovering process notes all returned messages, shown or not.)
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
@@ -358,7 +358,7 @@ impl Setup {
                 );
             }
         };
-        // If a sweeper continues, or none is needed, so do the consumers.
+        // If a recovering actor continues, or none is needed, the consumers continue as well.
         let sweepers = self.producers + self.consumers..world.actors.len();
         let wedged = |w: &World<Process>| {
             let swept = w.count(sweepers.clone(), Fate::Running) > 0 || kills == 0;
@@ -434,7 +434,7 @@ fn what_is_given_back_comes_again_until_the_limit() {
 }
 
 /// A consumer is stopped between its scan of the envelopes and its note that there was nothing, while others
-/// find nothing, too, and return a message: no sweeper notes it again.
+/// find nothing, too, and return a message: no recovering actor notes it again.
 #[test]
 fn empty_get_hides_no_returned_message() {
     Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
@@ -459,7 +459,7 @@ fn long_random_schedules() {
             let limit = if smalls { 0 } else { 2 };
             let world = Setup { sweepers: 2, limit, ..s };
             world.check(world.world(), 3, 0);
-            // This check doesn't know the small messages of a stopped consumer.
+            // This check does not count the small messages of a stopped consumer.
             world.check(world.world(), 2, u32::from(!smalls));
         }
     });

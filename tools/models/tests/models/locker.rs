@@ -112,7 +112,7 @@ enum Pc {
     Send(u64, u64),
     Count(u64, u64),
     Put,
-    // Receivers and sweepers: this block.
+    // States of receivers and reclaiming actors, with the block.
     Look(u64),
     Get(u64),
     Which(u64),
@@ -336,8 +336,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         w.actors.iter().zip(&w.fates).any(|(a, f)| role(a.role) && *f == fate)
     };
     let end = move |w: &World<Process>| {
-        // The last actor to end has seen the remains of all others. Without a sweeper, nothing is left if
-        // none was killed.
+        // The last actor to end has read the remains of all others. Without a reclaiming actor, nothing is
+        // left if none was killed.
         let sweeps = w.actors.last().is_some_and(|last| last.role == Role::Sweeper);
         if w.fates.last() != Some(&Fate::Ended) || !sweeps && w.fates.contains(&Fate::Killed) {
             return;

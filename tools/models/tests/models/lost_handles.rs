@@ -1,7 +1,7 @@
 //! A message with the handle of a queue, which a dead actor has, or which lies in another queue of the dead
 //! actor. A waiter has the queue of the handle, and waits until it is notified that no other process can put
-//! into it. Visitors have neither queue. They recover for the dead actor, and are killed and stopped. The
-//! steps are the ones that run in processes.
+//! into it. Other actors, which have neither queue, recover for the dead actor, and are killed and stopped.
+//! The steps are the ones that run in processes.
 //!
 //! Checked: the waiter is notified, unless it depends on an actor that is stopped while it has the queue
 //! itself; no actor writes into the queue without a seat there; nothing is freed twice, nothing leaks.
@@ -20,7 +20,7 @@ use mp_models::vacating::{
     presence, seat_of, seats, state, tenancy, visiting,
 };
 
-/// Maximum number of visits at a time. More show nothing new.
+/// Maximum number of recoveries at a time. More show nothing new.
 const MOST: u32 = 4;
 const FIRST: u64 = 9 + 2 * ACTORS as u64;
 /// Block of the queue whose handle is in the message.
@@ -36,7 +36,7 @@ enum Bug {
     None,
     /// The handle is released, and the queue is not notified.
     Unnoted,
-    /// A visitor that vacates gives the handle to the dead actor, and notifies the queue.
+    /// A recovering actor that vacates gives the handle to the dead actor, and notifies the queue.
     Late,
     /// A queue that is notified because of a message in another queue is not vacated.
     NotVacated,
@@ -67,7 +67,7 @@ enum Doing {
     Note { then: Box<Doing> },
     Drop { release: ReleaseSeat<Pages>, then: Box<Doing> },
     Free { block: BlockAt, claimed: BlockState, then: Box<Doing> },
-    // visitors
+    // recovering actors
     Look,
     Announce,
     Visit(BeginRecovery),
@@ -84,7 +84,7 @@ enum Doing {
     Contents,
     End,
     Quit { sweeps: bool },
-    // the sweeper
+    // the reclaiming actor
     TakeOver(u64),
     Own(BlockAt),
     Claimed(BlockAt, BlockState),
@@ -99,7 +99,7 @@ struct Process {
     alone: bool,
     told: [bool; 2],
     deserted: bool,
-    /// `true` after the first kind of visit.
+    /// `true` after the actor has ended a phase of its recovery.
     goes_on: bool,
     doing: Doing,
 }
@@ -136,7 +136,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// Returns `true` if a visit to `d` changes something for the waiter. Not an access.
+    /// Returns `true` if a recovery of `d` changes something for the waiter. Not an access.
     fn helps(&self, m: &Memory, fates: &[Fate], d: usize) -> bool {
         let handle = Seat::unpack(m.peek(RING.seat(1)));
         let queue = state(m, QUEUE);
@@ -246,7 +246,7 @@ impl Actor for Process {
             Doing::Drop { release, then } => match release.step(m) {
                 None => doing,
                 Some(ReleaseOutcome::Held) => *then.clone(),
-                // On behalf of the dead actor: the sweeper frees it.
+                // On behalf of the dead actor: the reclaiming actor frees it.
                 Some(ReleaseOutcome::MustFree(claimed)) if claimed.life != BlockLife::Busy(member(me)) => {
                     *then.clone()
                 }
@@ -381,7 +381,7 @@ impl Actor for Process {
                 m.store(visiting(me), 0);
                 let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
-                // If no actor remembers the number of visits, it makes no difference.
+                // If no actor has stored the number of recoveries, the number makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),

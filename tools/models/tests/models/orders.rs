@@ -301,7 +301,7 @@ impl Actor for Process {
 const WITH: Role = Role::Owner { has_events: true };
 const WITHOUT: Role = Role::Owner { has_events: false };
 
-/// Explores owners, each with its device, then the others, and at the end a sweeper.
+/// Explores owners, each with its device, then the others, and at the end a reclaiming process.
 fn explore(owners: &[Role], others: &[Role], (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Sweeper]);

@@ -1,6 +1,6 @@
 //! Pages of seats, exhaustively: they are claimed, linked to a block and handed over, and freed with it,
-//! while any process is killed at any shared access, the sweepers included. The steps are the ones that run
-//! in processes.
+//! while any process is killed at any shared access, including reclaiming processes. The steps are the ones
+//! that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -55,7 +55,7 @@ enum Doing {
     Release(BlockId, ReleaseSeat<Pages>),
     Pages(BlockState, BlockId, FreePages<Pages, At>),
     UnclaimBlock(UnclaimBlock),
-    // sweep
+    // reclaim
     Busy(BlockId, u64),
     Clear(BlockId, BlockState, u32),
     HandOver(BlockId, u64, BlockId),
@@ -75,7 +75,7 @@ fn seats(m: &Memory, id: BlockId) -> impl Iterator<Item = (u32, Seat)> + '_ {
     (0..INLINE).map(move |i| (i, Seat::unpack(m.peek(block(id).seat(i)))))
 }
 
-/// Returns the block that a page is linked to, as the sweep finds it.
+/// Returns the block that a page is linked to, by the search of the reclaim.
 fn linked(m: &Memory, page: BlockId) -> Option<BlockId> {
     let owner = m.peek(first(page)).checked_sub(1)? as BlockId;
     let mut link = m.peek(block(owner).link());
@@ -234,7 +234,7 @@ fn explore(world: World<Process>, kills: u32) {
     let end = |w: &World<Process>| {
         let m = &w.memory;
         let killed = |p: Member| is_killed(&w.fates, p);
-        // Deaths after the last living process checked are left to the next sweep.
+        // Deaths after the last living process checked are left to the next reclaim.
         let left = (0..BLOCKS).any(|id| match state(m, id).life {
             BlockLife::Busy(p) => killed(p),
             BlockLife::Live => {

@@ -1,7 +1,7 @@
 //! Rings with retained messages, exhaustively: senders publish, retire and collect, readers pin and read,
-//! each killed and stopped at every shared access, while sweepers settle the intents of the dead. The steps
-//! are the ones that run in processes. A reader of all messages counts the messages read and missed, by
-//! number: their sum is the number of published messages.
+//! each killed and stopped at every shared access, while recovering actors settle the intents of dead ones.
+//! The steps are the ones that run in processes. A reader of all messages counts the messages read and
+//! missed, by number: their sum is the number of published messages.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};

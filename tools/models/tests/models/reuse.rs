@@ -1,6 +1,7 @@
 //! A slab whose blocks are free and that changes its size class, exhaustively: processes allocate blocks of
 //! either size, with stale hints, while another retires the slab and gives it the other size, and any of them
-//! is killed at any shared access, the sweepers included. The steps are the ones that run in processes.
+//! is killed at any shared access, including reclaiming processes. The steps are the ones that run in
+//! processes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{
@@ -90,7 +91,7 @@ enum Doing {
     Retire(u64, Update<Set, DeathSnapshot>),
     GiveBack(u64),
     GiveClass(u64, Update<Set, DeathSnapshot>),
-    // sweep
+    // reclaim
     Complete(Update<Set, DeathSnapshot>),
     Busy(u32, u64),
     Check(FreeCheck<Pages>, u32),
@@ -120,7 +121,7 @@ impl Process {
                 Op::Make(to) => Doing::LookToMake(to),
             });
         }
-        // After its program, a process sweeps.
+        // After its program, a process reclaims dead ones.
         let dead = |p: Member| is_killed(fates, p);
         if let Some((p, _)) = CurrentUpdate::unpack(m.peek(UPDATES.current)).making
             && dead(p)
@@ -281,7 +282,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let left = (0..BLOCKS).any(|i| matches!(state(m, i).life, BlockLife::Busy(p) if killed(p)))
             || (0..BLOCKS).any(|i| matches!(seat(m, i), Seat::Member(p) if killed(p)))
             || (0..BLOCKS).any(|i| state(m, i).life == BlockLife::Live && seat(m, i) == Seat::Free);
-        // Deaths after the last living process checked are left to the next sweep. Stopped actors may
+        // Deaths after the last living process checked are left to the next reclaim. Stopped actors may
         // continue.
         let swept = w.count(all.clone(), Fate::Ended) > 0 && !left;
         if swept && w.count(all.clone(), Fate::Stopped) == 0 {

@@ -1,5 +1,6 @@
-//! Envelope ring, exhaustively: every interleaving of put, get, batches of both, close and sweep, with kills
-//! and stops at every shared access, sweepers killed too. The steps are the ones that run in processes.
+//! Envelope ring, exhaustively: every interleaving of put, get, batches of both, close and recovery, with
+//! kills and stops at every shared access, also of recovering actors. The steps are the ones that run in
+//! processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -36,7 +37,7 @@ struct Process {
     /// `true` if every actor that could still put had ended before the present get began.
     last: bool,
     producers: usize,
-    /// First of the sweepers.
+    /// Index of the first recovering actor.
     sweepers: usize,
     /// `true` if it puts and gets in batches. `run` has the positions of the first and the last message of
     /// the present batch.
@@ -215,7 +216,7 @@ impl Actor for Process {
                 return done.is_some();
             }
             Doing::Sweep(sweep) => {
-                // A sweeper runs while any other actor does.
+                // A recovering actor runs while any other actor does.
                 let idle = sweep.step(me, m, fates, chain(self.ring.slots, 0));
                 return idle && fates[..self.sweepers].iter().all(|f| f.gone());
             }
@@ -295,7 +296,8 @@ impl Setup {
             if ended {
                 assert!(lost <= taken_along, "{lost} messages lost, {taken_along} consumers");
             }
-            // A kill after the last sweeper checked is left to its next round: only judge its observations.
+            // A kill after the last check of a recovering actor is left to its next round: memory with
+            // remains of dead actors is not judged.
             let dead = |a: &usize| w.fates[*a] == Fate::Killed;
             let swept = (0..w.actors.len()).filter(dead).all(|a| w.memory.peek(intent(a)) == 0)
                 && (0..ENVELOPES).all(|e| {

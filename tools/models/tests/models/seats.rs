@@ -1,7 +1,7 @@
 //! Holders of a block, exhaustively: processes send, receive and release one block while any of them is
-//! killed at any shared access, the sweepers included. The steps are the ones that run in processes. In some
-//! worlds all three seats are in the block's header. In others two of them are in two pages, searched in a
-//! circle, or next to each other in one page.
+//! killed at any shared access, including reclaiming processes. The steps are the ones that run in processes.
+//! In some worlds all three seats are in the block's header. In others two of them are in two pages, searched
+//! in a circle, or next to each other in one page.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -84,7 +84,7 @@ enum Doing {
     // drop: release the process's seat
     Release(ReleaseSeat<Pages>, After),
     Freed(UnclaimBlock, After),
-    // sweep
+    // reclaim
     Own(u32, u64),
     Attached(u32),
     Seat(u32, usize),
@@ -151,7 +151,7 @@ impl Process {
             self.program.remove(0);
             return Some(doing.unwrap_or(Doing::Next));
         }
-        // After its program, a process sweeps, as waiting processes and parents do.
+        // After its program, a process reclaims dead ones, as waiting processes and parents do.
         let dead = |p: Member| is_killed(fates, p);
         for e in 0..ENVELOPES {
             if let Holder::Member(p) = envelope(m, e).holder
@@ -371,7 +371,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let live_without_seats = (0..SEATS).all(|i| seat(m, block, i) == Seat::Free)
             && BlockState::unpack(m.peek(block.state)).life == BlockLife::Live
             && w.count(0..w.fates.len(), Fate::Killed) > 0;
-        // Deaths after the last living process checked are left to the next sweep. Stopped actors may
+        // Deaths after the last living process checked are left to the next reclaim. Stopped actors may
         // continue.
         if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use && !live_without_seats {
             assert_eq!(BlockState::unpack(m.peek(block.state)).life, BlockLife::Free, "the block leaks");

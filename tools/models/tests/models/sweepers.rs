@@ -1,10 +1,10 @@
-//! Two actors that visit and sweep dead members: one member died with an intent that names an old envelope,
-//! which has been put into another queue since; the other member died while it took that envelope there.
-//! Exhaustively each actor visits one of them, or both visit the same one and are killed and stopped; at
-//! random all of these. The steps are the ones that run in processes.
+//! Two actors that recover and reclaim dead members: one member died with an intent that names an old
+//! envelope, which has been put into another queue since; the other member died while it took that envelope
+//! there. Exhaustively each actor recovers one of them, or both recover the same one and are killed and
+//! stopped; at random all of these. The steps are the ones that run in processes.
 //!
-//! Checked, in addition to nothing being lost and no actor waiting: while an actor visits a dead member, none
-//! sweeps it, so that its lane, its seats and its slot stay unchanged.
+//! Checked, in addition to nothing being lost and no actor waiting: while an actor recovers a dead member,
+//! none reclaims it, so that its lane, its seats and its slot stay unchanged.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery};
@@ -40,7 +40,7 @@ enum Doing {
     Done,
     Free,
     Leave,
-    // visitors
+    // recovering actors
     Look,
     Announce,
     Visit(BeginRecovery),
@@ -53,7 +53,7 @@ enum Doing {
     Begin,
     Vacate,
     End { sweeps: bool },
-    // the sweeper
+    // the reclaiming actor
     TakeOver(u64),
     Own,
     Release,
@@ -62,13 +62,13 @@ enum Doing {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
-    /// `true` if visitors check whether the dead member holds the ring.
+    /// `true` if recovering actors check whether the dead member holds the ring.
     asks: bool,
-    /// Planted bug: they don't check whether they are alone.
+    /// Planted bug: recovering actors don't check whether they are the only one.
     rash: bool,
-    /// Only member that it visits.
+    /// Only member that this actor recovers.
     only: Option<usize>,
-    /// Visited member, with its word, and whether no other visitor was there and nothing is left.
+    /// Member in recovery. `counted` is its word, and `alone` is `true` if no other actor recovers it.
     dead: usize,
     counted: Option<Tenancy>,
     alone: bool,
@@ -89,8 +89,8 @@ fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Returns `true` if a visit could change anything for others. Not an access. Real processes visit in any
-/// case.
+/// Returns `true` if a recovery could change anything for others. Not an access. Real processes recover in
+/// any case.
 fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let intended = m.peek(intent(dead));
     let living = |a: usize| fates[a] != Fate::Killed && m.peek(intent(a)) == intended;
@@ -101,14 +101,14 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     in_doubt || leased || back && m.peek(seat(dead)) != 0
 }
 
-/// Returns `true` if an actor that is not dead announces a visit to this one. Not an access.
+/// Returns `true` if an actor that is not dead announces a recovery of this one. Not an access.
 fn visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let visits =
         |a: usize| fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
 }
 
-/// Returns `true` if no sweep is left to do. Not an access.
+/// Returns `true` if all killed actors are reclaimed. Not an access.
 fn swept(m: &Memory, fates: &[Fate]) -> bool {
     killed(fates).all(|d| presence(m, d) == Presence::Free)
 }
@@ -282,7 +282,7 @@ impl Actor for Process {
             Doing::End { sweeps } => {
                 m.store(visiting(me), 0);
                 (self.counted, self.alone, self.settled, self.returned) = (None, false, false, false);
-                // If no actor remembers the number of visits, it makes no difference.
+                // If no actor has stored the number of recoveries, the number makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -325,7 +325,7 @@ struct Setup {
     stale_holds: bool,
     asks: bool,
     rash: bool,
-    /// `true` if each of the two visits another member.
+    /// `true` if each of the two actors recovers a different member.
     apart: bool,
 }
 
@@ -344,7 +344,7 @@ impl Setup {
         m.poke(intent(STALE), u64::from(MESSAGE) + 1);
         let holders = [TAKER, OTHER].into_iter().chain(self.stale_holds.then_some(STALE));
         holders.for_each(|a| m.poke(seat(a), a as u64 + 1));
-        // Once an actor is dead, its word says so.
+        // The word only counts once its actor is dead.
         let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
         (0..SWEEPERS.end).for_each(|a| m.poke(tenancy(a), dead.pack()));
         let actors = (0..SWEEPERS.end).map(|a| {
@@ -423,7 +423,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             Holder::Queued => in_slot || in_doubt,
             // An actor that checks the queue finds it.
             Holder::Returned => !w.ghost && may_have_returned(m.peek(returns(0).returned)),
-            // The actor that was done with it died. Its envelope is freed when no actor visits any more.
+            // The actor that was done with the message died. Its envelope is freed when no actor recovers any
+            // more.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),
             Holder::Undeliverable => false,
@@ -449,8 +450,8 @@ fn visitor_may_lease_for_another_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
-/// The message is in no slot yet when a visitor reads them, and its producer is done with it when that
-/// visitor asks.
+/// No slot names the message yet when a recovering actor reads the slots, and its producer is done with it
+/// when that actor reads the intents.
 #[test]
 fn message_being_put_is_not_taken_for_ownerless() {
     explore(Setup { stale_holds: true, ..BASE }.put(), 0, 0);

@@ -1,7 +1,7 @@
-//! A queue that a dead and a living actor have, with a message that holds a token which others wait for: say,
-//! a channel's last sender. The living actor drops the queue while others recover for the dead actor, and are
-//! killed and stopped. Then it reuses the queue's memory, if that is free. Exhaustively with two visitors, at
-//! random with three. The steps are the ones that run in processes.
+//! A queue that a dead and a living actor have, with a message that holds a token which others wait for, such
+//! as a channel's last sender. The living actor drops the queue while others recover for the dead actor, and
+//! are killed and stopped. Then it reuses the queue's memory, if that is free. Exhaustively with two
+//! recovering actors, at random with three. The steps are the ones that run in processes.
 //!
 //! Checked: no running actor waits for a stopped one; none writes into the queue when it has no holder;
 //! reused memory has no other holder; nothing is freed twice, nothing leaks.
@@ -21,7 +21,7 @@ use mp_models::vacating::{
     visiting,
 };
 
-/// Maximum number of visits at a time. More show nothing new.
+/// Maximum number of recoveries at a time. More show nothing new.
 const MOST: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -38,7 +38,7 @@ enum Doing {
     Drain(ReleaseSeat<Pages>, BlockState),
     FreeToken(BlockState, BlockState),
     Free(BlockAt, BlockState),
-    // visitors
+    // recovering actors
     Look,
     Announce,
     Visit(BeginRecovery),
@@ -56,7 +56,7 @@ enum Doing {
     GiveUp(ReleaseSeat<Pages>),
     End,
     Quit { sweeps: bool },
-    // the sweeper
+    // the reclaiming actor
     TakeOver(u64),
     Own(BlockAt),
     Claimed(BlockAt, BlockState),
@@ -68,13 +68,13 @@ enum Doing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The sweeper releases seats in queues.
+    /// The reclaiming actor releases seats in queues.
     OldOrder,
     /// Vacating actors do not check whether they are alone.
     Rash,
     /// An actor that vacates takes released seats for recovered ones.
     Trusting,
-    /// The sweeper claims everything without seats.
+    /// The reclaiming actor claims all blocks without seats.
     Greedy,
 }
 
@@ -97,7 +97,7 @@ struct Process {
     alone: bool,
     told: bool,
     deserted: bool,
-    /// `true` if it has recovered everything in its first visit.
+    /// `true` after the actor has ended a phase of its recovery.
     goes_on: bool,
     doing: Doing,
 }
@@ -358,7 +358,7 @@ impl Actor for Process {
                 m.store(visiting(me), 0);
                 let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
-                // If no actor remembers the number of visits, it makes no difference.
+                // If no actor has stored the number of recoveries, the number makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),

@@ -51,7 +51,7 @@ impl InUse {
 
     /// Measures the present usage of this program.
     pub(crate) fn now() -> mp::AnyResult<Self> {
-        // Resources kept for ended processes are released here, or when the next one starts.
+        // Resources retained for ended processes are released here, or when the next one starts.
         drop(mp::active_children());
         let arena = Arena::current()?;
         let stats = arena.memory_stats();
@@ -67,7 +67,7 @@ impl InUse {
         })
     }
 
-    /// Sweeps until usage is no higher than this.
+    /// Reclaims dead members until usage is no higher than `self`.
     pub(crate) fn again(&self) -> Result<(), Finding> {
         let mut clock = Clock::new();
         loop {

@@ -227,7 +227,7 @@ impl Crew {
         match self.random.below(100) {
             0..45 => self.kill(victim),
             45..52 => {
-                // Several at once, including those that would sweep the others.
+                // Several at once, including processes that would recover and reclaim the others.
                 for _ in 0..3 {
                     let other = self.random.below(self.places.len() as u64) as usize;
                     self.kill(other);

@@ -56,6 +56,6 @@ fn finds(words: impl Fn() -> Vec<Word>) -> bool {
 fn planted_bugs_are_found() {
     // Without intents, an envelope whose taker was killed has no owner.
     assert!(finds(|| (0..MAX_ACTORS).map(intent).collect()));
-    // Without places, a sweep reads the wrong slot.
+    // Without places, a recovery reads the wrong slot.
     assert!(finds(|| (0..ENVELOPES).map(|e| PLACE.of(e)).collect()));
 }

@@ -119,7 +119,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
         }
         assert!(w.ghost.queue.is_empty(), "messages are left though an actor takes them");
     }
-    // All four end. Then one sweeps, and takes the remaining messages.
+    // All four end. Then one actor recovers and reclaims, and takes the remaining messages.
     let cut_short = all(&w, Role::Consumer, Fate::Running);
     for fate in w.fates[..LAST_SWEEPER].iter_mut().filter(|fate| **fate == Fate::Running) {
         *fate = Fate::Killed;
