@@ -2,8 +2,8 @@
 //! holder.
 //!
 //! A child has a seat of its parent, like a process or a message. The seat is taken before any other process
-//! knows the child. The process that frees the child releases the seat: its last holder, or a reclaim. So a
-//! message with a child need not carry the parent.
+//! has access to the child. The process that frees the child releases the seat: its last holder, or a
+//! reclaim. So a message with a child need not carry the parent.
 //!
 //! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there may
 //! be one.

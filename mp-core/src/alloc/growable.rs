@@ -71,8 +71,8 @@ impl Allocator {
         debug_assert!(commits_alone(class), "blocks of {} bytes share pages", size_of(class));
         let (at, len) = Blocks(self.0).data_of(block);
         if self.0.is_local() {
-            // Private memory has no pages to add later: it is reserved at once, and kept like any other
-            // block's.
+            // Private memory has no pages to add later: it is reserved at once, and retained as in any other
+            // block.
             self.commit_block(block, class)?;
             (0..len / 8).for_each(|i| self.map().store_relaxed(Word::at(at).plus(i), 0));
             return Ok(());

@@ -181,7 +181,7 @@ impl std::fmt::Debug for Hold {
 impl Clone for Hold {
     #[inline]
     fn clone(&self) -> Self {
-        // As in `Arc`: a new handle comes from an existing one, so nothing needs to be ordered.
+        // As in `Arc`: a new handle is made from an existing handle, so nothing needs to be ordered.
         if let Some(at) = self.entry()
             && count(at.fetch_add(ONE, Ordering::Relaxed)) > MOST
         {
@@ -352,8 +352,8 @@ impl Allocator {
     pub(crate) fn take_seat(self, hold: &mut Hold) -> Option<SeatAt> {
         let at = hold.entry()?;
         let e = at.load(Ordering::Acquire);
-        // One atomic step: a thread that upgrades a weak reference either comes before it and is counted, or
-        // comes after it and finds no handle.
+        // One atomic step: a thread that upgrades a weak reference either precedes it and is counted, or
+        // follows it and finds no handle.
         if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return None;
         }

@@ -179,7 +179,7 @@ impl Allocator {
     pub(crate) fn hint_free(self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // Always written: a load could be ordered before the store that freed the block, and find the bit
-        // still set; another process could then take the bit before it sees the block as free.
+        // still set; another process could then take the bit before it reads the block as free.
         self.map().or(Blocks(self.0).slab_word(slab, 1), bit);
         self.map().fence_after_rmw();
         if let Some((class, _)) = Blocks(self.0).slab(slab) {

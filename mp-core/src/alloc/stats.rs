@@ -30,7 +30,7 @@ pub struct ClassStats {
 pub struct MemberStats {
     /// Tag of the member.
     pub member: Member,
-    /// Process ID, as seen by the process itself.
+    /// Process ID, in the PID namespace of the process itself.
     pub pid: u32,
     /// `true` if the member is not known to be dead.
     pub live: bool,

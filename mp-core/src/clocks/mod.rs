@@ -67,8 +67,8 @@ pub struct Clock {
 impl Clock {
     /// Claims a clock for a stream.
     ///
-    /// Takes a clock that was given up, or else one that had no owner yet, or else the one whose owner has
-    /// been dead for longest, if that was at least a second ago. Doesn't block.
+    /// Takes a clock without an owner: released, or never used. If all clocks have owners, takes the clock
+    /// whose owner has been dead for longest, if that is at least a second. Doesn't block.
     ///
     /// # Errors
     /// [`Error::ArenaFull`] if all 4,096 clocks have owners. [`Error::OutOfMemory`], [`Error::Forked`].

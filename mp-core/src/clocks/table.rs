@@ -10,7 +10,7 @@ use crate::mem::{Mem, run};
 use crate::steps::clock::{CheckTick, ClockAt, TickStatus};
 use crate::words::{ClockState, Member, Tick};
 
-/// State of a tick, as far as the calling process can tell.
+/// State of a tick, from the words that the calling process can read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum TickState {

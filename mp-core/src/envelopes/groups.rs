@@ -107,7 +107,7 @@ impl Envelopes {
     pub(crate) fn marked_groups(self, start: u32, groups: u32) -> impl Iterator<Item = u32> + use<> {
         let arena = self.0;
         let words = groups.div_ceil(64);
-        // The word of `start` comes first and last: from its bit on, and up to its bit.
+        // The word of `start` is scanned first and last: from its bit on, and up to its bit.
         let turns = if groups == 0 { 0 } else { words + 1 };
         let marked = (0..turns).flat_map(move |turn| {
             let word = (start / 64 + turn) % words;

@@ -9,10 +9,10 @@
 //!
 //! | word | states | changed by | killed |
 //! |---|---|---|---|
-//! | owner of an envelope of the share | as of any | as of any, except that its process frees it as soon as it is emptied, and keeps none | as of any: the reclaim frees it |
+//! | owner of an envelope of the share | as of any | as of any, except that its process frees it as soon as it is emptied, and retains none | as of any: the reclaim frees it |
 //!
-//! They are not counted: a process that needs one scans all that were ever in use at once. Their place words
-//! name their queues.
+//! The envelopes of a share are not counted: a process that needs one scans all that were ever in use at
+//! once. Their place words name their queues.
 
 use std::cell::{Cell, RefCell};
 

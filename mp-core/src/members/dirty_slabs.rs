@@ -20,7 +20,7 @@ use crate::members::Members;
 use crate::words::Member;
 
 impl Members {
-    /// Records that this process may come to hold something in a slab. Must be called before it does.
+    /// Records that this process may soon hold a block or seat in a slab. Must be called before it does.
     #[inline]
     pub(crate) fn touch(self, me: Member, slab: u32) {
         let (at, bit) = (self.layout().touched(me.slot(), slab), 1 << (slab % 64));

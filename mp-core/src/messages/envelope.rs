@@ -271,8 +271,8 @@ impl Drop for Envelope {
 impl Messages {
     /// Writes bytes into an envelope, beginning at byte `from` of its inline bytes. The last bytes ([`TAIL`])
     /// are only accessed as words: a producer of a queue that is bounded by bytes may read the words of an
-    /// envelope that was just taken out of it. They are stored with release, so a producer that sees them
-    /// also sees that the earlier message was taken.
+    /// envelope that was just taken out of it. They are stored with release, so a producer that reads them
+    /// also finds that the earlier message was taken.
     #[inline]
     pub(crate) fn write_inline(self, id: EnvelopeId, from: usize, bytes: &[u8]) {
         let at = Envelopes(self.0).envelope_word(id, field::INLINE);

@@ -1,5 +1,5 @@
-//! A message that is read and kept: its envelope stays whole, so another process can get the message if this
-//! one dies.
+//! A message that is read and retained: its envelope is not emptied, so another process can get the message
+//! if this one dies.
 //!
 //! The attachments are shared with the reader. For each attachment an idle envelope of this process takes one
 //! more seat, as a message being packed does, and this process takes the seat from there. If this process is

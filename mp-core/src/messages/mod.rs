@@ -42,5 +42,5 @@ fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
     list.extend(std::iter::once_with(make));
 }
 
-/// Maximum size in bytes of a buffer that is kept for the next message.
+/// Maximum size in bytes of a buffer that is retained for the next message.
 pub(crate) const KEEP: usize = 1 << 16;

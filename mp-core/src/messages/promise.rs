@@ -108,8 +108,8 @@ impl EnvelopeTicket {
     /// [`Error::Stale`](crate::Error::Stale) if the envelope was taken back, or its owner is gone.
     ///
     /// # Safety
-    /// Its owner sent this ticket to this process only, and does nothing with the envelope except taking it
-    /// back.
+    /// The owner of the envelope sent this ticket to this process only, and does nothing with the envelope
+    /// except taking it back.
     pub unsafe fn claim(self, arena: Arena) -> Result<Envelope> {
         // SAFETY: same contract as this function's.
         unsafe { Envelope::take_over(arena, self.id, self.owner) }

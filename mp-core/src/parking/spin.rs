@@ -8,7 +8,7 @@
 //! time, it then spins for up to twice as long. For such a wait, that is also within twice the better choice.
 //!
 //! # Two sides that both sleep
-//! If two processes answer each other, and each sleeps while the other works, each answer comes a wake-up
+//! If two processes answer each other, and each sleeps while the other works, each answer arrives a wake-up
 //! later: the wake-up of its sender. For each side alone sleeping is right, so the two would never stop
 //! sleeping. Spinning for twice as long finds an answer whose sender still sleeps. Once one such answer is
 //! found by spinning, neither side sleeps.
@@ -237,7 +237,7 @@ impl AdaptiveSpin {
     }
 }
 
-/// Makes a last check when the time is over, maybe long ago. A result that came in time is found, but does
+/// Makes a last check when the time is over, maybe long ago. A result that arrived in time is found, but does
 /// not count as a spin that paid.
 fn last<R>(look: &mut impl FnMut() -> Option<R>) -> Option<R> {
     look()
@@ -282,8 +282,8 @@ impl SpinState {
             // A thread with work runs first: it may be the awaited one.
             std::thread::yield_now();
         }
-        // If the yield took the rest of the time, spinning has not paid, whatever came meanwhile: a sleeping
-        // thread would have been woken.
+        // If the yield took the rest of the time, spinning has not paid, regardless of any result meanwhile:
+        // a sleeping thread would have been woken.
         let looked = self.since.elapsed();
         if looked >= Duration::from_nanos(u64::from(self.nanos)) {
             patience.has_not_paid(self.nanos);
@@ -292,7 +292,7 @@ impl SpinState {
         if self.limited && looked >= Duration::from_nanos(u64::from(LEAST)) {
             match Seat::take() {
                 Ok(seat) => (self.seat, self.limited) = (seat, false),
-                // Another thread spins on this processor. Stopping here says nothing about the spin time that
+                // Another thread spins on this processor. Stopping here does not measure the spin time that
                 // would have paid.
                 Err(SeatTaken) => return false,
             }

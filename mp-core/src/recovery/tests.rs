@@ -104,7 +104,7 @@ fn is_hinted(arena: Arena, block: BlockId) -> bool {
 
 /// Returns a free envelope, and the word of its hint in the map, which is cleared.
 fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
-    // A thread returns at its end what it kept.
+    // A thread returns its retained envelopes when it ends.
     std::thread::spawn(move || drop(Messages(arena).pack(&mut Outgoing::default(), 7).unwrap()))
         .join()
         .unwrap();

@@ -29,7 +29,7 @@
 //! | reads the member table, writes the living into the file | reads the states of all extents, takes the locks of those `NAMED` or `OPEN` |
 //! | state → `OPEN` | |
 //!
-//! Each first writes and then reads, in the total order of all such accesses, so one of the two sees the
+//! Each first writes and then reads, in the total order of all such accesses, so one of the two finds the
 //! other.
 //!
 //! # Foreign process namespaces

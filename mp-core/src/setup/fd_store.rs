@@ -24,7 +24,7 @@ pub(crate) struct Parcel {
 }
 
 impl Parcel {
-    /// Returns the arena's file, and the rest of the parcel if it came in one.
+    /// Returns the arena's file, and the rest of the parcel if the file arrived in one.
     ///
     /// # Errors
     /// [`Error::Os`] if this process has no free descriptors, [`Error::NotAnArena`] if `fd` is neither a file

@@ -355,7 +355,8 @@ fn leave_files() {
     {
         known.push(own);
     }
-    // The last member knows it from the arena. The owners listed in files can't be checked everywhere.
+    // The last member reads from the arena that it is the last. The owners listed in files can't be checked
+    // everywhere.
     let owners: Reader = if Members(arena).is_last() { |_| Owners::Gone } else { others_live };
     // This process's own locks would interfere. Nothing is lost without them: every other live process has
     // its own.

@@ -24,7 +24,7 @@ use crate::waiting::reports::{Subject, Watch};
 
 /// Condition that a thread waits for, and its place to sleep: see [`block_on`].
 pub trait Blocking {
-    /// Result of the wait: the awaited value, or the reason why it can't come.
+    /// Result of the wait: the awaited value, or the reason why the wait failed.
     type Found;
 
     /// Checks the condition once.

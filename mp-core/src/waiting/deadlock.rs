@@ -49,7 +49,7 @@ use crate::words::{BlockId, LockKind, Member, WaitGoal};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Deadlock {
-    /// Threads of the cycle. The thread that got the error comes first.
+    /// Threads of the cycle. The thread that got the error is first.
     pub steps: Vec<DeadlockStep>,
 }
 

@@ -218,8 +218,8 @@ impl<A: Actor> World<A> {
     /// of [`at_random`](crate::random::at_random).
     ///
     /// `end` checks each state in which no actor runs any more. `wedged` returns `true` for a state from
-    /// which no end can be reached if that is wrong (it is fine if, say, all consumers are dead). Prints the
-    /// number of states.
+    /// which no end can be reached if that is wrong (such a state is fine if all consumers are dead, for
+    /// example). Prints the number of states.
     ///
     /// # Panics
     /// If a state is wrong, or no state is an end.

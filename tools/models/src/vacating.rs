@@ -19,9 +19,9 @@ pub const VISITORS: usize = 2;
 /// Maximum number of actors.
 pub const ACTORS: usize = 5;
 
-/// Type of the look-up of pages of seats.
+/// Type of the search for pages of seats.
 pub type Pages = fn(BlockId) -> Option<Word>;
-/// Look-up without pages of seats.
+/// Search that finds no pages of seats.
 pub const NO_PAGES: Pages = |_| None;
 /// Block of the queue.
 pub const QUEUE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };

@@ -63,7 +63,7 @@ impl UpdatePlan for NewSlab {
             0 => vec![slab(FIRST)],
             _ => vec![(FIRST, retired(frontier)), (FIRST + 1, gap), slab(SECOND)],
         };
-        // The rows are written first: a process that sees the new count reads them.
+        // The rows are written first: a process that reads the new count also reads the rows.
         writes.extend([(FRONTIER, base + span_of(self.class)), (COUNT, count + 1 + u64::from(gap != 0))]);
         writes
     }

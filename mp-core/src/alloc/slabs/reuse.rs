@@ -270,7 +270,7 @@ impl Allocator {
         }
         let all = claimed.len() == blocks_of(class) as usize;
         let done = if all {
-            // No other process has anything in it. The bits are cleared first: see `trim`.
+            // No other process has a block in the slab. The bits are cleared first: see `trim`.
             self.map().store(Blocks(self.0).slab_word(e.slab, 2), 0);
             Backing(self.0).punch_at(e.base, span_of(class));
             let change = Change::new([

@@ -359,8 +359,8 @@ impl Attached {
 }
 
 impl Outgoing {
-    /// Creates a message whose long buffers stay among its bytes, because it will leave this memory, or its
-    /// bytes will be kept by themselves.
+    /// Creates a message whose long buffers stay among its bytes, because the message will leave this memory,
+    /// or its bytes will be stored without attachments.
     pub fn in_band() -> Self {
         let attached = Attached { in_band: true, ..Attached::default() };
         Self { bytes: Vec::new(), attached: Some(Box::new(attached)) }

@@ -39,7 +39,7 @@ impl Messages {
     pub fn keeps_envelope(self, queue: BlockId) -> bool {
         match self.idle_envelope() {
             Err(e) if e.is_out_of_envelopes() => Envelopes(self.0).has_envelopes(queue),
-            // The dropped envelope is kept. Other errors are returned when the message is packed.
+            // The dropped envelope is retained. Other errors are returned when the message is packed.
             _ => true,
         }
     }

@@ -167,7 +167,7 @@ fn second_thread_sleeps_and_dead_members_free_seats() {
     assert!(looked > 25, "{looked} of 50");
 }
 
-/// A worker keeps the only processor busy. A result that comes meanwhile is found, but does not extend the
+/// A worker keeps the only processor busy. A result that arrives meanwhile is found, but does not extend the
 /// next spin.
 #[test]
 fn preempted_spin_is_not_recorded_as_hit() {
@@ -178,7 +178,7 @@ fn preempted_spin_is_not_recorded_as_hit() {
     let looks = std::thread::spawn(|| {
         processors::pin_to_current();
         let until = Instant::now() + Duration::from_secs(10);
-        // In the others, the answer came in time or after the spin.
+        // In the others, the answer arrived in time or after the spin.
         let late = || while_another_thread_runs().filter(|(_, took)| *took > Duration::from_micros(400));
         let mut found = Vec::new();
         while found.len() < LATE && Instant::now() < until {

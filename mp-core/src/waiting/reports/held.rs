@@ -54,7 +54,7 @@ fn named(arena: Arena, what: &str, block: BlockId) -> String {
 }
 
 /// Appends a line for each held lock. Locks are the first words of their structures, and a holder signs them.
-/// No other words look like that.
+/// No other words have this form.
 fn locks(text: &mut String, arena: Arena, me: Member) {
     for (block, count) in (0..).zip(arena.holds()) {
         if count.load(Ordering::Acquire) == 0 || !Blocks(arena).block_exists(block) {

@@ -112,7 +112,7 @@ fn needed_by(
         members.retain(|holder| *holder != member);
         return (others == 0).then_some(members);
     }
-    // A wait for processes: only the calling thread knows which ones.
+    // A wait for processes: only the calling thread has the list.
     let WaitObject::Processes(pids) = &subject.on else { return None };
     if member != me || row.thread != identity::thread() || pids.is_empty() {
         return None;

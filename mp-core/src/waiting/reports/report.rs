@@ -218,7 +218,7 @@ pub fn is_stopped(pid: u32) -> bool {
     memory::is_stopped(pid)
 }
 
-/// Prints the text with one call, so that lines of other processes don't come in between.
+/// Prints the text with one call, so that lines of other processes are not printed in between.
 pub(super) fn print(text: &str) {
     _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

@@ -140,8 +140,8 @@ impl Actor for Process {
                 }
             }
             Doing::Look => match self.phase.outcome(Phase::unpack(m.load(at.phase))) {
-                // Reset twice before it checked: it can't know the earlier state, and reports a reset to be
-                // safe.
+                // Reset twice before it checked: the actor can't read the earlier state, and reports a reset
+                // to be safe.
                 PhaseOutcome::Broken(None) if ghost.resets == 2 => return true,
                 PhaseOutcome::Passed => return self.ended(true, ghost),
                 PhaseOutcome::Broken(_) => return self.ended(false, ghost),

@@ -126,7 +126,7 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                // It counts as put once it is in the queue again.
+                // The message counts as put once it is in the queue again.
                 Some(GetOutcome::Done(TakenMessage::Envelope(e, owner, _))) if self.again > 0 => {
                     ghost.committed.retain(|&c| c != e);
                     self.again -= 1;

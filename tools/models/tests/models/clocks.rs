@@ -4,7 +4,7 @@
 //!
 //! A device writes its owner's orders in their order. When its owner is killed it continues for any time, and
 //! then writes no more. Other processes detect that, as they detect that a process is gone. If `late`, one
-//! last write comes even later.
+//! last write is made even later.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,8 @@ enum Pc {
     GiveUp(ReleaseClock),
     Free,
     Write(u64),
-    /// Check with two flags from its beginning: the tick was told, and its outcome was known.
+    /// Check with two flags from its beginning: the tick was reported, and an earlier check has returned an
+    /// outcome.
     Look(Tick, CheckTick, [bool; 2]),
     End(EndClock),
 }
@@ -69,7 +70,7 @@ struct Process {
     late: bool,
 }
 
-/// State that no process knows completely.
+/// State that no process can read completely.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     /// Orders of owners that devices have not written yet: owner, value.
@@ -153,7 +154,7 @@ impl Actor for Process {
                     Pc::Order(self.last + 1)
                 }
             },
-            // Its stream takes the order: not a shared access.
+            // The owner's stream takes the order: not a shared access.
             (Pc::Order(value), Role::Owner { .. }) => {
                 ghost.orders.push((me, value));
                 if self.bug == Bug::ToldTooEarly {
@@ -209,7 +210,7 @@ impl Actor for Process {
             (Pc::Next, Role::Looker(0)) => return true,
             (Pc::Next, Role::Looker(n)) => {
                 let told = ghost.told.keys().copied().collect::<Vec<_>>();
-                // The newest and the oldest, in turn, and one that was not told.
+                // The newest and the oldest reported tick, in turn, or a tick that was not reported.
                 let pick = if n % 2 == 0 { told.last() } else { told.first() };
                 let value = pick.copied().unwrap_or(Tick::base(1) + 1);
                 self.role = Role::Looker(n - 1);
@@ -281,7 +282,7 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
             let lives = w.fates[a] != Fate::Killed || w.fates[a + 1] == Fate::Stopped;
             assert!(lives, "{state:?} is a dead process's");
         }
-        // No device waits for a write that never comes.
+        // No device waits for a write that is never made.
         let done = w.memory.peek(CLOCK.done());
         for (&value, &a) in &w.ghost.told {
             let reached = done.wrapping_sub(value).cast_signed() >= 0;

@@ -209,12 +209,12 @@ impl Actor for Process {
             Doing::Notify(steps) => {
                 let before = tokens(m);
                 let notified = steps.step(m);
-                // The swap hands over the token, before the notifier learns of it.
+                // The swap hands over the token, before the notifier reads its result.
                 ghost.given += tokens(m) - before;
                 match notified {
                     None => {}
                     Some(NotifyOutcome::NoWaiter) => {
-                        // Perhaps no waiter comes any more.
+                        // Perhaps no further waiter arrives.
                         let waits = (0..fates.len()).any(|i| i != me && fates[i] == Fate::Running);
                         self.doing = Doing::Notify(Notify::new(SLOTS, TURN));
                         return !waits;

@@ -225,7 +225,7 @@ impl Thread {
     /// Ends the wait.
     fn over(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         match self.note.take().filter(|_| self.bug != Bug::KeepsNote) {
-            // It waits until others can know that its wait is over.
+            // The thread waits until others can read that its wait is over.
             Some(note) => Doing::TakeBack(TakeNoteBack(note)),
             None => {
                 ghost.waits[me] = None;
@@ -310,7 +310,7 @@ impl Actor for Thread {
             },
             Doing::Acquire(steps) => {
                 let end = steps.step(m);
-                // The swap is made: it has the lock before it knows.
+                // The swap is made: the thread has the lock before it returns.
                 let at = self.lock();
                 if LockWord(m.peek(lock(at).word())).holder() == Some(member(me)) {
                     ghost.owner[at] = Some(me);

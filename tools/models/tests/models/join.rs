@@ -186,7 +186,7 @@ impl Process {
         }
     }
 
-    /// Returns `true` if nothing is left for the heir, and nothing will come except from a stopped actor.
+    /// Returns `true` if nothing is left for the heir, and nothing will arrive except from a stopped actor.
     fn is_over(&self, m: &Memory, fates: &[Fate]) -> bool {
         let coming = |e| owner(m, e).holder == Holder::Queued && !waits_for_a_stopped(m, fates);
         find_remains(m, fates).is_none()
@@ -216,7 +216,7 @@ impl Process {
     fn counted(&self, m: &Memory, fates: &[Fate], ghost: &mut Ghost, unfinished: usize) -> bool {
         let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
         if unfinished > 0 {
-            // Its time is over when no actor is left that could do the tasks it waits for.
+            // The joiner's time is over when no actor is left that could do the tasks it waits for.
             ghost.gave_up = others_gone && self.waits_for_ever(m, fates);
             return ghost.gave_up;
         }

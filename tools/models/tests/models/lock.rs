@@ -62,7 +62,7 @@ struct Ghost {
 
 impl Process {
     fn new(left: u32, bug: Bug) -> Self {
-        // The first step, which knows its own number, makes the real beginning.
+        // The first step, which has the number of its actor, makes the real beginning.
         Self { left, doing: Doing::Asleep(LockWord(u64::MAX)), slept: false, marked: false, a: 0, b: 0, bug }
     }
 

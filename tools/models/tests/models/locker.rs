@@ -92,8 +92,7 @@ enum Bug {
 enum Role {
     /// Sends this message.
     Sender(u64),
-    /// Receives messages. Two receivers read one message, as those of a broadcast do: the first does not free
-    /// it.
+    /// Receives messages. Two receivers read one message, as in a broadcast: the first does not free it.
     Receiver,
     /// Frees resources of dead actors.
     Sweeper,
@@ -450,7 +449,7 @@ fn lookers(wanted: &[&[u64]], bug: Bug) {
     (0..4).for_each(|k| call(&m, socket(0), |packets| packets.push(packet(0, k) as u8)));
     let looker = |wanted: &&[u64]| Looker { bug, wanted: wanted.to_vec(), set: false };
     let world = World::new(m, wanted.iter().map(looker).collect(), ());
-    // A stopped one does not prevent the others from finding theirs.
+    // A stopped actor does not prevent the others from finding their packets.
     world.explore(1, 1, |_| {}, |w| w.fates.contains(&Fate::Running));
 }
 

@@ -345,7 +345,7 @@ impl Actor for Process {
             }
             Doing::Vacate(block, release) => match release.step(m) {
                 None => doing,
-                // It may have another seat there, which was a message's.
+                // The dead actor may have another seat there, which was a message's.
                 Some(ReleaseOutcome::Held) => Doing::Seat(*block),
                 Some(end) => {
                     let block = *block;

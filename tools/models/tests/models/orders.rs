@@ -228,7 +228,7 @@ impl Actor for Process {
                 Some(()) if self.bug == Bug::TickFirst => Pc::GiveUp(ReleaseClock::new(CLOCK, self.first)),
                 Some(()) => Pc::Order,
             },
-            // Its stream takes the order: not a shared access.
+            // The owner's stream takes the order: not a shared access.
             (Pc::Order, Role::Owner { .. }) => {
                 ghost.orders.push((me, self.first));
                 Pc::Submit
@@ -266,7 +266,7 @@ impl Actor for Process {
                 let tick = Tick::new(0, value);
                 match self.bug {
                     Bug::TickNotLookedAt | Bug::EpochNotCompared => Pc::Blindly(tick, [0; 4], 0),
-                    // It was reported, so it is pending, or was.
+                    // The tick was reported, so it is or was pending.
                     Bug::TickLookedAtFirst if m.load(CLOCK.done()) >= value => Pc::Next,
                     Bug::TickLookedAtFirst => Pc::Blindly(tick, [0; 4], 0),
                     _ => Pc::Read(tick, ReadEventName::new(NAMES, CLOCK, tick, 0, KEY)),

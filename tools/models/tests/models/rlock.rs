@@ -63,7 +63,7 @@ struct Thread {
     doing: Doing,
     left: u32,
     waits: bool,
-    /// Number of levels as it knows itself.
+    /// Number of levels, by the thread's own count.
     levels: u64,
     /// Number of levels when it released the lock to wait.
     let_go: u64,
@@ -158,7 +158,7 @@ impl Actor for Thread {
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         if is_process_killed(process_of(me), fates) {
-            // It dies with its process, and no longer waits.
+            // The thread dies with its process, and no longer waits.
             ghost.sleepers.forget(me);
             return true;
         }

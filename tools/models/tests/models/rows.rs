@@ -98,7 +98,7 @@ struct Op {
     done: bool,
 }
 
-/// State that no process knows completely.
+/// State that no process can read completely.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     ops: Vec<Op>,
@@ -160,7 +160,7 @@ impl Process {
                 if let (Some(tick), Some(other)) = (before, after) {
                     let sent = ghost.ops.iter().any(|op| op.tick == tick);
                     if !sent {
-                        // Its sender may be gone, and the message with it.
+                        // The sender may be gone, and the message with it.
                         self.pc = if fates[other].gone() { Pc::Leave } else { Pc::Start };
                         return false;
                     }
@@ -170,7 +170,7 @@ impl Process {
                 }
                 Pc::Work
             }
-            // Its stream takes the work, and a tick: not a shared access.
+            // The process's stream takes the work, and a tick: not a shared access.
             Pc::Work => {
                 self.tick = tick_of(me, false);
                 let cooling = ghost.cooling.filter(|_| self.bug != Bug::NotWaited);
@@ -199,7 +199,7 @@ impl Process {
                     None if self.bug == Bug::NotFollowed => self.tick,
                     None => {
                         let tick = tick_of(me, true);
-                        // Its stream joins once more, if another process was faster: its tick then follows
+                        // The stream joins once more if another process was faster: the tick then follows
                         // both.
                         ghost.ops.retain(|op| op.tick != tick);
                         let waits = vec![self.tick, old];
@@ -309,7 +309,7 @@ impl Process {
                 ghost.ops[next].done = true;
                 false
             }
-            // No more orders will come. Pending work of a dead process is torn down.
+            // No more orders will arrive. Pending work of a dead process is torn down.
             None => {
                 let waits = ghost.ops.iter().any(|op| op.owner == owner && !op.done);
                 fates[owner].gone() && (!waits || fates[owner] == Fate::Killed)

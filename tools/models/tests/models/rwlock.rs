@@ -161,7 +161,7 @@ impl Actor for Process {
                 let wrote = m.load(WRITING) != 0 || self.bug == Bug::TakesMarksSeriously;
                 if wrote && self.bug != Bug::IgnoresWriting {
                     assert!(ghost.writing.is_some_and(killed), "a mark without a reason");
-                    // It recovers, whatever it wanted.
+                    // The actor recovers the data, whether it wanted to read or to write.
                     self.writes = true;
                 }
                 self.doing = self.has_lock(me);

@@ -73,7 +73,7 @@ impl Actor for Process {
             None => self.doing = Some(doing),
             Some(UpdateOutcome::Busy(_)) => {}
             Some(UpdateOutcome::Done(v)) => {
-                // They did not change since they were read, and no partial update is visible.
+                // The words did not change since they were read, and no partial update is visible.
                 assert_eq!(v[0] + v[1], SUM, "torn, and read so");
                 match self.program.remove(0) {
                     Kind::Transfer => self.transfers += 1,

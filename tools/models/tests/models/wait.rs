@@ -119,7 +119,7 @@ impl Process {
     }
 
     /// Returns `true` if an actor that would sleep may give up: nothing is available, and no actor is left
-    /// that could make any. Only the model knows that.
+    /// that could make any. Only the model can check this.
     fn gives_up(&self, m: &Memory, fates: &[Fate]) -> bool {
         let nothing = (0..self.words()).all(|i| m.peek(THINGS[i]) == 0);
         nothing && (self.makers..fates.len()).all(|maker| fates[maker].gone())

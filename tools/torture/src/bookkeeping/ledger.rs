@@ -6,7 +6,7 @@
 //! | `BEGUN` | its producer | before it puts it |
 //! | `PUT` | its producer | after it was put |
 //! | `REFUSED` | its producer | after it was returned |
-//! | `LOST` | this program | when it came out among the lost tasks |
+//! | `LOST` | this program | when it was among the lost tasks |
 //! | 8 and up: number of gets | its consumer | after it has it |
 //! | 20 and up: number of completions | its consumer | after it is done |
 
@@ -111,7 +111,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a message is done, for good.
+    /// Records that a message is finally done.
     pub(crate) fn done(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_add(self.place(number)?, DONE) {
             was if was >= DONE => Err(format!("duplicated: message {number} was done twice").into()),

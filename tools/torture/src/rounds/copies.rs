@@ -17,7 +17,7 @@ use mp::StartMethod;
 
 /// Allows workers to be forked from now on.
 pub(crate) fn allow() {
-    // SAFETY: the header says why a copy of this program may do what its workers do.
+    // SAFETY: the header explains why a copy of this program may do the work of its workers.
     unsafe { mp::process::allow_fork() };
 }
 

@@ -190,7 +190,7 @@ impl Group {
         Ok(Self { kind, ledger, ends, producers, workers: producers + consumers, batch, allowed: 0 })
     }
 
-    /// Returns `true` if worker `i` puts, and ends with the round. Others end when nothing more comes.
+    /// Returns `true` if worker `i` puts, and ends with the round. Others end when no more messages arrive.
     pub(crate) fn produces(&self, i: usize) -> bool {
         i < self.producers
     }

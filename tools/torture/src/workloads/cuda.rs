@@ -199,8 +199,8 @@ impl Worker {
         Ok(tensor)
     }
 
-    /// Checks that the read values are those of the message, or reported as lost. Returns `true` if they are
-    /// there.
+    /// Checks that the read values belong to the message, or are reported as lost. Returns `true` if they are
+    /// present.
     fn whole(&self, number: u64, read: mp_cuda::Result<Vec<u32>>) -> mp::AnyResult<bool> {
         match read {
             Ok(values) => match values.iter().position(|found| *found != value(number)) {
@@ -269,7 +269,7 @@ impl Worker {
             };
             if let Some(stream) = &stream {
                 match self.handled(&mut freight, stream) {
-                    // Its consumer gets the same error.
+                    // The consumer of this message gets the same error.
                     Ok(()) | Err(Error::ProducerDied { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -295,7 +295,7 @@ impl Worker {
         }
     }
 
-    /// Takes from producers and relays, and receives the broadcast messages, until nothing more comes.
+    /// Takes from producers and relays, and receives the broadcast messages, until no more messages arrive.
     pub(crate) fn consume_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let stream = self.stream()?;
         let heard = ways.heard.resubscribe()?;

@@ -92,7 +92,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gets by several futures at a time, until nothing comes any more.
+    /// Gets by several futures at a time, until no more messages arrive.
     pub(crate) fn get_async(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         let waker = waker();
         let mut waiting: Vec<PendingGet<'_>> = Vec::new();

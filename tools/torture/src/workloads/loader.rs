@@ -2,7 +2,7 @@
 //!
 //! | which dies | guarantee |
 //! |---|---|
-//! | a worker, at any point | nothing is lost: each batch comes, once, with the bytes that follow from seed, epoch and position |
+//! | a worker, at any point | nothing is lost: each batch is delivered once, with the bytes that follow from seed, epoch and position |
 //! | the trainer | its workers end, and the memory of all batches is freed |
 //! | none, but an epoch is dropped | a state saved before is exact: the remaining batches follow it |
 

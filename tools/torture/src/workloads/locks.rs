@@ -233,7 +233,7 @@ impl Locks {
         let other = (one + 1 + random.below(PAIRED as u64 - 1) as usize) % PAIRED;
         row.note(Op::Pair, (100 + 10 * one + other) as u64);
         let _one = match locked(&self.unordered[one]) {
-            // It has no other lock, so that none waits for it.
+            // This thread has no other lock, so no thread waits for it.
             Err(LockError::Deadlock(cycle)) => return Err(format!("torn: a false alarm: {cycle}").into()),
             other => other?,
         };
@@ -298,7 +298,7 @@ impl Locks {
                     Err(error) => return Err(error.into()),
                 }
             }
-            // It still returns with the lock.
+            // The call still returns with the lock.
             Ok((_, false)) | Err(LockError::OwnerDied { .. }) => outer.set(outer.get()),
             Err(error) => return Err(error.into()),
         }

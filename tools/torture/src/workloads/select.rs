@@ -105,7 +105,7 @@ enum TakeOutcome {
     Message(Parcel),
     /// Another worker was faster.
     Nothing,
-    /// Nothing comes any more.
+    /// No more messages arrive.
     End,
 }
 
@@ -174,7 +174,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes messages from all paths, until nothing comes any more.
+    /// Takes messages from all paths, until no more messages arrive.
     pub(crate) fn select(&mut self, from: &Inlets) -> mp::AnyResult<()> {
         let parent = parent_process().ok_or("a worker without a parent")?;
         let mut child: Option<Child> = None;

@@ -154,7 +154,7 @@ impl Worker {
                     false => connection.send(packet),
                 };
                 match end {
-                    // It may have been in flight already.
+                    // The message may have been in flight already.
                     Err(PutError::Disconnected(_)) => return Ok(()),
                     end => self.was_put(number, end)?,
                 }
@@ -221,7 +221,7 @@ impl Worker {
         };
         match accepted {
             Ok(connection) => connections.extend(connection),
-            // It was killed while it connected.
+            // The client was killed while it connected.
             Err(ConnectError::Gone) => {}
             Err(error) => return Err(error.into()),
         }

@@ -2,9 +2,9 @@
 //!
 //! | which dies | promised |
 //! |---|---|
-//! | a worker, at whatever it is | nothing is lost: each sample comes, once, in its place in its lane, with the random numbers that follow from seed, epoch and position |
+//! | a worker, at whatever it is | nothing is lost: each sample is delivered once, in its place in its lane, with the random numbers that follow from seed, epoch and position |
 //! | the trainer | its workers end, and the memory of all batches is given back |
-//! | none, but an epoch is dropped | the state that was taken before is exact: the batches that come after it are those that were left |
+//! | none, but an epoch is dropped | the state that was taken before is exact: the batches after it are the remaining ones |
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -132,7 +132,7 @@ impl EpochSamples {
         Ok(info.pid)
     }
 
-    /// Checks that all samples came, each once.
+    /// Checks that all samples were delivered, each once.
     fn settle(&self, sizes: &[u64]) -> AnyResult<()> {
         let all = || self.lanes.iter().flatten();
         let once: BTreeSet<_> = all().collect();

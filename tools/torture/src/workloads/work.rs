@@ -204,13 +204,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Records a message that was got for good: it is whole, no other consumer has got it, and it follows its
-    /// sender's earlier ones.
+    /// Records a message that was got without acknowledgement. Checks that it is not torn, that no other
+    /// consumer has got it, and that it follows its sender's earlier messages.
     pub(crate) fn got(&mut self, parcel: &Parcel) -> mp::AnyResult<()> {
         self.got_by(0, parcel)
     }
 
-    /// Does the same as [`got`](Self::got) for a worker with several paths: its order is kept on each.
+    /// Does the same as [`got`](Self::got) for a worker with several paths: the order is checked on each
+    /// path.
     pub(crate) fn got_by(&mut self, way: u8, parcel: &Parcel) -> mp::AnyResult<()> {
         parcel.check()?;
         self.numbered(way, parcel.job.from, parcel.job.number)
@@ -285,7 +286,7 @@ impl Worker {
         }
     }
 
-    /// Sends some messages, and waits for the answer to each. Ends when the other one is dead.
+    /// Sends some messages, and waits for the answer to each. Ends when the other process is dead.
     fn ping(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         loop {
             let mut sent = Vec::new();
