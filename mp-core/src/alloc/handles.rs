@@ -181,7 +181,7 @@ impl std::fmt::Debug for Hold {
 impl Clone for Hold {
     #[inline]
     fn clone(&self) -> Self {
-        // As in `Arc`: a new handle is made from an existing handle, so nothing needs to be ordered.
+        // Same as in `Arc`: a new handle is made from an existing handle, so nothing needs to be ordered.
         if let Some(at) = self.entry()
             && count(at.fetch_add(ONE, Ordering::Relaxed)) > MOST
         {

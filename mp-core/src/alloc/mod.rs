@@ -344,7 +344,7 @@ impl Allocator {
         let mut i = 0;
         while let Some((arena, block, state)) = next(i) {
             // A program without the ring layer can't release the ring's messages: the ring stays claimed
-            // until another process reclaims this one.
+            // until another process reclaims this process.
             if Blocks(arena).finalize_ring(block) {
                 Allocator(arena).free_claimed(block, state);
             }

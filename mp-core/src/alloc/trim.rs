@@ -124,8 +124,8 @@ impl Allocator {
         len
     }
 
-    /// Drops this process's page tables for blocks that have moved or have no pages any more, and forgets
-    /// that it mapped them.
+    /// Drops this process's page tables for blocks that have moved or have no pages any more, and clears its
+    /// records of those mappings.
     pub(crate) fn forget_trimmed(self, mapped: &mut HashMap<BlockId, (u64, u64)>) {
         mapped.retain(|&block, &mut (at, len)| {
             let has_pages =

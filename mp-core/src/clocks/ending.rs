@@ -53,7 +53,7 @@ impl Clocks {
         let (pid, start) = (self.0.map().load(clock.process()) as u32, self.0.map().load(clock.start()));
         match peer::liveness(pid) {
             Liveness::Ended => true,
-            // Without an answer from the kernel, the locks decide: the process is dead.
+            // If the kernel gives no information, the locks decide: the process is dead.
             Liveness::Unknown => true,
             Liveness::Alive(process) => {
                 readiness::is_ready(process.as_fd(), false)

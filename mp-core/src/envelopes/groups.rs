@@ -275,7 +275,8 @@ impl Envelopes {
         given
     }
 
-    /// Returns the memory of the free groups among these adjacent ones, and returns their number.
+    /// Returns the memory of the free groups among these adjacent groups to the kernel. The result is the
+    /// number of these free groups.
     fn trim_groups(self, groups: &[u32], me: Member) -> u32 {
         let mut emptying: Vec<(u32, u64)> = Vec::with_capacity(groups.len());
         for &group in groups {

@@ -394,8 +394,8 @@ impl Recovery {
     /// again.
     fn only_dead_hold(self, block: BlockId) -> bool {
         let at = Blocks(self.0).block_at(block).state;
-        // A holder that takes one more seat already has one, and increments the state before it gives that
-        // one up.
+        // A holder that takes one more seat already has a seat, and increments the state before it gives up
+        // the first seat.
         let before = self.map().load(at);
         let mut only = BlockState::unpack(before).life == BlockLife::Live;
         Blocks(self.0).each_seat(block, |seat| {

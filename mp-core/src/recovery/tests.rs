@@ -128,13 +128,13 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     let dead = living(arena);
     let its = Seat::Member(dead.member);
     let held = data_of(arena, 21 << 10, its);
-    // The member died while it claimed or freed this one.
+    // The member died while it claimed or freed this block.
     let claimed = data_of(arena, 43 << 10, its);
     set_seat(arena, claimed, 3, its);
     set_state(arena, claimed, BlockLife::Busy(dead.member));
     // The member gave up the last seat, and did not check whether it was the last one.
     let let_go = data_of(arena, 85 << 10, Seat::Free);
-    // The member took the hint of this one.
+    // The member took the hint of this block.
     let free = Allocator(arena).alloc(21 << 10).unwrap().block();
     m.and(Blocks(arena).slab_word(free / SLAB_BLOCKS, 1), !(1 << (free % SLAB_BLOCKS)));
     // Attached to the member's message, in a slab that the member has not touched.

@@ -38,7 +38,7 @@ pub(crate) fn take() -> Result<Option<(OwnedFd, JoinCallback)>> {
     let mut later = PENDING.lock();
     match &*later {
         PendingAttach::None => Ok(None),
-        // A new arena instead would not be the one of the other processes.
+        // A new arena would not be shared with the other processes.
         PendingAttach::Failed(why) => {
             Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
         }

@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 enum Where {
     /// The workers. The program that starts and kills them is correct.
     Workers,
-    /// The whole program: for bugs in the parent's handling of its dead, which workers can hardly show.
+    /// The whole program: for bugs in the parent's handling of its dead workers, which workers can hardly
+    /// show.
     Everywhere,
 }
 

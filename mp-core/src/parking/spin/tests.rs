@@ -150,7 +150,7 @@ fn second_thread_sleeps_and_dead_members_free_seats() {
     let me = arena.me().unwrap();
     let other = Member::new(me.slot() + 1, me.epoch() + 1);
     for word in (0..SEATS).map(seat) {
-        // A thread of another test may have it for a moment.
+        // A thread of another test may have the seat for a moment.
         while arena.map().cas(word, 0, owner(other)).is_err() {
             std::hint::spin_loop();
         }
@@ -193,7 +193,8 @@ fn preempted_spin_is_not_recorded_as_hit() {
     assert!(longer < LATE / 2, "{longer} of {LATE}");
 }
 
-/// Returns whether the next spin takes longer and how long this one took, if it found something.
+/// Returns `true` if the next spin takes longer, and the time that this spin took. `None` if the spin found
+/// no result.
 fn while_another_thread_runs() -> Option<(bool, Duration)> {
     const LOOK: u32 = 20_000;
     let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));

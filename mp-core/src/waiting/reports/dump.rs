@@ -40,7 +40,7 @@ fn all() -> String {
         entries.iter().any(|entry| (entry.said.lock().0.wrapping_sub(asked) as i32) < 0)
     };
     while late(&entries) && Instant::now() < until {
-        // sleep: between two checks of the answers of waiting threads, which nothing wakes for this.
+        // sleep: between two checks of the answers of waiting threads, which no event announces.
         std::thread::sleep(Duration::from_millis(10));
         let now = ENTRIES.lock().clone();
         entries.retain(|entry| now.iter().any(|other| std::sync::Arc::ptr_eq(entry, other)));

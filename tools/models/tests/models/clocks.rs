@@ -21,7 +21,7 @@ const CLOCK: ClockAt = ClockAt(Word::at(0));
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Other processes learn of a tick before it is submitted.
+    /// A tick is reported to other processes before it is submitted.
     ToldTooEarly,
     /// A clock is ended while its device writes.
     EndedUnderDevice,
@@ -41,7 +41,7 @@ enum Role {
     Device { owner: usize, late: bool },
     /// Checks known ticks this many times.
     Looker(u8),
-    /// Ends clocks of the dead, until there is nothing more to do.
+    /// Ends clocks of dead owners, until nothing is left to do.
     Sweeper,
 }
 
@@ -75,7 +75,7 @@ struct Process {
 struct Ghost {
     /// Orders of owners that devices have not written yet: owner, value.
     orders: Vec<(usize, u64)>,
-    /// Ticks that other processes learn of, and their owners.
+    /// Ticks that are reported to other processes, and their owners.
     told: BTreeMap<u64, usize>,
     done: Vec<u64>,
     /// Outcomes of ticks, which are final.
@@ -104,7 +104,7 @@ impl Process {
         let value = tick.value();
         let owner = ghost.told.get(&value).copied();
         if owner.is_none() {
-            // A tick of an ended epoch may get any answer that does not make a process wait.
+            // A tick of an ended epoch may get any result that does not make a process wait.
             assert_ne!(found, TickStatus::Pending, "{tick:?} is waited for, and was not told");
         }
         if !was_told {

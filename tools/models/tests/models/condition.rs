@@ -16,7 +16,7 @@ enum Bug {
     None,
     /// A dead waiter's token is not taken over.
     NoTakeOver,
-    /// A waiter that takes a token over forgets the token that it had itself.
+    /// A waiter that takes over a token drops its own token.
     KeepsBoth,
     /// A waiter that falls asleep announces it without checking whether it was notified.
     SleepsAnyway,

@@ -1,5 +1,5 @@
-//! Event, exhaustively: a waiter notices each setting, also one that is cleared at once, whichever process is
-//! killed or stopped at whatever access. The steps are the ones that run in processes.
+//! Event, exhaustively: a waiter detects each setting, also a setting that is cleared at once, whichever
+//! process is killed or stopped at whatever access. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, NotifyAll};

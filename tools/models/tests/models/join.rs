@@ -125,8 +125,8 @@ fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
 }
 
 impl Process {
-    /// Returns the segment of a task: the first task is in the first one, all others in the second one, if it
-    /// exists.
+    /// Returns the segment of a task: the first task is in the first segment, all others in the second
+    /// segment, if it exists.
     fn segment(&self, task: usize) -> u32 {
         u32::from(task > 0 && self.chain.segments > 1)
     }
@@ -431,7 +431,8 @@ fn nor_when_the_queue_grows_meanwhile() {
     explore(GROWS, ALL, (0, 0), Bug::None);
 }
 
-/// A killed worker's task is lost, and not waited for. Tasks that it had not begun are done by another one.
+/// A killed worker's task is lost, and not waited for. Tasks that it had not begun are done by another
+/// worker.
 #[test]
 fn the_task_of_a_killed_consumer_is_counted_as_lost() {
     explore(ONE, ALL, (1, 0), Bug::None);

@@ -119,7 +119,7 @@ fn with_stopped(m: &Memory, chain: &ChainAt, fates: &[Fate], e: u32) -> bool {
     match owner(m, e).holder {
         Holder::Leased(o) | Holder::Member(o) => stopped(actor_of(o)),
         Holder::Queued if slots(m, chain).iter().any(|slot| slot.envelope() == Some(e)) => false,
-        // Others may intend it as well: one of them has it.
+        // If other actors intend the envelope as well, one of these actors has it.
         Holder::Queued => {
             let intends = |a: usize| m.peek(intent(a)) == u64::from(e) + 1;
             let others = |a: usize| !stopped(a) && intends(a);

@@ -188,8 +188,8 @@ fn explore(processes: usize, (kills, stops): (u32, u32), poll_interval: bool, bu
         let told = w.count(0..processes, Fate::Ended) > 0;
         assert!(!told || w.memory.peek(DONE) == 1, "a process found that it is done, and it doesn't say so");
     };
-    // A process that is stopped with the lock keeps those waiting that asked for it. Once it is done, none
-    // asks any more.
+    // While a process is stopped with the lock, processes that want the lock wait. Once the value is
+    // initialized, no process wants the lock.
     let wedged = |w: &World<Process>| {
         let holder = LockWord(w.memory.peek(LOCK.word())).holder();
         let stopped = holder.is_some_and(|h| w.fates[h.slot() as usize] == Fate::Stopped);

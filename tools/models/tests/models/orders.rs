@@ -143,7 +143,7 @@ enum Role {
     Device { owner: usize },
     /// Reads the name of the last reported tick, this number of times.
     Reader(u8),
-    /// Ends clocks of the dead.
+    /// Ends clocks of dead owners.
     Sweeper,
 }
 

@@ -55,7 +55,7 @@ fn answer(task: Task) -> mp::AnyResult<TaskResult> {
     Ok(TaskResult { worker: std::process::id(), parcel: Parcel::answer(job, &mut random)? })
 }
 
-/// Sends a signal to a process, if it is a child of this one.
+/// Sends a signal to a process, if it is a child of this process.
 fn signal(pid: u32, signal: Signal) -> bool {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(fd) = pidfd_open(raw, PidfdFlags::empty()) else { return false };
