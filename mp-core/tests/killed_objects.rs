@@ -479,7 +479,7 @@ fn last_holder_of_a_child_killed_at_every_access() {
     });
 }
 
-/// A waiting process is notified of a death, whichever process swept the dead member.
+/// A waiting process is notified of a death, whichever process reclaimed the dead member.
 #[test]
 fn a_hook_is_called_after_deaths() {
     static CALLS: AtomicU32 = AtomicU32::new(0);

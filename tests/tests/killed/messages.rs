@@ -1,7 +1,7 @@
 //! Real processes that die, or stop, at their n-th access to shared memory, for every n of a script.
 //!
 //! After each death, the other side has received whole messages, in order, none twice, at most the one in
-//! flight missing. After the sweep nothing is left of the dead process. While a process is stopped, the
+//! flight missing. After the reclaim nothing is left of the dead process. While a process is stopped, the
 //! others continue.
 
 use std::collections::BTreeSet;
@@ -131,7 +131,8 @@ fn repeat(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Starts a process that is killed, and is itself killed while it detects that and sweeps.
+/// Starts a process that is killed, and is itself killed while it detects that death and recovers and
+/// reclaims the process.
 fn recover(_: usize, (v, at): (Victim, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };

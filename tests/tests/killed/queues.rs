@@ -1,6 +1,6 @@
 //! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a
-//! script: in batches, channels, pipes, tasks and sweeps. (Single messages, acknowledgement and growing:
-//! `messages`.)
+//! script: in batches, channels, pipes, tasks, recovery and reclaim. (Single messages, acknowledgement and
+//! growing: `messages`.)
 //!
 //! After each death the others continue, get an error that names the end that is gone, and nothing of the
 //! dead process is left.
@@ -301,7 +301,7 @@ fn dies(_: usize, go: Queue<()>) -> Outcome {
     }
 }
 
-/// Sweeps a child with which it shares one queue.
+/// Recovers and reclaims a child with which it shares one queue.
 fn sweeps(_: usize, at: u64) -> Outcome {
     let go = Queue::bounded(1)?;
     let context = start_processes(dies, go.clone(), SpawnOptions::nprocs(1))?;
@@ -312,9 +312,9 @@ fn sweeps(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// A sweeper is stopped while a message that was returned is in a queue which the sweeper does not have.
-/// Meanwhile that queue's memory is allocated for another purpose, and the sweeper must not write to it when
-/// it continues.
+/// A recovering process is stopped while a message that was returned is in a queue which that process does
+/// not have. Meanwhile that queue's memory is allocated for another purpose, and the process must not write
+/// to it when it continues.
 #[test]
 fn stopped_sweeper_writes_no_foreign_memory() {
     for_every_access(|at| {

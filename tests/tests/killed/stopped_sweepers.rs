@@ -1,5 +1,5 @@
-//! A process that is stopped, or killed, at the n-th change that it makes while it visits and sweeps a dead
-//! process, for every n. Waits of the others end while it is stopped. When it continues, nothing is
+//! A process that is stopped, or killed, at the n-th change that it makes while it recovers and reclaims a
+//! dead process, for every n. Waits of the others end while it is stopped. When it continues, nothing is
 //! duplicated or leaked.
 
 use mp::queue::JoinableQueueError;
@@ -50,7 +50,7 @@ fn has_much(_: usize, things: Things) -> Outcome {
     Ok(())
 }
 
-/// Visits and sweeps a child whose queues and locks it does not have.
+/// Recovers and reclaims a child whose queues and locks it does not have.
 fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     let context = start_processes(has_much, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -159,13 +159,14 @@ fn a_sweeper_that_is_killed_holds_up_no_other_process() {
     for_every_access(|at| round(at, KILL, at.is_multiple_of(16)));
 }
 
-/// A stopped sweeper delays only the memory of that dead process: processes that die later are swept.
+/// A stopped reclaiming process delays only the memory of that dead process: processes that die later are
+/// reclaimed.
 #[test]
 fn stopped_sweeper_prevents_no_other_sweep() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
-    // Stopped during the sweep, so that the slot of the dead process stays in use.
+    // Stopped during the reclaim, so that the slot of the dead process stays in use.
     let (at, context, here) = (1..1000)
         .step_by(8)
         .find_map(|at| {
@@ -209,7 +210,7 @@ fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
     Ok(())
 }
 
-/// Visits and sweeps a child that has leases, and stops there.
+/// Recovers and reclaims a child that has leases, and stops there.
 fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
     let context = start_processes(has_leases, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -222,8 +223,8 @@ fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Out
     Ok(())
 }
 
-/// A stopped visitor has read words that it will change when it continues: they must not be reused until
-/// then.
+/// A stopped recovering process has read words that it will change when it continues: the words must not be
+/// reused until then.
 #[test]
 fn no_process_sweeps_under_a_stopped_visitor() {
     let _alone = alone();
@@ -236,8 +237,8 @@ fn no_process_sweeps_under_a_stopped_visitor() {
         let [first, second] = queues.clone();
         let context = one_process(visits_leases, ((first, second), at));
         let reached = stopped(&context);
-        // One queue has the message that was returned, and the other does not: it is stopped during its
-        // visit.
+        // One queue has the message that was returned, and the other does not: the process is stopped during
+        // its recovery.
         if reached && queues.iter().filter(|queue| queue.is_ready()).count() == 1 {
             between.push(at);
             Arena::current().unwrap().reclaim().unwrap();
@@ -264,7 +265,7 @@ fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
     Ok(())
 }
 
-/// Visits and sweeps a child that has a queue, and stops there twice.
+/// Recovers and reclaims a child that has a queue, and stops there twice.
 fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
     let context = start_processes(has_queue, queue, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -278,8 +279,8 @@ fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) ->
     Ok(())
 }
 
-/// Drops the last live handle of the queue while the process that visits the killed one is stopped. The
-/// visitor then continues for `again` changes, if it makes them, before it is stopped for good.
+/// Drops the last live handle of the queue while the process that recovers the killed process is stopped. The
+/// recovering process then continues for `again` changes, if it makes them, before it is stopped for good.
 fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
@@ -316,12 +317,12 @@ fn nor_if_it_goes_on_a_little_after_that() {
     AGAIN.iter().for_each(|&again| for_every_access(|at| leaves(at, again)));
 }
 
-/// Returns the number of members, including dead ones that are not swept.
+/// Returns the number of members, including dead ones that are not reclaimed.
 fn slots() -> usize {
     Arena::current().unwrap().members().len()
 }
 
-/// Runs a round in which the sweeper is not stopped.
+/// Runs a round in which the recovering process is not stopped.
 fn round_of(things: Things) -> bool {
     killed(&one_process(sweeps, (things, u64::MAX - 1, STOP)))
 }

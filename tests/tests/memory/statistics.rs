@@ -182,14 +182,14 @@ fn die(_: usize, held: Vec<FrozenTensor<u8>>) -> Outcome {
     std::process::abort();
 }
 
-/// Returns the number of this process's accesses from the start of a process that dies until it is swept.
+/// Returns the number of this process's accesses from the start of a process that dies until it is reclaimed.
 fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
     let deaths = stats().deaths;
     let before = inject::seen();
     let context = one_process(die, held.to_vec());
     failure(&context);
     while Arena::current().unwrap().reclaim().unwrap() == 0 && inject::seen() - before < 10_000_000 {
-        // The supervisor may have swept it already.
+        // The supervisor may have reclaimed it already.
         let there = Arena::current().unwrap().members().len();
         if there == 1 {
             break;

@@ -189,8 +189,8 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     let context = one_process(parent_of_both, watched);
     let mut pids = [take(&ready), take(&ready)];
     pids.sort_unstable();
-    // Its parent would sweep it, and so would this process if it waited for the result: the waiter must do it
-    // alone.
+    // The parent of the killed process would recover and reclaim it, and so would this process if it waited
+    // for the result. The waiter must do both alone.
     let parent = context.pids()[0];
     signal(parent, Signal::STOP);
     eventually("its parent is stopped", || threads_are(parent, 'T'));
