@@ -1,5 +1,5 @@
 //! Cheap counts of operations. Each thread counts in the cache line of its own lane, which no other thread
-//! writes, so an allocation costs a few stores to a line in this core's cache.
+//! writes. So an allocation costs a few stores to a line in this core's cache.
 //!
 //! Counts remain when a member leaves: they are sums over all members that ever had the lane. A process that
 //! is killed while it allocates or frees a block may leave that block uncounted. Nothing depends on the

@@ -1,9 +1,10 @@
 //! Slabs in which a member may hold something.
 //!
 //! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a
-//! reclaim would have to undo: taking a hint, claiming a block, taking a seat for itself, or giving up the
-//! seat that a message or a child object has (after which it may have to free the block). It never clears a
-//! bit, so the bits describe a superset of what it may hold, and a reclaim reads no other slabs.
+//! reclaim would have to undo. Such actions are: taking a hint, claiming a block, taking a seat for itself,
+//! and giving up the seat of a message or child object, after which the member may have to free the block.
+//! The member never clears a bit, so the bits describe a superset of what it may hold, and a reclaim reads no
+//! other slabs.
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|

@@ -12,9 +12,9 @@
 //! | spill | its owner | before the spill block's seat moves to the envelope (write-ahead) |
 //! | attachments | its owner | before the seat is taken (write-ahead) |
 //!
-//! If a process is killed while filling or emptying an envelope, the owner word names the dead process, and
-//! recovery and reclaim release exactly those seats that name the envelope. Each process keeps a few idle
-//! envelopes, whose owner words name it, too.
+//! If a process is killed while filling or emptying an envelope, the owner word names the dead process.
+//! Recovery and reclaim then release exactly those seats that name the envelope. Each process keeps a few
+//! idle envelopes, whose owner words name it, too.
 
 use crate::alloc::Allocator;
 use crate::arena::Arena;

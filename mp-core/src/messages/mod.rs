@@ -35,8 +35,9 @@ view! {
 /// length it trusts). A value created before would have to be dropped if making room panics, so it would be
 /// in memory and copied from there.
 ///
-/// A copy of a value that was just written in pieces (a word of eight bytes and one of four, say) reads them
-/// at once, which store forwarding can't serve: the processor waits until they are in its cache.
+/// A copy of a value that was just written in pieces (such as a word of eight bytes and a word of four) reads
+/// the pieces at once. Store forwarding can't serve that: the processor waits until the pieces are in its
+/// cache.
 #[inline(always)]
 fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
     list.extend(std::iter::once_with(make));

@@ -23,14 +23,14 @@
 //!
 //! In steps 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue exists until
 //! all recovering processes have notified it, and no process waits for a stopped one. After step 4 no
-//! recovering process writes into a queue in which the dead member has a seat, so a handle found in step 5
+//! recovering process writes into a queue in which the dead member has a seat. So a handle found in step 5
 //! becomes an ordinary handle of this process. A model covers both cases:
 //! `tools/models/tests/models/lost_handles.rs`.
 //!
 //! Step 4 exists although step 5 does the same, since step 4 need not wait until all recoveries have ended.
 //! In step 5 a process may leave a queue at any time. If it finds the dead member's seat released, it is the
 //! last holder, and owns the queue. If the seat is not released yet, the recovering process that releases it
-//! claims the queue for the dead member, and every recovering process releases the attachments of its
+//! claims the queue for the dead member. Then every recovering process releases the attachments of its
 //! messages.
 //!
 //! A block that loses its last holder in a recovery is claimed for the dead member (`BUSY(dead)`), and left

@@ -13,9 +13,9 @@
 //! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or as above | the file, without a slab in it |
 //! | `OPEN` | no process: it stays as long as the arena | |
 //!
-//! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`, removes the
-//! file if its name was recorded, clears the length of the directory, and then frees the extent. Each step
-//! may be done twice. The words next to the state have one writer, which is named in the state.
+//! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`. It removes
+//! the file if its name was recorded, clears the length of the directory, and then frees the extent. Each
+//! step may be done twice. The words next to the state have one writer, which is named in the state.
 //!
 //! # Lifetime of the file
 //! The file's name must exist as long as any member may have to open it: a tensor may be in flight to a
@@ -44,8 +44,8 @@
 //!
 //! - **The first file of a program decides for all of them.** A member that joined after its creation holds
 //!   its lock from then on, whether or not it has opened later files. A program that uses files creates the
-//!   first file before it starts a process that joins, so the only earlier member is the maker, which holds
-//!   it.
+//!   first file before it starts a process that joins. So the only earlier member is the maker, which holds
+//!   the lock.
 //! - Owners that were already members set `HOLDS` when they open the file, or, if they don't need it, the
 //!   next time that they check for dead members (`reclaim_if_due`). When all have set it, and the lock is
 //!   free, none of them lives.

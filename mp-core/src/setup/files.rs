@@ -1,8 +1,8 @@
 //! Files of an arena that this process has open: the arena's own file, and named files (see `extent`).
 //!
 //! A named file is opened, locked and mapped when this process first uses a block in it, by allocating there
-//! or receiving a tensor. It stays open and mapped, like the arena, so a process has one descriptor and one
-//! mapping for each file, regardless of the number of tensors in it.
+//! or receiving a tensor. The file stays open and mapped, like the arena. So a process has one descriptor and
+//! one mapping for each file, regardless of the number of tensors in it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};

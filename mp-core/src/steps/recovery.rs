@@ -2,11 +2,11 @@
 //!
 //! A *recovery* makes everything available that live processes wait for. **Any number of processes recover
 //! the same dead member at once**, so that no process waits for a recovering process that is stopped or
-//! killed. That works because a recovering process takes nothing for itself, and frees nothing: each of
-//! its changes is a swap of a word that names the dead member, to a value that follows from it. A block
-//! without a holder after that is claimed *in the name of the dead member*. So everything that a
-//! recovering process has read of the dead member's objects stays true, or a swap detects the change, as
-//! long as none of them is reused. A recovery has two phases:
+//! killed. That works because a recovering process takes nothing for itself, and frees nothing. Each of its
+//! changes is a swap of a word that names the dead member, to a value that follows from it. A block without a
+//! holder after that is claimed *in the name of the dead member*. As long as none of the dead member's
+//! objects is reused, the values that a recovering process has read of them stay true, or a swap detects the
+//! change. A recovery has two phases:
 //!
 //! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
 //!   are notified, in their own memory. Its seats in queues stay, so that no recovering process writes into

@@ -1,9 +1,9 @@
 //! Blocking calls: one wait loop for locks, permits, flags, barriers, conditions and queues.
 //!
-//! A waiter spins for an adaptive time. Then it repeats these steps: it checks for dead peers if that is due,
-//! announces itself at the word where it will be woken, checks its condition once more, and sleeps for at
-//! most a poll interval ([`POLL_INTERVAL`]). No wait relies on a wake-up, because the process that sends it
-//! may die first.
+//! A waiter spins for an adaptive time. Then it repeats these steps. It checks for dead peers if that is due,
+//! and announces itself at the word where it will be woken. It checks its condition once more, and sleeps for
+//! at most a poll interval ([`POLL_INTERVAL`]). No wait relies on a wake-up, because the process that sends
+//! it may die first.
 //!
 //! The order matters. A change *before* the announcement is found by the check after it. A change *after* the
 //! announcement ends the sleep.

@@ -1,8 +1,8 @@
 //! 128-bit digests of states, which the explorer stores.
 //!
 //! With the standard library's hash, which must withstand an adversary, hashing took two thirds of the
-//! explorer's time. States have no adversary, so each word is mixed in by one multiplication of 64 by 64
-//! bits, whose halves are folded into one, as in wyhash, once for each of two lanes with keys of their own.
+//! explorer's time. States have no adversary. So each word is mixed in by one multiplication of 64 by 64
+//! bits, whose halves are folded into one, as in wyhash. Two lanes with separate keys do this once each.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};

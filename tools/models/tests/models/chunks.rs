@@ -1,7 +1,7 @@
 //! A worker of a pool and its chunks, exhaustively: the worker claims, runs and journals items, and is killed
-//! and stopped at every shared access, while the pool takes items back, reads the journal, or condemns the
-//! worker. Each item has one outcome, and a death costs only the item that the worker was running. The steps
-//! are the ones that run in processes.
+//! and stopped at every shared access. Meanwhile the pool takes items back, reads the journal, or condemns
+//! the worker. Each item has one outcome, and a death costs only the item that the worker was running. The
+//! steps are the ones that run in processes.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! Clocks of streams, exhaustively: owners claim, tick and release, their devices write when they reach it,
-//! other processes check and clean up, and any process is killed or stopped at any shared access. The steps
-//! are the ones that run in processes.
+//! Clocks of streams, exhaustively: owners claim, tick and release, and their devices write when they reach a
+//! tick. Other processes check and clean up, and any process is killed or stopped at any shared access. The
+//! steps are the ones that run in processes.
 //!
 //! A device writes its owner's orders in their order. When its owner is killed it continues for any time, and
 //! then writes no more. Other processes detect that, as they detect that a process is gone. If `late`, one

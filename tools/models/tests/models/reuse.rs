@@ -1,6 +1,6 @@
-//! A slab whose blocks are free and that changes its size class, exhaustively: processes allocate blocks of
-//! either size, with stale hints, while another retires the slab and gives it the other size, and any of them
-//! is killed at any shared access, including reclaiming processes. The steps are the ones that run in
+//! A slab whose blocks are free and that changes its size class, exhaustively. Processes allocate blocks of
+//! either size, with stale hints, while another process retires the slab and gives it the other size. Any of
+//! them is killed at any shared access, including reclaiming processes. The steps are the ones that run in
 //! processes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
