@@ -143,7 +143,8 @@ fn ours<T: Message>(plan: Plan, mut value: T) -> Result<[Cost; 2]> {
     measure(
         plan,
         || {
-            let (envelope, lent) = pack_as(black_box(&mut value), |out| Messages(arena).pack(out, fingerprint))?;
+            let (envelope, lent) =
+                pack_as(black_box(&mut value), |out| Messages(arena).pack(out, fingerprint))?;
             lent.commit();
             Ok(envelope)
         },

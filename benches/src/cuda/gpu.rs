@@ -86,13 +86,20 @@ impl Gpu {
         Ok(gpu)
     }
 
-    fn launch(&self, stream: &CudaStream, kernel: DriverHandle, n: usize, arguments: &mut [u64]) -> AnyResult<()> {
+    fn launch(
+        &self,
+        stream: &CudaStream,
+        kernel: DriverHandle,
+        n: usize,
+        arguments: &mut [u64],
+    ) -> AnyResult<()> {
         let mut all = [ptr::null_mut::<c_void>(); 4];
         for (to, argument) in all.iter_mut().zip(arguments) {
             *to = ptr::from_mut(argument).cast();
         }
         let grid = n.div_ceil(256).clamp(1, 1056) as u32;
-        let (launch, stream, all) = (self.api.cuLaunchKernel, DriverHandle(stream.as_raw()), all.as_mut_ptr());
+        let (launch, stream, all) =
+            (self.api.cuLaunchKernel, DriverHandle(stream.as_raw()), all.as_mut_ptr());
         // SAFETY: as many arguments as the kernel has; the addresses in them are lent by the caller.
         let code = unsafe { launch(kernel, grid, 1, 1, 256, 1, 1, 0, stream, all, ptr::null_mut()) };
         ok("cuLaunchKernel", code)

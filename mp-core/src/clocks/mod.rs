@@ -33,15 +33,15 @@ const REST_MS: u64 = 1000;
 ///
 /// ```
 /// use mp_core::Arena;
-/// use mp_core::clocks::{Clock, TickState};
+/// use mp_core::clocks::{Clock, Clocks, TickState};
 ///
 /// let arena = Arena::current()?;
 /// let mut clock = Clock::claim(arena)?;
 /// let tick = clock.next()?; // the next number, which the stream is asked to write
 /// clock.submitted(tick)?; // from here on, other processes may wait for it
-/// assert_eq!(arena.clocks().state(tick), TickState::Pending);
+/// assert_eq!(Clocks(arena).state(tick), TickState::Pending);
 /// clock.complete(tick)?; // normally written by the stream
-/// assert_eq!(arena.clocks().state(tick), TickState::Complete);
+/// assert_eq!(Clocks(arena).state(tick), TickState::Complete);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///

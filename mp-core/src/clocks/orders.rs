@@ -36,7 +36,7 @@ impl Clocks {
     /// Returns the order that was chosen for a device, if any.
     ///
     /// ```
-    /// let clocks = mp_core::Arena::current()?.clocks();
+    /// let clocks = mp_core::clocks::Clocks(mp_core::Arena::current()?);
     /// assert_eq!(clocks.order(7)?, None);
     /// assert_eq!(clocks.choose_order(7, 1)?, 1); // the first one
     /// assert_eq!(clocks.choose_order(7, 2)?, 1); // others have the same
@@ -85,9 +85,9 @@ impl Clocks {
     /// clock.has_events(key, &names)?;
     /// let tick = clock.next()?;
     /// clock.submitted(tick)?; // its stream has recorded the event of the tick
-    /// assert_eq!(arena.clocks().event(tick, key)?, Some(names[Clocks::event_of(tick)]));
-    /// arena.clocks().complete(tick);
-    /// assert_eq!(arena.clocks().event(tick, key)?, None); // there is nothing to wait for
+    /// assert_eq!(Clocks(arena).event(tick, key)?, Some(names[Clocks::event_of(tick)]));
+    /// Clocks(arena).complete(tick);
+    /// assert_eq!(Clocks(arena).event(tick, key)?, None); // there is nothing to wait for
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///

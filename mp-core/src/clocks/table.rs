@@ -32,9 +32,9 @@ pub enum TickState {
 ///
 /// ```
 /// use mp_core::Arena;
-/// use mp_core::clocks::{Clock, Tick, TickState};
+/// use mp_core::clocks::{Clock, Clocks, Tick, TickState};
 ///
-/// let clocks = Arena::current()?.clocks();
+/// let clocks = Clocks(Arena::current()?);
 /// let mut clock = Clock::claim(Arena::current()?)?;
 /// let tick = clock.next()?;
 /// assert_eq!(clocks.state(tick), TickState::Forged); // not yet submitted

@@ -260,7 +260,7 @@ fn awaited_recovery_runs_beside_another_recovery() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn reclaim_is_taken_over_only_from_the_dead() {
+fn only_a_dead_reclaimer_is_replaced() {
     let (_one, arena) = one();
     let (dead, sweeper) = (living(arena), living(arena));
     kill(arena, dead);

@@ -45,13 +45,13 @@ impl Structure {
     /// [descriptor that it keeps](crate::Descriptors::kept_descriptor), without holding it.
     ///
     /// ```
-    /// use mp_core::{Arena, Structure};
+    /// use mp_core::{Arena, Blocks, Structure};
     ///
     /// let mine = Structure::new("example::RingPlace", 2)?;
     /// let mark = mine.mark();
-    /// assert!(Arena::current()?.lives(mark));
+    /// assert!(Blocks(Arena::current()?).lives(mark));
     /// drop(mine);
-    /// assert!(!Arena::current()?.lives(mark)); // and never again
+    /// assert!(!Blocks(Arena::current()?).lives(mark)); // and never again
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     #[must_use]
@@ -64,12 +64,12 @@ impl Structure {
     /// end of this process.
     ///
     /// ```
-    /// use mp_core::{Arena, Structure};
+    /// use mp_core::{Arena, Descriptors, Structure};
     ///
     /// let (file, _writer) = std::io::pipe().unwrap();
     /// let mine = Structure::new("example::Exported", 1)?;
     /// mine.keep_descriptor(file)?; // the caller's own is closed here
-    /// let copy = Arena::current()?.kept_descriptor(mine.mark())?;
+    /// let copy = Descriptors(Arena::current()?).kept_descriptor(mine.mark())?;
     /// assert!(copy.is_some());
     /// # Ok::<(), mp_core::Error>(())
     /// ```

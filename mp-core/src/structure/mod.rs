@@ -78,15 +78,15 @@ impl Structure {
     /// ([`Arena::parent`](crate::Messages::parent)), even if all its other holders are dead.
     ///
     /// ```
-    /// use mp_core::Structure;
+    /// use mp_core::{Messages, Structure};
     ///
     /// let parent = Structure::new("example::Book", 1)?;
-    /// let (arena, mark) = (parent.arena(), parent.arena().mark(parent.hold()));
+    /// let (arena, mark) = (parent.arena(), parent.mark());
     /// let mut child = Structure::new("example::Page", 1)?;
     /// child.set_parent(&parent)?;
     /// drop(parent);
-    /// let found = Structure::open(arena.parent(child.hold())?, "example::Book")?;
-    /// assert_eq!(arena.mark(found.hold()), mark);
+    /// let found = Structure::open(Messages(arena).parent(child.hold())?, "example::Book")?;
+    /// assert_eq!(found.mark(), mark);
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///

@@ -11,16 +11,16 @@ use super::{Member, bits};
 ///
 /// ```
 /// use mp_core::Arena;
-/// use mp_core::clocks::{Clock, Tick, TickState};
+/// use mp_core::clocks::{Clock, Clocks, Tick, TickState};
 ///
 /// let arena = Arena::current()?;
 /// let mut clock = Clock::claim(arena)?;
 /// let tick = clock.next()?;
 /// clock.submitted(tick)?; // a stream has been asked to write it when its work is done
 /// let received = Tick::from_raw(tick.raw()).unwrap(); // it is one word, in a message or in the arena
-/// assert_eq!(arena.clocks().state(received), TickState::Pending);
+/// assert_eq!(Clocks(arena).state(received), TickState::Pending);
 /// clock.complete(tick)?;
-/// assert_eq!(arena.clocks().state(received), TickState::Complete);
+/// assert_eq!(Clocks(arena).state(received), TickState::Complete);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///

@@ -51,7 +51,7 @@ fn what_never_fits_is_refused_with_both_sizes() {
     let error = queue.put(vec![7_u8; 101]).unwrap_err();
     let said = error.to_string();
     let PutError::TooLarge { value, bytes, limit: 100 } = error else { panic!("{said}") };
-    assert!(said.contains(&format!("{bytes} bytes")) && said.contains("than 100"), "{said}");
+    assert!(said.contains(&format!("{bytes} bytes")) && said.contains("at most 100"), "{said}");
     assert_eq!(value, [7; 101]);
     // A message that fills it to the last byte.
     let around = bytes as usize - 101;

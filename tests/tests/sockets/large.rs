@@ -34,22 +34,28 @@ fn processor_time<R>(call: impl FnOnce() -> R) -> (R, Duration) {
 fn receive_of_a_large_message_costs_as_a_bare_stream() {
     let _alone = alone();
     let sent = vec![7; LARGE];
-    let (mut here, mut there) = UnixStream::pair().unwrap();
-    let bare = std::thread::scope(|scope| {
-        scope.spawn(|| here.write_all(&sent).unwrap());
-        let mut got = vec![0; LARGE];
-        processor_time(|| there.read_exact(&mut got).unwrap()).1
-    });
+    let bare = || {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| here.write_all(&sent).unwrap());
+            let mut got = vec![0; LARGE];
+            processor_time(|| there.read_exact(&mut got).unwrap()).1
+        })
+    };
     let (listener, name) = listener("cost");
-    let ours = std::thread::scope(|scope| {
-        let there = SocketOptions::new().max_message(LARGE).connect(name).unwrap();
-        let sent = &sent;
-        scope.spawn(move || there.send_bytes(sent).unwrap());
-        let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
-        let (got, time) = processor_time(|| here.recv_bytes_timeout(DEADLINE).unwrap());
-        assert!(got.len() == LARGE && got.iter().all(|&b| b == 7));
-        time
-    });
+    let ours = || {
+        std::thread::scope(|scope| {
+            let there = SocketOptions::new().max_message(LARGE).connect(&*name).unwrap();
+            let sent = &sent;
+            scope.spawn(move || there.send_bytes(sent).unwrap());
+            let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
+            let (got, time) = processor_time(|| here.recv_bytes_timeout(DEADLINE).unwrap());
+            assert!(got.len() == LARGE && got.iter().all(|&b| b == 7));
+            time
+        })
+    };
+    // The first touch of memory may cost many times as much in a virtual machine: the minimum of three counts.
+    let (bare, ours) = (0..3).map(|_| (bare(), ours())).reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))).unwrap();
     // The benchmark `socket_64m` measures it. Here other processes compete, and nothing is optimised.
     assert!(ours < 4 * bare, "{ours:?}, and {bare:?} for a bare stream");
 }

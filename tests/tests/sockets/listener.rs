@@ -122,7 +122,7 @@ fn what_is_in_shared_memory_does_not_leave_it() {
     here.send(1_u8).unwrap();
     here.send(2_u8).unwrap();
     let error = there.recv_timeout::<String>(DEADLINE).unwrap_err();
-    assert!(error.to_string().contains("of type u8 ") && error.to_string().contains("String"), "{error}");
+    assert!(error.to_string().contains("has type u8,") && error.to_string().contains("String"), "{error}");
     let GetError::Failed(error) = error else { panic!("{error:?}") };
     assert!(matches!(error, mp_reduce::Error::TypeMismatch { .. }), "{error:?}");
     assert_eq!(error.bytes(), mp_reduce::to_bytes(&mut 1_u8).ok().as_deref());
