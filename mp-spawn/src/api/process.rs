@@ -30,10 +30,10 @@ use crate::sys::clock::deadline;
 ///
 /// Like a thread, the process continues when its handle is dropped. When this process exits (by returning
 /// from `main` or by `exit`), it waits for the processes that it has started, or ends those that are
-/// [daemonic](ProcessBuilder::daemon). It also prints their failures, except those that the program got from
-/// [`join`](Self::join), [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), or caused by
-/// [`kill`](Self::kill) or [`terminate`](Self::terminate). If this process ends in another way, the processes
-/// end with it.
+/// [daemonic](crate::ProcessBuilder::daemon). It also prints their failures, except those that the program
+/// got from [`join`](Self::join), [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), or
+/// caused by [`kill`](Self::kill) or [`terminate`](Self::terminate). If this process ends in another way, the
+/// processes end with it.
 ///
 /// In a process forked from this one ([`allow_fork`](crate::allow_fork)), the handle refers to no child. Its
 /// functions return [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) or an empty result, and
