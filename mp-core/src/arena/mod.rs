@@ -4,7 +4,6 @@
 //! The first process that needs the arena creates it ([`Arena::current`], in `open`). Child processes attach
 //! to their parent's arena. Tensor data may also be stored in named files, which are mapped after the memfd
 //! in the same address range (`extent`).
-
 //!
 //! [`Arena`] is the handle. The operations are methods of views of it: [`Members`](crate::members::Members),
 //! [`Envelopes`](crate::envelopes::Envelopes), [`Blocks`](crate::blocks::Blocks),
