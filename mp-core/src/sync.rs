@@ -26,8 +26,8 @@ pub(crate) use std::sync::Mutex;
 #[cfg(mp_loom)]
 pub use std::sync::atomic::compiler_fence;
 
-/// Types for memory that other processes map as well, and for private data that is never modelled: always the
-/// real ones, since loom's types can't be mapped.
+/// The standard library's atomics, under loom too: for memory that other processes map, and for data outside
+/// of loom's models.
 pub mod shared {
     pub use std::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,

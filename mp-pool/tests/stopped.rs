@@ -121,7 +121,7 @@ fn a_time_out_ends_what_no_worker_begins() {
 }
 
 #[test]
-fn a_time_out_ends_what_a_stopped_worker_has_begun() {
+fn task_of_a_stopped_worker_times_out() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let result = pool.task(stop_at).timeout(TIMEOUT).apply_async((gate.clone(), 1));

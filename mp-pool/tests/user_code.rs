@@ -170,7 +170,7 @@ impl Wake for Rude {
 }
 
 #[test]
-fn wakers_and_callbacks_that_panic() {
+fn pool_survives_panicking_wakers_and_callbacks() {
     let pool = Pool::new(1).unwrap();
     let (gate, first) = busy(&pool);
     let (tell, told) = mpsc::channel();

@@ -245,7 +245,7 @@ fn loom_settle_against_get() {
 /// sees the producer's intent or the changed slot, and doesn't take the envelope. So a recovering process
 /// that sees `QUEUED` also sees the producer's earlier writes (its intent, the place).
 #[test]
-fn loom_a_stale_intent_beside_a_put() {
+fn loom_stale_intent_takes_no_envelope_of_a_put() {
     loom::model(|| {
         let m = memory(1);
         m.store(intent(0), 1);

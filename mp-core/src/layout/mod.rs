@@ -68,7 +68,7 @@ const _: () = assert!(8 * wait_table::END <= WAIT_NOTES_AT);
 
 /// Control words, as byte offsets.
 pub(crate) mod control {
-    /// Number of the current multi-word update.
+    /// Offset of the number of the current multi-word update.
     pub(crate) const UPDATE: u64 = 4096;
     /// Offset of the next slab's memory.
     pub(crate) const FRONTIER: u64 = 4096 + 256;

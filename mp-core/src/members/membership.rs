@@ -145,7 +145,7 @@ impl Members {
         self.layout().member(slot, STATE)
     }
 
-    /// Returns the word in which a member announces the slots that it recovers.
+    /// Returns the word in which the member in `slot` announces the dead members' slots that it recovers.
     pub(crate) fn recovering_word(self, slot: u32) -> Word {
         self.layout().member(slot, RECOVERING)
     }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::messages::{Attached, LoanedValue, Messages, ReceivedAttachments, UnsentValues};
 use crate::words::{Access, Grant};
 
-/// Grant for such objects: exclusive, without an element type.
+/// Grant for objects that move with their message: exclusive, without an element type.
 const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 
 /// Returns a description of the other holders.

@@ -47,7 +47,7 @@ fn of(affinity: Affinity) -> Vec<u64> {
 
 /// torch's `TestSetAffinity`.
 #[test]
-fn workers_run_where_they_are_told() {
+fn workers_run_on_the_processors_of_affinity() {
     let usable = usable_processors().unwrap();
     assert!(!usable.is_empty() && of(Affinity::Inherit).iter().all(|set| *set == allowed()));
     for number in usable.iter().filter(|number| **number < 64).take(4) {

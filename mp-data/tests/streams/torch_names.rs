@@ -99,7 +99,7 @@ fn test_chain_iterable_style_dataset() {
 /// torchdata's tests of states: at each batch, at the end of an epoch, over epochs, as JSON, with other
 /// numbers of workers.
 #[test]
-fn states_of_streams_are_of_what_was_given() {
+fn stream_resumes_after_the_last_delivered_batch() {
     let expected = [2, 3].map(|epoch| all_of(shuffled(0).build().unwrap().epoch(epoch))).concat();
     let loader = shuffled(2).prefetch_factor(4).build().unwrap();
     let mut batches = loader.epochs(2..4);

@@ -4,8 +4,8 @@
 //! All replies arrive through one queue, in the order in which they were sent. The death of a worker arrives
 //! as an event from the thread that reaps processes. Before the thread handles an event, it takes all replies
 //! that were sent before. So all answers of a worker are known when its death is handled, and the tasks in
-//! its queue were not begun. For the chunk in between, the worker's words in shared memory contain the rest:
-//! unsent results, the running task, and the tasks that were not begun.
+//! its queue were not begun. For the chunk that was begun and not answered, the worker's words in shared
+//! memory contain the rest: unsent results, the running task, and the tasks that were not begun.
 //!
 //! | phase | tasks | a worker that dies | the pool is over |
 //! |---|---|---|---|

@@ -98,7 +98,8 @@ pub(crate) fn free_numbers(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
     Ok(Some(own.as_raw_fd()))
 }
 
-/// Returns a read end for a single child, or `None` without `/proc`.
+/// Opens another read end of the lifeline's pipe, for one child. Returns `None` if the pipe can't be
+/// reopened, for example without `/proc`.
 pub(crate) fn new_end() -> Result<Option<OwnedFd>> {
     let refused = |error: io::Error| launch_error("the pipe that ends a process with this one", None, error);
     let mut pipes = PIPES.lock();

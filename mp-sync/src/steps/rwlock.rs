@@ -140,7 +140,7 @@ pub struct ClaimReader {
 }
 
 impl ClaimReader {
-    /// Claim for a thread of `me`.
+    /// Creates the steps that take a reader's slot for this thread of member `me`.
     pub fn new(readers: Readers, me: Member, thread: u32) -> Self {
         let claim = ClaimSlot::new(readers.slots, EMPTY, (HELD, me, thread), me.slot()).or_grow();
         Self { readers, claim, taken: None }

@@ -316,7 +316,7 @@ fn reset(_: usize, (barrier, at): (Barrier, u64)) -> Outcome {
 }
 
 #[test]
-fn killed_at_every_access_of_a_barrier_reset() {
+fn barrier_is_usable_after_a_kill_during_reset() {
     for_every_access(|at| {
         let barrier = Barrier::new(1).unwrap();
         let killed = killed(&one_process(reset, (barrier.clone(), at)));

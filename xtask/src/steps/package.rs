@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_promise_what_cargo_takes_them_for() {
+    fn only_compatible_versions_have_equal_promises() {
         assert_eq!(promise("0.1.2"), promise("0.1.9"));
         assert_ne!(promise("0.1.2"), promise("0.2.0"));
         assert_eq!(promise("1.4.0"), promise("1.5.3"));

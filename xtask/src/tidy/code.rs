@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_tests_give_a_reason() {
+    fn ignored_test_without_a_reason_is_reported() {
         assert_eq!(found(&[("a.rs", "#[ignore]\n#[ignore = \"\"]\n#[ignore = \"slow\"]\n")]).len(), 2);
     }
 }

@@ -92,8 +92,8 @@ pub(crate) fn peek(socket: &OwnedFd, place: Option<u64>) -> Result<Packet, Errno
     Ok(Packet { number: u64::from_ne_bytes(number), files, cut })
 }
 
-/// Returns the number of packets. For sockets with packet boundaries, the kernel counts the bytes of all
-/// packets.
+/// Returns the number of queued packets: `FIONREAD` of this socket gives the bytes of all of them, and each
+/// has `LEN` bytes.
 pub(crate) fn count(socket: &OwnedFd) -> Result<u64, Errno> {
     rustix::io::ioctl_fionread(socket).map(|bytes| bytes / LEN as u64)
 }

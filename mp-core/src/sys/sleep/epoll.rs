@@ -27,8 +27,8 @@ impl Epoll {
         epoll::create(CreateFlags::CLOEXEC).map(Self).map_err(os("epoll_create1 (see RLIMIT_NOFILE)"))
     }
 
-    /// Reports once that a descriptor is readable (or writable) or broken, also if it already is. A repeated
-    /// call re-arms the report.
+    /// Requests one report when `fd` is readable (writable if `write`) or broken, also if it already is.
+    /// Another call requests another report.
     pub(crate) fn watch(&self, fd: impl AsFd, number: u64, write: bool) -> Result<()> {
         let events = if write { EventFlags::OUT } else { EventFlags::IN | EventFlags::RDHUP };
         let (data, events) = (EventData::new_u64(number), events | EventFlags::ONESHOT);

@@ -96,7 +96,7 @@ pub(super) fn hangs_after() -> Option<Duration> {
     })
 }
 
-/// Returns how long a thread that nothing else wakes sleeps until its next check.
+/// Returns the time between two checks of a thread that no event wakes.
 pub(super) fn pause() -> Duration {
     let shortest = hangs_after().into_iter().chain(waits_after()).min().unwrap_or(HANGS_AFTER);
     (shortest / 4).clamp(POLL_INTERVAL, Duration::from_secs(1))

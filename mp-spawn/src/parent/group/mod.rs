@@ -104,7 +104,7 @@ impl ChildGroup {
         self.ranks.lock().get(rank).map(|rank| rank.name.clone()).unwrap_or_default()
     }
 
-    /// Returns the name of this process for errors.
+    /// Returns the name of the process of `rank`, for errors.
     pub(crate) fn process_name(&self, rank: usize) -> ProcessName {
         let ranks = self.ranks.lock();
         let (name, pid) =

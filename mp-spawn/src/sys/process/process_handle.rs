@@ -1,10 +1,9 @@
 //! Handle to a process that this one has made: detects its end, sends signals, and reaps it.
 //!
-//! With a pidfd, the kernel does all three. Some kernels have none: those before 5.3, those with a sandbox's
-//! filter that doesn't know the call, and those that older valgrinds present to a program (3.19, for
-//! example). There a thread waits for the end without reaping the process (`WNOWAIT` in `waitid(2)`), and
-//! makes an eventfd readable, which replaces the pidfd. The process keeps its number until it is reaped,
-//! which happens under a lock here, and so does the sending of signals.
+//! With a pidfd, the kernel does all three. Without pidfds (a kernel before 5.3, a sandbox that refuses
+//! `pidfd_open`, valgrind 3.19), a thread waits for the end without reaping the process (`WNOWAIT` in
+//! `waitid(2)`), and makes an eventfd readable, which replaces the pidfd. The process keeps its number until
+//! it is reaped. Reaping and sending signals happen under one lock.
 //!
 //! | the process | sentinel | a signal | transition |
 //! |---|---|---|---|

@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 /// The maker drops the piece, and ends. The other process has it unchanged.
 #[test]
-fn dropped_by_the_maker_kept_by_the_receiver() {
+fn piece_dropped_by_its_maker_stays_valid() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();

@@ -215,7 +215,7 @@ fn makes_and_ends(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome {
 
 /// A process that had memory of a dead maker, and unmapped it, does not keep the memory allocated.
 #[test]
-fn what_was_opened_and_unmapped_keeps_no_memory() {
+fn unmapped_memory_of_a_dead_maker_is_freed() {
     let session = session();
     let (tensors, unmapped, done) =
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());

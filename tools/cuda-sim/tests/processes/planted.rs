@@ -194,13 +194,13 @@ fn memory_of_a_writer_that_died_is_used_again() {
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn memory_whose_last_use_died_is_used_again() {
+fn reuse_that_ignores_a_dead_last_user_is_found() {
     is_found("cuda.given.dead-use-ignored");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_descriptor_that_is_kept_after_its_import() {
+fn descriptor_kept_after_its_import_is_found() {
     is_found("cuda.slab.descriptor-kept");
 }
 

@@ -226,7 +226,7 @@ fn destroyed_stream_with_work_is_found_and_runs() {
 }
 
 #[test]
-fn a_wait_for_what_is_never_written_is_found() {
+fn wait_for_an_unwritten_value_is_found() {
     let session = setup().set("STUCK_MS", 50).start().unwrap();
     let a = Client::new(&session);
     let (_, device) = a.register(&file(4096), 4096);
