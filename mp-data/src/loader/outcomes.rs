@@ -211,7 +211,7 @@ impl<K: BatchSource> Prefetch<K> {
 
     /// Error in the place of this slot, because the turn before it delivered no batch.
     ///
-    /// That turn, an epoch and a pass of it, is `None` if it had no batch that could have been left out.
+    /// The turn, an epoch and a pass of it, is `None` if it had no batch that could have been left out.
     pub(crate) fn no_batch_error(&self, slot: &BatchSlot<K>, turn: Option<(u64, u64)>) -> LoadError {
         let other_epoch = turn.map(|turn| turn.0).filter(|epoch| *epoch != slot.epoch);
         let mut reason = match (turn, other_epoch) {

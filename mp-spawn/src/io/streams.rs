@@ -1,6 +1,6 @@
 //! Output of workers: written to files, to memory, or line by line to the streams of this process.
 //!
-//! One thread of the process reads all pipes, so no worker blocks until a caller asks for its output. A
+//! A single thread of the process reads all pipes, so no worker blocks until a caller asks for its output. A
 //! blocked terminal delays only that thread: starting, receiving and reaping continue. The stored output is
 //! bounded, whatever a worker writes. A pipe may stay open after the end of its process, because a grandchild
 //! may hold it. No thread waits for its end: when the process is reaped, the available bytes are read, and

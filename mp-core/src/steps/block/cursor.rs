@@ -41,8 +41,8 @@ pub(crate) const fn last_taken(first_page: Word) -> Word {
 
 /// Walk through all pages of a chain, in a circle.
 ///
-/// It ends where it began, or, if it never returns there, at the second end of the chain. It has read the
-/// whole chain in both cases.
+/// The walk ends where it began, or, if it never returns there, at the second end of the chain. It has read
+/// the whole chain in both cases.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct SeatCursor {
     head: PagedSeat,
