@@ -4,10 +4,10 @@
 use crate::invitation::handshake::fuzz::{
     invitation_samples, invitation_seeds, invitations, place_seeds, places,
 };
-use crate::messages::fuzz::{
+use crate::shared_memory::checked;
+use crate::transport::fuzz::{
     envelope_samples, envelope_seeds, envelopes, parcel_samples, parcel_seeds, parcels,
 };
-use crate::shared_memory::checked;
 
 /// Name, function under test, and function that creates valid inputs.
 #[allow(

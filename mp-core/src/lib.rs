@@ -55,9 +55,9 @@ mod alloc;
 mod arena;
 #[cfg(feature = "authkey")]
 mod authkey;
+mod blocking;
 mod blocks;
 pub mod clocks;
-mod contracts;
 mod envelopes;
 mod error;
 #[doc(hidden)]
@@ -72,7 +72,6 @@ pub mod long_lived_fds;
 pub mod mem;
 mod members;
 pub mod message;
-mod messages;
 mod open;
 mod parking;
 mod process;
@@ -80,18 +79,19 @@ mod recovery;
 mod ring_layer;
 mod setup;
 mod shared_memory;
+mod shared_structure;
 pub mod steps;
 mod storage;
 mod strategy;
-mod structure;
 pub mod sync;
 mod sys;
-mod wait;
-mod waiting;
+mod transport;
+mod unsafe_api;
+mod waitable;
 /// Records of waiting threads, and reports of waits that last long or can't end.
 pub mod waits {
     #[doc(inline)]
-    pub use crate::waiting::reports::{
+    pub use crate::blocking::reports::{
         BlockingCall, RING_NAME, Service, Subject, WaitObject, Watch, add_to_dumps, dump, is_stopped, listen,
         name_object, name_process, object_name, on_report, report_hangs_after, report_waits_after,
         reported_after, serves, serves_no_more, tell, this_process, wait_at,
@@ -108,6 +108,10 @@ pub use alloc::stats::{ClassStats, MemberStats, MemoryStats};
 pub use arena::Arena;
 #[cfg(feature = "authkey")]
 pub use authkey::{AuthKey, authkey, set_authkey};
+pub use blocking::block_on::{Blocking, LivenessTimer, block_on};
+pub use blocking::deadlock::{Deadlock, DeadlockStep, LockWait};
+pub use blocking::limit::Wait;
+pub use blocking::lock::{LockError, RawGuard, RawLock};
 pub use blocks::Blocks;
 pub use bytemuck;
 pub use envelopes::Envelopes;
@@ -124,14 +128,6 @@ pub use invitation::{Invitation, InvitationState};
 pub use members::Members;
 pub use members::membership::MemberInfo;
 pub use message::Message;
-pub use messages::Messages;
-pub use messages::attachments::AttachRequest;
-pub use messages::attachments::Descriptors;
-pub use messages::envelope::Envelope;
-pub use messages::lease::Leased;
-pub use messages::outgoing::broadcast::Repeated;
-#[doc(hidden)]
-pub use messages::promise::{EnvelopeTicket, Promise};
 pub use open::children_inherit_settings;
 #[doc(hidden)]
 pub use parking::count_up;
@@ -158,26 +154,30 @@ pub use setup::settings::{
     set_sharing_strategy,
 };
 pub use shared_memory::SharedMemory;
+pub use shared_structure::{Holders, Structure};
 pub use storage::Storage;
 pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 pub use strategy::SharingStrategy;
-pub use structure::{Holders, Structure};
 #[cfg(feature = "inject")]
 pub use sys::inject;
 #[doc(hidden)]
 pub use sys::{advise_huge_pages, set_malloc_thresholds};
 #[doc(hidden)]
 pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgrind};
+pub use transport::Messages;
+pub use transport::attachments::AttachRequest;
+pub use transport::attachments::Descriptors;
+pub use transport::envelope::Envelope;
+pub use transport::lease::Leased;
+pub use transport::outgoing::broadcast::Repeated;
 #[doc(hidden)]
-pub use wait::is_asking_a_runtime;
-pub use wait::{
+pub use transport::promise::{EnvelopeTicket, Promise};
+#[doc(hidden)]
+pub use waitable::is_asking_a_runtime;
+pub use waitable::{
     Descriptor, ParkingPoint, ReadyFd, SharedWaitable, WaitPoint, Waitable, WakeRegistration, poll_until,
     select, until, wait, wait_async,
 };
-pub use waiting::block_on::{Blocking, LivenessTimer, block_on};
-pub use waiting::deadlock::{Deadlock, DeadlockStep, LockWait};
-pub use waiting::limit::Wait;
-pub use waiting::lock::{LockError, RawGuard, RawLock};
 pub use words::DType;
 
 /// 64-bit FNV-1a hash, for fingerprints of type names. Not suitable for cryptographic purposes.

@@ -11,6 +11,7 @@ use crate::alloc::Allocator;
 use crate::alloc::stats::MemoryStats;
 use crate::arena::state::{AllocState, Budget, Files, State};
 use crate::arena::{Arena, CURRENT, MAKING};
+use crate::blocking::reports as waits;
 use crate::error::{Error, Result};
 use crate::layout::{self, ArenaLayout, control, size_class};
 use crate::mem::{Mem, Word};
@@ -25,7 +26,6 @@ use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;
 use crate::sys::identity::Identity;
 use crate::sys::{directory, limits, memory, os, private_table, under_valgrind};
-use crate::waiting::reports as waits;
 use crate::words::Member;
 
 impl Arena {

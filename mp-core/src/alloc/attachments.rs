@@ -26,6 +26,14 @@ impl Allocator {
         (at, (meta.attachments as u64).min(room / 8))
     }
 
+    /// Returns the attachments that an envelope lists, with the position of each in the list.
+    pub(crate) fn attachments(self, id: EnvelopeId) -> impl Iterator<Item = (Word, Attachment)> + use<> {
+        let map = self.map();
+        let meta = Meta::of_any_version(map.load(Envelopes(self.0).envelope_word(id, field::META)));
+        let (entries, n) = self.attachments_at(id, meta);
+        (0..n).filter_map(move |k| Some((entries.plus(k), Attachment::unpack(map.load(entries.plus(k)))?)))
+    }
+
     /// Releases every seat that an envelope of this process holds, even if its message has another wire
     /// version.
     pub(crate) fn empty_envelope(self, id: EnvelopeId) {
@@ -34,12 +42,9 @@ impl Allocator {
         let meta = Meta::of_any_version(map.load_relaxed(meta_word));
         let spill_word = Envelopes(self.0).envelope_word(id, field::SPILL);
         let spill = Attachment::unpack(map.load_relaxed(spill_word));
-        let (entries, n) = self.attachments_at(id, meta);
-        for k in 0..n {
-            if let Some(attach) = Attachment::unpack(map.load_relaxed(entries.plus(k))) {
-                self.release_attachment(id, attach);
-                map.store(entries.plus(k), 0);
-            }
+        for (entry, attach) in self.attachments(id) {
+            self.release_attachment(id, attach);
+            map.store(entry, 0);
         }
         if meta.attachments != 0 || meta.spilled {
             map.store(meta_word, Meta::default().pack());

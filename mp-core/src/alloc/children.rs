@@ -124,8 +124,8 @@ impl Allocator {
 mod tests {
     use crate::alloc::Allocator;
     use crate::blocks::Blocks;
-    use crate::messages::Messages;
-    use crate::messages::Outgoing;
+    use crate::transport::Messages;
+    use crate::transport::Outgoing;
     use crate::{Result, Structure};
 
     fn new() -> Structure {

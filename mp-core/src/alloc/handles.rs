@@ -287,7 +287,7 @@ impl Allocator {
 
     /// Returns the handle that [`adopt_seat`](Self::adopt_seat) has counted. `adopt_seat` has several exits,
     /// and could return the handle only through memory, from where it would be
-    /// copied (`messages::push`).
+    /// copied (`transport::push`).
     #[inline(always)]
     pub(crate) fn adopted(self, attach: Attachment) -> Hold {
         Hold { arena: self.0, block: attach.block }

@@ -370,7 +370,7 @@ impl Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::Messages;
+    use crate::transport::Messages;
 
     /// Sizes that no other test uses.
     const SIZES: [u64; 3] = [11 << 20, 900 << 10, 7 << 10];

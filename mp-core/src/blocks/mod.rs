@@ -90,6 +90,11 @@ impl Blocks {
         BlockState::unpack(self.map().load(self.block_at(block).state)).kind
     }
 
+    /// Returns the kind of a block, if there is one of this number.
+    pub(crate) fn existing_kind(self, block: BlockId) -> Option<BlockKind> {
+        self.block_exists(block).then(|| self.kind_of(block))
+    }
+
     /// Changes a held [`BlockKind::Object`] block to a kind that extends it. Returns the block's kind as an
     /// error if the block is not a plain object.
     pub(crate) fn object_becomes(

@@ -15,12 +15,12 @@ use std::process::Command;
 use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::invitation::{Invitation, poll_all};
-use crate::messages::envelope::Envelope;
-use crate::messages::promise::{EnvelopeTicket, Promise};
 use crate::open;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::{Errno, gained_privileges, inherited, memory, os, socket};
+use crate::transport::envelope::Envelope;
+use crate::transport::promise::{EnvelopeTicket, Promise};
 
 /// Environment variable with the location of a child's invitation.
 const VARIABLE: &str = "MP_INVITATION";

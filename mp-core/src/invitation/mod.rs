@@ -47,13 +47,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::messages::envelope::Envelope;
-use crate::messages::promise::Promise;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::recovery::Recovery;
 use crate::sys::socket::{self, SocketEvent};
-use crate::wait::{Descriptor, WaitPoint, Waitable, wait};
+use crate::transport::envelope::Envelope;
+use crate::transport::promise::Promise;
+use crate::waitable::{Descriptor, WaitPoint, Waitable, wait};
 
 /// Invitations of this process that may be open.
 static OPEN: PerProcess<Mutex<Vec<Arc<InvitationInner>>>> =
@@ -162,7 +162,7 @@ impl Invitation {
     /// [`Open`](InvitationState::Open) then.
     ///
     /// # Errors
-    /// The same as for [`wait`](Self::wait).
+    /// The same as for [`waitable`](Self::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<InvitationState> {
         self.wait_until(Instant::now().checked_add(timeout))
     }

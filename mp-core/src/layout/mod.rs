@@ -111,7 +111,7 @@ pub(crate) mod control {
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.
     pub(crate) const EXTENTS: u64 = 12288;
-    /// Seats of spinning threads, one for each processor: `waiting::spin`.
+    /// Seats of spinning threads, one for each processor: `parking::spin`.
     pub(crate) const SPINNING: u64 = EXTENTS + 2048;
     /// Size of the part that is needed from the start: everything above.
     pub(crate) const FIRST_BYTES: u64 = 16384;

@@ -1,6 +1,6 @@
 //! Words of a member's slot that show its threads' waits, and of the names of objects.
 //!
-//! `waiting::reports::table` describes their states.
+//! `blocking::reports::table` describes their states.
 
 /// Number of lanes with a row. The first is lane 1, since threads share lane 0.
 pub(crate) const ROWS: u32 = 48;

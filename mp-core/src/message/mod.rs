@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
-pub use crate::messages::{
+pub use crate::transport::{
     Attached, Buffer, Claimed, Incoming, LoanedValue, Outgoing, ReceivedAttachments, UnsentValues,
 };
 pub use level::{Level, MAX_NESTING};

@@ -148,7 +148,7 @@ impl Condvar {
         guard.replace(|held| self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Blocks like [`wait`](Self::wait), at most until `until`, and then until no other thread holds the
+    /// Blocks like [`waitable`](Self::wait), at most until `until`, and then until no other thread holds the
     /// lock.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
         let mut timed_out = false;

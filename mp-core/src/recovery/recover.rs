@@ -43,9 +43,8 @@
 use crate::alloc::Allocator;
 use crate::blocks::Blocks;
 use crate::envelopes::Envelopes;
-use crate::envelopes::meta::Meta;
+use crate::layout::SLAB_BLOCKS;
 use crate::layout::size_class::blocks_of;
-use crate::layout::{SLAB_BLOCKS, envelope as field};
 use crate::mem::{Mem, Word, run};
 use crate::members::Members;
 use crate::parking::detach_notice::DetachedProcess;
@@ -247,10 +246,7 @@ impl Recovery {
     /// Releases the attachments of an envelope that no living process can get, but not the block with its
     /// bytes. Does not change the envelope.
     fn give_up_attachments(self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut PassResult) {
-        let meta = Meta::of_any_version(self.map().load(Envelopes(self.0).envelope_word(e, field::META)));
-        let (entries, n) = Allocator(self.0).attachments_at(e, meta);
-        for k in 0..n {
-            let Some(attach) = Attachment::unpack(self.map().load(entries.plus(k))) else { continue };
+        for (_, attach) in Allocator(self.0).attachments(e) {
             if Blocks(self.0).block_exists(attach.block)
                 && let Some(seat) = Blocks(self.0).seat_word(attach.block, attach.seat)
             {

@@ -12,10 +12,10 @@ use crate::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::mem::{Mem, Word};
 use crate::members::Members;
 use crate::members::membership::KNOWS_RINGS;
-use crate::messages::{Messages, Outgoing};
 use crate::recovery::Recovery;
 use crate::recovery::reclaim::Dead;
 use crate::steps::{INLINE_SEATS, link_of};
+use crate::transport::{Messages, Outgoing};
 use crate::words::{
     Access, Attachment, BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, EnvelopeId, Grant, Holder,
     Owner, Presence, RecoveringSlots, Seat, SeatAt, Tenancy,

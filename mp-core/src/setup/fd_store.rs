@@ -1,5 +1,6 @@
-//! The locker: storage for descriptors in messages, as this process has it open. `messages::descriptors`
-//! describes its contents and the order of changes. The design is explained in docs/reference/descriptors.md.
+//! The locker: storage for descriptors in messages, as this process has it open.
+//! `transport::attachments::descriptors` describes its contents and the order of changes. The design is
+//! explained in docs/reference/descriptors.md.
 //!
 //! The locker is a socket, the *table*, whose packets contain pairs of sockets. Every member has it. It is
 //! passed on with the arena's file: both are in the only packet of a third socket, the *parcel*, which a

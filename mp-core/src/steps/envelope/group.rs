@@ -34,7 +34,7 @@
 //! | filled, its hints not set | envelopes without hints | hints are set |
 //!
 //! A process that is stopped there blocks these envelopes, and no other process: it empties few groups at
-//! once, and at most half of the free ones (`arena::messages::groups`).
+//! once, and at most half of the free ones (`envelopes::groups`).
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{EnvelopeId, GroupState, Holder, Member, Owner};

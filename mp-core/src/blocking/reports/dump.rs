@@ -1,0 +1,109 @@
+//! Dumps of the waits of all threads of this process, on request of the program or on a signal.
+
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::blocking::reports::table::{self, Service};
+use crate::blocking::reports::{DUMPS, ENTRIES, held, report};
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::Ordering;
+use crate::sys::{identity, signal_counter};
+
+const VARIABLE: &str = "MP_DUMP_SIGNAL";
+/// Maximum time for the threads to answer a dump. They check every 100 ms, or every second.
+const ANSWERED_AFTER: Duration = Duration::from_millis(1500);
+
+static LISTENS: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// Prints the blocking call of this library that each thread of this process is in, and its duration, on
+/// stderr. This takes up to 1.5 s, since each thread reports its own wait. More lines list the locks that
+/// this process holds, the messages that it has leased and not acknowledged, and the processes that wait to
+/// be restarted.
+///
+/// ```
+/// mp_core::waits::dump();
+/// ```
+///
+/// With `MP_DUMP_SIGNAL=USR1` (or another signal) in the environment, the signal prints the same text. A
+/// thread prints it, not the signal handler.
+pub fn dump() {
+    report::print(&all());
+}
+
+/// Returns one or more lines for each thread.
+fn all() -> String {
+    let asked = DUMPS.fetch_add(1, Ordering::AcqRel) + 1;
+    let until = Instant::now() + ANSWERED_AFTER;
+    let mut entries = ENTRIES.lock().clone();
+    let late = |entries: &[std::sync::Arc<super::Entry>]| {
+        entries.iter().any(|entry| (entry.said.lock().0.wrapping_sub(asked) as i32) < 0)
+    };
+    while late(&entries) && Instant::now() < until {
+        // sleep: between two checks of the answers of waiting threads, which no event announces.
+        std::thread::sleep(Duration::from_millis(10));
+        let now = ENTRIES.lock().clone();
+        entries.retain(|entry| now.iter().any(|other| std::sync::Arc::ptr_eq(entry, other)));
+    }
+    let mut text = format!("mp: what the threads of pid {} wait for", identity::process());
+    let own = table::own_name();
+    if !own.is_empty() {
+        _ = write!(text, " ({own})");
+    }
+    text.push_str(":\n");
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let Some(thread) = task.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let its: Vec<_> = entries.iter().filter(|entry| entry.thread == thread).collect();
+        for entry in &its {
+            text.push_str(&entry.said.lock().1);
+        }
+        if its.is_empty() {
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            _ = writeln!(text, "mp: thread `{}` ({thread}) is in no call of mp that waits", name.trim_end());
+        }
+    }
+    text.push_str(&held::text());
+    text
+}
+
+/// Starts listening for the signal in `MP_DUMP_SIGNAL`, if set. Does so once in each process.
+pub fn listen() {
+    if LISTENS.get().is_some() || LISTENS.set(()).is_err() {
+        return;
+    }
+    let Ok(wanted) = std::env::var(VARIABLE) else { return };
+    if crate::gained_privileges() {
+        return;
+    }
+    let Some(signal) = signal_counter::number(&wanted) else {
+        eprintln!(
+            "mp: {VARIABLE}={wanted} is ignored: it takes the name or number of a signal that a program \
+            can handle, as {VARIABLE}=USR1"
+        );
+        return;
+    };
+    // Read before the handler is installed, so no signal is missed.
+    let before = signal_counter::count();
+    if !signal_counter::install(signal) {
+        eprintln!("mp: {VARIABLE}={wanted} is ignored: {}", std::io::Error::last_os_error());
+        return;
+    }
+    let thread = std::thread::Builder::new().name("mp-dump".into()).spawn(move || {
+        table::serves(Service::Dump);
+        let mut seen = before;
+        loop {
+            let now = signal_counter::count();
+            if now == seen {
+                signal_counter::wait_for_change(seen);
+            } else {
+                seen = now;
+                dump();
+            }
+        }
+    });
+    if let Err(e) = thread {
+        eprintln!("mp: {VARIABLE}={wanted} is ignored: no thread can be started for it: {e}");
+    }
+}

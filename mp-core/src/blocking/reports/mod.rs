@@ -1,0 +1,304 @@
+//! Waits of threads, for reports and for the proof that a wait can't end.
+//!
+//! A blocking call has a [`Watch`]. While the wait is short, the watch is only a point in time. A wait that
+//! has lasted for [`SHOWN_AFTER`] is *shown*: it has an entry in the registry of this process, and a row in
+//! shared memory ([`table`]) if its thread has its own lane. At each check that finds nothing, the waiting
+//! thread itself tests whether a report is due, and writes it ([`report`]). No other thread does that for it.
+//!
+//! Two kinds of waits are reported: all that last for `MP_STALL` seconds, if that is set, and by default
+//! those that provably can't end by themselves ([`proof`]), after [`HANGS_AFTER`].
+
+mod call;
+mod dump;
+mod held;
+mod proof;
+mod report;
+mod settings;
+pub(crate) mod table;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::blocking::limit::Wait;
+use crate::blocks::Blocks;
+use crate::process::mutex::{Condvar, Mutex, MutexGuard};
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU32;
+use crate::sys::identity;
+use crate::words::{BlockId, Member, Seat};
+
+pub use crate::layout::wait_table::RING_NAME;
+pub use call::BlockingCall;
+pub use dump::{dump, listen};
+pub use held::add_to_dumps;
+pub use report::{is_stopped, tell};
+pub use settings::{on_report, report_hangs_after, report_waits_after, reported_after};
+pub(crate) use table::{Row, publish};
+pub use table::{Service, name_object, name_process, object_name, serves, serves_no_more, this_process};
+
+/// Time after which a wait is shown.
+const SHOWN_AFTER: Duration = Duration::from_millis(100);
+/// Minimum time between two checks of a shown wait: some waits never sleep.
+const LOOKED_AFTER: Duration = Duration::from_millis(50);
+/// Default time after which a wait that can't end is reported.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// Maximum time for which a suspicion may be neither confirmed nor refuted.
+const UNDECIDED: Duration = Duration::from_secs(3);
+
+/// Object of a wait.
+#[derive(Clone, Debug)]
+pub enum WaitObject {
+    /// An object in shared memory: only processes that hold its block can end the wait.
+    Block(Arena, BlockId),
+    /// The end of these processes, which this process has started.
+    Processes(Vec<u32>),
+    /// Anything else.
+    Other,
+}
+
+/// Description of a thread's wait, for readers.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The blocking call.
+    pub call: BlockingCall,
+    /// Type parameter of the call, if known.
+    pub type_name: String,
+    /// Object of the wait.
+    pub on: WaitObject,
+    /// Present state of the object, such as `0 of 64 messages`.
+    pub state: String,
+}
+
+impl Subject {
+    /// Creates the description of a call on an object in shared memory.
+    pub fn block(call: BlockingCall, arena: Arena, block: BlockId) -> Self {
+        Self { call, type_name: String::new(), on: WaitObject::Block(arena, block), state: String::new() }
+    }
+
+    /// Creates the description of any other call. `state` is the present state of its object.
+    pub fn other(call: BlockingCall, on: WaitObject, state: String) -> Self {
+        Self { call, type_name: String::new(), on, state }
+    }
+}
+
+/// A wait that is shown.
+#[derive(Debug)]
+struct Entry {
+    thread: u32,
+    thread_name: String,
+    since: Instant,
+    /// Number and text of the last answer to a dump.
+    said: Mutex<(u32, String)>,
+}
+
+static ENTRIES: PerProcess<Mutex<Vec<Arc<Entry>>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+/// Number of dumps requested.
+static DUMPS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(0) }; GENERATIONS]);
+
+/// Watch over one wait.
+#[derive(Debug)]
+pub struct Watch {
+    since: Instant,
+    /// Time of the next check.
+    due: Instant,
+    forever: bool,
+    shown: Option<Box<WatchState>>,
+}
+
+#[derive(Debug)]
+struct WatchState {
+    entry: Arc<Entry>,
+    row: Option<Row>,
+    /// Time of the next report, if all waits are reported.
+    next_report: Option<Instant>,
+    /// Time of the next test whether the wait can end.
+    next_check: Option<Instant>,
+    suspicion: Option<(proof::Suspicion, Instant)>,
+    settings: u32,
+}
+
+impl Watch {
+    /// Creates the watch over a wait that began at `since`.
+    pub fn new(since: Instant, wait: Wait) -> Self {
+        Self { since, due: since + SHOWN_AFTER, forever: wait == Wait::Forever, shown: None }
+    }
+
+    /// Returns `true` if a check is due.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        now >= self.due
+    }
+
+    /// Called by the waiting thread after each check that found nothing. May print a report.
+    #[inline]
+    pub fn looked(&mut self, now: Instant, subject: impl Fn() -> Subject) {
+        if self.is_due(now) {
+            self.look(now, &subject);
+        }
+    }
+
+    /// Returns how long the thread may sleep before it calls [`looked`](Self::looked) again, if nothing else
+    /// wakes it.
+    pub fn pause(&self) -> Duration {
+        match &self.shown {
+            None => SHOWN_AFTER,
+            Some(_) => settings::pause(),
+        }
+    }
+
+    #[cold]
+    fn look(&mut self, now: Instant, subject: &dyn Fn() -> Subject) {
+        let (since, forever) = (self.since, self.forever);
+        self.due = now + LOOKED_AFTER;
+        let Some(shown) = &mut self.shown else {
+            self.shown = Some(Box::new(WatchState::new(since, forever, &subject())));
+            return;
+        };
+        if let Some(row) = &shown.row {
+            row.looked();
+        }
+        if shown.settings != settings::version() {
+            shown.schedule(since);
+        }
+        let asked = DUMPS.load(Ordering::Acquire);
+        let due = |at: Option<Instant>| at.is_some_and(|at| now >= at);
+        let (report, check) = (due(shown.next_report), due(shown.next_check));
+        if shown.entry.said.lock().0 == asked && !report && !check && shown.suspicion.is_none() {
+            return;
+        }
+        let subject = subject();
+        shown.answer(asked, now, &subject);
+        shown.decide(now, forever, (report, check), &subject);
+    }
+}
+
+/// Waits at a condition variable of this process until `so` returns `true` for the guarded value, under a
+/// watch. Returns `false` if the time is over.
+pub fn wait_at<T>(
+    changed: &Condvar,
+    guard: &mut MutexGuard<'_, T>,
+    until: Option<Instant>,
+    so: impl Fn(&T) -> bool,
+    subject: impl Fn() -> Subject,
+) -> bool {
+    let mut watch: Option<Watch> = None;
+    while !so(guard) {
+        let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
+            return false;
+        }
+        let watch = watch.get_or_insert_with(|| Watch::new(now, until.map_or(Wait::Forever, Wait::Until)));
+        if watch.is_due(now) {
+            // A report runs user code: a logger.
+            MutexGuard::unlocked(guard, || watch.looked(now, &subject));
+            if so(guard) {
+                break;
+            }
+        }
+        let next = now + watch.pause();
+        changed.wait_until(guard, until.map_or(next, |until| until.min(next)));
+    }
+    true
+}
+
+impl Drop for Watch {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(shown) = self.shown.take() {
+            shown.end();
+        }
+    }
+}
+
+impl WatchState {
+    fn new(since: Instant, forever: bool, subject: &Subject) -> Self {
+        listen();
+        let entry = Arc::new(Entry {
+            thread: identity::thread(),
+            thread_name: std::thread::current().name().unwrap_or_default().to_owned(),
+            since,
+            said: Mutex::new((DUMPS.load(Ordering::Acquire), String::new())),
+        });
+        ENTRIES.lock().push(entry.clone());
+        let row = Row::take(subject, forever);
+        let mut shown =
+            Self { entry, row, next_report: None, next_check: None, suspicion: None, settings: 0 };
+        shown.schedule(since);
+        shown
+    }
+
+    /// Sets the times of the next report and the next test, according to the settings.
+    fn schedule(&mut self, since: Instant) {
+        self.settings = settings::version();
+        let (waits, hangs) = (settings::waits_after(), settings::hangs_after());
+        self.next_report = waits.and_then(|after| since.checked_add(after));
+        self.next_check = hangs.into_iter().chain(waits).min().and_then(|after| since.checked_add(after));
+    }
+
+    /// Answers a dump, if one was requested.
+    fn answer(&self, asked: u32, now: Instant, subject: &Subject) {
+        let said = self.entry.said.lock().0;
+        if said != asked {
+            let text = report::text(&self.entry, now, subject, None);
+            *self.entry.said.lock() = (asked, text);
+        }
+    }
+
+    fn decide(&mut self, now: Instant, forever: bool, (report, check): (bool, bool), subject: &Subject) {
+        let waited = now.saturating_duration_since(self.entry.since);
+        let later = |times: u32| self.entry.since.checked_add(waited * times);
+        let mut hang = None;
+        match self.suspicion.take() {
+            None if check && forever => {
+                self.suspicion = proof::suspect(subject).map(|suspicion| (suspicion, now));
+            }
+            Some((suspicion, begun)) => match suspicion.is_confirmed(subject) {
+                None if now.saturating_duration_since(begun) < UNDECIDED => {
+                    self.suspicion = Some((suspicion, begun));
+                }
+                Some(true) => hang = Some(suspicion),
+                _ => {}
+            },
+            None => {}
+        }
+        if self.suspicion.is_some() {
+            return;
+        }
+        let again = settings::hangs_after().into_iter().chain(settings::waits_after()).min();
+        if hang.is_some() || report {
+            // Growing intervals: after 10 s, 20 s, 40 s.
+            let twice = later(2);
+            if report {
+                self.next_report = twice;
+            }
+            self.next_check =
+                if hang.is_some() { twice } else { again.and_then(|after| now.checked_add(after)) };
+            let text = report::text(&self.entry, now, subject, hang.as_ref());
+            report::publish(&text, hang.is_some());
+        } else if check {
+            self.next_check = again.and_then(|after| now.checked_add(after));
+        }
+    }
+
+    fn end(&self) {
+        ENTRIES.lock().retain(|entry| !Arc::ptr_eq(entry, &self.entry));
+        if let Some(row) = &self.row {
+            row.give_back();
+        }
+    }
+}
+
+/// Returns the members that hold a block, and the number of messages and blocks that hold it. The seat of
+/// a dead member counts until its recovery is complete.
+fn holders_of(arena: Arena, block: BlockId) -> (Vec<Member>, usize) {
+    let (mut members, mut others) = (Vec::new(), 0);
+    Blocks(arena).each_holder(block, |holder| match holder {
+        Seat::Member(member) if members.contains(&member) => {}
+        Seat::Member(member) => members.push(member),
+        Seat::Free | Seat::Envelope(_) | Seat::Block(_) => others += 1,
+    });
+    (members, others)
+}

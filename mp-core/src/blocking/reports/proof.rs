@@ -1,0 +1,148 @@
+//! Proof that a wait can't end by itself.
+//!
+//! A set of processes *hangs* if at one moment each of their threads waits without a time-out, in a call of
+//! this library, for an event that only processes of the set can cause, and none of these events has
+//! happened. Then none of these threads can do anything any more. This is proved without stopping a process:
+//!
+//! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
+//!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait, and all
+//!    members that hold the object in a row are in the set, too. The suspicion is refuted by a message in
+//!    flight that has a handle, a thread without a row, a time-out, a dead member whose recovery is not
+//!    complete, or a wait for anything else. Threads of this library that run no user code and free nothing
+//!    that a waiter waits for need no row ([`serves`](super::serves)).
+//! 2. It is **confirmed** by a second pass that finds the same rows of the same waits, each with at least two
+//!    more checks counted. A thread with the same row at both times was in its wait all the time between: it
+//!    put, set or released nothing. So from the end of the first pass to the beginning of the second no
+//!    thread of the set did, and no other process could. And each thread began at least one check after the
+//!    first pass, and found nothing: anything put before would have been found.
+//!
+//! A stopped process checks nothing: its row counts no checks, and the suspicion is never confirmed. Signal
+//! handlers, debuggers and another user's `kill` are not considered: a hang is a wait that doesn't end *by
+//! itself*.
+//!
+//! A wait for processes ([`WaitObject::Processes`]) is only known in the waiting process, so only that
+//! process can confirm a hang that depends on it.
+
+use std::time::Duration;
+
+use crate::arena::Arena;
+use crate::blocking::reports::table::{self, ShownWait};
+use crate::blocking::reports::{Subject, WaitObject};
+use crate::members::Members;
+use crate::sys::identity;
+use crate::words::Member;
+
+/// Minimum duration of each wait, so that slow programs are tested rarely.
+const OLD: Duration = Duration::from_millis(500);
+/// Maximum size of a set. Larger sets are not searched.
+const MOST: usize = 256;
+
+/// A set of processes that seems to hang, with the rows of each process's threads.
+#[derive(Debug)]
+pub(super) struct Suspicion {
+    pub(super) arena: Arena,
+    pub(super) processes: Vec<(Member, u32, Vec<ShownWait>)>,
+}
+
+/// Makes one pass. Returns the set that hangs if nothing changes, beginning with this process, whose calling
+/// thread waits for `subject`.
+pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
+    let arena = match subject.on {
+        WaitObject::Block(arena, _) => arena,
+        WaitObject::Processes(_) => table::arena()?,
+        WaitObject::Other => return None,
+    };
+    let me = arena.me().ok()?;
+    let mut set = vec![me];
+    let mut processes: Vec<(Member, u32, Vec<ShownWait>)> = Vec::new();
+    while let Some(&member) = set.get(processes.len()) {
+        let pid = if member == me { identity::process() } else { alive(arena, member)? };
+        let rows = rows_of_all_threads(arena, member, pid)?;
+        for row in &rows {
+            let needed = needed_by(arena, member, row, (me, subject))?;
+            set.extend(needed.into_iter().filter(|needed| !set.contains(needed)).collect::<Vec<_>>());
+        }
+        processes.push((member, pid, rows));
+        if set.len() > MOST {
+            return None;
+        }
+    }
+    Some(Suspicion { arena, processes })
+}
+
+/// Returns the process ID of a live member.
+fn alive(arena: Arena, member: Member) -> Option<u32> {
+    let info = Members(arena).members().into_iter().find(|info| info.member == member)?;
+    (info.live && !Members(arena).is_dead(member)).then_some(info.pid)
+}
+
+/// Returns the rows of a process, if each of its threads serves or has a row without a time-out.
+fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<ShownWait>> {
+    let mut rows = Vec::new();
+    table::each(arena, member, |seen| rows.push(seen));
+    let services = table::services(arena, member);
+    let mut found = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let thread: u32 = task.ok()?.file_name().to_str()?.parse().ok()?;
+        if services.contains(&thread) {
+            continue;
+        }
+        let mut its = rows.iter().filter(|row| row.thread == thread);
+        let (Some(row), None) = (its.next(), its.next()) else {
+            return None;
+        };
+        if !row.forever || row.waited() < OLD {
+            return None;
+        }
+        found.push(row.clone());
+    }
+    // A process without threads is gone.
+    (!found.is_empty()).then_some(found)
+}
+
+/// Returns the members that can end a wait, or `None` if the wait may also end otherwise or is unknown.
+fn needed_by(
+    arena: Arena,
+    member: Member,
+    row: &ShownWait,
+    (me, subject): (Member, &Subject),
+) -> Option<Vec<Member>> {
+    if let Some(block) = row.block.filter(|_| row.call.is_ended_by_holders()) {
+        let (mut members, others) = super::holders_of(arena, block);
+        members.retain(|holder| *holder != member);
+        return (others == 0).then_some(members);
+    }
+    // A wait for processes: only the calling thread has the list.
+    let WaitObject::Processes(pids) = &subject.on else { return None };
+    if member != me || row.thread != identity::thread() || pids.is_empty() {
+        return None;
+    }
+    let members = Members(arena).members();
+    pids.iter()
+        .map(|pid| members.iter().find(|info| info.pid == *pid && info.live).map(|info| info.member))
+        .collect()
+}
+
+impl Suspicion {
+    /// Makes a second pass. Returns `true` if it confirms the suspicion, and `None` as long as some thread
+    /// has not checked twice since.
+    pub(super) fn is_confirmed(&self, subject: &Subject) -> Option<bool> {
+        let Some(again) = suspect(subject) else { return Some(false) };
+        if again.processes.len() != self.processes.len() {
+            return Some(false);
+        }
+        let mut all_looked = true;
+        for ((member, pid, rows), (same, of, now)) in self.processes.iter().zip(&again.processes) {
+            if (member, pid) != (same, of) || rows.len() != now.len() {
+                return Some(false);
+            }
+            for row in rows {
+                let Some(later) = now.iter().find(|later| later.is_same_wait(row)) else {
+                    return Some(false);
+                };
+                all_looked &= later.looks.wrapping_sub(row.looks) >= 2;
+            }
+        }
+        all_looked.then_some(true)
+    }
+}

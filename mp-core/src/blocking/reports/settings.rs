@@ -1,0 +1,158 @@
+//! Settings: times after which waits are reported.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::blocking::reports::HANGS_AFTER;
+use crate::parking::POLL_INTERVAL;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::Ordering;
+use crate::sync::shared::{AtomicU32, AtomicU64};
+
+const VARIABLE: &str = "MP_STALL";
+/// Time value: never.
+const NEVER: u64 = u64::MAX;
+/// Time value: use the setting of the environment.
+const UNSET: u64 = u64::MAX - 1;
+
+// fork: a child reports like its parent.
+static WAITS: AtomicU64 = AtomicU64::new(UNSET);
+// fork: as above.
+static HANGS: AtomicU64 = AtomicU64::new(UNSET);
+// fork: as above.
+static VERSION: AtomicU32 = AtomicU32::new(1);
+
+/// Function called with each report, and `true` for a report of a hang.
+type Hook = fn(&str, bool);
+static HOOK: PerProcess<OnceLock<Hook>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// Setting of the environment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum EnvironmentSetting {
+    Nothing,
+    Off,
+    Waits(Duration),
+}
+
+static ENVIRONMENT: PerProcess<OnceLock<EnvironmentSetting>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+fn parse(text: &str) -> Option<EnvironmentSetting> {
+    if text == "off" {
+        return Some(EnvironmentSetting::Off);
+    }
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0)?;
+    Duration::try_from_secs_f64(seconds).ok().map(EnvironmentSetting::Waits)
+}
+
+fn environment() -> EnvironmentSetting {
+    *ENVIRONMENT.get_or_init(|| {
+        let Ok(text) = std::env::var(VARIABLE) else { return EnvironmentSetting::Nothing };
+        if crate::gained_privileges() {
+            return EnvironmentSetting::Nothing;
+        }
+        parse(&text).unwrap_or_else(|| {
+            eprintln!(
+                "mp: {VARIABLE}={text} is ignored: it takes a number of seconds above 0, as {VARIABLE}=30, \
+                after which each wait \
+                 is reported, or `off`"
+            );
+            EnvironmentSetting::Nothing
+        })
+    })
+}
+
+fn get(word: &AtomicU64, otherwise: impl FnOnce(EnvironmentSetting) -> Option<Duration>) -> Option<Duration> {
+    match word.load(Ordering::Relaxed) {
+        NEVER => None,
+        UNSET => otherwise(environment()),
+        millis => Some(Duration::from_millis(millis)),
+    }
+}
+
+fn set(word: &AtomicU64, after: Option<Duration>) {
+    let millis = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(NEVER).min(UNSET - 1);
+    word.store(after.map_or(NEVER, millis), Ordering::Relaxed);
+    VERSION.fetch_add(1, Ordering::Release);
+}
+
+/// Returns the number of changes of the settings.
+pub(super) fn version() -> u32 {
+    VERSION.load(Ordering::Acquire)
+}
+
+pub(super) fn waits_after() -> Option<Duration> {
+    get(&WAITS, |asked| match asked {
+        EnvironmentSetting::Waits(after) => Some(after),
+        EnvironmentSetting::Nothing | EnvironmentSetting::Off => None,
+    })
+}
+
+pub(super) fn hangs_after() -> Option<Duration> {
+    get(&HANGS, |asked| match asked {
+        EnvironmentSetting::Off => None,
+        EnvironmentSetting::Waits(after) => Some(after.min(HANGS_AFTER)),
+        EnvironmentSetting::Nothing => Some(HANGS_AFTER),
+    })
+}
+
+/// Returns the time between two checks of a thread that no event wakes.
+pub(super) fn pause() -> Duration {
+    let shortest = hangs_after().into_iter().chain(waits_after()).min().unwrap_or(HANGS_AFTER);
+    (shortest / 4).clamp(POLL_INTERVAL, Duration::from_secs(1))
+}
+
+pub(super) fn hook() -> Option<Hook> {
+    HOOK.get().copied()
+}
+
+/// Reports each wait of this process that lasts this long, again after twice the time, and so on. `None`
+/// disables these reports, whatever `MP_STALL` is. Idle waits are reported as well, such as a consumer with
+/// nothing to do.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// mp_core::waits::report_waits_after(Some(Duration::from_secs(60)));
+/// # mp_core::waits::report_waits_after(None);
+/// ```
+///
+/// A report is one block of text on stderr, and an event of the crate `log` if the feature `log` is enabled.
+/// Processes started later have their own settings. `MP_STALL=60` in the environment applies to all.
+pub fn report_waits_after(after: Option<Duration>) {
+    set(&WAITS, after);
+}
+
+/// Reports each wait of this process that provably can't end by itself, when it has lasted this long. `None`
+/// disables these reports. The default is 10 s, or `MP_STALL` seconds if that is less.
+pub fn report_hangs_after(after: Option<Duration>) {
+    set(&HANGS, after);
+}
+
+/// Returns the time after which the first report of a wait is due, of either kind, or `None` if reports are
+/// disabled.
+#[doc(hidden)]
+pub fn reported_after() -> Option<Duration> {
+    hangs_after().into_iter().chain(waits_after()).min()
+}
+
+/// Passes each report to `hook` as well, with `true` for a hang. The waiting thread calls it. Only the first
+/// hook is set.
+#[doc(hidden)]
+pub fn on_report(hook: Hook) {
+    _ = HOOK.set(hook);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_number_of_seconds_and_off_are_taken() {
+        assert_eq!(parse("off"), Some(EnvironmentSetting::Off));
+        assert_eq!(parse("2.5"), Some(EnvironmentSetting::Waits(Duration::from_millis(2500))));
+        for wrong in ["", "0", "-1", "ten", "inf", "NaN", "1e300", "10s"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

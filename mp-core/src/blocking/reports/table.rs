@@ -1,0 +1,287 @@
+//! Shared table of the waits of each process's threads, and of the process's name.
+//!
+//! # Words of a member's slot
+//! | word | content | written by |
+//! |---|---|---|
+//! | `NAME`, four words | the name of the process, in UTF-8, cut at 32 bytes; zero: no name | the process, when it joins, and when it is named |
+//! | `SERVICES`, two words | the threads of this library that run no user code: see [`serves`] | the process, before each row |
+//! | a row, three words for each of `ROWS` lanes | below | the thread that has the lane |
+//!
+//! | word of a row | states | changed by |
+//! |---|---|---|
+//! | 0 | zero: its thread has no shown wait; else `thread 32, block + 1 24, call 7, forever 1` | its thread: last when a wait is shown, first when the wait is over |
+//! | 1 | start of the wait, in ms of the monotonic clock | its thread, while word 0 is zero |
+//! | 2 | number of the thread's checks that found nothing; continues from wait to wait | its thread, after each such check |
+//!
+//! Each word has one writer, so each change is one store. A reader loads word 0, the others, and word 0
+//! again. Word 1 distinguishes two waits of a thread: a wait is shown after it has lasted for 100 ms.
+//!
+//! # State after a death
+//! | killed | state left behind | consequence |
+//! |---|---|---|
+//! | at any point | rows and names of a dead member, complete or half written | a reader checks whether the member is dead; the slot's next process writes zeros before it is a member |
+//!
+//! Only reports depend on these words.
+
+use std::time::Duration;
+
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::blocking::reports::{BlockingCall, Subject, WaitObject};
+use crate::blocks::Blocks;
+use crate::layout::wait_table::{
+    FIRST, NAME, NAME_BYTES, RING_NAME, ROW_WORDS, ROWS, SERVICES, STRUCTURE, STRUCTURE_NAME,
+};
+use crate::mem::{Mem, Word};
+use crate::members::{Members, intents};
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU32;
+use crate::sys::{identity, memory};
+use crate::words::{BlockId, Member};
+
+static OWN_NAME: PerProcess<Mutex<String>> =
+    PerProcess::new([const { Mutex::new(String::new()) }; GENERATIONS]);
+static OWN_SERVICES: PerProcess<[AtomicU32; 2]> =
+    PerProcess::new([const { [AtomicU32::new(0), AtomicU32::new(0)] }; GENERATIONS]);
+
+/// Row of this process for a shown wait.
+#[derive(Debug)]
+pub(crate) struct Row {
+    arena: Arena,
+    word: Word,
+}
+
+/// Wait that another process or this one shows.
+#[derive(Clone, Debug)]
+pub(super) struct ShownWait {
+    pub(super) thread: u32,
+    pub(super) call: BlockingCall,
+    pub(super) block: Option<BlockId>,
+    pub(super) forever: bool,
+    since: u64,
+    pub(super) looks: u64,
+}
+
+impl ShownWait {
+    pub(super) fn waited(&self) -> Duration {
+        Duration::from_millis(memory::monotonic_ms().saturating_sub(self.since))
+    }
+
+    /// Returns `true` if both are the same wait of the same thread.
+    pub(super) fn is_same_wait(&self, other: &Self) -> bool {
+        let of = |seen: &Self| (seen.thread, seen.call, seen.block, seen.forever, seen.since);
+        of(self) == of(other)
+    }
+}
+
+fn pack(thread: u32, call: BlockingCall, block: Option<BlockId>, forever: bool) -> u64 {
+    let block = block.map_or(0, |block| (u64::from(block) + 1) & 0xff_ffff);
+    u64::from(forever) | (call as u64 & 0x7f) << 1 | block << 8 | u64::from(thread) << 32
+}
+
+fn row_word(arena: Arena, member: Member, row: u32) -> Word {
+    arena.layout().member(member.slot(), FIRST + ROW_WORDS * u64::from(row))
+}
+
+impl Row {
+    /// Takes the row of the calling thread, which waits for `subject`. Returns `None` if the thread has no
+    /// row, or uses it for an enclosing wait.
+    pub(super) fn take(subject: &Subject, forever: bool) -> Option<Self> {
+        let (arena, block) = match subject.on {
+            WaitObject::Block(arena, block) => (arena, Some(block)),
+            WaitObject::Processes(_) | WaitObject::Other => (arena()?, None),
+        };
+        let me = arena.me().ok()?;
+        publish(arena, me);
+        let lane = intents::with(|lane| Members(arena).note_lane(me, lane), |lane| lane);
+        let row = lane.checked_sub(1).filter(|row| *row < ROWS)?;
+        let word = row_word(arena, me, row);
+        let map = arena.map();
+        if map.load(word) != 0 {
+            return None;
+        }
+        map.store(word.plus(1), memory::monotonic_ms());
+        map.store(word, pack(identity::thread(), subject.call, block, forever));
+        Some(Self { arena, word })
+    }
+
+    /// Counts a check that found nothing.
+    pub(super) fn looked(&self) {
+        if self.arena.me().is_ok() {
+            self.arena.map().add(self.word.plus(2), 1);
+        }
+    }
+
+    /// Frees the row at the end of the wait.
+    pub(super) fn give_back(&self) {
+        if self.arena.me().is_ok() {
+            self.arena.map().store(self.word, 0);
+        }
+    }
+}
+
+/// Calls `f` with each wait that a member shows.
+pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(ShownWait)) {
+    let map = arena.map();
+    for row in 0..ROWS {
+        let word = row_word(arena, member, row);
+        let state = map.load(word);
+        let (since, looks) = (map.load(word.plus(1)), map.load(word.plus(2)));
+        if state == 0 || map.load(word) != state {
+            continue;
+        }
+        let Some(call) = BlockingCall::of((state >> 1 & 0x7f) as u8) else { continue };
+        let block = (state >> 8 & 0xff_ffff).checked_sub(1).map(|block| block as BlockId);
+        f(ShownWait { thread: (state >> 32) as u32, call, block, forever: state & 1 != 0, since, looks });
+    }
+}
+
+/// Returns the arena of this process, if it is a member of one.
+pub(super) fn arena() -> Option<Arena> {
+    Arena::get().filter(|arena| arena.me().is_ok())
+}
+
+/// Publishes the name and the service threads of this process.
+pub(crate) fn publish(arena: Arena, me: Member) {
+    let words = |first: u64| arena.layout().member(me.slot(), first);
+    for (i, thread) in OWN_SERVICES.iter().enumerate() {
+        arena.map().store(words(SERVICES + i as u64), thread.load(Ordering::Acquire).into());
+    }
+    let name = own_name();
+    write_name(arena, words(NAME), &name);
+}
+
+/// Returns the longest prefix of `name` that fits.
+fn cut(name: &str) -> &str {
+    let most = name.len().min(NAME_BYTES);
+    let end = (0..=most).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+    &name[..end]
+}
+
+/// Writes a name into four words.
+fn write_name(arena: Arena, at: Word, name: &str) {
+    let mut bytes = [0; NAME_BYTES];
+    let name = cut(name);
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    for (i, part) in bytes.as_chunks::<8>().0.iter().enumerate() {
+        arena.map().store_relaxed(at.plus(i as u64), u64::from_le_bytes(*part));
+    }
+}
+
+/// Reads the name in four words. A name that is being changed may be read as a mixture.
+fn read_name(arena: Arena, at: Word) -> String {
+    let words = (0..NAME_BYTES as u64 / 8).map(|i| arena.map().load_relaxed(at.plus(i)));
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the name of a member's process.
+pub(crate) fn name_of(arena: Arena, member: Member) -> String {
+    read_name(arena, arena.layout().member(member.slot(), NAME))
+}
+
+pub(super) fn own_name() -> String {
+    OWN_NAME.lock().clone()
+}
+
+/// Returns the service threads of a member.
+pub(super) fn services(arena: Arena, member: Member) -> [u32; 2] {
+    [0, 1].map(|i| arena.map().load(arena.layout().member(member.slot(), SERVICES + i)) as u32)
+}
+
+/// Names this process, for reports of other processes, such as `worker 3`.
+pub fn name_process(name: &str) {
+    cut(name).clone_into(&mut OWN_NAME.lock());
+    if let Some(arena) = arena()
+        && let Ok(me) = arena.me()
+    {
+        publish(arena, me);
+    }
+}
+
+/// Returns this process's description for errors: `rank-3 (pid 4711)`, or `process 4711` if it has no name.
+#[must_use]
+pub fn this_process() -> String {
+    let (name, pid) = (OWN_NAME.lock(), std::process::id());
+    if name.is_empty() { format!("process {pid}") } else { format!("{} (pid {pid})", *name) }
+}
+
+/// A service thread of this library.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(hidden)]
+pub enum Service {
+    /// Thread that watches child processes.
+    Supervisor,
+    /// Thread that prints dumps.
+    Dump,
+}
+
+/// Declares that the calling thread runs no user code, and frees nothing that a waiter waits for. Such a
+/// thread does nothing by itself while all other threads wait.
+#[doc(hidden)]
+pub fn serves(service: Service) {
+    OWN_SERVICES[service as usize].store(identity::thread(), Ordering::Release);
+}
+
+/// Declares that this thread may run user code from now on.
+#[doc(hidden)]
+pub fn serves_no_more(service: Service) {
+    OWN_SERVICES[service as usize].store(0, Ordering::Release);
+    if let Some(arena) = arena()
+        && let Ok(me) = arena.me()
+    {
+        publish(arena, me);
+    }
+}
+
+fn name_word(arena: Arena, block: BlockId) -> Option<Word> {
+    let (at, len) = Blocks(arena).data_of(block);
+    let base = Word::at(at);
+    let offset = match Blocks(arena).kind_of(block) {
+        _ if len < 64 => return None,
+        kind if kind.is_object() && arena.map().load(base) == STRUCTURE => STRUCTURE_NAME,
+        crate::words::BlockKind::Ring if len >= 1024 => RING_NAME,
+        _ => return None,
+    };
+    Some(base.plus(offset))
+}
+
+/// Returns the name of the queue or structure in a block, or an empty string.
+pub(crate) fn name_in(arena: Arena, block: BlockId) -> String {
+    name_word(arena, block).map_or_else(String::new, |at| read_name(arena, at))
+}
+
+/// Names the object of a handle: a queue, or a structure of another layer.
+#[doc(hidden)]
+pub fn name_object(hold: &Hold, name: &str) {
+    if hold.arena().me().is_ok()
+        && !hold.is_nowhere()
+        && let Some(at) = name_word(hold.arena(), hold.block())
+    {
+        write_name(hold.arena(), at, name);
+    }
+}
+
+/// Returns the name of the object of a handle, if it has one.
+#[doc(hidden)]
+pub fn object_name(hold: &Hold) -> Option<String> {
+    // A forked child has no memory to read.
+    if hold.arena().me().is_err() || hold.is_nowhere() {
+        return None;
+    }
+    Some(name_in(hold.arena(), hold.block())).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_between_characters() {
+        let name = "e".repeat(NAME_BYTES - 1) + "é";
+        assert_eq!(cut(&name).len(), NAME_BYTES - 1);
+        assert_eq!(cut("short"), "short");
+    }
+}

@@ -1,0 +1,233 @@
+//! Descriptors in messages. Each message with descriptors gets one or more compartments of the locker, of 256
+//! descriptors each. Any number of receivers can copy the descriptors until the message is gone.
+//!
+//! A compartment is one direction of a socket pair. The pairs are in the packets of the locker's table
+//! (`setup::locker`), which any member can peek at and no member removes: pair `k` is in packet `k + 1` as
+//! long as the arena lives. A compartment's word in the arena names its user: the message's block of kind
+//! [`BlockKind::Descriptors`], which the message holds like tensors. The first word of that block names its
+//! compartment.
+//!
+//! | step | state if killed after it | cleared by |
+//! |---|---|---|
+//! | block allocated | a block | the reclaim |
+//! | its word names a compartment | the same: the compartment's word does not name the block | the reclaim |
+//! | the compartment's word names the block | an empty compartment | the reclaim, like every freeing: it empties, then clears the word |
+//! | descriptors sent into it | descriptors that no message has | the same |
+//! | message has the block | an ordinary message | the last holder of the block |
+//! | receiver peeked at the packets | copies, which are closed with the receiver; the packets are unchanged | the kernel |
+//! | block claimed for freeing | a claimed block, a full compartment | the reclaim, again |
+//! | packets taken out | a claimed block, an empty compartment with its name | the same |
+//! | the compartment's word cleared | a claimed block whose compartment is another block's, or free | the same: the word does not name the block |
+//!
+//! Adding a pair is done under a lock. A process killed before the pair is in the table leaves nothing. A
+//! process killed before it counts the pair leaves a packet that the next holder finds and counts.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use crate::alloc::Allocator;
+use crate::alloc::fd_slots::{FdSlots, HINT, PAIRS, compartment, look, name_of};
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::blocking::limit::Wait;
+use crate::blocking::lock::{LockError, RawLock};
+use crate::blocks::Blocks;
+use crate::error::{Error, Result};
+use crate::layout::{COMPARTMENTS, control};
+use crate::mem::{Mem, Word};
+use crate::parking::spin::AdaptiveSpin;
+use crate::setup::fd_store::FdStore;
+use crate::sys::Errno;
+use crate::sys::packets::{self, refused};
+use crate::transport::attachments::Descriptors;
+use crate::words::{BlockId, BlockKind, LockKind};
+
+const LOCK: Word = Word::at(control::LOCKER + 8);
+/// Maximum time that another process may take to add a pair, even if stopped.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum number of descriptors of a compartment. Below the default limit of a socket, some 270 packets.
+const MOST: u64 = 256;
+
+/// Compartment of a message that is being written.
+#[derive(Debug)]
+pub(crate) struct FdBatch {
+    hold: Hold,
+    into: OwnedFd,
+    /// Number of descriptors in it.
+    count: u64,
+}
+
+impl FdBatch {
+    /// Takes a compartment.
+    ///
+    /// # Errors
+    /// [`Error::TooManyDescriptors`], [`Error::OutOfDescriptors`], [`Error::Unsupported`], [`Error::Held`],
+    /// and the errors of an allocation.
+    pub(crate) fn new() -> Result<Self> {
+        let arena = Arena::current()?;
+        FdSlots(arena).close_what_was_left();
+        FdStore(arena).locker()?;
+        let hold = Allocator(arena).alloc_kind(16, BlockKind::Descriptors)?;
+        let words = Word::at(hold.memory().0);
+        (0..2).for_each(|i| arena.map().store(words.plus(i), 0));
+        let i = Descriptors(arena).take_compartment(hold.block(), words)?;
+        let (into, _) = FdSlots(arena).open_compartment(i)?;
+        Ok(Self { hold, into, count: 0 })
+    }
+
+    /// Returns the block that the message attaches.
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Copies a descriptor into the compartment, and returns its number there. Returns `None` if the
+    /// compartment is full.
+    ///
+    /// # Errors
+    /// [`Error::TooManyDescriptors`].
+    pub(crate) fn push(&mut self, fd: BorrowedFd<'_>) -> Result<Option<u32>> {
+        if self.count == MOST {
+            return Ok(None);
+        }
+        match packets::send(&self.into, self.count, &[fd]) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::BADF) => {
+                return Err(Error::Unsendable("a descriptor in the message is not open (EBADF)".into()));
+            }
+            Err(errno) => return Err(refused("send a descriptor", errno)),
+        }
+        let number = self.count as u32;
+        self.count += 1;
+        let words = Word::at(self.hold.memory().0);
+        self.hold.arena().map().store(words.plus(1), self.count);
+        Ok(Some(number))
+    }
+}
+
+impl Descriptors {
+    /// Takes a free compartment for a block that this process holds, and whose word `mine` has no
+    /// compartment. Only one caller gets a compartment for a block.
+    pub(crate) fn take_compartment(self, block: BlockId, mine: Word) -> Result<u64> {
+        let map = self.map();
+        let has_one = |_| Error::InvalidArgument("this object keeps a descriptor already".into());
+        let mut said = 0;
+        loop {
+            let pairs = FdSlots(self.0).pairs();
+            let hint = map.load_relaxed(HINT).min(2 * pairs);
+            for i in (hint..2 * pairs).chain(0..hint) {
+                if map.load_relaxed(compartment(i)) != 0 {
+                    continue;
+                }
+                // Written first: the process that frees the block reads this word, and checks whether the
+                // compartment names the block.
+                map.cas(mine, said, i + 1).map_err(has_one)?;
+                said = i + 1;
+                if map.cas(compartment(i), 0, name_of(block)).is_ok() {
+                    map.store_relaxed(HINT, i + 1);
+                    return Ok(i);
+                }
+            }
+            map.cas(mine, said, 0).map_err(has_one)?;
+            said = 0;
+            self.add_pair(pairs)?;
+        }
+    }
+
+    /// Adds a socket pair to the table, unless another process has added one since there were `seen` pairs.
+    #[cold]
+    fn add_pair(self, seen: u64) -> Result<()> {
+        let lock = RawLock::new(self.0, LOCK);
+        let mut guard = lock
+            .acquire(LockKind::Lock, Wait::at_most(TIME_LIMIT), &AdaptiveSpin::none())
+            .map_err(|e| match e {
+                LockError::Held { holder, pid } => {
+                    Error::Held { what: "the locker of descriptors", holder, pid }
+                }
+                LockError::Failed(e) => e,
+                other => Error::Unsupported(other.to_string()),
+            })?;
+        // A holder that died left the table unchanged, or with one more pair.
+        guard.mark_recovered();
+        let (map, pairs) = (self.map(), FdSlots(self.0).pairs());
+        if pairs != seen {
+            return Ok(());
+        }
+        if 2 * pairs >= COMPARTMENTS {
+            return Err(Error::TooManyDescriptors(format!(
+                "{COMPARTMENTS} messages with descriptors are on their way, and there can't be more: \
+                receive some"
+            )));
+        }
+        let table = FdStore(self.0).locker()?;
+        const PAGE: u64 = 4096;
+        if (16 * pairs).is_multiple_of(PAGE) {
+            self.0.commit(control::COMPARTMENTS + 16 * pairs, PAGE)?;
+        }
+        // Counted, not peeked at: concurrent peeks move the peek offset.
+        let kept = packets::count(table)
+            .map_err(|errno| refused("count the packets of the locker of descriptors", errno))?;
+        let found = kept > pairs + 1;
+        if !found {
+            let what = "make room for the descriptors of one more message";
+            let first = look(table, 0)?;
+            let into = first.files.first().ok_or_else(|| Error::Malformed("the locker has no end".into()))?;
+            let (one, other) = packets::pair().map_err(|errno| refused(what, errno))?;
+            match packets::send(into, pairs + 1, &[one.as_fd(), other.as_fd()]) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => {
+                    return Err(Error::TooManyDescriptors(format!(
+                        "{} messages with descriptors are on their way, and the kernel keeps no more: \
+                        receive some, or raise \
+                         net.core.wmem_max before the program starts",
+                        2 * pairs
+                    )));
+                }
+                Err(errno) => return Err(refused(what, errno)),
+            }
+        }
+        map.store(PAIRS, pairs + 1);
+        drop(guard);
+        Ok(())
+    }
+
+    /// Returns copies of a block's descriptors, in order. This process or one of its envelopes holds the
+    /// block.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`], [`Error::Unsupported`], or [`Error::Malformed`].
+    pub(crate) fn descriptors_of(self, block: BlockId) -> Result<Vec<OwnedFd>> {
+        let nothing = || Error::Malformed(format!("block {block} has no descriptors"));
+        if Blocks(self.0).kind_of(block) != BlockKind::Descriptors {
+            return Err(nothing());
+        }
+        let i = FdSlots(self.0).compartment_of(block).ok_or_else(nothing)?;
+        let count = self.map().load(Word::at(Blocks(self.0).data_of(block).0).plus(1)).min(MOST);
+        let (_, out) = FdSlots(self.0).open_compartment(i)?;
+        let one = |place| look(&out, place)?.files.pop().ok_or_else(nothing);
+        (0..count).map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The block's process died before the compartment was its own, and another process has the compartment.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
+    fn block_leaves_the_slot_of_another_block_alone() {
+        let arena = Arena::current().unwrap();
+        let (file, _writer) = std::io::pipe().unwrap();
+        let mut parking = FdBatch::new().unwrap();
+        assert_eq!(parking.push(file.as_fd()).unwrap(), Some(0));
+        let named = arena.map().load(Word::at(parking.hold().memory().0));
+        let other = Allocator(arena).alloc_kind(16, BlockKind::Descriptors).unwrap();
+        arena.map().store(Word::at(other.memory().0), named);
+        drop(other);
+        let block = parking.hold().block();
+        assert_eq!(Descriptors(arena).descriptors_of(block).unwrap().len(), 1);
+        drop(parking);
+        assert_eq!(arena.map().load(compartment(named - 1)), 0);
+    }
+}

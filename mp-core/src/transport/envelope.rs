@@ -1,0 +1,219 @@
+//! Envelopes: containers of messages that belong to no process.
+//!
+//! An envelope has an owner word, up to 216 inline bytes (attachments first, then the message's bytes), and,
+//! if that is too little, a spill block with the rest. Each attachment is a seat that the envelope holds in
+//! some block.
+//!
+//! | word | written by | when |
+//! |---|---|---|
+//! | owner | a process that claims it; its owner; a ring's producer and consumer; a recovering or reclaiming process | see [`Owner`] |
+//! | place | its owner | before it is queued |
+//! | meta, type | its owner | while it fills or empties it |
+//! | spill | its owner | before the spill block's seat moves to the envelope (write-ahead) |
+//! | attachments | its owner | before the seat is taken (write-ahead) |
+//!
+//! If a process is killed while filling or emptying an envelope, the owner word names the dead process.
+//! Recovery and reclaim then release exactly those seats that name the envelope. Each process keeps a few
+//! idle envelopes, whose owner words name it, too.
+
+use std::mem::ManuallyDrop;
+
+use crate::alloc::Allocator;
+use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::grants::{DESCRIPTORS, OBJECT};
+use crate::envelopes::meta::Meta;
+use crate::envelopes::{EmptyEnvelope, Envelopes};
+use crate::error::{Error, Result};
+use crate::layout::envelope as field;
+use crate::mem::Mem;
+use crate::parking::detach_notice::DetachedProcess;
+use crate::parking::notices::Notices;
+use crate::transport::Messages;
+use crate::transport::incoming::Claimed;
+use crate::words::{BlockKind, EnvelopeId, Holder, Owner};
+
+/// Number of attachments by which the blocks of a message are prefetched ahead: another process wrote their
+/// words last, and waiting for each of them is most of the cost of a message with many tensors.
+pub(crate) const AHEAD: usize = 8;
+/// Maximum number of attachments of a message.
+pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
+
+/// A packed message that belongs to this process, until it is [opened](Self::open). Dropping the envelope
+/// [loses](Self::lose) the message and releases everything in it.
+#[derive(Debug)]
+pub struct Envelope {
+    pub(crate) arena: Arena,
+    /// Index of the envelope. It is as wide as the other fields, so that no copy reads a value that was
+    /// written in pieces: see [`push`](super::push).
+    index: u64,
+    /// Owner word, packed, because an unpacked one is written in pieces.
+    pub(super) owner: u64,
+}
+
+impl From<EmptyEnvelope> for Envelope {
+    #[inline(always)]
+    fn from(empty: EmptyEnvelope) -> Self {
+        Self::new(empty.arena, empty.id, empty.owner)
+    }
+}
+
+impl Envelope {
+    /// Returns an envelope of this process with this owner word.
+    #[inline]
+    pub(crate) fn new(arena: Arena, id: EnvelopeId, owner: u64) -> Self {
+        Self { arena, index: id.into(), owner }
+    }
+
+    /// Records the owner word.
+    #[inline]
+    pub(crate) fn note_owner(&mut self, owner: u64) {
+        self.owner = owner;
+    }
+
+    /// Returns the index of the envelope.
+    #[inline]
+    pub fn id(&self) -> EnvelopeId {
+        self.index as EnvelopeId
+    }
+
+    /// Returns the present value of the owner word.
+    #[inline]
+    pub fn owner(&self) -> Owner {
+        Owner::unpack(self.owner)
+    }
+
+    /// Returns `true` if the envelope contains a message of this process.
+    #[inline]
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.owner().holder, Holder::Member(_))
+    }
+
+    /// Transfers the envelope to a ring or to another process. The receiver turns it into an `Envelope` again
+    /// with [`Envelope::from_raw`].
+    #[inline]
+    pub fn into_raw(self) -> (EnvelopeId, Owner) {
+        let this = std::mem::ManuallyDrop::new(self);
+        (this.id(), this.owner())
+    }
+
+    /// Returns the fingerprint of the message's type, or 0 after the message was taken out.
+    pub fn fingerprint(&self) -> u64 {
+        if !self.is_whole() {
+            return 0;
+        }
+        self.arena.map().load(Envelopes(self.arena).envelope_word(self.id(), field::TYPE))
+    }
+
+    /// Returns the size of the message in bytes: its encoded length, and the allocated length of each
+    /// attached block.
+    pub fn weight(&self) -> u64 {
+        if !self.is_whole() {
+            return 0;
+        }
+        let attached = Allocator(self.arena).attachments(self.id());
+        let sizes = attached.map(|(_, attach)| Blocks(self.arena).data_of(attach.block).1);
+        self.meta().bytes as u64 + sizes.sum::<u64>()
+    }
+
+    /// Returns `true` if the message has attachments.
+    #[inline]
+    pub fn has_attachments(&self) -> bool {
+        self.is_whole() && self.meta().attachments != 0
+    }
+
+    #[inline]
+    fn meta(&self) -> Meta {
+        let at = Envelopes(self.arena).envelope_word(self.id(), field::META);
+        Meta::of_any_version(self.arena.map().load_relaxed(at))
+    }
+
+    /// Releases everything in the envelope, if it contains a message. `note` records the loss in the queues
+    /// whose handles are in the message.
+    #[inline]
+    pub(crate) fn discard(&self, note: impl FnOnce(&Self) -> bool) {
+        if !self.is_whole() || !self.arena.is_here() {
+            return;
+        }
+        let noted = self.has_attachments() && note(self);
+        Allocator(self.arena).empty_envelope(self.id());
+        Envelopes(self.arena).keep(self.id(), self.owner);
+        if noted {
+            Notices(self.arena).tell_of_a_lost_holder();
+        }
+    }
+
+    /// Copies the descriptors of a message before it is opened. Until then, the message can return to its
+    /// queue.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, and the errors of the locker.
+    /// [`Error::Stale`] if the message was taken out.
+    pub fn claim(&self) -> Result<Claimed> {
+        if !self.is_whole() {
+            return Err(opened());
+        }
+        let (arena, mut claimed) = (self.arena, Claimed::default());
+        for (_, attach) in Allocator(arena).attachments(self.id()) {
+            let kind = Blocks(arena).existing_kind(attach.block);
+            if attach.grant == DESCRIPTORS && kind == Some(BlockKind::Descriptors) {
+                claimed.add(arena, attach.block)?;
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Frees the last two words of the envelope ([`Envelopes::tail_words`]) for its queue.
+    ///
+    /// # Errors
+    /// The errors of an allocation, if their contents can't be moved. [`Error::Stale`] if the message was
+    /// taken out.
+    pub fn free_tail(&self) -> Result<()> {
+        if !self.is_whole() {
+            return Err(opened());
+        }
+        Messages(self.arena).spill(self)
+    }
+
+    /// Discards a message that process `pid` never received. Queues whose handles are in the message count
+    /// that process as gone. Dropping the envelope does the same for an unknown process.
+    pub fn lose(self, pid: u32) {
+        ManuallyDrop::new(self).discard(|envelope| envelope.note_loss(pid));
+    }
+
+    /// Discards a message without recording a loss: this process has other handles for all attachments.
+    pub fn received(self) {
+        ManuallyDrop::new(self).discard(|_| false);
+    }
+
+    /// Records the loss of a message in each queue whose handle it contains. Returns `true` if there is such
+    /// a queue.
+    #[cold]
+    pub(crate) fn note_loss(&self, pid: u32) -> bool {
+        let (arena, mut any) = (self.arena, false);
+        for (entry, attach) in Allocator(arena).attachments(self.id()) {
+            let kind = Blocks(arena).existing_kind(attach.block);
+            if attach.grant == OBJECT
+                && kind == Some(BlockKind::Ring)
+                && let Ok(hold) = Allocator(arena).adopt(self.id(), attach)
+            {
+                arena.map().store(entry, 0);
+                Blocks(arena).ring_holder_gone(hold.block(), DetachedProcess::NeverJoined, pid);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+#[cold]
+pub(super) fn opened() -> Error {
+    Error::Stale("this message was taken out of its envelope already".into())
+}
+
+impl Drop for Envelope {
+    #[inline]
+    fn drop(&mut self) {
+        self.discard(|envelope| envelope.note_loss(0));
+    }
+}

@@ -1,0 +1,98 @@
+//! Objects that move with their message: one process has them at a time, like an exclusive tensor.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::alloc::handles::Hold;
+use crate::blocks::Blocks;
+use crate::error::{Error, Result};
+use crate::transport::{Attached, LoanedValue, Messages, ReceivedAttachments, UnsentValues};
+use crate::words::{Access, Grant};
+
+/// Grant for objects that move with their message: exclusive, without an element type.
+const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
+
+/// Returns a description of the other holders.
+#[cold]
+fn others(hold: &Hold) -> String {
+    format!(
+        "this process has {} handles, where one is needed, and {} other processes or messages hold it, \
+        too; send it as one that is \
+         shared, or drop the others",
+        hold.count(),
+        hold.other_holders()
+    )
+}
+
+impl Attached {
+    /// Moves the handle of an object into the message, and returns the attachment's number. This process must
+    /// be the only holder, by this handle. The remaining handle holds nothing, until it is [taken
+    /// back](crate::message::UnsentValues::take).
+    ///
+    /// # Errors
+    /// [`Error::Unsendable`] if the block is not an object, or has other handles, processes or messages
+    /// (including a dead process that was not reclaimed). [`Error::LimitExceeded`] if there are too many
+    /// attachments. [`Error::Forked`]. The handle is then unchanged.
+    pub fn attach_object_exclusive(&mut self, hold: &mut Hold) -> Result<u32> {
+        let place = self.place(hold, EXCLUSIVE)?;
+        let arena = hold.arena();
+        let refused = |why: &str| Err(Error::Unsendable(format!("an object can't move in a message: {why}")));
+        if !Blocks(arena).kind_of(hold.block()).is_object() {
+            return refused("it is memory for something else");
+        }
+        let is_alone = hold.count() == 1 && hold.is_only_holder();
+        if !is_alone {
+            return refused(&others(hold));
+        }
+        place.or_else(|free| Ok(self.add(|| hold.take(), EXCLUSIVE, free)))
+    }
+
+    /// Records the loan of an object that was [moved](Self::attach_object_exclusive) here under this number.
+    /// `beside` and `note` are everything else that restores its value. Returns the mark, of 61 bits, by
+    /// which the value [takes](UnsentValues::take_object) the object back. An object gives no access to memory by
+    /// itself, so any loan may be recorded, once.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if no object was moved here under this number, or a loan of it or of a
+    /// later one was recorded.
+    #[inline]
+    pub fn lends_object(
+        &mut self,
+        attachment: u32,
+        beside: Arc<dyn Any + Send + Sync>,
+        note: u64,
+    ) -> Result<u64> {
+        self.record_loan(LoanedValue { attachment, grant: EXCLUSIVE, bytes: 0, beside, note })
+    }
+}
+
+impl UnsentValues {
+    /// Returns the object that was [lent](Attached::lends_object) under this mark, and its loan, if it was
+    /// not taken before. Returns `None` for a mark of another message.
+    pub fn take_object(&mut self, mark: u64) -> Option<(Hold, &LoanedValue)> {
+        self.take(mark, EXCLUSIVE)
+    }
+}
+
+impl ReceivedAttachments {
+    /// Returns the handle of an object that was [moved](Attached::attach_object_exclusive) into the message
+    /// under this number, once.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if the attachment doesn't exist, has another grant, or was taken already.
+    #[inline]
+    pub fn take_object_exclusive(&mut self, attachment: u32) -> Result<Hold> {
+        self.take(attachment, EXCLUSIVE)
+    }
+}
+
+impl Messages {
+    /// Returns `true` if a block is suitable for an exclusive attachment with this grant.
+    pub(crate) fn may_be_exclusive(self, hold: &Hold, grant: Grant) -> bool {
+        if grant == EXCLUSIVE {
+            !hold.is_nowhere() && Blocks(self.0).kind_of(hold.block()).is_object()
+        } else {
+            hold.was_never_opened()
+        }
+    }
+}

@@ -1,0 +1,563 @@
+//! A message being written: its bytes, and its attachments.
+//!
+//! # Safety
+//! Nothing here dereferences anything. Three functions are `unsafe`: if a caller attaches memory with a wrong
+//! grant, its receiver reads memory that another process writes. If a caller describes a loan wrongly, it
+//! creates a value that the lender did not have.
+#![allow(unsafe_code)]
+
+pub(crate) mod broadcast;
+pub(crate) mod convert;
+pub(crate) mod pack;
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::alloc::Allocator;
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::envelopes::grants::{BUFFER, DESCRIPTORS, OBJECT};
+use crate::error::{Error, Result};
+use crate::sync::shared::{AtomicU64, Ordering};
+use crate::transport::attachments::AttachRequest;
+use crate::transport::attachments::descriptors::FdBatch;
+use crate::transport::bytes::write_own;
+use crate::transport::envelope::{Envelope, MAX_ATTACHMENTS};
+use crate::transport::incoming::{Incoming, ReceivedAttachments};
+use crate::transport::{KEEP, push};
+use crate::words::{Access, BlockId, BlockKind, Grant};
+
+/// A message being written.
+///
+/// Attachments are boxed, so that they move to the scope and back as one word. A struct that was just written
+/// in parts and is then moved as a whole stalls the processor, and a message would move it ten times.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) attached: Option<Box<Attached>>,
+}
+
+/// Attachments of a message being written.
+#[derive(Debug, Default)]
+pub struct Attached {
+    list: Vec<AttachRequest>,
+    /// Hash index of the list, once the list is long. An entry is one more than the position of a block in
+    /// the list. It is stored at or after the entry that the block's number hashes to. 0 is free, and more
+    /// than half of the entries always are.
+    index: Vec<u32>,
+    /// Loans of the exclusive attachments, in the order of attaching.
+    lent: Vec<LoanedValue>,
+    /// Number of this message, if it has exclusive attachments, and number of the next message.
+    numbers: [u64; 2],
+    /// `true` if long buffers stay among the bytes.
+    in_band: bool,
+    /// Compartment of the last descriptors, and the number of its attachment.
+    parking: Option<(FdBatch, u32)>,
+    /// Error that made the message unwritable, if the codec's error has only its text.
+    refusal: Option<Error>,
+}
+
+/// Maximum number of attachments for another buffer to be attached. The rest is reserved for attachments that
+/// can't be copied.
+const MOST_BUFFERS: usize = MAX_ATTACHMENTS / 2;
+
+/// Number of message numbers that an `Attached` reserves at a time.
+const RANGE: u64 = 1 << 6;
+
+/// Returns a number that no other message of this process has.
+#[cold]
+fn numbers() -> u64 {
+    // fork: a child continues from here, and no value of another process has its numbers.
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    NUMBERS.fetch_add(RANGE, Ordering::Relaxed)
+}
+
+/// Returns the mark with which a value that was moved into a message takes it back: the number of the
+/// message, and the number of the attachment, which is at most [`MAX_ATTACHMENTS`]. It has 61 bits, which
+/// leaves three for other uses in a word. (Message numbers wrap after 2^45 messages.)
+fn mark(message: u64, attachment: u32) -> u64 {
+    (message << u16::BITS | u64::from(attachment)) & (u64::MAX >> 3)
+}
+
+/// Description of an exclusive value whose memory is in a message: everything else that restores the value.
+#[derive(Debug)]
+pub struct LoanedValue {
+    /// Number of the attachment in the message.
+    pub attachment: u32,
+    /// Grant of the attached memory.
+    pub grant: Grant,
+    /// Size of the value's storage in bytes.
+    pub bytes: usize,
+    /// Other data of the value's type, such as a view.
+    pub beside: Arc<dyn Any + Send + Sync>,
+    /// A few additional bits.
+    pub note: u64,
+}
+
+/// Values that were moved into a message that was not sent, on return to their owners.
+#[derive(Debug)]
+pub struct UnsentValues {
+    arrived: ReceivedAttachments,
+    /// Loans in the order of their attachment numbers.
+    lent: Vec<LoanedValue>,
+    /// Number of the message.
+    number: u64,
+}
+
+impl UnsentValues {
+    /// Returns the handle and the loan that were [lent](Attached::lends) under this mark with this grant, if
+    /// they were not taken before. Returns `None` for a mark of another message.
+    pub fn take(&mut self, mark: u64, grant: Grant) -> Option<(Hold, &LoanedValue)> {
+        let at =
+            self.lent.binary_search_by_key(&mark, |lent| self::mark(self.number, lent.attachment)).ok()?;
+        let lent = &self.lent[at];
+        if lent.grant != grant {
+            return None;
+        }
+        let hold = self.arrived.take(lent.attachment, grant).ok()?;
+        Some((hold, lent))
+    }
+}
+
+/// Maximum length of lists that are searched linearly.
+const SHORT: usize = 8;
+
+/// Returns the position at which the search for a block begins, in an index of this length, which is a power
+/// of two and greater than one. (Knuth's multiplicative hashing: blocks are often numbered consecutively or
+/// in steps. Senders don't choose their numbers.)
+#[inline]
+fn hashed(block: BlockId, len: usize) -> usize {
+    (block.wrapping_mul(0x9e37_79b9) >> (u32::BITS - len.trailing_zeros())) as usize
+}
+
+impl Attached {
+    /// Attaches a handle that gives no access to memory by itself, such as a queue's. Returns its number.
+    ///
+    /// # Errors
+    /// [`Error::LimitExceeded`] if there are too many attachments, [`Error::Unsendable`] if the memory is
+    /// attached with another grant.
+    #[inline]
+    pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
+        self.attach_as(hold, OBJECT)
+    }
+
+    /// Attaches a block, or finds it among the attachments: two views of one storage arrive as views of one.
+    ///
+    /// # Errors
+    /// [`Error::LimitExceeded`] if there are too many attachments. [`Error::Unsendable`] if the tensor was
+    /// already sent, or the block is attached with another grant. [`Error::Forked`] in a forked child, for
+    /// handles of the parent.
+    ///
+    /// # Safety
+    /// The caller may access the memory as permitted by `grant`, and so may any other process that holds it:
+    /// frozen memory is never written again, and shared memory is accessed by atomics of the width of the
+    /// element type in the grant's tag.
+    pub unsafe fn attach(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
+        self.attach_as(hold, grant)
+    }
+
+    fn attach_as(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
+        self.place(hold, grant)?.or_else(|free| Ok(self.add(|| hold.clone(), grant, free)))
+    }
+
+    /// Copies bytes into a separate block, which no process writes afterwards, and attaches it. Returns its
+    /// number, under which the receiver finds them as a [`Buffer`](crate::message::Buffer). Returns `None` if
+    /// they must stay among the message's bytes: the message will [leave this memory](Outgoing::in_band),
+    /// memory is exhausted, or there are too many attachments.
+    pub fn attach_buffer(&mut self, bytes: &[u8]) -> Option<u32> {
+        if self.in_band || self.list.len() >= MOST_BUFFERS {
+            return None;
+        }
+        let arena = Arena::current().ok()?;
+        let hold = Allocator(arena).alloc_kind(bytes.len() as u64, BlockKind::Frozen).ok()?;
+        write_own(arena.map(), Blocks(arena).data_of(hold.block()).0, bytes);
+        // No other handle of the block is attached: the block was free.
+        let free = self.place(&hold, BUFFER).ok()?.err()?;
+        Some(self.add(|| hold, BUFFER, free))
+    }
+
+    /// Attaches a copy of a descriptor. Returns the numbers for the receiver: the attachment, and the
+    /// descriptor within it. The caller may close its descriptor at any time.
+    ///
+    /// # Errors
+    /// [`Error::TooManyDescriptors`] or [`Error::OutOfDescriptors`], which a put waits for or reports.
+    /// [`Error::LimitExceeded`] for too many attachments. [`Error::Unsendable`] if the message will [leave
+    /// this memory](Outgoing::in_band). [`Error::Unsupported`] if the system can't do it.
+    pub fn attach_descriptor(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
+        self.send_along(fd).inspect_err(|error| {
+            self.refusal = match error {
+                Error::TooManyDescriptors(why) => Some(Error::TooManyDescriptors(why.clone())),
+                Error::OutOfDescriptors(why) => Some(Error::OutOfDescriptors(why.clone())),
+                _ => None,
+            }
+        })
+    }
+
+    fn send_along(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
+        if self.in_band {
+            let why = "a descriptor is in a value that is to leave this memory: send it through a queue, a \
+            channel or a pipe, as an \
+                       argument or as a result; another program gets such a queue by an invitation \
+                       (Connection::invite), or connects \
+                       to a unix socket of your own, by SCM_RIGHTS";
+            return Err(Error::Unsendable(why.into()));
+        }
+        if let Some((parking, attachment)) = &mut self.parking
+            && let Some(number) = parking.push(fd)?
+        {
+            return Ok((*attachment, number));
+        }
+        let mut parking = FdBatch::new()?;
+        let attachment = self.attach_as(parking.hold(), DESCRIPTORS)?;
+        let number =
+            parking.push(fd)?.ok_or_else(|| Error::Malformed("a compartment is full at once".into()))?;
+        self.parking = Some((parking, attachment));
+        Ok((attachment, number))
+    }
+
+    /// Moves the handle of an exclusive value into the message.
+    ///
+    /// # Errors
+    /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if its
+    /// memory was [opened to others](crate::Storage::share_as): no receiver would accept it as
+    /// exclusive.
+    ///
+    /// # Safety
+    /// The value of this handle was the only one, in all processes, that accessed the memory. It does not
+    /// access the memory any more unless it takes the handle [back](UnsentValues::take).
+    pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
+        let place = self.place(hold, grant)?;
+        let exclusive = grant.access() == Access::Exclusive;
+        if exclusive && !hold.was_never_opened() {
+            let why = "the memory of an exclusive tensor was opened to other processes, by \
+            `Storage::share_as` beside it: \
+                       freeze or share the tensor, and send that";
+            return Err(Error::Unsendable(why.into()));
+        }
+        place.or_else(|free| Ok(self.add(|| hold.take(), grant, free)))
+    }
+
+    /// Records a loan: everything that a value needs to take back a handle that was [moved
+    /// here](Self::attach_own). Returns the mark, of 61 bits, by which the value [takes](UnsentValues::take) the
+    /// handle back. The mark is invalid for other messages.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if no attachment has this number and grant, the attachment is not
+    /// exclusive, or a loan of it or of a later one was recorded.
+    ///
+    /// # Safety
+    /// `lent` describes the value whose handle was moved here under this number, as the value was: its type
+    /// restores it from `bytes`, `beside` and `note`.
+    pub unsafe fn lends(&mut self, lent: LoanedValue) -> Result<u64> {
+        self.record_loan(lent)
+    }
+
+    /// Records a loan. [`UnsentValues::take`] searches the loans by their numbers, so these must ascend.
+    pub(crate) fn record_loan(&mut self, lent: LoanedValue) -> Result<u64> {
+        let attached = self.list.get(lent.attachment as usize);
+        let is_lent =
+            attached.is_some_and(|a| a.grant == lent.grant && a.grant.access() == Access::Exclusive);
+        let is_next = self.lent.last().is_none_or(|last| last.attachment < lent.attachment);
+        if !(is_lent && is_next) {
+            let why = format!(
+                "attachment {} can't be lent as {:?}: it was lent before, or is something else",
+                lent.attachment, lent.grant
+            );
+            return Err(Error::InvalidArgument(why));
+        }
+        let [number, next] = &mut self.numbers;
+        if self.lent.is_empty() {
+            *number = if next.is_multiple_of(RANGE) { numbers() } else { *next };
+            *next = *number + 1;
+        }
+        let mark = mark(*number, lent.attachment);
+        self.lent.push(lent);
+        Ok(mark)
+    }
+
+    /// Returns the number of a block's attachment, or else its free position in the index.
+    pub(crate) fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
+        if hold.is_nowhere() {
+            let why = "this tensor was sent already: what is left of it in the value that it was in is empty";
+            return Err(Error::Unsendable(why.into()));
+        }
+        hold.arena().me()?;
+        match self.position(hold.block()) {
+            Ok(_) if grant.access() == Access::Exclusive => {
+                Err(Error::Unsendable("an exclusive tensor can't be in a message twice".into()))
+            }
+            Ok(i) if self.list[i as usize].grant != grant => {
+                let (as_this, as_that) = (self.list[i as usize].grant, grant);
+                let why = format!(
+                    "memory can't be in a message as {as_this:?} and as {as_that:?}: send two messages"
+                );
+                Err(Error::Unsendable(why))
+            }
+            Err(_) if self.list.len() >= MAX_ATTACHMENTS => {
+                let why =
+                    format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
+                Err(Error::LimitExceeded(why))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Attaches a block that is not yet attached, and returns its number.
+    pub(crate) fn add(&mut self, hold: impl FnOnce() -> Hold, grant: Grant, free: usize) -> u32 {
+        let i = self.list.len();
+        push(&mut self.list, || AttachRequest { hold: hold(), grant });
+        let room = 2 * i < self.index.len();
+        match self.index.get_mut(free) {
+            Some(at) if room => *at = i as u32 + 1,
+            _ if i >= SHORT => self.renew_index(),
+            _ => {}
+        }
+        i as u32
+    }
+
+    #[inline(never)]
+    fn clear(&mut self) {
+        self.list.clear();
+        self.index.clear();
+        self.lent.clear();
+        self.parking = None;
+        self.refusal = None;
+    }
+
+    /// Returns the position of a block in the list, or else its free position in the index.
+    #[inline]
+    fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
+        if self.list.len() <= SHORT {
+            let at = self.list.iter().position(|a| a.hold.block() == block);
+            return at.map(|i| i as u32).ok_or(usize::MAX);
+        }
+        let mut at = hashed(block, self.index.len());
+        loop {
+            let Some(i) = self.index[at].checked_sub(1) else { return Err(at) };
+            if self.list.get(i as usize).is_some_and(|a| a.hold.block() == block) {
+                return Ok(i);
+            }
+            at = (at + 1) & (self.index.len() - 1);
+        }
+    }
+
+    /// Rebuilds the index with more room, if the list is long.
+    #[cold]
+    fn renew_index(&mut self) {
+        self.index.clear();
+        self.index.resize((4 * self.list.len()).next_power_of_two(), 0);
+        for (a, number) in self.list.iter().zip(1..) {
+            let mut at = hashed(a.hold.block(), self.index.len());
+            while self.index[at] != 0 {
+                at = (at + 1) & (self.index.len() - 1);
+            }
+            self.index[at] = number;
+        }
+    }
+}
+
+impl Outgoing {
+    /// Creates a message whose long buffers stay among its bytes, because the message will leave this memory,
+    /// or its bytes will be stored without attachments.
+    pub fn in_band() -> Self {
+        let attached = Attached { in_band: true, ..Attached::default() };
+        Self { bytes: Vec::new(), attached: Some(Box::new(attached)) }
+    }
+
+    /// Creates a message from one that arrived, to be sent on.
+    pub(crate) fn again(bytes: Vec<u8>, list: Vec<AttachRequest>) -> Self {
+        let mut attached = Attached { list, ..Attached::default() };
+        attached.renew_index();
+        Self { bytes, attached: Some(Box::new(attached)) }
+    }
+
+    /// Returns the bytes written so far, to append to.
+    #[inline]
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Returns the attachments so far.
+    #[inline]
+    pub fn attached(&mut self) -> &mut Attached {
+        self.attached.get_or_insert_default()
+    }
+
+    /// Returns the bytes, if there are at most `most` and no attachments. Such a message needs no shared
+    /// memory. [`Incoming::from_plain`] reads them.
+    ///
+    /// # Errors
+    /// The unchanged message.
+    pub fn into_plain(self, most: usize) -> std::result::Result<Vec<u8>, Self> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
+    }
+
+    /// Returns the bytes, if there are no attachments: a caller that can send them otherwise needs no
+    /// envelope. [`Message::decode_plain`](crate::message::Message::decode_plain) reads them.
+    #[inline]
+    pub fn plain(&self) -> Option<&[u8]> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached { None } else { Some(&self.bytes) }
+    }
+
+    /// Appends a separately written message: its bytes and its attachments. This message must have no
+    /// attachments, because the numbers in the appended bytes would name wrong ones.
+    ///
+    /// # Errors
+    /// [`Error::Unsendable`] if this message has attachments. It is then unchanged.
+    pub fn append(&mut self, other: Outgoing) -> Result<()> {
+        if self.plain().is_none() {
+            return Err(Error::Unsendable("what has attachments is not appended to".into()));
+        }
+        self.bytes.extend_from_slice(&other.bytes);
+        if other.attached.is_some() {
+            self.attached = other.attached;
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes and attachments to pack.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
+        (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
+    }
+
+    /// Returns the bytes and attachments to pack more than once.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<AttachRequest>) {
+        (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())
+    }
+
+    /// Returns the reason why the message could not be written, if a caller can handle it. The codec's error
+    /// has only its text.
+    pub fn refusal(&mut self) -> Option<Error> {
+        self.attached.as_deref_mut()?.refusal.take()
+    }
+
+    /// Returns `true` if an exclusive value was moved into the message, which the value must take back if the
+    /// message is not sent.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.attached.as_deref().is_some_and(|a| !a.lent.is_empty())
+    }
+
+    /// Returns the values that were moved into the message, for
+    /// [`Message::take_back`](crate::message::Message::take_back). They are taken out of the envelope, if the
+    /// message was packed.
+    #[cold]
+    pub fn returned(&mut self, envelope: Option<Envelope>) -> UnsentValues {
+        let attached = self.attached.take().map(|attached| *attached).unwrap_or_default();
+        let arrived = match envelope {
+            None => attached.list.into(),
+            Some(mut envelope) => {
+                let mut inc = Incoming::default();
+                // Packed by this process: only a forked child can't open it, and it has none of its memory
+                // either.
+                _ = envelope.open(&mut inc);
+                std::mem::take(inc.arrived())
+            }
+        };
+        UnsentValues { arrived, lent: attached.lent, number: attached.numbers[0] }
+    }
+
+    /// Empties the message for reuse. Returns `true` if its buffers are worth keeping.
+    #[inline]
+    pub fn reuse(&mut self) -> bool {
+        self.bytes.clear();
+        // Packing took the list, but not the index.
+        if let Some(attached) = self.attached.as_deref_mut()
+            && !(attached.list.is_empty()
+                && attached.index.is_empty()
+                && attached.lent.is_empty()
+                && attached.parking.is_none())
+        {
+            attached.clear();
+        }
+        self.bytes.capacity() <= KEEP
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+
+    /// Otherwise its receiver would get an unreadable message.
+    #[test]
+    fn memory_is_in_a_message_as_one_thing() {
+        let arena = Arena::current().unwrap();
+        let [object, shared] = [Grant::new(Access::Object, 0), Grant::new(Access::Shared, 3)];
+        for (first, second) in [(object, FROZEN), (FROZEN, object), (shared, Grant::new(Access::Shared, 4))] {
+            let (hold, mut out) = (Allocator(arena).alloc(64).unwrap(), Outgoing::default());
+            out.attached().attach_as(&hold, first).unwrap();
+            let refused = out.attached().attach_as(&hold, second);
+            assert!(matches!(refused, Err(Error::Unsendable(_))), "{first:?}, {second:?}: {refused:?}");
+            assert_eq!(out.attached().attach_as(&hold, first).unwrap(), 0);
+        }
+    }
+
+    const FROZEN: Grant = Grant::new(Access::Frozen, 0);
+
+    /// Short lists and long ones, one after another, as a thread's buffers are used.
+    #[test]
+    fn a_block_is_attached_once_however_often_it_is_named() {
+        let arena = Arena::current().unwrap();
+        let holds: Vec<Hold> = (0..700).map(|_| Allocator(arena).alloc(64).unwrap()).collect();
+        let mut out = Outgoing::default();
+        for n in [3, 8, 9, 10, 33, 700, 12, 8, 1] {
+            let attached = out.attached();
+            for (i, hold) in holds.iter().take(n).enumerate() {
+                assert_eq!(attached.attach_as(hold, FROZEN).unwrap(), i as u32);
+                let earlier = i / 2;
+                assert_eq!(attached.attach_as(&holds[earlier], FROZEN).unwrap(), earlier as u32);
+                assert!(attached.attach_as(&holds[earlier], Grant::new(Access::Exclusive, 0)).is_err());
+            }
+            assert_eq!(attached.list.len(), n);
+            // Half of the messages are packed, which takes the list and leaves the index.
+            if n % 2 == 0 {
+                attached.list.clear();
+            } else {
+                out.reuse();
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_arrive_and_are_free_again() {
+        let arena = Arena::current().unwrap();
+        let mut out = Outgoing::default();
+        let bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
+        let number = out.attached().attach_buffer(&bytes).unwrap();
+        let mut inc = out.into_incoming();
+        let block = inc.blocks().next().unwrap();
+        let generation = Blocks(arena).generation(block);
+        let buffer = inc.arrived().buffer(number, 100_000).unwrap();
+        assert!(inc.arrived().buffer(number, 1 << 30).is_err());
+        // A message that references a buffer a thousand times makes its reader copy it a few times.
+        let reads = (0..1000).take_while(|_| inc.arrived().buffer(number, 100_000).is_ok()).count();
+        assert!((2..10).contains(&reads), "{reads}");
+        drop(inc);
+        assert_eq!(buffer.as_ref(), bytes);
+        assert!(Allocator(arena).is_held(block, generation));
+        drop(buffer);
+        assert!(!Allocator(arena).is_held(block, generation));
+    }
+
+    /// Attachments that can't stay among the bytes have half of the list to themselves.
+    #[test]
+    fn buffers_stay_among_the_bytes_where_they_have_to() {
+        let arena = Arena::current().unwrap();
+        assert_eq!(Outgoing::in_band().attached().attach_buffer(&[7; 100]), None);
+        let holds: Vec<Hold> = (0..MOST_BUFFERS).map(|_| Allocator(arena).alloc(64).unwrap()).collect();
+        let mut out = Outgoing::default();
+        for hold in &holds[1..] {
+            out.attached().attach_object(hold).unwrap();
+        }
+        let last = out.attached().attach_buffer(&[7; 100]);
+        assert_eq!(last, Some(MOST_BUFFERS as u32 - 1));
+        assert_eq!(out.attached().attach_buffer(&[7; 100]), None);
+        assert_eq!(out.attached().attach_object(&holds[0]).unwrap(), MOST_BUFFERS as u32);
+    }
+}

@@ -1,0 +1,218 @@
+//! Waiting as a future, independent of the runtime.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+#[cfg(feature = "tokio")]
+use super::runtime;
+use super::{SharedWaitable, WaitPoint, Waitable, descriptors, reactor};
+use crate::error::{Error, Result};
+
+/// Registration of a task to be woken when an object may have become ready.
+///
+/// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends the registration. If it
+/// has waited and the object is ready, the next waiter is woken instead.
+pub struct WakeRegistration {
+    what: SharedWaitable,
+    entry: Option<Registration>,
+}
+
+/// Place of the registration.
+enum Registration {
+    Word(reactor::WordEntry),
+    Descriptor(descriptors::DescriptorEntry),
+    #[cfg(feature = "tokio")]
+    Runtime(runtime::RuntimeEntry),
+}
+
+/// Receiver of the wake-up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WakeTarget {
+    /// Task, which checks the object itself when it is woken; by its runtime, if that waits for descriptors.
+    Task,
+    /// Any waker, which may have to be woken after its runtime has ended.
+    Waker,
+}
+
+impl Registration {
+    fn at(place: WaitPoint<'_>, target: WakeTarget) -> Result<Self> {
+        let (fd, write) = match place {
+            WaitPoint::Parking(point) => return Ok(Self::Word(reactor::WordEntry::at(point.parking))),
+            WaitPoint::Readable(fd) => (fd, false),
+            WaitPoint::Writable(fd) => (fd, true),
+            WaitPoint::Nowhere => {
+                return Err(Error::InvalidArgument("a thing that is always ready is not waited for".into()));
+            }
+        };
+        #[cfg(feature = "tokio")]
+        if target == WakeTarget::Task
+            && let Some(entry) = runtime::RuntimeEntry::at(fd, write)?
+        {
+            return Ok(Self::Runtime(entry));
+        }
+        _ = target;
+        Ok(Self::Descriptor(descriptors::DescriptorEntry::at(fd, write)?))
+    }
+
+    fn is_at(&self, place: WaitPoint<'_>, target: WakeTarget) -> bool {
+        _ = target;
+        match (self, place.parking(), place.descriptor()) {
+            (Self::Word(entry), Some(parking), _) => entry.is_at(parking),
+            (Self::Descriptor(entry), _, Some((fd, write))) => entry.is_at(fd, write),
+            #[cfg(feature = "tokio")]
+            (Self::Runtime(entry), _, Some((fd, write))) => {
+                target == WakeTarget::Task && entry.is_at(fd, write)
+            }
+            _ => false,
+        }
+    }
+
+    /// Registers the waker. Returns `false` if this entry can't wake it.
+    fn watch(&mut self, what: &SharedWaitable, waker: &Waker) -> Result<bool> {
+        match self {
+            Self::Word(entry) => entry.watch(Some(what), waker).map(|()| true),
+            Self::Descriptor(entry) => entry.watch(waker).map(|()| true),
+            #[cfg(feature = "tokio")]
+            Self::Runtime(entry) => entry.watch(waker),
+        }
+    }
+}
+
+impl WakeRegistration {
+    /// Creates a registration for an object.
+    pub fn new(what: SharedWaitable) -> Self {
+        Self { what, entry: None }
+    }
+
+    /// Registers `waker` to be woken once, when the object may have become ready. Call it before the last
+    /// check.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if the thread that sleeps for
+    /// all tasks can't be started, and for a descriptor if none is free (the duplicate needs one), or if its
+    /// kind can't be waited for, for example a file's.
+    ///
+    /// Any waker is allowed: it is woken by a thread of this process, even after the current runtime has
+    /// ended.
+    pub fn arm(&mut self, waker: &Waker) -> Result<()> {
+        self.arm_for(WakeTarget::Waker, waker)
+    }
+
+    fn arm_for(&mut self, target: WakeTarget, waker: &Waker) -> Result<()> {
+        let place = self.what.wait_point();
+        if matches!(place, WaitPoint::Nowhere) {
+            waker.wake_by_ref();
+            return Ok(());
+        }
+        // The object's place may have changed.
+        let entry = match self.entry.take() {
+            Some(entry) if entry.is_at(place, target) => entry,
+            before => {
+                self.leave(before);
+                Registration::at(place, target)?
+            }
+        };
+        if !self.entry.insert(entry).watch(&self.what, waker)? {
+            // Its runtime is ending.
+            self.entry.insert(Registration::at(place, WakeTarget::Waker)?).watch(&self.what, waker)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the registration.
+    pub fn disarm(&mut self) {
+        let entry = self.entry.take();
+        self.leave(entry);
+    }
+
+    fn leave(&self, entry: Option<Registration>) {
+        if let Some(Registration::Word(entry)) = entry {
+            let parking = entry.parking();
+            drop(entry);
+            // This waiter may have received another waiter's wake-up. In a forked copy nothing is ready.
+            if self.what.is_ready() {
+                parking.wake_one();
+            }
+        }
+    }
+}
+
+impl Drop for WakeRegistration {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
+
+impl fmt::Debug for WakeRegistration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WakeRegistration").field("armed", &self.entry.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Polls once: calls `look`; if that finds nothing, registers the task and calls `look` again. `watch` is
+/// empty at first, and is cleared when `look` has succeeded.
+///
+/// For futures and streams that own the [`WakeRegistration`]. A value taken by `look` is returned by the same
+/// call, so dropping the future never loses one.
+///
+/// # Errors
+/// Any error of `look` and of [`WakeRegistration::arm`].
+pub fn poll_until<R, E: From<Error>>(
+    watch: &mut Option<WakeRegistration>,
+    cx: &Context<'_>,
+    what: impl FnOnce() -> SharedWaitable,
+    mut look: impl FnMut() -> Result<Option<R>, E>,
+) -> Poll<Result<R, E>> {
+    let mut found = look();
+    if let Ok(None) = found {
+        match watch.get_or_insert_with(|| WakeRegistration::new(what())).arm_for(WakeTarget::Task, cx.waker())
+        {
+            // Checks again after the task was announced.
+            Ok(()) => found = look(),
+            Err(e) => found = Err(e.into()),
+        }
+    }
+    match found.transpose() {
+        Some(found) => {
+            *watch = None;
+            Poll::Ready(found)
+        }
+        None => Poll::Pending,
+    }
+}
+
+/// Waits until `look` returns a value. `what` returns the object that becomes ready when it may.
+///
+/// ```
+/// # fn block_on<F: Future>(future: F) -> F::Output {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     match future.as_mut().poll(&mut cx) { std::task::Poll::Ready(v) => v, _ => unreachable!() }
+/// # }
+/// let found = mp_core::until(|| unreachable!("it need not wait"), || Ok::<_, mp_core::Error>(Some(5)));
+/// assert_eq!(block_on(found)?, 5);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// # Errors
+/// The same as for [`poll_until`].
+pub async fn until<R, E: From<Error>>(
+    what: impl Fn() -> SharedWaitable,
+    mut look: impl FnMut() -> Result<Option<R>, E>,
+) -> Result<R, E> {
+    let mut watch = None;
+    poll_fn(|cx| poll_until(&mut watch, cx, &what, &mut look)).await
+}
+
+/// Waits until the object is ready, as a future: [`waitable`](crate::wait()) for one object.
+///
+/// Nothing is consumed, and the future may be dropped at any time.
+///
+/// # Errors
+/// The same as for [`WakeRegistration::arm`].
+pub async fn wait_async(what: impl Waitable + Send + Sync + 'static) -> Result<()> {
+    let what: SharedWaitable = Arc::new(what);
+    until(|| what.clone(), || Ok(what.is_ready().then_some(()))).await
+}

@@ -1,0 +1,339 @@
+//! Waiting for several objects in one call.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::os::fd::AsFd;
+use std::sync::{Arc, LazyLock};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::{WaitPoint, Waitable, reactor};
+use crate::arena::Arena;
+use crate::blocking::limit::Wait;
+use crate::blocking::reports::{BlockingCall, Subject, WaitObject, Watch};
+use crate::error::{Error, Result};
+use crate::parking::notices::Notices;
+use crate::parking::spin::AdaptiveSpin;
+use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
+use crate::process::{GENERATIONS, PerProcess, interrupt};
+use crate::recovery::Recovery;
+use crate::sync::shared::AtomicU32;
+use crate::sys::futex;
+use crate::sys::readiness::{self, EventFd};
+
+/// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
+/// the indices of the ready things; empty if the time is over.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+/// use std::time::Duration;
+/// use mp_core::{Descriptor, wait};
+///
+/// // Queues, processes, sockets: whatever is `Waitable`, in one list.
+/// let ((a, _other), (b, end)) = (UnixStream::pair()?, UnixStream::pair()?);
+/// let (a, b) = (Descriptor(a), Descriptor(b));
+/// assert!(wait(&[&a, &b], Some(Duration::from_millis(1)))?.is_empty()); // none of them, in that time
+/// drop(end);
+/// assert_eq!(wait(&[&a, &b], None)?, [1]);
+/// assert!(wait(&[], None)?.is_empty()); // nothing will ever be ready: it returns at once
+/// assert!(wait(&[], Some(Duration::from_millis(1)))?.is_empty()); // and here after that time
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Nothing is consumed. The caller still gets the value of a ready thing by a non-blocking form (for example
+/// `try_get`), since another thread or process may have been faster. The list may contain a thing more than
+/// once, and other threads and processes may wait for it at the same time.
+///
+/// # Blocking
+/// Spins for a short time first, like all waits; then the thread sleeps. Processes that make things ready
+/// check for sleepers, and make a system call only if there is one.
+///
+/// # When a process dies
+/// Things that end with a process become ready when its end is noticed. Its parent notices it as soon as the
+/// kernel reports it, but up to 50 ms later if it was the only process of its start, returns nothing and has
+/// just begun. Other waiting processes check every 100 ms. A process that dies or is stopped while it waits
+/// can delay the wake-up of other waiters by up to 100 ms.
+///
+/// # Errors
+/// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if no descriptor or thread is
+/// available, which are needed for descriptors together with queues and for more than 128 queues.
+#[doc(alias("multiprocessing.connection.wait", "poll", "select"))]
+pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<usize>> {
+    let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+    let found = ready(things, |_| true)?;
+    let for_ever = things.is_empty() && timeout.is_none();
+    if !found.is_empty() || for_ever || timeout == Some(Duration::ZERO) {
+        return Ok(found);
+    }
+    // One for the process: the set of things differs from call to call.
+    static SPIN: PerProcess<LazyLock<AdaptiveSpin>> =
+        PerProcess::new([const { LazyLock::new(AdaptiveSpin::new) }; GENERATIONS]);
+    // Checking a descriptor takes a system call.
+    let in_memory = |thing: &dyn Waitable| thing.wait_point().parking().is_some();
+    let words = things.iter().filter(|thing| in_memory(**thing)).count();
+    if words > 0
+        && let Some(found) = SPIN.look(|| ready(things, in_memory).map(non_empty).transpose())
+    {
+        return found;
+    }
+    let asleep = Instant::now();
+    let found = if words == 0 {
+        wait_on_descriptors(things, deadline)
+    } else if words == things.len() && words <= futex::MOST && futex::can_wait_for_many() {
+        wait_on_words(things, deadline)
+    } else {
+        wait_on_both(things, deadline)
+    }?;
+    SPIN.slept(asleep);
+    Ok(found)
+}
+
+/// Blocks like [`wait()`], and returns the index of one ready thing, chosen with equal probability. Returns
+/// `None` if the time is over.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+/// use mp_core::{Descriptor, select};
+///
+/// let (a, b) = UnixStream::pair()?;
+/// assert_eq!(select(&[&Descriptor(&a), &Descriptor(&b)], Some(std::time::Duration::ZERO))?, None);
+/// drop(a);
+/// assert_eq!(select(&[&Descriptor(&b)], None)?, Some(0)); // its end is something to read
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A thing that is always ready does not starve the others: of `n` things that are always ready, each is
+/// chosen about every `n`-th time.
+///
+/// # Errors
+/// The same as for [`wait()`].
+pub fn select(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Option<usize>> {
+    let found = wait(things, timeout)?;
+    Ok(match found.len() as u64 {
+        0 => None,
+        n => found.get((random() % n) as usize).copied(),
+    })
+}
+
+/// Returns a pseudo-random number. Seeded like the standard library's hash maps; not for secrets.
+fn random() -> u64 {
+    use std::cell::Cell;
+    thread_local!(static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1));
+    STATE.with(|state| {
+        // xorshift64*.
+        let mut x = state.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        state.set(x);
+        x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    })
+}
+
+fn non_empty(found: Vec<usize>) -> Option<Vec<usize>> {
+    (!found.is_empty()).then_some(found)
+}
+
+/// Returns the indices of the things that are ready and `wanted`.
+fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Result<Vec<usize>> {
+    let mut found = Vec::new();
+    for (i, &thing) in things.iter().enumerate().filter(|(_, thing)| wanted(**thing)) {
+        if let Some(parking) = thing.wait_point().parking() {
+            parking.arena().me()?;
+        }
+        if thing.is_ready() {
+            found.push(i);
+        }
+    }
+    Ok(found)
+}
+
+/// Checks again after all sleepers were announced. If something is ready, another sleeper is woken for it:
+/// this thread may have received its wake-up.
+fn recheck(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
+    let found = ready(things, |_| true)?;
+    if !found.is_empty() {
+        // Before this thread wakes others.
+        missed_wakes::found();
+    }
+    for &i in &found {
+        if let Some(parking) = things[i].wait_point().parking() {
+            parking.wake_one();
+        }
+    }
+    Ok(non_empty(found))
+}
+
+/// Regular work of each wait, once a poll interval.
+struct RecoveryTimer {
+    /// Arenas, each with the number of deaths noticed at the last check.
+    arenas: Vec<(Arena, u32)>,
+    next: Instant,
+}
+
+impl RecoveryTimer {
+    fn of(things: &[&dyn Waitable]) -> Self {
+        let mut arenas: Vec<(Arena, u32)> = Vec::new();
+        for arena in parkings(things).map(|parking| parking.arena()) {
+            if !arenas.iter().any(|(known, _)| *known == arena) {
+                arenas.push((arena, Notices(arena).noticed()));
+            }
+        }
+        Self { arenas, next: Instant::now() + POLL_INTERVAL }
+    }
+
+    /// Reclaims dead members if a poll interval has passed or a death was noticed. Uses the clock, not the
+    /// result of a sleep, because signals may end sleeps early.
+    fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
+        let mut news = false;
+        for (arena, seen) in &mut self.arenas {
+            // Before things are checked: see `parking`.
+            let noticed = Notices(*arena).noticed();
+            news |= std::mem::replace(seen, noticed) != noticed;
+        }
+        let due = Instant::now() >= self.next;
+        if due {
+            self.arenas.iter().try_for_each(|(arena, _)| Recovery(*arena).reclaim_if_due().map(drop))?;
+            self.next = Instant::now() + POLL_INTERVAL;
+        }
+        if due || news {
+            // A thing that this finds ready is found again by the next check.
+            things.iter().for_each(|thing| _ = thing.is_ready_recheck());
+        }
+        Ok(())
+    }
+
+    /// Returns the words to sleep on so that a death ends the sleep.
+    fn words(&self) -> impl Iterator<Item = (&'static AtomicU32, u32)> + '_ {
+        self.arenas.iter().map(|(arena, seen)| (Notices(*arena).noticed_word(), *seen))
+    }
+}
+
+/// Returns the parking words of the things that have one. A thing's word may differ from call to call.
+fn parkings<'a>(things: &'a [&dyn Waitable]) -> impl Iterator<Item = Parking> + 'a {
+    things.iter().filter_map(|thing| thing.wait_point().parking())
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|d| Instant::now() >= d)
+}
+
+/// Starts a watch over a call.
+fn watch(deadline: Option<Instant>) -> Watch {
+    Watch::new(Instant::now(), deadline.map_or(Wait::Forever, Wait::Until))
+}
+
+/// Maximum number of things described in a report.
+const SHOWN: usize = 8;
+
+/// Describes the awaited things, for reports.
+fn subject(things: &[&dyn Waitable]) -> Subject {
+    let described: Vec<_> = things.iter().take(SHOWN).filter_map(|thing| thing.description()).collect();
+    let state = match (things.len(), &described[..]) {
+        (1, [one]) => one.clone(),
+        (1, _) => "one thing".to_owned(),
+        (n, []) => format!("{n} things"),
+        (n, non_empty) => format!("{n} things: {}", non_empty.join(", ")),
+    };
+    Subject::other(BlockingCall::Many, WaitObject::Other, state)
+}
+
+/// Waits for words only: the caller sleeps on them itself.
+fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    missed_wakes::forget();
+    let mut watch = watch(deadline);
+    let mut sweeps = RecoveryTimer::of(things);
+    let mut words = Vec::with_capacity(things.len());
+    loop {
+        words.clear();
+        words.extend(parkings(things).map(|parking| (parking.futex(), parking.announce() as u32)));
+        // At the end of the list: if it exceeds the kernel's limit, a death is noticed after a poll interval.
+        words.extend(sweeps.words());
+        if let Some(found) = recheck(things)? {
+            return Ok(found);
+        }
+        if is_over(deadline) {
+            return Ok(Vec::new());
+        }
+        if interrupt::should_end_waits() {
+            return Err(Error::Interrupted);
+        }
+        let now = Instant::now();
+        watch.looked(now, || subject(things));
+        let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));
+        if !futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL))) && left >= POLL_INTERVAL {
+            missed_wakes::through(words.iter().copied());
+        } else {
+            missed_wakes::forget();
+        }
+        sweeps.if_due(things)?;
+    }
+}
+
+/// Waits for descriptors only.
+fn wait_on_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.wait_point()).collect();
+    let fds: Vec<_> = places.iter().filter_map(WaitPoint::descriptor).collect();
+    let mut watch = watch(deadline);
+    loop {
+        let now = Instant::now();
+        watch.looked(now, || subject(things));
+        let next = now + POLL_INTERVAL;
+        readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
+        let found = ready(things, |_| true)?;
+        if !found.is_empty() || is_over(deadline) {
+            return Ok(found);
+        }
+        if interrupt::should_end_waits() {
+            return Err(Error::Interrupted);
+        }
+    }
+}
+
+/// Waker of a caller that sleeps in `poll`.
+struct BellWaker(EventFd);
+
+impl Wake for BellWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.set();
+    }
+}
+
+/// Waits for words and descriptors: the reactor sleeps on the words, and writes the eventfd.
+fn wait_on_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    let bell = Arc::new(BellWaker(EventFd::new()?));
+    let waker = Waker::from(bell.clone());
+    let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.wait_point()).collect();
+    let mut fds = vec![(bell.0.as_fd(), false)];
+    fds.extend(places.iter().filter_map(WaitPoint::descriptor));
+    let mut sweeps = RecoveryTimer::of(things);
+    let mut watch = watch(deadline);
+    let mut watched: Vec<reactor::WordEntry> = parkings(things).map(reactor::WordEntry::at).collect();
+    loop {
+        bell.0.clear();
+        for (entry, parking) in watched.iter_mut().zip(parkings(things)) {
+            if !entry.is_at(parking) {
+                *entry = reactor::WordEntry::at(parking);
+            }
+            entry.watch(None, &waker)?;
+        }
+        if let Some(found) = recheck(things)? {
+            return Ok(found);
+        }
+        if is_over(deadline) {
+            return Ok(Vec::new());
+        }
+        if interrupt::should_end_waits() {
+            return Err(Error::Interrupted);
+        }
+        let now = Instant::now();
+        watch.looked(now, || subject(things));
+        let next = now + POLL_INTERVAL;
+        readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
+        sweeps.if_due(things)?;
+    }
+}
