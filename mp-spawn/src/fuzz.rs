@@ -7,17 +7,19 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
+use crate::error::RaisedKind;
+use crate::error::call_failure::CallFailure;
+use crate::protocol::fields::{Field, FieldReader, from_bytes, to_bytes};
 use crate::protocol::frame::{Frame, FrameKind, HEADER, Inbox, append};
 use crate::protocol::function::{FunctionRef, RankedFunction, StartFn, resolve};
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::message::{
-    Crash, CrashCause, EnvironmentChanges, FromChild, Hello, MemberJoined, PanicNote, Report, ServeMessage,
-    ServerAnswer, StartMessage, unpack,
+    Crash, CrashCause, EnvironmentChanges, FromChild, Hello, PanicNote, ServerAnswer, StartMessage, unpack,
 };
 use crate::protocol::outbox::ReceivedFiles;
 use crate::protocol::payload::TICKET;
 use crate::protocol::payload::receive::ParentPayload;
+use crate::protocol::report::Report;
 use crate::protocol::resource_limits::Limits;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::{Token, TokenTarget};
@@ -66,25 +68,17 @@ fn contents(frame: &Frame) {
         FrameKind::Args if payload.first() != Some(&TICKET) => {
             _ = ParentPayload { bytes: payload.to_vec() }.unpack::<(u64, String)>();
         }
-        FrameKind::Start => {
-            if let Some(start) = StartMessage::from_bytes(payload) {
-                assert!(start.to_bytes() == payload, "{start:?}");
-            }
-        }
-        FrameKind::Environment => {
-            if let Some(changes) = EnvironmentChanges::from_bytes(payload) {
-                assert!(environment(&changes) == payload, "{changes:?}");
-            }
-        }
-        FrameKind::Serve => same::<ServeMessage>(payload),
+        FrameKind::Start => same_field::<StartMessage>(payload),
+        FrameKind::Environment => same_field::<EnvironmentChanges>(payload),
+        FrameKind::Serve => same_field::<Option<FunctionRef>>(payload),
+        FrameKind::Hello => same_field::<Hello>(payload),
+        FrameKind::Joined => same_field::<u32>(payload),
         FrameKind::Answer => same::<ServerAnswer>(payload),
         FrameKind::Report => same::<Report>(payload),
         FrameKind::Panic => same::<PanicNote>(payload),
-        FrameKind::Joined => same::<MemberJoined>(payload),
         _ => {}
     }
     match FromChild::from_frame(frame) {
-        Ok(FromChild::Hello(hello)) => assert_eq!(hello.to_bytes(), payload),
         Ok(FromChild::Crash(crash)) => {
             let again = Frame { kind: FrameKind::Crash, payload: crash.to_bytes().to_vec() };
             assert_eq!(format!("{:?}", FromChild::from_frame(&again)), format!("Ok(Crash({crash:?}))"));
@@ -116,15 +110,11 @@ fn same<T: Serialize + DeserializeOwned + Debug>(payload: &[u8]) {
     }
 }
 
-/// Encodes changes like a parent.
-fn environment(changes: &EnvironmentChanges) -> Vec<u8> {
-    let mut out = Vec::new();
-    put_number(&mut out, changes.0.len() as u64);
-    for (name, value) in &changes.0 {
-        put_bytes(&mut out, name.as_encoded_bytes());
-        put_option(&mut out, value.as_ref(), |out, value| put_bytes(out, value.as_encoded_bytes()));
+/// Checks that the encoding of a decoded value equals the payload.
+fn same_field<T: Field>(payload: &[u8]) {
+    if let Some(value) = from_bytes::<T>(payload) {
+        assert_eq!(to_bytes(&value), payload);
     }
-    out
 }
 
 fn samples() -> Vec<(&'static str, Vec<u8>)> {
@@ -151,33 +141,32 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         limits: Limits::example(),
         processors: vec![0, 7],
     };
-    let changes = EnvironmentChanges(vec![("NAME".into(), Some("value".into())), ("GONE".into(), None)]);
-    let note = || PanicNote { message: "message".into(), location: Some("a.rs:1:2".into()), backtrace: None };
-    let error = Report::Error {
-        at: 5,
-        message: "error".into(),
-        chain: vec!["source".into()],
-        debug: "Error".into(),
-        interrupted: false,
+    let changes: EnvironmentChanges = vec![("NAME".into(), Some("value".into())), ("GONE".into(), None)];
+    let note = PanicNote { message: "message".into(), location: Some("a.rs:1:2".into()), backtrace: None };
+    let raised = |kind| {
+        let (message, chain, debug) = ("error".into(), vec!["source".into()], "Error".into());
+        let (location, backtrace) = (Some("a.rs:1:2".into()), None);
+        let failure = Box::new(CallFailure { kind, message, chain, debug, location, backtrace });
+        pack(Report::Raised { at: 5, failure })
     };
     let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: CrashCause::StackOverflow };
     vec![
         ("files: all four, and one to be 5", frame(FrameKind::Fds, &[15, 5, 0, 0, 0])),
         ("arguments", frame(FrameKind::Args, &[0, 2, 0x92, 7, 0xa1, b't'])),
         ("fork", frame(FrameKind::Fork, &0x12ab_u64.to_le_bytes())),
-        ("start", frame(FrameKind::Start, &start.to_bytes())),
-        ("environment", frame(FrameKind::Environment, &environment(&changes))),
-        ("hello", frame(FrameKind::Hello, &Hello { nonce: 0x12ab, member: None }.to_bytes())),
-        ("hello of a member", frame(FrameKind::Hello, &Hello { nonce: 0x12ab, member: Some(9) }.to_bytes())),
-        ("joined", frame(FrameKind::Joined, &pack(MemberJoined { member: 9 }))),
-        ("panic", frame(FrameKind::Panic, &pack(note()))),
+        ("start", frame(FrameKind::Start, &to_bytes(&start))),
+        ("environment", frame(FrameKind::Environment, &to_bytes(&changes))),
+        ("hello", frame(FrameKind::Hello, &to_bytes(&Hello { nonce: 0x12ab, member: None }))),
+        ("hello of a member", frame(FrameKind::Hello, &to_bytes(&Hello { nonce: 0x12ab, member: Some(9) }))),
+        ("joined", frame(FrameKind::Joined, &to_bytes(&9_u32))),
+        ("panic", frame(FrameKind::Panic, &pack(note))),
         ("crash", frame(FrameKind::Crash, &crash.to_bytes())),
         ("report of a value", frame(FrameKind::Report, &pack(Report::Plain(vec![1, 7])))),
-        ("report of an error", frame(FrameKind::Report, &pack(error))),
-        ("report of a panic", frame(FrameKind::Report, &pack(Report::Panic { at: 5, note: note() }))),
+        ("report of an error", frame(FrameKind::Report, &raised(RaisedKind::Error))),
+        ("report of a panic", frame(FrameKind::Report, &raised(RaisedKind::Panic))),
         ("done", frame(FrameKind::Done, &[])),
         ("taken", frame(FrameKind::Taken, &[])),
-        ("serve", frame(FrameKind::Serve, &pack(ServeMessage { preload: Some(FunctionRef::example()) }))),
+        ("serve", frame(FrameKind::Serve, &to_bytes(&Some(FunctionRef::example())))),
         ("answer", frame(FrameKind::Answer, &pack(ServerAnswer::Refused(11)))),
         (
             "token",
@@ -230,9 +219,7 @@ fn functions(bytes: &[u8]) {
     let mut fields = FieldReader(bytes);
     let Some(reference) = FunctionRef::read(&mut fields) else { return };
     let read = &bytes[..bytes.len() - fields.0.len()];
-    let mut again = Vec::new();
-    reference.put(&mut again);
-    assert_eq!(again, read);
+    assert_eq!(to_bytes(&reference), read);
     match resolve::<StartFn>(&reference) {
         Ok(found) => assert!(format!("{found:?}").contains(&reference.name), "{found:?} for {reference:?}"),
         Err(why) => assert!(!why.to_string().is_empty()),
@@ -241,13 +228,8 @@ fn functions(bytes: &[u8]) {
 
 fn function_seeds() -> Vec<Vec<u8>> {
     let reference = RankedFunction::<_, (u64, String), ()>::described(called).reference();
-    let written = |reference: FunctionRef| {
-        let mut out = Vec::new();
-        reference.put(&mut out);
-        out
-    };
     let near = reference.iter().flat_map(|one| [0, 8, 64, 4096].map(|by| one.moved(by)));
-    near.chain([FunctionRef::example()]).map(written).collect()
+    near.chain([FunctionRef::example()]).map(|reference| to_bytes(&reference)).collect()
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
 pub use child::panic_hook::{CaughtPanic, record_panics, set_panic_callbacks, with_panics_recorded};
 #[doc(hidden)]
-pub use child::raise::CallFailure;
+pub use error::call_failure::CallFailure;
 pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
 pub use error::function_error::FunctionError;
 pub use error::gave_up::{FailedAttempt, GaveUp, GaveUpReason};

@@ -14,6 +14,8 @@ use mp_core::mutex::Mutex;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::protocol::fields::{field_enum, fields};
+
 /// Method that starts processes.
 ///
 /// ```
@@ -123,6 +125,9 @@ pub(crate) struct StartSettings {
     /// `true` if a caller has called [`allow_fork`].
     pub(crate) fork: bool,
 }
+
+field_enum!(StartMethod { Spawn, ForkServer, Fork });
+fields!(StartSettings { method, fork });
 
 static SETTINGS: PerProcess<Mutex<StartSettings>> = PerProcess::new(
     [const { Mutex::new(StartSettings { method: StartMethod::Spawn, fork: false }) }; GENERATIONS],

@@ -15,17 +15,17 @@ use crate::api::closure::Closure;
 use crate::api::process::Process;
 use crate::bounds::{Argument, CapturesNothing};
 use crate::error::{Result, SpawnError};
-use crate::io::setup::{ProcessOptions, Stdio};
-use crate::parent::active;
+use crate::io::setup::{Stdio, setup_options};
 use crate::parent::options::SpawnOptions;
 use crate::parent::restart::Restart;
 use crate::parent::restart::event::{EventListener, ProcessEvent};
 use crate::parent::restart::supervision::RestartTerms;
 use crate::parent::start::{self, ProcessNames, StartPlan};
 use crate::protocol::function::PlainFunction;
+use crate::protocol::inherited_files::InheritedFile;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::send::ChildPayload;
+use crate::protocol::report::is_unit;
 use crate::protocol::resource_limits::Limits;
 use crate::start_method::StartMethod;
 
@@ -53,10 +53,8 @@ use crate::start_method::StartMethod;
 pub struct ProcessBuilder<S = Unsupervised> {
     name: Option<String>,
     number: Option<usize>,
-    daemon: bool,
     options: SpawnOptions,
     replaces: bool,
-    setup: ProcessOptions,
     supervision: S,
 }
 
@@ -85,19 +83,11 @@ impl Process {
 
     /// Returns a builder, which configures a process and starts it.
     pub fn builder() -> ProcessBuilder {
-        ProcessBuilder::new()
-    }
-}
-
-impl ProcessBuilder {
-    pub(crate) fn new() -> ProcessBuilder {
         ProcessBuilder {
             name: None,
             number: None,
-            daemon: false,
             replaces: false,
             options: SpawnOptions::nprocs(1),
-            setup: ProcessOptions::default(),
             supervision: Unsupervised,
         }
     }
@@ -139,69 +129,14 @@ impl<S> ProcessBuilder<S> {
     /// If `true`, this process ends the child when it exits, instead of waiting for it. The default is
     /// `false`. See [`SpawnOptions::daemon`].
     pub fn daemon(mut self, daemon: bool) -> ProcessBuilder<S> {
-        self.daemon = daemon;
+        self.options.daemon = daemon;
         self
     }
 
-    /// Sets an environment variable.
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> ProcessBuilder<S> {
-        self.setup = self.setup.env(name, value);
-        self
-    }
-
-    /// Removes an environment variable.
-    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> ProcessBuilder<S> {
-        self.setup = self.setup.env_remove(name);
-        self
-    }
-
-    /// Sets the working directory.
-    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> ProcessBuilder<S> {
-        self.setup = self.setup.current_dir(directory);
-        self
-    }
-
-    /// Restricts the process to these processors.
-    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessBuilder<S> {
-        self.setup = self.setup.processors(numbers);
-        self
-    }
-
-    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the process. By default they kill it.
-    pub fn interrupt(mut self, interrupt: Interrupt) -> ProcessBuilder<S> {
-        self.setup = self.setup.interrupt(interrupt);
-        self
-    }
-
-    /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
-    pub fn interrupt_signals(mut self, signals: InterruptSignals) -> ProcessBuilder<S> {
-        self.setup = self.setup.interrupt_signals(signals);
-        self
-    }
-
-    /// Limits the process: resources, user, process group, control group.
-    pub fn limits(mut self, limits: Limits) -> ProcessBuilder<S> {
-        self.setup = self.setup.limits(limits);
-        self
-    }
-
-    /// Redirects the standard output.
-    pub fn stdout(mut self, output: Stdio) -> ProcessBuilder<S> {
-        self.setup = self.setup.stdout(output);
-        self
-    }
-
-    /// Redirects the standard error.
-    pub fn stderr(mut self, output: Stdio) -> ProcessBuilder<S> {
-        self.setup = self.setup.stderr(output);
-        self
-    }
-
-    /// Passes file descriptors of this process to the child under the same numbers, see
-    /// [`SpawnOptions::inherit_fds`].
-    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessBuilder<S> {
-        self.setup = self.setup.inherit_fds(fds);
-        self
+    setup_options! {
+        self => self.options.setup;
+        /// Adds file descriptors of this process that the child inherits under the same numbers: see
+        /// [`SpawnOptions::inherit_fds`].
     }
 
     /// Marks the process as the replacement of another one: its output files are appended to, as with
@@ -266,16 +201,19 @@ impl<S> ProcessBuilder<S> {
     {
         let number = self.number.unwrap_or_else(next_number);
         let name = self.name.unwrap_or_else(|| format!("process-{number}"));
-        let setup = ProcessOptions { number: Some(number), ..self.setup };
-        let setup = if self.replaces { setup.appending() } else { setup };
+        let mut options = self.options;
+        options.setup.number = Some(number);
+        if self.replaces {
+            options.setup = options.setup.appending();
+        }
         let plan = StartPlan {
             function: PlainFunction::<F, A, R>::DESC.start_reference()?,
             returns: !is_unit::<R::Value>(),
-            daemon: self.daemon,
+            daemon: options.daemon,
             ranked: false,
             names: ProcessNames::One(name),
         };
-        Ok((plan, self.options.per_rank(move |_, _| setup.clone()), self.supervision))
+        Ok((plan, options, self.supervision))
     }
 }
 
@@ -331,10 +269,9 @@ impl ProcessBuilder {
     /// failure and earlier ones. Other processes treat each death like any other: the crashed process's locks
     /// and leases are released before the restart.
     pub fn restart(self, restart: Restart) -> ProcessBuilder<Supervised> {
-        let ProcessBuilder { name, number, daemon, options, replaces, setup, supervision: Unsupervised } =
-            self;
-        let supervision = Supervised::new(restart);
-        ProcessBuilder { name, number, daemon, options, replaces, setup, supervision }
+        let ProcessBuilder { name, number, options, replaces, supervision: Unsupervised } = self;
+        let supervision = Supervised { restart, healthy_after: HEALTHY, listener: None };
+        ProcessBuilder { name, number, options, replaces, supervision }
     }
 
     /// Starts the process, see [`Process::spawn`].
@@ -361,13 +298,9 @@ impl ProcessBuilder {
         };
         let group =
             start::start(plan, &options, |_| ChildPayload::pack_moved(args.take().ok_or_else(gone)?))?;
-        active::adopt(&group, daemon);
-        Ok(Process::of(group, daemon))
+        Ok(Process::adopt(group, daemon))
     }
-}
 
-/// Closures with captures.
-impl ProcessBuilder {
     /// Starts a process that runs a [`Closure`](crate::Closure) instead of a function.
     ///
     /// ```
@@ -461,8 +394,7 @@ impl ProcessBuilder<Supervised> {
         let args = ChildPayload::encode(&args)?;
         let terms = RestartTerms { restart, healthy_after, listener };
         let group = start::start_supervised(plan, &options, terms, move || ChildPayload::pack(&args))?;
-        active::adopt(&group, daemon);
-        Ok(Process::of(group, daemon))
+        Ok(Process::adopt(group, daemon))
     }
 
     /// Starts a process that runs a [`Closure`] instead of a function, with the same captures each time.
@@ -489,12 +421,6 @@ pub struct Supervised {
 
 /// Default run time of a healthy process.
 const HEALTHY: Duration = Duration::from_secs(60);
-
-impl Supervised {
-    fn new(restart: Restart) -> Supervised {
-        Supervised { restart, healthy_after: HEALTHY, listener: None }
-    }
-}
 
 /// Function of a process that runs a closure.
 fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {

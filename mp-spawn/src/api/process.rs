@@ -13,6 +13,7 @@ use crate::api::spawn;
 use crate::error::Result;
 use crate::error::exit_status::{ExitStatus, Signal};
 use crate::io::captured::CapturedOutput;
+use crate::parent::active;
 use crate::parent::group::ChildGroup;
 use crate::parent::process_status::ProcessStatus;
 use crate::sys::clock::deadline;
@@ -74,7 +75,8 @@ impl<T: Message> Process<T> {
 
 impl<T> Process<T> {
     /// Creates the handle of a started process.
-    pub(crate) fn of(group: Arc<ChildGroup>, daemon: bool) -> Process<T> {
+    pub(crate) fn adopt(group: Arc<ChildGroup>, daemon: bool) -> Process<T> {
+        active::adopt(&group, daemon);
         Process { name: group.name(0), group, daemon, value: PhantomData }
     }
 

@@ -22,9 +22,9 @@ use crate::parent::options::{OnFailure, SpawnOptions};
 use crate::parent::process_status::ProcessStatus;
 use crate::parent::start::{self, ProcessNames, StartPlan};
 use crate::protocol::function::RankedFunction;
-use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::result::ReceivedValue;
 use crate::protocol::payload::send::ChildPayload;
+use crate::protocol::report::is_unit;
 use crate::sys::clock::deadline;
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.

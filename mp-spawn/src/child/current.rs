@@ -3,17 +3,15 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[cfg(feature = "authkey")]
 use mp_core::AuthKey;
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
 use mp_core::{Descriptor, WaitPoint, Waitable};
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::sys::clock::timespec;
+use crate::sys::clock::{deadline, wait_readable};
 
 #[derive(Debug)]
 pub(crate) struct WorkerIdentity {
@@ -202,15 +200,7 @@ impl ParentProcess {
     ///
     /// Returns the errors of `poll(2)`, for example if there is no memory.
     pub fn wait_timeout(&self, timeout: Duration) -> io::Result<bool> {
-        let until = Instant::now().checked_add(timeout);
-        loop {
-            let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], left.as_ref()) {
-                Ok(count) => return Ok(count > 0),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        wait_readable(self.sentinel(), deadline(timeout))
     }
 }
 

@@ -12,22 +12,21 @@
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::panic::{self, AssertUnwindSafe};
 
 use mp_core::Arena;
-use rustix::net::SendFlags;
 
 use crate::child::clone::{self, CloneSide, PidCell, SingleThreadProof};
 use crate::child::main::FrameReader;
-use crate::child::panic_hook;
 use crate::error::EXIT_USELESS;
+use crate::error::call_failure::CallFailure;
 use crate::error::os_limit;
 use crate::protocol::frame::{self, Frame, FrameKind};
-use crate::protocol::function::{self, PreloadFn};
+use crate::protocol::function::{self, FunctionRef, PreloadFn};
 use crate::protocol::lifeline;
-use crate::protocol::message::{ServeMessage, ServerAnswer};
+use crate::protocol::message::ServerAnswer;
 use crate::protocol::token::{Token, TokenTarget};
 use crate::sys;
+use crate::sys::descriptors::send_all;
 
 /// Duty of a copy.
 pub(crate) struct ForkedChild {
@@ -44,7 +43,7 @@ pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,
     fds: &[OwnedFd],
-    serve: &ServeMessage,
+    preload: Option<&FunctionRef>,
     unfit: Option<&String>,
 ) -> io::Result<Option<ForkedChild>> {
     // Interrupts are blocked since the start of the process. Its copies ignore them, too, until they have
@@ -56,7 +55,7 @@ pub(crate) fn serve(
     let pid_cell = PidCell::map(pid_cell.as_fd())?;
     // Shown by `ps`.
     sys::name_thread("mp-forkserver");
-    let prepared = unfit.map_or_else(|| prepare(socket, serve), |why| Ok(Err(why.clone())))?;
+    let prepared = unfit.map_or_else(|| prepare(socket, preload), |why| Ok(Err(why.clone())))?;
     let single_thread = match prepared {
         Ok(single_thread) => single_thread,
         Err(message) => {
@@ -91,7 +90,7 @@ pub(crate) fn serve(
         };
         last = Some(match clone::make(&single_thread, &pid_cell) {
             Ok(CloneSide::Sibling) => {
-                if serve.preload.is_none() {
+                if preload.is_none() {
                     // No code of the user has run.
                     mp_core::fork::record_clean_copy();
                 }
@@ -109,17 +108,15 @@ pub(crate) fn serve(
 }
 
 /// Calls the preloaded function, once for all copies. The inner error is the reason if that is impossible.
-fn prepare(socket: &OwnedFd, serve: &ServeMessage) -> io::Result<Result<SingleThreadProof, String>> {
-    if let Some(preload) = &serve.preload {
+fn prepare(socket: &OwnedFd, preload: Option<&FunctionRef>) -> io::Result<Result<SingleThreadProof, String>> {
+    if let Some(preload) = preload {
         let desc = match function::resolve::<PreloadFn>(preload) {
             Ok(desc) => desc,
             Err(refusal) => return Ok(Err(refusal.to_string())),
         };
         send_answer(socket, &ServerAnswer::Preloading)?;
-        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(desc.entry)) {
-            let note = panic_hook::caught(&*payload);
-            mp_core::user_code::drop_payload(payload);
-            return Ok(Err(format!("{} panicked: {}", preload.name, note.message)));
+        if let Err(failure) = CallFailure::catch(desc.entry) {
+            return Ok(Err(format!("{} panicked: {}", preload.name, failure.message())));
         }
         // Otherwise each copy would print the contents of the buffer.
         let _ = std::io::stdout().flush();
@@ -150,10 +147,5 @@ fn send_answer(socket: &OwnedFd, answer: &ServerAnswer) -> io::Result<()> {
     let payload = rmp_serde::to_vec(answer).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
     frame::append(&mut bytes, FrameKind::Answer, &payload).map_err(io::Error::other)?;
-    let mut rest = bytes.as_slice();
-    while !rest.is_empty() {
-        let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, rest, SendFlags::NOSIGNAL))?;
-        rest = rest.get(sent..).unwrap_or_default();
-    }
-    Ok(())
+    send_all(socket, &bytes)
 }

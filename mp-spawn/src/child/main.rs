@@ -22,35 +22,33 @@ use rustix::thread::CpuSet;
 use crate::child::crash_handler;
 use crate::child::current::{self, WorkerIdentity};
 use crate::child::entry;
-use crate::child::fork_server;
-use crate::child::fork_server::ForkedChild;
+use crate::child::fork_server::{self, ForkedChild};
 use crate::child::limits;
 use crate::child::panic_hook;
 use crate::child::shared_library;
 use crate::error::EXIT_USELESS;
+use crate::error::call_failure::CallFailure;
 use crate::error::os_limit;
 use crate::protocol::command;
 use crate::protocol::control_socket::{self, ParentSocket};
+use crate::protocol::fields::{from_bytes, to_bytes};
 use crate::protocol::frame::{Frame, FrameKind, Inbox};
-use crate::protocol::function;
+use crate::protocol::function::{self, FunctionRef};
 use crate::protocol::inherited_files;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::lifeline;
-use crate::protocol::message::{EnvironmentChanges, Hello, MemberJoined, Report, ServeMessage, StartMessage};
+use crate::protocol::message::{EnvironmentChanges, Hello, StartMessage};
 use crate::protocol::outbox::ReceivedFiles;
-use crate::protocol::outcome::{CallOutcome, ErrorText};
 use crate::protocol::payload::receive::ParentPayload;
-use crate::protocol::payload::result::ReturnValue;
 use crate::protocol::payload::shared_memory;
+use crate::protocol::report::Report;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::Token;
-use crate::start_method::{self, StartSettings, get_all_start_methods};
+use crate::start_method;
 use crate::sys;
-use crate::sys::clock::now;
 use crate::sys::descriptors::OWN_FDS;
 use crate::sys::log_event::event;
 use crate::sys::pid_number;
-use mp_core::EnvelopeTicket;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use mp_core::words::Member;
@@ -89,9 +87,9 @@ fn run_child(
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (files, changes, start, args) = match prepared {
-        Ok(Assignment::Work(files, changes, start, args)) => (files, changes, start, args),
-        Ok(Assignment::Serve(serve, pid_cell)) => {
-            match fork_server::serve(token.parent, &socket, &pid_cell, &serve, fit.as_ref().err()) {
+        Ok(Assignment::Work(work)) => *work,
+        Ok(Assignment::Serve(preload, pid_cell)) => {
+            match fork_server::serve(token.parent, &socket, &pid_cell, preload.as_ref(), fit.as_ref().err()) {
                 // Runs in each copy.
                 Ok(Some(ForkedChild { token, socket: mine, ignores_interrupts })) => {
                     drop((socket, pid_cell));
@@ -114,9 +112,7 @@ fn run_child(
     if lifeline.is_some_and(|end| !lifeline::hold(end)) {
         return EXIT_USELESS;
     }
-    if let Some(EnvironmentChanges(changes)) = changes {
-        entry::change_environment(changes.into_iter());
-    }
+    entry::change_environment(changes.into_iter());
     if let Err(error) = ends.install() {
         exit_useless(&error);
     }
@@ -138,7 +134,7 @@ fn run_child(
     }
     let member = attached.as_ref().ok().copied().flatten();
     let hello = Hello { nonce: token.nonce, member };
-    if line.send_bytes(FrameKind::Hello, &hello.to_bytes()).is_err() {
+    if line.send_bytes(FrameKind::Hello, &to_bytes(&hello)).is_err() {
         return EXIT_USELESS;
     }
     match attached {
@@ -172,7 +168,7 @@ fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ign
 /// the parent is gone, nothing is reported.
 fn report_joined(me: Member) {
     if let Some(line) = control_socket::get() {
-        _ = line.send(FrameKind::Joined, &MemberJoined { member: me.raw() as u32 });
+        _ = line.send_bytes(FrameKind::Joined, &to_bytes(&(me.raw() as u32)));
     }
 }
 
@@ -186,13 +182,7 @@ fn send_report(line: &ParentSocket, report: &Report) -> i32 {
     match report {
         Report::Done => 0,
         // If the report is lost, the value is lost: the parent must not take this for a success.
-        Report::Plain(_) => {
-            if sent.is_ok() {
-                0
-            } else {
-                FAILED
-            }
-        }
+        Report::Plain(_) => sent.map_or(FAILED, |()| 0),
         // The returned value, or arguments that are sent back, are lost if this process ends before the
         // parent has taken them.
         Report::Value(_) | Report::Unread(..) => {
@@ -232,9 +222,9 @@ fn occupy_standard_streams() -> io::Result<()> {
 /// Duty of a process.
 #[derive(Debug)]
 enum Assignment {
-    Work(ReceivedFiles, Option<EnvironmentChanges>, Box<StartMessage>, ParentPayload),
-    /// Runs as a fork server, with the pid cell.
-    Serve(ServeMessage, Vec<OwnedFd>),
+    Work(Box<(ReceivedFiles, EnvironmentChanges, StartMessage, ParentPayload)>),
+    /// Runs as a fork server, with the function to call before it serves, and the pid cell.
+    Serve(Option<FunctionRef>, Vec<OwnedFd>),
 }
 
 /// Receives the complete start message, and the file descriptors that belong to it.
@@ -242,44 +232,29 @@ enum Assignment {
 fn receive(socket: &OwnedFd) -> io::Result<Assignment> {
     let malformed = |what: &str| io::Error::other(format!("the start message is malformed: {what}"));
     let mut source = FrameReader::new(socket);
-    let (mut promised, mut changes, mut start) = (Vec::new(), None, None);
+    let (mut promised, mut changes, mut start) = (Vec::new(), Vec::new(), None);
     loop {
         let Frame { kind, payload } = source.next()?;
         match kind {
             FrameKind::Fds => promised = payload,
             FrameKind::Environment => {
-                let read = EnvironmentChanges::from_bytes(&payload);
-                changes = Some(read.ok_or_else(|| malformed("changes to the environment"))?);
+                changes = from_bytes(&payload).ok_or_else(|| malformed("changes to the environment"))?;
             }
             FrameKind::Start => {
-                start = Some(StartMessage::from_bytes(&payload).ok_or_else(|| malformed("its fields"))?);
+                start = Some(from_bytes(&payload).ok_or_else(|| malformed("its fields"))?);
             }
             FrameKind::Args => {
                 let files = ReceivedFiles::assign(&promised, source.take_fds());
                 let files = files.ok_or_else(|| malformed("other file descriptors than were announced"))?;
                 let start = start.ok_or_else(|| malformed("no function"))?;
-                return Ok(Assignment::Work(
-                    files,
-                    changes,
-                    Box::new(start),
-                    ParentPayload { bytes: payload },
-                ));
+                let args = ParentPayload { bytes: payload };
+                return Ok(Assignment::Work(Box::new((files, changes, start, args))));
             }
             FrameKind::Serve => {
-                let serve = crate::protocol::message::unpack(&payload)
-                    .map_err(|error| malformed(&error.to_string()))?;
-                return Ok(Assignment::Serve(serve, source.take_fds()));
+                let preload = from_bytes(&payload).ok_or_else(|| malformed("the preloaded function"))?;
+                return Ok(Assignment::Serve(preload, source.take_fds()));
             }
-            FrameKind::Hello
-            | FrameKind::Panic
-            | FrameKind::Crash
-            | FrameKind::Report
-            | FrameKind::Taken
-            | FrameKind::Fork
-            | FrameKind::Ask
-            | FrameKind::Joined
-            | FrameKind::Done
-            | FrameKind::Answer => return Err(malformed("an unexpected frame")),
+            _ => return Err(malformed("an unexpected frame")),
         }
     }
 }
@@ -332,11 +307,11 @@ impl<'a> FrameReader<'a> {
 /// separate thread would double the cost of the start so far. Only if the main thread's stack is unsuitable,
 /// because it is tiny or could grow for ever, the function gets another thread.
 #[inline]
-fn work(line: &'static ParentSocket, parent: u32, start: Box<StartMessage>, args: ParentPayload) -> i32 {
+fn work(line: &'static ParentSocket, parent: u32, start: StartMessage, args: ParentPayload) -> i32 {
     if let Err(error) = apply_setup(&start) {
         return send_report(line, &Report::Unable(error));
     }
-    let StartMessage { rank, ranked, name, function, library, daemon, attempt, settings, .. } = *start;
+    let StartMessage { rank, ranked, name, function, library, daemon, attempt, settings, .. } = start;
     // Shown by `ps`.
     sys::name_thread(&name);
     apply_settings(settings);
@@ -387,7 +362,7 @@ fn apply_setup(start: &StartMessage) -> Result<(), String> {
 }
 
 #[inline]
-fn call(line: &ParentSocket, rank: usize, function: &function::FunctionRef, args: ParentPayload) -> Report {
+fn call(line: &ParentSocket, rank: usize, function: &FunctionRef, args: ParentPayload) -> Report {
     if let Err(error) = crash_handler::install(line) {
         return Report::Unable(format!("could not install the handlers for crashes: {error}"));
     }
@@ -396,24 +371,12 @@ fn call(line: &ParentSocket, rank: usize, function: &function::FunctionRef, args
         Ok(desc) => desc,
         Err(refusal) => return Report::Refused(refusal),
     };
-    match panic::catch_unwind(AssertUnwindSafe(|| (desc.entry)(rank, args))) {
-        Ok(CallOutcome::Returned(None)) => Report::Done,
-        Ok(CallOutcome::Returned(Some(ReturnValue::Plain(bytes)))) => Report::Plain(bytes),
-        Ok(CallOutcome::Returned(Some(ReturnValue::Shared(envelope)))) => {
-            Report::Value(EnvelopeTicket::leave(envelope))
-        }
-        Ok(CallOutcome::Failed(ErrorText { message, chain, debug })) => {
-            Report::Error { at: now(), message, chain, debug, interrupted: mp_core::interrupted() }
-        }
-        Ok(CallOutcome::Undecodable(message)) => Report::Undecodable(message),
-        Ok(CallOutcome::Unread(message, args)) => Report::Unread(message, EnvelopeTicket::leave(args)),
-        Err(payload) => {
-            let note = panic_hook::caught(&*payload);
-            // Dropping the payload may panic again, and the process ends anyway.
-            std::mem::forget(payload);
-            Report::Panic { at: now(), note }
-        }
-    }
+    panic::catch_unwind(AssertUnwindSafe(|| (desc.entry)(rank, args))).unwrap_or_else(|payload| {
+        let report = Report::raised(CallFailure::panicked(&*payload));
+        // Dropping the payload may panic again, and the process ends anyway.
+        std::mem::forget(payload);
+        report
+    })
 }
 
 /// Returns the size of the separate stack that the function needs, or `None` if the main thread's stack
@@ -431,8 +394,7 @@ fn separate_stack_size() -> Option<usize> {
 /// Applies the parent's settings, in a process that was just started.
 #[inline]
 fn apply_settings(settings: InheritedSettings) {
-    let method = get_all_start_methods().get(settings.method).copied().unwrap_or_default();
-    start_method::set_settings(StartSettings { method, fork: settings.fork });
+    start_method::set_settings(settings.start);
     command::inherit(settings.command);
     #[cfg(feature = "authkey")]
     if let Some(key) = settings.key {

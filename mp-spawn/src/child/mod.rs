@@ -11,5 +11,4 @@ pub(crate) mod limits;
 pub(crate) mod log_to_stderr;
 pub(crate) mod main;
 pub(crate) mod panic_hook;
-pub(crate) mod raise;
 pub(crate) mod shared_library;

@@ -11,11 +11,12 @@ use mp_core::fork::SetOnce;
 use mp_core::sync::shared::{AtomicBool, Ordering};
 
 use crate::child::current;
-use crate::error::backtrace::write_short;
+use crate::error::RaisedKind;
+use crate::error::backtrace::{__rust_begin_short_backtrace, write_short};
+use crate::error::call_failure::{CallFailure, cut};
 use crate::protocol::control_socket;
 use crate::protocol::frame::FrameKind;
 use crate::protocol::message::PanicNote;
-use crate::protocol::text::cut;
 use crate::sys;
 
 thread_local! {
@@ -69,8 +70,7 @@ pub(crate) fn install_hook() {
         }
         let printed =
             (is_standard && sys::on_main_thread()).then(|| printed(info, note.backtrace.as_deref()));
-        // The locals of the thread may be destroyed, or in use by the panicking code.
-        let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
+        record(note);
         match printed {
             // The write fails if the reader has closed the pipe. A panic in the hook would abort the process.
             Some(printed) => _ = std::io::stderr().lock().write_all(printed.as_bytes()),
@@ -92,8 +92,7 @@ pub fn record_panics() {
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if RECORDING.try_with(Cell::get).unwrap_or(false) {
-            let note = describe(info);
-            let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
+            record(describe(info));
         }
         previous(info);
     }));
@@ -136,13 +135,41 @@ impl CaughtPanic {
     /// Resumes the panic on this thread, without another call of the hooks.
     pub fn resume(self) -> ! {
         let CaughtPanic { payload, note } = self;
-        let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
+        record(note);
         panic::resume_unwind(payload)
     }
 }
 
+/// Records the last panic of this thread.
+fn record(note: PanicNote) {
+    // The locals of the thread may be destroyed, or in use by the panicking code.
+    let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
+}
+
+impl CallFailure {
+    /// Calls a function that may panic. In a worker the place of the panic is recorded.
+    ///
+    /// # Errors
+    /// The panic.
+    pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<CallFailure>> {
+        panic::catch_unwind(AssertUnwindSafe(|| __rust_begin_short_backtrace(function))).map_err(|payload| {
+            let failure = CallFailure::panicked(&*payload);
+            // Dropping the payload may panic again.
+            mp_core::user_code::drop_payload(payload);
+            failure
+        })
+    }
+
+    /// Creates the failure of a panic that this thread has caught.
+    pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Box<CallFailure> {
+        let PanicNote { message, location, backtrace } = caught(payload);
+        let (kind, chain, debug) = (RaisedKind::Panic, Vec::new(), String::new());
+        Box::new(CallFailure { kind, message, chain, debug, location, backtrace })
+    }
+}
+
 /// Returns the details of a panic that this thread has caught.
-pub(crate) fn caught(payload: &(dyn Any + Send)) -> PanicNote {
+fn caught(payload: &(dyn Any + Send)) -> PanicNote {
     let message = cut(text(payload));
     let noted = LAST.try_with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
     match noted.ok().flatten() {
@@ -186,11 +213,7 @@ fn printed(info: &PanicHookInfo<'_>, backtrace: Option<&str>) -> String {
 }
 
 fn text(payload: &(dyn Any + Send)) -> String {
-    if let Some(text) = payload.downcast_ref::<&str>() {
-        (*text).to_string()
-    } else if let Some(text) = payload.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "a panic whose payload is not a string".to_string()
-    }
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic whose payload is not a string").to_string()
 }

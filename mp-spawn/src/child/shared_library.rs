@@ -43,7 +43,7 @@ use crate::protocol::function::FunctionRef;
 use crate::protocol::function::build_id::BuildIdentity;
 use crate::protocol::function::elf;
 use crate::protocol::function::loaded_objects::{self, Object};
-use crate::protocol::message::Report;
+use crate::protocol::report::Report;
 use crate::protocol::token::TokenTarget;
 use crate::sys::environment::Environment;
 

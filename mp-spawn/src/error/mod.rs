@@ -1,6 +1,7 @@
 //! Errors of processes, from the attempt to start a process to its end.
 
 pub(crate) mod backtrace;
+pub(crate) mod call_failure;
 pub(crate) mod exit_status;
 pub(crate) mod function_error;
 pub(crate) mod gave_up;

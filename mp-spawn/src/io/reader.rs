@@ -20,7 +20,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::long_lived_fds;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::error::Result;
@@ -28,6 +28,7 @@ use crate::error::launch_error;
 use crate::error::os_limit::{NO_EPOLL, OWN_WATCH};
 use crate::io::captured::OutputPipe;
 use crate::io::tee::Tee;
+use crate::sys::descriptors::{new_event, notify};
 
 /// Time for which a terminal may block before waiters stop waiting for it.
 const STILL: Duration = Duration::from_millis(200);
@@ -86,7 +87,7 @@ impl OutputReader {
     fn begin() -> Result<Arc<OutputReader>> {
         let refused = |what| move |error: Errno| launch_error(what, None, error.into());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused(NO_EPOLL))?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
+        let bell = new_event(0)?;
         epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(refused(OWN_WATCH))?;
         long_lived_fds::register("output: epoll", &poll);
@@ -117,7 +118,7 @@ impl OutputReader {
     pub(crate) fn request_write(&self, pipe: &Arc<OutputPipe>) {
         self.requested.lock().push(Arc::clone(pipe));
         // Fails only if the counter is at its maximum, and then the eventfd is readable.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        notify(&self.bell);
     }
 
     /// Writes the complete lines. Called only on the reading thread.

@@ -99,68 +99,80 @@ pub struct ProcessOptions {
     pub(crate) inherited: Vec<InheritedFile>,
 }
 
+/// Defines the options of a process's setup as methods of a builder that has the setup in `$setup`. The
+/// attributes are those of `inherit_fds`.
+macro_rules! setup_options {
+    ($self:ident => $setup:expr; $(#[$inherit_fds:meta])+) => {
+        /// Sets an environment variable.
+        pub fn env(mut $self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+            $setup.environment.push((name.as_ref().to_owned(), Some(value.as_ref().to_owned())));
+            $self
+        }
+
+        /// Removes an environment variable.
+        pub fn env_remove(mut $self, name: impl AsRef<OsStr>) -> Self {
+            $setup.environment.push((name.as_ref().to_owned(), None));
+            $self
+        }
+
+        /// Sets the working directory. The default is the directory of the parent.
+        pub fn current_dir(mut $self, directory: impl Into<PathBuf>) -> Self {
+            $setup.directory = Some(directory.into());
+            $self
+        }
+
+        /// Sets the processors on which the process may run. The default is the set of the parent. See
+        /// `sched_setaffinity(2)`.
+        #[doc(alias = "sched_setaffinity")]
+        pub fn processors(mut $self, numbers: impl IntoIterator<Item = usize>) -> Self {
+            $setup.processors = numbers.into_iter().collect();
+            $self
+        }
+
+        /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM. By default these signals end the process.
+        pub fn interrupt(mut $self, interrupt: Interrupt) -> Self {
+            $setup.interrupt = interrupt;
+            $self
+        }
+
+        /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
+        pub fn interrupt_signals(mut $self, signals: InterruptSignals) -> Self {
+            $setup.interrupt_signals = signals;
+            $self
+        }
+
+        /// Sets limits of the process: resources, user, process group, control group.
+        pub fn limits(mut $self, limits: Limits) -> Self {
+            $setup.limits = limits;
+            $self
+        }
+
+        /// Sets the destination of the standard output.
+        pub fn stdout(mut $self, output: Stdio) -> Self {
+            $setup.stdout = output;
+            $self
+        }
+
+        /// Sets the destination of the standard error.
+        pub fn stderr(mut $self, output: Stdio) -> Self {
+            $setup.stderr = output;
+            $self
+        }
+
+        $(#[$inherit_fds])+
+        pub fn inherit_fds<F: AsFd>(mut $self, fds: impl IntoIterator<Item = F>) -> Self {
+            $setup.inherited.extend(fds.into_iter().map(|fd| InheritedFile::new(fd.as_fd())));
+            $self
+        }
+    };
+}
+pub(crate) use setup_options;
+
 impl ProcessOptions {
-    /// Sets an environment variable.
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> ProcessOptions {
-        self.environment.push((name.as_ref().to_owned(), Some(value.as_ref().to_owned())));
-        self
-    }
-
-    /// Removes an environment variable.
-    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> ProcessOptions {
-        self.environment.push((name.as_ref().to_owned(), None));
-        self
-    }
-
-    /// Sets the working directory of the process. The default is the directory of its parent.
-    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> ProcessOptions {
-        self.directory = Some(directory.into());
-        self
-    }
-
-    /// Sets the processors that the process may run on. The default is the set of its parent. See
-    /// `sched_setaffinity(2)`.
-    #[doc(alias = "sched_setaffinity")]
-    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessOptions {
-        self.processors = numbers.into_iter().collect();
-        self
-    }
-
-    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the process.
-    pub fn interrupt(mut self, interrupt: Interrupt) -> ProcessOptions {
-        self.interrupt = interrupt;
-        self
-    }
-
-    /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
-    pub fn interrupt_signals(mut self, signals: InterruptSignals) -> ProcessOptions {
-        self.interrupt_signals = signals;
-        self
-    }
-
-    /// Sets limits of the process: resources, user, process group, control group.
-    pub fn limits(mut self, limits: Limits) -> ProcessOptions {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets the destination of the standard output.
-    pub fn stdout(mut self, output: Stdio) -> ProcessOptions {
-        self.stdout = output;
-        self
-    }
-
-    /// Sets the destination of the standard error.
-    pub fn stderr(mut self, output: Stdio) -> ProcessOptions {
-        self.stderr = output;
-        self
-    }
-
-    /// Adds file descriptors of the parent that the process inherits under the same numbers: see
-    /// [`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds).
-    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessOptions {
-        self.inherited.extend(fds.into_iter().map(|fd| InheritedFile::new(fd.as_fd())));
-        self
+    setup_options! {
+        self => self;
+        /// Adds file descriptors of the parent that the process inherits under the same numbers: see
+        /// [`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds).
     }
 
     /// Returns this setup with output files that are appended to instead of truncated.

@@ -14,8 +14,9 @@ use mp_core::AuthKey;
 use crate::error::Result;
 #[cfg(feature = "authkey")]
 use crate::error::launch_error;
-use crate::io::setup::{ProcessOptions, Stdio};
+use crate::io::setup::{ProcessOptions, Stdio, setup_options};
 use crate::protocol::command::CommandLine;
+use crate::protocol::inherited_files::InheritedFile;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::resource_limits::Limits;
 use crate::start_method::StartMethod;
@@ -178,104 +179,49 @@ impl SpawnOptions {
         self
     }
 
-    /// Sets an environment variable for all processes.
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> SpawnOptions {
-        self.setup = self.setup.env(name, value);
-        self
-    }
-
-    /// Removes an environment variable from all processes.
-    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> SpawnOptions {
-        self.setup = self.setup.env_remove(name);
-        self
-    }
-
-    /// Sets the working directory of the processes. The default is the directory of this process.
-    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> SpawnOptions {
-        self.setup = self.setup.current_dir(directory);
-        self
-    }
-
-    /// Sets the processors that the processes may run on. The default is the set of this process.
-    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> SpawnOptions {
-        self.setup = self.setup.processors(numbers);
-        self
-    }
-
-    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the processes. By default these signals end them.
-    pub fn interrupt(mut self, interrupt: Interrupt) -> SpawnOptions {
-        self.setup = self.setup.interrupt(interrupt);
-        self
-    }
-
-    /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
-    pub fn interrupt_signals(mut self, signals: InterruptSignals) -> SpawnOptions {
-        self.setup = self.setup.interrupt_signals(signals);
-        self
-    }
-
-    /// Sets limits of the processes: resources, user, process group, control group.
-    pub fn limits(mut self, limits: Limits) -> SpawnOptions {
-        self.setup = self.setup.limits(limits);
-        self
-    }
-
-    /// Sets the destination of the standard output of the processes.
-    pub fn stdout(mut self, output: Stdio) -> SpawnOptions {
-        self.setup = self.setup.stdout(output);
-        self
-    }
-
-    /// Sets the destination of the standard error of the processes.
-    pub fn stderr(mut self, output: Stdio) -> SpawnOptions {
-        self.setup = self.setup.stderr(output);
-        self
-    }
-
-    /// Adds file descriptors of this process that the processes inherit under the same numbers. All other
-    /// descriptors, except the standard streams, are closed in processes that are started by
-    /// [`Spawn`](StartMethod::Spawn) or [`ForkServer`](StartMethod::ForkServer), whether they are
-    /// close-on-exec or not. Copies by [`Fork`](StartMethod::Fork) have all descriptors, unless a file that
-    /// is named here takes the number.
-    ///
-    /// ```
-    /// use mp_spawn::{SpawnOptions, start_processes};
-    /// use std::io::{Read, Write};
-    /// use std::os::fd::AsRawFd;
-    ///
-    /// let (mut reader, writer) = std::io::pipe()?;
-    /// // What a worker does with a number is up to it; here it finds the file by its path.
-    /// let write = |_: usize, number: i32| {
-    ///     std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"))?.write_all(b"hello")
-    /// };
-    /// let options = SpawnOptions::nprocs(1).inherit_fds([&writer]);
-    /// start_processes(write, writer.as_raw_fd(), options)?.join()?;
-    /// drop(writer);
-    /// # let options = ();
-    /// let mut text = String::new();
-    /// reader.read_to_string(&mut text)?;
-    /// assert_eq!(text, "hello");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// The descriptors are duplicated at once, and the duplicates are closed when the options are dropped.
-    /// Meanwhile this process may close its own descriptors and reuse their numbers. In the processes, a
-    /// number refers to the file that had it when it was named, with every start method: a copy by `Fork`
-    /// closes the file that has the number at the start. The descriptors are not close-on-exec in the
-    /// processes, so programs that these execute inherit them. Further calls add descriptors. If a number is
-    /// named twice, the later file is used. For standard streams, use [`stdout`](Self::stdout) and
-    /// [`stderr`](Self::stderr).
-    ///
-    /// # Errors
-    ///
-    /// The start returns [`SpawnError::Launch`] if a descriptor could not be duplicated, if there are more
-    /// than 200, or if the function that a fork server preloads has opened another file under such a number.
-    ///
-    /// [`SpawnError::Launch`]: crate::SpawnError::Launch
-    #[doc(alias = "pass_fds")]
-    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> SpawnOptions {
-        self.setup = self.setup.inherit_fds(fds);
-        self
+    setup_options! {
+        self => self.setup;
+        /// Adds file descriptors of this process that the processes inherit under the same numbers. All other
+        /// descriptors, except the standard streams, are closed in processes that are started by
+        /// [`Spawn`](StartMethod::Spawn) or [`ForkServer`](StartMethod::ForkServer), whether they are
+        /// close-on-exec or not. Copies by [`Fork`](StartMethod::Fork) have all descriptors, unless a file that
+        /// is named here takes the number.
+        ///
+        /// ```
+        /// use mp_spawn::{SpawnOptions, start_processes};
+        /// use std::io::{Read, Write};
+        /// use std::os::fd::AsRawFd;
+        ///
+        /// let (mut reader, writer) = std::io::pipe()?;
+        /// // What a worker does with a number is up to it; here it finds the file by its path.
+        /// let write = |_: usize, number: i32| {
+        ///     std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"))?.write_all(b"hello")
+        /// };
+        /// let options = SpawnOptions::nprocs(1).inherit_fds([&writer]);
+        /// start_processes(write, writer.as_raw_fd(), options)?.join()?;
+        /// drop(writer);
+        /// # let options = ();
+        /// let mut text = String::new();
+        /// reader.read_to_string(&mut text)?;
+        /// assert_eq!(text, "hello");
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        ///
+        /// The descriptors are duplicated at once, and the duplicates are closed when the options are dropped.
+        /// Meanwhile this process may close its own descriptors and reuse their numbers. In the processes, a
+        /// number refers to the file that had it when it was named, with every start method: a copy by `Fork`
+        /// closes the file that has the number at the start. The descriptors are not close-on-exec in the
+        /// processes, so programs that these execute inherit them. Further calls add descriptors. If a number is
+        /// named twice, the later file is used. For standard streams, use [`stdout`](Self::stdout) and
+        /// [`stderr`](Self::stderr).
+        ///
+        /// # Errors
+        ///
+        /// The start returns [`SpawnError::Launch`] if a descriptor could not be duplicated, if there are more
+        /// than 200, or if the function that a fork server preloads has opened another file under such a number.
+        ///
+        /// [`SpawnError::Launch`]: crate::SpawnError::Launch
+        #[doc(alias = "pass_fds")]
     }
 
     /// Changes the setup of single ranks. `change` receives the rank and the setup that the other options

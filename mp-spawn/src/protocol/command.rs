@@ -3,14 +3,14 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use rustix::fs::Access;
 
-use crate::protocol::fields::{FieldReader, put_bytes, put_number};
+use crate::protocol::fields::fields;
 
 /// Program with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,33 +117,14 @@ impl CommandLine {
             io::Error::new(io::ErrorKind::NotFound, "it is in none of the directories of PATH")
         })
     }
-
-    /// Appends the command to a message.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        out.push(self.search.into());
-        put_number(out, self.args.len() as u64);
-        for word in [&self.program].into_iter().chain(&self.args) {
-            put_bytes(out, word.as_bytes());
-        }
-    }
-
-    /// Reads a command from a message.
-    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<CommandLine> {
-        let (search, count) = (fields.flag()?, fields.size()?);
-        let mut word = || fields.bytes().map(|bytes| OsString::from_vec(bytes.to_vec()));
-        let program = word()?;
-        let mut args = Vec::new();
-        // Read one by one: the count in the message is not trusted for an allocation.
-        for _ in 0..count {
-            args.push(word()?);
-        }
-        Some(CommandLine { program, args, search })
-    }
 }
+
+fields!(CommandLine { search, program, args });
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::fields::{from_bytes, to_bytes};
 
     #[test]
     fn programs_are_found_in_path_unless_they_are_paths() {
@@ -158,11 +139,10 @@ mod tests {
     #[test]
     fn words_are_read_as_they_were_written() {
         let words = CommandLine::command(["a", "", "c d"]).unwrap();
-        let mut out = Vec::new();
-        words.put(&mut out);
-        assert_eq!(CommandLine::read(&mut FieldReader(&out)), Some(words));
-        for end in 0..out.len() {
-            assert_eq!(CommandLine::read(&mut FieldReader(&out[..end])), None);
+        let bytes = to_bytes(&words);
+        for end in 0..bytes.len() {
+            assert_eq!(from_bytes::<CommandLine>(&bytes[..end]), None);
         }
+        assert_eq!(from_bytes(&bytes), Some(words));
     }
 }

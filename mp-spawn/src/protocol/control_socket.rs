@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
 use mp_core::mutex::Mutex;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use serde::Serialize;
 
 use crate::protocol::frame::{self, FrameKind};
+use crate::sys::descriptors::send_all;
 
 static PARENT: PerProcess<SetOnce<ParentSocket>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
@@ -61,13 +62,7 @@ impl ParentSocket {
         if identity(&self.socket)? != self.identity {
             return Err(Errno::BADF.into());
         }
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            let sent =
-                rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL))?;
-            rest = rest.get(sent..).unwrap_or_default();
-        }
-        Ok(())
+        send_all(&self.socket, &bytes)
     }
 }
 

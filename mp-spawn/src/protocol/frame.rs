@@ -4,8 +4,10 @@
 //! same incremental decoder, which trusts no input. An unknown kind, or a length beyond the limit of the
 //! kind, is an error before a byte is allocated for it. Memory grows only with bytes that have arrived.
 
-use crate::sys::descriptors::MOST_INHERITED;
 use std::fmt;
+
+use crate::protocol::fields::{Field, FieldReader, field_enum};
+use crate::sys::descriptors::MOST_INHERITED;
 
 /// Number of bytes before the payload.
 pub(crate) const HEADER: usize = 5;
@@ -52,30 +54,25 @@ pub(crate) enum FrameKind {
     Ask = 15,
 }
 
+field_enum!(FrameKind {
+    Fds,
+    Start,
+    Args,
+    Hello,
+    Panic,
+    Crash,
+    Report,
+    Taken,
+    Serve,
+    Fork,
+    Answer,
+    Joined,
+    Done,
+    Environment,
+    Ask,
+});
+
 impl FrameKind {
-    const ALL: [FrameKind; 15] = [
-        FrameKind::Fds,
-        FrameKind::Start,
-        FrameKind::Args,
-        FrameKind::Hello,
-        FrameKind::Panic,
-        FrameKind::Crash,
-        FrameKind::Report,
-        FrameKind::Taken,
-        FrameKind::Serve,
-        FrameKind::Fork,
-        FrameKind::Answer,
-        FrameKind::Joined,
-        FrameKind::Done,
-        FrameKind::Environment,
-        FrameKind::Ask,
-    ];
-
-    #[inline]
-    fn from_byte(byte: u8) -> Option<FrameKind> {
-        FrameKind::ALL.into_iter().find(|kind| *kind as u8 == byte)
-    }
-
     /// Returns the maximum payload of a frame of this kind, in bytes.
     #[inline]
     pub(crate) fn limit(self) -> usize {
@@ -172,7 +169,7 @@ impl Inbox {
             return Ok(None);
         };
         let [a, b, c, d, kind] = *head;
-        let kind = FrameKind::from_byte(kind).ok_or(WireError::UnknownKind(kind))?;
+        let kind = FrameKind::read(&mut FieldReader(&[kind])).ok_or(WireError::UnknownKind(kind))?;
         let length = usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         if length > kind.limit() {
             return Err(WireError::TooLong { kind, length });

@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 
+use crate::protocol::fields::field_enum;
+
 /// Effect of a request to stop on a process: SIGINT or SIGTERM, sent to all processes of a program at once.
 ///
 /// ```
@@ -79,18 +81,10 @@ pub enum InterruptSignals {
     Sigterm,
 }
 
+field_enum!(Interrupt { Default, Ignore, Graceful });
+field_enum!(InterruptSignals { Both, Sigint, Sigterm });
+
 impl Interrupt {
-    pub(crate) fn to_byte(self) -> u8 {
-        self as u8
-    }
-
-    #[inline]
-    pub(crate) fn from_byte(byte: u8) -> Option<Interrupt> {
-        [Interrupt::Default, Interrupt::Ignore, Interrupt::Graceful]
-            .into_iter()
-            .find(|kind| kind.to_byte() == byte)
-    }
-
     /// Returns the effect of one signal if this effect applies to `signals`.
     pub(crate) fn effect_on(self, signal: c_int, signals: InterruptSignals) -> Interrupt {
         if signals.numbers().contains(&signal) { self } else { Interrupt::Default }
@@ -98,17 +92,6 @@ impl Interrupt {
 }
 
 impl InterruptSignals {
-    pub(crate) fn to_byte(self) -> u8 {
-        self as u8
-    }
-
-    #[inline]
-    pub(crate) fn from_byte(byte: u8) -> Option<InterruptSignals> {
-        [InterruptSignals::Both, InterruptSignals::Sigint, InterruptSignals::Sigterm]
-            .into_iter()
-            .find(|signals| signals.to_byte() == byte)
-    }
-
     /// Returns the numbers of the signals.
     pub(crate) fn numbers(self) -> &'static [c_int] {
         match self {

@@ -1,19 +1,17 @@
 //! Contents of the frames between a parent and a child.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::function_error::FunctionError;
-use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
+use crate::protocol::fields::{Field, FieldReader, field_enum, fields, from_bytes};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, FrameKind};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
+use crate::protocol::report::Report;
 use crate::protocol::resource_limits::Limits;
 use crate::protocol::settings::InheritedSettings;
-use mp_core::EnvelopeTicket;
 
 /// Start message: identity and duty of the child.
 #[derive(Debug)]
@@ -39,82 +37,24 @@ pub(crate) struct StartMessage {
     pub(crate) processors: Vec<usize>,
 }
 
-impl StartMessage {
-    /// Encodes the payload.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(256);
-        put_number(&mut out, self.rank as u64);
-        out.push(self.ranked.into());
-        put_bytes(&mut out, self.name.as_bytes());
-        self.function.put(&mut out);
-        put_path(&mut out, self.library.as_deref());
-        out.push(self.daemon.into());
-        out.push(self.interrupt.to_byte());
-        out.push(self.interrupt_signals.to_byte());
-        put_number(&mut out, self.attempt.into());
-        self.settings.put(&mut out);
-        put_path(&mut out, self.directory.as_deref());
-        self.limits.put(&mut out);
-        put_number(&mut out, self.processors.len() as u64);
-        self.processors.iter().for_each(|number| put_number(&mut out, *number as u64));
-        out
-    }
-
-    /// Decodes a payload. Returns `None` if it is malformed.
-    #[inline]
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<StartMessage> {
-        let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
-        let mut fields = FieldReader(bytes);
-        let mut start = StartMessage {
-            rank: fields.size()?,
-            ranked: fields.flag()?,
-            name: fields.text()?,
-            function: FunctionRef::read(&mut fields)?,
-            library: fields.option(FieldReader::bytes)?.map(path),
-            daemon: fields.flag()?,
-            interrupt: fields.byte().and_then(Interrupt::from_byte)?,
-            interrupt_signals: fields.byte().and_then(InterruptSignals::from_byte)?,
-            attempt: fields.size().and_then(|attempt| u32::try_from(attempt).ok())?,
-            settings: InheritedSettings::read(&mut fields)?,
-            directory: fields.option(FieldReader::bytes)?.map(path),
-            limits: Limits::read(&mut fields)?,
-            processors: Vec::new(),
-        };
-        // Read one by one: the count in the message is not trusted for an allocation.
-        for _ in 0..fields.size()? {
-            start.processors.push(fields.size()?);
-        }
-        fields.end().map(|()| start)
-    }
-}
-
-fn put_path(out: &mut Vec<u8>, path: Option<&Path>) {
-    put_option(out, path, |out, path| put_bytes(out, path.as_os_str().as_bytes()));
-}
-
-/// Start message of a fork server.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ServeMessage {
-    /// Function that it calls before it serves.
-    pub(crate) preload: Option<FunctionRef>,
-}
+fields!(StartMessage {
+    rank,
+    ranked,
+    name,
+    function,
+    library,
+    daemon,
+    interrupt,
+    interrupt_signals,
+    attempt,
+    settings,
+    directory,
+    limits,
+    processors,
+});
 
 /// Changes to the environment of a process, in order. `None` removes a variable.
-#[derive(Debug, Default)]
-pub(crate) struct EnvironmentChanges(pub(crate) Vec<(OsString, Option<OsString>)>);
-
-impl EnvironmentChanges {
-    /// Decodes a payload. Returns `None` if it is malformed.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<EnvironmentChanges> {
-        let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
-        let (mut fields, mut changes) = (FieldReader(bytes), Vec::new());
-        for _ in 0..fields.size()? {
-            let name = text(fields.bytes()?);
-            changes.push((name, fields.option(FieldReader::bytes)?.map(text)));
-        }
-        fields.end().map(|()| EnvironmentChanges(changes))
-    }
-}
+pub(crate) type EnvironmentChanges = Vec<(OsString, Option<OsString>)>;
 
 /// Answer of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -139,29 +79,7 @@ pub(crate) struct Hello {
     pub(crate) member: Option<u32>,
 }
 
-impl Hello {
-    /// Encodes the payload.
-    #[inline]
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(17);
-        put_number(&mut out, self.nonce);
-        put_option(&mut out, self.member, |out, member| put_number(out, member.into()));
-        out
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Hello> {
-        let mut fields = FieldReader(bytes);
-        let (nonce, member) = (fields.number()?, fields.option(FieldReader::number)?);
-        let member = member.map_or(Some(None), |member| u32::try_from(member).ok().map(Some))?;
-        fields.end().map(|()| Hello { nonce, member })
-    }
-}
-
-/// Message of a child that has joined the shared memory later, as this member.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct MemberJoined {
-    pub(crate) member: u32,
-}
+fields!(Hello { nonce, member });
 
 /// Panic, as recorded by the panic hook.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -169,31 +87,6 @@ pub(crate) struct PanicNote {
     pub(crate) message: String,
     pub(crate) location: Option<String>,
     pub(crate) backtrace: Option<String>,
-}
-
-/// Result of the function.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Report {
-    /// The function returned without an error. This has its own frame, without a payload.
-    #[serde(skip)]
-    Done,
-    /// The function returned this value.
-    Plain(Vec<u8>),
-    /// The function returned a value, and the child waits until the parent has taken it.
-    Value(EnvelopeTicket),
-    /// The function returned an error.
-    Error { at: u64, message: String, chain: Vec<String>, debug: String, interrupted: bool },
-    /// The function panicked.
-    Panic { at: u64, note: PanicNote },
-    /// The function was not called: its reference is invalid here.
-    Refused(FunctionError),
-    /// The function was not called: its arguments could not be decoded.
-    Undecodable(String),
-    /// The function was not called: the process has no spare descriptors for its arguments, and waits until
-    /// the parent has taken them back.
-    Unread(String, EnvelopeTicket),
-    /// The function was not called: the process lacks a resource that it needs.
-    Unable(String),
 }
 
 /// Last report of a process that a signal ends.
@@ -219,13 +112,7 @@ pub(crate) enum CrashCause {
     Panic = 3,
 }
 
-impl CrashCause {
-    fn from_byte(byte: u8) -> Option<CrashCause> {
-        [CrashCause::Sent, CrashCause::Fault, CrashCause::StackOverflow, CrashCause::Panic]
-            .into_iter()
-            .find(|cause| *cause as u8 == byte)
-    }
-}
+field_enum!(CrashCause { Sent, Fault, StackOverflow, Panic });
 
 impl Crash {
     /// Encodes the payload. Called from a signal handler, so it must not allocate.
@@ -239,15 +126,11 @@ impl Crash {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Crash> {
-        let (at, bytes) = bytes.split_first_chunk()?;
-        let (address, bytes) = bytes.split_first_chunk()?;
-        let (signal, bytes) = bytes.split_first_chunk()?;
-        Some(Crash {
-            at: u64::from_le_bytes(*at),
-            address: u64::from_le_bytes(*address),
-            signal: i32::from_le_bytes(*signal),
-            cause: CrashCause::from_byte(*bytes.first()?)?,
-        })
+        let mut fields = FieldReader(bytes);
+        let (at, address) = Field::read(&mut fields)?;
+        let (signal, rest) = fields.0.split_first_chunk()?;
+        let cause = CrashCause::read(&mut FieldReader(rest))?;
+        Some(Crash { at, address, signal: i32::from_le_bytes(*signal), cause })
     }
 }
 
@@ -266,7 +149,8 @@ pub(crate) fn unpack<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, rmp
 #[derive(Debug)]
 pub(crate) enum FromChild {
     Hello(Hello),
-    Joined(MemberJoined),
+    /// The child has joined the shared memory later, as this member.
+    Joined(u32),
     Panic(PanicNote),
     Crash(Crash),
     Report(Report),
@@ -274,29 +158,17 @@ pub(crate) enum FromChild {
 
 impl FromChild {
     /// Decodes a frame. Returns an error if a child never sends such a frame.
-    pub(crate) fn from_frame(frame: &Frame) -> Result<FromChild, String> {
-        let malformed =
-            |error: rmp_serde::decode::Error| format!("malformed {:?} frame: {error}", frame.kind);
-        match frame.kind {
-            FrameKind::Hello => Hello::from_bytes(&frame.payload)
-                .map(FromChild::Hello)
-                .ok_or_else(|| "malformed Hello frame".to_string()),
+    pub(crate) fn from_frame(Frame { kind, payload }: &Frame) -> Result<FromChild, String> {
+        let short = || format!("malformed {kind:?} frame");
+        let malformed = |error: rmp_serde::decode::Error| format!("malformed {kind:?} frame: {error}");
+        match kind {
+            FrameKind::Hello => from_bytes(payload).map(FromChild::Hello).ok_or_else(short),
+            FrameKind::Joined => from_bytes(payload).map(FromChild::Joined).ok_or_else(short),
+            FrameKind::Crash => Crash::from_bytes(payload).map(FromChild::Crash).ok_or_else(short),
             FrameKind::Done => Ok(FromChild::Report(Report::Done)),
-            FrameKind::Joined => unpack(&frame.payload).map(FromChild::Joined).map_err(malformed),
-            FrameKind::Panic => unpack(&frame.payload).map(FromChild::Panic).map_err(malformed),
-            FrameKind::Report => unpack(&frame.payload).map(FromChild::Report).map_err(malformed),
-            FrameKind::Crash => Crash::from_bytes(&frame.payload)
-                .map(FromChild::Crash)
-                .ok_or_else(|| "malformed Crash frame".to_string()),
-            FrameKind::Fds
-            | FrameKind::Environment
-            | FrameKind::Start
-            | FrameKind::Args
-            | FrameKind::Taken
-            | FrameKind::Serve
-            | FrameKind::Fork
-            | FrameKind::Ask
-            | FrameKind::Answer => Err(format!("a child sends no {:?} frame", frame.kind)),
+            FrameKind::Panic => unpack(payload).map(FromChild::Panic).map_err(malformed),
+            FrameKind::Report => unpack(payload).map(FromChild::Report).map_err(malformed),
+            _ => Err(format!("a child sends no {kind:?} frame")),
         }
     }
 }
@@ -304,6 +176,7 @@ impl FromChild {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::fields::to_bytes;
 
     #[test]
     fn crash_round_trip() {
@@ -329,21 +202,21 @@ mod tests {
             limits: Limits::example(),
             processors: vec![0, 7],
         };
-        let bytes = start.to_bytes();
-        assert_eq!(format!("{:?}", StartMessage::from_bytes(&bytes).unwrap()), format!("{start:?}"));
+        let bytes = to_bytes(&start);
+        assert_eq!(format!("{:?}", from_bytes::<StartMessage>(&bytes).unwrap()), format!("{start:?}"));
         for end in 0..bytes.len() {
-            assert!(StartMessage::from_bytes(&bytes[..end]).is_none());
+            assert!(from_bytes::<StartMessage>(&bytes[..end]).is_none());
         }
-        assert!(StartMessage::from_bytes(&[&bytes[..], &[0]].concat()).is_none());
+        assert!(from_bytes::<StartMessage>(&[&bytes[..], &[0]].concat()).is_none());
         let mut many = bytes;
         let count = many.len() - 3 * size_of::<u64>();
         many[count..].fill(0xff);
-        assert!(StartMessage::from_bytes(&many).is_none());
+        assert!(from_bytes::<StartMessage>(&many).is_none());
         for member in [None, Some(9)] {
             let hello = Hello { nonce: 5, member };
-            assert_eq!(Hello::from_bytes(&hello.to_bytes()), Some(hello));
+            assert_eq!(from_bytes(&to_bytes(&hello)), Some(hello));
         }
-        assert_eq!(Hello::from_bytes(&[1]), None);
+        assert_eq!(from_bytes::<Hello>(&[1]), None);
     }
 
     #[test]

@@ -4,18 +4,17 @@
 //! Common data of many processes is encoded first ([`Outbox::new`]). Data of a single process is added just
 //! before its start ([`Outbox::prepend`]), so that no file is open before it is needed.
 
-use std::ffi::OsString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use crate::protocol::fields::{put_bytes, put_number, put_option};
+use crate::protocol::fields::to_bytes;
 use crate::protocol::frame::{self, FrameKind, WireError};
+use crate::protocol::message::EnvironmentChanges;
 use crate::sys::descriptors::MAX_FDS;
 
 const MEMORY: u8 = 1;
@@ -59,13 +58,18 @@ impl Outbox {
         Outbox { bytes, sent: 0, memory: Some(memory), own: Vec::new(), files: Vec::new() }
     }
 
+    /// Creates an outbox without frames, from files that are sent with the first frame.
+    pub(crate) fn owning(own: Vec<OwnedFd>) -> Outbox {
+        Outbox { own, ..Outbox::default() }
+    }
+
     /// Puts the data of this process first: its lifeline, its streams, changes to its environment, and
     /// inherited files, unless it has them from the start.
     pub(crate) fn prepend(
         &mut self,
         lifeline: Option<OwnedFd>,
         ends: StreamEnds,
-        environment: &[(OsString, Option<OsString>)],
+        environment: &EnvironmentChanges,
         files: &[(RawFd, Arc<OwnedFd>)],
     ) -> Result<(), WireError> {
         let mut which = if self.memory.is_some() { MEMORY } else { 0 };
@@ -84,13 +88,7 @@ impl Outbox {
         }
         frame::append(&mut bytes, FrameKind::Fds, &all)?;
         if !environment.is_empty() {
-            let mut changes = Vec::new();
-            put_number(&mut changes, environment.len() as u64);
-            for (name, value) in environment {
-                put_bytes(&mut changes, name.as_bytes());
-                put_option(&mut changes, value.as_ref(), |out, value| put_bytes(out, value.as_bytes()));
-            }
-            frame::append(&mut bytes, FrameKind::Environment, &changes)?;
+            frame::append(&mut bytes, FrameKind::Environment, &to_bytes(environment))?;
         }
         bytes.append(&mut self.bytes);
         self.bytes = bytes;
@@ -129,6 +127,11 @@ impl Outbox {
         *self = Outbox::default();
         Ok(true)
     }
+}
+
+/// Returns `true` if the error of a [flush](Outbox::flush) means that the process at the other end is gone.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// File descriptors that a process received.

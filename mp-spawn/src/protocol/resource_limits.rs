@@ -1,13 +1,11 @@
 //! Limits of one process, and the identity that it runs under.
 
-use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::process::Resource;
 
-use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
+use crate::protocol::fields::{field_enum, fields};
 
 /// Limits of a worker process: resources, shared memory, user, process group, control group.
 ///
@@ -67,48 +65,31 @@ pub enum ResourceLimit {
     Stack,
 }
 
-const ALL: [ResourceLimit; 9] = [
-    ResourceLimit::AddressSpace,
-    ResourceLimit::Core,
-    ResourceLimit::CpuSeconds,
-    ResourceLimit::Data,
-    ResourceLimit::FileSize,
-    ResourceLimit::LockedMemory,
-    ResourceLimit::OpenFiles,
-    ResourceLimit::Processes,
-    ResourceLimit::Stack,
-];
-
 impl ResourceLimit {
-    pub(crate) fn resource(self) -> Resource {
+    /// Returns the resource, and the name that the kernel uses.
+    fn names(self) -> (Resource, &'static str) {
         match self {
-            ResourceLimit::AddressSpace => Resource::As,
-            ResourceLimit::Core => Resource::Core,
-            ResourceLimit::CpuSeconds => Resource::Cpu,
-            ResourceLimit::Data => Resource::Data,
-            ResourceLimit::FileSize => Resource::Fsize,
-            ResourceLimit::LockedMemory => Resource::Memlock,
-            ResourceLimit::OpenFiles => Resource::Nofile,
-            ResourceLimit::Processes => Resource::Nproc,
-            ResourceLimit::Stack => Resource::Stack,
+            ResourceLimit::AddressSpace => (Resource::As, "RLIMIT_AS"),
+            ResourceLimit::Core => (Resource::Core, "RLIMIT_CORE"),
+            ResourceLimit::CpuSeconds => (Resource::Cpu, "RLIMIT_CPU"),
+            ResourceLimit::Data => (Resource::Data, "RLIMIT_DATA"),
+            ResourceLimit::FileSize => (Resource::Fsize, "RLIMIT_FSIZE"),
+            ResourceLimit::LockedMemory => (Resource::Memlock, "RLIMIT_MEMLOCK"),
+            ResourceLimit::OpenFiles => (Resource::Nofile, "RLIMIT_NOFILE"),
+            ResourceLimit::Processes => (Resource::Nproc, "RLIMIT_NPROC"),
+            ResourceLimit::Stack => (Resource::Stack, "RLIMIT_STACK"),
         }
+    }
+
+    pub(crate) fn resource(self) -> Resource {
+        self.names().0
     }
 }
 
 /// Writes the name that the kernel uses.
 impl fmt::Display for ResourceLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ResourceLimit::AddressSpace => "RLIMIT_AS",
-            ResourceLimit::Core => "RLIMIT_CORE",
-            ResourceLimit::CpuSeconds => "RLIMIT_CPU",
-            ResourceLimit::Data => "RLIMIT_DATA",
-            ResourceLimit::FileSize => "RLIMIT_FSIZE",
-            ResourceLimit::LockedMemory => "RLIMIT_MEMLOCK",
-            ResourceLimit::OpenFiles => "RLIMIT_NOFILE",
-            ResourceLimit::Processes => "RLIMIT_NPROC",
-            ResourceLimit::Stack => "RLIMIT_STACK",
-        })
+        f.write_str(self.names().1)
     }
 }
 
@@ -209,40 +190,6 @@ impl Limits {
         set.map(|(_, most)| *most).or_else(inherited)
     }
 
-    /// Appends the limits to a message.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        put_number(out, self.resources.len() as u64);
-        for (resource, most) in &self.resources {
-            out.push(*resource as u8);
-            put_number(out, *most);
-        }
-        for number in [self.user, self.group, self.process_group] {
-            put_option(out, number, |out, number| put_number(out, number.into()));
-        }
-        let folder = self.cgroup.as_deref().map(Path::as_os_str);
-        put_option(out, folder, |out, folder| put_bytes(out, folder.as_bytes()));
-        put_option(out, self.shared_memory, put_number);
-    }
-
-    /// Reads limits from a message.
-    #[inline]
-    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<Limits> {
-        let mut limits = Limits::default();
-        // Read one by one: the count in the message is not trusted for an allocation.
-        for _ in 0..fields.size()? {
-            let resource = fields.byte().and_then(|number| ALL.get(usize::from(number)))?;
-            limits.resources.push((*resource, fields.number()?));
-        }
-        let id = |fields: &mut FieldReader<'_>| u32::try_from(fields.number()?).ok();
-        limits.user = fields.option(id)?;
-        limits.group = fields.option(id)?;
-        limits.process_group = fields.option(id)?;
-        limits.cgroup =
-            fields.option(FieldReader::bytes)?.map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
-        limits.shared_memory = fields.option(FieldReader::number)?;
-        Some(limits)
-    }
-
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn example() -> Limits {
         let limits = Limits::new().resource(ResourceLimit::Stack, 1 << 20).user(1).process_group(0);
@@ -250,14 +197,15 @@ impl Limits {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resource_numbers_round_trip() {
-        for (number, resource) in ALL.into_iter().enumerate() {
-            assert_eq!(resource as usize, number);
-        }
-    }
-}
+fields!(Limits { resources, user, group, process_group, cgroup, shared_memory });
+field_enum!(ResourceLimit {
+    AddressSpace,
+    Core,
+    CpuSeconds,
+    Data,
+    FileSize,
+    LockedMemory,
+    OpenFiles,
+    Processes,
+    Stack,
+});

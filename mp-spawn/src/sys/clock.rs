@@ -1,8 +1,11 @@
-//! Clock that all processes of a machine share, and deadlines on it.
+//! Clock that all processes of a machine share, deadlines on it, and waits until a deadline.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Returns the instant after this time span, or `None`, which means never, if the clock overflows.
 pub(crate) fn deadline(after: Duration) -> Option<Instant> {
@@ -26,5 +29,16 @@ pub(crate) fn timespec(span: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: span.subsec_nanos().into(),
+    }
+}
+
+/// Waits until a descriptor is readable, or until a deadline. Returns `true` if it is readable.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, until: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], left.as_ref()) {
+            Err(Errno::INTR) => {}
+            polled => return Ok(polled? > 0),
+        }
     }
 }

@@ -3,6 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::retry_on_intr;
+use rustix::net::SendFlags;
+
+use crate::error::{Result, launch_error};
 use crate::sys;
 
 /// Maximum number of inherited file descriptors: the kernel's limit for one message, minus our own.
@@ -39,4 +44,24 @@ pub(crate) fn inheritable() -> Vec<RawFd> {
         }
     };
     numbers.into_iter().filter(|number| *number >= 3 && sys::is_inheritable(*number)).collect()
+}
+
+/// Sends all bytes, without SIGPIPE.
+pub(crate) fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = retry_on_intr(|| rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))?;
+        bytes = bytes.get(sent..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Creates an event that is readable once it is [notified](notify), or at once if `count` is not 0.
+pub(crate) fn new_event(count: u32) -> Result<OwnedFd> {
+    eventfd(count, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|error| launch_error("eventfd", None, error.into()))
+}
+
+/// Makes an event readable.
+pub(crate) fn notify(event: &OwnedFd) {
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

@@ -6,17 +6,16 @@
 //! answer would be read just when the process is to begin, and reading it would wake the server, which waits
 //! at the same socket.)
 
-use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::long_lived_fds;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal};
 
 use crate::child::clone::PidCell;
@@ -24,18 +23,18 @@ use crate::error::exit_status::ExitStatus;
 use crate::error::launch_error;
 use crate::error::{Result, SpawnError};
 use crate::parent::fork_server::deadline::ServerDeadline;
-use crate::parent::fork_server::pending_child::{EXIT_TIME, PendingChild, ReadyChild, hung_up, reap};
+use crate::parent::fork_server::pending_child::{EXIT_TIME, PendingChild, ReadyChild, hung_up};
 use crate::parent::launch;
 use crate::parent::launch::command::{LaunchCommand, LaunchOptions};
 use crate::parent::launch::launched::{LaunchedProcess, nonce, socket_pair};
 use crate::parent::supervisor;
-use crate::parent::supervisor::server_process::{AFTER_KILL, ServerProcess};
-use crate::protocol::frame::{self, FrameKind, Inbox};
+use crate::protocol::fields::to_bytes;
+use crate::protocol::frame::{FrameKind, Inbox};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::lifeline;
-use crate::protocol::message::{ServeMessage, ServerAnswer};
-use crate::protocol::outbox::Outbox;
-use crate::sys::clock::timespec;
+use crate::protocol::message::{ServerAnswer, unpack};
+use crate::protocol::outbox::{Outbox, is_gone};
+use crate::sys::clock::{deadline, timespec};
 use crate::sys::pid_number;
 use crate::sys::proc_stat::ProcessActivity;
 use crate::sys::process_handle::ProcessHandle;
@@ -49,24 +48,9 @@ pub(crate) enum ServerFailure {
     Other(String),
 }
 
-impl From<String> for ServerFailure {
-    fn from(why: String) -> ServerFailure {
-        ServerFailure::Other(why)
-    }
-}
-
-impl From<&str> for ServerFailure {
-    fn from(why: &str) -> ServerFailure {
+impl<E: ToString> From<E> for ServerFailure {
+    fn from(why: E) -> ServerFailure {
         ServerFailure::Other(why.to_string())
-    }
-}
-
-impl fmt::Display for ServerFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ServerFailure::Gone => "it is gone",
-            ServerFailure::Other(why) => why,
-        })
     }
 }
 
@@ -80,6 +64,8 @@ pub(crate) struct EndedServer {
     pub(crate) is_replaceable: bool,
 }
 
+/// Time to wait for a process that got a SIGKILL.
+const AFTER_KILL: Duration = Duration::from_secs(10);
 const MALFORMED: &str = "its answer is malformed";
 
 /// Fork server, and the connection to it.
@@ -89,7 +75,7 @@ pub(crate) struct ForkServer {
     owner: u32,
     /// Command that started the server.
     command: LaunchCommand,
-    process: Arc<ServerProcess>,
+    process: Arc<ProcessHandle>,
     /// Nonblocking.
     socket: OwnedFd,
     inbox: Inbox,
@@ -115,8 +101,8 @@ impl ForkServer {
                 launch::launch(&command, &LaunchOptions { interrupts_wait: true, ..LaunchOptions::default() })
             }
         };
-        let LaunchedProcess { pid, handle, socket, .. } = supervisor::run_on_lasting_thread(start)?;
-        let process = Arc::new(ServerProcess::new(pid, handle));
+        let LaunchedProcess { handle, socket, .. } = supervisor::run_on_lasting_thread(start)?;
+        let process = Arc::new(handle);
         let mut server = ForkServer {
             owner: std::process::id(),
             command: command.clone(),
@@ -128,10 +114,10 @@ impl ForkServer {
             lost: None,
         };
         long_lived_fds::register("fork server: socket", &server.socket);
-        long_lived_fds::register("fork server: process", &process.handle.sentinel());
+        long_lived_fds::register("fork server: process", &process.sentinel());
         supervisor::watch_server(&process)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
-        let mut answer = server.send_start(preload, file.as_fd(), ServerDeadline::new(timeout));
+        let mut answer = server.send_start(preload, file, ServerDeadline::new(timeout));
         let preloads = matches!(answer, Ok(ServerAnswer::Preloading));
         if preloads {
             answer = server.recv_answer(&mut ServerDeadline::preloading(what, timeout));
@@ -151,7 +137,7 @@ impl ForkServer {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.process.pid
+        self.process.pid()
     }
 
     /// Returns `true` if the server belongs to this process and was started by such a command.
@@ -160,7 +146,7 @@ impl ForkServer {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.process.exit().is_some()
+        self.process.reap().is_some()
     }
 
     /// Starts a process: sends these frames to the process that was made in advance, if it lives, or else to
@@ -212,9 +198,9 @@ impl ForkServer {
             ServerAnswer::Done
         } else {
             // The process is being made, or could not be made.
-            let mut bytes = Vec::new();
-            append(&mut bytes, FrameKind::Ask, &[])?;
-            self.send(&bytes, &[], limit)?;
+            let mut outbox = Outbox::default();
+            outbox.append(FrameKind::Ask, &[])?;
+            self.send(outbox, limit)?;
             self.recv_answer(limit)?
         };
         match (answer, self.pid_cell.read()) {
@@ -254,70 +240,50 @@ impl ForkServer {
             Ok(lifeline) => lifeline,
             Err(error) => return Ok(Err(error)),
         };
-        let fds: Vec<_> =
-            [Some(theirs.as_fd()), lifeline.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
+        let mut outbox = Outbox::owning([theirs].into_iter().chain(lifeline).collect());
         let nonce = nonce();
         self.pid_cell.clear();
-        let mut bytes = Vec::new();
-        append(&mut bytes, FrameKind::Fork, &nonce.to_le_bytes())?;
+        outbox.append(FrameKind::Fork, &nonce.to_le_bytes())?;
         if and_ask {
-            append(&mut bytes, FrameKind::Ask, &[])?;
+            outbox.append(FrameKind::Ask, &[])?;
         }
         // From here on the process may be made, even if the server crashes before all is sent.
         long_lived_fds::register("fork server: socket of the next process", &ours);
         self.pending = Some(PendingChild { socket: ours, nonce });
-        self.send(&bytes, &fds, limit).map(Ok)
+        self.send(outbox, limit).map(Ok)
     }
 
     /// Sends the start message of the server.
     fn send_start(
         &mut self,
         preload: Option<FunctionRef>,
-        pid_cell: BorrowedFd<'_>,
+        pid_cell: OwnedFd,
         mut limit: ServerDeadline,
     ) -> Result<ServerAnswer, ServerFailure> {
-        let payload = rmp_serde::to_vec(&ServeMessage { preload }).map_err(|error| error.to_string())?;
-        let mut bytes = Vec::new();
-        append(&mut bytes, FrameKind::Serve, &payload)?;
-        self.send(&bytes, &[pid_cell], &mut limit)?;
+        let mut outbox = Outbox::owning(vec![pid_cell]);
+        outbox.append(FrameKind::Serve, &to_bytes(&preload))?;
+        self.send(outbox, &mut limit)?;
         self.recv_answer(&mut limit)
     }
 
-    fn send(
-        &self,
-        mut rest: &[u8],
-        mut fds: &[BorrowedFd<'_>],
-        limit: &mut ServerDeadline,
-    ) -> Result<(), ServerFailure> {
-        while !rest.is_empty() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err("too many file descriptors".into());
-            }
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match rustix::net::sendmsg(&self.socket, &[io::IoSlice::new(rest)], &mut control, flags) {
-                Ok(count) => {
-                    rest = rest.get(count..).unwrap_or_default();
-                    fds = &[];
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, limit)?,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(ServerFailure::Gone),
-                Err(error) => return Err(error.to_string().into()),
+    fn send(&self, mut outbox: Outbox, limit: &mut ServerDeadline) -> Result<(), ServerFailure> {
+        loop {
+            match outbox.flush(self.socket.as_fd()) {
+                Ok(true) => return Ok(()),
+                Ok(false) => self.wait(PollFlags::OUT, limit)?,
+                Err(error) if is_gone(&error) => return Err(ServerFailure::Gone),
+                Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
     }
 
     fn recv_answer(&mut self, limit: &mut ServerDeadline) -> Result<ServerAnswer, ServerFailure> {
         loop {
-            if let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
+            if let Some(frame) = self.inbox.next()? {
                 if frame.kind != FrameKind::Answer {
                     return Err(format!("it sent a frame of kind {:?}", frame.kind).into());
                 }
-                return crate::protocol::message::unpack(&frame.payload)
-                    .map_err(|error| error.to_string().into());
+                return Ok(unpack(&frame.payload)?);
             }
             let mut chunk = [MaybeUninit::<u8>::uninit(); 4096];
             match rustix::net::recv(&self.socket, &mut chunk, RecvFlags::DONTWAIT) {
@@ -325,7 +291,7 @@ impl ForkServer {
                 Ok(_) | Err(Errno::CONNRESET) => return Err(ServerFailure::Gone),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::IN, limit)?,
-                Err(error) => return Err(error.to_string().into()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -335,12 +301,12 @@ impl ForkServer {
         let left = limit.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         // Waits for its end too, because a process that the server has left may hold the other end of the
         // socket.
-        let sentinel = self.process.handle.sentinel();
+        let sentinel = self.process.sentinel();
         let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
         match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(0) => {
-                let activity = ProcessActivity::read(self.process.pid);
-                if limit.extend(self.process.pid, activity.as_ref()) {
+                let activity = ProcessActivity::read(self.process.pid());
+                if limit.extend(self.process.pid(), activity.as_ref()) {
                     return Ok(());
                 }
                 let activity = activity.map_or_else(String::new, |activity| format!(": {activity}"));
@@ -350,7 +316,7 @@ impl ForkServer {
             // The server's messages are read before its end is handled.
             Ok(_) if fds[0].revents().is_empty() => Err(ServerFailure::Gone),
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.to_string().into()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -358,18 +324,21 @@ impl ForkServer {
     /// and the reason.
     pub(crate) fn shut_down(mut self, what: &'static str, why: &ServerFailure) -> EndedServer {
         let exit = self.end();
-        let pid = self.process.pid;
+        let pid = self.process.pid();
         let ended = exit.map_or_else(|| "does not end".to_string(), |exit| exit.to_string());
+        let (is_replaceable, why) = match why {
+            ServerFailure::Gone => (true, "it is gone"),
+            ServerFailure::Other(why) => (false, why.as_str()),
+        };
         let error =
             io::Error::other(format!("{why} (pid {pid}, which {ended}); the next start begins another one"));
-        let program = self.command.program.as_path();
-        let error = launch_error(what, Some(program), error);
-        EndedServer { pid, exit, error, is_replaceable: *why == ServerFailure::Gone }
+        let error = launch_error(what, Some(&self.command.program), error);
+        EndedServer { pid, exit, error, is_replaceable }
     }
 
     /// Ends the server, and a process that it may have made and that no start has taken yet.
     fn end(&mut self) -> Option<ExitStatus> {
-        let ended = self.process.end();
+        let ended = self.process.end(deadline(AFTER_KILL));
         if let (Some(PendingChild { socket, .. }), Some(pid)) = (self.pending.take(), self.pid_cell.read())
             && let Ok(handle) = ProcessHandle::find(pid)
         {
@@ -380,7 +349,7 @@ impl ForkServer {
                 // See `ReadyChild::is_waiting`.
                 let _ = handle.signal(Signal::KILL);
             }
-            reap(&handle, if is_there { AFTER_KILL } else { EXIT_TIME });
+            handle.reap_until(deadline(if is_there { AFTER_KILL } else { EXIT_TIME }));
         }
         self.pid_cell.clear();
         ended
@@ -393,10 +362,6 @@ impl Drop for ForkServer {
             self.end();
         }
     }
-}
-
-fn append(out: &mut Vec<u8>, kind: FrameKind, payload: &[u8]) -> Result<(), ServerFailure> {
-    frame::append(out, kind, payload).map_err(|error| error.to_string().into())
 }
 
 #[cfg(test)]
@@ -417,7 +382,7 @@ mod tests {
     fn server(pid_cell: PidCell) -> (ForkServer, Child, Pid, OwnedFd) {
         let (child, pid) = sleeper();
         let handle = ProcessHandle::open(pid).unwrap();
-        let process = Arc::new(ServerProcess::new(pid, handle));
+        let process = Arc::new(handle);
         let (socket, _) = socket_pair().unwrap();
         let (ours, theirs) = socket_pair().unwrap();
         let command = LaunchCommand::new(None, &FunctionRef::example()).unwrap();

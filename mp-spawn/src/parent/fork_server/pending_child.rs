@@ -1,14 +1,14 @@
 //! Process that a fork server makes or has made, before a start takes it.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
 use rustix::process::Pid;
 
 use crate::error::Result;
-use crate::sys::clock::{deadline, timespec};
+use crate::sys::clock::deadline;
 use crate::sys::process_handle::{self, ProcessHandle};
 
 /// Time to wait for a process that has closed its files, the last step before its end.
@@ -57,7 +57,7 @@ impl ReadyChild {
         let asked = retry_on_intr(|| rustix::event::poll(&mut both, Some(&Timespec::default())));
         let is_there = asked == Ok(0);
         if !is_there {
-            reap(&self.handle, EXIT_TIME);
+            self.handle.reap_until(deadline(EXIT_TIME));
         }
         is_there
     }
@@ -70,20 +70,10 @@ pub(super) fn hung_up(socket: &OwnedFd) -> bool {
     asked.is_ok() && end[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Reaps a process that has ended, or is about to.
-pub(super) fn reap(handle: &ProcessHandle, time: Duration) {
-    let until = deadline(time);
-    while handle.reap().is_none() && until.is_none_or(|until| Instant::now() < until) {
-        let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
-        // After an interrupted or refused wait the loop checks again.
-        let _ =
-            rustix::event::poll(&mut [PollFd::new(&handle.sentinel(), PollFlags::IN)], Some(&timespec(left)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Stdio;
+    use std::time::Instant;
 
     use super::*;
     use crate::parent::launch::launched::socket_pair;

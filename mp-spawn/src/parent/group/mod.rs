@@ -15,7 +15,6 @@ use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 use mp_core::user_code::{UserValue, catch_panic};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
 
 use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
@@ -25,6 +24,7 @@ use crate::io::streams::OutputStreams;
 use crate::parent::group::rank::{RankState, RunningProcess};
 use crate::parent::restart::supervision::Supervision;
 use crate::protocol::payload::result::ReceivedValue;
+use crate::sys::descriptors::{new_event, notify};
 use crate::sys::pid_number;
 
 /// Processes of one start.
@@ -292,7 +292,7 @@ impl ChildGroup {
         self.changed.notify_all();
         if let Some(event) = self.change_event.lock().take() {
             // Can't fail, because no other thread adds to the counter.
-            let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
+            notify(&event);
         }
     }
 
@@ -313,7 +313,7 @@ impl ChildGroup {
     pub(super) fn change_event(&self) -> Option<Arc<OwnedFd>> {
         let mut event = self.change_event.lock();
         if event.is_none() {
-            *event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new);
+            *event = new_event(0).ok().map(Arc::new);
         }
         event.clone()
     }

@@ -274,7 +274,7 @@ mod tests {
         let time = timespec(Duration::from_secs(20));
         let sentinel = handle.sentinel();
         let ended = rustix::event::poll(&mut [PollFd::new(&sentinel, PollFlags::IN)], Some(&time));
-        let exit = handle.end();
+        let exit = handle.end(None).unwrap();
         assert_eq!(ended, Ok(1), "it runs on");
         group.record_exit(0, exit, true);
         group.handle_end(0);

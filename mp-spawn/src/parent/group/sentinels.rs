@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::long_lived_fds;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::parent::group::ChildGroup;
+use crate::sys::descriptors::new_event;
 
 /// Permanently readable, because a copy of the process that started others has no ends to wait for.
 static COPY_SENTINEL: PerProcess<OnceLock<OwnedFd>> =
@@ -54,7 +54,7 @@ impl ChildGroup {
     fn sentinel_in_copy(&self) -> Option<BorrowedFd<'_>> {
         let nothing: &'static OnceLock<OwnedFd> = &COPY_SENTINEL;
         if nothing.get().is_none()
-            && let Ok(readable) = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            && let Ok(readable) = new_event(1)
         {
             long_lived_fds::register("copy: sentinel", &readable);
             // Another thread may have set it first. Either value is valid.

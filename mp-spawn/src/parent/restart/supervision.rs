@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
-use crate::error::{Result, SpawnError, launch_error};
+use crate::error::{Result, SpawnError};
 use crate::parent::process_status::ProcessStatus;
 use crate::parent::restart::Restart;
 use crate::parent::restart::event::{EventListener, ProcessEvent};
 use crate::parent::restart::failure_reports::FailureReports;
 use crate::parent::restart::history::RestartHistory;
 use crate::parent::restart::restarter::{RestarterHandle, acquire};
+use crate::sys::descriptors::{new_event, notify};
 use crate::sys::log_event;
 
 /// Terms of the supervision of a process.
@@ -77,8 +77,6 @@ impl Supervision {
     /// Creates the state for a process that is about to be started for the first time.
     pub(crate) fn new(terms: RestartTerms, graceful: bool, respawn: Arc<RespawnFn>) -> Result<Supervision> {
         let RestartTerms { restart, healthy_after, listener } = terms;
-        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| launch_error("eventfd", None, error.into()))?;
         Ok(Supervision {
             history: RestartHistory::new(restart, healthy_after),
             phase: RestartPhase::Starting,
@@ -86,7 +84,12 @@ impl Supervision {
             forbidden: false,
             graceful,
             reports: FailureReports::default(),
-            resources: Some(RestartResources { end: Arc::new(end), respawn, listener, thread: acquire()? }),
+            resources: Some(RestartResources {
+                end: Arc::new(new_event(0)?),
+                respawn,
+                listener,
+                thread: acquire()?,
+            }),
         })
     }
 
@@ -155,6 +158,6 @@ impl RestartResources {
     /// or belong to the program.
     pub(crate) fn announce_end(self) {
         // Can't fail, because no other thread adds to the counter.
-        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
+        notify(&self.end);
     }
 }

@@ -9,11 +9,13 @@ use std::sync::mpsc::{Sender, channel};
 use crate::error::{Result, SpawnError, launch_error};
 use crate::io::streams::OutputStreams;
 use crate::parent::fork_server;
+use crate::parent::group::ChildGroup;
 use crate::parent::launch::command::LaunchCommand;
 use crate::parent::launch::{self, fork};
 use crate::parent::start::member_quota::MemberReservation;
 use crate::parent::supervisor;
-use crate::parent::supervisor::child::{BatchProperties, LaunchOrder};
+use crate::parent::supervisor::child::LaunchOrder;
+use crate::parent::supervisor::diagnosis::StartProperties;
 use crate::parent::supervisor::shared::{StartJob, Supervisor, thread_ended};
 use crate::protocol::frame::WireError;
 use crate::protocol::lifeline;
@@ -28,7 +30,8 @@ pub(crate) type LaunchOrders = VecDeque<LaunchOrder>;
 #[derive(Debug)]
 pub(crate) struct StartBatch {
     pub(crate) command: LaunchCommand,
-    pub(crate) properties: BatchProperties,
+    pub(crate) group: Arc<ChildGroup>,
+    pub(crate) properties: Arc<StartProperties>,
     pub(crate) orders: LaunchOrders,
     pub(crate) reservation: MemberReservation,
 }
@@ -105,7 +108,7 @@ fn start_here(supervisor: &Supervisor, mut batch: StartBatch) -> Result<()> {
 /// Starts one process and begins to watch it. Returns its number. The kernel ends the process when the
 /// calling thread ends.
 fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -> Result<u64> {
-    let name = batch.properties.group.name(order.rank);
+    let name = batch.group.name(order.rank);
     let mut launch_options = batch.command.launch_options(&order.setup)?;
     let (streams, ends) = OutputStreams::open(&order.setup, order.rank, &name)?;
     let refused = |error: WireError| {
@@ -118,10 +121,11 @@ fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -
             launch_options.ends = ends;
             let launched = launch::launch(&batch.command, &launch_options)?;
             // Done only now, because the process takes some time until it needs this data.
-            let addressed = lifeline::new_end()
-                .and_then(|end| outbox.prepend(end, StreamEnds::default(), &[], &[]).map_err(refused));
+            let addressed = lifeline::new_end().and_then(|end| {
+                outbox.prepend(end, StreamEnds::default(), &Vec::new(), &[]).map_err(refused)
+            });
             if let Err(error) = addressed {
-                launched.handle.end();
+                launched.handle.end(None);
                 return Err(error);
             }
             launched
@@ -132,12 +136,12 @@ fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -
         }
         StartMethod::Fork => {
             launch_options.ends = ends;
-            outbox.prepend(lifeline::new_end()?, StreamEnds::default(), &[], &[]).map_err(refused)?;
+            outbox.prepend(lifeline::new_end()?, StreamEnds::default(), &Vec::new(), &[]).map_err(refused)?;
             supervisor.with_unneeded_files(|files| fork::launch(launch_options, setup, outbox, files))?
         }
     };
-    batch.properties.group.set_streams(order.rank, streams);
-    let id = supervisor.watch(batch.properties.clone(), order, launched)?;
+    batch.group.set_streams(order.rank, streams);
+    let id = supervisor.watch(&batch.group, &batch.properties, order, launched)?;
     // Done only now, because a thread that reserves room locks the reservations first and the children
     // second. For a moment the process counts twice.
     batch.reservation.release_one();

@@ -6,7 +6,6 @@ pub(crate) mod member_quota;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mp_core::mutex::Mutex;
 
@@ -21,8 +20,10 @@ use crate::parent::options::SpawnOptions;
 use crate::parent::restart::supervision::{PreparedStart, RespawnFn, RestartTerms, Supervision};
 use crate::parent::start::batch::{LaunchOrders, StartBatch};
 use crate::parent::start::member_quota::MemberReservation;
-use crate::parent::supervisor::child::{BatchProperties, LaunchOrder};
+use crate::parent::supervisor::child::LaunchOrder;
+use crate::parent::supervisor::diagnosis::StartProperties;
 use crate::protocol::command;
+use crate::protocol::fields::to_bytes;
 use crate::protocol::frame::{self, FrameKind, WireError};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::function::loaded_objects;
@@ -32,7 +33,7 @@ use crate::protocol::outbox::Outbox;
 use crate::protocol::payload::send::ChildPayload;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token;
-use crate::start_method::{self, StartMethod, StartSettings, get_all_start_methods, get_start_method};
+use crate::start_method::{self, StartMethod, get_start_method};
 use crate::sys;
 use crate::sys::log_event::{self, event};
 
@@ -74,31 +75,34 @@ impl ProcessNames {
 }
 
 /// Common settings of all processes of a start, and of their restarts.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct StartTemplate {
     function: FunctionRef,
     library: Option<PathBuf>,
-    returns: bool,
     ranked: bool,
     daemon: bool,
-    method: StartMethod,
     command: LaunchCommand,
     settings: InheritedSettings,
-    /// Time within which a process must send its hello.
-    timeout: Duration,
+    properties: Arc<StartProperties>,
 }
 
 impl StartTemplate {
     fn new(plan: StartPlan, options: &SpawnOptions) -> Result<(StartTemplate, Vec<String>)> {
         let StartPlan { function, returns, daemon, ranked, names } = plan;
+        let command = LaunchCommand::new(options.command.as_ref(), &function)?;
+        let properties = StartProperties {
+            program: command.program.clone(),
+            method: method(options),
+            function: function.name.clone(),
+            returns,
+            timeout: options.handshake,
+        };
         let template = StartTemplate {
             library: loaded_objects::file_of(&function.object),
             settings: settings(options)?,
-            command: LaunchCommand::new(options.command.as_ref(), &function)?,
-            method: method(options),
-            timeout: options.handshake,
+            properties: Arc::new(properties),
+            command,
             function,
-            returns,
             ranked,
             daemon,
         };
@@ -135,20 +139,13 @@ impl StartTemplate {
 
     /// Creates the batch of all orders.
     fn batch(
-        self,
+        &self,
         group: &Arc<ChildGroup>,
         orders: LaunchOrders,
         reservation: MemberReservation,
     ) -> StartBatch {
-        let properties = BatchProperties {
-            group: Arc::clone(group),
-            program: Arc::new(self.command.program.clone()),
-            function: Arc::from(self.function.name.as_str()),
-            timeout: self.timeout,
-            returns: self.returns,
-            method: self.method,
-        };
-        StartBatch { command: self.command, properties, orders, reservation }
+        let (group, properties) = (Arc::clone(group), Arc::clone(&self.properties));
+        StartBatch { command: self.command.clone(), group, properties, orders, reservation }
     }
 }
 
@@ -204,13 +201,13 @@ pub(crate) fn start_supervised(
         // The caller of a start, and the thread that restarts the process, hold the group.
         let over = || launch_error("the restart", None, std::io::Error::other("the process is over"));
         let group = weak.upgrade().ok_or_else(over)?;
-        let reservation = reserve(template.method, 1)?;
+        let reservation = reserve(template.properties.method, 1)?;
         let setup = if attempt > 1 { setup.clone().appending() } else { setup.clone() };
         let args = ahead.take().map_or_else(&mut pack, Ok)?;
         // If there is no room for them now, there may be later.
         ahead = pack().ok();
         let order = template.order(0, named.clone(), attempt, setup, args)?;
-        Ok(template.clone().batch(&group, LaunchOrders::from([order]), reservation))
+        Ok(template.batch(&group, LaunchOrders::from([order]), reservation))
     };
     let first = next_batch(1)?;
     let respawn = move |attempt| {
@@ -251,15 +248,13 @@ fn frames(start: &StartMessage, args: &[u8], memory: BorrowedFd<'static>) -> Res
     let unsendable =
         |error: WireError| SpawnError::Arguments { who: None, message: error.to_string(), unread: None };
     let mut bytes = Vec::new();
-    frame::append(&mut bytes, FrameKind::Start, &start.to_bytes()).map_err(unsendable)?;
+    frame::append(&mut bytes, FrameKind::Start, &to_bytes(start)).map_err(unsendable)?;
     frame::append(&mut bytes, FrameKind::Args, args).map_err(unsendable)?;
     Ok(Outbox::new(bytes, memory))
 }
 
 /// Returns the settings that processes inherit from this process and these options.
 fn settings(options: &SpawnOptions) -> Result<InheritedSettings> {
-    let StartSettings { method, fork } = start_method::current_settings();
-    let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
     #[cfg(feature = "log")]
     let log = crate::child::log_to_stderr::inherited_level();
     #[cfg(not(feature = "log"))]
@@ -269,8 +264,7 @@ fn settings(options: &SpawnOptions) -> Result<InheritedSettings> {
     #[cfg(not(feature = "authkey"))]
     let _ = options;
     Ok(InheritedSettings {
-        method,
-        fork,
+        start: start_method::current_settings(),
         command: command::default_command(),
         #[cfg(feature = "authkey")]
         key,

@@ -1,9 +1,7 @@
 //! State of one process in the supervisor: data to be sent to it, its reports, its end.
 
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,13 +17,13 @@ use crate::io::setup::ProcessOptions;
 use crate::parent::group::ChildGroup;
 use crate::parent::group::rank::RunningProcess;
 use crate::parent::launch::launched::LaunchedProcess;
-use crate::parent::supervisor::diagnosis::{self, DiagnosedProcess, Evidence};
+use crate::parent::supervisor::diagnosis::{self, Evidence, StartProperties};
 use crate::protocol::frame::{FrameKind, Inbox};
-use crate::protocol::message::{FromChild, Hello, MemberJoined, Report};
-use crate::protocol::outbox::Outbox;
+use crate::protocol::message::{FromChild, Hello};
+use crate::protocol::outbox::{Outbox, is_gone};
 use crate::protocol::payload::result::ReceivedValue;
 use crate::protocol::payload::shared_memory;
-use crate::start_method::StartMethod;
+use crate::protocol::report::Report;
 use crate::sys::clock::{deadline, now, now_is_late};
 use crate::sys::log_event::event;
 use crate::sys::oom;
@@ -51,9 +49,7 @@ pub(crate) struct WatchedChild {
     group: Arc<ChildGroup>,
     rank: usize,
     who: ProcessName,
-    program: Arc<PathBuf>,
-    method: StartMethod,
-    function: Arc<str>,
+    properties: Arc<StartProperties>,
     nonce: u64,
     pub(crate) handle: Arc<ProcessHandle>,
     /// Open while messages may arrive.
@@ -68,8 +64,6 @@ pub(crate) struct WatchedChild {
     /// Number of crashed processes whose memory was reclaimed after the end of this child.
     swept: usize,
     evidence: Evidence,
-    timeout: Duration,
-    returns: bool,
     /// End of the time for its hello.
     pub(crate) hello_until: Option<Instant>,
     /// Time at which the supervisor begins to watch it. `None` if the supervisor watches it.
@@ -85,31 +79,18 @@ pub(crate) struct LaunchOrder {
     pub(crate) setup: ProcessOptions,
 }
 
-/// Common properties of the processes of one start.
-#[derive(Debug, Clone)]
-pub(crate) struct BatchProperties {
-    pub(crate) group: Arc<ChildGroup>,
-    pub(crate) program: Arc<PathBuf>,
-    pub(crate) function: Arc<str>,
-    /// Time within which a process must send its hello.
-    pub(crate) timeout: Duration,
-    /// `true` if the function sends a return value.
-    pub(crate) returns: bool,
-    pub(crate) method: StartMethod,
-}
-
 impl WatchedChild {
     pub(crate) fn new(
-        common: BatchProperties,
+        group: Arc<ChildGroup>,
+        properties: Arc<StartProperties>,
         order: LaunchOrder,
         launched: LaunchedProcess,
         id: u64,
     ) -> WatchedChild {
-        let BatchProperties { group, program, function, timeout, returns, method } = common;
         let handle = Arc::new(launched.handle);
         // Processes of the same start are waited for together, through the supervisor. A return value may
         // have to be taken while the process lives. A supervised process must be restarted at once.
-        let is_short_lived = group.len() == 1 && !returns && group.attempt().is_none();
+        let is_short_lived = group.len() == 1 && !properties.returns && group.attempt().is_none();
         let [unwatched_until, unwatched_deadline] =
             [MIN_UNWATCHED, MAX_UNWATCHED].map(|time| if is_short_lived { deadline(time) } else { None });
         group.record_start(
@@ -129,30 +110,16 @@ impl WatchedChild {
             member: None,
             swept: 0,
             evidence: Evidence { cpu_seconds: order.setup.limits.cpu_seconds(), ..Evidence::default() },
-            hello_until: deadline(timeout),
+            hello_until: deadline(properties.timeout),
             unwatched_deadline,
             handle,
             group,
-            program,
-            method,
-            function,
-            timeout,
-            returns,
+            properties,
         }
     }
 
     pub(crate) fn has_joined(&self) -> bool {
         self.member.is_some()
-    }
-
-    fn diagnosed(&self) -> DiagnosedProcess<'_> {
-        DiagnosedProcess {
-            who: &self.who,
-            program: self.program.as_path(),
-            method: self.method,
-            function: &self.function,
-            returns: self.returns,
-        }
     }
 
     /// Sends pending data. Returns `true` if nothing is left to send.
@@ -163,8 +130,7 @@ impl WatchedChild {
             Err(error) => {
                 self.outbox = Outbox::default();
                 // The end of the peer is reported through its sentinel, with the reason.
-                let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
-                if !gone {
+                if !is_gone(&error) {
                     self.fail(launch_error("sendmsg", None, error));
                 }
                 true
@@ -209,7 +175,7 @@ impl WatchedChild {
                     self.hello_until = None;
                 }
                 _ if !self.evidence.hello => return Err("something came before the hello".to_string()),
-                FromChild::Joined(MemberJoined { member }) => self.member = Some(member),
+                FromChild::Joined(member) => self.member = Some(member),
                 FromChild::Panic(note) => self.evidence.record_panic(note),
                 FromChild::Crash(crash) => self.evidence.crash = Some(crash),
                 FromChild::Report(Report::Done) => self.evidence.done = true,
@@ -235,7 +201,8 @@ impl WatchedChild {
                     self.send_taken()?;
                 }
                 FromChild::Report(report) => {
-                    if let Some((at, error)) = diagnosis::report_failure(self.diagnosed(), report, now()) {
+                    let function = &self.properties.function;
+                    if let Some((at, error)) = diagnosis::report_failure(&self.who, function, report, now()) {
                         self.group.record_failure(self.rank, at, error);
                     }
                 }
@@ -266,15 +233,15 @@ impl WatchedChild {
         let activity = ProcessActivity::read(self.who.pid);
         // This process was stopped, and so was the child, if the whole program was stopped.
         let paused = now_is_late(until);
-        if paused || activity.as_ref().is_some_and(|activity| activity.is_excused(self.timeout)) {
-            self.hello_until = deadline(self.timeout);
+        if paused || activity.as_ref().is_some_and(|activity| activity.is_excused(self.properties.timeout)) {
+            self.hello_until = deadline(self.properties.timeout);
             return;
         }
         self.fail(SpawnError::Timeout {
             who: self.who.clone().into(),
-            program: self.program.as_ref().clone(),
-            method: self.method,
-            waited: self.timeout,
+            program: self.properties.program.clone(),
+            method: self.properties.method,
+            waited: self.properties.timeout,
             activity: activity.map_or_else(String::new, |activity| activity.to_string()),
         });
     }
@@ -294,7 +261,7 @@ impl WatchedChild {
 
     /// Kills the process and waits for its end, because it can't be watched.
     pub(crate) fn abandon(self) {
-        self.handle.end();
+        self.handle.end(None);
         shared_memory::declare_dead_child(self.member);
         self.close();
     }
@@ -310,7 +277,9 @@ impl WatchedChild {
         evidence.last_stderr_lines = self.group.drain(self.rank);
         let sent_by_us = asked == Some(crate::error::exit_status::Signal::KILL);
         evidence.out_of_memory = exit.is_kill() && !sent_by_us && oom::has_killed_process();
-        if let Some((at, error)) = diagnosis::exit_failure(self.diagnosed(), evidence, exit, asked, now()) {
+        if let Some((at, error)) =
+            diagnosis::exit_failure(&self.who, &self.properties, evidence, exit, asked, now())
+        {
             self.group.record_failure(self.rank, at, error);
         }
         true

@@ -2,25 +2,28 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
 use crate::error::launch_error;
 use crate::error::process_name::ProcessName;
-use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
-use crate::protocol::message::{Crash, CrashCause, PanicNote, Report};
+use crate::error::{ProcessExited, SpawnError};
+use crate::protocol::message::{Crash, CrashCause, PanicNote};
+use crate::protocol::report::Report;
 use crate::start_method::StartMethod;
 
-/// Process that an error concerns.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DiagnosedProcess<'a> {
-    pub(crate) who: &'a ProcessName,
-    /// Program that was executed for it.
-    pub(crate) program: &'a Path,
+/// Common properties of the processes of one start.
+#[derive(Clone, Debug)]
+pub(crate) struct StartProperties {
+    /// Program that is executed.
+    pub(crate) program: PathBuf,
     pub(crate) method: StartMethod,
-    pub(crate) function: &'a str,
-    /// `true` if the function returns a value.
+    pub(crate) function: String,
+    /// `true` if the function returns a value to be sent.
     pub(crate) returns: bool,
+    /// Time within which a process must send its hello.
+    pub(crate) timeout: Duration,
 }
 
 /// Reports of a process before its end.
@@ -63,55 +66,39 @@ fn one_line(PanicNote { message, location, .. }: &PanicNote) -> String {
 
 /// Returns the failure in a report, and its time.
 pub(crate) fn report_failure(
-    subject: DiagnosedProcess<'_>,
+    who: &ProcessName,
+    function: &str,
     report: Report,
     now: u64,
 ) -> Option<(u64, SpawnError)> {
-    let DiagnosedProcess { who, function, .. } = subject;
-    let raised = |kind, message, chain, debug, location, backtrace| {
-        SpawnError::ProcessRaised(Box::new(ProcessRaised {
-            who: who.clone(),
-            kind,
-            message,
-            chain,
-            debug,
-            location,
-            backtrace,
-        }))
-    };
-    match report {
-        Report::Done | Report::Plain(_) | Report::Value(_) | Report::Unread(..) => None,
-        Report::Error { at, message, chain, debug, interrupted } => {
-            let kind = if interrupted { RaisedKind::Interrupted } else { RaisedKind::Error };
-            Some((at.min(now), raised(kind, message, chain, debug, None, None)))
+    let boxed = || Box::new(who.clone());
+    let error = match report {
+        Report::Done | Report::Plain(_) | Report::Value(_) | Report::Unread(..) => return None,
+        Report::Raised { at, failure } => {
+            let raised = Box::new(failure.into_raised(who.clone()));
+            return Some((at.min(now), SpawnError::ProcessRaised(raised)));
         }
-        Report::Panic { at, note: PanicNote { message, location, backtrace } } => {
-            let error = raised(RaisedKind::Panic, message, Vec::new(), String::new(), location, backtrace);
-            Some((at.min(now), error))
+        Report::Refused(reason) => {
+            SpawnError::Refused { who: boxed(), function: function.to_string(), reason }
         }
-        Report::Refused(reason) => Some((
-            now,
-            SpawnError::Refused { who: who.clone().into(), function: function.to_string(), reason },
-        )),
-        Report::Undecodable(message) => {
-            Some((now, SpawnError::Arguments { who: Some(who.clone().into()), message, unread: None }))
-        }
+        Report::Undecodable(message) => SpawnError::Arguments { who: Some(boxed()), message, unread: None },
         Report::Unable(message) => {
             let message = format!("{who}: {message}");
-            Some((now, launch_error("the start of the worker", None, io::Error::other(message))))
+            launch_error("the start of the worker", None, io::Error::other(message))
         }
-    }
+    };
+    Some((now, error))
 }
 
 /// Returns the failure that the end of a process shows, and its time, or `None` for a success.
 pub(crate) fn exit_failure(
-    subject: DiagnosedProcess<'_>,
+    who: &ProcessName,
+    StartProperties { program, method, returns, .. }: &StartProperties,
     evidence: Evidence,
     exit: ExitStatus,
     asked: Option<Signal>,
     now: u64,
 ) -> Option<(u64, SpawnError)> {
-    let DiagnosedProcess { who, program, method, returns, .. } = subject;
     let good = exit.success() || (exit == ExitStatus::Unknown && evidence.done);
     if good && evidence.hello && (evidence.returned || !returns) {
         return None;
@@ -122,8 +109,8 @@ pub(crate) fn exit_failure(
     };
     // A copy of this process can't be another program. A program that handles the signal of this one exits
     // with a code.
-    if !evidence.hello && killer.is_none() && asked.is_none() && method != StartMethod::Fork {
-        let (who, program) = (who.clone().into(), program.to_owned());
+    if !evidence.hello && killer.is_none() && asked.is_none() && *method != StartMethod::Fork {
+        let (who, program, method) = (who.clone().into(), program.clone(), *method);
         return Some((now, SpawnError::NeverReported { who, program, method, exit }));
     }
     let crash = evidence.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
@@ -159,26 +146,28 @@ pub(crate) fn exit_failure(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
-
     use super::*;
+    use crate::error::call_failure::CallFailure;
 
-    static WHO: OnceLock<ProcessName> = OnceLock::new();
+    fn who() -> ProcessName {
+        ProcessName::new(Some(2), "rank-2".to_string(), 7)
+    }
 
-    fn diagnosed() -> DiagnosedProcess<'static> {
-        DiagnosedProcess {
-            who: WHO.get_or_init(|| ProcessName::new(Some(2), "rank-2".to_string(), 7)),
-            program: Path::new("/p"),
+    fn properties() -> StartProperties {
+        StartProperties {
+            program: PathBuf::from("/p"),
             method: StartMethod::Spawn,
-            function: "f",
+            function: "f".to_string(),
             returns: false,
+            timeout: Duration::ZERO,
         }
     }
+
     const SEGV: ExitStatus =
         ExitStatus::Signal { signal: Signal::from_number(libc::SIGSEGV), core_dumped: false };
 
     fn text(evidence: Evidence, exit: ExitStatus, asked: Option<Signal>) -> String {
-        exit_failure(diagnosed(), evidence, exit, asked, 100)
+        exit_failure(&who(), &properties(), evidence, exit, asked, 100)
             .map_or_else(|| "fine".to_string(), |(_, error)| error.to_string())
     }
 
@@ -199,10 +188,10 @@ mod tests {
 
     #[test]
     fn a_copy_can_not_be_another_program() {
-        let copy = DiagnosedProcess { method: StartMethod::Fork, ..diagnosed() };
+        let copy = StartProperties { method: StartMethod::Fork, ..properties() };
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         for exit in [killed, ExitStatus::Code(0), ExitStatus::Code(120)] {
-            let (_, error) = exit_failure(copy, Evidence::default(), exit, None, 100).unwrap();
+            let (_, error) = exit_failure(&who(), &copy, Evidence::default(), exit, None, 100).unwrap();
             assert!(matches!(&error, SpawnError::ProcessExited(e) if e.exit == exit), "{error:?}");
         }
     }
@@ -210,7 +199,8 @@ mod tests {
     #[test]
     fn a_signal_before_the_hello_is_a_death_that_says_so() {
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
-        let ended = |evidence, asked| match exit_failure(diagnosed(), evidence, killed, asked, 100) {
+        let ended = |evidence, asked| match exit_failure(&who(), &properties(), evidence, killed, asked, 100)
+        {
             Some((_, SpawnError::ProcessExited(exited))) => (exited.begun, exited.detail),
             other => panic!("{other:?}"),
         };
@@ -235,8 +225,11 @@ mod tests {
     #[test]
     fn a_child_that_never_reported_is_told_by_its_method() {
         let text_of = |method| {
-            let subject = DiagnosedProcess { method, ..diagnosed() };
-            exit_failure(subject, Evidence::default(), ExitStatus::Code(3), None, 1).unwrap().1.to_string()
+            let subject = StartProperties { method, ..properties() };
+            exit_failure(&who(), &subject, Evidence::default(), ExitStatus::Code(3), None, 1)
+                .unwrap()
+                .1
+                .to_string()
         };
         let (spawned, served) = (text_of(StartMethod::Spawn), text_of(StartMethod::ForkServer));
         assert!(spawned.contains("ran /p and exited with code 3") && spawned.contains("Only a program"));
@@ -251,7 +244,10 @@ mod tests {
         let evidence = || Evidence { crash, ..running() };
         assert!(text(evidence(), SEGV, None).contains("stack overflow"));
         assert!(!text(evidence(), ExitStatus::Code(3), None).contains("stack overflow"));
-        assert_eq!(exit_failure(diagnosed(), evidence(), SEGV, None, 100).map(|(at, _)| at), Some(50));
+        assert_eq!(
+            exit_failure(&who(), &properties(), evidence(), SEGV, None, 100).map(|(at, _)| at),
+            Some(50)
+        );
     }
 
     #[test]
@@ -265,8 +261,8 @@ mod tests {
         assert!(!text(crash(CrashCause::Fault), SEGV, None).contains("overflow"));
         assert!(!text(running(), ExitStatus::Code(139), None).contains("overflow"));
         // Before it becomes a worker it has no handlers.
-        let copy = DiagnosedProcess { method: StartMethod::Fork, ..diagnosed() };
-        let (_, error) = exit_failure(copy, Evidence::default(), SEGV, None, 100).unwrap();
+        let copy = StartProperties { method: StartMethod::Fork, ..properties() };
+        let (_, error) = exit_failure(&who(), &copy, Evidence::default(), SEGV, None, 100).unwrap();
         assert!(!error.to_string().contains("overflow"), "{error}");
     }
 
@@ -279,8 +275,8 @@ mod tests {
 
     #[test]
     fn exit_without_an_expected_value_is_a_failure() {
-        let subject = DiagnosedProcess { returns: true, ..diagnosed() };
-        let ended = |evidence| exit_failure(subject, evidence, ExitStatus::Code(0), None, 100);
+        let subject = StartProperties { returns: true, ..properties() };
+        let ended = |evidence| exit_failure(&who(), &subject, evidence, ExitStatus::Code(0), None, 100);
         assert!(ended(Evidence { returned: true, ..running() }).is_none());
         let (_, error) = ended(running()).unwrap();
         assert!(error.to_string().contains("before its function returned"), "{error}");
@@ -288,13 +284,7 @@ mod tests {
 
     #[test]
     fn times_from_a_child_never_lie_in_the_future() {
-        let report = Report::Error {
-            at: u64::MAX,
-            message: String::new(),
-            chain: vec![],
-            debug: String::new(),
-            interrupted: false,
-        };
-        assert_eq!(report_failure(diagnosed(), report, 9).map(|(at, _)| at), Some(9));
+        let report = Report::Raised { at: u64::MAX, failure: CallFailure::error(&io::Error::other("why")) };
+        assert_eq!(report_failure(&who(), "f", report, 9).map(|(at, _)| at), Some(9));
     }
 }

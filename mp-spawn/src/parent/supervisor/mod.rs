@@ -27,9 +27,8 @@
 
 pub(crate) mod child;
 mod children;
-mod diagnosis;
+pub(crate) mod diagnosis;
 mod events;
-pub(crate) mod server_process;
 pub(crate) mod shared;
 mod thread;
 
@@ -39,9 +38,9 @@ use std::sync::mpsc::channel;
 use rustix::event::epoll;
 
 use crate::error::Result;
-use crate::parent::supervisor::server_process::ServerProcess;
 use crate::parent::supervisor::shared::{SUPERVISOR, Supervisor, SupervisorRequest, thread_ended};
 use crate::sys;
+use crate::sys::process_handle::ProcessHandle;
 
 pub(crate) use thread::is_this_thread;
 
@@ -87,7 +86,7 @@ pub(crate) fn run_later(call: impl FnOnce() + Send + 'static) {
 }
 
 /// Ensures that a fork server is reaped when it ends.
-pub(crate) fn watch_server(server: &Arc<ServerProcess>) -> Result<()> {
+pub(crate) fn watch_server(server: &Arc<ProcessHandle>) -> Result<()> {
     get()?.watch_server(server)
 }
 

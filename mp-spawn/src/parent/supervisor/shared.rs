@@ -8,19 +8,22 @@ use std::sync::{Arc, Weak};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::long_lived_fds;
 use mp_core::mutex::Mutex;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use crate::error::os_limit::{NO_EPOLL, OWN_WATCH, WATCH};
 use crate::error::{Result, SpawnError, launch_error};
+use crate::parent::group::ChildGroup;
 use crate::parent::launch::launched::LaunchedProcess;
-use crate::parent::supervisor::child::{BatchProperties, LaunchOrder, WatchedChild};
+use crate::parent::supervisor::child::{LaunchOrder, WatchedChild};
 use crate::parent::supervisor::children::{WatchedChildren, add};
-use crate::parent::supervisor::server_process::ServerProcess;
+use crate::parent::supervisor::diagnosis::StartProperties;
 use crate::protocol::control_socket::{self, ParentSocket};
 use crate::protocol::lifeline;
+use crate::sys::descriptors::new_event;
 use crate::sys::log_event::event;
+use crate::sys::process_handle::ProcessHandle;
 
 /// Event data for new requests. The events of processes have their numbers.
 pub(super) const WAKE: u64 = u64::MAX;
@@ -60,7 +63,7 @@ pub(crate) struct Supervisor {
     requests: Mutex<Sender<SupervisorRequest>>,
     pub(super) children: Mutex<WatchedChildren>,
     /// Fork servers that have not been reaped.
-    servers: Mutex<Vec<Arc<ServerProcess>>>,
+    servers: Mutex<Vec<Arc<ProcessHandle>>>,
 }
 
 pub(super) static SUPERVISOR: PerProcess<Mutex<Option<Arc<Supervisor>>>> =
@@ -75,8 +78,8 @@ impl Supervisor {
     /// Opens the descriptors of a supervisor, which receives its requests from this channel.
     pub(super) fn new(requests: Sender<SupervisorRequest>) -> Result<Supervisor> {
         let refused = |what| move |error: Errno| launch_error(what, None, error.into());
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
-        let over = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
+        let wake = new_event(0)?;
+        let over = new_event(1)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(refused("timerfd_create"))?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused(NO_EPOLL))?;
@@ -119,14 +122,15 @@ impl Supervisor {
     /// process is ended.
     pub(crate) fn watch(
         &self,
-        properties: BatchProperties,
+        group: &Arc<ChildGroup>,
+        properties: &Arc<StartProperties>,
         order: LaunchOrder,
         launched: LaunchedProcess,
     ) -> Result<u64> {
-        properties.group.set_over_sentinel(&self.over);
+        group.set_over_sentinel(&self.over);
         let mut children = self.children.lock();
         let id = children.next;
-        let mut child = WatchedChild::new(properties, order, launched, id);
+        let mut child = WatchedChild::new(Arc::clone(group), Arc::clone(properties), order, launched, id);
         if let Err(error) = add(&self.poll, id, &mut child) {
             drop(children);
             child.fail(error.clone());
@@ -140,10 +144,10 @@ impl Supervisor {
     }
 
     /// Ensures that a fork server is reaped when it ends.
-    pub(super) fn watch_server(&self, server: &Arc<ServerProcess>) -> Result<()> {
+    pub(super) fn watch_server(&self, server: &Arc<ProcessHandle>) -> Result<()> {
         self.servers.lock().push(Arc::clone(server));
         let event = epoll::EventData::new_u64(SERVER);
-        epoll::add(&self.poll, server.handle.sentinel(), event, epoll::EventFlags::IN)
+        epoll::add(&self.poll, server.sentinel(), event, epoll::EventFlags::IN)
             .map_err(|error| launch_error(WATCH, None, error.into()))
     }
 
@@ -151,11 +155,11 @@ impl Supervisor {
     pub(super) fn reap_servers(&self) {
         let mut over = Vec::new();
         self.servers.lock().retain(|server| {
-            let exit = server.exit();
+            let exit = server.reap();
             if let Some(exit) = exit {
                 // Can't fail, because the sentinel was added.
-                let _ = epoll::delete(&self.poll, server.handle.sentinel());
-                over.push((server.pid, exit));
+                let _ = epoll::delete(&self.poll, server.sentinel());
+                over.push((server.pid(), exit));
             }
             exit.is_none()
         });

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::fields::{FieldReader, put_bytes, put_number};
+use crate::protocol::fields::{Field, FieldReader};
 
 /// Identity of the build of a program or library.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,32 +23,24 @@ impl BuildIdentity {
         self.hash(&mut hasher);
         hasher.finish()
     }
+}
 
-    /// Appends the identity to a message.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+impl Field for BuildIdentity {
+    fn put(&self, out: &mut Vec<u8>) {
         match self {
-            BuildIdentity::BuildId(id) => {
-                out.push(1);
-                put_bytes(out, id);
-            }
-            BuildIdentity::File { device, inode, size, modified: (seconds, nanos) } => {
-                out.push(0);
-                for number in [*device, *inode, *size, seconds.cast_unsigned(), nanos.cast_unsigned()] {
-                    put_number(out, number);
-                }
+            BuildIdentity::BuildId(id) => (true, id.clone()).put(out),
+            BuildIdentity::File { device, inode, size, modified } => {
+                (false, ((*device, *inode), (*size, *modified))).put(out);
             }
         }
     }
 
-    /// Reads an identity from a message.
     #[inline]
-    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<BuildIdentity> {
-        if fields.flag()? {
-            return Some(BuildIdentity::BuildId(fields.bytes()?.to_vec()));
+    fn read(fields: &mut FieldReader<'_>) -> Option<BuildIdentity> {
+        if bool::read(fields)? {
+            return Vec::read(fields).map(BuildIdentity::BuildId);
         }
-        let mut number = || fields.number();
-        let (device, inode, size) = (number()?, number()?, number()?);
-        let modified = (number()?.cast_signed(), number()?.cast_signed());
+        let ((device, inode), (size, modified)) = Field::read(fields)?;
         Some(BuildIdentity::File { device, inode, size, modified })
     }
 }

@@ -23,17 +23,18 @@ use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr;
 
+use mp_core::EnvelopeTicket;
 use mp_core::message::{IntoOutcome, Message};
 use serde::{Deserialize, Serialize};
 
 use crate::error::backtrace::__rust_begin_short_backtrace;
 use crate::error::function_error::FunctionError;
 use crate::error::{SpawnError, launch_error};
-use crate::protocol::fields::{FieldReader, put_bytes, put_number};
+use crate::protocol::fields::fields;
 use crate::protocol::function::build_id::BuildIdentity;
 use crate::protocol::function::loaded_objects::{CrateMarker, MARKER, Object};
-use crate::protocol::outcome::CallOutcome;
 use crate::protocol::payload::receive::ParentPayload;
+use crate::protocol::report::Report;
 
 /// Magic number of this layout. Another layout has another number.
 const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
@@ -77,9 +78,7 @@ impl<E: 'static> FunctionDesc<E> {
         let (fingerprint, name) = (self.head.fingerprint(), (self.head.name)().to_string());
         Some(FunctionRef { object, offset, fingerprint, name })
     }
-}
 
-impl<E: 'static> FunctionDesc<E> {
     /// Returns a reference to this constant, for a start.
     ///
     /// # Errors
@@ -107,7 +106,7 @@ impl<E> fmt::Debug for FunctionDesc<E> {
 }
 
 /// Entry of a worker's function, called with its rank and the data from its parent.
-pub(crate) type StartFn = fn(usize, ParentPayload) -> CallOutcome;
+pub(crate) type StartFn = fn(usize, ParentPayload) -> Report;
 
 /// Description of the function `F`, which is called with rank and arguments.
 pub(crate) struct RankedFunction<F, A, R>(PhantomData<fn(F, A) -> R>);
@@ -164,7 +163,7 @@ impl<F: Fn() + Copy + Send + 'static> PreloadFunction<F> {
 }
 
 /// Calls a function with the arguments that the parent sent, and packs its return value.
-fn call<A: Message, R: IntoOutcome>(args: ParentPayload, function: impl FnOnce(A) -> R) -> CallOutcome {
+fn call<A: Message, R: IntoOutcome>(args: ParentPayload, function: impl FnOnce(A) -> R) -> Report {
     let nothing: Box<dyn Any> = Box::new(());
     let args = match nothing.downcast::<A>() {
         // `()` needs no decoding.
@@ -172,9 +171,9 @@ fn call<A: Message, R: IntoOutcome>(args: ParentPayload, function: impl FnOnce(A
         Err(_) => args.unpack::<A>(),
     };
     match args {
-        Ok(args) => CallOutcome::new(function(args)),
-        Err((message, None)) => CallOutcome::Undecodable(message),
-        Err((message, Some(args))) => CallOutcome::Unread(message, args),
+        Ok(args) => Report::returned(function(args)),
+        Err((message, None)) => Report::Undecodable(message),
+        Err((message, Some(args))) => Report::Unread(message, EnvelopeTicket::leave(args)),
     }
 }
 
@@ -233,26 +232,7 @@ pub(crate) struct FunctionRef {
     pub(crate) name: String,
 }
 
-impl FunctionRef {
-    /// Appends the reference to a message.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        self.object.put(out);
-        put_number(out, self.offset as u64);
-        put_number(out, self.fingerprint);
-        put_bytes(out, self.name.as_bytes());
-    }
-
-    /// Reads a reference from a message.
-    #[inline]
-    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<FunctionRef> {
-        Some(FunctionRef {
-            object: BuildIdentity::read(fields)?,
-            offset: fields.size()?,
-            fingerprint: fields.number()?,
-            name: fields.text()?,
-        })
-    }
-}
+fields!(FunctionRef { object, offset, fingerprint, name });
 
 #[cfg(any(test, feature = "fuzz"))]
 impl FunctionRef {
@@ -369,7 +349,7 @@ mod tests {
         static OTHER: CrateMarker = loaded_objects::another_marker();
         static DESC: FunctionDesc<StartFn> = {
             let FunctionDesc { head, entry } =
-                FunctionDesc::<StartFn>::new::<u8>(|| "f", |_, _| CallOutcome::Undecodable(String::new()));
+                FunctionDesc::<StartFn>::new::<u8>(|| "f", |_, _| Report::Undecodable(String::new()));
             FunctionDesc { head: DescHead { marker: &OTHER, ..head }, entry }
         };
         let refusal = resolve(&DESC.reference().unwrap()).unwrap_err();

@@ -1,38 +1,11 @@
-//! Return value of a worker's function, in the child and in the parent.
+//! In the parent: return value of a worker's function.
 
-use mp_core::Messages;
+use mp_core::Envelope;
 use mp_core::message::level::with_nested_message;
-use mp_core::message::{Incoming, Message, Outgoing};
-use mp_core::{Arena, Envelope};
-use mp_reduce::{MessagePack, TypeFingerprint, Unread};
+use mp_core::message::{Incoming, Message};
+use mp_reduce::{MessagePack, Unread};
 
-use crate::protocol::payload::MOST_PLAIN;
-
-/// Return value of a function, to be sent to the parent.
-#[derive(Debug)]
-pub(crate) enum ReturnValue {
-    Plain(Vec<u8>),
-    Shared(Envelope),
-}
-
-impl ReturnValue {
-    /// In a child: packs the return value of its function.
-    pub(crate) fn pack<T: Message>(mut value: T) -> mp_reduce::Result<ReturnValue> {
-        let mut out = Outgoing::default();
-        with_nested_message(|| value.encode::<MessagePack>(&mut out))?;
-        // The value now belongs to the message.
-        mp_core::user_code::drop_caught(value);
-        match out.into_plain(MOST_PLAIN) {
-            Ok(bytes) => Ok(ReturnValue::Plain(bytes)),
-            Err(mut out) => {
-                let fingerprint = TypeFingerprint::<T>::new().get();
-                Ok(ReturnValue::Shared(Messages(Arena::current()?).pack(&mut out, fingerprint)?))
-            }
-        }
-    }
-}
-
-/// In the parent: return value of a function.
+/// Return value of a function.
 #[derive(Debug)]
 pub(crate) enum ReceivedValue {
     Plain(Vec<u8>),

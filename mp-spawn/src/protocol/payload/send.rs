@@ -1,19 +1,18 @@
 //! In the parent: arguments of a child.
 
-use mp_core::Messages;
-use mp_core::children_inherit_settings;
 use std::os::fd::BorrowedFd;
 
+use mp_core::children_inherit_settings;
 use mp_core::message::level::with_nested_message;
 use mp_core::message::{Codec, Message, Outgoing};
 use mp_core::{Envelope, Promise};
-use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
+use mp_reduce::{Encoded, MessagePack};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Result, SpawnError};
 use crate::protocol::payload::shared_memory::{arena, arena_file};
-use crate::protocol::payload::{MOST_PLAIN, PLAIN, PLAIN_WITH_SETTINGS, TICKET};
+use crate::protocol::payload::{MOST_PLAIN, PLAIN, PLAIN_WITH_SETTINGS, Packed, TICKET};
 
 /// Data that is sent to a child with its start message.
 #[derive(Debug)]
@@ -56,19 +55,10 @@ impl ChildPayload {
     }
 
     /// Moves arguments to one child.
-    pub(crate) fn pack_moved<A: Message>(mut args: A) -> Result<ChildPayload> {
-        let mut out = Outgoing::default();
-        with_nested_message(|| args.encode::<MessagePack>(&mut out)).map_err(|e| unencodable(e.into()))?;
-        // The value now belongs to the message.
-        mp_core::user_code::drop_caught(args);
-        match out.into_plain(MOST_PLAIN) {
-            Ok(bytes) => ChildPayload::plain(&bytes),
-            Err(mut out) => {
-                let fingerprint = TypeFingerprint::<A>::new().get();
-                ChildPayload::with(
-                    Messages(arena()?).pack(&mut out, fingerprint).map_err(|e| unencodable(e.into()))?,
-                )
-            }
+    pub(crate) fn pack_moved<A: Message>(args: A) -> Result<ChildPayload> {
+        match Packed::new(args).map_err(unencodable)? {
+            Packed::Plain(bytes) => ChildPayload::plain(&bytes),
+            Packed::Shared(envelope) => ChildPayload::with(envelope),
         }
     }
 

@@ -14,14 +14,12 @@
 //! If this process is killed, so is the thread: the kernel then hands the child to another process, as
 //! always.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::Instant;
 
 use mp_core::mutex::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
@@ -29,7 +27,8 @@ use crate::error::Result;
 use crate::error::exit_status::{self, ExitStatus};
 use crate::error::launch_error;
 use crate::sys;
-use crate::sys::clock::timespec;
+use crate::sys::clock::wait_readable;
+use crate::sys::descriptors::{new_event, notify};
 
 /// Handle to a process that this one has made.
 #[derive(Debug)]
@@ -38,8 +37,8 @@ pub(crate) struct ProcessHandle {
     /// Pidfd, or its replacement.
     sentinel: Arc<OwnedFd>,
     is_pidfd: bool,
-    /// `true` if the process was reaped. Its number may then be reused.
-    reaped: Arc<Mutex<bool>>,
+    /// Exit status, if the process was reaped. Its number may then be reused.
+    reaped: Arc<Mutex<Option<ExitStatus>>>,
 }
 
 impl ProcessHandle {
@@ -58,16 +57,15 @@ impl ProcessHandle {
     /// Creates the handle of a process that may have ended and been reaped since it was made, so that its
     /// number may be reused. If this fails, the process with that number is not affected.
     pub(crate) fn find(pid: Pid) -> Result<ProcessHandle> {
-        let found = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(ProcessHandle::new(pid, Arc::new(pidfd), true)),
             // Filters of sandboxes return EPERM for a call that they don't know.
             Err(Errno::NOSYS | Errno::PERM) => ProcessHandle::without_pidfd(pid),
             // The process was reaped already, by the kernel if SIGCHLD is ignored, or by other code in this
             // program. Its messages are in its socket. Its number may be reused by now.
-            Err(Errno::SRCH) => return ProcessHandle::over(pid),
-            Err(error) => Err(("pidfd_open", error.into())),
-        };
-        found.map_err(|(what, error)| launch_error(what, None, error))
+            Err(Errno::SRCH) => ProcessHandle::over(pid),
+            Err(error) => Err(launch_error("pidfd_open", None, error.into())),
+        }
     }
 
     fn new(pid: Pid, sentinel: Arc<OwnedFd>, is_pidfd: bool) -> ProcessHandle {
@@ -76,17 +74,13 @@ impl ProcessHandle {
 
     /// Creates the handle of a process that was reaped.
     fn over(pid: Pid) -> Result<ProcessHandle> {
-        let event = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| launch_error("eventfd", None, error.into()))?;
-        let handle = ProcessHandle::new(pid, Arc::new(event), false);
-        *handle.reaped.lock() = true;
+        let handle = ProcessHandle::new(pid, Arc::new(new_event(1)?), false);
+        *handle.reaped.lock() = Some(ExitStatus::Unknown);
         Ok(handle)
     }
 
-    fn without_pidfd(pid: Pid) -> std::result::Result<ProcessHandle, (&'static str, io::Error)> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| ("eventfd", error.into()))?;
-        let handle = ProcessHandle::new(pid, Arc::new(event), false);
+    fn without_pidfd(pid: Pid) -> Result<ProcessHandle> {
+        let handle = ProcessHandle::new(pid, Arc::new(new_event(0)?), false);
         let (event, reaped) = (Arc::clone(&handle.sentinel), Arc::clone(&handle.reaped));
         let wait = move || {
             // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
@@ -94,16 +88,15 @@ impl ProcessHandle {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             if retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), options)).is_err() {
                 // Reaped elsewhere, for example by the kernel if SIGCHLD is ignored.
-                *reaped.lock() = true;
+                *reaped.lock() = Some(ExitStatus::Unknown);
             }
-            // Can't fail, because no other thread adds to the counter.
-            let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
+            notify(&event);
         };
         thread::Builder::new()
             .name("mp-sentinel".to_string())
             .stack_size(64 << 10)
             .spawn(wait)
-            .map_err(|error| ("a thread in place of a pidfd", error))?;
+            .map_err(|error| launch_error("a thread in place of a pidfd", None, error))?;
         Ok(handle)
     }
 
@@ -128,7 +121,7 @@ impl ProcessHandle {
     /// Sends a signal to the process. Returns `SRCH` if it is over.
     pub(crate) fn signal(&self, signal: Signal) -> std::result::Result<(), Errno> {
         let reaped = self.reaped.lock();
-        if *reaped {
+        if reaped.is_some() {
             return Err(Errno::SRCH);
         }
         if self.is_pidfd {
@@ -145,18 +138,14 @@ impl ProcessHandle {
 
     /// Returns `true` if the process has ended, according to its sentinel.
     pub(crate) fn has_ended(&self) -> bool {
-        rustix::event::poll(
-            &mut [PollFd::new(&self.sentinel, PollFlags::IN)],
-            Some(&timespec(Duration::ZERO)),
-        )
-        .is_ok_and(|ready| ready > 0)
+        wait_readable(self.sentinel(), Some(Instant::now())).unwrap_or(false)
     }
 
     /// Reaps the process and returns its exit status, if it has ended.
     pub(crate) fn reap(&self) -> Option<ExitStatus> {
         let mut reaped = self.reaped.lock();
-        if *reaped {
-            return Some(ExitStatus::Unknown);
+        if reaped.is_some() {
+            return *reaped;
         }
         let id = if self.is_pidfd { WaitId::PidFd(self.sentinel.as_fd()) } else { WaitId::Pid(self.pid) };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
@@ -166,21 +155,27 @@ impl ProcessHandle {
             // Reaped elsewhere.
             Err(_) => ExitStatus::Unknown,
         };
-        *reaped = true;
-        Some(exit)
+        *reaped = Some(exit);
+        *reaped
     }
 
-    /// Kills the process and waits for its end.
-    pub(crate) fn end(&self) -> ExitStatus {
-        // Fails only if the process has ended.
-        let _ = self.signal(Signal::KILL);
+    /// Reaps the process and returns its exit status, if it ends before the deadline.
+    pub(crate) fn reap_until(&self, until: Option<Instant>) -> Option<ExitStatus> {
         loop {
-            if let Some(exit) = self.reap() {
+            let exit = self.reap();
+            if exit.is_some() || until.is_some_and(|until| until <= Instant::now()) {
                 return exit;
             }
-            // After an interrupted or refused wait the loop checks again.
-            let _ = rustix::event::poll(&mut [PollFd::new(&self.sentinel, PollFlags::IN)], None);
+            // After a refused wait the loop checks again.
+            let _ = wait_readable(self.sentinel(), until);
         }
+    }
+
+    /// Kills the process and waits for its end. Returns its exit status, if it ends before the deadline.
+    pub(crate) fn end(&self, until: Option<Instant>) -> Option<ExitStatus> {
+        // Fails only if the process has ended.
+        let _ = self.signal(Signal::KILL);
+        self.reap_until(until)
     }
 }
 
@@ -218,9 +213,8 @@ mod tests {
     }
 
     fn wait(handle: &ProcessHandle) {
-        let time = timespec(Duration::from_secs(20));
-        let ready = rustix::event::poll(&mut [PollFd::new(&handle.sentinel, PollFlags::IN)], Some(&time));
-        assert_eq!(ready, Ok(1));
+        let until = Instant::now() + std::time::Duration::from_secs(20);
+        assert!(wait_readable(handle.sentinel(), Some(until)).unwrap());
     }
 
     #[test]
@@ -231,7 +225,7 @@ mod tests {
             assert!(handle.has_ended());
             assert_eq!(handle.reap(), Some(ExitStatus::Code(3)), "{handle:?}");
             assert!(handle.has_ended());
-            assert_eq!(handle.reap(), Some(ExitStatus::Unknown));
+            assert_eq!(handle.reap(), Some(ExitStatus::Code(3)));
             assert_eq!(handle.signal(Signal::KILL), Err(Errno::SRCH));
         }
     }
@@ -259,7 +253,7 @@ mod tests {
     #[test]
     fn it_can_be_ended_at_once() {
         for handle in both("exec sleep 100") {
-            assert!(matches!(handle.end(), ExitStatus::Signal { .. }));
+            assert!(matches!(handle.end(None), Some(ExitStatus::Signal { .. })));
             assert!(handle.has_ended());
         }
     }
