@@ -99,6 +99,7 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
     type Cursor = IndexedCursor;
     type Contents = IndexedContents;
     type Position = IndexedPosition;
+    const IS_ENDLESS: bool = false;
 
     fn worker_plan(plan: &Plan) -> (u64, ()) {
         (plan.seed(), ())

@@ -279,6 +279,14 @@ impl<K: BatchSource> Prefetch<K> {
                 meter.skipped_samples += slot.skipped.len() as u64;
                 drop(meter);
                 self.skipped_since += 1;
+                if K::IS_ENDLESS && self.skipped_since == HISTORY as u64 {
+                    let mut reason = format!("{HISTORY} batches in a row were left out");
+                    if let Some(last) = self.skipped_batches.last() {
+                        reason += &format!("; the last one: {last}");
+                    }
+                    self.fail_all(BatchFailure::new(reason));
+                    return None;
+                }
                 continue;
             };
             (self.turn.delivered, self.skipped_since) = (true, 0);

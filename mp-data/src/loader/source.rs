@@ -167,6 +167,9 @@ pub(crate) trait BatchSource: Sized + 'static {
     /// Position of an iterator, for its saved state.
     type Position: Clone;
 
+    /// `true` if an epoch may have no end, so that a search for a batch must give up.
+    const IS_ENDLESS: bool;
+
     /// Returns the seed, and the plan for workers.
     fn worker_plan(plan: &Self::Plan) -> (u64, WorkerPlanOf<Self>);
     fn plan(

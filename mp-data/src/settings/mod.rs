@@ -24,8 +24,8 @@ pub enum OnError {
     /// [`BatchInfo::skipped`](crate::BatchInfo::skipped). If the sample is unknown, works like `Report`.
     SkipSample,
     /// Skips the batch, and adds the error to [`Batches::skipped_batches`](crate::Batches::skipped_batches).
-    /// If all batches of a pass over the data are skipped and another pass would follow, the iterator ends
-    /// with an error.
+    /// The iterator ends with an error if all batches of a pass over the data are skipped and another pass
+    /// would follow, or if a stream skips 1024 batches in a row: its shards may have no end.
     SkipBatch,
 }
 

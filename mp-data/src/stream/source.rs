@@ -139,6 +139,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
     type Cursor = StreamCursor;
     type Contents = StreamContents;
     type Position = StreamPosition;
+    const IS_ENDLESS: bool = true;
 
     fn worker_plan(plan: &StreamPlan) -> (u64, StreamPlan) {
         (plan.seed, plan.clone())

@@ -62,6 +62,19 @@ fn steps_without_any_batch_end_with_an_error() {
 }
 
 #[test]
+fn shard_without_end_ends_after_1024_skipped_batches() {
+    for (workers, when, steps) in [(0, When::Read, None), (0, When::Row, Some(3)), (1, When::Read, Some(3))] {
+        let what = format!("{workers} {when:?} {steps:?}");
+        let shards = Shards::new(&[1 << 40]).with((when, ANY_SHARD, ANY_SAMPLE), Fault::Error, -1);
+        let loader = streaming_of(shards, workers).on_error(OnError::SkipBatch);
+        let loader = if let Some(steps) = steps { loader.steps(steps) } else { loader };
+        let all = results(&what, loader, 1);
+        let last = all.last().unwrap().as_ref().unwrap_err();
+        assert!(last.contains("1024 batches in a row were left out; the last one: "), "{what}: {last}");
+    }
+}
+
+#[test]
 fn loaders_end_wherever_something_fails() {
     let begun = Instant::now();
     for round in 0..400 {
