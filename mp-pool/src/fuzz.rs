@@ -5,10 +5,10 @@ use mp_core::message::{Incoming, Message, Outgoing};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
-use crate::worker::end_positions::{EndPositions, ValuesView};
-use crate::worker::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, WorkerRequest};
-use crate::worker::runner::Runner;
-use crate::worker::values::{PackedRange, PackedValues, ReceivedValues, TaskArgs};
+use crate::child::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, WorkerRequest};
+use crate::child::runner::Runner;
+use crate::child::values::{EndPositions, ValuesView};
+use crate::child::values::{PackedRange, PackedValues, ReceivedValues, TaskArgs};
 
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(

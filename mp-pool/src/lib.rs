@@ -44,17 +44,17 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
+mod child;
 mod dispatcher;
 mod error;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
 #[doc(hidden)]
 pub mod fuzz;
 mod metrics;
+mod slots;
 #[doc(hidden)]
 pub mod steps;
 mod tasks;
-mod worker;
-mod workers;
 
 pub use api::as_completed::{AsCompleted, as_completed};
 pub use api::builder::PoolBuilder;
@@ -65,14 +65,14 @@ pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::state_pool::{StatePool, StatePoolBuilder};
 pub use api::stream::{Outcome, PendingError, PushError, TaskStream, Ticket};
 pub use api::tuple_fn::{TupleFn, TupleStateFn};
+pub use child::main_loop::current_worker;
+pub use child::main_loop::note;
 pub use error::{Attempts, BrokenPool, FailureKind, PoolError, TaskError, TaskRaised, WorkerLost};
 pub use metrics::running::RunningTask;
 pub use metrics::snapshot::{FailedStarts, Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
 pub use mp_spawn::Backoff;
 pub use tasks::call_outcomes::Progress;
-pub use worker::main_loop::current_worker;
-pub use worker::note::note;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

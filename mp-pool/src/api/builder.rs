@@ -11,10 +11,10 @@ use mp_spawn::{
 
 use crate::api::pool::Pool;
 use crate::api::state_pool::{StatePool, StatePoolBuilder};
+use crate::child::user_state::WorkerError;
+use crate::child::user_state::state_init;
 use crate::dispatcher::settings::PoolSettings;
 use crate::error::PoolError;
-use crate::worker::user_state::WorkerError;
-use crate::worker::user_state::state_init;
 
 /// Builder of a `Pool`.
 ///

@@ -7,7 +7,6 @@ pub(crate) mod imap;
 pub(crate) mod pool;
 #[cfg(feature = "indicatif")]
 pub(crate) mod progress;
-pub(crate) mod recycle;
 pub(crate) mod resize;
 pub(crate) mod result;
 pub(crate) mod state_pool;

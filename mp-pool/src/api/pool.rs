@@ -17,6 +17,7 @@ use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::stream::TaskStream;
 use crate::api::tuple_fn::TupleFn;
+use crate::child::journal_words::WorkerWords;
 use crate::dispatcher::settings::PoolSettings;
 use crate::dispatcher::shared::PoolShared;
 use crate::dispatcher::start;
@@ -25,10 +26,9 @@ use crate::error::{PoolError, TaskError};
 use crate::metrics::meter::Meter;
 use crate::metrics::running::RunningTask;
 use crate::metrics::snapshot::PoolMetrics;
+use crate::slots::slot::{QUEUE_CAPACITY, WorkerSlot};
+use crate::slots::state::{PoolPhase, PoolState};
 use crate::tasks::call_state::{FunctionOwner, PoolDescription};
-use crate::worker::journal_words::WorkerWords;
-use crate::workers::state::{PoolPhase, PoolState};
-use crate::workers::worker::{QUEUE_CAPACITY, Worker};
 
 /// Number of replies that can wait for the pool's thread before workers block.
 const REPLIES: usize = 1024;
@@ -97,8 +97,8 @@ pub(super) fn check_processes(processes: usize) -> Result<(), PoolError> {
 }
 
 /// Creates a slot for a worker.
-pub(super) fn new_slot() -> Result<Worker, PoolError> {
-    Ok(Worker::new(Queue::bounded(QUEUE_CAPACITY)?, WorkerWords::new()?))
+pub(super) fn new_slot() -> Result<WorkerSlot, PoolError> {
+    Ok(WorkerSlot::new(Queue::bounded(QUEUE_CAPACITY)?, WorkerWords::new()?))
 }
 
 impl Pool {
@@ -107,7 +107,7 @@ impl Pool {
         let processes = settings.processes.unwrap_or_else(processors);
         check_processes(processes)?;
         let packer = Queue::bounded(QUEUE_CAPACITY)?;
-        let mut workers = vec![Worker::new(packer.clone(), WorkerWords::new()?)];
+        let mut workers = vec![WorkerSlot::new(packer.clone(), WorkerWords::new()?)];
         while workers.len() < processes {
             workers.push(new_slot()?);
         }

@@ -13,8 +13,8 @@ use mp_core::sync::shared::AtomicU64;
 use mp_reduce::Message;
 
 use crate::api::result::read;
-use crate::dispatcher::room_future::RoomFuture;
 use crate::dispatcher::shared::PoolShared;
+use crate::dispatcher::submit::RoomFuture;
 use crate::error::TaskError;
 use crate::metrics::running::RunningTask;
 use crate::tasks::call_outcomes::{CallOutcomes, PushRefusal};

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::child::clock;
 use crate::dispatcher::shutdown::Shutdown;
 use crate::dispatcher::thread::Dispatcher;
-use crate::worker::clock;
 
 /// Number of recorded pauses: more than a task is likely to span.
 const MOST_PAUSES: usize = 64;

@@ -12,16 +12,16 @@ use std::time::Instant;
 use mp_queue::EncodedMessage;
 use mp_spawn::CallFailure;
 
+use crate::child::message::{FunctionMessage, WorkerRequest};
+use crate::child::values::TaskArgs;
 use crate::dispatcher::settlements::Settlements;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::{EncodeError, TaskError};
+use crate::slots::slot::SentMessage;
 use crate::tasks::call_state::{CallState, TaskFunction};
 use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk, next_chunk};
-use crate::tasks::saved_args::SavedArgs;
 use crate::tasks::source::ArgsPiece;
-use crate::worker::message::{FunctionMessage, WorkerRequest};
-use crate::worker::values::TaskArgs;
-use crate::workers::worker::SentMessage;
+use crate::tasks::source::SavedArgs;
 
 /// Number of tasks in small chunks that are encoded together, so that their arguments share memory.
 const TASKS_AT_ONCE: usize = 64;

@@ -2,18 +2,13 @@
 //! replies and deaths of workers, replaces workers, enforces time limits, and shuts the pool down.
 
 mod cancel;
-mod chunk_reports;
 mod deadlines;
-mod death_reports;
 mod feed;
-mod functions;
-mod interrupts;
-pub(crate) mod room_future;
 mod room_queue;
 pub(crate) mod settings;
 mod settlements;
 pub(crate) mod shared;
 mod shutdown;
 pub(crate) mod start;
-mod submit;
+pub(crate) mod submit;
 pub(crate) mod thread;

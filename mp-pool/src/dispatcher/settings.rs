@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mp_spawn::{Interrupt, InterruptSignals, Limits, ProcessBuilder, StartMethod, Stdio};
 
-use crate::worker::main_loop::Initializer;
-use crate::worker::user_state::StateInit;
+use crate::child::main_loop::Initializer;
+use crate::child::user_state::StateInit;
 
 type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
 

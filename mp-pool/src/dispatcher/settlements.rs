@@ -1,17 +1,21 @@
-//! Outcomes for calls: collected under a lock, delivered when no lock is held.
+//! Outcomes for calls: collected under a lock, delivered when no lock is held. They come from replies, and from
+//! the state left by a dead worker.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::child::values::ReceivedValues;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::metrics::meter::TaskCounts;
+use crate::slots::retry_queue::ScheduledRetry;
+use crate::slots::slot::WorkerSlot;
+use crate::steps::journal::JournalResults;
 use crate::tasks::call_state::{CallState, RetryTask, UnsentTasks};
-use crate::tasks::chunk::Chunk;
-use crate::tasks::outcome_run::OutcomeRun;
-use crate::tasks::saved_args::SavedArgs;
+use crate::tasks::chunk::{Chunk, next_chunk};
+use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
+use crate::tasks::source::SavedArgs;
 use crate::tasks::source::UnneededValues;
-use crate::workers::retry_queue::ScheduledRetry;
 
 /// Delay that replaces a back-off too long for the clock.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -230,13 +234,105 @@ impl PoolShared {
     }
 }
 
+/// Reports outcomes of items of a chunk, some of which may have been reported before. Missing items before
+/// them are lost; no correct worker skips an item.
+pub(crate) fn report_items(
+    chunk: &mut Chunk,
+    item: usize,
+    (count, run_time): (usize, Option<Duration>),
+    data: OutcomeData,
+    settled: &mut Settlements<'_>,
+) {
+    let end = item.saturating_add(count).min(chunk.end);
+    if item > chunk.reported && end > item {
+        let missing = chunk.first + chunk.reported..chunk.first + item;
+        settled
+            .add_run(&chunk.job, OutcomeRun::failed(missing, TaskError::value("the worker did not send it")));
+        chunk.reported = item;
+    }
+    if let OutcomeData::Failed(error) = data {
+        if end > chunk.reported {
+            let (job, index, tries) = (Arc::clone(&chunk.job), chunk.first + chunk.reported, chunk.tries);
+            let saved = if job.options.retry.times > 0 { chunk.take_saved(chunk.reported) } else { None };
+            settled.add_failed(FailedTask { job, index, tries, saved, error: *error, run_time });
+            chunk.reported = end;
+        }
+    } else if end > chunk.reported {
+        settled.add_run(
+            &chunk.job,
+            OutcomeRun { first: chunk.first + chunk.reported, count: end - chunk.reported, data, run_time },
+        );
+        chunk.reported = end;
+    }
+}
+
+/// Cuts a chunk whose call was cancelled or ended with the pool, when its worker replies: at the time of the
+/// cancellation, the worker had taken the chunk and not begun it.
+pub(crate) fn cut_if_cancelled(worker: &mut WorkerSlot, id: u64, settled: &mut Settlements<'_>) {
+    let is_cancelled = |chunk: &&mut Chunk| chunk.remaining() > 0 && chunk.job.is_cancelled();
+    let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };
+    let (rest, emptied_chunks) = worker.cut_all_of(&job, next_chunk());
+    if let Some(rest) = rest {
+        let final_error = job.transit.error_of_returned(rest.remaining()).unwrap_or(TaskError::Cancelled);
+        settled.add(rest, final_error);
+    }
+    emptied_chunks.into_iter().for_each(|chunk| settled.drop_later(chunk));
+}
+
+/// Reports new results from a worker's journal, up to an item.
+pub(crate) fn report_journal(
+    chunk: &mut Chunk,
+    found: &JournalResults,
+    before: usize,
+    settled: &mut Settlements<'_>,
+) {
+    let JournalResults { first, ends, bytes } = found;
+    let count = ends.len().min(before.saturating_sub(*first));
+    if *first <= chunk.reported && first + count > chunk.reported {
+        let data = OutcomeData::Values(ReceivedValues::from_journal(ends, bytes), chunk.reported - first);
+        report_items(chunk, *first, (count, None), data, settled);
+    }
+}
+
+/// Takes apart a chunk of a dead worker: the running task is lost, and tasks that were not begun are
+/// returned.
+pub(crate) fn take_apart(
+    worker: &WorkerSlot,
+    mut chunk: Chunk,
+    condemned: Option<(u64, usize)>,
+    lost: &mut Vec<(Chunk, usize)>,
+    settled: &mut Settlements<'_>,
+) -> Option<Chunk> {
+    let word = worker.shared_words.word();
+    let over = condemned.filter(|(id, _)| *id == chunk.id).map(|(_, item)| item);
+    if word.is_of(chunk.id)
+        && let Some(found) = worker.shared_words.journal_results(chunk.id)
+    {
+        report_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
+    }
+    let claimed = word.claimed_before_death(chunk.id, over, chunk.reported, chunk.end);
+    let rest = chunk.split_off(claimed, next_chunk());
+    let from = chunk.reported;
+    for item in (from + 1..claimed).rev() {
+        if let Some(one) = chunk.split_off(item, next_chunk()) {
+            lost.push((one, 0));
+        }
+    }
+    if from < claimed {
+        lost.push((chunk, from));
+    } else {
+        settled.drop_later(chunk);
+    }
+    rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dispatcher::shared::tests::{is_awake, shared};
+    use crate::slots::state::{PoolPhase, PoolState};
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
-    use crate::workers::state::{PoolPhase, PoolState};
 
     #[test]
     fn last_task_of_a_closed_pool_wakes_the_thread() {

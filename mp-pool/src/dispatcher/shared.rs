@@ -16,14 +16,14 @@ use mp_core::user_code::drop_caught;
 use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
 use mp_queue::Queue;
 
+use crate::child::message::{PoolReply, WorkerRequest};
 use crate::dispatcher::room_queue::RoomQueue;
 use crate::dispatcher::settings::{PoolSettings, WorkerStartup};
 use crate::error::PoolError;
 use crate::metrics::meter::Meter;
+use crate::slots::state::PoolState;
 use crate::tasks::call_state::{CallState, FunctionOwner, PoolDescription, TaskFunction};
 use crate::tasks::owner_process::OwnerProcess;
-use crate::worker::message::{PoolReply, WorkerRequest};
-use crate::workers::state::PoolState;
 
 /// Event: the process of a worker has ended.
 #[derive(Clone, Copy, Debug)]
@@ -200,13 +200,13 @@ impl FunctionOwner for PoolShared {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::worker::journal_words::WorkerWords;
-    use crate::workers::worker::Worker;
+    use crate::child::journal_words::WorkerWords;
+    use crate::slots::slot::WorkerSlot;
 
     /// Returns the state of a pool without a thread, whose only worker has not begun.
     pub(crate) fn shared() -> PoolShared {
         let packer = Queue::bounded(4).unwrap();
-        let state = PoolState::new(vec![Worker::new(packer.clone(), WorkerWords::new().unwrap())]);
+        let state = PoolState::new(vec![WorkerSlot::new(packer.clone(), WorkerWords::new().unwrap())]);
         PoolShared::new(PoolSettings::default(), Queue::bounded(4).unwrap(), packer, state)
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::dispatcher::settlements::Settlements;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
-use crate::workers::state::{PoolPhase, PoolState};
+use crate::slots::state::{PoolPhase, PoolState};
 
 /// Maximum wait for a process after a SIGKILL. A process in an uninterruptible system call remains.
 const AFTER_KILL: Duration = Duration::from_secs(10);

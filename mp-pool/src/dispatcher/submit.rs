@@ -1,16 +1,24 @@
-//! Submission of tasks.
+//! Submission of tasks, and their functions, which are sent to each worker once.
 
+use std::any::TypeId;
+use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 
-use mp_core::user_code::drop_caught;
+use mp_core::message::IntoOutcome;
+use mp_core::user_code::{UserValue, drop_caught};
+use mp_reduce::Message;
+use mp_spawn::{CapturesNothing, Closure, StateClosure};
 
+use crate::child::runner::Runner;
 use crate::dispatcher::settlements::Settlements;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
-use crate::tasks::call_state::CallState;
+use crate::slots::state::PoolPhase;
+use crate::tasks::call_state::{CallState, TaskFunction};
 use crate::tasks::outcome_run::OutcomeRun;
-use crate::workers::state::PoolPhase;
 
 impl PoolShared {
     /// Accepts `tasks` more tasks of a call. `store` stores them after they are counted and before any thread
@@ -80,6 +88,131 @@ impl PoolShared {
             state.enlist(job);
         }
         error
+    }
+}
+
+/// Future that is ready when there is room for a task, or the pool accepts none.
+pub(crate) struct RoomFuture {
+    shared: Arc<PoolShared>,
+    /// Position where the future waits, or has waited.
+    position: Option<u64>,
+}
+
+impl RoomFuture {
+    pub(crate) fn new(shared: &Arc<PoolShared>) -> RoomFuture {
+        RoomFuture { shared: Arc::clone(shared), position: None }
+    }
+}
+
+impl Future for RoomFuture {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.shared.is_full() {
+            // Cloning a waker is user code, so it happens without the lock.
+            let waker = UserValue::new(context.waker().clone());
+            self.position = Some(self.shared.room.wait(self.position, waker));
+            // Tasks that were settled before have woken other futures.
+            if self.shared.is_full() {
+                return Poll::Pending;
+            }
+        }
+        // In a fork of the process that created the pool, nothing is locked.
+        if let Some(position) = self.position.take()
+            && self.shared.check_owner().is_ok()
+        {
+            self.shared.room.leave(position);
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for RoomFuture {
+    fn drop(&mut self) {
+        if let Some(position) = self.position
+            && self.shared.check_owner().is_ok()
+            && !self.shared.room.leave(position)
+        {
+            self.shared.wake_waiting();
+        }
+    }
+}
+
+impl PoolShared {
+    fn code(self: &Arc<Self>, runner: Closure<(), Runner>) -> Arc<TaskFunction> {
+        let pool: Weak<Self> = Arc::downgrade(self);
+        Arc::new(TaskFunction { number: self.next_id(), runner: UserValue::new(runner), pool })
+    }
+
+    /// Returns the code of a function, which is sent to each worker once.
+    pub(crate) fn function<F, A, R>(self: &Arc<Self>, function: F) -> Arc<TaskFunction>
+    where
+        F: Fn(A) -> R + CapturesNothing,
+        A: Message,
+        R: IntoOutcome,
+    {
+        let key = TypeId::of::<PhantomData<fn(F, A) -> R>>();
+        self.function_code(key, || Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)))
+    }
+
+    /// Returns the code of a function that receives the worker's state.
+    pub(crate) fn function_with_state<S, F, A, R>(self: &Arc<Self>, function: F) -> Arc<TaskFunction>
+    where
+        S: 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
+        A: Message,
+        R: IntoOutcome,
+    {
+        let key = TypeId::of::<PhantomData<fn(F, PhantomData<S>, A) -> R>>();
+        self.function_code(key, || {
+            Closure::from_parts((), move |(): &(), (): ()| Runner::with_state(function))
+        })
+    }
+
+    fn function_code(
+        self: &Arc<Self>,
+        key: TypeId,
+        runner: impl FnOnce() -> Closure<(), Runner>,
+    ) -> Arc<TaskFunction> {
+        let code = || self.code(runner());
+        if self.check_owner().is_err() {
+            return code();
+        }
+        let mut functions = self.functions.lock();
+        let code = functions.entry(key).or_insert_with(code);
+        Arc::clone(code)
+    }
+
+    /// Creates the code of a closure. Workers forget it when its tasks are done.
+    pub(crate) fn closure<A: Message, R: IntoOutcome>(
+        self: &Arc<Self>,
+        closure: Closure<A, R>,
+    ) -> Arc<TaskFunction> {
+        self.code(Closure::from_parts((closure, ()), |(closure, ()): &(Closure<A, R>, ()), (): ()| {
+            let closure = closure.clone();
+            Runner::new(move |args| closure.call(args))
+        }))
+    }
+
+    /// Creates the code of a closure that receives the worker's state.
+    pub(crate) fn closure_with_state<S, A, R>(
+        self: &Arc<Self>,
+        closure: StateClosure<S, A, R>,
+    ) -> Arc<TaskFunction>
+    where
+        S: 'static,
+        A: Message,
+        R: IntoOutcome,
+    {
+        self.code(Closure::from_parts(
+            (closure, ()),
+            |(closure, ()): &(StateClosure<S, A, R>, ()), (): ()| Runner::with_state_closure(closure.clone()),
+        ))
+    }
+
+    /// Takes the functions without users.
+    pub(crate) fn take_unused(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.unused.lock())
     }
 }
 

@@ -22,24 +22,24 @@ use mp_queue::GetError;
 use mp_reduce::Unread;
 use mp_spawn::{CallFailure, ExitStatus, FailureReports, ProcessName, ProcessStatus, SpawnError};
 
-use crate::dispatcher::chunk_reports::{cut_if_cancelled, report_items, report_journal, take_apart};
-use crate::dispatcher::death_reports::{WorkerDeath, list_in_dumps};
+use crate::child::clock;
+use crate::child::message::{ManyValues, PoolReply, SingleValue, WorkerRequest};
+use crate::child::values::ReceivedValues;
 use crate::dispatcher::settlements::{FailedTask, Settlements};
+use crate::dispatcher::settlements::{cut_if_cancelled, report_items, report_journal, take_apart};
 use crate::dispatcher::shared::{PoolShared, WorkerExit};
 use crate::dispatcher::shutdown::Shutdown;
+use crate::dispatcher::start::{WorkerDeath, list_in_dumps};
 use crate::dispatcher::start::{
     not_started, report_failed_starts, start, why_not_ready, without_process_name,
 };
 use crate::error::{Attempts, TaskRaised};
 use crate::error::{BrokenPool, EncodeError, PoolError, TaskError, WorkerLost};
+use crate::slots::slot::NO_CODE;
+use crate::slots::start_backoff::back_off;
 use crate::steps::chunk::ItemPosition;
 use crate::tasks::chunk::{ReadyChunk, next_chunk};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
-use crate::worker::clock;
-use crate::worker::message::{ManyValues, PoolReply, SingleValue, WorkerRequest};
-use crate::worker::values::ReceivedValues;
-use crate::workers::start_backoff::back_off;
-use crate::workers::worker::NO_CODE;
 
 /// Maximum number of replies that are taken at once.
 const REPLIES: usize = 64;

@@ -10,9 +10,9 @@ use mp_spawn::RaisedKind;
 use serde::{Deserialize, Serialize};
 
 use crate::error::attempts::{Attempts, FailureKind};
-use crate::error::broken_pool::{BrokenPool, of_pool, the_pool};
 use crate::error::encode_error::EncodeError;
-use crate::error::task_raised::TaskRaised;
+use crate::error::pool_error::{BrokenPool, of_pool, the_pool};
+use crate::error::worker_lost::TaskRaised;
 use crate::error::worker_lost::WorkerLost;
 
 /// Error with which a task ends.

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::child::clock;
+use crate::slots::slot::WorkerSlot;
+use crate::slots::state::PoolState;
 use crate::tasks::call_state::CallState;
-use crate::worker::clock;
-use crate::workers::state::PoolState;
-use crate::workers::worker::Worker;
 
 /// Number of attempts at a consistent read, if the worker continues meanwhile.
 const READ_ATTEMPTS: usize = 4;
@@ -37,7 +37,7 @@ impl fmt::Display for RunningTask {
     }
 }
 
-impl Worker {
+impl WorkerSlot {
     /// Returns the running task of this worker.
     fn running(&self, worker: usize, now: Instant) -> Option<RunningTask> {
         let (pid, chunk) = (self.pid, self.first().filter(|_| self.ready)?);
@@ -69,7 +69,7 @@ impl Worker {
 impl PoolState {
     /// Returns the running tasks of this call, or of all calls.
     pub(crate) fn running_of(&self, job: Option<&CallState>) -> Vec<RunningTask> {
-        let is_its = |worker: &Worker| {
+        let is_its = |worker: &WorkerSlot| {
             job.is_none_or(|job| worker.first().is_some_and(|chunk| std::ptr::eq(&*chunk.job, job)))
         };
         let now = Instant::now();

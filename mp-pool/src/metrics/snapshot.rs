@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::metrics::meter::{Histogram, Meter, TaskCounts};
-use crate::workers::state::PoolState;
-use crate::workers::worker::{SentMessage, Worker};
+use crate::slots::slot::{SentMessage, WorkerSlot};
+use crate::slots::state::PoolState;
 
 /// Statistics of a pool, returned by [`Pool::metrics`](crate::Pool::metrics). Displayed as a line with the
 /// numbers of tasks, a line for each kind of time, and a line for each worker.
@@ -117,7 +117,7 @@ pub struct WorkerMetrics {
     pub busy_for: Duration,
 }
 
-impl Worker {
+impl WorkerSlot {
     /// Returns the failed starts of this worker, if it can't start.
     pub(crate) fn failed_to_start(&self, worker: usize) -> Option<FailedStarts> {
         let starts = self.failed_starts;

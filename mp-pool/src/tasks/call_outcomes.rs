@@ -9,7 +9,7 @@ use mp_core::user_code::UserValue;
 
 use crate::error::Attempts;
 use crate::tasks::outcome_run::OutcomeRun;
-use crate::tasks::outcome_runs::OutcomeRuns;
+use crate::tasks::outcome_run::OutcomeRuns;
 use crate::tasks::submission_times::SubmissionTimes;
 use crate::tasks::tickets::TicketOutcomes;
 

@@ -15,18 +15,18 @@ use mp_core::user_code::{UserValue, catch_panic};
 use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
 use mp_spawn::Closure;
 
+use crate::child::runner::Runner;
 use crate::error::TaskError;
 use crate::steps::chunk::MOST_ITEMS;
 use crate::tasks::call_outcomes::{CallOutcomes, OutcomeWaiters, PARTS, Progress, PushRefusal, ResultOrder};
 use crate::tasks::outcome_run::OutcomeRun;
-use crate::tasks::outcome_runs::OutcomeRuns;
+use crate::tasks::outcome_run::OutcomeRuns;
 use crate::tasks::owner_process::OwnerProcess;
 use crate::tasks::retry::RetryPolicy;
-use crate::tasks::saved_args::SavedArgs;
+use crate::tasks::source::SavedArgs;
 use crate::tasks::source::{ArgsPiece, LaneFilter, TaskSource, UnneededValues};
 use crate::tasks::submission_times::SubmissionTimes;
 use crate::tasks::transit::TransitCounter;
-use crate::worker::runner::Runner;
 
 /// Target duration of a chunk: much longer than sending it, and short enough for workers to finish at about
 /// the same time.
@@ -454,8 +454,8 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::tasks::call_outcomes::MANY_RUNS;
-    use crate::tasks::saved_args::{OriginalArgs, SavedValue};
     use crate::tasks::source::ItemSource;
+    use crate::tasks::source::{OriginalArgs, SavedValue};
 
     struct NoPool;
 

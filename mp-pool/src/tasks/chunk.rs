@@ -7,9 +7,9 @@ use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_queue::EncodedMessage;
 
+use crate::child::message::WorkerRequest;
 use crate::tasks::call_state::CallState;
-use crate::tasks::saved_args::SavedArgs;
-use crate::worker::message::WorkerRequest;
+use crate::tasks::source::SavedArgs;
 
 /// Returns a unique number for a chunk.
 pub(crate) fn next_chunk() -> u64 {

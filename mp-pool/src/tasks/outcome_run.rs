@@ -1,12 +1,13 @@
 //! Outcomes of consecutive tasks, as they arrived.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
 use mp_core::message::Incoming;
 
+use crate::child::values::ReceivedValues;
 use crate::error::TaskError;
-use crate::worker::values::ReceivedValues;
 
 /// Outcomes of consecutive tasks.
 #[derive(Debug)]
@@ -53,5 +54,123 @@ impl OutcomeRun {
 
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.data, OutcomeData::Failed(_))
+    }
+}
+
+/// Runs of outcomes in *stretches*: each run of a stretch begins at the end of the previous run. Workers
+/// answer their own chunks in order, so most runs extend one of a few stretches.
+#[derive(Debug, Default)]
+pub(super) struct OutcomeRuns {
+    /// Non-empty stretches. Adjacent stretches are not joined.
+    stretches: VecDeque<VecDeque<OutcomeRun>>,
+    len: usize,
+}
+
+impl OutcomeRuns {
+    /// Returns the number of runs.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn first(&self) -> Option<&OutcomeRun> {
+        self.stretches.front()?.front()
+    }
+
+    pub(super) fn pop_first(&mut self) -> Option<OutcomeRun> {
+        let stretch = self.stretches.front_mut()?;
+        let run = stretch.pop_front();
+        if stretch.is_empty() {
+            self.stretches.pop_front();
+        }
+        self.len -= usize::from(run.is_some());
+        run
+    }
+
+    /// Adds a run after all others.
+    pub(super) fn push(&mut self, run: OutcomeRun) {
+        match self.stretches.back_mut() {
+            Some(stretch) => stretch.push_back(run),
+            None => self.stretches.push_back(VecDeque::from([run])),
+        }
+        self.len += 1;
+    }
+
+    /// Inserts a run at the position of its tasks, which must be in `base..total`. Returns `false` and
+    /// changes nothing if a task has an outcome already, or the run is empty.
+    pub(super) fn insert(&mut self, run: OutcomeRun, base: usize, total: usize) -> bool {
+        let at = self.stretches.partition_point(|stretch| stretch[0].first <= run.first);
+        let before = at.checked_sub(1).and_then(|before| self.stretches.get_mut(before));
+        let free = before.as_ref().and_then(|stretch| stretch.back()).map_or(base, OutcomeRun::end);
+        let until = self.stretches.get(at).map_or(total, |stretch| stretch[0].first);
+        let fits = free <= run.first && run.end() <= until && run.count > 0;
+        if !fits {
+            return false;
+        }
+        self.len += 1;
+        match at.checked_sub(1) {
+            Some(before) if free == run.first => self.stretches[before].push_back(run),
+            _ => self.stretches.insert(at, VecDeque::from([run])),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::error::TaskError;
+
+    fn run(tasks: Range<usize>) -> OutcomeRun {
+        OutcomeRun::failed(tasks, TaskError::Terminated)
+    }
+
+    /// Results of two workers form two stretches, independent of their number: inserting neither searches
+    /// among all runs nor moves them.
+    #[test]
+    fn each_worker_adds_to_a_stretch_of_its_own() {
+        let mut runs = OutcomeRuns::default();
+        for i in 0..1000 {
+            assert!(runs.insert(run(i..i + 1), 0, 2000) && runs.insert(run(1000 + i..1001 + i), 0, 2000));
+        }
+        assert_eq!((runs.stretches.len(), runs.len()), (2, 2000));
+        let firsts = std::iter::from_fn(|| runs.pop_first()).map(|run| run.first);
+        assert!(firsts.eq(0..2000));
+        assert_eq!((runs.stretches.len(), runs.len()), (0, 0));
+    }
+
+    proptest! {
+        /// Compares with a table of all tasks.
+        #[test]
+        fn a_task_has_one_outcome_and_they_come_in_order(
+            operations in prop::collection::vec((0..60_usize, 0..5_usize, any::<bool>()), 0..200),
+        ) {
+            let (mut runs, mut there, mut base) = (OutcomeRuns::default(), [None; 50], 0);
+            for (number, (first, count, take)) in operations.into_iter().enumerate() {
+                if take && runs.first().is_some_and(|run| run.first == base) {
+                    let run = runs.pop_first().unwrap();
+                    prop_assert_eq!(run.first, base);
+                    let numbers = &there[run.first..run.end()];
+                    prop_assert!(numbers[0].is_some() && numbers.iter().all(|n| *n == numbers[0]));
+                    base = run.end();
+                    continue;
+                }
+                let tasks = first..first + count;
+                let free = |there: &[Option<usize>; 50]| there[tasks.clone()].iter().all(Option::is_none);
+                let fits = first >= base && tasks.end <= 50 && count > 0 && free(&there);
+                prop_assert_eq!(runs.insert(run(tasks.clone()), base, 50), fits);
+                if fits {
+                    there[tasks].fill(Some(number));
+                }
+                let mut of_rest: Vec<_> = there[base..].iter().flatten().collect();
+                of_rest.dedup();
+                prop_assert_eq!(runs.len(), of_rest.len());
+                let free_until = there[base..].iter().position(Option::is_some).map(|at| base + at);
+                prop_assert_eq!(runs.first().map(|run| run.first), free_until);
+            }
+        }
     }
 }

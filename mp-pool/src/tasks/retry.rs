@@ -2,7 +2,7 @@
 //!
 //! A task that fails after a worker has begun it is handled by the pool's thread, which holds no lock at that
 //! time. The thread consults the [`RetryPolicy`] of the call before the task gets an outcome. The task has
-//! one of these states, and changes it under the lock of `workers::state`:
+//! one of these states, and changes it under the lock of `slots::state`:
 //!
 //! | state | next state | condition |
 //! |---|---|---|

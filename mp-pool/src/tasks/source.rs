@@ -1,4 +1,5 @@
-//! Sources of a call's arguments, which encode them because they know their type.
+//! Sources of a call's arguments, which encode them because they know their type, and arguments that are kept
+//! in this process until their task is done.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,11 +11,9 @@ use mp_core::user_code::{UserValue, UserValues, drop_caught};
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::CallFailure;
 
+use crate::child::values::{EndPositions, PackedRange, PackedValues, TaskArgs};
 use crate::error::EncodeError;
-use crate::tasks::saved_args::{SavedArgs, panicked, save_original, unsendable};
 use crate::tasks::transit::TransitCounter;
-use crate::worker::end_positions::EndPositions;
-use crate::worker::values::{PackedRange, PackedValues, TaskArgs};
 
 /// Maximum size of the arguments of a chunk in bytes, unless one task has more.
 const MOST_BYTES: usize = 64 << 10;
@@ -301,3 +300,53 @@ impl PieceEncoder<'_> {
 const MOVED_TENSOR: &str = "the call is to be tried again if it fails, and an exclusive tensor among its \
     arguments would be gone with the first attempt: freeze or share it, or call it without `retries` and \
     `retry_if`";
+
+/// Arguments kept for a retry, or for sending the rest of a chunk to another worker. Dropping them catches
+/// panics.
+pub(crate) enum SavedArgs {
+    /// Bytes of the arguments.
+    Packed(PackedRange),
+    /// Arguments with attachments, taken from their message.
+    Values(UserValue<Box<dyn SavedValue>>),
+    None,
+}
+
+/// Arguments that were kept for a retry, for which they are encoded again.
+pub(crate) trait SavedValue: Send {
+    fn encode_again(&mut self) -> Result<Outgoing, EncodeError>;
+}
+
+pub(crate) struct OriginalArgs<A>(pub(crate) A);
+
+impl<A: Message + Send> SavedValue for OriginalArgs<A> {
+    fn encode_again(&mut self) -> Result<Outgoing, EncodeError> {
+        let mut out = Outgoing::default();
+        encode(&mut self.0, &mut out)?;
+        Ok(out)
+    }
+}
+
+/// Encodes arguments. Calls user code: a panic of it is returned as an error.
+fn encode<A: Message>(args: &mut A, out: &mut Outgoing) -> Result<(), EncodeError> {
+    match CallFailure::catch(|| with_nested_message(|| args.encode::<MessagePack>(out))) {
+        Ok(written) => written.map_err(unsendable),
+        Err(raise) => Err(panicked(&raise)),
+    }
+}
+
+pub(super) fn unsendable(error: mp_core::Error) -> EncodeError {
+    mp_reduce::Error::from(error).into()
+}
+
+pub(super) fn panicked(raise: &CallFailure) -> EncodeError {
+    let error = mp_core::Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message()));
+    unsendable(error)
+}
+
+/// Keeps arguments that were encoded without moving any part.
+pub(super) fn save_original<A: Message + Send>(item: UserValue<Option<A>>) -> SavedArgs {
+    match item.into_inner().flatten() {
+        Some(args) => SavedArgs::Values(UserValue::new(Box::new(OriginalArgs(args)) as Box<dyn SavedValue>)),
+        None => SavedArgs::None,
+    }
+}

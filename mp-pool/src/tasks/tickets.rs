@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
+use crate::child::values::ReceivedValues;
 use crate::error::TaskError;
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
-use crate::worker::values::ReceivedValues;
 
 /// Number of taken entries in `arrivals` below which cleaning up is not worth it.
 const FEW: usize = 64;

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use mp_queue::{EncodedMessage, Queue};
 use mp_spawn::Process;
 
+use crate::child::journal_words::WorkerWords;
+use crate::child::message::WorkerRequest;
 use crate::steps::chunk::CutShare;
 use crate::steps::journal::JournalResults;
 use crate::tasks::call_state::CallState;
 use crate::tasks::chunk::{Chunk, ReadyChunk, next_chunk};
-use crate::worker::journal_words::WorkerWords;
-use crate::worker::message::WorkerRequest;
 
 /// Capacity of a worker's queue in messages.
 pub(crate) const QUEUE_CAPACITY: usize = 1024;
@@ -64,7 +64,7 @@ impl SentMessage {
 }
 
 /// Slot of a worker, which may be empty.
-pub(crate) struct Worker {
+pub(crate) struct WorkerSlot {
     pub(crate) tasks: Queue<WorkerRequest>,
     pub(crate) shared_words: WorkerWords,
     pub(crate) process: Option<Process>,
@@ -116,9 +116,9 @@ pub(crate) struct Worker {
     pub(crate) leaves_at: Option<Instant>,
 }
 
-impl Worker {
-    pub(crate) fn new(tasks: Queue<WorkerRequest>, shared_words: WorkerWords) -> Worker {
-        Worker {
+impl WorkerSlot {
+    pub(crate) fn new(tasks: Queue<WorkerRequest>, shared_words: WorkerWords) -> WorkerSlot {
+        WorkerSlot {
             tasks,
             shared_words,
             process: None,

@@ -60,12 +60,12 @@ impl Backpressure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::slot::tests::worker;
+    use crate::slots::state::PoolState;
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
     use crate::tasks::chunk::{Chunk, ReadyChunk, next_chunk};
-    use crate::tasks::saved_args::SavedArgs;
-    use crate::workers::state::PoolState;
-    use crate::workers::worker::tests::worker;
+    use crate::tasks::source::SavedArgs;
 
     /// Returns the state of a pool whose only worker wants tasks, and with a task without a message.
     fn waiting() -> PoolState {

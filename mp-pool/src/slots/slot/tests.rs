@@ -1,8 +1,8 @@
 use super::*;
 
 /// Returns a worker that is ready.
-pub(crate) fn worker() -> Worker {
-    let mut worker = Worker::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
+pub(crate) fn worker() -> WorkerSlot {
+    let mut worker = WorkerSlot::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
     worker.ready = true;
     worker
 }

@@ -1,11 +1,11 @@
 //! Execution of consecutive items of a chunk.
 //!
 //! Most items are short, and their results have no attachments. As long as this holds, the
-//! [`Runner`](crate::worker::runner::Runner) of their function continues by itself. It knows the types, so
+//! [`Runner`](crate::child::runner::Runner) of their function continues by itself. It knows the types, so
 //! decoding, calling and encoding form one loop that the compiler optimizes as a whole, inside one catch of
 //! panics. [`ItemCursor::advance`] runs between two items: it stores the result in the journal, then claims
 //! the next item. The run of items ends at an item after which other work is needed, which is left to the
-//! worker's loop ([`main_loop`](crate::worker::main_loop)). The cursor contains the index of that item, even
+//! worker's loop ([`main_loop`](crate::child::main_loop)). The cursor contains the index of that item, even
 //! after a panic.
 
 use std::ops::Range;
@@ -14,11 +14,11 @@ use mp_core::message::{Incoming, Message, Outgoing, Undecodable};
 use mp_core::{Error, Result};
 use mp_reduce::MessagePack;
 
+use crate::child::clock::now;
+use crate::child::journal_words::WordsWriter;
+use crate::child::values::{EndPositions, ValuesView};
+use crate::child::values::{PackedValues, TaskArgs};
 use crate::steps::chunk::Turn;
-use crate::worker::clock::now;
-use crate::worker::end_positions::{EndPositions, ValuesView};
-use crate::worker::journal_words::WordsWriter;
-use crate::worker::values::{PackedValues, TaskArgs};
 
 /// Maximum time for which results are held back while the next tasks of the chunk run, in nanoseconds.
 const LONGEST_DELAY: u64 = 1_000_000;

@@ -4,7 +4,7 @@
 //! [`PoolReply`]s to one queue. Arguments and results are encoded where their types are known, and remain
 //! bytes and attachments until they reach code that knows the types again. No user code runs in between.
 //!
-//! Values without attachments travel [together in one message](crate::worker::values). A value with
+//! Values without attachments travel [together in one message](crate::child::values). A value with
 //! attachments (tensors, queues) travels alone.
 //!
 //! A function is sent to a worker once, as a [`Closure`] that creates the [`Runner`]. After that it is
@@ -18,8 +18,8 @@ use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, UnsentVa
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
-use crate::worker::runner::Runner;
-use crate::worker::values::{PackedValues, ReceivedValues, TaskArgs};
+use crate::child::runner::Runner;
+use crate::child::values::{PackedValues, ReceivedValues, TaskArgs};
 
 /// Writes the kind of a message, and unencoded numbers.
 fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {

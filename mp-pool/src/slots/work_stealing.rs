@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use mp_queue::EncodedMessage;
 
+use crate::child::message::WorkerRequest;
+use crate::slots::slot::{NO_CODE, SentMessage, WorkerSlot};
+use crate::slots::state::PoolState;
 use crate::steps::chunk::CutShare;
 use crate::tasks::chunk::{ReadyChunk, next_chunk};
-use crate::worker::message::WorkerRequest;
-use crate::workers::state::PoolState;
-use crate::workers::worker::{NO_CODE, SentMessage, Worker};
 
 /// Work shorter than this, in nanoseconds, is not taken from a worker that has begun it.
 const WORTH_SHARING: u64 = 20_000;
@@ -20,7 +20,7 @@ impl PoolState {
         if self.workers[idle].outstanding > 0 {
             return 0;
         }
-        let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
+        let busy = |worker: &&mut WorkerSlot| worker.outstanding > 1 && worker.may_be_recalled();
         let mut found = self.workers.iter_mut().filter(busy).map(|worker| {
             if worker.is_learning() {
                 return worker.recall_all(false);
@@ -39,8 +39,9 @@ impl PoolState {
     /// Withdraws half of the unclaimed items of the worker with the most work. Returns `true` if there were
     /// any.
     fn steal_half(&mut self) -> bool {
-        let left =
-            |worker: &Worker| worker.first().map_or(0, |chunk| chunk.job.expected_nanos(chunk.remaining()));
+        let left = |worker: &WorkerSlot| {
+            worker.first().map_or(0, |chunk| chunk.job.expected_nanos(chunk.remaining()))
+        };
         let most = self.workers.iter_mut().filter(|worker| worker.ready).max_by_key(|worker| left(worker));
         let Some(worker) = most.filter(|worker| left(worker) >= WORTH_SHARING) else { return false };
         let (rest, emptied_chunks) = worker.cut(CutShare::Half, next_chunk());
@@ -97,9 +98,9 @@ impl PoolState {
         self.last_ready = Some(now);
     }
 
-    /// Returns the time at which [`Worker::read_journal`] may return results.
+    /// Returns the time at which [`WorkerSlot::read_journal`] may return results.
     pub(crate) fn next_journal_read(&self) -> Option<Instant> {
-        self.workers.iter().filter_map(Worker::journal_due).min()
+        self.workers.iter().filter_map(WorkerSlot::journal_due).min()
     }
 
     /// Returns the time at which [`relieve_slow_workers`](Self::relieve_slow_workers) may find tasks.
@@ -117,18 +118,18 @@ mod tests {
     use mp_queue::Queue;
 
     use super::*;
+    use crate::child::journal_words::{WordsWriter, WorkerWords};
+    use crate::child::values::{PackedRange, PackedValues};
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
     use crate::tasks::chunk::Chunk;
-    use crate::tasks::saved_args::SavedArgs;
-    use crate::worker::journal_words::{WordsWriter, WorkerWords};
-    use crate::worker::values::{PackedRange, PackedValues};
+    use crate::tasks::source::SavedArgs;
 
     /// Otherwise an idle worker would receive them only later.
     #[test]
     fn what_is_taken_back_of_a_chunk_is_given_at_once() {
         let worker = || {
-            let mut worker = Worker::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
+            let mut worker = WorkerSlot::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
             worker.ready = true;
             worker
         };

@@ -27,7 +27,7 @@ use std::sync::OnceLock;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Mutex, MutexGuard};
 
-use crate::worker::journal_words::WorkerWords;
+use crate::child::journal_words::WorkerWords;
 
 /// Returns the time in nanoseconds on a clock that is the same in all processes.
 pub(crate) fn now() -> u64 {

@@ -9,9 +9,9 @@ use mp_core::user_code::drop_caught;
 use mp_reduce::{MessagePack, TypeFingerprint};
 use mp_spawn::{BorrowedState, CallFailure, StateClosure};
 
-use crate::worker::clock::TaskClock;
-use crate::worker::item_cursor::{ItemCursor, ItemStage};
-use crate::worker::user_state::UserState;
+use crate::child::clock::TaskClock;
+use crate::child::item_cursor::{ItemCursor, ItemStage};
+use crate::child::user_state::UserState;
 
 /// Outcome of a task in its worker.
 pub(crate) enum RunOutcome {

@@ -24,15 +24,15 @@ use std::time::{Duration, Instant};
 
 use mp_queue::EncodedMessage;
 
+use crate::child::message::{LEAVE, WorkerRequest};
+use crate::slots::slot::{SentMessage, WorkerSlot};
+use crate::slots::state::PoolState;
 use crate::tasks::chunk::next_chunk;
-use crate::worker::message::{LEAVE, WorkerRequest};
-use crate::workers::state::PoolState;
-use crate::workers::worker::{SentMessage, Worker};
 
 /// Time after which a worker is checked again that has just taken a chunk, or could not be asked to end.
 const RECHECK_DELAY: Duration = Duration::from_millis(2);
 
-impl Worker {
+impl WorkerSlot {
     /// Returns `true` if the worker was not asked to end, and will not be.
     pub(crate) fn is_staying(&self) -> bool {
         !self.asked_to_leave && self.leaves_at.is_none()
@@ -93,12 +93,12 @@ impl PoolState {
 
     /// Returns the number of slots that are wanted, have a process, or precede a slot with a process.
     pub(crate) fn slot_count(&self) -> usize {
-        let is_used = |worker: &Worker| worker.process.is_some() || worker.feeding;
+        let is_used = |worker: &WorkerSlot| worker.process.is_some() || worker.feeding;
         self.workers.iter().rposition(is_used).map_or(0, |last| last + 1).max(self.wanted)
     }
 
     /// Removes unused slots, for the caller to drop without the lock.
-    pub(crate) fn remove_slots(&mut self) -> Vec<Worker> {
+    pub(crate) fn remove_slots(&mut self) -> Vec<WorkerSlot> {
         let places = self.slot_count();
         self.workers.split_off(places.min(self.workers.len()))
     }
@@ -118,7 +118,7 @@ impl PoolState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workers::worker::tests::worker;
+    use crate::slots::slot::tests::worker;
 
     #[test]
     fn places_are_removed_from_the_end_once_unused() {

@@ -6,9 +6,9 @@
 //!
 //! | event | worker | pool |
 //! |---|---|---|
-//! | the worker starts | creates the state before it sends [`Ready`](crate::worker::message::PoolReply::Ready) | sends it no tasks yet; kills it after [`start_timeout`](crate::PoolBuilder::start_timeout) |
+//! | the worker starts | creates the state before it sends [`Ready`](crate::child::message::PoolReply::Ready) | sends it no tasks yet; kills it after [`start_timeout`](crate::PoolBuilder::start_timeout) |
 //! | it dies, fails or panics while creating the state | – | the start has failed: it is retried later, within the limits in the table at [`TaskError`](crate::TaskError) |
-//! | a task that used the state panics | answers that task, sends [`StateReset`](crate::worker::message::PoolReply::StateReset), drops the state, creates a new one, and sends `Ready` | from `StateReset` on the worker counts as starting: tasks that it has not begun go to other workers, and the time limit is that of a start |
+//! | a task that used the state panics | answers that task, sends [`StateReset`](crate::child::message::PoolReply::StateReset), drops the state, creates a new one, and sends `Ready` | from `StateReset` on the worker counts as starting: tasks that it has not begun go to other workers, and the time limit is that of a start |
 //! | it dies, fails or panics between the answer and `StateReset` | – | the worker died between two tasks: no task is lost |
 //! | … between `StateReset` and `Ready` | – | the start has failed; no task is lost |
 //! | it ends by itself | drops the state | |
@@ -23,7 +23,7 @@ use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Capture, Closure};
 use serde::{Deserialize, Serialize};
 
-use crate::worker::shared_bytes::SharedBytes;
+use crate::child::shared_bytes::SharedBytes;
 
 /// Reason why a worker can't continue.
 pub(crate) type WorkerError = Box<dyn std::error::Error + Send + Sync>;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use mp_spawn::Backoff;
 
-use crate::workers::state::PoolState;
-use crate::workers::worker::Worker;
+use crate::slots::slot::WorkerSlot;
+use crate::slots::state::PoolState;
 
 /// Number of consecutive failed starts of each worker after which the pool may break,
 const MOST_FAILED_STARTS: u32 = 5;
@@ -39,7 +39,7 @@ fn back_off_of_starts(failures: u32, has_other_ready: bool) -> Duration {
     }
 }
 
-impl Worker {
+impl WorkerSlot {
     /// Records that the worker could not be started, or died before it was ready, and schedules the next
     /// start. Returns `true` if the failures must be reported, which happens once, while other workers run
     /// the tasks. Otherwise the pool breaks and its error reports them.
@@ -88,7 +88,7 @@ impl PoolState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workers::worker::tests::worker;
+    use crate::slots::slot::tests::worker;
 
     /// A worker that can't start costs little while others run the tasks, and is started often when none
     /// does.

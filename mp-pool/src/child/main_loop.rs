@@ -7,7 +7,7 @@
 //! a result with attachments). Until a part is sent, its results are also in the worker's journal
 //! ([`steps::journal`](crate::steps::journal)).
 //!
-//! A task is *timed* if it has a time limit: see [`clock`](crate::worker::clock).
+//! A task is *timed* if it has a time limit: see [`clock`](crate::child::clock).
 //!
 //! | the worker is killed | its queue | its chunk |
 //! |---|---|---|
@@ -33,17 +33,16 @@ use mp_queue::{GetError, PutError, Queue};
 use mp_spawn::{CallFailure, Closure};
 use serde::{Deserialize, Serialize};
 
-use crate::steps::chunk::Turn;
-use crate::worker::clock::TaskClock;
-use crate::worker::item_cursor::{ItemCursor, ReplyPart};
-use crate::worker::journal_words::{WordsWriter, WorkerWords};
-use crate::worker::message::{
+use crate::child::clock::TaskClock;
+use crate::child::item_cursor::{ItemCursor, ReplyPart};
+use crate::child::journal_words::{WordsWriter, WorkerWords};
+use crate::child::message::{
     FunctionMessage, FunctionReadError, LEAVE, ManyValues, PoolReply, SingleValue, WorkerRequest,
 };
-use crate::worker::note;
-use crate::worker::runner::{RunOutcome, Runner};
-use crate::worker::user_state::{StateInit, UserState, WorkerError};
-use crate::worker::values::TaskArgs;
+use crate::child::runner::{RunOutcome, Runner};
+use crate::child::user_state::{StateInit, UserState, WorkerError};
+use crate::child::values::TaskArgs;
+use crate::steps::chunk::Turn;
 
 /// Function that a worker calls before its first task.
 pub(crate) type Initializer = Closure<(), Result<(), WorkerError>>;
@@ -90,7 +89,7 @@ pub(crate) fn worker_main(args: WorkerArgs) -> Result<(), WorkerError> {
     state.make()?;
     send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
     let (known, waiting, unread) = (HashMap::new(), HashMap::new(), HashMap::new());
-    note::install(shared_words.clone());
+    install_notes(shared_words.clone());
     let (clock, words) = (TaskClock::install(shared_words.clone()), WordsWriter::new(shared_words));
     let mut life = WorkerLoop {
         worker,
@@ -390,13 +389,58 @@ fn wait_for_kill() -> ! {
     }
 }
 
+/// Shared words of this process, if it is a worker. A fork of a worker has none, and does not write into the
+/// words of its parent.
+static WORDS: PerProcess<OnceLock<WorkerWords>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// Makes this process write its notes into the words of this worker.
+fn install_notes(shared_words: WorkerWords) {
+    // Set once in the life of a process.
+    _ = WORDS.set(shared_words);
+}
+
+/// Stores a number for the task that runs in this worker, such as its progress or current step. The last
+/// number is part of the error if the worker is lost ([`WorkerLost::note`](crate::WorkerLost::note)) or the
+/// task [times out](crate::TaskError::TimedOut). It is also part of the error if the task returns an error or
+/// panics ([`TaskRaised::note`](crate::TaskRaised::note)). [`Pool::running`](crate::Pool::running) shows it
+/// while the task runs.
+///
+/// ```
+/// use mp_pool::{Pool, TaskError};
+///
+/// fn add(rows: Vec<u64>) -> u64 {
+///     let mut sum = 0;
+///     for (at, row) in rows.iter().enumerate() {
+///         mp_pool::note(at as u64 + 1);
+///         sum += if *row < 100 { *row } else { std::process::abort() };
+///     }
+///     sum
+/// }
+///
+/// let pool = Pool::builder().processes(1).stderr(mp_spawn::Stdio::Null).build()?;
+/// assert_eq!(pool.apply(add, vec![1, 2, 3])?, 6);
+/// let sum = pool.apply(add, vec![1, 200, 3]);
+/// let Err(TaskError::WorkerLost(lost)) = sum else { panic!("the worker aborts") };
+/// assert_eq!(lost.note, Some(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The call is one store into shared memory: cheap enough for each iteration of a loop. Each task begins
+/// without a note; 0 means none. Any thread of the worker may call it. In a process that is not a worker it
+/// does nothing.
+pub fn note(number: u64) {
+    if let Some(shared_words) = WORDS.get() {
+        shared_words.set_note(number);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use mp_core::message::Message;
     use mp_reduce::MessagePack;
 
     use super::*;
-    use crate::worker::values::{PackedRange, PackedValues};
+    use crate::child::values::{PackedRange, PackedValues};
 
     /// Same situation as when the pool withdraws the function just before the worker takes the task.
     #[test]

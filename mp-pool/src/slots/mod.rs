@@ -1,0 +1,10 @@
+//! Slots of the workers, in the process that has the pool: their processes, their tasks, and the transfer of
+//! tasks between them. [`child`](crate::child) is the code that runs in a worker process.
+
+mod backpressure;
+mod resize;
+pub(crate) mod retry_queue;
+pub(crate) mod slot;
+pub(crate) mod start_backoff;
+pub(crate) mod state;
+mod work_stealing;
