@@ -21,9 +21,7 @@ use crate::dispatcher::settlements::Settlements;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::{BrokenPool, TaskError};
 use crate::slots::state::{PoolPhase, PoolState};
-use crate::steps::chunk::CutShare;
 use crate::tasks::call_state::CallState;
-use crate::tasks::chunk::{ReadyChunk, next_chunk};
 
 /// Maximum wait of a cancellation for workers that have taken a chunk and not begun it (mostly microseconds).
 const CHUNK_START_TIMEOUT: Duration = Duration::from_millis(100);
@@ -63,28 +61,17 @@ impl PoolShared {
                 // The end of the pool settles them, with its own error.
                 return 0;
             }
-            // Under the state's lock, tasks in transit are neither with a worker nor returned.
+            // Under the state's lock, tasks in transit are neither with a worker nor
+            // ready. From now on, no task of the call is retried.
             let in_hand = settled.add_rest(job, &TaskError::Cancelled);
-            let PoolState { workers, returned, jobs, retries, emptied_chunks, .. } = &mut *state;
-            jobs.retain(|listed| !Arc::ptr_eq(listed, job));
-            // Tasks that were to be retried are cancelled. From now on, no task is retried.
-            settled.add_retries(job, &TaskError::Cancelled);
-            settled.add_scheduled(retries.take_of(job), &TaskError::Cancelled);
-            for worker in workers.iter_mut() {
+            let PoolState { workers, tasks, .. } = &mut *state;
+            for worker in workers {
                 if worker.has_more_of(job) {
-                    returned.extend(worker.recall_all(false));
+                    tasks.ready.extend(worker.recall_all(false));
                 }
-                let (rest, nothing) = worker.cut_all_of(job, next_chunk());
-                returned.extend(rest.map(ReadyChunk::unpacked));
-                emptied_chunks.extend(nothing);
+                tasks.add_cut(worker.cut_all_of(job));
             }
-            for ready in std::mem::take(returned) {
-                if Arc::ptr_eq(&ready.chunk.job, job) {
-                    settled.add(ready.chunk, TaskError::Cancelled);
-                } else {
-                    returned.push_back(ready);
-                }
-            }
+            settled.add_chunks(tasks.take_of(job), &TaskError::Cancelled);
             in_hand
         };
         let count = settled.len() + in_hand;
@@ -96,20 +83,18 @@ impl PoolShared {
     /// Stops accepting tasks, and ends the workers. `phase` contains the reason.
     pub(crate) fn stop(&self, phase: PoolPhase) {
         let Some(error) = phase.error() else { return };
-        let (jobs, returned, later) = {
+        let (calls, chunks) = {
             let mut state = self.state.lock();
             if state.phase.error().is_some() {
                 return;
             }
             state.phase = phase;
             self.changed.notify_all();
-            let (jobs, returned) = (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned));
-            (jobs, returned, state.retries.take_all())
+            state.tasks.take_all()
         };
         let mut settled = Settlements::new(self);
-        settled.add_scheduled(later, &error);
-        jobs.iter().for_each(|job| _ = settled.add_rest(job, &error));
-        returned.into_iter().for_each(|ready| settled.add(ready.chunk, error.clone()));
+        calls.iter().for_each(|job| _ = settled.add_rest(job, &error));
+        settled.add_chunks(chunks, &error);
         settled.deliver();
         self.wake_waiting();
         self.wake_thread();
@@ -154,19 +139,13 @@ impl PoolShared {
     pub(crate) fn interrupt(&self) {
         let error = &TaskError::Interrupted;
         let mut settled = Settlements::new(self);
-        let (jobs, later) = {
-            let PoolState { workers, returned, jobs, retries, emptied_chunks, .. } = &mut *self.state.lock();
-            for worker in workers.iter_mut() {
-                returned.extend(worker.recall_all(false));
-                let (rest, nothing) = worker.cut(CutShare::All, next_chunk());
-                returned.extend(rest.map(ReadyChunk::unpacked));
-                emptied_chunks.extend(nothing);
-            }
-            returned.drain(..).for_each(|ready| settled.add(ready.chunk, error.clone()));
-            (std::mem::take(jobs), retries.take_all())
+        let (calls, chunks) = {
+            let PoolState { workers, tasks, .. } = &mut *self.state.lock();
+            workers.iter_mut().for_each(|worker| worker.take_back(tasks));
+            tasks.take_all()
         };
-        settled.add_scheduled(later, error);
-        jobs.iter().for_each(|job| settled.add_unsent(job, job.take_unsent(), error));
+        settled.add_chunks(chunks, error);
+        calls.iter().for_each(|job| settled.add_unsent(job, job.source.clear(), error));
         settled.deliver();
     }
 }

@@ -36,7 +36,7 @@ impl Dispatcher {
         }
         let next = restarts
             .chain(next)
-            .chain(state.retries.next_due().into_iter().chain(state.next_room()))
+            .chain(state.tasks.next_retry().into_iter().chain(state.next_room()))
             .chain(state.next_slow_check())
             .chain(state.next_journal_read())
             .chain(state.next_dismissal(Instant::now()))

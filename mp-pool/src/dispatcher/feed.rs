@@ -19,7 +19,7 @@ use crate::dispatcher::shared::PoolShared;
 use crate::error::{EncodeError, TaskError};
 use crate::slots::slot::SentMessage;
 use crate::tasks::call_state::{CallState, TaskFunction};
-use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk, next_chunk};
+use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk};
 use crate::tasks::source::ArgsPiece;
 use crate::tasks::source::SavedArgs;
 
@@ -37,14 +37,14 @@ impl PoolShared {
         let mut ready = Vec::new();
         let (mut job, mut filter) = (None, None);
         let mut room = true;
-        let (fed, drained, workers) = {
+        let (fed, finished, workers) = {
             let mut state = self.state.lock();
             if state.backpressure.is_active() && state.waits_for_room(Instant::now()) {
                 return false;
             }
             let fed = state.neediest().and_then(|mut worker| {
                 let mut most = usize::MAX;
-                if state.returned.is_empty() {
+                if state.tasks.ready.is_empty() {
                     if let Some(next) = state.next_assignment(worker) {
                         (worker, job, filter) = (next.worker, Some(next.job), next.filter);
                     } else {
@@ -55,8 +55,8 @@ impl PoolShared {
                     }
                 }
                 let portion = state.workers[worker].portion().min(most);
-                let returned = portion.min(state.returned.len());
-                ready.extend(state.returned.drain(..returned));
+                let returned = portion.min(state.tasks.ready.len());
+                ready.extend(state.tasks.ready.drain(..returned));
                 ready
                     .iter()
                     .for_each(|ready: &ReadyChunk| ready.chunk.job.transit.add(ready.chunk.remaining()));
@@ -66,20 +66,16 @@ impl PoolShared {
             });
             // Done even if there is nothing to assign, so that a finished call is not kept until the next
             // one.
-            (
-                fed,
-                (std::mem::take(&mut state.drained_calls), std::mem::take(&mut state.emptied_chunks)),
-                state.wanted,
-            )
+            (fed, std::mem::take(&mut state.tasks.finished), state.wanted)
         };
-        drop(drained);
+        drop(finished);
         let Some((worker, pid, portion)) = fed else { return false };
         let mut settled = Settlements::new(self);
         if let Some(job) = job {
             let size = job.chunk_size(workers);
             while ready.len() < portion {
                 let chunks = (TASKS_AT_ONCE / size).clamp(1, portion - ready.len());
-                let pieces = job.take(size * chunks, filter.as_ref());
+                let pieces = job.source.take(size * chunks, filter.as_ref(), &job.transit);
                 if pieces.is_empty() {
                     break;
                 }
@@ -105,9 +101,9 @@ impl PoolShared {
         ready: &mut Vec<ReadyChunk>,
         settled: &mut Settlements<'_>,
     ) {
-        let ArgsPiece { first, tries, args, saved } = piece;
+        let ArgsPiece { first, args, saved } = piece;
         let end = args.as_ref().map_or(1, TaskArgs::len);
-        let chunk = Chunk { id: next_chunk(), job: Arc::clone(job), first, reported: 0, end, tries, saved };
+        let chunk = Chunk { end, ..Chunk::new(Arc::clone(job), first, saved) };
         match args.and_then(|args| self.message(&chunk, args, room)) {
             Ok(message) => ready.push(ReadyChunk { chunk, message }),
             Err(why) => settled.add_from_transit(chunk, TaskError::arguments(why)),
@@ -153,14 +149,11 @@ impl PoolShared {
             return ready;
         }
         let mut all = Vec::with_capacity(ready.len());
-        for ReadyChunk { chunk, message } in ready {
-            let message = match (message, &chunk.saved) {
-                (ChunkMessage::Saved, SavedArgs::Packed(slice)) => {
-                    self.message(&chunk, TaskArgs::Packed(slice.clone()), room)
-                }
-                (ChunkMessage::Saved, _) => Err(EncodeError::new("they were not kept")),
-                (ChunkMessage::Unpacked(alone), _) => self.message(&chunk, TaskArgs::Single(alone), room),
-                (packed, _) => Ok(packed),
+        for ReadyChunk { mut chunk, message } in ready {
+            let message = match message {
+                ChunkMessage::Saved => chunk.saved.args().and_then(|args| self.message(&chunk, args, room)),
+                ChunkMessage::Unpacked(alone) => self.message(&chunk, TaskArgs::Single(alone), room),
+                packed => Ok(packed),
             };
             match message {
                 Ok(message) => all.push(ReadyChunk { chunk, message }),
@@ -273,7 +266,7 @@ impl PoolShared {
                 SentMessage::FunctionChange { code, .. } => _ = found.known_functions.remove(&code),
             }
         }
-        state.returned.extend(keep);
+        state.tasks.ready.extend(keep);
         if *room {
             state.backpressure.clear();
             return;

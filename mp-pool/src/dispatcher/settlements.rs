@@ -1,6 +1,7 @@
-//! Outcomes for calls: collected under a lock, delivered when no lock is held. They come from replies, and from
-//! the state left by a dead worker.
+//! Outcomes for calls: collected under a lock, delivered when no lock is held. They come from replies, and
+//! from the state left by a dead worker.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,11 +9,10 @@ use crate::child::values::ReceivedValues;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::metrics::meter::TaskCounts;
-use crate::slots::retry_queue::ScheduledRetry;
 use crate::slots::slot::WorkerSlot;
 use crate::steps::journal::JournalResults;
-use crate::tasks::call_state::{CallState, RetryTask, UnsentTasks};
-use crate::tasks::chunk::{Chunk, next_chunk};
+use crate::tasks::call_state::CallState;
+use crate::tasks::chunk::{Chunk, ReadyChunk};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 use crate::tasks::source::SavedArgs;
 use crate::tasks::source::UnneededValues;
@@ -20,13 +20,9 @@ use crate::tasks::source::UnneededValues;
 /// Delay that replaces a back-off too long for the clock.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Failed task that a worker had begun and that may be retried.
+/// Failed task that a worker had begun and that may be retried: a chunk of this task alone.
 pub(crate) struct FailedTask {
-    pub(crate) job: Arc<CallState>,
-    pub(crate) index: usize,
-    /// Number of earlier attempts.
-    pub(crate) tries: u32,
-    pub(crate) saved: Option<SavedArgs>,
+    pub(crate) chunk: Chunk,
     pub(crate) error: TaskError,
     pub(crate) run_time: Option<Duration>,
 }
@@ -41,13 +37,12 @@ pub(crate) struct Settlements<'a> {
     /// User values, dropped after all outcomes were delivered.
     unneeded: Vec<UnneededValues>,
     chunks: Vec<Chunk>,
-    saved: Vec<SavedArgs>,
 }
 
 impl<'a> Settlements<'a> {
     pub(crate) fn new(shared: &'a PoolShared) -> Self {
-        let (unneeded, chunks, saved) = (Vec::new(), Vec::new(), Vec::new());
-        Settlements { shared, outcomes: Vec::new(), failed: Vec::new(), unneeded, chunks, saved }
+        let (unneeded, chunks) = (Vec::new(), Vec::new());
+        Settlements { shared, outcomes: Vec::new(), failed: Vec::new(), unneeded, chunks }
     }
 
     /// Adds the outcomes of some tasks.
@@ -70,13 +65,14 @@ impl<'a> Settlements<'a> {
         self.drop_later(chunk);
     }
 
+    /// Adds an error for all tasks of some chunks that have no outcome yet.
+    pub(crate) fn add_chunks(&mut self, chunks: Vec<Chunk>, error: &TaskError) {
+        chunks.into_iter().for_each(|chunk| self.add(chunk, error.clone()));
+    }
+
     /// Drops a finished chunk later, because it may contain user values.
     pub(crate) fn drop_later(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
-    }
-
-    pub(crate) fn drop_saved(&mut self, saved: SavedArgs) {
-        self.saved.push(saved);
     }
 
     /// Returns the number of tasks.
@@ -102,30 +98,12 @@ impl<'a> Settlements<'a> {
     pub(crate) fn add_unsent(
         &mut self,
         job: &Arc<CallState>,
-        (lost, rest, unneeded): UnsentTasks,
+        (rest, unneeded): (Vec<Range<usize>>, UnneededValues),
         error: &TaskError,
     ) {
         self.unneeded.push(unneeded);
-        self.add_all(job, lost, error);
         for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {
             self.add_run(job, OutcomeRun::failed(rest, error.clone()));
-        }
-    }
-
-    /// Adds tasks that were to be retried.
-    pub(crate) fn add_retries(&mut self, job: &Arc<CallState>, error: &TaskError) {
-        self.add_all(job, job.take_retries(), error);
-    }
-
-    /// Adds tasks that wait to be retried.
-    pub(crate) fn add_scheduled(&mut self, later: Vec<ScheduledRetry>, error: &TaskError) {
-        later.into_iter().for_each(|ScheduledRetry { job, task }| self.add_all(&job, vec![task], error));
-    }
-
-    fn add_all(&mut self, job: &Arc<CallState>, lost: Vec<RetryTask>, error: &TaskError) {
-        for RetryTask { index, saved, .. } in lost {
-            self.add_run(job, OutcomeRun::failed(index..index + 1, error.clone()));
-            self.drop_saved(saved);
         }
     }
 
@@ -138,47 +116,41 @@ impl<'a> Settlements<'a> {
 impl Drop for Settlements<'_> {
     fn drop(&mut self) {
         for failed in std::mem::take(&mut self.failed) {
-            let Some(FailedTask { job, index, saved, error, run_time, .. }) = self.shared.retry(failed)
-            else {
-                continue;
-            };
-            self.add_run(&job, OutcomeRun { run_time, ..OutcomeRun::failed(index..index + 1, error) });
-            self.saved.extend(saved);
+            let Some(FailedTask { chunk, error, run_time }) = self.shared.retry(failed) else { continue };
+            let run = OutcomeRun { run_time, ..OutcomeRun::failed(chunk.first..chunk.first + 1, error) };
+            self.add_run(&chunk.job, run);
+            self.drop_later(chunk);
         }
         self.shared.deliver_outcomes(std::mem::take(&mut self.outcomes));
         // Dropping these catches panics.
         self.unneeded.clear();
         self.chunks.clear();
-        self.saved.clear();
     }
 }
 
 impl PoolShared {
     /// Schedules a failed task again, or returns it if it has its final outcome. No lock may be held.
     fn retry(&self, mut failed: FailedTask) -> Option<FailedTask> {
-        let FailedTask { job, index, tries, saved, error, .. } = &mut failed;
-        let (tries, index) = (*tries + 1, *index);
+        let FailedTask { chunk, error, .. } = &mut failed;
+        let (job, index) = (Arc::clone(&chunk.job), chunk.first);
+        chunk.tries += 1;
         let attempts = error.record_attempt(job.outcomes().failed.remove(&index));
-        let Some(delay) = saved.as_ref().and_then(|_| job.options.retry.wait(tries, error)) else {
-            return Some(failed);
-        };
-        let mut state = self.state.lock();
-        if state.phase.error().is_some() || job.is_cancelled() || self.is_interrupted() {
-            drop(state);
+        if matches!(chunk.saved, SavedArgs::None) {
             return Some(failed);
         }
-        let Some(saved) = failed.saved.take() else { return Some(failed) };
+        let Some(delay) = job.options.retry.wait(chunk.tries, error) else { return Some(failed) };
+        let mut state = self.state.lock();
+        if state.phase.error().is_some() || job.is_cancelled() || self.is_interrupted() {
+            return Some(failed);
+        }
         state.retried += 1;
-        let task = RetryTask { index, tries, saved };
-        let job = failed.job;
         job.outcomes().failed.insert(index, attempts);
         if delay.is_zero() {
-            job.push_retry(task);
-            state.enlist(&job);
+            state.tasks.ready.push_back(ReadyChunk::unpacked(failed.chunk));
         } else {
             // A delay beyond the range of the clock is effectively infinite.
             let at = Instant::now().checked_add(delay).unwrap_or_else(|| Instant::now() + NEVER);
-            state.retries.push(at, ScheduledRetry { job, task });
+            state.tasks.schedule(at, failed.chunk);
         }
         None
     }
@@ -252,9 +224,8 @@ pub(crate) fn report_items(
     }
     if let OutcomeData::Failed(error) = data {
         if end > chunk.reported {
-            let (job, index, tries) = (Arc::clone(&chunk.job), chunk.first + chunk.reported, chunk.tries);
-            let saved = if job.options.retry.times > 0 { chunk.take_saved(chunk.reported) } else { None };
-            settled.add_failed(FailedTask { job, index, tries, saved, error: *error, run_time });
+            let chunk_of_item = chunk.item(chunk.reported);
+            settled.add_failed(FailedTask { chunk: chunk_of_item, error: *error, run_time });
             chunk.reported = end;
         }
     } else if end > chunk.reported {
@@ -271,7 +242,7 @@ pub(crate) fn report_items(
 pub(crate) fn cut_if_cancelled(worker: &mut WorkerSlot, id: u64, settled: &mut Settlements<'_>) {
     let is_cancelled = |chunk: &&mut Chunk| chunk.remaining() > 0 && chunk.job.is_cancelled();
     let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };
-    let (rest, emptied_chunks) = worker.cut_all_of(&job, next_chunk());
+    let (rest, emptied_chunks) = worker.cut_all_of(&job);
     if let Some(rest) = rest {
         let final_error = job.transit.error_of_returned(rest.remaining()).unwrap_or(TaskError::Cancelled);
         settled.add(rest, final_error);
@@ -311,10 +282,10 @@ pub(crate) fn take_apart(
         report_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
     }
     let claimed = word.claimed_before_death(chunk.id, over, chunk.reported, chunk.end);
-    let rest = chunk.split_off(claimed, next_chunk());
+    let rest = chunk.split_off(claimed);
     let from = chunk.reported;
     for item in (from + 1..claimed).rev() {
-        if let Some(one) = chunk.split_off(item, next_chunk()) {
+        if let Some(one) = chunk.split_off(item) {
             lost.push((one, 0));
         }
     }

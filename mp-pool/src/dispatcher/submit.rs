@@ -85,7 +85,7 @@ impl PoolShared {
         let mut state = self.state.lock();
         let error = state.phase.error();
         if error.is_none() {
-            state.enlist(job);
+            state.tasks.enlist(job);
         }
         error
     }

@@ -11,7 +11,7 @@
 //! |---|---|---|---|
 //! | open | are accepted and assigned | is replaced | |
 //! | closed | are assigned, no more are accepted | is replaced while there are tasks | when the last task is settled and the workers, whose queues are then closed, have ended |
-//! | terminating, broken | are settled with an error at once | is not replaced | when all workers have ended: their queues are closed, and idle workers end; busy ones get the finish period, SIGTERM, the grace period, SIGKILL |
+//! | terminating, broken | are settled with an error at once | is not replaced | when all workers have ended: their queues are closed, and idle workers end; busy ones get the finish period, SIGTERM, the grace period, SIGKILL; or ten seconds after the SIGKILL, if a worker does not obey it |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use crate::error::{BrokenPool, EncodeError, PoolError, TaskError, WorkerLost};
 use crate::slots::slot::NO_CODE;
 use crate::slots::start_backoff::back_off;
 use crate::steps::chunk::ItemPosition;
-use crate::tasks::chunk::{ReadyChunk, next_chunk};
+use crate::tasks::chunk::ReadyChunk;
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 
 /// Maximum number of replies that are taken at once.
@@ -96,8 +96,7 @@ impl Dispatcher {
                 ended.extend(worker.process.take());
                 worker.bury().0.into_iter().for_each(|chunk| settled.add(chunk, TaskError::Terminated));
             }
-            let returned = std::mem::take(&mut state.returned);
-            returned.into_iter().for_each(|ready| settled.add(ready.chunk, TaskError::Terminated));
+            settled.add_chunks(state.tasks.take_all().1, &TaskError::Terminated);
         }
         settled.deliver();
         drop(ended);
@@ -136,7 +135,7 @@ impl Dispatcher {
             let gone = self.shared.state.lock().remove_slots();
             drop(gone);
             self.restart();
-            self.shared.state.lock().retry_due(Instant::now());
+            self.shared.state.lock().tasks.retry_due(Instant::now());
         }
         self.forget_unused_functions();
         self.shared.feed();
@@ -371,7 +370,7 @@ impl Dispatcher {
             *deaths += 1;
             if *deaths > MOST_DEATHS {
                 let mut chunk = recalled.remove(at).chunk;
-                let rest = chunk.split_off(1, next_chunk());
+                let rest = chunk.split_off(1);
                 lost.push((chunk, 0));
                 recalled.extend(rest.map(ReadyChunk::unpacked));
             }
@@ -381,11 +380,11 @@ impl Dispatcher {
                 Some(end) => settled.add(ready.chunk, end.clone()),
                 // The task was not begun, and its time is over.
                 None if condemned == Some((ready.chunk.id, 0)) => {
-                    let rest = ready.chunk.split_off(1, next_chunk());
-                    rest.into_iter().for_each(|chunk| state.returned.push_front(ReadyChunk::unpacked(chunk)));
+                    let rest = ready.chunk.split_off(1);
+                    state.tasks.put_first(rest.map(ReadyChunk::unpacked).into_iter());
                     lost.push((ready.chunk, 0));
                 }
-                None => state.returned.push_front(ready),
+                None => state.tasks.ready.push_front(ready),
             }
         }
         // Read only if a task needs it, because it may be long.
@@ -423,9 +422,7 @@ impl Dispatcher {
             if end.is_some() {
                 settled.add_run(&chunk.job, OutcomeRun::failed(index..index + 1, error));
             } else {
-                let (job, tries) = (Arc::clone(&chunk.job), chunk.tries);
-                let saved = chunk.take_saved(item);
-                settled.add_failed(FailedTask { job, index, tries, saved, error, run_time: None });
+                settled.add_failed(FailedTask { chunk: chunk.item(item), error, run_time: None });
             }
             settled.drop_later(chunk);
         }

@@ -1,7 +1,7 @@
 //! Tasks without a message, because all messages of the arena are in use. They wait for room, like a put into
 //! a full queue.
 //!
-//! These tasks are in `returned`, with their arguments, and are packed after a pause when a worker wants
+//! These tasks are ready, with their arguments, and are packed after a pause when a worker wants
 //! tasks. The pause is timed because other processes that free messages do not wake the pool.
 
 use std::time::{Duration, Instant};
@@ -64,15 +64,14 @@ mod tests {
     use crate::slots::state::PoolState;
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
-    use crate::tasks::chunk::{Chunk, ReadyChunk, next_chunk};
+    use crate::tasks::chunk::{Chunk, ReadyChunk};
     use crate::tasks::source::SavedArgs;
 
     /// Returns the state of a pool whose only worker wants tasks, and with a task without a message.
     fn waiting() -> PoolState {
         let mut state = PoolState::new(vec![worker()]);
         let (job, saved) = (job(1, CallOptions::default()), SavedArgs::None);
-        let chunk = Chunk { id: next_chunk(), job, first: 0, reported: 0, end: 1, tries: 0, saved };
-        state.returned.push_back(ReadyChunk::unpacked(chunk));
+        state.tasks.ready.push_back(ReadyChunk::unpacked(Chunk::new(job, 0, saved)));
         state
     }
 
@@ -86,7 +85,7 @@ mod tests {
         assert_eq!(state.next_room(), None, "a dead worker is awaited, and no room");
         state.workers[0].ready = true;
         assert!(state.waits_for_room(now));
-        state.returned.clear();
+        state.tasks.ready.clear();
         assert_eq!(state.next_room(), None, "it was cancelled");
         assert!(!state.waits_for_room(now) && !state.backpressure.is_active());
     }

@@ -2,8 +2,8 @@
 //! tasks between them. [`child`](crate::child) is the code that runs in a worker process.
 
 mod backpressure;
+pub(crate) mod pending;
 mod resize;
-pub(crate) mod retry_queue;
 pub(crate) mod slot;
 pub(crate) mod start_backoff;
 pub(crate) mod state;

@@ -6,7 +6,7 @@
 //! | slot | worker | transition | condition |
 //! |---|---|---|---|
 //! | wanted | any | not wanted: `leaves_at` is set | the pool shrinks |
-//! | not wanted, `leaves_at` set | alive | tasks that it has not begun are `returned`; it is `asked_to_leave`: the message to end is in its queue | at that time, repeated until no more tasks can be withdrawn |
+//! | not wanted, `leaves_at` set | alive | tasks that it has not begun are ready again; it is `asked_to_leave`: the message to end is in its queue | at that time, repeated until no more tasks can be withdrawn |
 //! | not wanted, `asked_to_leave` | finishes its task | the slot is empty | the worker ends |
 //! | not wanted, empty | – | the slot is removed | the pool's thread checks, and no later slot has a worker |
 //! | wanted again, `leaves_at` set | alive | the worker stays | the pool grows |
@@ -27,7 +27,6 @@ use mp_queue::EncodedMessage;
 use crate::child::message::{LEAVE, WorkerRequest};
 use crate::slots::slot::{SentMessage, WorkerSlot};
 use crate::slots::state::PoolState;
-use crate::tasks::chunk::next_chunk;
 
 /// Time after which a worker is checked again that has just taken a chunk, or could not be asked to end.
 const RECHECK_DELAY: Duration = Duration::from_millis(2);
@@ -82,9 +81,7 @@ impl PoolState {
             if worker.process.is_none() || worker.leaves_at.is_none_or(|at| at > now) {
                 continue;
             }
-            let (back, emptied_chunks) = worker.take_back(next_chunk());
-            self.emptied_chunks.extend(emptied_chunks);
-            back.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
+            worker.take_back(&mut self.tasks);
             let all = worker.may_be_recalled() && !worker.is_taking(None);
             let asked_to_leave = all && leave().is_some_and(|packed| worker.ask_to_leave(packed));
             worker.leaves_at = if asked_to_leave { None } else { Some(now + RECHECK_DELAY) };

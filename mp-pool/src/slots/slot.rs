@@ -15,10 +15,11 @@ use mp_spawn::Process;
 
 use crate::child::journal_words::WorkerWords;
 use crate::child::message::WorkerRequest;
+use crate::slots::pending::PendingTasks;
 use crate::steps::chunk::CutShare;
 use crate::steps::journal::JournalResults;
 use crate::tasks::call_state::CallState;
-use crate::tasks::chunk::{Chunk, ReadyChunk, next_chunk};
+use crate::tasks::chunk::{Chunk, ReadyChunk};
 
 /// Capacity of a worker's queue in messages.
 pub(crate) const QUEUE_CAPACITY: usize = 1024;
@@ -246,9 +247,9 @@ impl WorkerSlot {
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
     }
 
-    /// Withdraws the unclaimed items of its current chunk, as a new chunk with number `id`. The second value
-    /// is the current chunk if nothing is left of it.
-    pub(crate) fn cut(&mut self, share: CutShare, id: u64) -> (Option<Chunk>, Option<Chunk>) {
+    /// Withdraws the unclaimed items of its current chunk, as a new chunk. The second value is the current
+    /// chunk if nothing is left of it.
+    pub(crate) fn cut(&mut self, share: CutShare) -> (Option<Chunk>, Option<Chunk>) {
         let shared_words = self.shared_words.clone();
         let Some(chunk) = self.current_chunk() else { return (None, None) };
         if chunk.remaining() < 2 {
@@ -256,7 +257,7 @@ impl WorkerSlot {
         }
         let Some(from) = shared_words.cut(chunk.id, share) else { return (None, None) };
         let (from, at) = (from.max(chunk.reported), chunk.id);
-        (chunk.split_off(from, id), self.finish_chunk(at))
+        (chunk.split_off(from), self.finish_chunk(at))
     }
 
     /// Returns the worker's current chunk, from its chunk word. Earlier chunks are finished, and their
@@ -277,20 +278,12 @@ impl WorkerSlot {
         self.start_failures_reported = false;
     }
 
-    /// Records that it creates its state again, and accepts no tasks until it is ready. Returns the tasks
-    /// that it has not begun. The second value is as in [`cut`](Self::cut).
-    pub(crate) fn reset_state(&mut self, now: Instant, id: u64) -> (Vec<ReadyChunk>, Option<Chunk>) {
-        (self.ready, self.starts_since) = (false, Some(now));
-        self.take_back(id)
-    }
-
-    /// Withdraws the tasks that it has not begun, as far as they may be recalled. The second value is as in
-    /// [`cut`](Self::cut).
-    pub(crate) fn take_back(&mut self, id: u64) -> (Vec<ReadyChunk>, Option<Chunk>) {
-        let mut back = self.recall_all(false);
-        let (rest, emptied_chunks) = self.cut(CutShare::All, id);
-        back.splice(0..0, rest.map(ReadyChunk::unpacked));
-        (back, emptied_chunks)
+    /// Withdraws the tasks that it has not begun, as far as they may be recalled, to be sent first.
+    pub(crate) fn take_back(&mut self, tasks: &mut PendingTasks) {
+        let recalled = self.recall_all(false);
+        let (rest, emptied) = self.cut(CutShare::All);
+        tasks.finished.1.extend(emptied);
+        tasks.put_first(rest.map(ReadyChunk::unpacked).into_iter().chain(recalled));
     }
 
     /// Returns the time at which the start time-out ends.
@@ -330,9 +323,9 @@ impl WorkerSlot {
     }
 
     /// Withdraws all unclaimed items of its current chunk, if that belongs to this call.
-    pub(crate) fn cut_all_of(&mut self, job: &Arc<CallState>, id: u64) -> (Option<Chunk>, Option<Chunk>) {
+    pub(crate) fn cut_all_of(&mut self, job: &Arc<CallState>) -> (Option<Chunk>, Option<Chunk>) {
         let is_its = self.current_chunk().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
-        if is_its { self.cut(CutShare::All, id) } else { (None, None) }
+        if is_its { self.cut(CutShare::All) } else { (None, None) }
     }
 
     /// Returns `true` if the worker has taken a chunk of this call (or of any call) and not begun it. Items
@@ -366,8 +359,8 @@ impl WorkerSlot {
         let mut back: Vec<Chunk> = self.recall_all(true).into_iter().map(|ready| ready.chunk).collect();
         // Fails only in a forked process.
         _ = self.tasks.close();
-        let (rest, emptied_chunks) = self.cut(CutShare::All, next_chunk());
-        back.extend(rest.into_iter().chain(emptied_chunks));
+        let (rest, emptied) = self.cut(CutShare::All);
+        back.extend(rest.into_iter().chain(emptied));
         back
     }
 

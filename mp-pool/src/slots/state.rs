@@ -1,32 +1,24 @@
 //! State of the workers and assignment of tasks, under one lock. No user code runs here, and nothing blocks.
 //!
-//! Tasks are sent to workers in chunks, one message each. A task is in one of these places, and moves between
-//! them under the lock:
-//!
-//! | place | next place | condition |
-//! |---|---|---|
-//! | in its [`CallState`], not encoded | a worker's `unanswered`, through a thread that encodes it without the lock | a worker has room |
-//! | a worker's `unanswered`: in its queue, or taken by it | settled | its reply arrives, or its result is found in the worker's journal |
-//! | same | `returned` | it is found in the queue of a worker that is dead, too busy or stopped; or it is in the chunk that such a worker has begun, which was cut before it |
-//! | same | its call, or settled as lost | its worker died while running it |
-//! | `returned`: encoded, without a worker; or without room for a message | a worker's `unanswered` | a worker has room |
-//! | same | settled as lost | too many consecutive workers died while they read its function |
+//! Calls are served in the order of submission, each by the worker with the least work. Only tasks of a
+//! stream's [lanes](crate::tasks::lanes) prefer a worker: the last worker of the lane, unless it is missing,
+//! or has work while another worker is idle. [`pending`](crate::slots::pending) has the states of a task.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{BrokenPool, TaskError};
 use crate::slots::backpressure::Backpressure;
-use crate::slots::retry_queue::{RetryQueue, ScheduledRetry};
+use crate::slots::pending::PendingTasks;
 use crate::slots::slot::WorkerSlot;
 use crate::tasks::call_state::CallState;
-use crate::tasks::chunk::{Chunk, ReadyChunk};
 use crate::tasks::source::LaneFilter;
 
 /// Phase of the pool's life.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum PoolPhase {
+    #[default]
     Open,
     /// The pool accepts no more tasks.
     Closed,
@@ -48,6 +40,7 @@ impl PoolPhase {
 }
 
 /// Everything protected by the lock.
+#[derive(Default)]
 pub(crate) struct PoolState {
     pub(crate) phase: PoolPhase,
     /// Wanted number of workers, which are in the first slots.
@@ -55,17 +48,10 @@ pub(crate) struct PoolState {
     /// Number of slots in which a process was ever started: their output files are appended to.
     pub(crate) ever_started: usize,
     pub(crate) workers: Vec<WorkerSlot>,
-    pub(crate) returned: VecDeque<ReadyChunk>,
-    /// Calls with tasks to be sent.
-    pub(crate) jobs: VecDeque<Arc<CallState>>,
-    /// Failed tasks that wait for their retry.
-    pub(crate) retries: RetryQueue,
-    /// Active if there was no room for the messages of tasks. These tasks are in `returned`.
+    /// Tasks that no worker has.
+    pub(crate) tasks: PendingTasks,
+    /// Active if there was no room for the messages of tasks, which are ready then.
     pub(crate) backpressure: Backpressure,
-    /// Calls without tasks to be sent, dropped without the lock because they may contain user values.
-    pub(crate) drained_calls: Vec<Arc<CallState>>,
-    /// Chunks without tasks, dropped without the lock because they may contain user values.
-    pub(crate) emptied_chunks: Vec<Chunk>,
     /// Number of consecutive workers that died while they read a function, by function.
     pub(crate) reader_deaths: HashMap<u64, u32>,
     /// Last time at which a worker was ready and died or began to create its state again; `None` if there was
@@ -84,45 +70,13 @@ pub(crate) struct PoolState {
 impl PoolState {
     /// Creates the state of a new pool.
     pub(crate) fn new(workers: Vec<WorkerSlot>) -> PoolState {
-        PoolState {
-            phase: PoolPhase::Open,
-            wanted: workers.len(),
-            ever_started: 0,
-            workers,
-            returned: VecDeque::new(),
-            jobs: VecDeque::new(),
-            retries: RetryQueue::default(),
-            backpressure: Backpressure::default(),
-            drained_calls: Vec::new(),
-            emptied_chunks: Vec::new(),
-            reader_deaths: HashMap::new(),
-            last_ready: None,
-            unsettled: 0,
-            retried: 0,
-            restarts: 0,
-            over: false,
-        }
+        PoolState { wanted: workers.len(), workers, ..PoolState::default() }
     }
 
     /// Returns the worker that most needs work.
     pub(crate) fn neediest(&self) -> Option<usize> {
         let neediest = self.workers.iter().enumerate().filter(|(_, worker)| worker.wants_tasks());
         neediest.min_by_key(|(_, worker)| worker.outstanding).map(|(number, _)| number)
-    }
-
-    /// Schedules the tasks of a call.
-    pub(crate) fn enlist(&mut self, job: &Arc<CallState>) {
-        if !self.jobs.iter().any(|listed| Arc::ptr_eq(listed, job)) {
-            self.jobs.push_back(Arc::clone(job));
-        }
-    }
-
-    /// Moves the failed tasks whose retry is due to their calls.
-    pub(crate) fn retry_due(&mut self, now: Instant) {
-        while let Some(ScheduledRetry { job, task }) = self.retries.pop_due(now) {
-            job.push_retry(task);
-            self.enlist(&job);
-        }
     }
 
     /// Records that there was no room for a task, after room for `found`. Returns `true` if that must be
@@ -135,13 +89,13 @@ impl PoolState {
     /// Returns the time of the next attempt to pack tasks. Returns `None` if no worker wants tasks: then a
     /// reply or a ready worker comes first.
     pub(crate) fn next_room(&self) -> Option<Instant> {
-        let wanted = !self.returned.is_empty() && self.neediest().is_some();
+        let wanted = !self.tasks.ready.is_empty() && self.neediest().is_some();
         self.backpressure.due().filter(|_| wanted)
     }
 
     /// Returns `true` if the next attempt to pack tasks is not due.
     pub(crate) fn waits_for_room(&mut self, now: Instant) -> bool {
-        if self.returned.is_empty() {
+        if self.tasks.ready.is_empty() {
             // The waiting tasks have ended, for example because they were cancelled.
             self.backpressure.clear();
         }
@@ -175,10 +129,8 @@ impl PoolState {
     /// Returns the next call for this worker, or, if all tasks belong to lanes of other workers, for another
     /// worker that wants tasks.
     pub(crate) fn next_assignment(&mut self, worker: usize) -> Option<TaskAssignment> {
-        while self.jobs.front().is_some_and(|job| job.remaining() == 0) {
-            self.drained_calls.extend(self.jobs.pop_front());
-        }
-        if self.jobs.is_empty() {
+        self.tasks.drop_drained_calls();
+        if self.tasks.calls.is_empty() {
             return None;
         }
         self.assignment_for(worker).or_else(|| {
@@ -190,9 +142,11 @@ impl PoolState {
     }
 
     fn assignment_for(&self, worker: usize) -> Option<TaskAssignment> {
-        self.jobs.iter().find_map(|job| {
-            let filter = job.has_lanes().then(|| self.lane_filter(worker));
-            let has = filter.as_ref().map_or_else(|| job.remaining() > 0, |filter| job.has_task_for(filter));
+        self.tasks.calls.iter().find_map(|job| {
+            let source = &job.source;
+            let filter = source.has_lanes().then(|| self.lane_filter(worker));
+            let has =
+                filter.as_ref().map_or_else(|| source.remaining() > 0, |filter| source.has_task_for(filter));
             has.then(|| TaskAssignment { worker, job: Arc::clone(job), filter })
         })
     }

@@ -8,7 +8,7 @@ use crate::child::message::WorkerRequest;
 use crate::slots::slot::{NO_CODE, SentMessage, WorkerSlot};
 use crate::slots::state::PoolState;
 use crate::steps::chunk::CutShare;
-use crate::tasks::chunk::{ReadyChunk, next_chunk};
+use crate::tasks::chunk::ReadyChunk;
 
 /// Work shorter than this, in nanoseconds, is not taken from a worker that has begun it.
 const WORTH_SHARING: u64 = 20_000;
@@ -32,7 +32,7 @@ impl PoolState {
         });
         let found = found.find(|found| !found.is_empty()).unwrap_or_default();
         let count = found.len().div_ceil(2);
-        self.returned.extend(found);
+        self.tasks.ready.extend(found);
         if count == 0 { usize::from(self.steal_half()) } else { count }
     }
 
@@ -44,11 +44,7 @@ impl PoolState {
         };
         let most = self.workers.iter_mut().filter(|worker| worker.ready).max_by_key(|worker| left(worker));
         let Some(worker) = most.filter(|worker| left(worker) >= WORTH_SHARING) else { return false };
-        let (rest, emptied_chunks) = worker.cut(CutShare::Half, next_chunk());
-        self.emptied_chunks.extend(emptied_chunks);
-        let found = rest.is_some();
-        self.returned.extend(rest.map(ReadyChunk::unpacked));
-        found
+        self.tasks.add_cut(worker.cut(CutShare::Half))
     }
 
     /// Returns `true` if another worker is idle.
@@ -82,19 +78,16 @@ impl PoolState {
                 // If the queue is full, it contains a request already.
                 worker.suspect = rest.is_empty() || worker.is_learning();
             }
-            recalled.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
-            let (rest, emptied_chunks) = worker.cut(CutShare::All, next_chunk());
-            self.emptied_chunks.extend(emptied_chunks);
-            self.returned.extend(rest.map(ReadyChunk::unpacked));
+            self.tasks.put_first(recalled.into_iter());
+            self.tasks.add_cut(worker.cut(CutShare::All));
         }
     }
 
     /// Records that a worker creates its state again. Other workers run the tasks that it has not begun.
     pub(crate) fn reset_worker_state(&mut self, worker: usize, now: Instant) {
         let Some(worker) = self.workers.get_mut(worker) else { return };
-        let (back, emptied_chunks) = worker.reset_state(now, next_chunk());
-        self.emptied_chunks.extend(emptied_chunks);
-        back.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
+        (worker.ready, worker.starts_since) = (false, Some(now));
+        worker.take_back(&mut self.tasks);
         self.last_ready = Some(now);
     }
 
@@ -138,7 +131,7 @@ mod tests {
         let chunk = |first| {
             let plain = PackedValues { ends: std::iter::repeat_n(0, 9).collect(), bytes: Vec::new() };
             let (job, saved) = (job(9, CallOptions::default()), SavedArgs::Packed(PackedRange::of(plain)));
-            let chunk = Chunk { id: next_chunk(), job, first, reported: 0, end: 9, tries: 0, saved };
+            let chunk = Chunk { end: 9, ..Chunk::new(job, first, saved) };
             SentMessage::Chunk { chunk, message: None }
         };
         let busy = &mut state.workers[0];
@@ -146,7 +139,7 @@ mod tests {
         WordsWriter::new(busy.shared_words.clone()).begin(busy.first().unwrap().id, 9);
         assert_eq!(state.steal(1), 1);
         let taken: Vec<(usize, usize)> =
-            state.returned.iter().map(|ready| (ready.chunk.first, ready.chunk.end)).collect();
+            state.tasks.ready.iter().map(|ready| (ready.chunk.first, ready.chunk.end)).collect();
         assert_eq!(taken, [(5, 4)]);
         assert_eq!(state.workers[0].first().map(Chunk::remaining), Some(5));
         // The worker runs the next chunk, and has sent the answer to the previous one.
@@ -156,7 +149,7 @@ mod tests {
             unreachable!()
         };
         WordsWriter::new(busy.shared_words.clone()).begin(next.id, 9);
-        let (taken, emptied_chunks) = busy.cut(CutShare::All, next_chunk());
+        let (taken, emptied_chunks) = busy.cut(CutShare::All);
         assert_eq!(taken.map(|chunk| (chunk.first, chunk.end)), Some((10, 8)));
         assert!(emptied_chunks.is_none() && busy.unanswered.len() == 2);
     }

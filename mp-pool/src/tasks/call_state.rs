@@ -23,8 +23,7 @@ use crate::tasks::outcome_run::OutcomeRun;
 use crate::tasks::outcome_run::OutcomeRuns;
 use crate::tasks::owner_process::OwnerProcess;
 use crate::tasks::retry::RetryPolicy;
-use crate::tasks::source::SavedArgs;
-use crate::tasks::source::{ArgsPiece, LaneFilter, TaskSource, UnneededValues};
+use crate::tasks::source::{TaskSource, UnneededValues};
 use crate::tasks::submission_times::SubmissionTimes;
 use crate::tasks::transit::TransitCounter;
 
@@ -82,16 +81,6 @@ pub(crate) struct CallOptions {
     pub(crate) retry: RetryPolicy,
 }
 
-/// Failed task that is to be retried.
-pub(crate) struct RetryTask {
-    pub(crate) index: usize,
-    pub(crate) tries: u32,
-    pub(crate) saved: SavedArgs,
-}
-
-/// Tasks that were not sent: those to be retried, the indices of the others, and their arguments.
-pub(crate) type UnsentTasks = (Vec<RetryTask>, Vec<Range<usize>>, UnneededValues);
-
 /// State of one call.
 pub(crate) struct CallState {
     /// Process that made the call. A fork of it locks nothing here: other threads may have held the locks at
@@ -99,10 +88,9 @@ pub(crate) struct CallState {
     owner: OwnerProcess,
     pub(crate) code: Arc<TaskFunction>,
     pub(crate) options: CallOptions,
-    source: Arc<dyn TaskSource>,
+    pub(crate) source: Arc<dyn TaskSource>,
     /// Duration of a task in nanoseconds; 0 if unknown.
     pace: AtomicU64,
-    retries: Mutex<Vec<RetryTask>>,
     pub(crate) transit: TransitCounter,
     outcomes: Mutex<CallOutcomes>,
     changed: Condvar,
@@ -130,21 +118,16 @@ impl CallState {
             failed: HashMap::new(),
             tickets: None,
         };
-        let (owner, retries) = (OwnerProcess::this(), Mutex::new(Vec::new()));
-        let (pace, outcomes) = (AtomicU64::new(0), Mutex::new(outcomes));
-        let (transit, changed) = (TransitCounter::default(), Condvar::new());
-        let done_pipe = OnceLock::new();
         Arc::new(CallState {
-            owner,
+            owner: OwnerProcess::this(),
             code,
             options,
             source,
-            pace,
-            retries,
-            transit,
-            outcomes,
-            changed,
-            done_pipe,
+            pace: AtomicU64::new(0),
+            transit: TransitCounter::default(),
+            outcomes: Mutex::new(outcomes),
+            changed: Condvar::new(),
+            done_pipe: OnceLock::new(),
         })
     }
 
@@ -170,37 +153,11 @@ impl CallState {
         self.outcomes.lock().check_room() == Err(PushRefusal::Closed)
     }
 
-    /// Returns `true` if tasks prefer certain workers.
-    pub(crate) fn has_lanes(&self) -> bool {
-        self.source.has_lanes()
-    }
-
-    /// Returns `true` if there is a task for this worker.
-    pub(crate) fn has_task_for(&self, filter: &LaneFilter) -> bool {
-        !self.retries.lock().is_empty() || self.source.has_task_for(filter)
-    }
-
     /// Records that a worker receives these tasks.
     pub(crate) fn record_worker(&self, tasks: Range<usize>, worker: usize) {
         if self.source.has_lanes() {
             tasks.for_each(|index| self.source.record_worker(index, worker));
         }
-    }
-
-    /// Takes up to `most` tasks to be sent, for the worker `filter` if workers matter.
-    pub(crate) fn take(&self, most: usize, filter: Option<&LaneFilter>) -> Vec<ArgsPiece> {
-        let retries = {
-            let mut retries = self.retries.lock();
-            let count = most.min(retries.len());
-            self.transit.add(count);
-            retries.drain(..count).collect::<Vec<_>>()
-        };
-        let again = |RetryTask { index, tries, saved }| ArgsPiece::for_retry(index, tries, saved);
-        let mut pieces: Vec<ArgsPiece> = retries.into_iter().map(again).collect();
-        if pieces.len() < most {
-            self.source.take(most - pieces.len(), filter, &self.transit, &mut pieces);
-        }
-        pieces
     }
 
     /// Returns the number of tasks that a chunk should have, for this number of workers.
@@ -246,34 +203,12 @@ impl CallState {
         }
     }
 
-    /// Returns the number of tasks to be sent.
-    pub(crate) fn remaining(&self) -> usize {
-        self.retries.lock().len() + self.source.remaining()
-    }
-
-    /// Adds a task that is to be sent again.
-    pub(crate) fn push_retry(&self, retries: RetryTask) {
-        self.retries.lock().push(retries);
-    }
-
     /// Takes the tasks that were not sent, for the caller to settle with `final_error`, which also becomes
     /// the outcome of the tasks in transit. Returns the number of tasks in transit, too.
-    pub(crate) fn cancel(&self, final_error: &TaskError) -> (UnsentTasks, usize) {
-        let rest = self.take_unsent();
+    pub(crate) fn cancel(&self, final_error: &TaskError) -> ((Vec<Range<usize>>, UnneededValues), usize) {
+        let rest = self.source.clear();
         // Sealed after taking the rest: a task that another thread has taken before is in transit.
         (rest, self.transit.seal(final_error.clone()))
-    }
-
-    /// Takes the tasks that were not sent, with their arguments.
-    pub(crate) fn take_unsent(&self) -> UnsentTasks {
-        let retries = self.take_retries();
-        let (rest, unneeded) = self.source.clear();
-        (retries, rest, unneeded)
-    }
-
-    /// Takes the tasks that were to be retried.
-    pub(crate) fn take_retries(&self) -> Vec<RetryTask> {
-        std::mem::take(&mut *self.retries.lock())
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -455,7 +390,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::tasks::call_outcomes::MANY_RUNS;
     use crate::tasks::source::ItemSource;
-    use crate::tasks::source::{OriginalArgs, SavedValue};
 
     struct NoPool;
 
@@ -520,15 +454,5 @@ pub(crate) mod tests {
         assert!(!job.outcomes().has(MANY_RUNS + 1));
         settle(&job, 0..1);
         assert!(job.outcomes().has(900), "there is much to be taken");
-    }
-
-    /// Otherwise its call would wait for it forever.
-    #[test]
-    fn cancel_takes_tasks_that_wait_for_retry() {
-        let job = job(1, CallOptions::default());
-        let saved: Box<dyn SavedValue> = Box::new(OriginalArgs(7_u64));
-        job.push_retry(RetryTask { index: 0, tries: 1, saved: SavedArgs::Values(UserValue::new(saved)) });
-        let ((retries, ..), _) = job.cancel(&TaskError::Terminated);
-        assert_eq!(retries.iter().map(|retries| retries.index).collect::<Vec<_>>(), [0]);
     }
 }

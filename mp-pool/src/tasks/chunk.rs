@@ -12,7 +12,7 @@ use crate::tasks::call_state::CallState;
 use crate::tasks::source::SavedArgs;
 
 /// Returns a unique number for a chunk.
-pub(crate) fn next_chunk() -> u64 {
+fn next_chunk() -> u64 {
     // fork: a forked process has no workers, and sends them nothing.
     static CHUNKS: AtomicU64 = AtomicU64::new(1);
     CHUNKS.fetch_add(1, Ordering::Relaxed)
@@ -34,6 +34,11 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
+    /// Creates a chunk of one task of a call.
+    pub(crate) fn new(job: Arc<CallState>, first: usize, saved: SavedArgs) -> Chunk {
+        Chunk { id: next_chunk(), job, first, reported: 0, end: 1, tries: 0, saved }
+    }
+
     /// Returns the number of tasks without an outcome.
     pub(crate) fn remaining(&self) -> usize {
         self.end - self.reported
@@ -41,7 +46,7 @@ impl Chunk {
 
     /// Splits off the items from `from` on as a new chunk. Returns `None` if there are none, or their
     /// arguments were not kept.
-    pub(crate) fn split_off(&mut self, from: usize, id: u64) -> Option<Chunk> {
+    pub(crate) fn split_off(&mut self, from: usize) -> Option<Chunk> {
         let SavedArgs::Packed(slice) = &self.saved else { return None };
         if from >= self.end {
             return None;
@@ -49,16 +54,16 @@ impl Chunk {
         let saved = SavedArgs::Packed(slice.part(from, self.end));
         let (first, end) = (self.first + from, self.end - from);
         self.end = from;
-        Some(Chunk { id, job: Arc::clone(&self.job), first, reported: 0, end, tries: 0, saved })
+        Some(Chunk { end, ..Chunk::new(Arc::clone(&self.job), first, saved) })
     }
 
-    /// Returns the arguments for a retry of one item.
-    pub(crate) fn take_saved(&mut self, item: usize) -> Option<SavedArgs> {
-        match &mut self.saved {
-            SavedArgs::Packed(slice) => Some(SavedArgs::Packed(slice.part(item, item + 1))),
-            SavedArgs::None => None,
-            original => Some(std::mem::replace(original, SavedArgs::None)),
-        }
+    /// Returns one item as a chunk with the arguments for a retry, if they were kept.
+    pub(crate) fn item(&mut self, item: usize) -> Chunk {
+        let saved = match &mut self.saved {
+            SavedArgs::Packed(slice) => SavedArgs::Packed(slice.part(item, item + 1)),
+            original => std::mem::replace(original, SavedArgs::None),
+        };
+        Chunk { tries: self.tries, ..Chunk::new(Arc::clone(&self.job), self.first + item, saved) }
     }
 }
 
@@ -74,7 +79,7 @@ pub(crate) enum ChunkMessage {
     Packed(EncodedMessage<WorkerRequest>),
     /// Arguments with attachments, for which a message could not be allocated.
     Unpacked(Outgoing),
-    /// Arguments kept by the chunk, which are still to be encoded.
+    /// Arguments kept by the chunk, which are still to be packed.
     Saved,
 }
 

@@ -147,27 +147,17 @@ impl<A> PushedTasks<A> {
 }
 
 impl<A: Message + Send> TaskSource for PushedTasks<A> {
-    fn take(
-        &self,
-        most: usize,
-        takes: Option<&LaneFilter>,
-        transit: &TransitCounter,
-        into: &mut Vec<ArgsPiece>,
-    ) {
-        encode_rows(most, self.saves, into, |most| {
+    fn take(&self, most: usize, takes: Option<&LaneFilter>, transit: &TransitCounter) -> Vec<ArgsPiece> {
+        encode_rows(most, self.saves, |most| {
             let (taken, first) = {
                 let mut waiting = self.waiting.lock();
                 let taken = waiting.take(most, takes);
                 transit.add(taken.0.len());
                 taken
             };
-            (
-                UserValues::from(
-                    taken.into_iter().filter_map(UserValue::into_inner).collect::<VecDeque<A>>(),
-                ),
-                first,
-            )
-        });
+            let taken: VecDeque<A> = taken.into_iter().filter_map(UserValue::into_inner).collect();
+            (UserValues::from(taken), first)
+        })
     }
 
     fn remaining(&self) -> usize {
@@ -212,8 +202,7 @@ mod tests {
 
     /// Returns the indices of the tasks that a worker receives.
     fn given(pushed: &PushedTasks<u64>, takes: &LaneFilter) -> Vec<usize> {
-        let mut pieces = Vec::new();
-        TaskSource::take(pushed, 10, Some(takes), &TransitCounter::default(), &mut pieces);
+        let pieces = TaskSource::take(pushed, 10, Some(takes), &TransitCounter::default());
         let indices: Vec<usize> = pieces
             .into_iter()
             .flat_map(|piece| piece.first..piece.first + piece.args.map_or(1, |args| args.len()))

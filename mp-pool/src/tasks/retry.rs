@@ -1,17 +1,8 @@
 //! Retries of failed tasks.
 //!
 //! A task that fails after a worker has begun it is handled by the pool's thread, which holds no lock at that
-//! time. The thread consults the [`RetryPolicy`] of the call before the task gets an outcome. The task has
-//! one of these states, and changes it under the lock of `slots::state`:
-//!
-//! | state | next state | condition |
-//! |---|---|---|
-//! | failed | settled with its error | the retries are used up, `when` returns `false`, its worker received Ctrl-C, its call is cancelled, the pool has ended, or its arguments could not be kept |
-//! | failed | scheduled, or back in its call at once | otherwise |
-//! | scheduled: in the `RetryQueue`, with its arguments; no worker has it | back in its call, from which it is sent like any task | its time has come |
-//! | scheduled | settled: `Cancelled`, `Terminated`, `Broken` | its call is cancelled, or the pool has ended |
-//!
-//! The death of a worker changes none of these states. All of them die with the pool's process.
+//! time. The thread consults the [`RetryPolicy`] of the call before the task gets an outcome.
+//! [`pending`](crate::slots::pending) has the states of a task.
 
 use std::fmt;
 use std::sync::Arc;

@@ -24,8 +24,6 @@ const ITEMS_AT_ONCE: usize = 64;
 pub(crate) struct ArgsPiece {
     /// Index of the first task.
     pub(crate) first: usize,
-    /// Number of earlier attempts at the task.
-    pub(crate) tries: u32,
     /// Arguments, or the reason why they are missing.
     pub(crate) args: Result<TaskArgs, EncodeError>,
     /// Arguments for a retry.
@@ -33,18 +31,8 @@ pub(crate) struct ArgsPiece {
 }
 
 impl ArgsPiece {
-    /// Creates a piece of tasks that have not been begun.
-    fn plain(first: usize, plain: PackedValues) -> ArgsPiece {
-        ArgsPiece::of(first, PackedRange::of(plain))
-    }
-
     fn of(first: usize, slice: PackedRange) -> ArgsPiece {
-        ArgsPiece {
-            first,
-            tries: 0,
-            args: Ok(TaskArgs::Packed(slice.clone())),
-            saved: SavedArgs::Packed(slice),
-        }
+        ArgsPiece { first, args: Ok(TaskArgs::Packed(slice.clone())), saved: SavedArgs::Packed(slice) }
     }
 
     /// Splits the piece into pieces of at most `size` tasks.
@@ -58,19 +46,6 @@ impl ArgsPiece {
             }
             _ => piece(self),
         }
-    }
-
-    /// Creates a piece of one task that was begun `tries` times.
-    pub(crate) fn for_retry(first: usize, tries: u32, mut saved: SavedArgs) -> ArgsPiece {
-        let args = match &mut saved {
-            SavedArgs::Packed(slice) => Ok(TaskArgs::Packed(slice.clone())),
-            SavedArgs::Values(original) => original
-                .get_mut()
-                .map_or_else(|| Err(EncodeError::new("they were not kept")), |saved| saved.encode_again())
-                .map(TaskArgs::Single),
-            SavedArgs::None => Err(EncodeError::new("they were not kept")),
-        };
-        ArgsPiece { first, tries, args, saved }
     }
 }
 
@@ -96,13 +71,7 @@ impl LaneFilter {
 pub(crate) trait TaskSource: Send + Sync {
     /// Takes at most `most` items. They form one chunk unless they are too long or have attachments. Items
     /// are counted in `transit` from the moment they are taken.
-    fn take(
-        &self,
-        most: usize,
-        filter: Option<&LaneFilter>,
-        transit: &TransitCounter,
-        into: &mut Vec<ArgsPiece>,
-    );
+    fn take(&self, most: usize, filter: Option<&LaneFilter>, transit: &TransitCounter) -> Vec<ArgsPiece>;
     fn remaining(&self) -> usize;
     /// Takes the rest: the indices of the tasks, and their values, for the caller to drop.
     fn clear(&self) -> (Vec<Range<usize>>, UnneededValues);
@@ -157,12 +126,9 @@ impl<A> ItemSource<A> {
 pub(crate) fn encode_rows<A: Message + Send>(
     most: usize,
     saves: bool,
-    into: &mut Vec<ArgsPiece>,
     mut taken: impl FnMut(usize) -> (UserValues<A>, usize),
-) {
-    let before = into.len();
-    let mut encoder =
-        PieceEncoder { first: 0, out: Outgoing::default(), ends: EndPositions::default(), into };
+) -> Vec<ArgsPiece> {
+    let mut encoder = PieceEncoder::default();
     let mut left = most;
     while left > 0 {
         let (mut items, first) = taken(left.min(ITEMS_AT_ONCE));
@@ -176,16 +142,17 @@ pub(crate) fn encode_rows<A: Message + Send>(
         while !items.is_empty() {
             encoder.encode(&mut items, saves);
         }
-        if encoder.is_full() || encoder.into.len() > before {
+        if encoder.is_full() || !encoder.pieces.is_empty() {
             break;
         }
     }
     encoder.end();
+    encoder.pieces
 }
 
 impl<A: Message + Send> TaskSource for ItemSource<A> {
-    fn take(&self, most: usize, _: Option<&LaneFilter>, transit: &TransitCounter, into: &mut Vec<ArgsPiece>) {
-        encode_rows(most, self.saves, into, |most| self.take_items(most, transit));
+    fn take(&self, most: usize, _: Option<&LaneFilter>, transit: &TransitCounter) -> Vec<ArgsPiece> {
+        encode_rows(most, self.saves, |most| self.take_items(most, transit))
     }
 
     fn remaining(&self) -> usize {
@@ -203,15 +170,16 @@ impl<A: Message + Send> TaskSource for ItemSource<A> {
 }
 
 /// Encoder that combines items into pieces.
-struct PieceEncoder<'a> {
+#[derive(Default)]
+struct PieceEncoder {
     /// Index of the first item encoded in `out`.
     first: usize,
     out: Outgoing,
     ends: EndPositions,
-    into: &'a mut Vec<ArgsPiece>,
+    pieces: Vec<ArgsPiece>,
 }
 
-impl PieceEncoder<'_> {
+impl PieceEncoder {
     fn continues_at(&mut self, index: usize) {
         if index != self.first + self.ends.len() {
             self.end();
@@ -236,7 +204,7 @@ impl PieceEncoder<'_> {
             };
             let first = self.first;
             self.first += plain.ends.len();
-            self.into.push(ArgsPiece::plain(first, plain));
+            self.pieces.push(ArgsPiece::of(first, PackedRange::of(plain)));
         }
     }
 
@@ -292,7 +260,7 @@ impl PieceEncoder<'_> {
             Ok(out) if saves => (Ok(out), save_original(item)),
             args => (args, SavedArgs::None),
         };
-        self.into.push(ArgsPiece { first: index, tries: 0, args: args.map(TaskArgs::Single), saved });
+        self.pieces.push(ArgsPiece { first: index, args: args.map(TaskArgs::Single), saved });
     }
 }
 
@@ -306,47 +274,44 @@ const MOVED_TENSOR: &str = "the call is to be tried again if it fails, and an ex
 pub(crate) enum SavedArgs {
     /// Bytes of the arguments.
     Packed(PackedRange),
-    /// Arguments with attachments, taken from their message.
-    Values(UserValue<Box<dyn SavedValue>>),
+    /// Arguments with attachments, taken from their message: a function that encodes them again.
+    Values(UserValue<Box<EncodeAgain>>),
     None,
 }
 
-/// Arguments that were kept for a retry, for which they are encoded again.
-pub(crate) trait SavedValue: Send {
-    fn encode_again(&mut self) -> Result<Outgoing, EncodeError>;
-}
+type EncodeAgain = dyn FnMut() -> Result<Outgoing, EncodeError> + Send;
 
-pub(crate) struct OriginalArgs<A>(pub(crate) A);
-
-impl<A: Message + Send> SavedValue for OriginalArgs<A> {
-    fn encode_again(&mut self) -> Result<Outgoing, EncodeError> {
-        let mut out = Outgoing::default();
-        encode(&mut self.0, &mut out)?;
-        Ok(out)
+impl SavedArgs {
+    /// Returns the arguments to be sent again. Calls user code: a panic of it is returned as an error.
+    pub(crate) fn args(&mut self) -> Result<TaskArgs, EncodeError> {
+        let again = match self {
+            SavedArgs::Packed(slice) => return Ok(TaskArgs::Packed(slice.clone())),
+            SavedArgs::Values(encode) => encode.get_mut(),
+            SavedArgs::None => None,
+        };
+        let encode = again.ok_or_else(|| EncodeError::new("they were not kept"))?;
+        encode().map(TaskArgs::Single)
     }
 }
 
-/// Encodes arguments. Calls user code: a panic of it is returned as an error.
-fn encode<A: Message>(args: &mut A, out: &mut Outgoing) -> Result<(), EncodeError> {
-    match CallFailure::catch(|| with_nested_message(|| args.encode::<MessagePack>(out))) {
-        Ok(written) => written.map_err(unsendable),
-        Err(raise) => Err(panicked(&raise)),
-    }
-}
-
-pub(super) fn unsendable(error: mp_core::Error) -> EncodeError {
+fn unsendable(error: mp_core::Error) -> EncodeError {
     mp_reduce::Error::from(error).into()
 }
 
-pub(super) fn panicked(raise: &CallFailure) -> EncodeError {
+fn panicked(raise: &CallFailure) -> EncodeError {
     let error = mp_core::Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message()));
     unsendable(error)
 }
 
 /// Keeps arguments that were encoded without moving any part.
-pub(super) fn save_original<A: Message + Send>(item: UserValue<Option<A>>) -> SavedArgs {
-    match item.into_inner().flatten() {
-        Some(args) => SavedArgs::Values(UserValue::new(Box::new(OriginalArgs(args)) as Box<dyn SavedValue>)),
-        None => SavedArgs::None,
-    }
+fn save_original<A: Message + Send>(item: UserValue<Option<A>>) -> SavedArgs {
+    let Some(mut args) = item.into_inner().flatten() else { return SavedArgs::None };
+    let encode = move || {
+        let mut out = Outgoing::default();
+        match CallFailure::catch(|| with_nested_message(|| args.encode::<MessagePack>(&mut out))) {
+            Ok(written) => written.map(|()| out).map_err(unsendable),
+            Err(raise) => Err(panicked(&raise)),
+        }
+    };
+    SavedArgs::Values(UserValue::new(Box::new(encode)))
 }

@@ -5,12 +5,12 @@
 //!
 //! | step | changed by | under |
 //! |---|---|---|
-//! | `tasks` + n | a thread that takes n tasks from their source or from the returned tasks | the lock of that list |
-//! | `tasks` - n | the same thread, after the tasks were sent to a worker, were returned, or failed | the state's lock, unless they failed |
+//! | `tasks` + n | a thread that takes n tasks from their source or from the ready chunks | the lock of that list |
+//! | `tasks` - n | the same thread, after the tasks were sent to a worker, became ready, or failed | the state's lock, unless they failed |
 //! | `final_error` set | a cancellation, which took all tasks from the source before | the state's lock |
 //!
 //! So there are two cases. A task that ends its transit without `final_error` did so before the cancellation,
-//! which then finds it with a worker or among the returned tasks. Any other task ends its
+//! which then finds it with a worker or among the ready chunks. Any other task ends its
 //! transit with `final_error` as its outcome.
 
 use mp_core::mutex::Mutex;
