@@ -43,13 +43,13 @@ pub use error::{BuildError, LoadError, NotReadyError};
 pub use indexed::batches::Batches;
 pub use indexed::builder::DataLoaderBuilder;
 pub use indexed::loader::DataLoader;
-pub use indexed::state::LoaderState;
-pub use indexed::verify::{Difference, VerifyReport};
+pub use indexed::saved_state::LoaderState;
 pub use loader::metrics::LoaderMetrics;
 pub use loader::prefetch::NextBatch;
 #[cfg(feature = "indicatif")]
 #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
 pub use loader::progress::WithProgress;
+pub use loader::verify::{Difference, VerifyReport};
 pub use mp_macros::Batch;
 pub use mp_reduce::AnyResult;
 /// Column of a batch, as most datasets make it.

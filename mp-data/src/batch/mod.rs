@@ -2,10 +2,9 @@
 
 mod columns;
 mod ragged;
-pub(crate) mod row_check;
 pub(crate) mod rows;
 mod spare_rows;
-mod traits;
+pub(crate) mod traits;
 mod whole;
 
 pub use columns::Objects;

@@ -6,7 +6,6 @@ mod rows;
 mod split;
 mod stack;
 mod subset;
-mod tensor;
 
 pub use concat::ConcatDataset;
 pub use error::DatasetError;

@@ -1,13 +1,11 @@
 //! Batches of a dataset with indices.
 
 use std::fmt;
-use std::sync::Arc;
 
-use crate::indexed::source::{IndexedCursor, IndexedPosition, IndexedSource};
-use crate::indexed::state::LoaderState;
+use crate::indexed::saved_state::LoaderState;
+use crate::indexed::source::{IndexedPosition, IndexedSource};
 use crate::loader::methods::batches_methods;
 use crate::loader::prefetch::{BreakState, Prefetch};
-use crate::loader::shared::LoaderShared;
 use crate::{Dataset, LoadError, LoadedBatch, OnError};
 
 /// Iterator over the batches of one or several epochs, returned by
@@ -19,7 +17,7 @@ use crate::{Dataset, LoadError, LoadedBatch, OnError};
 /// sample. Several calls that return without a batch count as one wait. With the feature `log`, the report is
 /// also in the log. The report is repeated after 20 s, 40 s and so on. `MP_STALL=off` in the environment
 /// disables it.
-pub struct Batches<D: Dataset>(Prefetch<IndexedSource<D>>);
+pub struct Batches<D: Dataset>(pub(super) Prefetch<IndexedSource<D>>);
 
 impl<D: Dataset> fmt::Debug for Batches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,37 +27,12 @@ impl<D: Dataset> fmt::Debug for Batches<D> {
 }
 
 impl<D: Dataset> Batches<D> {
-    /// Iterates from the cursor to the end of epoch `last`, or over no batches if `last` is `None`.
-    pub(crate) fn new(
-        inner: Arc<LoaderShared<IndexedSource<D>>>,
-        from: IndexedCursor,
-        last: Option<u64>,
-    ) -> Self {
-        Batches(Prefetch::new(inner, from, last))
-    }
-
     fn state_at(&self, place: IndexedPosition) -> LoaderState {
         let IndexedPosition { next: (epoch, next), out_of_order, window } = place;
         let plan = &self.0.inner().plan;
         let rank = plan.rank();
         let plan = plan.state(epoch, next).in_window(window);
         LoaderState::new(plan, rank, out_of_order)
-    }
-
-    /// Returns the state after the delivered batches, which doesn't depend on prefetched ones. An error in
-    /// the place of a batch counts as delivered, except the final error when no worker can run.
-    #[must_use]
-    #[doc(alias = "state_dict")]
-    pub fn state(&self) -> LoaderState {
-        self.state_at(self.0.place())
-    }
-
-    /// Returns the state after the delivery of this batch, for programs that queue batches themselves.
-    /// Returns `None` if that was more than 1024 batches ago. With several epochs, the last batch of this
-    /// number counts.
-    #[must_use]
-    pub fn state_after(&self, number: u64) -> Option<LoaderState> {
-        self.0.place_after(number).map(|place| self.state_at(place.clone()))
     }
 
     /// Shows the progress of this iterator in a bar. Its message has the samples per second and the share of
@@ -98,8 +71,8 @@ impl<D: Dataset> Batches<D> {
     pub fn with_progress(self, bar: &indicatif::ProgressBar) -> crate::WithProgress<Self> {
         let (epoch, next) = self.0.place().next;
         let epochs = self.0.last.saturating_sub(epoch).saturating_add(1);
-        let order = &self.0.cursor.order;
-        let each = self.0.cursor.batches().filter(|_| epochs == 1 || order.has_fixed_length());
+        let order = &self.0.source.order;
+        let each = self.0.source.batches().filter(|_| epochs == 1 || order.has_fixed_length());
         let all = each.map(|each| each.saturating_mul(epochs));
         crate::WithProgress::new(self, bar, (next, all))
     }
@@ -107,8 +80,8 @@ impl<D: Dataset> Batches<D> {
     /// Returns the maximum number of remaining batches. Returns `None` if code of the user determines the
     /// number, or if no worker can run. Skipped batches reduce the number.
     fn remaining(&self) -> Option<usize> {
-        let Prefetch { cursor, slots, planning_ended, break_state, last, .. } = &self.0;
-        let IndexedCursor { order, next: (epoch, next), delivered } = cursor;
+        let Prefetch { source, slots, planning_ended, break_state, last, .. } = &self.0;
+        let IndexedSource { order, next: (epoch, next), delivered, .. } = source;
         // With more draws, the first batch is an error.
         let is_known = order.has_fixed_length() && order.samples() >> 48 == 0;
         if !is_known || !matches!(break_state, BreakState::Working) || self.0.inner().is_forked() {
@@ -125,7 +98,7 @@ impl<D: Dataset> Batches<D> {
         usize::try_from(all).ok()?.checked_add(slots.len())
     }
 
-    batches_methods!();
+    batches_methods!(LoaderState);
 }
 
 impl<D: Dataset> std::iter::FusedIterator for Batches<D> {}

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::indexed::loader::DataLoader;
-use crate::plan::{BatchSampler, Batching, IndexSampler, PlanBuilder, Sampler, Shuffle, Uneven};
-use crate::settings::{LoaderSettings, PlanSettings, settings};
+use crate::plan::{Plan, PlanBuilder, plan_settings};
+use crate::settings::{LoaderSettings, settings};
 use crate::{BuildError, Dataset};
 
 /// Builder of a [`DataLoader`]. Without settings: batches of one sample, in order, made by the caller.
@@ -43,7 +43,7 @@ use crate::{BuildError, Dataset};
 #[must_use = "options do nothing until `build` is called"]
 pub struct DataLoaderBuilder<D> {
     dataset: D,
-    plan: PlanSettings,
+    plan: PlanBuilder,
     settings: LoaderSettings,
 }
 
@@ -62,79 +62,10 @@ impl<D: Dataset> DataLoader<D> {
 
 impl<D: Dataset> DataLoaderBuilder<D> {
     fn new(dataset: D) -> Self {
-        DataLoaderBuilder { dataset, plan: PlanSettings(Vec::new()), settings: LoaderSettings::new() }
+        DataLoaderBuilder { dataset, plan: Plan::builder(0), settings: LoaderSettings::new() }
     }
 
-    fn plan(mut self, set: impl Fn(PlanBuilder) -> PlanBuilder + Send + Sync + 'static) -> Self {
-        self.plan.0.push(Arc::new(set));
-        self
-    }
-
-    /// Sets the number of samples of a batch of one rank.
-    #[doc(alias = "BatchSampler")]
-    pub fn batch_size(self, samples: u64) -> Self {
-        self.plan(move |plan| plan.batch_size(samples))
-    }
-
-    /// Sets the number of samples of a batch over all ranks, which replaces `batch_size · world`. It stays
-    /// the same when the number of ranks changes.
-    pub fn global_batch_size(self, samples: u64) -> Self {
-        self.plan(move |plan| plan.global_batch_size(samples))
-    }
-
-    /// Sets whether a short last batch is dropped.
-    pub fn drop_last(self, drop: bool) -> Self {
-        self.plan(move |plan| plan.drop_last(drop))
-    }
-
-    /// Sets whether each epoch has its own order, made from the seed.
-    pub fn shuffle(self, shuffle: bool) -> Self {
-        self.plan(move |plan| plan.shuffle(shuffle))
-    }
-
-    /// Sets the algorithm of the shuffle. Turns `shuffle` on.
-    pub fn shuffle_by(self, by: Shuffle) -> Self {
-        self.plan(move |plan| plan.shuffle_by(by))
-    }
-
-    /// Sets the seed of the order and of the samples' random numbers, 0 by default.
-    #[doc(alias = "generator")]
-    pub fn seed(self, seed: u64) -> Self {
-        self.plan(move |plan| plan.seed(seed))
-    }
-
-    /// Sets the sampler, which chooses the index at each position.
-    pub fn sampler(self, sampler: Sampler) -> Self {
-        self.plan(move |plan| plan.sampler(sampler.clone()))
-    }
-
-    /// Sets a sampler of your own.
-    pub fn index_sampler(self, sampler: impl IndexSampler) -> Self {
-        let sampler = Arc::new(sampler);
-        self.plan(move |plan| plan.own_sampler(sampler.clone()))
-    }
-
-    /// Sets the rule by which draws become batches: by length, by tokens.
-    pub fn batching(self, batching: Batching) -> Self {
-        self.plan(move |plan| plan.batching(batching.clone()))
-    }
-
-    /// Sets a batch sampler of your own.
-    pub fn batch_sampler(self, sampler: impl BatchSampler) -> Self {
-        let sampler = Arc::new(sampler);
-        self.plan(move |plan| plan.own_batching(sampler.clone()))
-    }
-
-    /// Sets the rank and the number of ranks: each rank gets its part of every global batch.
-    #[doc(alias = "DistributedSampler")]
-    pub fn distributed(self, rank: u32, world: u32) -> Self {
-        self.plan(move |plan| plan.distributed(rank, world))
-    }
-
-    /// Sets the treatment of draws that can't be divided evenly among the ranks.
-    pub fn uneven(self, uneven: Uneven) -> Self {
-        self.plan(move |plan| plan.uneven(uneven))
-    }
+    plan_settings!(plan);
 
     settings!();
 
@@ -151,7 +82,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     ///
     /// # Errors
     /// A setting is invalid, or has no effect in combination with another one (`shuffle` or `batch_size` with
-    /// `batch_sampler`): the error names both. The epochs are uneven with [`Uneven::Error`]. The dataset
+    /// `batch_sampler`): the error names both. The epochs are uneven with [`Uneven::Error`](crate::plan::Uneven::Error). The dataset
     /// can't be encoded, or a process can't be started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {
         self.settings.check_name()?;

@@ -1,18 +1,18 @@
 //! Loader of a dataset with indices: a plan, a dataset, and the workers that make its batches.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use mp_core::user_code::catch_panic;
 
 use crate::indexed::batches::Batches;
-use crate::indexed::source::{IndexedCursor, IndexedSource};
-use crate::indexed::state::{FORMAT, LoaderState};
+use crate::indexed::saved_state::LoaderState;
+use crate::indexed::source::IndexedSource;
 use crate::loader::methods::loader_methods;
+use crate::loader::prefetch::Prefetch;
 use crate::loader::shared::LoaderShared;
-use crate::plan::{Plan, PlanError, same};
-use crate::settings::{LoaderSettings, PlanSettings};
+use crate::plan::{Plan, PlanBuilder};
+use crate::settings::{LoaderSettings, call_user};
 use crate::{BuildError, Dataset};
 
 /// Makes batches of a dataset in worker processes, in shared memory, in an order that is a function of a seed
@@ -38,7 +38,7 @@ use crate::{BuildError, Dataset};
 #[doc(alias = "persistent_workers")]
 pub struct DataLoader<D: Dataset> {
     pub(crate) inner: Arc<LoaderShared<IndexedSource<D>>>,
-    plan: PlanSettings,
+    plan: PlanBuilder,
 }
 
 impl<D: Dataset> fmt::Debug for DataLoader<D> {
@@ -51,111 +51,23 @@ impl<D: Dataset> fmt::Debug for DataLoader<D> {
 impl<D: Dataset> DataLoader<D> {
     pub(crate) fn start(
         dataset: Arc<D>,
-        plan: PlanSettings,
+        plan: PlanBuilder,
         settings: LoaderSettings,
     ) -> Result<Self, BuildError> {
-        let order = plan.plan(&*dataset)?;
+        let of_dataset = call_user("dataset", || (dataset.len(), dataset.selection_checksum()));
+        let (len, selection_checksum) = of_dataset?;
+        let order = plan.clone().for_dataset(len as u64, selection_checksum);
+        let order = call_user("sampler", || order.build())??;
         Ok(DataLoader { inner: LoaderShared::start(dataset, order, settings)?, plan })
     }
 
-    /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Results of an
-    /// iterator that was dropped before its end are not waited for.
-    pub fn epoch(&self, epoch: u64) -> Batches<D> {
-        self.from(self.start_of(epoch), Some(epoch))
+    pub(super) fn start_of(&self, epoch: u64) -> IndexedSource<D> {
+        let plan = &self.inner.plan;
+        IndexedSource::new(plan, plan.epoch(epoch), 0, &[])
     }
 
-    /// Returns an iterator over the batches of several epochs, in order. Workers begin with the next epoch
-    /// while the last batches of an epoch are delivered. [`BatchInfo::epoch`](crate::BatchInfo::epoch) has
-    /// the epoch of a batch.
-    ///
-    /// If all batches of an epoch are [skipped](crate::OnError) and another epoch follows, the iterator ends
-    /// with an error, which contains the error of the last batch.
-    pub fn epochs(&self, epochs: Range<u64>) -> Batches<D> {
-        let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
-        self.from(self.start_of(epochs.start), last)
-    }
-
-    fn start_of(&self, epoch: u64) -> IndexedCursor {
-        IndexedCursor::new(&self.inner.plan, (epoch, 0), &[])
-    }
-
-    fn from(&self, cursor: IndexedCursor, last: Option<u64>) -> Batches<D> {
-        Batches::new(Arc::clone(&self.inner), cursor, last)
-    }
-
-    /// Returns an iterator over the batches of an epoch that were not delivered before the state was saved.
-    /// The number of workers may differ, and so may the number of ranks if it divides the same global batch.
-    ///
-    /// ```
-    /// # use mp_data::{AnyResult, Context, Dataset, Item};
-    /// # use mp_tensor::Tensor;
-    /// # #[derive(serde::Serialize, serde::Deserialize)]
-    /// # struct Numbers(usize);
-    /// # impl Dataset for Numbers {
-    /// #     type Batch = Tensor<i64>;
-    /// #     fn len(&self) -> usize { self.0 }
-    /// #     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
-    /// #         cx.rows(items, &[], |item, _, row| { row[0] = item.index as i64; Ok(()) })
-    /// #     }
-    /// # }
-    /// use mp_data::{DataLoader, LoaderState};
-    ///
-    /// let loader = DataLoader::builder(Numbers(10)).batch_size(2).num_workers(2).build()?;
-    /// let mut batches = loader.epoch(3);
-    /// assert_eq!(batches.next().unwrap()?.to_vec(), [0, 1]);
-    /// let saved = serde_json::to_string(&batches.state())?; // beside the weights
-    ///
-    /// let loader = DataLoader::builder(Numbers(10)).batch_size(2).num_workers(1).build()?; // another day
-    /// let state: LoaderState = serde_json::from_str(&saved)?;
-    /// let mut batches = loader.resume(&state)?;
-    /// assert_eq!((state.epoch(), batches.next().unwrap()?.to_vec()), (3, vec![2, 3]));
-    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The plan of the state differs from that of the loader: the error names the setting. Or the checksum of
-    /// the state is wrong. Or the state is of another rank and has batches that were delivered out of order,
-    /// which only the same rank can resume.
-    #[doc(alias = "load_state_dict")]
-    pub fn resume(&self, state: &LoaderState) -> Result<Batches<D>, PlanError> {
-        self.continue_from(state, Some(state.epoch()))
-    }
-
-    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one up to `end` (exclusive).
-    /// The iterator is empty if the state is in epoch `end` or later.
-    ///
-    /// # Errors
-    /// The errors of [`resume`](Self::resume).
-    pub fn resume_until(&self, state: &LoaderState, end: u64) -> Result<Batches<D>, PlanError> {
-        self.continue_from(state, end.checked_sub(1).filter(|last| *last >= state.epoch()))
-    }
-
-    fn continue_from(&self, state: &LoaderState, last: Option<u64>) -> Result<Batches<D>, PlanError> {
-        same("format", &state.format, &FORMAT)?;
-        let LoaderShared { plan, settings, .. } = &*self.inner;
-        if settings.allow_changed_dataset {
-            // The numbers in `out_of_order` belong to samples of the old order.
-            state.check_whole()?;
-            return Ok(
-                self.from(IndexedCursor::new(plan, plan.next_batch_in_changed(&state.plan)?, &[]), last)
-            );
-        }
-        let (order, next) = plan.resume(&state.plan)?;
-        if !state.out_of_order.is_empty() {
-            let (world, rank) = (state.plan.world(), state.rank);
-            same(
-                "world (only the rank that was given batches out of order knows which they were)",
-                &world,
-                &plan.world(),
-            )?;
-            same(
-                "rank (only the rank that was given batches out of order knows which they were)",
-                &rank,
-                &plan.rank(),
-            )?;
-        }
-        state.check_whole()?;
-        Ok(self.from(IndexedCursor::of(order, next, &state.out_of_order), last))
+    pub(super) fn from(&self, source: IndexedSource<D>, last: Option<u64>) -> Batches<D> {
+        Batches(Prefetch::new(Arc::clone(&self.inner), source, last))
     }
 
     /// Returns the number of batches of an epoch for this rank, or `None` if it is unknown until they are
@@ -190,15 +102,5 @@ impl<D: Dataset> DataLoader<D> {
         &self.inner.plan
     }
 
-    /// Replaces the dataset, with the same settings and new workers. Existing [`Batches`] keep the old
-    /// dataset and its workers.
-    ///
-    /// # Errors
-    /// The errors of [`build`](crate::DataLoaderBuilder::build). The loader is unchanged then.
-    pub fn set_dataset(&mut self, dataset: D) -> Result<(), BuildError> {
-        *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
-        Ok(())
-    }
-
-    loader_methods!();
+    loader_methods!(Batches, LoaderState, "");
 }

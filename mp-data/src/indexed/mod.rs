@@ -4,9 +4,9 @@
 
 pub(crate) mod batches;
 pub(crate) mod builder;
-mod delivered_set;
 pub(crate) mod loader;
+mod resume;
+pub(crate) mod saved_state;
 pub(crate) mod source;
-pub(crate) mod state;
-pub(crate) mod verify;
+mod verify;
 pub(crate) mod worker;

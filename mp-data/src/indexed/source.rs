@@ -1,42 +1,38 @@
 //! Batches of datasets with indices. The plan assigns samples to batches.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::marker::PhantomData;
 
 use mp_core::user_code::catch_panic;
 use mp_spawn::CallFailure;
 
 use crate::error::failure::{DynError, panic_error};
-use crate::indexed::delivered_set::DeliveredSet;
 use crate::indexed::worker::{IndexedTask, IndexedWorker};
 use crate::loader::source::{AfterSkip, BatchSlot, BatchSource, FailedSample, PlanStep};
 use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
-use crate::worker::reply::WorkerReply;
+use crate::worker::batch_maker::WorkerReply;
 use crate::{BatchInfo, Dataset, Item};
 
 /// Maximum number of batches that are delivered before an earlier one, if they may be out of order. A state
 /// lists them.
 const AHEAD: u64 = 1024;
 
-/// Datasets with indices.
-pub(crate) struct IndexedSource<D>(PhantomData<fn() -> D>);
-
-pub(crate) struct IndexedCursor {
+/// Batches of a dataset with indices.
+pub(crate) struct IndexedSource<D> {
+    plan: Plan,
     pub(crate) order: EpochOrder,
     /// Epoch and number of the next batch to plan.
     pub(crate) next: (u64, u64),
     pub(crate) delivered: DeliveredSet,
+    dataset: PhantomData<fn() -> D>,
 }
 
-impl IndexedCursor {
-    pub(crate) fn new(plan: &Plan, next: (u64, u64), out_of_order: &[u64]) -> IndexedCursor {
-        IndexedCursor::of(plan.epoch(next.0), next.1, out_of_order)
-    }
-
-    /// Starts at a batch of an order.
-    pub(crate) fn of(order: EpochOrder, next: u64, out_of_order: &[u64]) -> IndexedCursor {
+impl<D> IndexedSource<D> {
+    /// Starts at batch `next` of an order.
+    pub(crate) fn new(plan: &Plan, order: EpochOrder, next: u64, out_of_order: &[u64]) -> Self {
         let epoch = order.epoch();
-        IndexedCursor { order, next: (epoch, next), delivered: DeliveredSet::new(epoch, out_of_order) }
+        let (plan, delivered) = (plan.clone(), DeliveredSet::new(epoch, out_of_order));
+        IndexedSource { plan, order, next: (epoch, next), delivered, dataset: PhantomData }
     }
 
     /// Advances to the next batch. Returns `false` if the number overflows.
@@ -79,7 +75,7 @@ const MOST_EMPTY: u32 = 1000;
 /// Samples of a batch, and the number of valid ones.
 #[derive(Default)]
 pub(crate) struct IndexedContents {
-    items: Vec<Item>,
+    pub(super) items: Vec<Item>,
     valid: usize,
     window: Option<WindowStart>,
 }
@@ -96,37 +92,30 @@ pub(crate) struct IndexedPosition {
 impl<D: Dataset> BatchSource for IndexedSource<D> {
     type Worker = IndexedWorker<D>;
     type Plan = Plan;
-    type Cursor = IndexedCursor;
     type Contents = IndexedContents;
     type Position = IndexedPosition;
-    const IS_ENDLESS: bool = false;
 
     fn worker_plan(plan: &Plan) -> (u64, ()) {
         (plan.seed(), ())
     }
 
-    fn plan(
-        plan: &Plan,
-        cursor: &mut IndexedCursor,
-        _: &VecDeque<BatchSlot<Self>>,
-        last: u64,
-    ) -> PlanStep<IndexedContents> {
+    fn plan(&mut self, _: &VecDeque<BatchSlot<Self>>, last: u64) -> PlanStep<IndexedContents> {
         let mut empty = 0;
         loop {
-            let (epoch, number) = cursor.next;
-            if cursor.delivered.has(cursor.next) {
-                if !cursor.step() {
+            let (epoch, number) = self.next;
+            if self.delivered.has(self.next) {
+                if !self.step() {
                     return PlanStep::End;
                 }
                 continue;
             }
-            let (source, continues) = match cursor.planned() {
+            let (source, continues) = match self.planned() {
                 Ok(Some(PlannedBatch { number, items, valid })) => {
-                    cursor.step();
-                    let contents = IndexedContents { items, valid, window: cursor.order.window(number) };
+                    self.step();
+                    let contents = IndexedContents { items, valid, window: self.order.window(number) };
                     return PlanStep::Batch { epoch, turn: 0, number, contents, waits: false };
                 }
-                Ok(None) if epoch < last && (number > 0 || !cursor.is_always_empty()) => {
+                Ok(None) if epoch < last && (number > 0 || !self.is_always_empty()) => {
                     empty += u32::from(number == 0);
                     if empty == MOST_EMPTY {
                         let source =
@@ -134,14 +123,14 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
                         let (contents, source) = (IndexedContents::default(), source.into());
                         return PlanStep::Failed { epoch, number, contents, source, continues: false };
                     }
-                    cursor.next = (epoch + 1, 0);
-                    cursor.order = plan.epoch(epoch + 1);
+                    self.next = (epoch + 1, 0);
+                    self.order = self.plan.epoch(epoch + 1);
                     continue;
                 }
                 Ok(None) => return PlanStep::End,
                 Err(why) => why,
             };
-            let continues = cursor.step() && continues;
+            let continues = self.step() && continues;
             return PlanStep::Failed {
                 epoch,
                 number,
@@ -152,20 +141,12 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
         }
     }
 
-    fn task(_: &IndexedCursor, slot: &BatchSlot<Self>) -> IndexedTask {
+    fn task(&self, slot: &BatchSlot<Self>) -> IndexedTask {
         IndexedTask::new(slot.epoch, slot.threads, None, &slot.contents.items)
     }
 
-    fn lane(_: &IndexedContents) -> Option<u64> {
-        None
-    }
-
-    fn record_arrival(
-        _: &mut IndexedCursor,
-        _: &mut IndexedContents,
-        _: &mut WorkerReply<D::Batch, ()>,
-    ) -> bool {
-        true
+    fn samples(contents: &IndexedContents, _: &WorkerReply<D::Batch, ()>) -> (Vec<Item>, Vec<usize>) {
+        (contents.items.clone(), Vec::new())
     }
 
     fn fill_info(contents: &mut IndexedContents, info: &mut BatchInfo) {
@@ -183,12 +164,7 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
         dataset.describe(failed.item.index)
     }
 
-    fn skip_sample(
-        _: &Plan,
-        _: &mut IndexedCursor,
-        contents: &mut IndexedContents,
-        failed: &FailedSample,
-    ) -> AfterSkip {
+    fn skip_sample(&mut self, contents: &mut IndexedContents, failed: &FailedSample) -> AfterSkip {
         let Some(nth) = contents.items.iter().position(|item| *item == failed.item) else {
             return AfterSkip::Impossible;
         };
@@ -197,38 +173,32 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
         if contents.items.is_empty() { AfterSkip::Empty } else { AfterSkip::Retry }
     }
 
-    fn record_loss(_: &Plan, _: &mut IndexedCursor, _: &mut IndexedContents, _: Option<&FailedSample>) {}
-
-    fn record_delivery(
-        cursor: &mut IndexedCursor,
-        slot: &mut BatchSlot<Self>,
-        front: Option<&BatchSlot<Self>>,
-    ) {
-        let first = front.map_or(cursor.next, |slot| (slot.epoch, slot.number));
-        let next = cursor.delivered.add((slot.epoch, slot.number), first);
+    fn record_delivery(&mut self, slot: &mut BatchSlot<Self>, front: Option<&BatchSlot<Self>>) {
+        let first = front.map_or(self.next, |slot| (slot.epoch, slot.number));
+        let next = self.delivered.add((slot.epoch, slot.number), first);
         if front.is_none() {
             // Earlier deliveries are removed from the set, and must not be planned again.
-            cursor.next = next;
+            self.next = next;
         }
     }
 
-    fn begins_turn(cursor: &IndexedCursor) -> bool {
-        cursor.next.1 == 0 && cursor.delivered.out_of_order(cursor.next).is_empty()
+    fn begins_turn(&self) -> bool {
+        self.next.1 == 0 && self.delivered.out_of_order(self.next).is_empty()
     }
 
-    fn next(cursor: &IndexedCursor) -> (u64, u64) {
-        cursor.next
+    fn next(&self) -> (u64, u64) {
+        self.next
     }
 
-    fn position(cursor: &IndexedCursor, front: Option<&BatchSlot<Self>>) -> IndexedPosition {
-        let window = front.map_or_else(|| cursor.order.window(cursor.next.1), |slot| slot.contents.window);
+    fn position(&self, front: Option<&BatchSlot<Self>>) -> IndexedPosition {
+        let window = front.map_or_else(|| self.order.window(self.next.1), |slot| slot.contents.window);
         let front = front.map(|slot| (slot.epoch, slot.number));
-        let next = cursor.delivered.first_from(front.unwrap_or(cursor.next));
-        IndexedPosition { next, out_of_order: cursor.delivered.out_of_order(next), window }
+        let next = self.delivered.first_from(front.unwrap_or(self.next));
+        IndexedPosition { next, out_of_order: self.delivered.out_of_order(next), window }
     }
 
-    fn is_too_far_ahead(cursor: &IndexedCursor, first: &BatchSlot<Self>) -> bool {
-        first.epoch == cursor.next.0 && cursor.next.1.saturating_sub(first.number) >= AHEAD
+    fn is_too_far_ahead(&self, first: &BatchSlot<Self>) -> bool {
+        first.epoch == self.next.0 && self.next.1.saturating_sub(first.number) >= AHEAD
     }
 
     fn take_back(contents: &mut IndexedContents, info: &mut BatchInfo) -> bool {
@@ -236,13 +206,57 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
         true
     }
 
-    fn remaining(
-        _: &Plan,
-        cursor: &IndexedCursor,
-        window: &VecDeque<BatchSlot<Self>>,
-        last: u64,
-    ) -> Option<usize> {
-        let all = cursor.batches().filter(|_| cursor.next.0 >= last)?;
-        usize::try_from(all.saturating_sub(cursor.next.1)).ok()?.checked_add(window.len())
+    fn remaining(&self, in_flight: usize, last: u64) -> Option<usize> {
+        let all = self.batches().filter(|_| self.next.0 >= last)?;
+        usize::try_from(all.saturating_sub(self.next.1)).ok()?.checked_add(in_flight)
+    }
+}
+
+/// Epoch, and number of a batch in it.
+pub(crate) type BatchId = (u64, u64);
+
+/// Batches that were delivered before earlier ones in flight.
+#[derive(Debug, Default)]
+pub(crate) struct DeliveredSet {
+    out_of_order: BTreeSet<BatchId>,
+}
+
+impl DeliveredSet {
+    /// Creates the set from a state.
+    pub(crate) fn new(epoch: u64, out_of_order: &[u64]) -> DeliveredSet {
+        let out_of_order = out_of_order.iter().map(|number| (epoch, *number)).collect();
+        DeliveredSet { out_of_order }
+    }
+
+    pub(crate) fn has(&self, batch: BatchId) -> bool {
+        self.out_of_order.contains(&batch)
+    }
+
+    /// Returns the first batch from this one on that was not delivered.
+    pub(crate) fn first_from(&self, mut batch: BatchId) -> BatchId {
+        while self.has(batch)
+            && let Some(next) = batch.1.checked_add(1)
+        {
+            batch.1 = next;
+        }
+        batch
+    }
+
+    /// Returns the numbers after this one that were delivered.
+    pub(crate) fn out_of_order(&self, (epoch, next): BatchId) -> Vec<u64> {
+        self.out_of_order.range((epoch, next)..=(epoch, u64::MAX)).map(|given| given.1).collect()
+    }
+
+    /// Adds a batch that was delivered or skipped. `first` is the first batch in flight, or the next one to
+    /// plan. Returns the first batch that was not delivered.
+    pub(crate) fn add(&mut self, batch: BatchId, first: BatchId) -> BatchId {
+        if batch > first || !self.out_of_order.is_empty() {
+            self.out_of_order.insert(batch);
+        }
+        let next = self.first_from(first);
+        if !self.out_of_order.is_empty() {
+            self.out_of_order = self.out_of_order.split_off(&next);
+        }
+        next
     }
 }

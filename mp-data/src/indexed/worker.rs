@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::row_check::check;
+use crate::batch::traits::check;
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::row_threads::RowThreads;
+use crate::worker::batch_maker::WorkerInit;
 use crate::worker::batch_maker::{BatchMaker, checks_unwritten, fill};
-use crate::worker::init::WorkerInit;
-use crate::worker::reply::{WorkerReply, nanos_since};
+use crate::worker::batch_maker::{WorkerReply, nanos_since};
 use crate::{AnyResult, Dataset, Item};
 
 /// Worker of a dataset with indices, with its own copy of the dataset.

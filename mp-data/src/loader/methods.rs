@@ -2,7 +2,45 @@
 
 /// Methods of a loader with its plan, dataset and workers in a field `inner`.
 macro_rules! loader_methods {
-    () => {
+    ($batches:ident, $state:ident, $epochs_end:literal) => {
+        /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Results of
+        /// an iterator that was dropped before its end are not waited for.
+        pub fn epoch(&self, epoch: u64) -> $batches<D> {
+            self.from(self.start_of(epoch), Some(epoch))
+        }
+
+        /// Returns an iterator over the batches of several epochs, in order. Workers begin with the next
+        /// epoch while the last batches of an epoch are delivered.
+        /// [`BatchInfo::epoch`](crate::BatchInfo::epoch) has the epoch of a batch.
+        #[doc = $epochs_end]
+        ///
+        /// If all batches of an epoch are [skipped](crate::OnError) and another epoch follows, the iterator
+        /// ends with an error, which contains the error of the last batch.
+        pub fn epochs(&self, epochs: std::ops::Range<u64>) -> $batches<D> {
+            let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
+            self.from(self.start_of(epochs.start), last)
+        }
+
+        /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one up to `end`
+        /// (exclusive). The iterator is empty if the state is in epoch `end` or later.
+        ///
+        /// # Errors
+        /// The errors of [`resume`](Self::resume).
+        pub fn resume_until(&self, state: &$state, end: u64) -> Result<$batches<D>, crate::plan::PlanError> {
+            let last = end.checked_sub(1).filter(|last| *last >= state.epoch());
+            Ok(self.from(self.source_at(state)?, last))
+        }
+
+        /// Replaces the dataset, with the same settings and new workers. Existing iterators of batches keep
+        /// the old dataset and its workers.
+        ///
+        /// # Errors
+        /// The errors of the builder's `build`. The loader is unchanged then.
+        pub fn set_dataset(&mut self, dataset: D) -> Result<(), crate::BuildError> {
+            *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
+            Ok(())
+        }
+
         /// Returns the dataset.
         #[must_use]
         pub fn dataset(&self) -> &D {
@@ -55,7 +93,23 @@ pub(crate) use loader_methods;
 
 /// Methods of an iterator of batches, around a [`Prefetch`](crate::loader::prefetch::Prefetch).
 macro_rules! batches_methods {
-    () => {
+    ($state:ident) => {
+        /// Returns the state after the delivered batches, which doesn't depend on prefetched ones. An error
+        /// in the place of a batch counts as delivered, except the final error when no worker can run.
+        #[must_use]
+        #[doc(alias = "state_dict")]
+        pub fn state(&self) -> $state {
+            self.state_at(self.0.place())
+        }
+
+        /// Returns the state after the delivery of this batch, for programs that queue batches themselves.
+        /// Returns `None` if that was more than 1024 batches ago. With several epochs, the last batch of this
+        /// number counts.
+        #[must_use]
+        pub fn state_after(&self, number: u64) -> Option<$state> {
+            self.0.place_after(number).map(|place| self.state_at(place.clone()))
+        }
+
         /// Returns the errors of the last 1024 [skipped](crate::OnError::SkipBatch) batches.
         #[must_use]
         pub fn skipped_batches(&self) -> &[crate::LoadError] {

@@ -24,21 +24,10 @@ const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 /// Counters of a running loader.
 #[derive(Debug)]
 pub(crate) struct LoaderMeter {
-    /// Time of iteration, of all iterators.
-    elapsed: Duration,
-    pub(crate) batches: u64,
-    pub(crate) samples: u64,
-    pub(crate) bytes: u64,
-    pub(crate) waited: Duration,
-    pub(crate) busy: Duration,
-    pub(crate) skipped_samples: u64,
-    pub(crate) skipped_batches: u64,
-    pub(crate) failed: u64,
+    /// Counts and times up to now, without the times of a batch and the counts of the pool.
+    pub(crate) counts: LoaderMetrics,
     /// Bytes of the largest batch; `None` before the first.
     pub(crate) most_bytes: Option<usize>,
-    began: Duration,
-    ready: usize,
-    in_flight: usize,
     took: VecDeque<Duration>,
     /// Moving average of the time of a batch. Each batch counts an eighth less than the next one, and at most
     /// as one millisecond, since a worker may have had no processor for a while.
@@ -46,24 +35,29 @@ pub(crate) struct LoaderMeter {
 }
 
 impl LoaderMeter {
-    pub(crate) fn new() -> LoaderMeter {
-        LoaderMeter {
-            elapsed: Duration::ZERO,
+    pub(crate) fn new(workers: usize, threads: usize) -> LoaderMeter {
+        let counts = LoaderMetrics {
+            workers,
+            threads,
             batches: 0,
             samples: 0,
             bytes: 0,
+            elapsed: Duration::ZERO,
             waited: Duration::ZERO,
             busy: Duration::ZERO,
-            skipped_samples: 0,
-            skipped_batches: 0,
-            failed: 0,
-            most_bytes: None,
-            began: Duration::ZERO,
+            init: Duration::ZERO,
             ready: 0,
             in_flight: 0,
-            took: VecDeque::new(),
-            usual: Duration::ZERO,
-        }
+            batch_p50: Duration::ZERO,
+            batch_p99: Duration::ZERO,
+            failed: 0,
+            skipped_samples: 0,
+            skipped_batches: 0,
+            restarts: 0,
+            retried: 0,
+            failed_starts: Vec::new(),
+        };
+        LoaderMeter { counts, most_bytes: None, took: VecDeque::new(), usual: Duration::ZERO }
     }
 
     /// Returns the number of batches that are planned, running or ready for each worker without a setting.
@@ -83,17 +77,18 @@ impl LoaderMeter {
         counted: &mut Instant,
         (ready, in_flight): (usize, usize),
     ) {
-        (self.ready, self.in_flight) = (ready, in_flight);
-        self.waited += now.saturating_duration_since(since);
-        self.elapsed += now.saturating_duration_since(*counted);
+        let counts = &mut self.counts;
+        (counts.ready, counts.in_flight) = (ready, in_flight);
+        counts.waited += now.saturating_duration_since(since);
+        counts.elapsed += now.saturating_duration_since(*counted);
         *counted = now;
     }
 
     pub(crate) fn record_batch(&mut self, took: Duration, began: Duration, bytes: usize) {
-        self.busy += took;
+        self.counts.busy += took;
         let counts = took.min(Duration::from_millis(1));
         self.usual = if self.most_bytes.is_some() { self.usual * 7 / 8 + counts / 8 } else { counts };
-        self.began = self.began.max(began);
+        self.counts.init = self.counts.init.max(began);
         self.most_bytes = self.most_bytes.max(Some(bytes));
         if self.took.len() == MOST_TIMES {
             self.took.pop_front();
@@ -101,31 +96,15 @@ impl LoaderMeter {
         self.took.push_back(took);
     }
 
-    pub(crate) fn metrics(&self, workers: usize, threads: usize) -> LoaderMetrics {
+    pub(crate) fn metrics(&self) -> LoaderMetrics {
         let mut took: Vec<Duration> = self.took.iter().copied().collect();
         took.sort_unstable();
         let at =
             |share: usize| took.get((took.len() * share / 100).min(took.len().saturating_sub(1))).copied();
         LoaderMetrics {
-            workers,
-            threads,
-            batches: self.batches,
-            samples: self.samples,
-            bytes: self.bytes,
-            elapsed: self.elapsed,
-            waited: self.waited,
-            busy: self.busy,
-            init: self.began,
-            ready: self.ready,
-            in_flight: self.in_flight,
             batch_p50: at(50).unwrap_or_default(),
             batch_p99: at(99).unwrap_or_default(),
-            failed: self.failed,
-            skipped_samples: self.skipped_samples,
-            skipped_batches: self.skipped_batches,
-            restarts: 0,
-            retried: 0,
-            failed_starts: Vec::new(),
+            ..self.counts.clone()
         }
     }
 }
@@ -280,18 +259,18 @@ mod tests {
     /// Delivers batches of `workers` workers that take 10 ms each, in epochs that begin a second after each
     /// other.
     fn text(workers: usize, epochs: u32, batches: u32) -> (Duration, String) {
-        let (begun, mut meter) = (Instant::now(), LoaderMeter::new());
+        let (begun, mut meter) = (Instant::now(), LoaderMeter::new(workers, 1));
         for epoch in 0..epochs {
             let mut now = begun + epoch * Duration::from_secs(1);
             let mut counted = now;
             for _ in 0..batches {
                 meter.record_batch(TEN, TEN, 1);
                 meter.record_delivery((now, now + TEN), &mut counted, (0, 1));
-                meter.batches += 1;
+                meter.counts.batches += 1;
                 now += TEN;
             }
         }
-        let metrics = meter.metrics(workers, 1);
+        let metrics = meter.metrics();
         (metrics.elapsed, metrics.to_string())
     }
 
@@ -306,7 +285,7 @@ mod tests {
     fn small_quick_batches_are_prefetched_more() {
         let quick = Duration::from_micros(20);
         let after = |batches: &[(Duration, usize)]| {
-            let mut meter = LoaderMeter::new();
+            let mut meter = LoaderMeter::new(1, 1);
             batches.iter().for_each(|(took, bytes)| meter.record_batch(*took, TEN, *bytes));
             meter.prefetch()
         };

@@ -13,7 +13,7 @@ use crate::loader::source::{
 };
 use crate::plan::PlanError;
 use crate::settings::OnError;
-use crate::worker::reply::WorkerReply;
+use crate::worker::batch_maker::WorkerReply;
 use crate::{Batch, BatchInfo, LoadError, LoadedBatch};
 
 impl<K: BatchSource> Prefetch<K> {
@@ -39,7 +39,7 @@ impl<K: BatchSource> Prefetch<K> {
     /// Records a batch that was made, or that doesn't exist.
     fn arrived(&mut self, i: usize, mut made: ReplyOf<K>) {
         let slot = &mut self.slots[i];
-        let continues = K::record_arrival(&mut self.cursor, &mut slot.contents, &mut made);
+        let continues = self.source.record_arrival(&mut slot.contents, &mut made);
         let lane = K::lane(&slot.contents);
         match made.batch {
             Some(batch) => {
@@ -144,26 +144,24 @@ impl<K: BatchSource> Prefetch<K> {
         let error = self.error(&self.slots[i], at, failure);
         let slot = &mut self.slots[i];
         let how = match (on_error, at) {
-            (OnError::SkipSample, Some(at)) => {
-                match K::skip_sample(&self.inner.plan, &mut self.cursor, &mut slot.contents, &at) {
-                    AfterSkip::Impossible => OnError::Report,
-                    without => {
-                        let text = catch_panic(|| error.to_string());
-                        let why = text.unwrap_or_else(|| "an error whose text can't be made".into());
-                        slot.skipped.push(skipped(&at, why));
-                        (slot.attempts, slot.threads) = (0, threads);
-                        if matches!(without, AfterSkip::Retry) {
-                            self.send(i);
-                            return;
-                        }
-                        OnError::SkipBatch
+            (OnError::SkipSample, Some(at)) => match self.source.skip_sample(&mut slot.contents, &at) {
+                AfterSkip::Impossible => OnError::Report,
+                without => {
+                    let text = catch_panic(|| error.to_string());
+                    let why = text.unwrap_or_else(|| "an error whose text can't be made".into());
+                    slot.skipped.push(skipped(&at, why));
+                    (slot.attempts, slot.threads) = (0, threads);
+                    if matches!(without, AfterSkip::Retry) {
+                        self.send(i);
+                        return;
                     }
+                    OnError::SkipBatch
                 }
-            }
+            },
             (OnError::SkipSample, None) => OnError::Report,
             (how, _) => how,
         };
-        K::record_loss(&self.inner.plan, &mut self.cursor, &mut slot.contents, at.as_ref());
+        self.source.record_loss(&mut slot.contents, at.as_ref());
         let lane = K::lane(&slot.contents);
         slot.state = BatchSlotState::Ready(Box::new(Err(error)));
         if how == OnError::SkipBatch {

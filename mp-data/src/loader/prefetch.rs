@@ -5,19 +5,22 @@
 //! iterator consists of the first slot and of the batches that were delivered after it, so it has no
 //! prefetched batches.
 //!
-//! `outcomes.rs` handles the results of batches that were sent. `dispatch.rs` plans and sends batches.
+//! `outcomes.rs` handles the results of batches that were sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::waits;
 use mp_pool::TaskStream;
 
 use crate::error::failure::BatchFailure;
 use crate::error::text::FORKED;
-use crate::loader::report_schedule::ReportSchedule;
 use crate::loader::shared::{LoaderShared, Workers};
-use crate::loader::source::{BatchOf, BatchSlot, BatchSlotState, BatchSource, HISTORY, ReplyOf, TaskOf};
+use crate::loader::source::{
+    BatchOf, BatchSlot, BatchSlotState, BatchSource, HISTORY, PlanStep, ReplyOf, TaskOf,
+};
+use crate::settings::OnError;
 use crate::{Batch, LoadError, LoadedBatch, NotReadyError};
 
 /// Item of an iterator of batches: a batch, an error in its place, or the end.
@@ -28,7 +31,7 @@ pub(crate) struct Prefetch<K: BatchSource> {
     pub(crate) inner: Arc<LoaderShared<K>>,
     /// `None` without workers.
     pub(crate) stream: Option<TaskStream<TaskOf<K>, ReplyOf<K>>>,
-    pub(crate) cursor: K::Cursor,
+    pub(crate) source: K,
     /// Last epoch of the iterator.
     pub(crate) last: u64,
     /// `true` if all batches are planned.
@@ -71,8 +74,9 @@ pub(crate) enum BreakState {
 }
 
 impl<K: BatchSource> Prefetch<K> {
-    /// Iterates from the cursor to the end of epoch `last`, or over no batches if it is `None`.
-    pub(crate) fn new(inner: Arc<LoaderShared<K>>, cursor: K::Cursor, last: Option<u64>) -> Self {
+    /// Iterates from the position of the source to the end of epoch `last`, or over no batches if it is
+    /// `None`.
+    pub(crate) fn new(inner: Arc<LoaderShared<K>>, source: K, last: Option<u64>) -> Self {
         let stream = match &inner.workers {
             Workers::Pool { call, .. } if !inner.is_forked() => Some(call.stream()),
             _ => None,
@@ -85,12 +89,12 @@ impl<K: BatchSource> Prefetch<K> {
             history: VecDeque::new(),
             skipped_batches: Vec::new(),
             break_state: BreakState::Working,
-            turn: CurrentTurn { of: None, delivered: !K::begins_turn(&cursor) },
+            turn: CurrentTurn { of: None, delivered: !source.begins_turn() },
             skipped_since: 0,
             counted: None,
             fruitless_wait: Duration::ZERO,
             unanswered: None,
-            cursor,
+            source,
             inner,
         };
         if !window.inner.is_forked() {
@@ -107,7 +111,7 @@ impl<K: BatchSource> Prefetch<K> {
         self.planning_ended = true;
         let (epoch, batch) = match self.slots.front() {
             Some(slot) => (slot.epoch, slot.number),
-            None => K::next(&self.cursor),
+            None => self.source.next(),
         };
         let (item, shard, description, worker) = (None, None, None, None);
         Some(Err(LoadError {
@@ -132,7 +136,7 @@ impl<K: BatchSource> Prefetch<K> {
     }
 
     pub(crate) fn place(&self) -> K::Position {
-        K::position(&self.cursor, self.slots.front())
+        self.source.position(self.slots.front())
     }
 
     pub(crate) fn place_after(&self, number: u64) -> Option<&K::Position> {
@@ -156,7 +160,7 @@ impl<K: BatchSource> Prefetch<K> {
         if matches!(self.break_state, BreakState::Reported) {
             return (0, Some(0));
         }
-        let left = || K::remaining(&self.inner.plan, &self.cursor, &self.slots, self.last);
+        let left = || self.source.remaining(self.slots.len(), self.last);
         (0, if self.planning_ended { Some(self.slots.len()) } else { left() })
     }
 
@@ -178,7 +182,7 @@ impl<K: BatchSource> Prefetch<K> {
             if let Some(batch) = self.deliver() {
                 let ready = self.slots.iter().filter(|slot| slot.is_done()).count();
                 let mut meter = self.inner.meter();
-                meter.waited += std::mem::take(&mut self.fruitless_wait);
+                meter.counts.waited += std::mem::take(&mut self.fruitless_wait);
                 meter.record_delivery((since, Instant::now()), &mut counted, (ready, self.slots.len()));
                 drop(meter);
                 self.counted = Some(counted);
@@ -186,7 +190,7 @@ impl<K: BatchSource> Prefetch<K> {
             }
             if let BreakState::Failed(error) = std::mem::replace(&mut self.break_state, BreakState::Working) {
                 self.break_state = BreakState::Reported;
-                self.inner.meter().failed += 1;
+                self.inner.meter().counts.failed += 1;
                 return Ok(Some(Err(*error)));
             }
             if self.slots.is_empty() {
@@ -244,7 +248,7 @@ impl<K: BatchSource> Prefetch<K> {
     fn make_in_process(&mut self) {
         let Workers::InProcess(worker) = &self.inner.workers else { return };
         let Some(slot) = self.slots.iter().find(|slot| slot.is_sent()) else { return };
-        let task = K::task(&self.cursor, slot);
+        let task = self.source.task(slot);
         let made = worker.make(|| self.inner.worker_init(), &task);
         self.receive_reply(0, made);
     }
@@ -270,14 +274,15 @@ impl<K: BatchSource> Prefetch<K> {
             let ahead = if settings.in_order { 1 } else { self.slots.len() };
             let i = self.slots.iter().take(ahead).position(may)?;
             let mut slot = self.slots.remove(i)?;
-            K::record_delivery(&mut self.cursor, &mut slot, self.slots.front());
+            self.source.record_delivery(&mut slot, self.slots.front());
             self.send_out_of_memory();
             self.fill();
             let BatchSlotState::Ready(result) = slot.state else {
-                let mut meter = self.inner.meter();
-                meter.skipped_batches += 1;
-                meter.skipped_samples += slot.skipped.len() as u64;
-                drop(meter);
+                {
+                    let counts = &mut self.inner.meter().counts;
+                    counts.skipped_batches += 1;
+                    counts.skipped_samples += slot.skipped.len() as u64;
+                }
                 self.skipped_since += 1;
                 if K::IS_ENDLESS && self.skipped_since == HISTORY as u64 {
                     let mut reason = format!("{HISTORY} batches in a row were left out");
@@ -294,18 +299,126 @@ impl<K: BatchSource> Prefetch<K> {
                 self.history.pop_front();
             }
             self.history.push_back((slot.number, self.place()));
-            let mut meter = self.inner.meter();
+            let counts = &mut self.inner.meter().counts;
             match &*result {
                 Ok(batch) => {
-                    meter.batches += 1;
-                    meter.samples += batch.info.items.len() as u64;
-                    meter.skipped_samples += batch.info.skipped.len() as u64;
-                    meter.bytes += batch.bytes() as u64;
+                    counts.batches += 1;
+                    counts.samples += batch.info.items.len() as u64;
+                    counts.skipped_samples += batch.info.skipped.len() as u64;
+                    counts.bytes += batch.bytes() as u64;
                 }
-                Err(_) => meter.failed += 1,
+                Err(_) => counts.failed += 1,
             }
-            drop(meter);
             return Some(*result);
+        }
+    }
+}
+
+/// Schedule of the reports of a wait.
+pub(crate) struct ReportSchedule {
+    since: Instant,
+    until: Option<Instant>,
+}
+
+impl ReportSchedule {
+    pub(crate) fn from(since: Instant) -> ReportSchedule {
+        ReportSchedule { since, until: waits::reported_after().and_then(|after| since.checked_add(after)) }
+    }
+
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Reports the wait if a report is due. The next report is due when the wait is twice as long.
+    pub(crate) fn if_due(&mut self, tell: impl FnOnce(Duration)) {
+        let now = Instant::now();
+        if self.until.is_some_and(|until| until <= now) {
+            let waited = now.saturating_duration_since(self.since);
+            tell(waited);
+            self.until = now.checked_add(waited);
+        }
+    }
+}
+
+impl<K: BatchSource> Prefetch<K> {
+    /// Plans and sends as many batches as may be in flight.
+    pub(crate) fn fill(&mut self) {
+        let threads = self.inner.settings.threads;
+        while !self.planning_ended && self.has_room() {
+            match self.source.plan(&self.slots, self.last) {
+                PlanStep::Batch { epoch, turn, number, contents, waits } => {
+                    let mut slot = BatchSlot::new(epoch, turn, number, contents, threads);
+                    if waits {
+                        slot.state = BatchSlotState::Waiting;
+                    }
+                    self.slots.push_back(slot);
+                    if !waits {
+                        self.send(self.slots.len() - 1);
+                    }
+                }
+                PlanStep::Blocked => return,
+                PlanStep::End => self.planning_ended = true,
+                PlanStep::NoBatch { epoch, number, contents } => {
+                    self.planning_ended = true;
+                    let mut slot = BatchSlot::new(epoch, 0, number, contents, threads);
+                    let error = self.no_batch_error(&slot, None);
+                    slot.state = BatchSlotState::Ready(Box::new(Err(error)));
+                    self.slots.push_back(slot);
+                }
+                PlanStep::Failed { epoch, number, contents, source, continues } => {
+                    self.planning_ended |= !continues;
+                    let mut slot = BatchSlot::new(epoch, 0, number, contents, threads);
+                    let failure = BatchFailure { attempts: 0, ..BatchFailure::new(source) };
+                    let error = self.error(&slot, None, failure);
+                    slot.state = BatchSlotState::Ready(Box::new(Err(error)));
+                    self.slots.push_back(slot);
+                    if self.inner.settings.on_error == OnError::SkipBatch {
+                        self.skip_batch(self.slots.len() - 1);
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let settings = &self.inner.settings;
+        let in_flight = self.slots.len();
+        let Some(first) = self.slots.front() else { return true };
+        let of_a_worker = settings.prefetch.unwrap_or_else(|| self.inner.meter().prefetch());
+        if in_flight >= settings.num_workers.saturating_mul(of_a_worker)
+            || self.slots.iter().any(BatchSlot::is_out_of_memory)
+        {
+            return false;
+        }
+        if !settings.in_order && self.source.is_too_far_ahead(first) {
+            return false;
+        }
+        let Some(budget) = settings.budget else { return true };
+        // The size of batches is unknown before the first one has arrived.
+        let most = self.inner.meter().most_bytes;
+        most.is_some_and(|most| most.saturating_mul(in_flight + 1) <= budget)
+    }
+
+    pub(crate) fn send_out_of_memory(&mut self) {
+        if let Some(i) = self.slots.iter().position(BatchSlot::is_out_of_memory) {
+            self.send(i);
+        }
+    }
+
+    pub(crate) fn send(&mut self, i: usize) {
+        let slot = &mut self.slots[i];
+        let Some(stream) = &self.stream else {
+            slot.state = BatchSlotState::Sent(0);
+            return;
+        };
+        let task = self.source.task(slot);
+        let pushed = match K::lane(&slot.contents) {
+            Some(lane) => stream.push_to(lane, task),
+            None => stream.push(task),
+        };
+        match pushed {
+            Ok(ticket) => slot.state = BatchSlotState::Sent(ticket.number()),
+            Err(error) => self.fail_all(BatchFailure::fatal(error.to_string())),
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::loader::metrics::{LoaderMeter, LoaderMetrics};
 use crate::loader::source::{BatchSource, DatasetOf, ReplyOf, TaskOf};
 use crate::settings::LoaderSettings;
 use crate::worker::batch_maker::{BatchMaker, InitOf, make};
+use crate::worker::batch_maker::{SharedDataset, WorkerInit};
 use crate::worker::in_process::InProcessWorker;
-use crate::worker::init::{SharedDataset, WorkerInit};
 use crate::{AnyResult, BuildError};
 
 /// Environment variables from which libraries take their number of threads.
@@ -103,7 +103,8 @@ impl<K: BatchSource> LoaderShared<K> {
             }
             Workers::Pool { pool, call }
         };
-        let (meter, owner) = (Mutex::new(LoaderMeter::new()), ForkLocal::default());
+        let (meter, owner) =
+            (Mutex::new(LoaderMeter::new(settings.num_workers, settings.threads)), ForkLocal::default());
         Ok(Arc::new(LoaderShared { dataset, plan, settings, workers, meter, owner }))
     }
 
@@ -124,9 +125,9 @@ impl<K: BatchSource> LoaderShared<K> {
     pub(crate) fn metrics(&self) -> LoaderMetrics {
         let LoaderSettings { num_workers, threads, .. } = self.settings;
         if self.is_forked() {
-            return LoaderMeter::new().metrics(num_workers, threads);
+            return LoaderMeter::new(num_workers, threads).metrics();
         }
-        let mut metrics = self.meter().metrics(num_workers, threads);
+        let mut metrics = self.meter().metrics();
         if let Workers::Pool { pool, .. } = &self.workers {
             let of_pool = pool.pool().metrics();
             (metrics.restarts, metrics.retried) = (of_pool.restarts, of_pool.retried);

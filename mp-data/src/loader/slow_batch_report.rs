@@ -13,7 +13,7 @@ use crate::loader::source::{BatchSlot, BatchSlotState, BatchSource};
 impl<K: BatchSource> Prefetch<K> {
     /// Returns the next batch: the first unfinished one, or the next one to plan.
     fn awaited(&self) -> (u64, u64) {
-        self.front().map_or_else(|| K::next(&self.cursor), |slot| (slot.epoch, slot.number))
+        self.front().map_or_else(|| self.source.next(), |slot| (slot.epoch, slot.number))
     }
 
     fn front(&self) -> Option<&BatchSlot<K>> {

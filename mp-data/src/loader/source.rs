@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::error::failure::DynError;
 use crate::worker::batch_maker::BatchMaker;
-use crate::worker::reply::WorkerReply;
+use crate::worker::batch_maker::WorkerReply;
 use crate::{BatchInfo, Item, LoadError, LoadedBatch, SkippedSample};
 
 /// Number of delivered batches whose position is retained, and of skipped batches whose error is retained.
@@ -156,80 +156,59 @@ pub(crate) type TaskOf<K> = <WorkerOf<K> as BatchMaker>::Task;
 /// Result of a loader's task.
 pub(crate) type ReplyOf<K> = WorkerReply<BatchOf<K>, <WorkerOf<K> as BatchMaker>::Progress>;
 
-/// Source of batches, and of tasks for the workers: datasets with indices, or streams.
+/// Source of the batches of one iterator: a dataset with indices, or a stream, and the position of planned,
+/// arrived and delivered batches.
 pub(crate) trait BatchSource: Sized + 'static {
     type Worker: BatchMaker;
     type Plan: Send + Sync;
-    /// Position of planned, arrived and delivered batches.
-    type Cursor;
     /// Contents of one batch.
     type Contents;
     /// Position of an iterator, for its saved state.
     type Position: Clone;
 
     /// `true` if an epoch may have no end, so that a search for a batch must give up.
-    const IS_ENDLESS: bool;
+    const IS_ENDLESS: bool = false;
 
     /// Returns the seed, and the plan for workers.
     fn worker_plan(plan: &Self::Plan) -> (u64, WorkerPlanOf<Self>);
-    fn plan(
-        plan: &Self::Plan,
-        cursor: &mut Self::Cursor,
-        window: &VecDeque<BatchSlot<Self>>,
-        last: u64,
-    ) -> PlanStep<Self::Contents>;
-    fn task(cursor: &Self::Cursor, slot: &BatchSlot<Self>) -> TaskOf<Self>;
-    /// Returns the lane of a batch. Each batch of a lane begins where the previous one ends.
-    fn lane(contents: &Self::Contents) -> Option<u64>;
-    /// Records the arrival of a batch, or that it doesn't exist. Returns `true` if its lane has more batches.
-    fn record_arrival(
-        cursor: &mut Self::Cursor,
-        contents: &mut Self::Contents,
-        made: &mut ReplyOf<Self>,
-    ) -> bool;
+    fn describe(dataset: &DatasetOf<Self>, failed: &FailedSample) -> Option<String>;
+    /// Plans the next batch of the epochs up to `last`. `window` has the batches in flight.
+    fn plan(&mut self, window: &VecDeque<BatchSlot<Self>>, last: u64) -> PlanStep<Self::Contents>;
+    fn task(&self, slot: &BatchSlot<Self>) -> TaskOf<Self>;
+    /// Returns the samples of a batch that was made, and their shards in a stream.
+    fn samples(contents: &Self::Contents, made: &ReplyOf<Self>) -> (Vec<Item>, Vec<usize>);
     fn fill_info(contents: &mut Self::Contents, info: &mut BatchInfo);
     fn locate_failure(contents: &Self::Contents, note: u64) -> Option<FailedSample>;
-    fn describe(dataset: &DatasetOf<Self>, failed: &FailedSample) -> Option<String>;
-    fn skip_sample(
-        plan: &Self::Plan,
-        cursor: &mut Self::Cursor,
-        contents: &mut Self::Contents,
-        failed: &FailedSample,
-    ) -> AfterSkip;
-    /// Records that a batch can't be made. Its lane continues after it.
-    fn record_loss(
-        plan: &Self::Plan,
-        cursor: &mut Self::Cursor,
-        contents: &mut Self::Contents,
-        failed: Option<&FailedSample>,
-    );
+    fn skip_sample(&mut self, contents: &mut Self::Contents, failed: &FailedSample) -> AfterSkip;
     /// Records the delivery of a batch or of an error in its place, or a skipped batch.
-    fn record_delivery(
-        cursor: &mut Self::Cursor,
-        slot: &mut BatchSlot<Self>,
-        front: Option<&BatchSlot<Self>>,
-    );
-    /// Returns `true` if the first turn of the cursor has delivered no batch before.
-    fn begins_turn(cursor: &Self::Cursor) -> bool;
+    fn record_delivery(&mut self, slot: &mut BatchSlot<Self>, front: Option<&BatchSlot<Self>>);
+    /// Returns `true` if the first turn of the iterator has delivered no batch before.
+    fn begins_turn(&self) -> bool;
     /// Returns epoch and number of the next batch to plan.
-    fn next(cursor: &Self::Cursor) -> (u64, u64);
+    fn next(&self) -> (u64, u64);
     /// Returns the position of the iterator; `front` is the first slot that was not delivered.
-    fn position(cursor: &Self::Cursor, front: Option<&BatchSlot<Self>>) -> Self::Position;
+    fn position(&self, front: Option<&BatchSlot<Self>>) -> Self::Position;
+    /// Returns the maximum number of remaining batches, of which `in_flight` are planned, if it is known.
+    fn remaining(&self, in_flight: usize, last: u64) -> Option<usize>;
+
+    /// Returns the lane of a batch. Each batch of a lane begins where the previous one ends.
+    fn lane(_: &Self::Contents) -> Option<u64> {
+        None
+    }
+    /// Records the arrival of a batch, or that it doesn't exist. Returns `true` if its lane has more batches.
+    fn record_arrival(&mut self, _: &mut Self::Contents, _: &mut ReplyOf<Self>) -> bool {
+        true
+    }
+    /// Records that a batch can't be made. Its lane continues after it.
+    fn record_loss(&mut self, _: &mut Self::Contents, _: Option<&FailedSample>) {}
     /// Returns `true` if a state can list no more batches that were delivered before the first slot.
-    fn is_too_far_ahead(_: &Self::Cursor, _: &BatchSlot<Self>) -> bool {
+    fn is_too_far_ahead(&self, _: &BatchSlot<Self>) -> bool {
         false
     }
     /// Prepares a ready batch to be made again. Returns `false` if that is impossible.
     fn take_back(_: &mut Self::Contents, _: &mut BatchInfo) -> bool {
         false
     }
-    /// Returns the maximum number of remaining batches, if it is known.
-    fn remaining(
-        plan: &Self::Plan,
-        cursor: &Self::Cursor,
-        window: &VecDeque<BatchSlot<Self>>,
-        last: u64,
-    ) -> Option<usize>;
 }
 
 /// Returns the report of a skipped sample.

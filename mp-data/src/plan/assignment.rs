@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::permutation::AliasTable;
 use super::philox::SampleRng;
 use super::sampler::{Batching, Sampler, Shuffle, Uneven};
-use super::state::{PlanState, checksum};
+use super::saved_state::{PlanState, checksum};
 
 /// Assignment of samples to batches, for every epoch. Clones are cheap and share the plan.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 use mp_core::mutex::{Mutex, MutexGuard};
 
 use super::error::PlanError;
-use super::item::Item;
+use super::order::Item;
 use super::order::{DrawOrder, PlannedBatch};
 use super::permutation::shuffle;
 use super::philox::{RngPurpose, epoch_key};
 use super::sampler::{Batching, Uneven};
-use super::window_start::WindowStart;
+use super::saved_state::WindowStart;
 use crate::fork_local::ForkLocal;
 
 /// Known windows of an epoch. All windows of `BucketByLength` have equally many batches, so each of them is

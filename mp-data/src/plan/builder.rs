@@ -2,32 +2,117 @@
 
 use std::sync::Arc;
 
+use mp_core::user_code::catch_panic;
+
 use super::assignment::{Plan, PlanData, template};
 use super::error::{PlanError, no_such_rank};
 use super::permutation::AliasTable;
 use super::sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
-use super::state::PlanState;
+use super::saved_state::PlanState;
+
+/// Methods of the builders of plans and of loaders, for the settings of a plan in the builder itself or in a
+/// field of it.
+macro_rules! plan_settings {
+    ($($plan:ident)?) => {
+        /// Sets the number of samples of a batch of one rank.
+        #[doc(alias = "BatchSampler")]
+        pub fn batch_size(mut self, samples: u64) -> Self {
+            self$(.$plan)?.batch_size = Some(samples);
+            self
+        }
+
+        /// Sets the number of samples of a batch over all ranks, which replaces `batch_size · world`. It
+        /// stays the same when the number of ranks changes.
+        pub fn global_batch_size(mut self, samples: u64) -> Self {
+            self$(.$plan)?.global = Some(samples);
+            self
+        }
+
+        /// Sets whether a short last batch is dropped.
+        pub fn drop_last(mut self, drop: bool) -> Self {
+            self$(.$plan)?.drop_last = drop;
+            self
+        }
+
+        /// Sets whether each epoch has its own order, made from the seed.
+        pub fn shuffle(mut self, shuffle: bool) -> Self {
+            self$(.$plan)?.shuffle = Some(shuffle);
+            self
+        }
+
+        /// Sets the algorithm of the shuffle. Turns `shuffle` on.
+        pub fn shuffle_by(mut self, by: crate::plan::Shuffle) -> Self {
+            self$(.$plan)?.by = Some(by);
+            self
+        }
+
+        /// Sets the seed of the order and of the samples' random numbers, 0 by default.
+        #[doc(alias = "generator")]
+        pub fn seed(mut self, seed: u64) -> Self {
+            self$(.$plan)?.seed = seed;
+            self
+        }
+
+        /// Sets the sampler, which chooses the index at each position.
+        pub fn sampler(mut self, sampler: crate::plan::Sampler) -> Self {
+            self$(.$plan)?.sampler = Some(sampler);
+            self
+        }
+
+        /// Sets a sampler of your own.
+        pub fn index_sampler(mut self, sampler: impl crate::plan::IndexSampler) -> Self {
+            self$(.$plan)?.own_sampler = Some(std::sync::Arc::new(sampler));
+            self
+        }
+
+        /// Sets the rule by which draws become batches: by length, by tokens.
+        pub fn batching(mut self, batching: crate::plan::Batching) -> Self {
+            self$(.$plan)?.batching = Some(batching);
+            self
+        }
+
+        /// Sets a batch sampler of your own.
+        pub fn batch_sampler(mut self, sampler: impl crate::plan::BatchSampler) -> Self {
+            self$(.$plan)?.own_batching = Some(std::sync::Arc::new(sampler));
+            self
+        }
+
+        /// Sets the rank and the number of ranks: each rank gets its part of every global batch.
+        #[doc(alias = "DistributedSampler")]
+        pub fn distributed(mut self, rank: u32, world: u32) -> Self {
+            (self$(.$plan)?.rank, self$(.$plan)?.world) = (rank, world);
+            self
+        }
+
+        /// Sets the treatment of draws that can't be divided evenly among the ranks.
+        pub fn uneven(mut self, uneven: crate::plan::Uneven) -> Self {
+            self$(.$plan)?.uneven = Some(uneven);
+            self
+        }
+    };
+}
+pub(crate) use plan_settings;
 
 /// Settings of a [`Plan`]. The defaults are batches of one sample, in order, for one rank, with seed 0.
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// Checksum of the selected samples, if the dataset is a selection of another dataset.
     selection_checksum: Option<u64>,
     // Settings without a value were not set. `check_conflicts` rejects settings that exclude each other.
-    pub(super) batch_size: Option<u64>,
-    pub(super) global: Option<u64>,
-    pub(super) drop_last: bool,
-    pub(super) shuffle: Option<bool>,
-    pub(super) by: Option<Shuffle>,
-    seed: u64,
-    pub(super) sampler: Option<Sampler>,
-    pub(super) own_sampler: Option<Arc<dyn IndexSampler>>,
-    pub(super) batching: Option<Batching>,
-    pub(super) own_batching: Option<Arc<dyn BatchSampler>>,
-    rank: u32,
-    pub(super) world: u32,
-    pub(super) uneven: Option<Uneven>,
+    pub(crate) batch_size: Option<u64>,
+    pub(crate) global: Option<u64>,
+    pub(crate) drop_last: bool,
+    pub(crate) shuffle: Option<bool>,
+    pub(crate) by: Option<Shuffle>,
+    pub(crate) seed: u64,
+    pub(crate) sampler: Option<Sampler>,
+    pub(crate) own_sampler: Option<Arc<dyn IndexSampler>>,
+    pub(crate) batching: Option<Batching>,
+    pub(crate) own_batching: Option<Arc<dyn BatchSampler>>,
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    pub(crate) uneven: Option<Uneven>,
 }
 
 pub(super) fn setting(setting: &'static str, reason: impl Into<String>) -> PlanError {
@@ -55,93 +140,13 @@ impl PlanBuilder {
         }
     }
 
-    pub(crate) fn selection_checksum(mut self, selection_checksum: Option<u64>) -> Self {
-        self.selection_checksum = selection_checksum;
+    /// Sets the dataset: its length, and the checksum of its samples if it is a selection.
+    pub(crate) fn for_dataset(mut self, len: u64, selection_checksum: Option<u64>) -> Self {
+        (self.len, self.selection_checksum) = (len, selection_checksum);
         self
     }
 
-    /// Sets the number of samples of a batch of one rank.
-    pub fn batch_size(mut self, samples: u64) -> Self {
-        self.batch_size = Some(samples);
-        self
-    }
-
-    /// Sets the number of samples of a batch over all ranks, in place of `batch_size · world`. The number
-    /// stays the same when `world` changes.
-    pub fn global_batch_size(mut self, samples: u64) -> Self {
-        self.global = Some(samples);
-        self
-    }
-
-    /// Sets whether a short last batch is dropped.
-    pub fn drop_last(mut self, drop: bool) -> Self {
-        self.drop_last = drop;
-        self
-    }
-
-    /// Sets whether each epoch has its own order.
-    pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.shuffle = Some(shuffle);
-        self
-    }
-
-    /// Sets the algorithm of the shuffle. Turns `shuffle` on.
-    pub fn shuffle_by(mut self, by: Shuffle) -> Self {
-        self.by = Some(by);
-        self
-    }
-
-    /// Sets the seed of the order and of the samples' random numbers.
-    #[doc(alias = "generator")]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Sets the sampler, which chooses the index at each position.
-    pub fn sampler(mut self, sampler: Sampler) -> Self {
-        self.sampler = Some(sampler);
-        self
-    }
-
-    /// Sets a sampler of the user.
-    pub fn index_sampler(self, sampler: impl IndexSampler) -> Self {
-        self.own_sampler(Arc::new(sampler))
-    }
-
-    pub(crate) fn own_sampler(mut self, sampler: Arc<dyn IndexSampler>) -> Self {
-        self.own_sampler = Some(sampler);
-        self
-    }
-
-    /// Sets the rule by which draws become batches.
-    pub fn batching(mut self, batching: Batching) -> Self {
-        self.batching = Some(batching);
-        self
-    }
-
-    /// Sets a batch sampler of the user.
-    pub fn batch_sampler(self, sampler: impl BatchSampler) -> Self {
-        self.own_batching(Arc::new(sampler))
-    }
-
-    pub(crate) fn own_batching(mut self, sampler: Arc<dyn BatchSampler>) -> Self {
-        self.own_batching = Some(sampler);
-        self
-    }
-
-    /// Sets the rank and the number of ranks.
-    #[doc(alias = "DistributedSampler")]
-    pub fn distributed(mut self, rank: u32, world: u32) -> Self {
-        (self.rank, self.world) = (rank, world);
-        self
-    }
-
-    /// Sets the treatment of draws that can't be divided evenly among the ranks.
-    pub fn uneven(mut self, uneven: Uneven) -> Self {
-        self.uneven = Some(uneven);
-        self
-    }
+    plan_settings!();
 
     /// Builds the plan.
     ///
@@ -277,5 +282,80 @@ impl Plan {
     /// Returns a builder of a plan for a dataset of `len` samples.
     pub fn builder(len: u64) -> PlanBuilder {
         PlanBuilder::new(len)
+    }
+}
+
+impl PlanBuilder {
+    /// Returns an error that names both settings, if a setting has no effect together with another one.
+    pub(super) fn check_conflicts(&self) -> Result<(), PlanError> {
+        let is_set = [
+            ("batch_size", self.batch_size.is_some()),
+            ("global_batch_size", self.global.is_some()),
+            ("drop_last", self.drop_last),
+            ("shuffle", self.shuffle == Some(true)),
+            ("shuffle_by", self.by.is_some()),
+            ("sampler", self.sampler.is_some()),
+            ("index_sampler", self.own_sampler.is_some()),
+            ("batching", self.batching.is_some()),
+            ("batch_sampler", self.own_batching.is_some()),
+        ];
+        // Checks that none of `others` is set together with this setting.
+        let excludes = |name: &str, others: &[&str], why: &str| {
+            let other = is_set.iter().find(|(other, set)| *set && others.contains(other));
+            let refused = |(other, _): &(&'static str, bool)| {
+                setting(other, format!("`{name}` {why}: leave one of them out"))
+            };
+            other.map_or(Ok(()), |other| Err(refused(other)))
+        };
+        if self.global.is_some() {
+            excludes("global_batch_size", &["batch_size"], "says already how large batches are")?;
+        }
+        if self.own_batching.is_some() {
+            excludes("batch_sampler", &["batching"], "says already how draws become batches")?;
+        }
+        let batching = if self.own_batching.is_some() { "batch_sampler" } else { "batching" };
+        let own = match &self.batching {
+            Some(Batching::Custom(sampler)) => Some(sampler),
+            _ => self.own_batching.as_ref(),
+        };
+        if let Some(sampler) = own {
+            let sizes = ["batch_size", "global_batch_size", "drop_last"];
+            excludes(batching, &sizes, "makes batches itself, of any size")?;
+            let order = ["shuffle", "shuffle_by", "sampler", "index_sampler"];
+            excludes(batching, &order, "makes batches itself, in any order")?;
+            let unknown = || catch_panic(|| sampler.batches(0)) == Some(None);
+            if self.uneven.is_some() && self.world > 1 && unknown() {
+                let why = format!(
+                    "the sampler of `{batching}` doesn't say how many batches there are: give it \
+                     `BatchSampler::batches`, or leave `uneven` out"
+                );
+                return Err(setting("uneven", why));
+            }
+        }
+        if let Some(Batching::MaxTokens { .. }) = self.batching {
+            let sizes = ["batch_size", "global_batch_size", "drop_last"];
+            excludes("batching", &sizes, "makes batches of as many samples as `MaxTokens` says")?;
+        }
+        if self.own_sampler.is_some() {
+            excludes("index_sampler", &["sampler"], "chooses the samples itself")?;
+            excludes("index_sampler", &["shuffle", "shuffle_by"], "chooses the order itself")?;
+        }
+        match &self.sampler {
+            Some(Sampler::Random) if self.shuffle == Some(false) => {
+                return Err(setting(
+                    "shuffle",
+                    "`sampler` is `Random`, which shuffles: leave one of them out",
+                ));
+            }
+            None | Some(Sampler::Random | Sampler::Subset(_)) => {}
+            Some(_) => excludes("sampler", &["shuffle", "shuffle_by"], "chooses the order itself")?,
+        }
+        if self.shuffle == Some(false) && self.by.is_some() {
+            return Err(setting(
+                "shuffle",
+                "it is false, and `shuffle_by` says how to: leave one of them out",
+            ));
+        }
+        Ok(())
     }
 }

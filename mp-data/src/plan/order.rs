@@ -3,10 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use mp_core::user_code::catch_panic;
+use serde::{Deserialize, Serialize};
 
 use super::assignment::PlanData;
 use super::error::PlanError;
-use super::item::Item;
 use super::permutation;
 use super::sampler::{BatchSampler, Sampler, Shuffle, Uneven};
 use crate::fork_local::ForkLocal;
@@ -170,4 +170,14 @@ impl DrawOrder {
         let valid = if repeated { 0 } else { items.len() };
         Ok(Some(PlannedBatch { number: k, items, valid }))
     }
+}
+
+/// Draw of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Item {
+    /// Index of the sample in the dataset.
+    pub index: usize,
+    /// Number of this draw in the epoch, from 0, over all ranks. The random numbers of a sample depend on
+    /// this number, on the seed, and on the epoch.
+    pub position: u64,
 }

@@ -3,7 +3,7 @@
 //! The results of each named algorithm are frozen: saved states of users and `tests/golden` depend on them.
 //! An algorithm with other results gets another name (`/2`).
 
-use super::philox::{RngPurpose, SampleRng, epoch_key, pair, philox, unit};
+use super::philox::{RngPurpose, Words, below, epoch_key, pair, philox, unit};
 
 /// `fisher-yates/1`: from the end to the beginning, each place is swapped with a random place at or before
 /// it.
@@ -15,9 +15,9 @@ pub(crate) fn fisher_yates(n: u32, seed: u64, epoch: u64) -> Vec<u32> {
 
 /// Shuffles a list by the same algorithm under any key.
 pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
-    let mut rng = SampleRng::keyed(key);
+    let mut words = Words::new(key);
     for i in (1..list.len()).rev() {
-        list.swap(i, rng.below(i as u64 + 1) as usize);
+        list.swap(i, below(i as u64 + 1, || words.next()) as usize);
     }
 }
 

@@ -1,21 +1,77 @@
 //! Philox4x32-10: random numbers as a function of a key and a counter.
 
 /// Returns the four words of `counter` under `key`, after ten rounds.
-pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    philox_blocks(counter.map(|word| [word]), key).map(|[word]| word)
+}
+
+/// Computes `N` counters at once: an array of `N` words for each word of a counter.
+fn philox_blocks<const N: usize>(mut counters: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
     for round in 0..10 {
         if round > 0 {
             key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
         }
-        let a = u64::from(counter[0]) * 0xD251_1F53;
-        let b = u64::from(counter[2]) * 0xCD9E_8D57;
-        counter = [
-            (b >> 32) as u32 ^ counter[1] ^ key[0],
-            b as u32,
-            (a >> 32) as u32 ^ counter[3] ^ key[1],
-            a as u32,
-        ];
+        let [c0, c1, c2, c3] = &mut counters;
+        for n in 0..N {
+            let a = u64::from(c0[n]) * 0xD251_1F53;
+            let b = u64::from(c2[n]) * 0xCD9E_8D57;
+            c0[n] = (b >> 32) as u32 ^ c1[n] ^ key[0];
+            c1[n] = b as u32;
+            c2[n] = (a >> 32) as u32 ^ c3[n] ^ key[1];
+            c3[n] = a as u32;
+        }
     }
-    counter
+    counters
+}
+
+/// Number of counters that are computed together, so that the compiler uses vector instructions.
+const BLOCKS: usize = 16;
+
+/// Sequence of the words of [`SampleRng::next_u64`] under one key, for long lists: computes many at once.
+pub(super) struct Words {
+    key: [u32; 2],
+    counter: u64,
+    words: [u64; 2 * BLOCKS],
+    taken: usize,
+}
+
+impl Words {
+    pub(super) fn new(key: u64) -> Self {
+        Words { key: [key as u32, (key >> 32) as u32], counter: 0, words: [0; 2 * BLOCKS], taken: 2 * BLOCKS }
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> u64 {
+        if self.taken == self.words.len() {
+            self.fill();
+        }
+        self.taken += 1;
+        self.words[self.taken - 1]
+    }
+
+    #[inline(never)]
+    fn fill(&mut self) {
+        let counters: [u64; BLOCKS] = std::array::from_fn(|n| self.counter + n as u64);
+        let [low, high] = [counters.map(|n| n as u32), counters.map(|n| (n >> 32) as u32)];
+        let [a, b, c, d] = philox_blocks([low, high, [0; BLOCKS], [0; BLOCKS]], self.key);
+        for n in 0..BLOCKS {
+            self.words[2 * n] = u64::from(a[n]) | u64::from(b[n]) << 32;
+            self.words[2 * n + 1] = u64::from(c[n]) | u64::from(d[n]) << 32;
+        }
+        (self.counter, self.taken) = (self.counter + BLOCKS as u64, 0);
+    }
+}
+
+/// Returns a uniform number below `end`, which is above 0, from random words.
+pub(super) fn below(end: u64, mut next: impl FnMut() -> u64) -> u64 {
+    loop {
+        let wide = u128::from(next()) * u128::from(end);
+        let low = wide as u64;
+        // The second condition is slow, and almost never checked.
+        if low >= end || low >= end.wrapping_neg() % end {
+            return (wide >> 64) as u64;
+        }
+    }
 }
 
 /// Maps 64 bits by a bijection in which each bit depends on each.
@@ -122,16 +178,7 @@ impl SampleRng {
 
     /// Returns a uniform number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        if end == 0 {
-            return 0;
-        }
-        let too_few = end.wrapping_neg() % end;
-        loop {
-            let wide = u128::from(self.next_u64()) * u128::from(end);
-            if wide as u64 >= too_few {
-                return (wide >> 64) as u64;
-            }
-        }
+        if end == 0 { 0 } else { below(end, || self.next_u64()) }
     }
 
     /// Fills a slice with random bytes.

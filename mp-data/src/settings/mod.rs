@@ -3,14 +3,12 @@
 pub(crate) mod affinity;
 pub(crate) mod format;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mp_spawn::{CallFailure, StartMethod};
 
 use crate::error::failure::panic_error;
-use crate::plan::{Plan, PlanBuilder};
-use crate::{Affinity, BuildError, Dataset};
+use crate::{Affinity, BuildError};
 
 /// Treatment of a batch that can't be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +35,6 @@ pub(crate) fn call_user<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Re
 
 /// Name of a loader without a name.
 const NAME: &str = "data loader";
-
-type PlanOption = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;
 
 /// Settings that do not affect the order.
 #[derive(Clone, Debug)]
@@ -195,18 +191,3 @@ macro_rules! settings {
     };
 }
 pub(crate) use settings;
-
-/// Settings of the order, which are applied again to another dataset.
-#[derive(Clone)]
-pub(crate) struct PlanSettings(pub(crate) Vec<PlanOption>);
-
-impl PlanSettings {
-    /// Returns the plan for a dataset. Calls code of the user: `len` of the dataset, and its samplers.
-    pub(crate) fn plan<D: Dataset>(&self, dataset: &D) -> Result<Plan, BuildError> {
-        let (len, selection_checksum) =
-            call_user("dataset", || (dataset.len(), dataset.selection_checksum()))?;
-        let builder = Plan::builder(len as u64).selection_checksum(selection_checksum);
-        let builder = self.0.iter().fold(builder, |builder, set| set(builder));
-        Ok(call_user("sampler", || builder.build())??)
-    }
-}

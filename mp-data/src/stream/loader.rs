@@ -1,13 +1,12 @@
 //! The loader of a stream, and its batches.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::dataset::IterableDataset;
 use super::plan::StreamPlan;
-use super::source::{StreamCursor, StreamPosition, StreamSource};
-use super::state::StreamState;
+use super::saved_state::StreamState;
+use super::source::{StreamPosition, StreamSource};
 use crate::loader::methods::{batches_methods, loader_methods};
 use crate::loader::prefetch::Prefetch;
 use crate::loader::shared::LoaderShared;
@@ -52,23 +51,6 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(StreamLoader { inner: LoaderShared::start(dataset, order, settings)?, plan })
     }
 
-    /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Results of an
-    /// iterator that was dropped before its end are not waited for.
-    pub fn epoch(&self, epoch: u64) -> StreamBatches<D> {
-        StreamBatches::new(&self.inner, StreamPosition::start(self.inner.plan.lanes, epoch), Some(epoch))
-    }
-
-    /// Returns an iterator over the batches of several epochs, in order. Workers begin with the next epoch
-    /// while the last batches of an epoch are delivered. [`BatchInfo::epoch`](crate::BatchInfo::epoch) has
-    /// the epoch of a batch. An epoch without any batch is the last.
-    ///
-    /// If all batches of an epoch are [skipped](crate::OnError) and another epoch follows, the iterator ends
-    /// with an error, which contains the error of the last batch.
-    pub fn epochs(&self, epochs: Range<u64>) -> StreamBatches<D> {
-        let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
-        StreamBatches::new(&self.inner, StreamPosition::start(self.inner.plan.lanes, epochs.start), last)
-    }
-
     /// Returns an iterator over the batches of an epoch that were not delivered before the state was saved.
     /// The number of workers may differ. Lanes, ranks and other settings of the order must be the same.
     ///
@@ -77,17 +59,21 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// of the state is wrong.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &StreamState) -> Result<StreamBatches<D>, PlanError> {
-        Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))
+        Ok(self.from(self.source_at(state)?, Some(state.epoch())))
     }
 
-    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one up to `end` (exclusive).
-    /// The iterator is empty if the state is in epoch `end` or later.
-    ///
-    /// # Errors
-    /// The errors of [`resume`](Self::resume).
-    pub fn resume_until(&self, state: &StreamState, end: u64) -> Result<StreamBatches<D>, PlanError> {
-        let last = end.checked_sub(1).filter(|last| *last >= state.epoch());
-        Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, last))
+    pub(super) fn start_of(&self, epoch: u64) -> StreamSource<D> {
+        let plan = &self.inner.plan;
+        StreamSource::new(plan, StreamPosition::start(plan.lanes, epoch))
+    }
+
+    fn source_at(&self, state: &StreamState) -> Result<StreamSource<D>, PlanError> {
+        let plan = &self.inner.plan;
+        Ok(StreamSource::new(plan, state.place(plan)?))
+    }
+
+    fn from(&self, source: StreamSource<D>, last: Option<u64>) -> StreamBatches<D> {
+        StreamBatches(Prefetch::new(Arc::clone(&self.inner), source, last))
     }
 
     /// Returns the number of lanes.
@@ -96,17 +82,7 @@ impl<D: IterableDataset> StreamLoader<D> {
         self.inner.plan.lanes
     }
 
-    /// Replaces the dataset, with the same settings and new workers. Existing [`StreamBatches`] keep the old
-    /// dataset and its workers.
-    ///
-    /// # Errors
-    /// The errors of [`build`](crate::StreamLoaderBuilder::build). The loader is unchanged then.
-    pub fn set_dataset(&mut self, dataset: D) -> Result<(), BuildError> {
-        *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
-        Ok(())
-    }
-
-    loader_methods!();
+    loader_methods!(StreamBatches, StreamState, "An epoch without any batch is the last.");
 }
 
 /// Iterator over the batches of one or several epochs of a stream, returned by [`StreamLoader::epoch`].
@@ -123,29 +99,8 @@ impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
 }
 
 impl<D: IterableDataset> StreamBatches<D> {
-    fn new(inner: &Arc<LoaderShared<StreamSource<D>>>, place: StreamPosition, last: Option<u64>) -> Self {
-        let cursor = StreamCursor::new(place);
-        StreamBatches(Prefetch::new(Arc::clone(inner), cursor, last))
-    }
-
     fn state_at(&self, place: StreamPosition) -> StreamState {
         StreamState::new(&self.0.inner().plan, place)
-    }
-
-    /// Returns the state after the delivered batches, which doesn't depend on prefetched ones. An error in
-    /// the place of a batch counts as delivered, except the final error when no worker can run.
-    #[must_use]
-    #[doc(alias = "state_dict")]
-    pub fn state(&self) -> StreamState {
-        self.state_at(self.0.place())
-    }
-
-    /// Returns the state after the delivery of this batch, for programs that queue batches themselves.
-    /// Returns `None` if that was more than 1024 batches ago. With several epochs, the last batch of this
-    /// number counts.
-    #[must_use]
-    pub fn state_after(&self, number: u64) -> Option<StreamState> {
-        self.0.place_after(number).map(|place| self.state_at(place.clone()))
     }
 
     /// Shows the progress of this iterator in a bar. Its message has the samples per second and the share of
@@ -197,7 +152,7 @@ impl<D: IterableDataset> StreamBatches<D> {
         crate::WithProgress::new(self, bar, (given, all))
     }
 
-    batches_methods!();
+    batches_methods!(StreamState);
 }
 
 impl<D: IterableDataset> std::iter::FusedIterator for StreamBatches<D> {}

@@ -7,12 +7,12 @@ mod lane_tree;
 mod loader;
 mod open_lane;
 mod plan;
+mod saved_state;
 mod source;
-mod state;
 mod verify;
 mod worker;
 
 pub use builder::StreamLoaderBuilder;
 pub use dataset::{ChainDataset, ChainDatasetReader, IterableDataset, SampleOf, ShardPosition, ShardReader};
 pub use loader::{StreamBatches, StreamLoader};
-pub use state::StreamState;
+pub use saved_state::StreamState;

@@ -8,8 +8,6 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use mp_core::user_code::catch_panic;
-
 use super::dataset::IterableDataset;
 use super::lane::{Lane, LaneProgress};
 use super::lane_tree::LaneTree;
@@ -17,11 +15,8 @@ use super::plan::{ShardOrder, StreamPlan};
 use super::worker::{StreamTask, StreamWorker};
 use crate::dataset::stream_position::{Moment, position};
 use crate::loader::source::{AfterSkip, BatchSlot, BatchSource, FailedSample, PlanStep};
-use crate::worker::reply::WorkerReply;
+use crate::worker::batch_maker::WorkerReply;
 use crate::{BatchInfo, Item};
-
-/// Datasets of shards.
-pub(crate) struct StreamSource<D>(PhantomData<fn() -> D>);
 
 /// Position of a trainer: all lanes, in a pass of an epoch.
 #[derive(Clone)]
@@ -58,7 +53,9 @@ impl StreamPosition {
     }
 }
 
-pub(crate) struct StreamCursor {
+/// Batches of a dataset of shards.
+pub(crate) struct StreamSource<D> {
+    plan: StreamPlan,
     /// Position after the batches that have arrived.
     now: StreamPosition,
     /// Order of the shards in this pass; `None` until a shard is cut.
@@ -67,16 +64,18 @@ pub(crate) struct StreamCursor {
     next: (u64, usize),
     /// Position after the delivered batches.
     delivered: StreamPosition,
+    dataset: PhantomData<fn() -> D>,
 }
 
-impl StreamCursor {
-    pub(super) fn new(place: StreamPosition) -> StreamCursor {
+impl<D> StreamSource<D> {
+    pub(super) fn new(plan: &StreamPlan, place: StreamPosition) -> Self {
         let round = place.lanes.earliest().unwrap_or_default();
-        StreamCursor { now: place.clone(), order: None, next: (round, 0), delivered: place }
+        let (now, next) = (place.clone(), (round, 0));
+        StreamSource { plan: plan.clone(), now, order: None, next, delivered: place, dataset: PhantomData }
     }
 
-    fn begin(&mut self, plan: &StreamPlan, epoch: u64, pass: u64, first: u64) {
-        let lanes = LaneTree::new(plan.lanes, first);
+    fn begin(&mut self, epoch: u64, pass: u64, first: u64) {
+        let lanes = LaneTree::new(self.plan.lanes, first);
         self.order = None;
         self.next = (first, 0);
         self.now = StreamPosition { epoch, pass, first, batches: 0, lanes };
@@ -91,22 +90,9 @@ impl StreamCursor {
         lane
     }
 
-    /// Returns the task for a slot's batch. A slot without a batch is always in the current pass.
-    pub(super) fn task(&self, contents: &StreamContents, threads: usize) -> StreamTask {
-        StreamTask {
-            epoch: self.now.epoch,
-            pass: self.now.pass,
-            lane: contents.lane as u64,
-            at: self.now.lanes.get(contents.lane).at.clone(),
-            skip: contents.skip.clone(),
-            threads: threads as u32,
-            poison: None,
-            opens: false,
-        }
-    }
-
     /// Ends a shard before the sample that can't be read. Returns `false` if it ended there before.
-    fn cut(&mut self, plan: &StreamPlan, contents: &StreamContents, failed: &FailedSample) -> bool {
+    fn cut(&mut self, contents: &StreamContents, failed: &FailedSample) -> bool {
+        let plan = &self.plan;
         let order = self.order.get_or_insert_with(|| plan.order(self.now.epoch, self.now.pass));
         let shard = |nth: &u64| plan.shard(order, contents.lane as u64, *nth);
         let at = &self.now.lanes.get(contents.lane).at;
@@ -136,7 +122,6 @@ pub(crate) struct StreamContents {
 impl<D: IterableDataset> BatchSource for StreamSource<D> {
     type Worker = StreamWorker<D>;
     type Plan = StreamPlan;
-    type Cursor = StreamCursor;
     type Contents = StreamContents;
     type Position = StreamPosition;
     const IS_ENDLESS: bool = true;
@@ -145,64 +130,71 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
         (plan.seed, plan.clone())
     }
 
-    fn plan(
-        plan: &StreamPlan,
-        cursor: &mut StreamCursor,
-        window: &VecDeque<BatchSlot<Self>>,
-        last: u64,
-    ) -> PlanStep<StreamContents> {
+    fn plan(&mut self, window: &VecDeque<BatchSlot<Self>>, last: u64) -> PlanStep<StreamContents> {
         loop {
-            let StreamPosition { epoch, pass, first, .. } = cursor.now;
-            let (round, lane) = cursor.next;
+            let StreamPosition { epoch, pass, first, .. } = self.now;
+            let (round, lane) = self.next;
             let here = || window.iter().filter(|slot| slot.epoch == epoch);
-            let enough = plan.steps.is_some_and(|steps| {
-                let given = if cursor.delivered.epoch == epoch { cursor.delivered.batches } else { 0 };
+            let enough = self.plan.steps.is_some_and(|steps| {
+                let given = if self.delivered.epoch == epoch { self.delivered.batches } else { 0 };
                 let counts = |slot: &&BatchSlot<Self>| !slot.is_skipped();
                 given + here().filter(counts).count() as u64 >= steps
             });
             if enough && here().any(BatchSlot::is_open) {
                 return PlanStep::Blocked;
             }
-            let lanes = &cursor.now.lanes;
+            let lanes = &self.now.lanes;
             let (earliest, rounds) = (lanes.earliest(), lanes.latest());
             let all_ended = earliest.is_none();
-            if enough || (all_ended && plan.steps.is_none()) {
+            if enough || (all_ended && self.plan.steps.is_none()) {
                 // After an epoch without a batch, a search for a batch might never end.
                 if epoch >= last || rounds == 0 {
                     return PlanStep::End;
                 }
-                cursor.begin(plan, epoch + 1, 0, 0);
+                self.begin(epoch + 1, 0, 0);
                 continue;
             }
             if all_ended {
                 if rounds > first {
-                    cursor.begin(plan, epoch, pass + 1, rounds);
+                    self.begin(epoch, pass + 1, rounds);
                     continue;
                 }
-                let number = rounds * plan.lanes;
-                return PlanStep::NoBatch {
-                    epoch,
-                    number,
-                    contents: StreamContents { first, ..StreamContents::default() },
-                };
+                let number = rounds * self.plan.lanes;
+                let contents = StreamContents { first, ..StreamContents::default() };
+                return PlanStep::NoBatch { epoch, number, contents };
             }
             let next = lanes.next_in(round, lane);
             let Some(lane) = next else {
                 // No lane has a batch in the rest of this round, nor in the rounds before the earliest round
                 // of all lanes.
-                cursor.next = (earliest.unwrap_or_default().max(round + 1), 0);
+                self.next = (earliest.unwrap_or_default().max(round + 1), 0);
                 continue;
             };
-            cursor.next = (round, lane + 1);
+            self.next = (round, lane + 1);
             let waits = here().any(|slot| slot.is_open() && slot.contents.lane == lane);
             let contents = StreamContents { lane, round, first, ..StreamContents::default() };
-            let number = round * plan.lanes + lane as u64;
+            let number = round * self.plan.lanes + lane as u64;
             return PlanStep::Batch { epoch, turn: pass, number, contents, waits };
         }
     }
 
-    fn task(cursor: &StreamCursor, slot: &BatchSlot<Self>) -> StreamTask {
-        cursor.task(&slot.contents, slot.threads)
+    /// A slot without a batch is always in the current pass.
+    fn task(&self, slot: &BatchSlot<Self>) -> StreamTask {
+        let contents = &slot.contents;
+        StreamTask {
+            epoch: self.now.epoch,
+            pass: self.now.pass,
+            lane: contents.lane as u64,
+            at: self.now.lanes.get(contents.lane).at.clone(),
+            skip: contents.skip.clone(),
+            threads: slot.threads as u32,
+            poison: None,
+            opens: false,
+        }
+    }
+
+    fn samples(_: &StreamContents, made: &WorkerReply<D::Batch, LaneProgress>) -> (Vec<Item>, Vec<usize>) {
+        made.progress.as_ref().map(LaneProgress::items).unwrap_or_default()
     }
 
     fn lane(contents: &StreamContents) -> Option<u64> {
@@ -210,7 +202,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
     }
 
     fn record_arrival(
-        cursor: &mut StreamCursor,
+        &mut self,
         contents: &mut StreamContents,
         made: &mut WorkerReply<D::Batch, LaneProgress>,
     ) -> bool {
@@ -220,7 +212,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
             let LaneProgress { at, ended, .. } = progress;
             behind = Some((at, ended));
         }
-        let lane = cursor.change(contents.lane, |lane| {
+        let lane = self.change(contents.lane, |lane| {
             if let Some(behind) = behind {
                 (lane.at, lane.ended) = behind;
             }
@@ -246,22 +238,16 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
 
     fn describe(dataset: &D, failed: &FailedSample) -> Option<String> {
         let shard = failed.shard?;
-        // A panic loses only the name.
-        catch_panic(|| dataset.describe(shard)).flatten()
+        dataset.describe(shard)
     }
 
-    fn skip_sample(
-        plan: &StreamPlan,
-        cursor: &mut StreamCursor,
-        contents: &mut StreamContents,
-        failed: &FailedSample,
-    ) -> AfterSkip {
+    fn skip_sample(&mut self, contents: &mut StreamContents, failed: &FailedSample) -> AfterSkip {
         if failed.reading {
-            let is_other = cursor.cut(plan, contents, failed);
+            let is_other = self.cut(contents, failed);
             return if is_other { AfterSkip::Retry } else { AfterSkip::Impossible };
         }
-        let again =
-            contents.skip.len() as u64 >= plan.batch_size || contents.skip.contains(&failed.item.position);
+        let again = contents.skip.len() as u64 >= self.plan.batch_size
+            || contents.skip.contains(&failed.item.position);
         if again {
             return AfterSkip::Impossible;
         }
@@ -269,57 +255,48 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
         AfterSkip::Retry
     }
 
-    fn record_loss(
-        plan: &StreamPlan,
-        cursor: &mut StreamCursor,
-        contents: &mut StreamContents,
-        failed: Option<&FailedSample>,
-    ) {
+    fn record_loss(&mut self, contents: &mut StreamContents, failed: Option<&FailedSample>) {
         // If less of a shard can be read than before, other samples come next.
-        let others = failed.is_some_and(|failed| failed.reading && cursor.cut(plan, contents, failed));
-        let lane = cursor.change(contents.lane, |lane| {
+        let others = failed.is_some_and(|failed| failed.reading && self.cut(contents, failed));
+        let batch_size = self.plan.batch_size;
+        let lane = self.change(contents.lane, |lane| {
             if !others {
-                lane.at.lost += plan.batch_size;
+                lane.at.lost += batch_size;
             }
             lane.round = contents.round + 1;
         });
         contents.progress = Some(lane);
     }
 
-    fn record_delivery(cursor: &mut StreamCursor, slot: &mut BatchSlot<Self>, _: Option<&BatchSlot<Self>>) {
-        if let Some(behind) = cursor.delivered.behind(slot) {
-            cursor.delivered = behind;
+    fn record_delivery(&mut self, slot: &mut BatchSlot<Self>, _: Option<&BatchSlot<Self>>) {
+        if let Some(behind) = self.delivered.behind(slot) {
+            self.delivered = behind;
         }
         // A final error stands for a batch that was neither made nor given up. Its slot has no `progress` and
         // does not count as delivered.
         let Some(progress) = slot.contents.progress.take() else { return };
-        cursor.delivered.lanes.set(slot.contents.lane, progress);
+        self.delivered.lanes.set(slot.contents.lane, progress);
         let counts = !slot.is_skipped();
-        cursor.delivered.batches += u64::from(counts);
+        self.delivered.batches += u64::from(counts);
     }
 
-    fn begins_turn(cursor: &StreamCursor) -> bool {
-        let StreamPosition { first, lanes, .. } = &cursor.delivered;
+    fn begins_turn(&self) -> bool {
+        let StreamPosition { first, lanes, .. } = &self.delivered;
         lanes.latest() == *first && !lanes.has_ended()
     }
 
-    fn next(cursor: &StreamCursor) -> (u64, u64) {
-        let (round, lane) = cursor.next;
-        (cursor.now.epoch, round * cursor.now.lanes.len() as u64 + lane as u64)
+    fn next(&self) -> (u64, u64) {
+        let (round, lane) = self.next;
+        (self.now.epoch, round * self.now.lanes.len() as u64 + lane as u64)
     }
 
-    fn position(cursor: &StreamCursor, front: Option<&BatchSlot<Self>>) -> StreamPosition {
-        front.and_then(|front| cursor.delivered.behind(front)).unwrap_or_else(|| cursor.delivered.clone())
+    fn position(&self, front: Option<&BatchSlot<Self>>) -> StreamPosition {
+        front.and_then(|front| self.delivered.behind(front)).unwrap_or_else(|| self.delivered.clone())
     }
 
-    fn remaining(
-        plan: &StreamPlan,
-        cursor: &StreamCursor,
-        _: &VecDeque<BatchSlot<Self>>,
-        last: u64,
-    ) -> Option<usize> {
-        let StreamPosition { epoch, batches, .. } = cursor.delivered;
-        let all = plan.steps?.checked_mul(last.checked_sub(epoch)?.checked_add(1)?)?;
+    fn remaining(&self, _: usize, last: u64) -> Option<usize> {
+        let StreamPosition { epoch, batches, .. } = self.delivered;
+        let all = self.plan.steps?.checked_mul(last.checked_sub(epoch)?.checked_add(1)?)?;
         usize::try_from(all.saturating_sub(batches)).ok()
     }
 }

@@ -20,16 +20,16 @@ use super::dataset::IterableDataset;
 use super::lane::{LanePosition, LaneProgress};
 use super::open_lane::{OpenLane, ReadContext};
 use super::plan::{ShardOrder, StreamPlan};
-use crate::batch::row_check::check;
 use crate::batch::rows::{UnwrittenRow, UnwrittenRowError};
+use crate::batch::traits::check;
 use crate::dataset::context::{Context, SECOND_FILL};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
 use crate::dataset::stream_position::Moment;
+use crate::worker::batch_maker::WorkerInit;
 use crate::worker::batch_maker::{BatchMaker, checks_unwritten, fill};
-use crate::worker::init::WorkerInit;
-use crate::worker::reply::{WorkerReply, nanos_since};
+use crate::worker::batch_maker::{WorkerReply, nanos_since};
 use crate::{AnyResult, Item};
 
 /// Task to make a batch.

@@ -4,7 +4,7 @@ use mp_core::message::{Codec, Outgoing};
 use mp_reduce::MessagePack;
 use serde::Serialize;
 
-use crate::worker::init::SharedDataset;
+use crate::worker::batch_maker::SharedDataset;
 
 /// Number of bytes above which a warning is logged.
 const LARGE: usize = 16 << 20;

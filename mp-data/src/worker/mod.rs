@@ -11,6 +11,4 @@ pub(crate) mod batch_maker;
 #[cfg(feature = "log")]
 pub(crate) mod dataset_size;
 pub(crate) mod in_process;
-pub(crate) mod init;
 pub(crate) mod keep_freed;
-pub(crate) mod reply;

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::error::PlanError;
 use super::philox::mix;
 use super::sampler::Uneven;
-use super::window_start::WindowStart;
 
 /// Position in a plan: the next batch, and the properties that determine the order. A few hundred bytes in
 /// any format of serde.
@@ -117,4 +116,17 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
         return Ok(());
     }
     Err(PlanError::StateDiffers { what, state: format!("{state:?}"), plan: format!("{plan:?}") })
+}
+
+/// Start of a window, which depends on the windows before it. Saved in states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WindowStart {
+    pub(super) number: u64,
+    /// Number of batches in the windows before it, over all ranks. Batches of them that could not be divided
+    /// among all ranks belong to this window.
+    pub(super) before: u64,
+}
+
+impl WindowStart {
+    pub(super) const START: WindowStart = WindowStart { number: 0, before: 0 };
 }

@@ -4,7 +4,7 @@ use super::assignment::Plan;
 use super::epoch::EpochOrder;
 use super::error::PlanError;
 use super::sampler::Batching;
-use super::state::{PlanState, same};
+use super::saved_state::{PlanState, same};
 
 impl Plan {
     /// Returns the position of a consumer whose next batch is batch `next` of `epoch`.
