@@ -5,7 +5,7 @@ use mp_core::message::{Incoming, Message, Outgoing};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
-use crate::child::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, WorkerRequest};
+use crate::child::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest};
 use crate::child::runner::Runner;
 use crate::child::values::{EndPositions, ValuesView};
 use crate::child::values::{PackedRange, PackedValues, ReceivedValues, TaskArgs};
@@ -49,21 +49,24 @@ fn tasks(bytes: &[u8]) {
 fn replies(bytes: &[u8]) {
     let Some(reply) = read::<PoolReply>(bytes) else { return };
     _ = reply.duration();
-    match reply {
-        PoolReply::Results { values: ManyValues::Received(many), .. } => values(&many),
-        PoolReply::Done { value: SingleValue::Received(inc), .. }
-        | PoolReply::Unread { arguments: SingleValue::Received(inc), .. } => {
+    let PoolReply::Outcome { outcome, .. } = &reply else { return again(reply) };
+    match outcome {
+        TaskReply::Results { values: ManyValues::Received(many), .. } => values(many),
+        TaskReply::Done(SingleValue::Received(inc))
+        | TaskReply::Unread { arguments: SingleValue::Received(inc), .. } => {
             assert!(bytes.ends_with(inc.rest()));
         }
-        PoolReply::Results { .. } | PoolReply::Done { .. } | PoolReply::Unread { .. } => {
+        TaskReply::Results { .. } | TaskReply::Done(_) | TaskReply::Unread { .. } => {
             panic!("it was read as what is to be sent")
         }
-        // All other replies consist of serde values: encoding and decoding restores them.
-        other => {
-            let again = written(other);
-            assert_eq!(read::<PoolReply>(&again).map(written), Some(again));
-        }
+        _ => again(reply),
     }
+}
+
+/// Checks that encoding and decoding restores a reply of serde values.
+fn again(reply: PoolReply) {
+    let again = written(reply);
+    assert_eq!(read::<PoolReply>(&again).map(written), Some(again));
 }
 
 /// Checks that no value exists after the last, that each lies within the message, and that encoding and
@@ -117,38 +120,29 @@ fn task_seeds() -> Vec<Vec<u8>> {
 }
 
 fn reply_seeds() -> Vec<Vec<u8>> {
-    let (worker, id, item) = (1, 7, 2);
-    let parts = VALUES.iter().map(|values| PoolReply::Results {
-        worker,
-        id,
-        item,
-        nanos: 5,
-        values: ManyValues::ToSend(plain(values)),
-    });
+    let reply = |outcome| PoolReply::Outcome { worker: 1, id: 7, item: 2, outcome };
+    let parts = VALUES
+        .iter()
+        .map(|values| TaskReply::Results { nanos: 5, values: ManyValues::ToSend(plain(values)) });
     let raise = CallFailure::error(&std::io::Error::other("why"));
     let arguments =
         mp_core::message::Undecodable::from_parts(["u64".into(), "a field".into(), "why".into()], vec![1, 2]);
-    let unsendable = |result| PoolReply::Unsendable { worker, id, item, result, why: "why".into() };
+    let empty = || SingleValue::ToSend(Outgoing::default());
+    let outcomes = [
+        TaskReply::Done(empty()),
+        TaskReply::Raised { note: 9, raise },
+        TaskReply::Undecodable(Box::new(arguments)),
+        TaskReply::Unread { fingerprint: 5, why: "ä".into(), arguments: empty() },
+        TaskReply::Unsendable { result: true, why: "why".into() },
+        TaskReply::Unsendable { result: false, why: "why".into() },
+    ];
     let others = [
-        PoolReply::Ready { worker, pid: 4711 },
-        PoolReply::StateReset { worker },
-        PoolReply::FunctionChanged { worker, code: 3 },
-        PoolReply::Done { worker, id, item, value: SingleValue::ToSend(Outgoing::default()) },
-        PoolReply::Raised { worker, id, item, note: 9, raise },
-        PoolReply::Undecodable { worker, id, item, arguments: Box::new(arguments) },
-        PoolReply::Unread {
-            worker,
-            id,
-            item,
-            fingerprint: 5,
-            why: "ä".into(),
-            arguments: SingleValue::ToSend(Outgoing::default()),
-        },
-        unsendable(true),
-        unsendable(false),
+        PoolReply::Ready { worker: 1, pid: 4711 },
+        PoolReply::StateReset { worker: 1 },
+        PoolReply::FunctionChanged { worker: 1, code: 3 },
         PoolReply::Wake,
     ];
-    parts.chain(others).map(written).collect()
+    parts.chain(outcomes).map(reply).chain(others).map(written).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 pub(crate) mod as_completed;
 pub(crate) mod builder;
 pub(crate) mod call;
+mod call_methods;
 pub(crate) mod imap;
 pub(crate) mod pool;
 #[cfg(feature = "indicatif")]

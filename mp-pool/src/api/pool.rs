@@ -10,9 +10,10 @@ use mp_core::mutex::Mutex;
 use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
-use mp_spawn::{CapturesNothing, Closure, StateClosure};
+use mp_spawn::{CapturesNothing, Closure};
 
 use crate::api::call::Call;
+use crate::api::call_methods::call_methods;
 use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::stream::TaskStream;
@@ -156,18 +157,6 @@ impl Pool {
         Call::new(&self.shared, self.shared.function(function))
     }
 
-    /// Creates a `Call` of a function that receives the state of its worker. All workers have a state of
-    /// this type.
-    pub(crate) fn state_task<S, F, A, R>(&self, function: F) -> Call<A, R::Value>
-    where
-        S: 'static,
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        Call::new(&self.shared, self.shared.function_with_state(function))
-    }
-
     /// Creates a `Call` of a closure with captures, made by [`closure!`](mp_spawn::closure!). The captures
     /// are sent to each worker once.
     ///
@@ -188,172 +177,53 @@ impl Pool {
         Call::new(&self.shared, self.shared.closure(closure))
     }
 
-    /// Like `task_closure`, for a closure that receives the state of its worker.
-    pub(crate) fn state_task_closure<S, A, R>(&self, closure: StateClosure<S, A, R>) -> Call<A, R::Value>
-    where
-        S: 'static,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        Call::new(&self.shared, self.shared.closure_with_state(closure))
-    }
-
-    /// Calls `function(args)` in a worker, and blocks until its result is available.
-    ///
-    /// # Errors
-    /// Any [`TaskError`] with which the task ends.
-    pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).apply(args)
-    }
-
-    /// Calls `function(args)` in a worker, without waiting for its result. Blocks while the pool is
-    /// [full](crate::PoolBuilder::max_waiting).
-    pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).apply_async(args)
-    }
-
-    /// Waits for [room](crate::PoolBuilder::max_waiting) without blocking a thread, calls `function(args)` in
-    /// a worker, and returns the handle of the result: see [`Call::submit_async`].
-    pub async fn submit_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).submit_async(args).await
-    }
-
-    /// Calls a function for each item, and blocks until all are done. The results are in the order of the
-    /// items.
-    ///
-    /// # Errors
-    /// The error of the first failed item, in the order of the items. The other items are done nevertheless.
-    /// For a result per item see [`MapResult::results`].
-    pub fn map<F, A, R>(
-        &self,
-        function: F,
-        items: impl IntoIterator<Item = A>,
-    ) -> Result<Vec<R::Value>, TaskError>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).map(items)
-    }
-
-    /// Like [`map`](Self::map), without waiting for the results. Blocks while the pool is
-    /// [full](crate::PoolBuilder::max_waiting).
-    pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).map_async(items)
-    }
-
-    /// Calls a function for each item, and returns an iterator over the results in the order of the items.
-    /// Items are taken as results are requested, a bounded number in advance, so the source may be endless.
-    ///
-    /// ```
-    /// let pool = mp_pool::Pool::new(2)?;
-    /// let first: Vec<u64> = pool.imap(|x: u64| x * x, 1..).take(4).collect::<Result<_, _>>()?;
-    /// assert_eq!(first, [1, 4, 9, 16]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn imap<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-        I: IntoIterator<Item = A>,
-    {
-        self.task(function).imap(items)
-    }
-
-    /// Like [`imap`](Self::imap), with results in the order of completion.
-    pub fn imap_unordered<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-        I: IntoIterator<Item = A>,
-    {
-        self.task(function).imap_unordered(items)
-    }
-
-    /// Calls a function for each item that is pushed, until the stream is closed. Results can be taken as
-    /// they complete: see [`TaskStream`], which does not borrow the pool, and [`Call::stream`] for a stream
-    /// with options.
-    ///
-    /// ```
-    /// let pool = mp_pool::Pool::new(2)?;
-    /// let stream = pool.stream(|x: u64| x * x);
-    /// let tickets = [stream.push(3)?, stream.push(4)?];
-    /// assert_eq!(stream.take(tickets[1]).transpose()?, Some(16));
-    /// stream.close();
-    /// assert_eq!(stream.next().map(|(ticket, _)| ticket), Some(tickets[0]));
-    /// assert!(stream.next().is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn stream<F, A, R>(&self, function: F) -> TaskStream<A, R::Value>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).stream()
-    }
-
-    /// Like [`map`](Self::map), for a function of up to six arguments. Each item is a tuple of the arguments.
-    ///
-    /// ```
-    /// fn power(base: u64, exponent: u32) -> u64 {
-    ///     base.pow(exponent)
-    /// }
-    ///
-    /// let pool = mp_pool::Pool::new(2)?;
-    /// assert_eq!(pool.starmap(power, [(2, 3), (3, 2)])?, [8, 9]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`map`](Self::map).
-    pub fn starmap<F, A>(
-        &self,
-        function: F,
-        items: impl IntoIterator<Item = A>,
-    ) -> Result<Vec<<F::Output as IntoOutcome>::Value>, TaskError>
-    where
-        F: TupleFn<A>,
-        A: Message + Send,
-    {
-        self.starmap_async(function, items).get()
-    }
-
-    /// Like [`starmap`](Self::starmap), without waiting for the results. Blocks while the pool is
-    /// [full](crate::PoolBuilder::max_waiting).
-    pub fn starmap_async<F, A>(
-        &self,
-        function: F,
-        items: impl IntoIterator<Item = A>,
-    ) -> MapResult<<F::Output as IntoOutcome>::Value>
-    where
-        F: TupleFn<A>,
-        A: Message + Send,
-    {
-        self.task(move |args: A| function.call(args)).map_async(items)
+    call_methods! {
+        TupleFn;
+        imap {
+            /// Calls a function for each item, and returns an iterator over the results in the order of the
+            /// items. Items are taken as results are requested, a bounded number in advance, so the source
+            /// may be endless.
+            ///
+            /// ```
+            /// let pool = mp_pool::Pool::new(2)?;
+            /// let first: Vec<u64> = pool.imap(|x: u64| x * x, 1..).take(4).collect::<Result<_, _>>()?;
+            /// assert_eq!(first, [1, 4, 9, 16]);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+        }
+        stream {
+            /// Calls a function for each item that is pushed, until the stream is closed. Results can be
+            /// taken as they complete: see [`TaskStream`], which does not borrow the pool, and
+            /// [`Call::stream`] for a stream with options.
+            ///
+            /// ```
+            /// let pool = mp_pool::Pool::new(2)?;
+            /// let stream = pool.stream(|x: u64| x * x);
+            /// let tickets = [stream.push(3)?, stream.push(4)?];
+            /// assert_eq!(stream.take(tickets[1]).transpose()?, Some(16));
+            /// stream.close();
+            /// assert_eq!(stream.next().map(|(ticket, _)| ticket), Some(tickets[0]));
+            /// assert!(stream.next().is_none());
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+        }
+        starmap {
+            /// Like [`map`](Self::map), for a function of up to six arguments. Each item is a tuple of the
+            /// arguments.
+            ///
+            /// ```
+            /// fn power(base: u64, exponent: u32) -> u64 {
+            ///     base.pow(exponent)
+            /// }
+            ///
+            /// let pool = mp_pool::Pool::new(2)?;
+            /// assert_eq!(pool.starmap(power, [(2, 3), (3, 2)])?, [8, 9]);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            ///
+            /// # Errors
+            /// Same as [`map`](Self::map).
+        }
     }
 
     /// Returns the number of workers, as set by the builder or by the last [`resize`](Self::resize).
@@ -438,7 +308,7 @@ impl Pool {
         if self.shared.check_owner().is_err() {
             return Vec::new();
         }
-        self.shared.state.lock().running()
+        self.shared.state.lock().running_of(None)
     }
 
     /// Stops accepting tasks. Submitted tasks are done, and then the workers end.

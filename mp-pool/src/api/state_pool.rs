@@ -9,6 +9,7 @@ use mp_reduce::Message;
 use mp_spawn::{CapturesNothing, StateClosure};
 
 use crate::api::call::Call;
+use crate::api::call_methods::call_methods;
 use crate::api::imap::Imap;
 use crate::api::pool::Pool;
 use crate::api::result::{AsyncResult, MapResult};
@@ -121,7 +122,8 @@ impl<S: 'static> StatePool<S> {
         A: Message + Send,
         R: IntoOutcome,
     {
-        self.pool.state_task(function)
+        let shared = &self.pool.shared;
+        Call::new(shared, shared.function_with_state(function))
     }
 
     /// Creates a [`Call`] of a closure with captures, made by [`closure!`](mp_spawn::closure!) with the state
@@ -145,140 +147,34 @@ impl<S: 'static> StatePool<S> {
         A: Message + Send,
         R: IntoOutcome,
     {
-        self.pool.state_task_closure(closure)
+        let shared = &self.pool.shared;
+        Call::new(shared, shared.closure_with_state(closure))
     }
 
-    /// Calls `function(state, args)` in a worker, and blocks until its result is available.
-    ///
-    /// # Errors
-    /// Any [`TaskError`] with which the task ends.
-    pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).apply(args)
-    }
-
-    /// Like [`apply`](Self::apply), without waiting for the result.
-    pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).apply_async(args)
-    }
-
-    /// Waits for room without blocking a thread, then does the same as [`apply_async`](Self::apply_async):
-    /// see [`Call::submit_async`].
-    pub async fn submit_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).submit_async(args).await
-    }
-
-    /// Calls `function(state, item)` for each item, and blocks until all are done. The results are in the
-    /// order of the items.
-    ///
-    /// # Errors
-    /// Same as [`Pool::map`].
-    pub fn map<F, A, R>(
-        &self,
-        function: F,
-        items: impl IntoIterator<Item = A>,
-    ) -> Result<Vec<R::Value>, TaskError>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).map(items)
-    }
-
-    /// Like [`map`](Self::map), without waiting for the results.
-    pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).map_async(items)
-    }
-
-    /// Calls `function(state, item)` for each item, and returns an iterator over the results: see
-    /// [`Pool::imap`].
-    pub fn imap<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-        I: IntoIterator<Item = A>,
-    {
-        self.task(function).imap(items)
-    }
-
-    /// Like [`imap`](Self::imap), with results in the order of completion.
-    pub fn imap_unordered<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-        I: IntoIterator<Item = A>,
-    {
-        self.task(function).imap_unordered(items)
-    }
-
-    /// Calls `function(state, item)` for each item that is pushed, until the stream is closed: see
-    /// [`TaskStream`]. Its lanes send tasks to the worker that has the state they need.
-    pub fn stream<F, A, R>(&self, function: F) -> TaskStream<A, R::Value>
-    where
-        F: Fn(&mut S, A) -> R + CapturesNothing,
-        A: Message + Send,
-        R: IntoOutcome,
-    {
-        self.task(function).stream()
-    }
-
-    /// Like [`map`](Self::map), for a function of the state and up to six arguments. Each item is a tuple of
-    /// the arguments.
-    ///
-    /// ```
-    /// let pool = mp_pool::Pool::with_state(2, || 10_u64)?;
-    /// let power = |base: &mut u64, factor: u64, exponent: u32| factor * base.pow(exponent);
-    /// assert_eq!(pool.starmap(power, [(2, 3), (3, 2)])?, [2000, 300]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`Pool::map`].
-    pub fn starmap<F, A>(
-        &self,
-        function: F,
-        items: impl IntoIterator<Item = A>,
-    ) -> Result<Vec<<F::Output as IntoOutcome>::Value>, TaskError>
-    where
-        F: TupleStateFn<S, A>,
-        A: Message + Send,
-    {
-        self.starmap_async(function, items).get()
-    }
-
-    /// Like [`starmap`](Self::starmap), without waiting for the results.
-    pub fn starmap_async<F, A>(
-        &self,
-        function: F,
-        items: impl IntoIterator<Item = A>,
-    ) -> MapResult<<F::Output as IntoOutcome>::Value>
-    where
-        F: TupleStateFn<S, A>,
-        A: Message + Send,
-    {
-        self.task(move |state: &mut S, args: A| function.call(state, args)).map_async(items)
+    call_methods! {
+        TupleStateFn, state: S;
+        imap {
+            /// Calls `function(state, item)` for each item, and returns an iterator over the results: see
+            /// [`Pool::imap`].
+        }
+        stream {
+            /// Calls `function(state, item)` for each item that is pushed, until the stream is closed: see
+            /// [`TaskStream`]. Its lanes send tasks to the worker that has the state they need.
+        }
+        starmap {
+            /// Like [`map`](Self::map), for a function of the state and up to six arguments. Each item is a
+            /// tuple of the arguments.
+            ///
+            /// ```
+            /// let pool = mp_pool::Pool::with_state(2, || 10_u64)?;
+            /// let power = |base: &mut u64, factor: u64, exponent: u32| factor * base.pow(exponent);
+            /// assert_eq!(pool.starmap(power, [(2, 3), (3, 2)])?, [2000, 300]);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            ///
+            /// # Errors
+            /// Same as [`Pool::map`].
+        }
     }
 
     /// Returns the pool: its metrics, its shutdown, and tasks without a state.

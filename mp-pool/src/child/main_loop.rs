@@ -37,7 +37,7 @@ use crate::child::clock::TaskClock;
 use crate::child::item_cursor::{ItemCursor, ReplyPart};
 use crate::child::journal_words::{WordsWriter, WorkerWords};
 use crate::child::message::{
-    FunctionMessage, FunctionReadError, LEAVE, ManyValues, PoolReply, SingleValue, WorkerRequest,
+    FunctionMessage, FunctionReadError, LEAVE, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest,
 };
 use crate::child::runner::{RunOutcome, Runner};
 use crate::child::user_state::{StateInit, UserState, WorkerError};
@@ -153,13 +153,8 @@ impl WorkerLoop {
     /// Returns `true` if the worker has done its maximum number of tasks, was interrupted, or was asked to
     /// end. Only this process has the waiting chunks, so they are run first.
     fn is_over(&self) -> bool {
-        if mp_core::interrupted() {
-            return self.waiting.is_empty();
-        }
-        if self.is_leaving {
-            return self.waiting.is_empty();
-        }
-        self.most_tasks != 0 && self.done >= self.most_tasks && self.waiting.is_empty()
+        let is_done = self.most_tasks != 0 && self.done >= self.most_tasks;
+        self.waiting.is_empty() && (self.is_leaving || is_done || mp_core::interrupted())
     }
 
     /// Returns the number of tasks that may run before the maximum is checked again, at least one.
@@ -269,8 +264,7 @@ impl WorkerLoop {
                 }
                 let alone = part.split(start);
                 self.put(&mut part, count)?;
-                let note = self.words.note();
-                answer(&self.replies, (self.worker, id, item), note, ran, alone, &mut args)?;
+                self.answer((id, item), ran, alone, &mut args)?;
                 part.continue_at(item + 1);
                 if count > 1 {
                     self.words.restart_journal(id, part.item);
@@ -318,14 +312,50 @@ impl WorkerLoop {
         }
         let (id, item) = (part.id, part.item);
         let (plain, nanos) = part.take();
-        send_reply(
-            &self.replies,
-            PoolReply::Results { worker: self.worker, id, item, nanos, values: ManyValues::ToSend(plain) },
-        )?;
+        let outcome = TaskReply::Results { nanos, values: ManyValues::ToSend(plain) };
+        send_reply(&self.replies, PoolReply::Outcome { worker: self.worker, id, item, outcome })?;
         if part.item < count {
             self.words.restart_journal(id, part.item);
         }
         Ok(())
+    }
+
+    /// Sends the answer of a single task, or an error if the result can't be sent.
+    fn answer(
+        &self,
+        (id, item): (u64, usize),
+        ran: RunOutcome,
+        alone: Outgoing,
+        args: &mut TaskArgs,
+    ) -> Result<(), WorkerError> {
+        let note = self.words.note();
+        let reply = |outcome| PoolReply::Outcome { worker: self.worker, id, item, outcome };
+        let outcome = match ran {
+            RunOutcome::Done => TaskReply::Done(SingleValue::ToSend(alone)),
+            RunOutcome::Raised(raise) => TaskReply::Raised { note, raise },
+            RunOutcome::Undecodable(arguments) => TaskReply::Undecodable(arguments),
+            RunOutcome::Unread(why, fingerprint) => match args.take_unread() {
+                Some(unread) => {
+                    TaskReply::Unread { fingerprint, why, arguments: SingleValue::ToSend(unread) }
+                }
+                None => TaskReply::Unsendable { result: false, why },
+            },
+            RunOutcome::Unreadable(why) => TaskReply::Unsendable { result: false, why },
+            RunOutcome::Unsendable(why) => TaskReply::Unsendable { result: true, why },
+        };
+        // Attachments are dropped here if they can't be sent. An interrupt ends the task, but not its answer.
+        let put = || match self.replies.put(reply(outcome)) {
+            Ok(()) => Ok(None),
+            Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
+            Err(error) => Err(error.to_string()),
+        };
+        let why = match CallFailure::catch(|| mp_core::with_interrupts_masked(put)) {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(why))) => TaskReply::Unsendable { result: true, why },
+            Ok(Err(error)) => return Err(error.into()),
+            Err(raise) => TaskReply::Raised { note, raise },
+        };
+        send_reply(&self.replies, reply(why))
     }
 }
 
@@ -334,48 +364,6 @@ fn stop_if_condemned(turn: Turn) {
     if turn == Turn::Condemned {
         wait_for_kill();
     }
-}
-
-/// Sends the answer of a single task, or an error if the result can't be sent.
-fn answer(
-    replies: &Queue<PoolReply>,
-    (worker, id, item): (usize, u64, usize),
-    note: u64,
-    ran: RunOutcome,
-    alone: Outgoing,
-    args: &mut TaskArgs,
-) -> Result<(), WorkerError> {
-    let reply = match ran {
-        RunOutcome::Done => PoolReply::Done { worker, id, item, value: SingleValue::ToSend(alone) },
-        RunOutcome::Raised(raise) => PoolReply::Raised { worker, id, item, note, raise },
-        RunOutcome::Undecodable(arguments) => PoolReply::Undecodable { worker, id, item, arguments },
-        RunOutcome::Unread(why, fingerprint) => match args.take_unread() {
-            Some(unread) => PoolReply::Unread {
-                worker,
-                id,
-                item,
-                fingerprint,
-                why,
-                arguments: SingleValue::ToSend(unread),
-            },
-            _ => PoolReply::Unsendable { worker, id, item, result: false, why },
-        },
-        RunOutcome::Unreadable(why) => PoolReply::Unsendable { worker, id, item, result: false, why },
-        RunOutcome::Unsendable(why) => PoolReply::Unsendable { worker, id, item, result: true, why },
-    };
-    // Attachments are dropped here if they can't be sent. An interrupt ends the task, but not its answer.
-    let put = || match replies.put(reply) {
-        Ok(()) => Ok(None),
-        Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
-        Err(error) => Err(error.to_string()),
-    };
-    let why = match CallFailure::catch(|| mp_core::with_interrupts_masked(put)) {
-        Ok(Ok(None)) => return Ok(()),
-        Ok(Ok(Some(why))) => PoolReply::Unsendable { worker, id, item, result: true, why },
-        Ok(Err(error)) => return Err(error.into()),
-        Err(raise) => PoolReply::Raised { worker, id, item, note, raise },
-    };
-    send_reply(replies, why)
 }
 
 fn send_reply(replies: &Queue<PoolReply>, reply: PoolReply) -> Result<(), WorkerError> {
@@ -478,7 +466,9 @@ mod tests {
         worker_main(args).unwrap();
         let mut done = Vec::new();
         while let Ok(Some(reply)) = replies.try_get() {
-            if let PoolReply::Results { id, values: ManyValues::Received(many), .. } = reply {
+            if let PoolReply::Outcome { id, outcome, .. } = reply
+                && let TaskReply::Results { values: ManyValues::Received(many), .. } = outcome
+            {
                 done.push((id, u32::decode_plain::<MessagePack>(many.get(0).unwrap()).unwrap()));
             }
         }

@@ -51,6 +51,11 @@ fn too_short() -> Error {
     Error::Malformed("a message of a pool is too short".into())
 }
 
+#[cold]
+fn not_sent_again() -> Error {
+    Error::Unsendable("it was received, and is not sent again".into())
+}
+
 /// Returns the rest of a message, to be decoded later.
 fn rest(inc: &mut Incoming) -> Box<Incoming> {
     Box::new(std::mem::take(inc))
@@ -132,9 +137,7 @@ impl Message for WorkerRequest {
                     Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
                 })
             }
-            WorkerRequest::Learn { .. } => {
-                Err(Error::Unsendable("it was received, and is not sent again".into()))
-            }
+            WorkerRequest::Learn { .. } => Err(not_sent_again()),
             WorkerRequest::Forget { code } => {
                 write_head(out, FORGET, [0, *code, 0]);
                 Ok(())
@@ -181,7 +184,7 @@ pub(crate) enum ManyValues {
     Received(ReceivedValues),
 }
 
-/// Reply of a worker. `id` is the chunk, `item` the task in it.
+/// Reply of a worker.
 pub(crate) enum PoolReply {
     /// The worker is initialized, and accepts tasks.
     Ready { worker: usize, pid: u32 },
@@ -190,21 +193,27 @@ pub(crate) enum PoolReply {
     StateReset { worker: usize },
     /// The worker has learnt or forgotten this function.
     FunctionChanged { worker: usize, code: u64 },
-    /// Results of consecutive tasks from `item` on, and the time for all of them.
-    Results { worker: usize, id: u64, item: usize, nanos: u64, values: ManyValues },
-    /// Result of a task.
-    Done { worker: usize, id: u64, item: usize, value: SingleValue },
-    /// The function of a task failed. Contains its last note, or 0.
-    Raised { worker: usize, id: u64, item: usize, note: u64, raise: Box<CallFailure> },
-    /// The arguments could not be decoded. Contains path and reason.
-    Undecodable { worker: usize, id: u64, item: usize, arguments: Box<Undecodable> },
-    /// The worker has too few descriptors for those in the arguments, which it returns. Contains the
-    /// fingerprint of their type.
-    Unread { worker: usize, id: u64, item: usize, fingerprint: u64, why: String, arguments: SingleValue },
-    /// The result could not be encoded (`true`), or nothing can decode the arguments (`false`).
-    Unsendable { worker: usize, id: u64, item: usize, result: bool, why: String },
+    /// Outcome of the task `item` of the chunk `id`, or of tasks from it on.
+    Outcome { worker: usize, id: u64, item: usize, outcome: TaskReply },
     /// Sent by this process to itself, to wake the pool's thread.
     Wake,
+}
+
+/// Outcome of tasks in their worker.
+pub(crate) enum TaskReply {
+    /// Results of consecutive tasks, and the time for all of them.
+    Results { nanos: u64, values: ManyValues },
+    /// Result of a task.
+    Done(SingleValue),
+    /// The function of a task failed. Contains its last note, or 0.
+    Raised { note: u64, raise: Box<CallFailure> },
+    /// The arguments could not be decoded. Contains path and reason.
+    Undecodable(Box<Undecodable>),
+    /// The worker has too few descriptors for those in the arguments, which it returns. Contains the
+    /// fingerprint of their type.
+    Unread { fingerprint: u64, why: String, arguments: SingleValue },
+    /// The result could not be encoded (`true`), or nothing can decode the arguments (`false`).
+    Unsendable { result: bool, why: String },
 }
 
 const READY: u8 = 0;
@@ -223,16 +232,11 @@ impl PoolReply {
     /// For outcomes of tasks: returns the worker, and the duration in nanoseconds if the reply contains it.
     pub(crate) fn duration(&self) -> Option<(usize, Option<u64>)> {
         match self {
-            PoolReply::Results { worker, nanos, .. } => Some((*worker, Some(*nanos))),
-            PoolReply::Done { worker, .. }
-            | PoolReply::Raised { worker, .. }
-            | PoolReply::Undecodable { worker, .. }
-            | PoolReply::Unread { worker, .. }
-            | PoolReply::Unsendable { worker, .. } => Some((*worker, None)),
-            PoolReply::Ready { .. }
-            | PoolReply::StateReset { .. }
-            | PoolReply::FunctionChanged { .. }
-            | PoolReply::Wake => None,
+            PoolReply::Outcome { worker, outcome: TaskReply::Results { nanos, .. }, .. } => {
+                Some((*worker, Some(*nanos)))
+            }
+            PoolReply::Outcome { worker, .. } => Some((*worker, None)),
+            _ => None,
         }
     }
 
@@ -242,16 +246,81 @@ impl PoolReply {
             PoolReply::Ready { worker, pid } => (READY, worker, u64::from(*pid), &0),
             PoolReply::StateReset { worker } => (STATE_RESET, worker, 0, &0),
             PoolReply::FunctionChanged { worker, code } => (FUNCTION_CHANGED, worker, *code, &0),
-            PoolReply::Results { worker, id, item, .. } => (RESULTS, worker, *id, item),
-            PoolReply::Done { worker, id, item, .. } => (DONE, worker, *id, item),
-            PoolReply::Raised { worker, id, item, .. } => (RAISED, worker, *id, item),
-            PoolReply::Undecodable { worker, id, item, .. } => (UNDECODABLE, worker, *id, item),
-            PoolReply::Unread { worker, id, item, .. } => (UNREAD, worker, *id, item),
-            PoolReply::Unsendable { worker, id, item, result: true, .. } => (VALUE, worker, *id, item),
-            PoolReply::Unsendable { worker, id, item, result: false, .. } => (ARGUMENTS, worker, *id, item),
+            PoolReply::Outcome { worker, id, item, outcome } => (outcome.kind(), worker, *id, item),
             PoolReply::Wake => (WAKE, &0, 0, &0),
         };
         (kind, [*worker as u64, id, *item as u64])
+    }
+}
+
+impl TaskReply {
+    fn kind(&self) -> u8 {
+        match self {
+            TaskReply::Results { .. } => RESULTS,
+            TaskReply::Done(_) => DONE,
+            TaskReply::Raised { .. } => RAISED,
+            TaskReply::Undecodable(_) => UNDECODABLE,
+            TaskReply::Unread { .. } => UNREAD,
+            TaskReply::Unsendable { result: true, .. } => VALUE,
+            TaskReply::Unsendable { result: false, .. } => ARGUMENTS,
+        }
+    }
+
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        match self {
+            TaskReply::Results { nanos, values: ManyValues::ToSend(plain) } => {
+                write_words(out, [*nanos, plain.ends.len() as u64]);
+                plain.ends.write(0..plain.ends.len(), &plain.bytes, out);
+                Ok(())
+            }
+            TaskReply::Done(SingleValue::ToSend(value)) => out.append(std::mem::take(value)),
+            TaskReply::Raised { note, raise } => {
+                write_words(out, [*note]);
+                C::write(out, raise)
+            }
+            TaskReply::Undecodable(arguments) => {
+                C::write(out, &arguments.to_parts())?;
+                out.bytes().extend_from_slice(arguments.bytes());
+                Ok(())
+            }
+            TaskReply::Unread { fingerprint, why, arguments: SingleValue::ToSend(arguments) } => {
+                write_words(out, [*fingerprint, why.len() as u64]);
+                out.bytes().extend_from_slice(why.as_bytes());
+                out.append(std::mem::take(arguments))
+            }
+            TaskReply::Unsendable { why, .. } => C::write(out, why),
+            TaskReply::Results { .. } | TaskReply::Done(_) | TaskReply::Unread { .. } => {
+                Err(not_sent_again())
+            }
+        }
+    }
+
+    fn decode<C: Codec>(kind: u8, inc: &mut Incoming) -> mp_core::Result<Self> {
+        Ok(match kind {
+            RESULTS => {
+                let [nanos, count] = words(inc)?;
+                let values = ManyValues::Received(ReceivedValues::new(inc, count as usize));
+                TaskReply::Results { nanos, values }
+            }
+            DONE => TaskReply::Done(SingleValue::Received(rest(inc))),
+            RAISED => {
+                let [note] = words(inc)?;
+                TaskReply::Raised { note, raise: C::read(inc)? }
+            }
+            UNDECODABLE => {
+                let parts = C::read::<[String; 3]>(inc)?;
+                TaskReply::Undecodable(Box::new(Undecodable::from_parts(parts, inc.rest().to_vec())))
+            }
+            UNREAD => {
+                let [fingerprint, len] = words(inc)?;
+                let len = usize::try_from(len).map_err(|_| too_short())?;
+                let why = String::from_utf8_lossy(inc.rest().get(..len).ok_or_else(too_short)?).into_owned();
+                inc.advance(len);
+                TaskReply::Unread { fingerprint, why, arguments: SingleValue::Received(rest(inc)) }
+            }
+            ARGUMENTS | VALUE => TaskReply::Unsendable { result: kind == VALUE, why: C::read(inc)? },
+            other => return Err(Error::Malformed(format!("a reply of kind {other}"))),
+        })
     }
 }
 
@@ -267,36 +336,7 @@ impl Message for PoolReply {
         }
         let (kind, words) = self.head();
         write_head(out, kind, words);
-        match self {
-            PoolReply::Ready { .. }
-            | PoolReply::StateReset { .. }
-            | PoolReply::FunctionChanged { .. }
-            | PoolReply::Wake => Ok(()),
-            PoolReply::Results { nanos, values: ManyValues::ToSend(plain), .. } => {
-                write_words(out, [*nanos, plain.ends.len() as u64]);
-                plain.ends.write(0..plain.ends.len(), &plain.bytes, out);
-                Ok(())
-            }
-            PoolReply::Done { value: SingleValue::ToSend(value), .. } => out.append(std::mem::take(value)),
-            PoolReply::Raised { note, raise, .. } => {
-                write_words(out, [*note]);
-                C::write(out, raise)
-            }
-            PoolReply::Undecodable { arguments, .. } => {
-                C::write(out, &arguments.to_parts())?;
-                out.bytes().extend_from_slice(arguments.bytes());
-                Ok(())
-            }
-            PoolReply::Unread { fingerprint, why, arguments: SingleValue::ToSend(arguments), .. } => {
-                write_words(out, [*fingerprint, why.len() as u64]);
-                out.bytes().extend_from_slice(why.as_bytes());
-                out.append(std::mem::take(arguments))
-            }
-            PoolReply::Unsendable { why, .. } => C::write(out, why),
-            PoolReply::Results { .. } | PoolReply::Done { .. } | PoolReply::Unread { .. } => {
-                Err(Error::Unsendable("it was received, and is not sent again".into()))
-            }
-        }
+        if let PoolReply::Outcome { outcome, .. } = self { outcome.encode::<C>(out) } else { Ok(()) }
     }
 
     fn take_back(&mut self, _: &mut UnsentValues) {}
@@ -312,39 +352,7 @@ impl Message for PoolReply {
             READY => Ok(PoolReply::Ready { worker, pid: id as u32 }),
             STATE_RESET => Ok(PoolReply::StateReset { worker }),
             FUNCTION_CHANGED => Ok(PoolReply::FunctionChanged { worker, code: id }),
-            RESULTS => {
-                let [nanos, count] = words(inc)?;
-                let values = ManyValues::Received(ReceivedValues::new(inc, count as usize));
-                Ok(PoolReply::Results { worker, id, item, nanos, values })
-            }
-            DONE => Ok(PoolReply::Done { worker, id, item, value: SingleValue::Received(rest(inc)) }),
-            RAISED => {
-                let [note] = words(inc)?;
-                Ok(PoolReply::Raised { worker, id, item, note, raise: C::read(inc)? })
-            }
-            UNDECODABLE => {
-                let parts = C::read::<[String; 3]>(inc)?;
-                let arguments = Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()));
-                Ok(PoolReply::Undecodable { worker, id, item, arguments })
-            }
-            UNREAD => {
-                let [fingerprint, len] = words(inc)?;
-                let len = usize::try_from(len).map_err(|_| too_short())?;
-                let why = String::from_utf8_lossy(inc.rest().get(..len).ok_or_else(too_short)?).into_owned();
-                inc.advance(len);
-                Ok(PoolReply::Unread {
-                    worker,
-                    id,
-                    item,
-                    fingerprint,
-                    why,
-                    arguments: SingleValue::Received(rest(inc)),
-                })
-            }
-            ARGUMENTS | VALUE => {
-                Ok(PoolReply::Unsendable { worker, id, item, result: kind == VALUE, why: C::read(inc)? })
-            }
-            other => Err(Error::Malformed(format!("a reply of kind {other}"))),
+            kind => Ok(PoolReply::Outcome { worker, id, item, outcome: TaskReply::decode::<C>(kind, inc)? }),
         }
     }
 }

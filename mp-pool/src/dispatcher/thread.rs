@@ -23,8 +23,7 @@ use mp_reduce::Unread;
 use mp_spawn::{CallFailure, ExitStatus, FailureReports, ProcessName, ProcessStatus, SpawnError};
 
 use crate::child::clock;
-use crate::child::message::{ManyValues, PoolReply, SingleValue, WorkerRequest};
-use crate::child::values::ReceivedValues;
+use crate::child::message::{ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest};
 use crate::dispatcher::settlements::{FailedTask, Settlements};
 use crate::dispatcher::settlements::{cut_if_cancelled, report_items, report_journal, take_apart};
 use crate::dispatcher::shared::{PoolShared, WorkerExit};
@@ -196,8 +195,7 @@ impl Dispatcher {
             }
         }
         for reply in replies.drain(..) {
-            let mut took = None;
-            let (number, id, item, count, data) = match reply {
+            let (number, id, item, outcome) = match reply {
                 PoolReply::Wake => continue,
                 PoolReply::FunctionChanged { worker, code } => {
                     if let Some(worker) = state.workers.get_mut(worker) {
@@ -216,64 +214,19 @@ impl Dispatcher {
                     state.reset_worker_state(worker, now);
                     continue;
                 }
-                PoolReply::Results { worker, id, item, nanos, values: ManyValues::Received(many) } => {
-                    let count = many.count;
-                    took = Some(Duration::from_nanos(nanos));
-                    if let Some(chunk) = state.workers.get_mut(worker).and_then(|worker| worker.chunk(id)) {
-                        chunk.job.record_duration(nanos, count);
-                    }
-                    (worker, id, item, count, ReplyContent::Values(many))
-                }
-                PoolReply::Done { worker, id, item, value: SingleValue::Received(value) } => {
-                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Single(value)))
-                }
-                PoolReply::Raised { worker, id, item, note, raise } => {
-                    (worker, id, item, 1, ReplyContent::Raised(raise, note))
-                }
-                PoolReply::Undecodable { worker, id, item, arguments } => {
-                    let error = mp_reduce::Error::Memory(mp_core::Error::Undecodable(arguments));
-                    let error = TaskError::arguments(error.into());
-                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
-                }
-                PoolReply::Unread {
-                    worker,
-                    id,
-                    item,
-                    fingerprint,
-                    why,
-                    arguments: SingleValue::Received(arguments),
-                } => {
-                    let error = TaskError::unread_arguments(why, Unread::new(arguments, fingerprint));
-                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
-                }
-                PoolReply::Unsendable { worker, id, item, result: true, why } => (
-                    worker,
-                    id,
-                    item,
-                    1,
-                    ReplyContent::Outcome(OutcomeData::Failed(Box::new(TaskError::value(why)))),
-                ),
-                PoolReply::Unsendable { worker, id, item, result: false, why } => {
-                    let error = TaskError::arguments(EncodeError::new(why));
-                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
-                }
-                // Decoding never returns the variants for sending.
-                PoolReply::Results { .. } | PoolReply::Done { .. } | PoolReply::Unread { .. } => continue,
+                PoolReply::Outcome { worker, id, item, outcome } => (worker, id, item, outcome),
             };
             let Some(worker) = state.workers.get_mut(number) else { continue };
             let (pid, since) = (worker.pid, worker.since);
             let Some(chunk) = worker.chunk(id) else { continue };
-            let data = match data {
-                ReplyContent::Values(many) => OutcomeData::Values(many, chunk.reported.saturating_sub(item)),
-                ReplyContent::Outcome(data) => data,
-                ReplyContent::Raised(raise, note) => {
-                    let name = self.shared.settings.worker_name(number);
-                    let who = ProcessName::new(Some(number), name, pid);
-                    OutcomeData::Failed(Box::new(TaskError::Raised(Box::new(TaskRaised::new(
-                        raise.into_raised(who),
-                        note,
-                    )))))
-                }
+            let (mut count, mut took) = (1, None);
+            if let TaskReply::Results { nanos, values: ManyValues::Received(many) } = &outcome {
+                (count, took) = (many.count, Some(Duration::from_nanos(*nanos)));
+                chunk.job.record_duration(*nanos, count);
+            }
+            let who = || ProcessName::new(Some(number), self.shared.settings.worker_name(number), pid);
+            let Some(data) = outcome_data(outcome, chunk.reported.saturating_sub(item), who) else {
+                continue;
             };
             // Replies that arrive together have the same arrival time. Most contain their duration, and the
             // others share the remaining time.
@@ -570,9 +523,27 @@ impl Dispatcher {
     }
 }
 
-/// Outcome of tasks in a reply.
-enum ReplyContent {
-    Values(ReceivedValues),
-    Outcome(OutcomeData),
-    Raised(Box<CallFailure>, u64),
+/// Returns the outcome in a reply, whose results before `from` are known. Decoding never returns the variants
+/// for sending.
+fn outcome_data(reply: TaskReply, from: usize, who: impl FnOnce() -> ProcessName) -> Option<OutcomeData> {
+    let error = match reply {
+        TaskReply::Results { values: ManyValues::Received(many), .. } => {
+            return Some(OutcomeData::Values(many, from));
+        }
+        TaskReply::Done(SingleValue::Received(value)) => return Some(OutcomeData::Single(value)),
+        TaskReply::Raised { note, raise } => {
+            TaskError::Raised(Box::new(TaskRaised::new(raise.into_raised(who()), note)))
+        }
+        TaskReply::Undecodable(arguments) => {
+            let error = mp_reduce::Error::Memory(mp_core::Error::Undecodable(arguments));
+            TaskError::arguments(error.into())
+        }
+        TaskReply::Unread { fingerprint, why, arguments: SingleValue::Received(arguments) } => {
+            TaskError::unread_arguments(why, Unread::new(arguments, fingerprint))
+        }
+        TaskReply::Unsendable { result: true, why } => TaskError::value(why),
+        TaskReply::Unsendable { result: false, why } => TaskError::arguments(EncodeError::new(why)),
+        TaskReply::Results { .. } | TaskReply::Done(_) | TaskReply::Unread { .. } => return None,
+    };
+    Some(OutcomeData::Failed(Box::new(error)))
 }

@@ -290,11 +290,7 @@ impl TaskError {
             TaskError::TimedOut { attempts, .. }
             | TaskError::Arguments { attempts, .. }
             | TaskError::Value { attempts, .. } => attempts,
-            TaskError::Cancelled
-            | TaskError::Interrupted
-            | TaskError::Terminated
-            | TaskError::Closed { .. }
-            | TaskError::Broken(_) => Attempts::NONE,
+            _ => Attempts::NONE,
         }
     }
 
@@ -315,11 +311,7 @@ impl TaskError {
             TaskError::TimedOut { attempts, .. }
             | TaskError::Arguments { attempts, .. }
             | TaskError::Value { attempts, .. } => Some(attempts),
-            TaskError::Cancelled
-            | TaskError::Interrupted
-            | TaskError::Terminated
-            | TaskError::Closed { .. }
-            | TaskError::Broken(_) => None,
+            _ => None,
         }
     }
 
@@ -359,11 +351,7 @@ impl TaskError {
             TaskError::TimedOut { .. } => Some(FailureKind::TimeOut),
             TaskError::Arguments { .. } => Some(FailureKind::Arguments),
             TaskError::Value { .. } => Some(FailureKind::Value),
-            TaskError::Cancelled
-            | TaskError::Interrupted
-            | TaskError::Terminated
-            | TaskError::Closed { .. }
-            | TaskError::Broken(_) => None,
+            _ => None,
         }
     }
 }

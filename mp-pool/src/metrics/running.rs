@@ -76,9 +76,4 @@ impl PoolState {
         let workers = self.workers.iter().enumerate().filter(|(_, worker)| is_its(worker));
         workers.filter_map(|(number, worker)| worker.running(number, now)).collect()
     }
-
-    /// Returns the running tasks of all calls.
-    pub(crate) fn running(&self) -> Vec<RunningTask> {
-        self.running_of(None)
-    }
 }
