@@ -33,11 +33,10 @@
 //! stays allocated.
 
 use std::fmt;
-use std::sync::Arc;
 
 use mp_core::mutex::Mutex;
 use mp_core::waits::BlockingCall;
-use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
+use mp_core::{Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
@@ -45,27 +44,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::PutError;
 use crate::queue::retained_end::RetainedEnd;
-use crate::raw::memory::pinned_read::ReadPosition;
+use crate::raw::RawQueue;
+use crate::raw::memory::pinned_read::{ReadPosition, RetainedRing};
 use crate::raw::waiting::WaitError;
 use crate::ring::{NextMessage, Position, RingAt};
 
 /// Error returned when no message was received.
-#[derive(Serialize, Deserialize)]
+#[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RecvError {
     /// The receiver was too slow: exactly this number of messages were replaced before it read them. The next
     /// call continues with the oldest message in the channel.
+    #[error("the receiver was too slow and has missed {0} messages: receive faster, or keep more of them")]
     Lagged(u64),
     /// The channel has no messages for this receiver and no senders: they were dropped, or their processes
     /// died.
+    #[error("the channel is empty and has no sender any more")]
     Closed,
     /// There was no message during the wait.
+    #[error("the channel is empty, and stayed so in the time given")]
     Empty,
     /// This process was interrupted (`SIGINT`, `SIGTERM`) while the call waited for a message
     /// ([`interrupted`](mp_core::interrupted)).
+    #[error("{}", mp_core::INTERRUPTED)]
     Interrupted,
     /// The message could not be decoded and is skipped, or this process was forked.
-    Failed(Error),
+    #[error(transparent)]
+    Failed(#[from] Error),
 }
 
 impl RecvError {
@@ -75,47 +80,14 @@ impl RecvError {
     }
 }
 
-impl fmt::Display for RecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RecvError::Lagged(n) => {
-                write!(
-                    f,
-                    "the receiver was too slow and has missed {n} messages: receive faster, or keep more of \
-                     them"
-                )
-            }
-            RecvError::Closed => f.write_str("the channel is empty and has no sender any more"),
-            RecvError::Empty => f.write_str("the channel is empty, and stayed so in the time given"),
-            RecvError::Interrupted => f.write_str(mp_core::INTERRUPTED),
-            RecvError::Failed(error) => error.fmt(f),
-        }
-    }
-}
-
 mp_core::readable_debug!(RecvError);
-
-impl std::error::Error for RecvError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RecvError::Failed(error) => std::error::Error::source(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<Error> for RecvError {
-    fn from(error: Error) -> Self {
-        RecvError::Failed(error)
-    }
-}
 
 impl From<WaitError> for RecvError {
     #[cold]
     fn from(unmet: WaitError) -> Self {
         match unmet {
             WaitError::TimedOut => RecvError::Empty,
-            WaitError::PeerGone(_) => RecvError::Closed,
+            WaitError::Deserted(..) | WaitError::Disconnected => RecvError::Closed,
             WaitError::Interrupted => RecvError::Interrupted,
             WaitError::Failed(error) => RecvError::Failed(error),
         }
@@ -212,7 +184,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     }
 
     fn recv_wait(&self, wait: Wait) -> Result<T, RecvError> {
-        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt(), RecvError::is_empty)
+        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt())
     }
 
     /// Receives the next message, asynchronously, on any runtime: see [`recv`](Self::recv). A future that is
@@ -221,9 +193,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, RecvError> {
+        let ring = *self.end.retained()?;
         let what = || {
-            Arc::new(NewMessageReady { end: self.end.clone(), next: self.next.lock().position })
-                as SharedWaitable
+            let next = self.next.lock().position;
+            self.end.raw().ready_at(self.end.receiver_parking(), move |raw| is_ready(raw, &ring, next))
         };
         mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.attempt()))).await?
     }
@@ -289,8 +262,8 @@ impl<T> Receiver<T> {
     }
 }
 
-fn is_ready(end: &RetainedEnd, next: Position) -> bool {
-    end.retained().is_ok_and(|retained| retained.next(next) != NextMessage::Nothing) || end.is_peer_gone()
+fn is_ready(raw: &RawQueue, ring: &RetainedRing, next: Position) -> bool {
+    ring.next(next) != NextMessage::Nothing || raw.is_disconnected()
 }
 
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](RecvError::Empty).
@@ -301,23 +274,7 @@ impl<T> Waitable for Receiver<T> {
 
     fn is_ready(&self) -> bool {
         let next = self.next.lock().position;
-        is_ready(&self.end, next)
-    }
-}
-
-/// Waitable for the next message, used by futures.
-struct NewMessageReady {
-    end: RetainedEnd,
-    next: Position,
-}
-
-impl Waitable for NewMessageReady {
-    fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.receiver_parking().into())
-    }
-
-    fn is_ready(&self) -> bool {
-        self.end.retained().is_err() || is_ready(&self.end, self.next)
+        self.end.retained().is_ok_and(|ring| is_ready(self.end.raw(), ring, next))
     }
 }
 

@@ -301,29 +301,40 @@ impl fmt::Display for Leaseholder {
     }
 }
 
-/// Writes ": 2 by process 42 (member 3.1), 1 by …; are they stopped, or slow?"
-pub(crate) fn list(f: &mut fmt::Formatter<'_>, holders: &[Leaseholder]) -> fmt::Result {
-    for (i, holder) in holders.iter().enumerate() {
-        write!(f, "{}{holder}", if i == 0 { ": " } else { ", " })?;
+/// Prints as ": 2 by process 42 (member 3.1), 1 by …; are they stopped, or slow?"
+pub(crate) struct HolderList<'a>(pub(crate) &'a [Leaseholder]);
+
+impl fmt::Display for HolderList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, holder) in self.0.iter().enumerate() {
+            write!(f, "{}{holder}", if i == 0 { ": " } else { ", " })?;
+        }
+        f.write_str(if self.0.is_empty() { "" } else { "; are they stopped, or slow?" })
     }
-    f.write_str(if holders.is_empty() { "" } else { "; are they stopped, or slow?" })
 }
 
 /// Error returned when no message was taken. A queue that is closed and drained is not an error: the
 /// functions then return `None`.
-#[derive(Serialize, Deserialize)]
+#[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GetError {
     /// The queue is empty and stayed empty during the wait.
+    #[error("the queue is empty, and no message arrived in time: wait longer, or without a time-out")]
     Empty,
     /// The queue is closed and empty, but at the end of the wait other processes still work on messages that
     /// may be given back. Returned only for messages taken [with acknowledgement](crate::Queue::get_lease).
+    #[error(
+        "the queue is closed and empty, but other processes have leases of messages, which may be given \
+         back{}",
+        HolderList(holders)
+    )]
     Leased {
         /// Processes that work on these messages, without this process. A stopped process keeps its messages.
         holders: Vec<Leaseholder>,
     },
     /// The queue is empty, no other process has it, and this process has no further handle that could put a
     /// message into it ([`DesertedWhen`](crate::DesertedWhen)).
+    #[error("the queue is empty, and no other process has it any more: {}", LastProcess(*last, *pid))]
     Deserted {
         /// Last process that had the queue, or `None` if it was sent to a process that never received it.
         last: Option<Member>,
@@ -331,18 +342,27 @@ pub enum GetError {
         pid: u32,
     },
     /// The channel is empty and has no senders: they were dropped, or their processes died.
+    #[error(
+        "the other side is gone, and no message is left: all its handles were dropped, or their processes \
+         ended"
+    )]
     Disconnected,
     /// The other side of a socket connection is gone. It refused an earlier message because it expected
     /// another type.
+    #[error("{0}")]
     TypeRefused(Box<TypeRefusal>),
     /// This process was interrupted (`SIGINT`, `SIGTERM`) while the call waited for a message
     /// ([`interrupted`](mp_core::interrupted)). No message was available at that time.
+    #[error("{INTERRUPTED}")]
     Interrupted,
     /// The message could not be decoded. The error contains its bytes ([`bytes`](mp_reduce::Error::bytes))
     /// and the position of the failure. The objects attached to the message are released. Also returned if
     /// this process was forked from a member.
-    Failed(mp_reduce::Error),
+    #[error(transparent)]
+    Failed(#[from] mp_reduce::Error),
 }
+
+mp_core::readable_debug!(GetError, RecvIntoError);
 
 impl GetError {
     /// Returns `true` if the channel has no senders or the other side of the connection is gone.
@@ -357,91 +377,15 @@ impl GetError {
     }
 }
 
-impl fmt::Display for GetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GetError::Empty => f.write_str(
-                "the queue is empty, and no message arrived in time: wait longer, or without a time-out",
-            ),
-            GetError::Leased { holders } => {
-                f.write_str(
-                    "the queue is closed and empty, but other processes have leases of messages, which may \
-                     be given back",
-                )?;
-                list(f, holders)
-            }
-            GetError::Interrupted => f.write_str(INTERRUPTED),
-            GetError::Disconnected => f.write_str(
-                "the other side is gone, and no message is left: all its handles were dropped, or their \
-                 processes ended",
-            ),
-            GetError::TypeRefused(refusal) => refusal.fmt(f),
-            GetError::Deserted { last, pid } => write!(
-                f,
-                "the queue is empty, and no other process has it any more: {}",
-                LastProcess(*last, *pid)
-            ),
-            GetError::Failed(e) => e.fmt(f),
-        }
-    }
-}
-
-mp_core::readable_debug!(GetError);
-
-impl std::error::Error for GetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            GetError::Failed(e) => std::error::Error::source(e),
-            _ => None,
-        }
-    }
-}
-
-impl From<mp_reduce::Error> for GetError {
-    fn from(e: mp_reduce::Error) -> Self {
-        GetError::Failed(e)
-    }
-}
-
 /// Error returned when a message was not received into a buffer.
-#[derive(Serialize, Deserialize)]
+#[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "BufferTooShort")]
 pub enum RecvIntoError {
     /// The message is longer than the buffer. Contains the message.
+    #[error("the message has {} bytes, more than the buffer; this error contains the message", .0.len())]
     TooShort(Vec<u8>),
     /// No message was received.
-    Get(GetError),
-}
-
-impl fmt::Display for RecvIntoError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RecvIntoError::TooShort(m) => {
-                write!(
-                    f,
-                    "the message has {} bytes, more than the buffer; this error contains the message",
-                    m.len()
-                )
-            }
-            RecvIntoError::Get(e) => e.fmt(f),
-        }
-    }
-}
-
-mp_core::readable_debug!(RecvIntoError);
-
-impl std::error::Error for RecvIntoError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RecvIntoError::TooShort(_) => None,
-            RecvIntoError::Get(e) => std::error::Error::source(e),
-        }
-    }
-}
-
-impl From<GetError> for RecvIntoError {
-    fn from(e: GetError) -> Self {
-        RecvIntoError::Get(e)
-    }
+    #[error(transparent)]
+    Get(#[from] GetError),
 }

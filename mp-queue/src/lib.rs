@@ -76,12 +76,11 @@ pub use queue::channel::{Receiver, Sender, bounded_channel, channel};
 pub use queue::encoded::EncodedMessage;
 pub use queue::joinable::{JoinableQueue, JoinableQueueError};
 pub use queue::lease::Lease;
-pub use queue::options::QueueOptions;
 #[cfg(feature = "futures")]
 pub use queue::stream::{QueueSink, QueueStream};
 pub use queue::waitable::{LeaseReady, PutReady};
 pub use queue::{Queue, SimpleQueue};
-pub use raw::deserted::DesertedWhen;
+pub use raw::options::{DesertedWhen, QueueOptions};
 
 /// Compiles the example of the README as a test.
 #[cfg(doctest)]

@@ -1,14 +1,12 @@
 //! Asynchronous send and receive over connections: see `queue::future`.
 
-use std::sync::Arc;
-
 use mp_core::Message;
 use mp_reduce::TypeFingerprint;
 
 use crate::connection::named::{Named, unwrap_error};
 use crate::connection::{Connection, Transport};
 use crate::error::{GetError, PutError};
-use crate::queue::future::recv;
+use crate::queue::future::get;
 
 impl Connection {
     /// Receives the next value, asynchronously: see [`Queue::get_async`](crate::Queue::get_async). If the
@@ -23,9 +21,9 @@ impl Connection {
             return socket.recv_async().await;
         }
         let fingerprint = TypeFingerprint::<Named<T>>::new();
-        let got = recv(self.receiver()?, fingerprint, || Arc::new(self.clone())).await;
+        let got = get(self.receiver()?.raw(), fingerprint).await;
         self.update_ready_fd();
-        got.map(|named| named.0).map_err(unwrap_error::<T>)
+        got.map_err(unwrap_error::<T>)?.map(|named| named.0).ok_or(GetError::Disconnected)
     }
 
     /// Sends a value, asynchronously. Waits like [`send`](Self::send): only for a socket whose other end does

@@ -27,6 +27,7 @@ use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
 use crate::queue::channel::ChannelEnd;
 use crate::queue::put_as;
+use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::{WaitError, WaitSite};
 
 /// End of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
@@ -72,25 +73,30 @@ pub struct Connection {
 
 /// Parts of a connection.
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "each connection has one, and it is seldom moved")]
 pub(crate) enum Transport {
-    Duplex { recv: ChannelEnd, send: ChannelEnd },
-    RecvOnly(ChannelEnd),
-    SendOnly(ChannelEnd),
+    /// End of a pipe, with at least one of the two.
+    Pipe {
+        recv: Option<ChannelEnd>,
+        send: Option<ChannelEnd>,
+    },
     Socket(Arc<Socket>),
 }
 
 impl Transport {
-    fn recv_end(&self) -> Option<&ChannelEnd> {
-        match self {
-            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => Some(into),
-            Transport::SendOnly(_) | Transport::Socket(_) => None,
-        }
+    /// Returns the ends in shared memory.
+    fn ends(&self) -> impl Iterator<Item = &ChannelEnd> {
+        let (recv, send) = match self {
+            Transport::Pipe { recv, send } => (recv.as_ref(), send.as_ref()),
+            Transport::Socket(_) => (None, None),
+        };
+        recv.into_iter().chain(send)
     }
 
-    fn send_end(&self) -> Option<&ChannelEnd> {
+    pub(crate) fn socket(&self) -> Option<&Arc<Socket>> {
         match self {
-            Transport::Duplex { send: out, .. } | Transport::SendOnly(out) => Some(out),
-            Transport::RecvOnly(_) | Transport::Socket(_) => None,
+            Transport::Pipe { .. } => None,
+            Transport::Socket(socket) => Some(socket),
         }
     }
 }
@@ -127,23 +133,17 @@ impl Connection {
     /// ```
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        for end in self.transport.recv_end().into_iter().chain(self.transport.send_end()) {
-            mp_core::waits::name_object(end.raw().hold(), name);
-        }
-        if let Transport::Socket(socket) = &self.transport {
-            socket.set_name(name);
-        }
+        self.transport.ends().for_each(|end| mp_core::waits::name_object(end.raw().hold(), name));
+        self.transport.socket().into_iter().for_each(|socket| socket.set_name(name));
         self
     }
 
     /// Returns the [given](Self::named) name. Any process with a handle can name a pipe. A socket is named
     /// only in this process.
     pub fn given_name(&self) -> Option<String> {
-        match &self.transport {
-            Transport::Duplex { recv: end, .. } | Transport::RecvOnly(end) | Transport::SendOnly(end) => {
-                mp_core::waits::object_name(end.raw().hold())
-            }
-            Transport::Socket(socket) => socket.given_name(),
+        match self.transport.socket() {
+            Some(socket) => socket.given_name(),
+            None => mp_core::waits::object_name(self.transport.ends().next()?.raw().hold()),
         }
     }
 
@@ -191,15 +191,16 @@ impl Connection {
 
     pub(crate) fn send_wait<T: Message>(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
         let out = match &self.transport {
-            Transport::Duplex { send: out, .. } | Transport::SendOnly(out) => out,
-            Transport::RecvOnly(_) => return Err(PutError::Failed { value, error: one_way("send") }),
+            Transport::Pipe { send: Some(out), .. } => out.raw(),
+            Transport::Pipe { send: None, .. } => {
+                return Err(PutError::Failed { value, error: one_way("send") });
+            }
             Transport::Socket(socket) => return socket.send(value, wait),
         };
-        if out.peer_gone().is_some() {
+        if out.is_disconnected() {
             return Err(PutError::Disconnected(value));
         }
-        put_as(out.raw(), TypeFingerprint::new(), Named(value), Wait::Forever, || out.peer_gone())
-            .map_err(|e| e.map(|named| named.0))
+        put_as(out, TypeFingerprint::new(), Named(value), Wait::Forever).map_err(|e| e.map(|named| named.0))
     }
 
     /// Receives the next value. Waits while there is none.
@@ -220,13 +221,13 @@ impl Connection {
     }
 
     pub(crate) fn recv_wait<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
-        let got = match &self.transport {
-            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => into
+        let got = match self.transport.socket() {
+            Some(socket) => socket.recv(wait),
+            None => self
+                .receiver()?
                 .get_as::<Named<T>>(TypeFingerprint::new(), wait)
                 .map(|named| named.0)
                 .map_err(unwrap_error::<T>),
-            Transport::SendOnly(_) => Err(one_way("receive").into()),
-            Transport::Socket(socket) => socket.recv(wait),
         };
         self.update_ready_fd();
         got
@@ -240,11 +241,11 @@ impl Connection {
         }
     }
 
-    /// Returns the receiving end, for a future.
+    /// Returns the receiving end of a pipe.
     pub(crate) fn receiver(&self) -> Result<&ChannelEnd, Error> {
         match &self.transport {
-            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => Ok(into),
-            Transport::SendOnly(_) => Err(one_way("receive")),
+            Transport::Pipe { recv: Some(into), .. } => Ok(into),
+            Transport::Pipe { recv: None, .. } => Err(one_way("receive")),
             Transport::Socket(_) => {
                 Err(mp_core::Error::Unsupported("a socket has no end in shared memory".into()).into())
             }
@@ -257,26 +258,23 @@ impl Connection {
     /// # Errors
     /// Returns [`GetError::Failed`] if this end only sends.
     pub fn poll(&self, timeout: Duration) -> Result<bool, GetError> {
-        let end = match &self.transport {
-            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => into,
-            Transport::SendOnly(_) => return Err(one_way("receive").into()),
-            Transport::Socket(_) => {
-                let found = mp_core::wait(&[self], Some(timeout));
-                return Ok(!found.map_err(Error::from)?.is_empty());
-            }
-        };
-        let raw = end.raw();
+        if self.transport.socket().is_some() {
+            let found = mp_core::wait(&[self], Some(timeout));
+            return Ok(!found.map_err(Error::from)?.is_empty());
+        }
+        let raw = self.receiver()?.raw();
         raw.arena().me().map_err(Error::from)?;
         let ready = || raw.memory().is_ready().then_some(Ok(()));
         let (wait, parking) = (Wait::at_most(timeout), raw.memory().not_empty());
-        let at = WaitSite { parking, purpose: None, call: BlockingCall::ConnectionPoll };
-        let found = match raw.attempt_until(wait, (raw.get_spin(), None), at, ready, || end.peer_gone()) {
+        let at =
+            WaitSite { parking, purpose: Some(WaitPurpose::Message), call: BlockingCall::ConnectionPoll };
+        let found = match raw.attempt_until(wait, (raw.get_spin(), None), at, ready) {
             Ok(()) => {
                 // This thread may have been woken instead of a process that would have received.
                 parking.wake_one();
                 true
             }
-            Err(WaitError::PeerGone(_)) => true,
+            Err(WaitError::Deserted(..) | WaitError::Disconnected) => true,
             Err(WaitError::TimedOut) => false,
             Err(WaitError::Interrupted) => return Err(GetError::Interrupted),
             Err(WaitError::Failed(error)) => return Err(error.into()),
@@ -320,7 +318,7 @@ impl Connection {
     /// Returns [`GetError::Failed`] if this end only sends, or if no descriptor or thread is left.
     #[doc(alias("fileno", "epoll"))]
     pub fn as_fd(&self) -> Result<BorrowedFd<'_>, GetError> {
-        if let Transport::Socket(socket) = &self.transport {
+        if let Some(socket) = self.transport.socket() {
             return Ok(socket.as_fd());
         }
         self.receiver()?;
@@ -334,63 +332,50 @@ impl Connection {
 
     /// Returns `true` if this end receives.
     pub fn readable(&self) -> bool {
-        !matches!(self.transport, Transport::SendOnly(_))
+        !matches!(self.transport, Transport::Pipe { recv: None, .. })
     }
 
     /// Returns `true` if this end sends.
     pub fn writable(&self) -> bool {
-        !matches!(self.transport, Transport::RecvOnly(_))
+        !matches!(self.transport, Transport::Pipe { send: None, .. })
     }
 
     /// Returns the id of the process at the other end of a socket when the two connected. Returns `None` for
     /// a pipe, whose ends many processes may have, for TCP (see [`peer_addr`](Self::peer_addr)), and for a
     /// process in another pid namespace.
     pub fn peer_pid(&self) -> Option<u32> {
-        match &self.transport {
-            Transport::Socket(socket) => Some(socket.peer().pid()).filter(|&pid| pid != 0),
-            _ => None,
-        }
+        self.transport.socket().map(|socket| socket.peer().pid()).filter(|&pid| pid != 0)
     }
 
     /// Returns the TCP address of the other end, or `None` for a Unix socket or a pipe.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        match &self.transport {
-            Transport::Socket(socket) => socket.peer().host(),
-            _ => None,
-        }
+        self.transport.socket()?.peer().host()
     }
 
     /// Shuts a socket down for all handles, also in forked copies of this process. The other end receives the
     /// messages that were sent, and then gets `Disconnected`. Does nothing for a pipe.
     #[doc(hidden)]
     pub fn shut_down(&self) {
-        if let Transport::Socket(socket) = &self.transport {
-            socket.shut_down();
-        }
+        self.transport.socket().into_iter().for_each(|socket| socket.shut_down());
     }
 
     /// Returns `true` if the other end is gone in all processes. Messages from it may still be unread.
     pub fn is_disconnected(&self) -> bool {
-        if let Transport::Socket(socket) = &self.transport {
-            return socket.is_disconnected();
+        match self.transport.socket() {
+            Some(socket) => socket.is_disconnected(),
+            None => self.transport.ends().any(|end| end.raw().is_disconnected()),
         }
-        self.transport
-            .recv_end()
-            .into_iter()
-            .chain(self.transport.send_end())
-            .any(|end| end.peer_gone().is_some())
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Transport::Socket(socket) = &self.transport {
-            return f.debug_tuple("Connection").field(socket).finish();
+        match &self.transport {
+            Transport::Socket(socket) => f.debug_tuple("Connection").field(socket).finish(),
+            Transport::Pipe { recv, send } => {
+                f.debug_struct("Connection").field("receives", recv).field("sends", send).finish()
+            }
         }
-        f.debug_struct("Connection")
-            .field("receives", &self.transport.recv_end())
-            .field("sends", &self.transport.send_end())
-            .finish()
     }
 }
 
@@ -398,14 +383,15 @@ const NAME: &str = "a Connection";
 
 impl Serialize for Connection {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        if let Transport::Socket(_) = self.transport {
+        let Transport::Pipe { recv, send } = &self.transport else {
             return Err(S::Error::custom(
                 "a Connection over a socket can't be sent to another process: connect there instead",
             ));
-        }
-        let attach = |end: Option<&ChannelEnd>| end.map(|end| end.attach(NAME)).transpose();
-        let ends = (attach(self.transport.recv_end()), attach(self.transport.send_end()));
-        (ends.0.map_err(S::Error::custom)?, ends.1.map_err(S::Error::custom)?).serialize(s)
+        };
+        let attach = |end: &Option<ChannelEnd>| {
+            end.as_ref().map(|end| end.attach(NAME)).transpose().map_err(S::Error::custom)
+        };
+        (attach(recv)?, attach(send)?).serialize(s)
     }
 }
 
@@ -417,12 +403,10 @@ impl<'de> Deserialize<'de> for Connection {
                 .transpose()
                 .map_err(D::Error::custom)
         };
-        let ends = match (take(into, true)?, take(out, false)?) {
-            (Some(into), Some(out)) => Transport::Duplex { recv: into, send: out },
-            (Some(into), None) => Transport::RecvOnly(into),
-            (None, Some(out)) => Transport::SendOnly(out),
-            (None, None) => return Err(D::Error::custom("a received Connection has no ends")),
-        };
-        Ok(Self::of(ends))
+        let (recv, send) = (take(into, true)?, take(out, false)?);
+        if recv.is_none() && send.is_none() {
+            return Err(D::Error::custom("a received Connection has no ends"));
+        }
+        Ok(Self::of(Transport::Pipe { recv, send }))
     }
 }

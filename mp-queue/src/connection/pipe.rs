@@ -3,12 +3,18 @@
 use mp_reduce::{Error, TypeFingerprint};
 
 use crate::connection::{Connection, Transport};
-use crate::queue::channel::create_ends;
+use crate::queue::channel::{ChannelEnd, ends_for};
+use crate::raw::RawQueue;
+use crate::raw::options::QueueOptions;
 use crate::raw::waiting::PIPE;
 
 /// Returns the type of the queues of pipes.
 pub(crate) fn type_of() -> (u64, &'static str) {
     (TypeFingerprint::<Connection>::new().get(), PIPE)
+}
+
+fn create_ends() -> Result<(ChannelEnd, ChannelEnd), Error> {
+    ends_for(RawQueue::create(QueueOptions::new().deliveries(0), type_of(), false)?)
 }
 
 /// Creates a pipe whose ends both send and receive.
@@ -17,10 +23,10 @@ pub(crate) fn type_of() -> (u64, &'static str) {
 /// Returns an error if there is not enough shared memory.
 #[doc(alias = "Pipe")]
 pub fn pipe() -> Result<(Connection, Connection), Error> {
-    let (there_out, there_into) = create_ends(None, true, type_of(), false)?;
-    let (back_out, back_into) = create_ends(None, true, type_of(), false)?;
-    let here = Transport::Duplex { recv: back_into, send: there_out };
-    let there = Transport::Duplex { recv: there_into, send: back_out };
+    let (there_out, there_into) = create_ends()?;
+    let (back_out, back_into) = create_ends()?;
+    let here = Transport::Pipe { recv: Some(back_into), send: Some(there_out) };
+    let there = Transport::Pipe { recv: Some(there_into), send: Some(back_out) };
     Ok((Connection::of(here), Connection::of(there)))
 }
 
@@ -30,6 +36,8 @@ pub fn pipe() -> Result<(Connection, Connection), Error> {
 /// # Errors
 /// Returns an error if there is not enough shared memory.
 pub fn one_way_pipe() -> Result<(Connection, Connection), Error> {
-    let (out, into) = create_ends(None, true, type_of(), false)?;
-    Ok((Connection::of(Transport::RecvOnly(into)), Connection::of(Transport::SendOnly(out))))
+    let (out, into) = create_ends()?;
+    let receiver = Transport::Pipe { recv: Some(into), send: None };
+    let sender = Transport::Pipe { recv: None, send: Some(out) };
+    Ok((Connection::of(receiver), Connection::of(sender)))
 }

@@ -5,27 +5,26 @@ use std::os::fd::AsFd;
 use mp_core::{WaitPoint, Waitable};
 
 use crate::connection::{Connection, Transport};
-use crate::queue::waitable::{has_message, message_wait_point, room_wait_point};
 
 /// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
 /// that receiving returns an error.
 impl Waitable for Connection {
     fn wait_point(&self) -> WaitPoint<'_> {
         match self.transport() {
-            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => {
-                message_wait_point(into.raw())
+            Transport::Pipe { recv: Some(into), .. } => into.raw().message_wait_point(),
+            Transport::Pipe { recv: None, send } => {
+                send.as_ref().map_or(WaitPoint::Nowhere, |out| out.raw().room_wait_point())
             }
-            Transport::SendOnly(out) => room_wait_point(out.raw()),
             Transport::Socket(socket) => WaitPoint::Readable(socket.as_fd()),
         }
     }
 
     fn is_ready(&self) -> bool {
         match self.transport() {
-            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => {
-                has_message(into.raw(), || into.peer_gone())
+            Transport::Pipe { recv: Some(into), .. } => into.raw().has_message(),
+            Transport::Pipe { recv: None, send } => {
+                send.as_ref().is_none_or(|out| out.raw().memory().is_accessible())
             }
-            Transport::SendOnly(out) => out.raw().arena().me().is_ok(),
             Transport::Socket(socket) => socket.has_arrived(),
         }
     }

@@ -8,7 +8,6 @@ use mp_reduce::Error;
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::raw::RawQueue;
-use crate::raw::handles::WaitPurpose;
 use crate::raw::payload::Payload;
 use crate::raw::pending::PendingMessage;
 use crate::ring::{Position, PutOutcome};
@@ -169,9 +168,7 @@ impl<T: Message> Queue<T> {
                 Err(PutError::Full(())) => {
                     // The consumers that will make room may be asleep: wake them.
                     run.flush();
-                    PendingMessage::encode(raw, self.fingerprint(), &mut value, wait, || {
-                        raw.deserted(WaitPurpose::Room)
-                    })
+                    PendingMessage::encode(raw, self.fingerprint(), &mut value, wait)
                 }
                 end => end,
             };
@@ -184,7 +181,7 @@ impl<T: Message> Queue<T> {
                 Ok(false) => {
                     // The consumers that will make room may be asleep: wake them.
                     run.flush();
-                    let end = raw.put(&mut unsent.payload, wait, || raw.deserted(WaitPurpose::Room));
+                    let end = raw.put(&mut unsent.payload, wait);
                     end.map(|()| run = BatchOperation::new(raw, true))
                 }
                 Err(error) => Err(PutError::Failed { value: (), error }),

@@ -24,15 +24,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{GetError, PutError};
 use crate::queue::put_as;
 use crate::raw::RawQueue;
+use crate::raw::options::QueueOptions;
 use crate::raw::payload::Payload;
-use crate::raw::waiting::{PeerGone, WaitError};
 
 /// Handle of one side of a channel: a handle to the queue and a hold on the side's token.
 pub(crate) struct ChannelEnd {
     raw: RawQueue,
     token: Option<Hold>,
     mine: u64,
-    theirs: u64,
 }
 
 impl Clone for ChannelEnd {
@@ -50,41 +49,21 @@ impl Drop for ChannelEnd {
     }
 }
 
-/// Creates a channel and returns the sender's and the receiver's end.
-///
-/// `small_slots`: `true` if small messages may be stored in slots, because all messages have this type.
-pub(crate) fn create_ends(
-    size: Option<usize>,
-    growing: bool,
-    type_of: (u64, &str),
-    small_slots: bool,
-) -> Result<(ChannelEnd, ChannelEnd), Error> {
-    ends_for(RawQueue::create(size, growing, 0, type_of, small_slots)?)
-}
-
-/// Like [`ends`], for a ring that was just created.
+/// Makes a ring that was just created a channel. Returns the sender's and the receiver's end.
 pub(crate) fn ends_for(raw: RawQueue) -> Result<(ChannelEnd, ChannelEnd), Error> {
     let arena = raw.arena();
-    let tokens = [Allocator(arena).alloc(1)?, Allocator(arena).alloc(1)?];
-    let marks = [tokens[0].mark(), tokens[1].mark()];
-    raw.memory().set_token(false, marks[0]);
-    raw.memory().set_token(true, marks[1]);
-    let [sender, receiver] = tokens;
-    let sender = ChannelEnd { raw: raw.clone(), token: Some(sender), mine: marks[0], theirs: marks[1] };
-    let receiver = ChannelEnd { raw, token: Some(receiver), mine: marks[1], theirs: marks[0] };
-    Ok((sender, receiver))
+    let (sender, receiver) = (Allocator(arena).alloc(1)?, Allocator(arena).alloc(1)?);
+    let (sending, receiving) = (sender.mark(), receiver.mark());
+    raw.memory().set_token(false, sending);
+    raw.memory().set_token(true, receiving);
+    let end =
+        |raw: RawQueue, token, mine, peer| ChannelEnd { raw: raw.with_peer(peer), token: Some(token), mine };
+    Ok((end(raw.clone(), sender, sending, receiving), end(raw, receiver, receiving, sending)))
 }
 
 impl ChannelEnd {
     pub(crate) fn raw(&self) -> &RawQueue {
         &self.raw
-    }
-
-    #[inline]
-    pub(crate) fn peer_gone(&self) -> Option<PeerGone> {
-        // In a forked copy, the attempt itself returns the error.
-        let arena = self.raw.arena();
-        (arena.me().is_ok() && !Blocks(arena).lives(self.theirs)).then_some(PeerGone::Disconnected)
     }
 
     /// Attaches this end to the message that is being written.
@@ -114,24 +93,8 @@ impl ChannelEnd {
         if token.mark() != mine {
             return Err(format!("the attachments are not those of {what}"));
         }
-        let theirs = raw.memory().token(!receivers);
-        Ok(Self { raw, token: Some(token), mine, theirs })
-    }
-
-    /// Takes a message. Reports that the other side has disconnected only if the queue is empty.
-    #[inline]
-    fn get(&self, into: &mut Option<Payload>, wait: Wait) -> Result<(), GetError> {
-        match self.raw.get(into, wait, || self.peer_gone()) {
-            Err(GetError::Empty) => match self.peer_gone() {
-                None => Err(GetError::Empty),
-                // The senders may have put messages before they disconnected.
-                Some(peer_gone) => match self.raw.get(into, Wait::Never, || None) {
-                    Err(GetError::Empty) => Err(WaitError::PeerGone(peer_gone).into()),
-                    end => end,
-                },
-            },
-            end => end,
-        }
+        let peer = raw.memory().token(!receivers);
+        Ok(Self { raw: raw.with_peer(peer), token: Some(token), mine })
     }
 
     /// Takes and decodes a message. Returns an error at the end of the channel.
@@ -142,7 +105,7 @@ impl ChannelEnd {
         wait: Wait,
     ) -> Result<T, GetError> {
         let mut payload = None;
-        self.get(&mut payload, wait)?;
+        self.raw.get(&mut payload, wait)?;
         if let Some(value) = payload.as_ref().and_then(Payload::unpack_small) {
             return Ok(value);
         }
@@ -155,7 +118,7 @@ impl ChannelEnd {
 
 impl fmt::Debug for ChannelEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let other = if self.peer_gone().is_some() { "disconnected" } else { "connected" };
+        let other = if self.raw.is_disconnected() { "disconnected" } else { "connected" };
         write!(f, "({} messages, block {}, {other}", self.raw.len(), self.raw.hold().block())?;
         match mp_core::waits::object_name(self.raw.hold()) {
             Some(name) => write!(f, ", {name:?})"),
@@ -190,7 +153,7 @@ impl fmt::Debug for ChannelEnd {
 /// # Errors
 /// Returns an error if there is not enough shared memory.
 pub fn channel<T: Message>() -> Result<(Sender<T>, Receiver<T>), Error> {
-    make(None, true)
+    make(QueueOptions::new())
 }
 
 /// Creates a channel for up to `capacity` messages. See [`channel()`].
@@ -199,13 +162,13 @@ pub fn channel<T: Message>() -> Result<(Sender<T>, Receiver<T>), Error> {
 /// Returns an error if there is not enough shared memory, or if `capacity` is 0 or above 2^24.
 #[doc(alias = "sync_channel")]
 pub fn bounded_channel<T: Message>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Error> {
-    make(Some(capacity), false)
+    make(QueueOptions::new().capacity(capacity))
 }
 
-fn make<T: Message>(size: Option<usize>, growing: bool) -> Result<(Sender<T>, Receiver<T>), Error> {
+fn make<T: Message>(options: QueueOptions) -> Result<(Sender<T>, Receiver<T>), Error> {
     let fingerprint = TypeFingerprint::<T>::new();
-    let (sender, receiver) =
-        create_ends(size, growing, (fingerprint.get(), std::any::type_name::<T>()), true)?;
+    let type_of = (fingerprint.get(), std::any::type_name::<T>());
+    let (sender, receiver) = ends_for(RawQueue::create(options.deliveries(0), type_of, true)?)?;
     Ok((Sender { end: sender, fingerprint }, Receiver { end: receiver, fingerprint }))
 }
 
@@ -240,10 +203,10 @@ impl<T: Message> Sender<T> {
     }
 
     fn send_wait(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        if self.end.peer_gone().is_some() {
+        if self.end.raw.is_disconnected() {
             return Err(PutError::Disconnected(value));
         }
-        put_as(self.end.raw(), self.fingerprint, value, wait, || self.end.peer_gone())
+        put_as(&self.end.raw, self.fingerprint, value, wait)
     }
 }
 
@@ -305,7 +268,7 @@ macro_rules! side {
             /// Returns `true` if no process and no message has a handle of the other side. Messages may still
             /// be in the channel.
             pub fn is_disconnected(&self) -> bool {
-                self.end.peer_gone().is_some()
+                self.end.raw.is_disconnected()
             }
 
             /// Returns the number of messages in the channel: a snapshot.

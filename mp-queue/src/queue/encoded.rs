@@ -107,7 +107,7 @@ impl<T: Message> Queue<T> {
 
     fn put_encoded(&self, packed: &mut EncodedMessage<T>) -> Result<(), PutError<()>> {
         packed.payload.fit_into(self.raw(), packed.fingerprint)?;
-        self.raw().put(&mut packed.payload, Wait::Never, || None)
+        self.raw().put(&mut packed.payload, Wait::Never)
     }
 
     /// Puts encoded messages from the front of `from` until the queue is full. Returns the number of messages
@@ -155,7 +155,7 @@ impl<T: Message> Queue<T> {
     /// Returns the same errors as [`try_get`](Self::try_get).
     pub fn try_get_packed(&self) -> Result<Option<EncodedMessage<T>>, GetError> {
         let mut payload = None;
-        self.raw().get(&mut payload, Wait::Never, || None)?;
+        self.raw().get(&mut payload, Wait::Never)?;
         let fingerprint = self.fingerprint();
         Ok(payload.map(|payload| EncodedMessage { payload, fingerprint }))
     }
@@ -164,7 +164,7 @@ impl<T: Message> Queue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::options::QueueOptions;
+    use crate::raw::options::QueueOptions;
 
     /// A message that had no envelope in its former queue counts in a queue with a bound of bytes, and so do
     /// the messages before and after it.

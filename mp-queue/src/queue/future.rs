@@ -9,69 +9,67 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use mp_core::{Leased, Message, SharedWaitable, Wait, WaitPoint, Waitable, WakeRegistration, poll_until};
+use mp_core::{Message, Wait, WakeRegistration, poll_until};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
-use crate::queue::channel::{ChannelEnd, Receiver, Sender};
+use crate::queue::channel::{Receiver, Sender};
 use crate::queue::joinable::{JoinableQueue, JoinableQueueError, join_result};
 use crate::queue::lease::{Lease, read};
-use crate::queue::waitable::{EnvelopeReady, LeaseReady};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::payload::Payload;
 use crate::raw::pending::PendingMessage;
-use crate::raw::waiting::{PeerGone, WaitError};
-use crate::ring::GetOutcome;
 
 /// Polls for a message. Returns `None` if the queue is closed and drained.
 pub(crate) fn poll_get(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
     raw: &RawQueue,
-    peer_gone: impl Fn() -> Option<PeerGone>,
-    what: impl FnOnce() -> SharedWaitable,
 ) -> Poll<Result<Option<Payload>, GetError>> {
     let poll = || {
         let mut payload = None;
-        let mut attempt = || match raw.get(&mut payload, Wait::Never, || None) {
+        let mut attempt = || match raw.get(&mut payload, Wait::Never) {
             Err(GetError::Empty) => None,
             end => Some(end),
         };
-        let end = attempt().or_else(|| {
-            let peer_gone = peer_gone()?;
-            // The producers may have put messages before they were gone.
-            Some(attempt().unwrap_or_else(|| Err(WaitError::PeerGone(peer_gone).into())))
-        });
+        let end = attempt().or_else(|| raw.end_if_gone(Some(WaitPurpose::Message), Wait::Never, attempt));
         Ok::<_, Error>(end.map(|end| end.map(|()| payload)))
     };
-    poll_until(watch, cx, what, poll).map(|found| found?)
+    let ready = || raw.ready_at(raw.memory().not_empty(), RawQueue::has_message);
+    poll_until(watch, cx, ready, poll).map(|found| found?)
 }
 
-/// Polls until the message is put. Until then, the caller owns it. `what` returns a waitable for room for its
-/// weight.
+/// Polls until the message is put. Until then, the caller owns it.
 pub(crate) fn poll_put(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
     raw: &RawQueue,
-    peer_gone: impl Fn() -> Option<PeerGone>,
-    what: impl FnOnce(u64) -> SharedWaitable,
     unsent: &mut PendingMessage,
 ) -> Poll<Result<(), PutError<()>>> {
     let weight = unsent.payload.weight();
     let poll = || {
-        Ok::<_, Error>(match raw.put(&mut unsent.payload, Wait::Never, || None) {
-            Err(PutError::Full(())) => {
-                peer_gone().map(|peer_gone| Err(WaitError::PeerGone(peer_gone).into()))
-            }
+        Ok::<_, Error>(match raw.put(&mut unsent.payload, Wait::Never) {
+            Err(PutError::Full(())) => raw.peer_gone(WaitPurpose::Room).map(|gone| Err(gone.into())),
             end => Some(end),
         })
     };
-    let end = poll_until(watch, cx, || what(weight), poll);
+    let ready = || raw.ready_at(raw.memory().not_full(), move |raw| raw.has_room(weight));
+    let end = poll_until(watch, cx, ready, poll);
     end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
+}
+
+/// Polls until `poll` returns a result, when there may be an envelope for one more message.
+pub(crate) fn poll_envelope<R>(
+    watch: &mut Option<WakeRegistration>,
+    cx: &Context<'_>,
+    raw: &RawQueue,
+    poll: impl FnMut() -> Result<Option<R>, Error>,
+) -> Poll<Result<R, Error>> {
+    poll_until(watch, cx, || raw.ready_at(raw.memory().not_full(), RawQueue::has_envelope), poll)
 }
 
 /// A value and its encoded form, or `None` if the value was encoded earlier.
@@ -79,22 +77,21 @@ type EncodedValue<T> = Option<(T, PendingMessage)>;
 
 /// Polls until the value in `value` is encoded. Waits only if there are too many messages. Until then, the
 /// value stays in `value`.
-pub(crate) fn poll_write<T: Message>(
+fn poll_write<T: Message>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
-    peer_gone: impl Fn() -> Option<PeerGone>,
     value: &mut Option<T>,
 ) -> Poll<Result<EncodedValue<T>, PutError<T>>> {
     let poll = || {
         let Some(mut unwritten) = value.take() else { return Ok(Some(Ok(None))) };
         let end = match PendingMessage::try_encode(raw, fingerprint, &mut unwritten) {
             Ok(unsent) => return Ok(Some(Ok(Some((unwritten, unsent))))),
-            Err(PutError::Full(())) => peer_gone().map(|peer_gone| WaitError::PeerGone(peer_gone).into()),
+            Err(PutError::Full(())) => raw.peer_gone(WaitPurpose::Room).map(PutError::from),
             Err(e) => Some(e),
         };
-        Ok::<_, Error>(match end {
+        Ok(match end {
             Some(e) => Some(Err(e.map(|()| unwritten))),
             None => {
                 *value = Some(unwritten);
@@ -102,8 +99,7 @@ pub(crate) fn poll_write<T: Message>(
             }
         })
     };
-    let what = || Arc::new(EnvelopeReady(raw.clone())) as SharedWaitable;
-    let written = poll_until(watch, cx, what, poll);
+    let written = poll_envelope(watch, cx, raw, poll);
     written.map(|written| match (written, value.take()) {
         (Ok(written), _) => written,
         (Err(error), Some(value)) => Err(PutError::Failed { value, error }),
@@ -129,32 +125,36 @@ impl<T: Message> Drop for PutGuard<'_, T> {
     }
 }
 
-/// Puts the value in `from`, if any. `what` is called with its weight.
+/// Puts the value in `from`, if any.
 async fn put<T: Message>(
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
     from: &mut Option<T>,
-    peer_gone: impl Fn() -> Option<PeerGone>,
-    what: impl Fn(u64) -> SharedWaitable,
 ) -> Result<(), PutError<T>> {
     let mut watch = None;
-    let written = poll_fn(|cx| poll_write(&mut watch, cx, raw, fingerprint, &peer_gone, from)).await?;
+    let written = poll_fn(|cx| poll_write(&mut watch, cx, raw, fingerprint, from)).await?;
     let Some(unsent) = written else { return Ok(()) };
     let mut lent = PutGuard { from, unsent: Some(unsent) };
     let mut watch = None;
-    let end = poll_fn(|cx| {
-        let Some((_, unsent)) = &mut lent.unsent else { return Poll::Ready(Ok(())) };
-        poll_put(&mut watch, cx, raw, &peer_gone, &what, unsent)
+    let end = poll_fn(|cx| match &mut lent.unsent {
+        Some((_, unsent)) => poll_put(&mut watch, cx, raw, unsent),
+        None => Poll::Ready(Ok(())),
     });
     let end = end.await;
-    let Some((value, unsent)) = lent.unsent.take() else { return Ok(()) };
-    match end {
-        Ok(()) => {
-            unsent.commit(value);
-            Ok(())
-        }
-        Err(e) => Err(e.map(|()| unsent.into_value(value))),
+    match lent.unsent.take() {
+        Some((value, unsent)) => unsent.end(value, end),
+        None => Ok(()),
     }
+}
+
+/// Takes and decodes a message. Returns `None` if the queue is closed and drained.
+pub(crate) async fn get<T: Message>(
+    raw: &RawQueue,
+    fingerprint: TypeFingerprint<T>,
+) -> Result<Option<T>, GetError> {
+    let mut watch = None;
+    let got = poll_fn(|cx| poll_get(&mut watch, cx, raw)).await?;
+    Ok(got.map(|payload| payload.unpack_from(raw, fingerprint)).transpose()?)
 }
 
 impl<T: Message> Queue<T> {
@@ -193,11 +193,7 @@ impl<T: Message> Queue<T> {
     /// Returns the same errors as [`get`](Self::get).
     #[doc(alias("async", "await"))]
     pub async fn get_async(&self) -> Result<Option<T>, GetError> {
-        let what = || Arc::new(self.for_waiting()) as SharedWaitable;
-        let peer_gone = || self.raw().deserted(WaitPurpose::Message);
-        let mut watch = None;
-        let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), peer_gone, what)).await?;
-        Ok(got.map(|payload| payload.unpack_from(self.raw(), self.fingerprint())).transpose()?)
+        get(self.raw(), self.fingerprint()).await
     }
 
     /// Puts a message, asynchronously. Waits while the queue is full, like [`put`](Self::put).
@@ -242,8 +238,7 @@ impl<T: Message> Queue<T> {
     /// Returns the same errors as [`put`](Self::put). The error then contains the value, and `value` is
     /// `None`.
     pub async fn put_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
-        let what = |weight| Arc::new(self.put_ready_for(weight)) as SharedWaitable;
-        put(self.raw(), self.fingerprint(), value, || self.raw().deserted(WaitPurpose::Room), what).await
+        put(self.raw(), self.fingerprint(), value).await
     }
 }
 
@@ -255,38 +250,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// Returns the same errors as [`get_lease`](Self::get_lease).
     pub async fn get_lease_async(&self) -> Result<Option<Lease<T>>, GetError> {
         let raw = self.raw();
-        let found = mp_core::until(
-            || Arc::new(LeaseReady(raw.clone())),
-            || poll_lease(raw, || raw.deserted(WaitPurpose::Message)),
-        )
-        .await?;
+        let poll = || Ok::<_, Error>(raw.poll_lease());
+        let found = mp_core::until(|| Arc::new(self.lease_ready()), poll).await?;
         found?.map(|leased| read(raw, self.fingerprint(), leased)).transpose()
     }
-}
-
-/// Leases a message, if there is one. Returns `Ok(Some(Ok(None)))` at the end.
-fn poll_lease(
-    raw: &RawQueue,
-    peer_gone: impl Fn() -> Option<PeerGone>,
-) -> Result<Option<Result<Option<Leased>, GetError>>, Error> {
-    raw.arena().me()?;
-    raw.memory().enable_redelivery();
-    let mut leased = None;
-    let mut found = raw.attempt_lease(&mut leased)?;
-    let gone = if let GetOutcome::Empty = found { peer_gone() } else { None };
-    if gone.is_some() {
-        // The producers may have put messages before they were gone.
-        found = raw.attempt_lease(&mut leased)?;
-    }
-    Ok(match found {
-        GetOutcome::Done(()) => {
-            raw.memory().wake_producers(1);
-            Some(Ok(leased))
-        }
-        GetOutcome::Empty => gone.map(|peer_gone| Err(WaitError::PeerGone(peer_gone).into())),
-        // Messages that other processes work on may be given back.
-        GetOutcome::Closed => (!raw.has_other_leases()).then_some(Ok(None)),
-    })
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
@@ -319,38 +286,15 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// # Errors
     /// Returns the same errors as [`join`](Self::join).
     pub async fn join_async(&self) -> Result<(), JoinableQueueError> {
+        let raw = self.queue().raw();
         let done = || {
-            self.queue().raw().arena().me()?;
-            let found = self.queue().raw().memory().census();
+            raw.arena().me()?;
+            let found = raw.memory().census();
             Ok::<_, Error>((found.unfinished == 0).then_some(found))
         };
-        let found = mp_core::until(|| Arc::new(JoinReady(self.queue().for_waiting())), done).await;
+        let is_done = |raw: &RawQueue| raw.memory().census().unfinished == 0;
+        let found = mp_core::until(|| raw.ready_at(raw.memory().finished(), is_done), done).await;
         join_result(found.map_err(JoinableQueueError::Failed)?)
-    }
-}
-
-/// Ready when no task is unfinished.
-struct JoinReady<T: Serialize + DeserializeOwned + 'static>(Queue<T>);
-
-impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinReady<T> {
-    fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.0.raw().memory().finished().into())
-    }
-
-    fn is_ready(&self) -> bool {
-        self.0.raw().arena().me().is_err() || self.0.raw().memory().census().unfinished == 0
-    }
-}
-
-pub(crate) async fn recv<T: Message>(
-    end: &ChannelEnd,
-    fingerprint: TypeFingerprint<T>,
-    what: impl Fn() -> SharedWaitable,
-) -> Result<T, GetError> {
-    let mut watch = None;
-    match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.peer_gone(), &what)).await? {
-        Some(payload) => Ok(payload.unpack_from(end.raw(), fingerprint)?),
-        None => Err(GetError::Disconnected),
     }
 }
 
@@ -360,7 +304,7 @@ impl<T: Message> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, GetError> {
-        recv(self.end(), self.fingerprint(), || Arc::new(self.clone())).await
+        get(self.end().raw(), self.fingerprint()).await?.ok_or(GetError::Disconnected)
     }
 }
 
@@ -378,41 +322,9 @@ impl<T: Message> Sender<T> {
     /// # Errors
     /// Returns the same errors as [`send`](Self::send). The error then contains the value.
     pub async fn send_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
-        if self.end().peer_gone().is_some() {
+        if self.is_disconnected() {
             return value.take().map_or(Ok(()), |value| Err(PutError::Disconnected(value)));
         }
-        let what = |_| Arc::new(self.clone()) as SharedWaitable;
-        put(self.end().raw(), self.fingerprint(), value, || self.end().peer_gone(), what).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_put_before_the_last_one_left_is_got() {
-        for wait in [Wait::Until(std::time::Instant::now()), Wait::Forever] {
-            let queue = Queue::bounded(1).unwrap();
-            let puts_and_leaves = || {
-                queue.try_put(5_u32).unwrap();
-                Some(PeerGone::Disconnected)
-            };
-            let mut into = None;
-            let end = queue.raw().get(&mut into, wait, puts_and_leaves);
-            assert!(end.is_ok() && into.is_some(), "{end:?} after {wait:?}");
-        }
-    }
-
-    #[test]
-    fn what_was_put_before_the_last_one_left_is_leased() {
-        let queue = Queue::bounded(1).unwrap();
-        let puts_and_leaves = || {
-            queue.try_put(5_u32).unwrap();
-            Some(PeerGone::Disconnected)
-        };
-        let found = poll_lease(queue.raw(), puts_and_leaves).unwrap();
-        let Some(Ok(Some(leased))) = found else { panic!("{found:?}") };
-        drop(queue.raw().memory().finish(&leased).unwrap());
+        put(self.end().raw(), self.fingerprint(), value).await
     }
 }

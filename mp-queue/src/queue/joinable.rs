@@ -8,12 +8,12 @@ use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{GetError, Leaseholder, PutError, list};
+use crate::error::{GetError, HolderList, Leaseholder, PutError};
 use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
 use crate::queue::lease::{Lease, LeaseFilter};
-use crate::queue::options::QueueOptions;
 use crate::queue::waitable::{LeaseReady, PutReady};
+use crate::raw::options::QueueOptions;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::MessageCounts;
 
@@ -59,13 +59,15 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 }
 
 /// Error returned by [`JoinableQueue::join`] if not all tasks were done.
-#[derive(Serialize, Deserialize)]
+#[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum JoinableQueueError {
     /// No task is left to wait for, but this number of tasks were not done: their consumers died, panicked or
     /// dropped them.
+    #[error("{0} tasks were not done: their consumers died or gave them back (dead_letter() returns them)")]
     Lost(usize),
     /// The time is over and tasks are unfinished.
+    #[error("{tasks} tasks are not done yet{}", HolderList(holders))]
     Unfinished {
         /// Number of unfinished tasks: not begun, or leased by a consumer.
         tasks: usize,
@@ -73,38 +75,11 @@ pub enum JoinableQueueError {
         holders: Vec<Leaseholder>,
     },
     /// This process was forked and can't access the queue.
+    #[error(transparent)]
     Failed(Error),
 }
 
-impl fmt::Display for JoinableQueueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinableQueueError::Lost(n) => {
-                write!(
-                    f,
-                    "{n} tasks were not done: their consumers died or gave them back (dead_letter() returns \
-                     them)"
-                )
-            }
-            JoinableQueueError::Unfinished { tasks, holders } => {
-                write!(f, "{tasks} tasks are not done yet")?;
-                list(f, holders)
-            }
-            JoinableQueueError::Failed(e) => e.fmt(f),
-        }
-    }
-}
-
 mp_core::readable_debug!(JoinableQueueError);
-
-impl std::error::Error for JoinableQueueError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            JoinableQueueError::Failed(e) => std::error::Error::source(e),
-            _ => None,
-        }
-    }
-}
 
 /// Returns the result of a join without unfinished tasks: an error if tasks were lost.
 pub(crate) fn join_result(found: MessageCounts) -> Result<(), JoinableQueueError> {
@@ -250,16 +225,18 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             (found.unfinished == 0).then_some(Ok(()))
         };
         let at = WaitSite { parking: raw.memory().finished(), purpose: None, call: BlockingCall::QueueJoin };
-        match raw.attempt_until(wait, (&patience, None), at, done, || None) {
+        match raw.attempt_until(wait, (&patience, None), at, done) {
             Ok(()) => join_result(found),
             Err(WaitError::Failed(error)) => Err(JoinableQueueError::Failed(error)),
             Err(WaitError::Interrupted) => {
                 Err(JoinableQueueError::Failed(mp_core::Error::Interrupted.into()))
             }
-            Err(WaitError::TimedOut | WaitError::PeerGone(_)) => Err(JoinableQueueError::Unfinished {
-                tasks: found.unfinished,
-                holders: raw.leaseholders(LeaseFilter::All),
-            }),
+            Err(WaitError::TimedOut | WaitError::Deserted(..) | WaitError::Disconnected) => {
+                Err(JoinableQueueError::Unfinished {
+                    tasks: found.unfinished,
+                    holders: raw.leaseholders(LeaseFilter::All),
+                })
+            }
         }
     }
 

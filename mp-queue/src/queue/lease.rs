@@ -16,7 +16,7 @@ use crate::queue::Queue;
 use crate::queue::waitable::LeaseReady;
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
-use crate::raw::waiting::{PeerGone, WaitError, WaitSite};
+use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{GetOutcome, Link};
 
 /// A message that a consumer is working on. [`ack`](Self::ack) removes the message from the queue. If the
@@ -99,8 +99,36 @@ pub(crate) enum LeaseFilter {
 }
 
 impl RawQueue {
+    /// Leases a message into `into`. If `into` stays empty, the queue is closed and drained. Messages that
+    /// other processes work on may then be given back.
+    fn attempt_lease(&self, into: &mut Option<Leased>) -> Option<Result<(), GetError>> {
+        match self.lease_next(into) {
+            Ok(GetOutcome::Done(()) | GetOutcome::Closed) => Some(Ok(())),
+            Ok(GetOutcome::Empty) => None,
+            Err(error) => Some(Err(GetError::Failed(error))),
+        }
+    }
+
+    /// Leases a message, if there is one or the end is reached, for a future. Returns `Some(Ok(None))` at the
+    /// end.
+    pub(crate) fn poll_lease(&self) -> Option<Result<Option<Leased>, GetError>> {
+        let mut leased = None;
+        let mut attempt = || self.attempt_lease(&mut leased);
+        let end = attempt().or_else(|| self.end_if_gone(Some(WaitPurpose::Message), Wait::Never, attempt));
+        match end? {
+            Ok(()) if leased.is_some() => {
+                self.memory().wake_producers(1);
+                Some(Ok(leased))
+            }
+            Ok(()) => (!self.has_other_leases()).then_some(Ok(None)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// Leases a message: one that was given back, otherwise the oldest one.
-    pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<GetOutcome<()>, Error> {
+    fn lease_next(&self, into: &mut Option<Leased>) -> Result<GetOutcome<()>, Error> {
+        self.arena().me()?;
+        self.memory().enable_redelivery();
         if self.memory().any_returned()
             && let Some(leased) = self.memory().lease_returned()?
         {
@@ -151,28 +179,17 @@ impl RawQueue {
     }
 
     /// Leases a message. Returns `Ok(None)` if the queue is closed and all its messages are done.
-    pub(crate) fn lease(
-        &self,
-        wait: Wait,
-        peer_gone: impl Fn() -> Option<PeerGone>,
-    ) -> Result<Option<Leased>, GetError> {
-        self.arena().me().map_err(Error::from)?;
-        self.memory().enable_redelivery();
+    fn lease(&self, wait: Wait) -> Result<Option<Leased>, GetError> {
         let asleep = AdaptiveSpin::none();
         loop {
             let mut leased = None;
-            let attempt = || match self.attempt_lease(&mut leased) {
-                // Messages that other processes work on may be given back.
-                Ok(GetOutcome::Done(()) | GetOutcome::Closed) => Some(Ok(())),
-                Ok(GetOutcome::Empty) => None,
-                Err(error) => Some(Err(GetError::Failed(error))),
-            };
+            let attempt = || self.attempt_lease(&mut leased);
             let at = WaitSite {
                 parking: self.memory().not_empty(),
                 purpose: Some(WaitPurpose::Message),
                 call: BlockingCall::QueueGet,
             };
-            self.attempt_until(wait, (self.get_spin(), None), at, attempt, &peer_gone)?;
+            self.attempt_until(wait, (self.get_spin(), None), at, attempt)?;
             if leased.is_some() {
                 self.memory().wake_producers(1);
                 return Ok(leased);
@@ -185,7 +202,7 @@ impl RawQueue {
                 purpose: None,
                 call: BlockingCall::QueueLeases,
             };
-            self.attempt_until(wait, (&asleep, None), at, over, || None)?;
+            self.attempt_until(wait, (&asleep, None), at, over)?;
             if !self.has_other_leases() {
                 return Ok(None);
             }
@@ -261,7 +278,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 
     pub(crate) fn lease_wait(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
-        match self.raw().lease(wait, || self.raw().deserted(WaitPurpose::Message)) {
+        match self.raw().lease(wait) {
             Ok(Some(leased)) => read(self.raw(), self.fingerprint(), leased).map(Some),
             Ok(None) => Ok(None),
             Err(GetError::Empty) if self.raw().memory().is_at_end() => {

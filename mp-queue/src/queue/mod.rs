@@ -6,7 +6,6 @@ pub(crate) mod encoded;
 pub(crate) mod future;
 pub(crate) mod joinable;
 pub(crate) mod lease;
-pub(crate) mod options;
 pub(crate) mod retained_end;
 #[cfg(feature = "futures")]
 pub(crate) mod stream;
@@ -24,14 +23,12 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
-use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
 use crate::raw::RawQueue;
-use crate::raw::deserted::DesertedWhen;
-use crate::raw::handles::{Capabilities, WaitPurpose};
+use crate::raw::handles::Capabilities;
+use crate::raw::options::QueueOptions;
 use crate::raw::payload::Payload;
 use crate::raw::pending::PendingMessage;
-use crate::raw::waiting::PeerGone;
 
 /// A first-in, first-out queue of messages between processes, with any number of producers and consumers.
 ///
@@ -194,24 +191,6 @@ impl<T: Message> Queue<T> {
         self.fingerprint
     }
 
-    pub(crate) fn create(
-        size: Option<usize>,
-        growing: bool,
-        deliveries: u32,
-        bytes: u64,
-        (deserted, spin): (DesertedWhen, Spin),
-    ) -> Result<Self, Error> {
-        let fingerprint = TypeFingerprint::<T>::new();
-        let type_of = (fingerprint.get(), std::any::type_name::<T>());
-        let mut raw = RawQueue::create(size, growing, deliveries, type_of, true)?;
-        raw.set_byte_bound(bytes);
-        raw.set_deserted_when(deserted);
-        if spin != Spin::Adaptive {
-            raw = raw.with_spin(spin);
-        }
-        Ok(Self { raw, fingerprint, messages: PhantomData })
-    }
-
     /// Names the queue, for all processes that have it. The name appears in `Debug` output and in reports of
     /// long waits. The name is cut at 32 bytes, and a later name replaces it. Names need not be unique, and a
     /// queue can't be looked up by name.
@@ -268,7 +247,7 @@ impl<T: Message> Queue<T> {
 
     #[inline]
     pub(crate) fn put_wait(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted(WaitPurpose::Room))
+        put_as(&self.raw, self.fingerprint, value, wait)
     }
 
     /// Takes the oldest message. Waits while the queue is empty. Returns `None` if the queue is closed and
@@ -292,7 +271,7 @@ impl<T: Message> Queue<T> {
 
     #[inline]
     pub(crate) fn get_wait(&self, wait: Wait) -> Result<Option<T>, GetError> {
-        get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted(WaitPurpose::Message))
+        get_as(&self.raw, self.fingerprint, wait)
     }
 
     /// Closes the queue. Nothing more can be put, and consumers get the remaining messages and then `None`.
@@ -377,6 +356,23 @@ impl<T: Message> Queue<T> {
     }
 }
 
+impl QueueOptions {
+    /// Creates the queue.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`Queue::bounded`], and if there is a bound of bytes without a
+    /// [capacity](Self::capacity).
+    pub fn create<T: Message>(self) -> Result<Queue<T>, Error> {
+        if self.bytes != 0 && self.growing {
+            let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
+            return Err(mp_core::Error::InvalidArgument(why.into()).into());
+        }
+        let fingerprint = TypeFingerprint::<T>::new();
+        let raw = RawQueue::create(self, (fingerprint.get(), std::any::type_name::<T>()), true)?;
+        Ok(Queue { raw, fingerprint, messages: PhantomData })
+    }
+}
+
 /// Packs a value and puts it.
 #[inline]
 pub(crate) fn put_as<T: Message>(
@@ -384,11 +380,10 @@ pub(crate) fn put_as<T: Message>(
     fingerprint: TypeFingerprint<T>,
     mut value: T,
     wait: Wait,
-    peer_gone: impl Fn() -> Option<PeerGone>,
 ) -> Result<(), PutError<T>> {
     // Small values take this short path, since `PendingMessage` is larger than the state needed for them.
     if let Some(mut payload) = Payload::from_small(raw, &value) {
-        return match raw.put(&mut payload, wait, peer_gone) {
+        return match raw.put(&mut payload, wait) {
             Ok(()) => {
                 drop_caught(value);
                 Ok(())
@@ -398,18 +393,13 @@ pub(crate) fn put_as<T: Message>(
     }
     let mut unsent = match PendingMessage::encode_large(raw, fingerprint, &mut value) {
         Ok(unsent) => unsent,
-        Err(e) => match PendingMessage::encode_waiting(raw, fingerprint, &mut value, e, wait, &peer_gone) {
+        Err(e) => match PendingMessage::encode_waiting(raw, fingerprint, &mut value, e, wait) {
             Ok(unsent) => unsent,
             Err(e) => return Err(e.map(|()| value)),
         },
     };
-    match raw.put(&mut unsent.payload, wait, peer_gone) {
-        Ok(()) => {
-            unsent.commit(value);
-            Ok(())
-        }
-        Err(e) => Err(e.map(|()| unsent.into_value(value))),
-    }
+    let put = raw.put(&mut unsent.payload, wait);
+    unsent.end(value, put)
 }
 
 /// Takes a message and unpacks it.
@@ -420,10 +410,9 @@ pub(crate) fn get_as<T: Message>(
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
     wait: Wait,
-    peer_gone: impl Fn() -> Option<PeerGone>,
 ) -> Result<Option<T>, GetError> {
     let mut payload = None;
-    raw.get(&mut payload, wait, peer_gone)?;
+    raw.get(&mut payload, wait)?;
     let Some(payload) = &mut payload else { return Ok(None) };
     if let Some(value) = payload.unpack_small() {
         return Ok(Some(value));
@@ -474,7 +463,7 @@ mod tests {
     #[test]
     fn queue_with_equal_fingerprint_is_refused_by_name() {
         let long = |end: &str| format!("{}{end}", "a".repeat(122));
-        let named = |name: &str| RawQueue::create(Some(1), false, 0, (7, name), false).unwrap();
+        let named = |name: &str| RawQueue::create(QueueOptions::new().capacity(1), (7, name), false).unwrap();
         for name in ["there::Point", "", &long("-hundred"), &"ä".repeat(100)] {
             let queue = named(name);
             assert!(queue.memory().is_of_type((7, name)) && !queue.memory().is_of_type((8, name)));

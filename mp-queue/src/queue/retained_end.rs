@@ -13,6 +13,7 @@ use mp_reduce::{Error, TypeFingerprint, unpack_with};
 use crate::error::{GetError, PutError};
 use crate::queue::channel::{ChannelEnd, ends_for};
 use crate::raw::RawQueue;
+use crate::raw::handles::WaitPurpose;
 use crate::raw::memory::pinned_read::{ReadOutcome, RetainedRing};
 use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
@@ -108,7 +109,7 @@ impl RetainedEnd {
 
     /// Returns `true` if no process and no message has a handle of the other side.
     pub(crate) fn is_peer_gone(&self) -> bool {
-        self.end.peer_gone().is_some()
+        self.raw().is_disconnected()
     }
 
     /// Returns the ring, or an error in a forked copy of the process, which must not access it.
@@ -192,17 +193,10 @@ impl RetainedEnd {
         &self,
         (wait, call): (Wait, BlockingCall),
         attempt: impl Fn() -> Option<Result<R, E>>,
-        is_late: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
         let raw = self.raw();
-        let at = WaitSite { parking: self.receiver_parking(), purpose: None, call };
-        match raw.attempt_until(wait, (raw.get_spin(), None), at, &attempt, || self.end.peer_gone()) {
-            Err(late) if is_late(&late) => match self.end.peer_gone() {
-                None => Err(late),
-                Some(peer_gone) => attempt().unwrap_or_else(|| Err(WaitError::PeerGone(peer_gone).into())),
-            },
-            end => end,
-        }
+        let at = WaitSite { parking: self.receiver_parking(), purpose: Some(WaitPurpose::Message), call };
+        raw.attempt_until(wait, (raw.get_spin(), None), at, attempt)
     }
 
     /// Returns the result of `attempt`, or an error if no sender is left, for a future.
@@ -210,11 +204,7 @@ impl RetainedEnd {
         &self,
         attempt: impl Fn() -> Option<Result<R, E>>,
     ) -> Option<Result<R, E>> {
-        attempt().or_else(|| {
-            let peer_gone = self.end.peer_gone()?;
-            // The senders may have sent messages before they disconnected.
-            Some(attempt().unwrap_or_else(|| Err(WaitError::PeerGone(peer_gone).into())))
-        })
+        attempt().or_else(|| self.raw().end_if_gone(Some(WaitPurpose::Message), Wait::Never, attempt))
     }
 
     /// Waits until the other side is gone. Returns `true` if it is.
@@ -222,10 +212,10 @@ impl RetainedEnd {
         let raw = self.raw();
         let at = WaitSite { parking: self.sender_parking(), purpose: None, call: BlockingCall::WatchClosed };
         let attempt = || match raw.arena().me() {
-            Ok(_) => self.end.peer_gone().map(|_| Ok(())),
+            Ok(_) => self.is_peer_gone().then_some(Ok(())),
             Err(e) => Some(Err(GetError::Failed(e.into()))),
         };
-        match raw.attempt_until(wait, (raw.get_spin(), None), at, attempt, || None) {
+        match raw.attempt_until(wait, (raw.get_spin(), None), at, attempt) {
             Ok(()) => Ok(true),
             Err(GetError::Failed(e)) => Err(e),
             Err(GetError::Interrupted) => Err(mp_core::Error::Interrupted.into()),

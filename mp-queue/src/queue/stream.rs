@@ -2,24 +2,21 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 use futures_sink::Sink;
-use mp_core::{Message, SharedWaitable, Waitable, WakeRegistration, poll_until};
-use mp_reduce::Error;
+use mp_core::{Message, WakeRegistration};
+use mp_reduce::TypeFingerprint;
 
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
-use crate::queue::future::{poll_get, poll_put};
-use crate::queue::waitable::EnvelopeReady;
+use crate::queue::future::{poll_envelope, poll_get, poll_put};
 use crate::raw::RawQueue;
-use crate::raw::handles::{Capabilities, WaitPurpose};
+use crate::raw::handles::Capabilities;
 use crate::raw::pending::PendingMessage;
-use crate::raw::waiting::PeerGone;
 
 /// Stream of the messages of a [`Queue`] or a [`Receiver`]: see [`Queue::stream`].
 pub struct QueueStream<Q> {
@@ -29,30 +26,54 @@ pub struct QueueStream<Q> {
 }
 
 mod sealed {
-    /// A handle into which messages are put.
-    pub trait SinkTarget {
+    use mp_core::Message;
+    use mp_reduce::TypeFingerprint;
+
+    use crate::raw::RawQueue;
+
+    /// A handle to a queue of messages of one type.
+    pub trait Endpoint: Unpin {
         /// Type of the messages.
-        type Message;
+        type Message: Message;
+
+        fn raw(&self) -> &RawQueue;
+        fn fingerprint(&self) -> TypeFingerprint<Self::Message>;
     }
 }
-use sealed::SinkTarget;
+use sealed::Endpoint;
 
-impl<T: Message> SinkTarget for Queue<T> {
-    type Message = T;
+macro_rules! endpoints {
+    ($($handle:ident: |$of:ident| $raw:expr;)*) => {$(
+        impl<T: Message> Endpoint for $handle<T> {
+            type Message = T;
+
+            fn raw(&self) -> &RawQueue {
+                let $of = self;
+                $raw
+            }
+
+            fn fingerprint(&self) -> TypeFingerprint<T> {
+                self.fingerprint()
+            }
+        }
+    )*};
 }
-impl<T: Message> SinkTarget for Sender<T> {
-    type Message = T;
+
+endpoints! {
+    Queue: |queue| queue.raw();
+    Sender: |sender| sender.end().raw();
+    Receiver: |receiver| receiver.end().raw();
 }
 
 /// Sink into a [`Queue`] or a [`Sender`]: see [`Queue::sink`].
-pub struct QueueSink<Q: SinkTarget> {
+pub struct QueueSink<Q: Endpoint> {
     of: Q,
     watch: Option<WakeRegistration>,
     waiting: Option<(Q::Message, PendingMessage)>,
 }
 
 /// No field is pinned.
-impl<Q: SinkTarget> Unpin for QueueSink<Q> {}
+impl<Q: Endpoint> Unpin for QueueSink<Q> {}
 
 impl<Q: fmt::Debug> fmt::Debug for QueueStream<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +81,7 @@ impl<Q: fmt::Debug> fmt::Debug for QueueStream<Q> {
     }
 }
 
-impl<Q: SinkTarget + fmt::Debug> fmt::Debug for QueueSink<Q> {
+impl<Q: Endpoint + fmt::Debug> fmt::Debug for QueueSink<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueueSink").field("of", &self.of).field("waiting", &self.waiting.is_some()).finish()
     }
@@ -116,113 +137,73 @@ impl<T: Message> Sender<T> {
     }
 }
 
-macro_rules! stream {
-    ($of:ident, $raw:expr, $peer_gone:expr, $watched:expr) => {
-        impl<T: Message> Stream for QueueStream<$of<T>> {
-            type Item = Result<T, GetError>;
+impl<Q: Endpoint> Stream for QueueStream<Q> {
+    type Item = Result<Q::Message, GetError>;
 
-            fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-                let Self { of, watch, terminated } = self.get_mut();
-                if *terminated {
-                    return Poll::Ready(None);
-                }
-                let raw: fn(&$of<T>) -> &RawQueue = $raw;
-                let peer_gone: fn(&$of<T>) -> Option<PeerGone> = $peer_gone;
-                let watched: fn(&$of<T>) -> SharedWaitable = $watched;
-                let what = || watched(of);
-                let got = match ready!(poll_get(watch, cx, raw(of), || peer_gone(of), what)) {
-                    Ok(Some(payload)) => {
-                        Some(payload.unpack_from(raw(of), of.fingerprint()).map_err(GetError::from))
-                    }
-                    Ok(None) | Err(GetError::Disconnected) => None,
-                    Err(e) => Some(Err(e)),
-                };
-                *terminated = !matches!(got, Some(Ok(_) | Err(GetError::Failed(_))));
-                Poll::Ready(got)
-            }
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { of, watch, terminated } = self.get_mut();
+        if *terminated {
+            return Poll::Ready(None);
         }
-
-        impl<T: Message> FusedStream for QueueStream<$of<T>> {
-            fn is_terminated(&self) -> bool {
-                self.terminated
+        let got = match ready!(poll_get(watch, cx, of.raw())) {
+            Ok(Some(payload)) => {
+                Some(payload.unpack_from(of.raw(), of.fingerprint()).map_err(GetError::from))
             }
-        }
-    };
-}
-
-/// Polls until there may be an envelope for one more message. Returns at once for unbounded queues, whose
-/// puts don't wait.
-fn poll_envelope<T>(
-    watch: &mut Option<WakeRegistration>,
-    cx: &Context<'_>,
-    raw: &RawQueue,
-) -> Poll<Result<(), PutError<T>>> {
-    if raw.memory().is_unbounded() {
-        return Poll::Ready(Ok(()));
+            Ok(None) | Err(GetError::Disconnected) => None,
+            Err(e) => Some(Err(e)),
+        };
+        *terminated = !matches!(got, Some(Ok(_) | Err(GetError::Failed(_))));
+        Poll::Ready(got)
     }
-    let envelopes = EnvelopeReady(raw.clone());
-    let poll = || Ok::<_, Error>(envelopes.is_ready().then_some(()));
-    poll_until(watch, cx, || Arc::new(EnvelopeReady(raw.clone())), poll)
+}
+
+impl<Q: Endpoint> FusedStream for QueueStream<Q> {
+    fn is_terminated(&self) -> bool {
+        self.terminated
+    }
+}
+
+impl<Q: Endpoint> QueueSink<Q> {
+    fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<Q::Message>>> {
+        let Some((_, unsent)) = &mut self.waiting else { return Poll::Ready(Ok(())) };
+        let put = ready!(poll_put(&mut self.watch, cx, self.of.raw(), unsent));
+        Poll::Ready(self.waiting.take().map_or(Ok(()), |(value, unsent)| unsent.end(value, put)))
+    }
+}
+
+impl<Q: Endpoint> Sink<Q::Message> for QueueSink<Q> {
+    type Error = PutError<Q::Message>;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let this = self.get_mut();
+        ready!(this.poll_empty(cx))?;
+        let raw = this.of.raw();
+        // Puts into unbounded queues don't wait.
+        if raw.memory().is_unbounded() {
+            return Poll::Ready(Ok(()));
+        }
+        let poll = || Ok((raw.memory().is_accessible() && raw.has_envelope()).then_some(()));
         // If waiting fails, the attempt to put returns the error.
-        .map(|_| Ok(()))
-}
+        poll_envelope(&mut this.watch, cx, raw, poll).map(|_| Ok(()))
+    }
 
-macro_rules! sink {
-    ($of:ident, $raw:expr, $peer_gone:expr, $room:expr) => {
-        impl<T: Message> QueueSink<$of<T>> {
-            fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<T>>> {
-                let Self { of, watch, waiting } = self;
-                let Some((_, unsent)) = waiting else { return Poll::Ready(Ok(())) };
-                let raw: fn(&$of<T>) -> &RawQueue = $raw;
-                let peer_gone: fn(&$of<T>) -> Option<PeerGone> = $peer_gone;
-                let room: fn(&$of<T>, u64) -> SharedWaitable = $room;
-                let put =
-                    ready!(poll_put(watch, cx, raw(of), || peer_gone(of), |weight| room(of, weight), unsent));
-                let Some((value, unsent)) = waiting.take() else { return Poll::Ready(Ok(())) };
-                Poll::Ready(match put {
-                    Ok(()) => Ok(unsent.commit(value)),
-                    Err(e) => Err(e.map(|()| unsent.into_value(value))),
-                })
-            }
+    fn start_send(self: Pin<&mut Self>, mut value: Q::Message) -> Result<(), Self::Error> {
+        let this = self.get_mut();
+        if this.waiting.is_some() {
+            return Err(PutError::Full(value));
         }
-
-        impl<T: Message> Sink<T> for QueueSink<$of<T>> {
-            type Error = PutError<T>;
-
-            fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-                let this = self.get_mut();
-                ready!(this.poll_empty(cx))?;
-                let raw: fn(&$of<T>) -> &RawQueue = $raw;
-                poll_envelope(&mut this.watch, cx, raw(&this.of))
-            }
-
-            fn start_send(self: Pin<&mut Self>, mut value: T) -> Result<(), Self::Error> {
-                let this = self.get_mut();
-                if this.waiting.is_some() {
-                    return Err(PutError::Full(value));
-                }
-                let raw: fn(&$of<T>) -> &RawQueue = $raw;
-                match PendingMessage::try_encode(raw(&this.of), this.of.fingerprint(), &mut value) {
-                    Ok(unsent) => this.waiting = Some((value, unsent)),
-                    Err(e) => return Err(e.map(|()| value)),
-                }
-                Ok(())
-            }
-
-            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-                self.get_mut().poll_empty(cx)
-            }
-
-            fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-                self.get_mut().poll_empty(cx)
-            }
+        match PendingMessage::try_encode(this.of.raw(), this.of.fingerprint(), &mut value) {
+            Ok(unsent) => this.waiting = Some((value, unsent)),
+            Err(e) => return Err(e.map(|()| value)),
         }
-    };
-}
+        Ok(())
+    }
 
-stream!(Queue, |q| q.raw(), |q| q.raw().deserted(WaitPurpose::Message), |q| Arc::new(q.for_waiting()));
-stream!(Receiver, |r| r.end().raw(), |r| r.end().peer_gone(), |r| Arc::new(r.clone()));
-sink!(Queue, |q| q.raw(), |q| q.raw().deserted(WaitPurpose::Room), |q, weight| Arc::new(
-    q.put_ready_for(weight)
-));
-sink!(Sender, |s| s.end().raw(), |s| s.end().peer_gone(), |s, _| Arc::new(s.clone()));
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.get_mut().poll_empty(cx)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.get_mut().poll_empty(cx)
+    }
+}

@@ -1,33 +1,68 @@
 //! Implementations of `Waitable` for queues and channels.
 
 use std::fmt;
+use std::sync::Arc;
 
-use mp_core::{Envelopes, Message, WaitPoint, Waitable};
+use mp_core::{Envelopes, Message, Parking, SharedWaitable, WaitPoint, Waitable};
 
 use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
-use crate::raw::waiting::PeerGone;
 
-/// Returns the wait point of consumers.
-pub(crate) fn message_wait_point(raw: &RawQueue) -> WaitPoint<'static> {
-    WaitPoint::Parking(raw.memory().not_empty().into())
+/// Waitable at a queue, used by futures.
+struct RawReady<F> {
+    raw: RawQueue,
+    parking: Parking,
+    is_ready: F,
 }
 
-/// Returns the wait point of producers.
-pub(crate) fn room_wait_point(raw: &RawQueue) -> WaitPoint<'static> {
-    WaitPoint::Parking(raw.memory().not_full().into())
+impl<F: Fn(&RawQueue) -> bool> Waitable for RawReady<F> {
+    fn wait_point(&self) -> WaitPoint<'_> {
+        WaitPoint::Parking(self.parking.into())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.raw.memory().is_accessible() && (self.is_ready)(&self.raw)
+    }
 }
 
-/// Returns `true` if a get would not wait.
-pub(crate) fn has_message(raw: &RawQueue, peer_gone: impl FnOnce() -> Option<PeerGone>) -> bool {
-    raw.arena().me().is_ok() && (raw.memory().is_ready() || peer_gone().is_some())
-}
+impl RawQueue {
+    /// Returns a waitable that is woken at `parking`, for futures.
+    pub(crate) fn ready_at(
+        &self,
+        parking: Parking,
+        is_ready: impl Fn(&Self) -> bool + Send + Sync + 'static,
+    ) -> SharedWaitable {
+        Arc::new(RawReady { raw: self.clone(), parking, is_ready })
+    }
 
-/// Returns `true` if a put of this many bytes would not wait.
-fn has_room(raw: &RawQueue, bytes: u64, peer_gone: impl FnOnce() -> Option<PeerGone>) -> bool {
-    raw.arena().me().is_ok() && (raw.memory().has_room(bytes) || peer_gone().is_some())
+    /// Returns `true` if a get would not wait.
+    pub(crate) fn has_message(&self) -> bool {
+        self.memory().is_accessible()
+            && (self.memory().is_ready() || self.peer_gone(WaitPurpose::Message).is_some())
+    }
+
+    /// Returns `true` if a put of this many bytes would not wait.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.memory().is_accessible()
+            && (self.memory().has_room(bytes) || self.peer_gone(WaitPurpose::Room).is_some())
+    }
+
+    /// Returns `true` if a put would find an envelope for its message, or a closed queue.
+    pub(crate) fn has_envelope(&self) -> bool {
+        Envelopes(self.arena()).has_envelopes(self.hold().block()) || self.memory().is_put_closed()
+    }
+
+    /// Returns the wait point of consumers.
+    pub(crate) fn message_wait_point(&self) -> WaitPoint<'static> {
+        WaitPoint::Parking(self.memory().not_empty().into())
+    }
+
+    /// Returns the wait point of producers.
+    pub(crate) fn room_wait_point(&self) -> WaitPoint<'static> {
+        WaitPoint::Parking(self.memory().not_full().into())
+    }
 }
 
 /// Ready when [`get`](Queue::get) would not wait: there is a message, or the queue is at its end or
@@ -49,11 +84,11 @@ fn has_room(raw: &RawQueue, bytes: u64, peer_gone: impl FnOnce() -> Option<PeerG
 /// ```
 impl<T: Message> Waitable for Queue<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        message_wait_point(self.raw())
+        self.raw().message_wait_point()
     }
 
     fn is_ready(&self) -> bool {
-        has_message(self.raw(), || self.raw().deserted(WaitPurpose::Message))
+        self.raw().has_message()
     }
 }
 
@@ -66,11 +101,11 @@ pub struct PutReady<T: Message> {
 /// Ready when [`try_put`](Queue::try_put) would not return [`Full`](crate::PutError::Full).
 impl<T: Message> Waitable for PutReady<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        room_wait_point(self.queue.raw())
+        self.queue.raw().room_wait_point()
     }
 
     fn is_ready(&self) -> bool {
-        has_room(self.queue.raw(), self.bytes, || self.queue.raw().deserted(WaitPurpose::Room))
+        self.queue.raw().has_room(self.bytes)
     }
 }
 
@@ -86,30 +121,15 @@ impl<T: Message> fmt::Debug for PutReady<T> {
     }
 }
 
-/// Waitable for an envelope for one more message, used by futures.
-pub(crate) struct EnvelopeReady(pub(crate) RawQueue);
-
-impl Waitable for EnvelopeReady {
-    fn wait_point(&self) -> WaitPoint<'_> {
-        room_wait_point(&self.0)
-    }
-
-    fn is_ready(&self) -> bool {
-        let raw = &self.0;
-        raw.arena().me().is_ok()
-            && (Envelopes(raw.arena()).has_envelopes(raw.hold().block()) || raw.memory().is_put_closed())
-    }
-}
-
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](crate::GetError::Empty): there is a
 /// message, or the channel is at its end.
 impl<T: Message> Waitable for Receiver<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        message_wait_point(self.end().raw())
+        self.end().raw().message_wait_point()
     }
 
     fn is_ready(&self) -> bool {
-        has_message(self.end().raw(), || self.end().peer_gone())
+        self.end().raw().has_message()
     }
 }
 
@@ -117,11 +137,11 @@ impl<T: Message> Waitable for Receiver<T> {
 /// or there are no receivers.
 impl<T: Message> Waitable for Sender<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        room_wait_point(self.end().raw())
+        self.end().raw().room_wait_point()
     }
 
     fn is_ready(&self) -> bool {
-        has_room(self.end().raw(), 1, || self.end().peer_gone())
+        self.end().raw().has_room(1)
     }
 }
 
@@ -138,17 +158,16 @@ impl fmt::Debug for LeaseReady {
 impl LeaseReady {
     pub(crate) fn place_of(raw: &RawQueue) -> WaitPoint<'static> {
         // After the end, a message may be given back. A forked copy must not read the memory.
-        if raw.arena().me().is_ok() && raw.memory().is_at_end() {
+        if raw.memory().is_accessible() && raw.memory().is_at_end() {
             WaitPoint::Parking(raw.memory().finished().into())
         } else {
-            message_wait_point(raw)
+            raw.message_wait_point()
         }
     }
 
     pub(crate) fn ready_of(raw: &RawQueue) -> bool {
         let memory = raw.memory();
-        has_message(raw, || raw.deserted(WaitPurpose::Message))
-            && (!memory.is_at_end() || memory.any_returned() || !raw.has_other_leases())
+        raw.has_message() && (!memory.is_at_end() || memory.any_returned() || !raw.has_other_leases())
     }
 }
 

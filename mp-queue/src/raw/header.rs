@@ -28,10 +28,12 @@
 //!
 //! Hot words are 128 bytes apart, because the processor fetches adjacent cache lines together.
 
+use mp_core::Spin;
 use mp_core::detach_notice::{DetachedProcess, LastDetached};
 use mp_core::mem::{Mem, Word};
 use mp_core::words::{BlockId, Member};
 
+use crate::raw::options::{DesertedWhen, QueueOptions};
 use crate::ring::{ChainAt, Position, RingAt, Slot, SlotState};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring4");
@@ -70,13 +72,11 @@ const FIRST: u32 = ((SECOND - SLOTS) / RingAt::SLOT) as u32;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CreateParams<'a> {
     pub(crate) size: Size,
-    pub(crate) deliveries: u32,
-    pub(crate) fingerprint: u64,
-    pub(crate) type_name: &'a str,
+    pub(crate) options: QueueOptions,
+    /// Fingerprint and name of the message type.
+    pub(crate) type_of: (u64, &'a str),
     /// `true` if small messages may be stored in slots, because all messages have the queue's type.
     pub(crate) small_slots: bool,
-    /// `true` if a put never waits.
-    pub(crate) unbounded: bool,
     /// Number of retained messages. 0 means that messages are taken.
     pub(crate) retain: u32,
 }
@@ -150,14 +150,12 @@ impl QueueHeader {
         m.load_relaxed(self.flags()) & 2 != 0
     }
 
-    /// Word with the spin policy.
-    pub(crate) const fn spin(self) -> Word {
-        self.word(208)
+    pub(crate) fn spin<M: Mem>(self, m: &M) -> Spin {
+        Spin::unpack(m.load(self.word(208)))
     }
 
-    /// Word with the condition for `Deserted`.
-    pub(crate) const fn deserted_when(self) -> Word {
-        self.word(248)
+    pub(crate) fn deserted_when<M: Mem>(self, m: &M) -> DesertedWhen {
+        DesertedWhen::unpack(m.load(self.word(248)))
     }
 
     /// Word with the token of one side of a channel.
@@ -208,18 +206,22 @@ impl QueueHeader {
         for i in 1..SLOTS / 8 {
             m.store_relaxed(self.base.plus(i), 0);
         }
+        let (options, (fingerprint, type_name)) = (params.options, params.type_of);
         m.store_relaxed(self.word(8), u64::from(chain.first.slots));
-        m.store_relaxed(self.word(16), params.fingerprint);
+        m.store_relaxed(self.word(16), fingerprint);
         m.store_relaxed(self.word(176), u64::from(chain.segments) | u64::from(chain.most) << 32);
-        m.store_relaxed(self.word(184), u64::from(params.deliveries));
+        m.store_relaxed(self.word(184), u64::from(options.deliveries));
+        m.store_relaxed(self.word(208), options.spin.pack());
+        m.store_relaxed(self.byte_bound(), options.bytes);
+        m.store_relaxed(self.word(248), options.deserted.pack());
         m.store_relaxed(
             self.flags(),
             u64::from(params.small_slots && m.has_pairs())
-                | u64::from(params.unbounded) << 1
+                | u64::from(options.capacity.is_none()) << 1
                 | u64::from(params.retain) << 32,
         );
-        m.store_relaxed(self.word(40), params.type_name.len().min(NAME_MAX) as u64);
-        name_words(params.type_name).for_each(|(i, word)| m.store_relaxed(self.word(NAME).plus(i), word));
+        m.store_relaxed(self.word(40), type_name.len().min(NAME_MAX) as u64);
+        name_words(type_name).for_each(|(i, word)| m.store_relaxed(self.word(NAME).plus(i), word));
         let ring = chain.first;
         let empty = Slot { lap: 1, state: SlotState::Empty }.pack();
         for slot in (0..ring.slots).map(|i| ring.slot(i)) {

@@ -1,9 +1,9 @@
 //! The untyped queue on which all public queue types are built.
 
-pub(crate) mod deserted;
 pub(crate) mod handles;
 pub(crate) mod header;
 pub(crate) mod memory;
+pub(crate) mod options;
 pub(crate) mod pace;
 pub(crate) mod payload;
 pub(crate) mod pending;
@@ -18,14 +18,14 @@ use mp_core::{AdaptiveSpin, Arena, Hold, Members, Messages, Spin, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
-use crate::raw::deserted::DesertedWhen;
 use crate::raw::handles::{Capabilities, CountedHandle, LocalHandles, WaitPurpose};
 use crate::raw::header::{CreateParams, Size};
 use crate::raw::memory::pinned_read::slots_for;
 use crate::raw::memory::{LAYER, RingMemory};
+use crate::raw::options::QueueOptions;
 use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;
-use crate::raw::waiting::{PeerGone, WaitSite};
+use crate::raw::waiting::WaitSite;
 use crate::ring::{Content, GetOutcome, Link, PutOutcome, RingAt};
 
 /// This process's hints for one side of a queue. Correctness does not depend on them. Each side has its own
@@ -64,11 +64,13 @@ impl LocalState {
 ///
 /// `handle` and `local` are dropped before `hold`: see [`handles`](crate::raw::handles).
 #[derive(Debug)]
-pub(crate) struct RawQueue {
+pub struct RawQueue {
     handle: Option<Box<CountedHandle>>,
     local: Arc<LocalState>,
     hold: Hold,
     memory: RingMemory,
+    /// Mark of the other side's token, if this is a handle of one side of a channel.
+    peer: Option<u64>,
 }
 
 impl Clone for RawQueue {
@@ -83,53 +85,37 @@ const CAPACITY_ADVICE: &str = ". For a queue without a limit, use `Queue::unboun
                                wait until a message was taken, use a `JoinableQueue` and its `join()`";
 
 impl RawQueue {
-    /// Creates a queue in the current arena.
+    /// Creates a queue in the current arena. `small_slots`: `true` if small messages may be stored in slots,
+    /// because all messages have this type.
     pub(crate) fn create(
-        size: Option<usize>,
-        growing: bool,
-        deliveries: u32,
+        options: QueueOptions,
         type_of: (u64, &str),
         small_slots: bool,
     ) -> Result<Self, Error> {
-        let wanted = size.unwrap_or(usize::MAX);
-        let slots = match u32::try_from(wanted) {
-            Ok(n) if n > 0 && n <= RingAt::MAX_SLOTS => Some(n),
-            _ if size.is_none() => Some(RingAt::MAX_SLOTS),
-            _ => None,
-        };
-        let Some(slots) = slots else {
-            let mut why = format!("a queue for {wanted} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
-            if wanted == 0 {
-                why.push_str(CAPACITY_ADVICE);
-            }
+        let most = RingAt::MAX_SLOTS;
+        let wanted = options.capacity.unwrap_or(most as usize);
+        if !(1..=most as usize).contains(&wanted) {
+            let advice = if wanted == 0 { CAPACITY_ADVICE } else { "" };
+            let why = format!("a queue for {wanted} messages: 1 to {most} are possible{advice}");
             return Err(mp_core::Error::out_of_range(wanted > 0, why).into());
+        }
+        let (arena, slots) = (Self::arena_for_rings()?, wanted as u32);
+        let size = match options.growing {
+            // A queue never holds more messages than the arena has room for.
+            true => Size::Growing(slots.min(arena.most_messages())),
+            false => Size::Fixed(slots),
         };
-        let arena = Self::arena_for_rings()?;
-        // A queue never holds more messages than the arena has room for.
-        let unbounded = size.is_none();
-        let size = if growing { Size::Growing(slots.min(arena.most_messages())) } else { Size::Fixed(slots) };
-        let (fingerprint, type_name) = type_of;
-        let (hold, memory) = RingMemory::create(
-            arena,
-            CreateParams { size, deliveries, fingerprint, type_name, small_slots, unbounded, retain: 0 },
-        )?;
+        let params = CreateParams { size, options, type_of, small_slots, retain: 0 };
+        let (hold, memory) = RingMemory::create(arena, params)?;
         Ok(Self::of(hold, memory, Some(Capabilities::BOTH)))
     }
 
     /// Creates a ring that keeps the newest `retain` messages.
-    pub(crate) fn create_retained(retain: u32, (fingerprint, type_name): (u64, &str)) -> Result<Self, Error> {
-        let arena = Self::arena_for_rings()?;
+    pub(crate) fn create_retained(retain: u32, type_of: (u64, &str)) -> Result<Self, Error> {
+        let options = QueueOptions::new().capacity(retain as usize).deliveries(0);
         let size = Size::Fixed(slots_for(retain));
-        let made = CreateParams {
-            size,
-            deliveries: 0,
-            fingerprint,
-            type_name,
-            small_slots: false,
-            unbounded: false,
-            retain,
-        };
-        let (hold, memory) = RingMemory::create(arena, made)?;
+        let params = CreateParams { size, options, type_of, small_slots: false, retain };
+        let (hold, memory) = RingMemory::create(Self::arena_for_rings()?, params)?;
         Ok(Self::of(hold, memory, None))
     }
 
@@ -152,7 +138,7 @@ impl RawQueue {
         let local = LocalState::new(|| AdaptiveSpin::with(spin), handles);
         // Registered last: a hold that is not registered yet keeps waits going.
         local.handles.register(&local);
-        Self { handle, local, hold, memory }
+        Self { handle, local, hold, memory, peer: None }
     }
 
     fn clone_with(&self, capabilities: Option<Capabilities>) -> Self {
@@ -160,7 +146,7 @@ impl RawQueue {
         let handle = capabilities
             .map(|capabilities| CountedHandle::new(self.local.handles.clone(), capabilities, self.memory));
         let hold = self.hold.clone();
-        Self { handle, local: self.local.clone(), hold, memory: self.memory }
+        Self { handle, local: self.local.clone(), hold, memory: self.memory, peer: self.peer }
     }
 
     /// Opens the queue in a block that arrived in a message. With `capabilities`, the handle is counted.
@@ -185,21 +171,9 @@ impl RawQueue {
         Self { local, ..self }
     }
 
-    /// Bounds the bytes in the queue, which must not be a growing one. Called before another process has it.
-    pub(crate) fn set_byte_bound(&mut self, bytes: u64) {
-        self.memory.set_byte_bound(bytes);
-    }
-
-    /// Sets the spin policy of all processes for handles that don't [set their own](Self::spinning). Called
-    /// before another process has the queue.
-    pub(crate) fn with_spin(self, spin: Spin) -> Self {
-        self.memory.set_spin(spin);
-        self.spinning(spin)
-    }
-
-    /// Sets when a wait ends with `Deserted`. Called before another process has the queue.
-    pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
-        self.memory.set_deserted_when(when);
+    /// Makes this the handle of one side of a channel. `peer` is the mark of the other side's token.
+    pub(crate) fn with_peer(self, peer: u64) -> Self {
+        Self { peer: Some(peer), ..self }
     }
 
     #[inline]
@@ -335,19 +309,14 @@ impl RawQueue {
 
     /// Puts a message and wakes waiting consumers. On error, the caller still owns the message.
     #[inline]
-    pub(crate) fn put(
-        &self,
-        payload: &mut Payload,
-        wait: Wait,
-        peer_gone: impl Fn() -> Option<PeerGone>,
-    ) -> Result<(), PutError<()>> {
+    pub(crate) fn put(&self, payload: &mut Payload, wait: Wait) -> Result<(), PutError<()>> {
         let limit = self.memory.byte_bound();
         if limit != 0 && payload.weight() > limit {
             return Err(PutError::TooLarge { value: (), bytes: payload.weight(), limit });
         }
         match self.attempt_put(payload) {
             Ok(PutOutcome::Done(())) => {}
-            end => self.put_later(end, payload, wait, peer_gone)?,
+            end => self.put_later(end, payload, wait)?,
         }
         self.local.put.pace.record_message();
         self.memory.not_empty().wake_one();
@@ -361,7 +330,6 @@ impl RawQueue {
         first: Result<PutOutcome<(), ()>, Error>,
         payload: &mut Payload,
         wait: Wait,
-        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<(), PutError<()>> {
         let ended = |end| {
             Some(match end {
@@ -381,7 +349,7 @@ impl RawQueue {
             call: BlockingCall::QueuePut,
         };
         let attempt = || ended(self.attempt_put(payload));
-        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))
+        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt))
     }
 
     /// Returns the error of a put into a full queue that never waits.
@@ -399,28 +367,22 @@ impl RawQueue {
         &self,
         wait: Wait,
         attempt: impl FnMut() -> Option<Result<R, PutError<()>>>,
-        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<R, PutError<()>> {
         let at = WaitSite {
             parking: self.memory.not_full(),
             purpose: Some(WaitPurpose::Room),
             call: BlockingCall::Envelope,
         };
-        self.attempt_until(wait, (&self.local.put.spin, None), at, attempt, peer_gone)
+        self.attempt_until(wait, (&self.local.put.spin, None), at, attempt)
     }
 
     /// Takes a message into `into`, which must be empty, and wakes waiting producers. If `into` stays empty,
     /// the queue is closed and drained.
     #[inline]
-    pub(crate) fn get(
-        &self,
-        into: &mut Option<Payload>,
-        wait: Wait,
-        peer_gone: impl Fn() -> Option<PeerGone>,
-    ) -> Result<(), GetError> {
+    pub(crate) fn get(&self, into: &mut Option<Payload>, wait: Wait) -> Result<(), GetError> {
         match self.attempt_get(into) {
             Ok(GetOutcome::Done(())) => {}
-            end => self.get_later(end, into, wait, peer_gone)?,
+            end => self.get_later(end, into, wait)?,
         }
         if into.is_some() {
             self.local.get.pace.record_message();
@@ -436,7 +398,6 @@ impl RawQueue {
         first: Result<GetOutcome<()>, Error>,
         into: &mut Option<Payload>,
         wait: Wait,
-        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<(), GetError> {
         let ended = |end| match end {
             Ok(GetOutcome::Done(()) | GetOutcome::Closed) => Some(Ok(())),
@@ -450,6 +411,6 @@ impl RawQueue {
             call: BlockingCall::QueueGet,
         };
         let attempt = || ended(self.attempt_get(into));
-        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))
+        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt))
     }
 }

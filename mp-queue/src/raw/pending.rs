@@ -7,7 +7,6 @@ use mp_reduce::{Error, LoanedParts, TypeFingerprint, pack_unless};
 use crate::error::PutError;
 use crate::raw::RawQueue;
 use crate::raw::payload::{Payload, pack_envelope, put_error};
-use crate::raw::waiting::PeerGone;
 use crate::ring::SmallMessage;
 
 /// The message of a value, encoded for a queue and not yet put. It owns the exclusive parts of the value
@@ -29,11 +28,10 @@ impl PendingMessage {
         fingerprint: TypeFingerprint<T>,
         value: &mut T,
         wait: Wait,
-        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<Self, PutError<()>> {
         match Self::encode_once(raw, fingerprint, value) {
             Ok(unsent) => Ok(unsent),
-            Err(error) => Self::encode_waiting(raw, fingerprint, value, error, wait, peer_gone),
+            Err(error) => Self::encode_waiting(raw, fingerprint, value, error, wait),
         }
     }
 
@@ -85,7 +83,6 @@ impl PendingMessage {
         value: &mut T,
         error: Error,
         wait: Wait,
-        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<Self, PutError<()>> {
         let refusal = put_error(raw, error);
         if !refusal.is_full() {
@@ -95,7 +92,19 @@ impl PendingMessage {
             Err(PutError::Full(())) => None,
             end => Some(end),
         };
-        raw.wait_for_envelope(wait, attempt, peer_gone)
+        raw.wait_for_envelope(wait, attempt)
+    }
+
+    /// Ends a put: drops the value if its message was put, and otherwise returns it in the error.
+    #[inline]
+    pub(crate) fn end<T: Message>(self, value: T, put: Result<(), PutError<()>>) -> Result<(), PutError<T>> {
+        match put {
+            Ok(()) => {
+                self.commit(value);
+                Ok(())
+            }
+            Err(e) => Err(e.map(|()| self.into_value(value))),
+        }
     }
 
     /// Drops the value after its message was put. A panic in its `Drop` is caught, since the message was

@@ -11,8 +11,8 @@ use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
 use crate::raw::RawQueue;
-use crate::raw::deserted::DesertedWhen;
 use crate::raw::handles::{BlockedGuard, WaitPurpose};
+use crate::raw::options::DesertedWhen;
 use crate::raw::pace::Pace;
 
 /// Reason why a wait ended without success.
@@ -20,8 +20,11 @@ use crate::raw::pace::Pace;
 pub(crate) enum WaitError {
     /// The time is over.
     TimedOut,
-    /// The wait can never succeed: no other process or handle could end it.
-    PeerGone(PeerGone),
+    /// No other process has the queue, so the wait can never succeed. Contains the last process that had the
+    /// queue or was sent it.
+    Deserted(Option<Member>, u32),
+    /// The other side of the channel has no handles.
+    Disconnected,
     /// This process was interrupted.
     Interrupted,
     /// Waiting itself failed.
@@ -34,8 +37,8 @@ impl From<WaitError> for PutError<()> {
         match unmet {
             WaitError::TimedOut => PutError::Full(()),
             WaitError::Interrupted => PutError::Interrupted(()),
-            WaitError::PeerGone(PeerGone::Deserted(last, pid)) => PutError::Deserted { value: (), last, pid },
-            WaitError::PeerGone(PeerGone::Disconnected) => PutError::Disconnected(()),
+            WaitError::Deserted(last, pid) => PutError::Deserted { value: (), last, pid },
+            WaitError::Disconnected => PutError::Disconnected(()),
             WaitError::Failed(error) => PutError::Failed { value: (), error },
         }
     }
@@ -47,20 +50,11 @@ impl From<WaitError> for GetError {
         match unmet {
             WaitError::TimedOut => GetError::Empty,
             WaitError::Interrupted => GetError::Interrupted,
-            WaitError::PeerGone(PeerGone::Deserted(last, pid)) => GetError::Deserted { last, pid },
-            WaitError::PeerGone(PeerGone::Disconnected) => GetError::Disconnected,
+            WaitError::Deserted(last, pid) => GetError::Deserted { last, pid },
+            WaitError::Disconnected => GetError::Disconnected,
             WaitError::Failed(error) => GetError::Failed(error),
         }
     }
-}
-
-/// The side that is gone.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum PeerGone {
-    /// No other process has the queue. Contains the last process that had it or was sent it.
-    Deserted(Option<Member>, u32),
-    /// The other side of the channel has no handles.
-    Disconnected,
 }
 
 /// Type name of the queues of pipes.
@@ -70,7 +64,7 @@ pub(crate) const PIPE: &str = "anything (a pipe)";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitSite {
     pub(crate) parking: Parking,
-    /// Kind of wait that handles of this process could end.
+    /// Kind of wait, if the wait ends when nothing can end it any more.
     pub(crate) purpose: Option<WaitPurpose>,
     /// The call, for a queue. For channels and pipes, it is derived from the queue.
     pub(crate) call: BlockingCall,
@@ -79,7 +73,7 @@ pub(crate) struct WaitSite {
 impl RawQueue {
     /// Returns the description of a waiting call, for reports.
     fn subject(&self, call: BlockingCall) -> Subject {
-        let is_channel = self.memory.token(false) != 0;
+        let is_channel = self.peer.is_some();
         let type_name = self.memory.type_name();
         let is_pipe = is_channel && type_name == PIPE;
         let call = match call {
@@ -115,9 +109,8 @@ impl RawQueue {
         spin: (&AdaptiveSpin, Option<&Pace>),
         at: WaitSite,
         mut attempt: impl FnMut() -> Option<Result<R, E>>,
-        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<R, E> {
-        attempt().unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))
+        attempt().unwrap_or_else(|| self.wait(wait, spin, at, attempt))
     }
 
     /// Waits after a first attempt. Spins, at the pace of the messages if there is one, and then sleeps.
@@ -129,10 +122,13 @@ impl RawQueue {
         (spin, pace): (&AdaptiveSpin, Option<&Pace>),
         at: WaitSite,
         attempt: impl FnMut() -> Option<Result<R, E>>,
-        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<R, E> {
         if wait == Wait::Never {
-            return Err(WaitError::TimedOut.into());
+            // A call that does not wait checks the other side of a channel, but not which processes have a
+            // queue.
+            let purpose = at.purpose.filter(|_| self.peer.is_some());
+            let end = self.end_if_gone(purpose, wait, attempt);
+            return end.unwrap_or_else(|| Err(WaitError::TimedOut.into()));
         }
         if let Some(pace) = pace
             && spin.looks()
@@ -145,7 +141,6 @@ impl RawQueue {
             at,
             wait,
             attempt,
-            peer_gone,
             blocked: None,
             nap: NAP,
             detach_pending: false,
@@ -162,9 +157,46 @@ impl RawQueue {
         member.is_some_and(|member| Blocks(self.arena()).ring_is_held_by(self.hold.block(), member))
     }
 
+    /// Returns the reason if nothing can end this kind of wait any more. Returns `None` in a forked copy,
+    /// where the attempt itself returns the error.
+    pub(crate) fn peer_gone(&self, purpose: WaitPurpose) -> Option<WaitError> {
+        match self.peer {
+            Some(_) => self.is_disconnected().then_some(WaitError::Disconnected),
+            None => self.deserted(purpose),
+        }
+    }
+
+    /// Returns `true` if this is a handle of a channel whose other side has no handles.
+    #[inline]
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.peer.is_some_and(|peer| self.memory.is_accessible() && !Blocks(self.arena()).lives(peer))
+    }
+
+    /// Returns the end of a wait of this kind if nothing can end it any more. Messages that the others put
+    /// before they were gone are returned first. Waits for the report of a failed process, unless `wait` is
+    /// `Never`.
+    pub(crate) fn end_if_gone<R, E: From<WaitError>>(
+        &self,
+        purpose: Option<WaitPurpose>,
+        wait: Wait,
+        attempt: impl FnOnce() -> Option<Result<R, E>>,
+    ) -> Option<Result<R, E>> {
+        let gone = self.peer_gone(purpose?)?;
+        if let Some(end) = attempt() {
+            return Some(end);
+        }
+        if let WaitError::Deserted(_, pid) = gone
+            && wait != Wait::Never
+        {
+            let until = if let Wait::Until(deadline) = wait { Some(deadline) } else { None };
+            children::wait_for_failure(pid, until);
+        }
+        Some(Err(gone.into()))
+    }
+
     /// Returns the last process if some process that had the queue is gone and nothing can end this kind of
     /// wait any more.
-    pub(crate) fn deserted(&self, purpose: WaitPurpose) -> Option<PeerGone> {
+    fn deserted(&self, purpose: WaitPurpose) -> Option<WaitError> {
         let (last, pid) = self.memory.last_gone()?;
         // A process that is about to release the queue wakes its waiters, perhaps before this waiter was
         // announced.
@@ -181,17 +213,16 @@ impl RawQueue {
                     && !handles.others_can_end(self.handle.as_deref(), purpose)
             }
         };
-        deserted.then_some(PeerGone::Deserted(last.member(), pid))
+        deserted.then_some(WaitError::Deserted(last.member(), pid))
     }
 }
 
 /// A thread that waits at a queue.
-struct QueueWaiter<'a, Attempt, Gone> {
+struct QueueWaiter<'a, Attempt> {
     raw: &'a RawQueue,
     at: WaitSite,
     wait: Wait,
     attempt: Attempt,
-    peer_gone: Gone,
     /// Guard that counts this wait as one without a time-out.
     blocked: Option<BlockedGuard<'a>>,
     /// Length of the next sleep, if some process is about to release the queue.
@@ -203,33 +234,14 @@ struct QueueWaiter<'a, Attempt, Gone> {
     unswept: Option<Instant>,
 }
 
-impl<R, E, Attempt, Gone> QueueWaiter<'_, Attempt, Gone>
-where
-    E: From<WaitError>,
-    Attempt: FnMut() -> Option<Result<R, E>>,
-    Gone: Fn() -> Option<PeerGone>,
-{
-    /// Returns the end if the wait can never succeed. Messages that the others put before they were gone are
-    /// returned first.
+impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> QueueWaiter<'_, Attempt> {
+    /// Returns the end if the wait can never succeed.
     fn deserted(&mut self) -> Option<Result<R, E>> {
-        let peer_gone = (self.peer_gone)()?;
-        if let Some(end) = (self.attempt)() {
-            return Some(end);
-        }
-        if let PeerGone::Deserted(_, pid) = peer_gone {
-            let until = if let Wait::Until(deadline) = self.wait { Some(deadline) } else { None };
-            children::wait_for_failure(pid, until);
-        }
-        Some(Err(WaitError::PeerGone(peer_gone).into()))
+        self.raw.end_if_gone(self.at.purpose, self.wait, &mut self.attempt)
     }
 }
 
-impl<R, E, Attempt, Gone> Blocking for QueueWaiter<'_, Attempt, Gone>
-where
-    E: From<WaitError>,
-    Attempt: FnMut() -> Option<Result<R, E>>,
-    Gone: Fn() -> Option<PeerGone>,
-{
+impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking for QueueWaiter<'_, Attempt> {
     type Found = Result<R, E>;
 
     fn attempt(&mut self) -> Option<Self::Found> {
@@ -308,5 +320,26 @@ where
     fn woken(&mut self) -> Option<Self::Found> {
         self.nap = NAP;
         (self.attempt)()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::channel::channel;
+
+    /// The value is put and the last sender is dropped between the checks for messages and for senders.
+    #[test]
+    fn message_of_the_last_sender_precedes_its_end() {
+        let (sender, receiver) = channel::<u32>().unwrap();
+        let raw = receiver.end().raw();
+        let end =
+            |purpose, found: Option<Result<u32, GetError>>| raw.end_if_gone(purpose, Wait::Never, || found);
+        let purpose = Some(WaitPurpose::Message);
+        assert!(end(purpose, Some(Ok(5))).is_none(), "there is a sender");
+        drop(sender);
+        assert!(matches!(end(purpose, Some(Ok(5))), Some(Ok(5))));
+        assert!(matches!(end(purpose, None), Some(Err(GetError::Disconnected))));
+        assert!(end(None, None).is_none(), "it waits for something else");
     }
 }

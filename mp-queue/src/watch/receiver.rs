@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mp_core::mutex::Mutex;
 use mp_core::waits::BlockingCall;
-use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
+use mp_core::{Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
@@ -14,6 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{empty, type_of};
 use crate::error::GetError;
 use crate::queue::retained_end::RetainedEnd;
+use crate::raw::RawQueue;
+use crate::raw::memory::pinned_read::RetainedRing;
 use crate::ring::Position;
 
 /// Reading side of a [`channel`](super::channel()). Any number of processes can have any number of receivers.
@@ -181,8 +183,7 @@ impl<T> Receiver<T> {
     }
 
     fn block_until_changed(&self, wait: Wait) -> Result<(), GetError> {
-        let position =
-            self.end.wait((wait, BlockingCall::WatchChanged), || self.change(), GetError::is_empty)?;
+        let position = self.end.wait((wait, BlockingCall::WatchChanged), || self.change())?;
         self.state.lock().seen = position;
         Ok(())
     }
@@ -194,7 +195,11 @@ impl<T> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`wait_changed`](Self::wait_changed).
     pub async fn changed(&self) -> Result<(), GetError> {
-        let what = || Arc::new(ChangeReady { end: self.end.clone(), seen: self.seen() }) as SharedWaitable;
+        let (ring, seen) = (*self.end.retained()?, self.seen());
+        let what = || {
+            let raw = self.end.raw();
+            raw.ready_at(self.end.receiver_parking(), move |raw| is_ready(raw, &ring, seen))
+        };
         let position = mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.change()))).await??;
         self.state.lock().seen = position;
         Ok(())
@@ -225,9 +230,8 @@ impl<T> Receiver<T> {
 }
 
 /// Returns `true` if there is a value that was not seen, or no sender.
-fn is_ready(end: &RetainedEnd, seen: Position) -> bool {
-    let newest = end.retained().ok().and_then(|retained| retained.newest());
-    newest.is_some_and(|(_, newest)| newest != seen) || end.is_peer_gone()
+fn is_ready(raw: &RawQueue, ring: &RetainedRing, seen: Position) -> bool {
+    ring.newest().is_some_and(|(_, newest)| newest != seen) || raw.is_disconnected()
 }
 
 /// Ready when [`wait_changed`](Receiver::wait_changed) would not wait.
@@ -247,23 +251,7 @@ impl<T> Waitable for Receiver<T> {
     }
 
     fn is_ready(&self) -> bool {
-        is_ready(&self.end, self.seen())
-    }
-}
-
-/// Waitable for a change, used by futures.
-struct ChangeReady {
-    end: RetainedEnd,
-    seen: Position,
-}
-
-impl Waitable for ChangeReady {
-    fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.receiver_parking().into())
-    }
-
-    fn is_ready(&self) -> bool {
-        self.end.retained().is_err() || is_ready(&self.end, self.seen)
+        self.end.retained().is_ok_and(|ring| is_ready(self.end.raw(), ring, self.seen()))
     }
 }
 
@@ -287,9 +275,7 @@ impl<T> fmt::Debug for Receiver<T> {
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attachments = self.end.attach("a watch::Receiver").map_err(S::Error::custom)?;
-        let _nothing = Position { lap: 0, index: 0 };
-        let seen = self.seen();
-        (attachments, seen.pack()).serialize(s)
+        (attachments, self.seen().pack()).serialize(s)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
+use mp_core::Wait;
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{read_newest, type_of};
 use crate::error::PutError;
 use crate::queue::retained_end::{RetainedEnd, SendOutcome};
+use crate::raw::RawQueue;
 
 /// Writing side of a [`channel`](super::channel()). Any number of processes can have any number of senders.
 pub struct Sender<T> {
@@ -161,20 +162,8 @@ impl<T> Sender<T> {
             self.end.retained()?;
             Ok::<_, Error>(self.end.is_peer_gone().then_some(()))
         };
-        mp_core::until(|| Arc::new(ClosedReady(self.end.clone())) as SharedWaitable, poll).await
-    }
-}
-
-/// Ready when there are no receivers.
-struct ClosedReady(RetainedEnd);
-
-impl Waitable for ClosedReady {
-    fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.0.sender_parking().into())
-    }
-
-    fn is_ready(&self) -> bool {
-        self.0.retained().is_err() || self.0.is_peer_gone()
+        let ready = || self.end.raw().ready_at(self.end.sender_parking(), RawQueue::is_disconnected);
+        mp_core::until(ready, poll).await
     }
 }
 

@@ -1,6 +1,5 @@
 //! Errors of connection attempts between two programs.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,11 +11,12 @@ use super::Address;
 use crate::error::{GetError, PutError};
 
 /// Error returned when a connection between two programs was not established.
-#[derive(Serialize, Deserialize)]
+#[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// A system call failed. If no process listens at the address, `source` is `ConnectionRefused` or
     /// `NotFound`.
+    #[error("{what} {address}: {source}{}", advice(what, source))]
     Io {
         /// Operation that failed.
         #[serde(with = "serde_with::text")]
@@ -28,6 +28,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The other side belongs to another user.
+    #[error("the other side (pid {pid}) runs as user {uid}; both sides must run as the same user")]
     OtherUser {
         /// User id of the other side.
         uid: u32,
@@ -36,6 +37,10 @@ pub enum ConnectError {
     },
     /// The other side has another authentication key.
     #[doc(alias = "AuthenticationError")]
+    #[error(
+        "the other side ({}) has another authentication key; use the same key on both sides",
+        host.map_or_else(|| format!("pid {pid}"), |host| host.to_string())
+    )]
     KeyMismatch {
         /// Process id of the other side, or 0 if unknown, as over TCP.
         pid: u32,
@@ -43,26 +48,46 @@ pub enum ConnectError {
         host: Option<SocketAddr>,
     },
     /// Only one side has an authentication key.
+    #[error(
+        "only {} has an authentication key; use the same key on both sides",
+        if *here { "the other side" } else { "this side" }
+    )]
     KeyMissing {
         /// `true` if this side has no key.
         here: bool,
     },
     /// The key of this side is empty. To connect without a key, use
     /// [`SocketOptions::no_key`](crate::SocketOptions::no_key).
+    #[error(
+        "the authentication key is empty (is an environment variable not set?): set a key, or call \
+         `no_key()` to use none"
+    )]
     EmptyKey,
     /// This side has no key, and the address can be reached from other machines. Listening or connecting
     /// there requires a key.
+    #[error(
+        "other machines can reach {address}, so an authentication key is required: set one (`authkey`), or \
+         use a loopback address, such as 127.0.0.1"
+    )]
     KeyRequired {
         /// Address that is not a loopback address, or includes others.
         address: Address,
     },
     /// The other side does not use this library, or uses an incompatible version.
+    #[error("the other side does not use this library, or uses another version of it: {0}")]
     Incompatible(#[serde(with = "serde_with::text")] &'static std::primitive::str),
     /// The other side closed the connection during the handshake: it ended, or refused this side.
+    #[error(
+        "the other side closed the connection during the handshake: it ended or refused this side; its own \
+         error has the cause"
+    )]
     Gone,
     /// The other side did not answer in time.
+    #[error("the other side did not answer within {0:?}; is it stopped, or busy?")]
     TimedOut(Duration),
 }
+
+mp_core::readable_debug!(ConnectError);
 
 impl ConnectError {
     /// Returns `true` if one peer is the cause, so that a listener can continue with other peers. `false` for
@@ -110,73 +135,14 @@ impl<T> PutError<T> {
     }
 }
 
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectError::Io { what, address, source } => {
-                let advice = match source.kind() {
-                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound if *what == CONNECTING => {
-                        "; no process listens there: start the process with the Listener first"
-                    }
-                    io::ErrorKind::AddrInUse => {
-                        "; another Listener uses the address: end it, or choose \
-                                                 another address"
-                    }
-                    io::ErrorKind::InvalidFilename => "; an address has at most 107 bytes",
-                    _ => "",
-                };
-                write!(f, "{what} {address}: {source}{advice}")
-            }
-            ConnectError::OtherUser { uid, pid } => {
-                write!(
-                    f,
-                    "the other side (pid {pid}) runs as user {uid}; both sides must run as the same \
-                           user"
-                )
-            }
-            ConnectError::KeyMismatch { pid, host } => {
-                f.write_str("the other side (")?;
-                match host {
-                    Some(host) => host.fmt(f),
-                    None => write!(f, "pid {pid}"),
-                }?;
-                f.write_str(") has another authentication key; use the same key on both sides")
-            }
-            ConnectError::KeyMissing { here } => write!(
-                f,
-                "only {} has an authentication key; use the same key on both sides",
-                if *here { "the other side" } else { "this side" }
-            ),
-            ConnectError::EmptyKey => f.write_str(
-                "the authentication key is empty (is an environment variable not set?): set a key, or call \
-                 `no_key()` to use none",
-            ),
-            ConnectError::KeyRequired { address } => write!(
-                f,
-                "other machines can reach {address}, so an authentication key is required: set one \
-                 (`authkey`), or use a loopback address, such as 127.0.0.1"
-            ),
-            ConnectError::Incompatible(why) => {
-                write!(f, "the other side does not use this library, or uses another version of it: {why}")
-            }
-            ConnectError::Gone => f.write_str(
-                "the other side closed the connection during the handshake: it ended or refused this side; \
-                 its own error has the cause",
-            ),
-            ConnectError::TimedOut(after) => {
-                write!(f, "the other side did not answer within {after:?}; is it stopped, or busy?")
-            }
+/// Returns advice for an error of the kernel.
+fn advice(what: &str, source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound if what == CONNECTING => {
+            "; no process listens there: start the process with the Listener first"
         }
-    }
-}
-
-mp_core::readable_debug!(ConnectError);
-
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConnectError::Io { source, .. } => Some(source),
-            _ => None,
-        }
+        io::ErrorKind::AddrInUse => "; another Listener uses the address: end it, or choose another address",
+        io::ErrorKind::InvalidFilename => "; an address has at most 107 bytes",
+        _ => "",
     }
 }

@@ -15,8 +15,8 @@ use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
-use crate::raw::deserted::DesertedWhen;
 use crate::raw::header::{CreateParams, QueueHeader, consumers};
+use crate::raw::options::DesertedWhen;
 use crate::raw::payload::Payload;
 use crate::ring::{
     Advance, ChainAt, CheckRoom, CloseChain, Extend, FindOldest, Get, GetOutcome, Link, OldestMessage,
@@ -65,8 +65,7 @@ impl RingMemory {
         let header = QueueHeader::at(hold.words().0);
         let chain = header.chain(hold.block(), params.size).of(arena.most_messages());
         header.write(Self::words(arena), &chain, params);
-        let small_slots = header.small_slots(Self::words(arena));
-        let memory = Self { arena, header, chain, bytes: 0, small_slots };
+        let memory = Self::with_chain(arena, header, chain);
         if params.retain > 0 {
             memory.clear_pins();
         }
@@ -86,9 +85,13 @@ impl RingMemory {
     pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
         let header = QueueHeader::at(base);
         let chain = header.read(Self::words(arena), block, len)?.of(arena.most_messages());
+        Some(Self::with_chain(arena, header, chain))
+    }
+
+    fn with_chain(arena: Arena, header: QueueHeader, chain: ChainAt) -> Self {
         let bytes = Self::words(arena).load_relaxed(header.byte_bound());
         let small_slots = bytes == 0 && header.small_slots(Self::words(arena));
-        Some(Self { arena, header, chain, bytes, small_slots })
+        Self { arena, header, chain, bytes, small_slots }
     }
 
     /// Returns the number of messages that fit.
@@ -272,13 +275,6 @@ impl RingMemory {
         Ok(end)
     }
 
-    /// Bounds the bytes in the queue, which has one segment. Called before another process has it.
-    pub(crate) fn set_byte_bound(&mut self, bytes: u64) {
-        Self::words(self.arena).store(self.header.byte_bound(), bytes);
-        self.bytes = bytes;
-        self.small_slots &= bytes == 0;
-    }
-
     /// Returns `true` if a small message needs no envelope at present, because no consumer leases. The first
     /// consumer that leases creates envelopes for the messages that are in slots.
     #[inline]
@@ -303,22 +299,12 @@ impl RingMemory {
         self.arena.me().is_ok()
     }
 
-    /// Sets the spin policy. Called before another process has the queue.
-    pub(crate) fn set_spin(&self, spin: Spin) {
-        Self::words(self.arena).store(self.header.spin(), spin.pack());
-    }
-
     pub(crate) fn spin(&self) -> Spin {
-        Spin::unpack(Self::words(self.arena).load(self.header.spin()))
-    }
-
-    /// Sets when a wait ends with `Deserted`. Called before another process has the queue.
-    pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
-        Self::words(self.arena).store(self.header.deserted_when(), when.pack());
+        self.header.spin(Self::words(self.arena))
     }
 
     pub(crate) fn deserted_when(&self) -> DesertedWhen {
-        DesertedWhen::unpack(Self::words(self.arena).load(self.header.deserted_when()))
+        self.header.deserted_when(Self::words(self.arena))
     }
 
     /// Returns `true` if a put returns an error instead of waiting.
@@ -330,6 +316,24 @@ impl RingMemory {
     pub(crate) fn is_put_closed(&self) -> bool {
         let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
         self.is_closed(last)
+    }
+
+    /// Returns the first decision of `check` about the positions from a hint on, which may lag, and their
+    /// slots.
+    fn find_from<R>(
+        &self,
+        ring: RingAt,
+        hint: Word,
+        check: impl Fn(Position, Slot) -> Option<R>,
+    ) -> Option<R> {
+        let m = Self::words(self.arena);
+        let mut position = Position::unpack(m.load(hint));
+        (0..=ring.slots).find_map(|_| {
+            let slot = Slot::unpack(m.load(ring.slot(position.index)));
+            let found = check(position, slot);
+            position = position.skip_used(slot, ring.slots);
+            found
+        })
     }
 
     /// Returns the bound of bytes. 0 means no bound.
@@ -463,18 +467,14 @@ impl RingMemory {
 
     /// Returns what a consumer would find: a message, nothing, or the end.
     fn head_state(&self) -> PositionState {
-        let m = Self::words(self.arena);
+        let untaken = |position: Position, slot| {
+            Some(position.state_in(slot)).filter(|state| *state != PositionState::Taken)
+        };
         for i in 0..self.chain.segments {
             let ring = self.chain.segment(i);
-            let mut position = Position::unpack(m.load(ring.head));
-            // The head is a hint that may lag.
-            for _ in 0..=ring.slots {
-                let slot = Slot::unpack(m.load(ring.slot(position.index)));
-                match position.state_in(slot) {
-                    PositionState::Taken => position = position.skip_used(slot, ring.slots),
-                    found @ (PositionState::Message | PositionState::Empty) => return found,
-                    PositionState::Closed => break,
-                }
+            match self.find_from(ring, ring.head, untaken) {
+                Some(PositionState::Closed) | None => {}
+                Some(found) => return found,
             }
             match self.link(i) {
                 Link::Open => {}
@@ -492,36 +492,17 @@ impl RingMemory {
             let weight = Weight { ends: Envelopes(self.arena).tail_words(), bytes, limit: self.bytes };
             return run(CheckRoom::new(self.chain.segment(0), weight), Self::words(self.arena));
         }
-        let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
         if self.chain.segments > 1 {
-            return self.len() < self.capacity() as usize || self.is_closed(last);
+            return self.len() < self.capacity() as usize || self.is_put_closed();
         }
-        let (m, ring) = (Self::words(self.arena), self.chain.segment(0));
-        let mut position = Position::unpack(m.load(ring.tail));
-        // The tail is a hint that may lag.
-        for _ in 0..=ring.slots {
-            let slot = Slot::unpack(m.load(ring.slot(position.index)));
-            match position.check_room(slot) {
-                Some(found) => return found,
-                None => position = position.skip_used(slot, ring.slots),
-            }
-        }
-        false
+        let ring = self.chain.segment(0);
+        self.find_from(ring, ring.tail, Position::check_room).unwrap_or(false)
     }
 
     /// Returns `true` if segment `i` is closed.
     pub(crate) fn is_closed(&self, i: u32) -> bool {
-        let (m, ring) = (Self::words(self.arena), self.chain.segment(i));
-        let mut position = Position::unpack(m.load(ring.tail));
-        // The tail is a hint that may lag.
-        for _ in 0..=ring.slots {
-            let slot = Slot::unpack(m.load(ring.slot(position.index)));
-            match position.check_end(slot) {
-                Some(end) => return end,
-                None => position = position.skip_used(slot, ring.slots),
-            }
-        }
-        false
+        let ring = self.chain.segment(i);
+        self.find_from(ring, ring.tail, Position::check_end).unwrap_or(false)
     }
 
     /// Advances the tail past a batch that was put.

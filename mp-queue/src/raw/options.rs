@@ -1,12 +1,8 @@
 //! Options of a queue beyond those of `bounded` and `unbounded`.
 
-use mp_core::{Message, Spin};
-use mp_reduce::Error;
+use mp_core::Spin;
 
-use crate::queue::Queue;
-use crate::raw::deserted::DesertedWhen;
-
-/// Options for creating a [`Queue`].
+/// Options for creating a [`Queue`](crate::Queue).
 ///
 /// ```
 /// use mp_queue::{Queue, QueueOptions};
@@ -19,12 +15,12 @@ use crate::raw::deserted::DesertedWhen;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use = "options do nothing until `create` is called"]
 pub struct QueueOptions {
-    capacity: Option<usize>,
-    growing: bool,
-    deliveries: u32,
-    bytes: u64,
-    deserted: DesertedWhen,
-    spin: Spin,
+    pub(super) capacity: Option<usize>,
+    pub(crate) growing: bool,
+    pub(super) deliveries: u32,
+    pub(crate) bytes: u64,
+    pub(super) deserted: DesertedWhen,
+    pub(super) spin: Spin,
 }
 
 /// Default limit on the deliveries of one message.
@@ -49,12 +45,13 @@ impl QueueOptions {
         }
     }
 
-    /// Bounds the queue to `capacity` messages, whose slots are allocated at once: see [`Queue::bounded`].
+    /// Bounds the queue to `capacity` messages, whose slots are allocated at once: see
+    /// [`Queue::bounded`](crate::Queue::bounded).
     pub const fn capacity(self, capacity: usize) -> Self {
         Self { capacity: Some(capacity), growing: false, ..self }
     }
 
-    /// Lets the queue grow up to `limit` messages: see [`Queue::growing`].
+    /// Lets the queue grow up to `limit` messages: see [`Queue::growing`](crate::Queue::growing).
     pub const fn growing(self, limit: usize) -> Self {
         Self { capacity: Some(limit), growing: true, ..self }
     }
@@ -93,8 +90,8 @@ impl QueueOptions {
         Self { bytes, ..self }
     }
 
-    /// Limits how often [`Queue::get_lease`] delivers a message before the message is set aside
-    /// ([`Queue::dead_letter`]). 0 means no limit. Values above 127 count as 127.
+    /// Limits how often [`Queue::get_lease`](crate::Queue::get_lease) delivers a message before the message is
+    /// set aside ([`Queue::dead_letter`](crate::Queue::dead_letter)). 0 means no limit. Values above 127 count as 127.
     pub const fn deliveries(self, times: u32) -> Self {
         Self { deliveries: if times > 127 { 127 } else { times }, ..self }
     }
@@ -107,7 +104,7 @@ impl QueueOptions {
     }
 
     /// Sets how long waiting calls spin before they sleep, in all processes. The default is
-    /// [`Spin::Adaptive`]. [`Queue::spinning`] overrides it for one handle.
+    /// [`Spin::Adaptive`]. [`Queue::spinning`](crate::Queue::spinning) overrides it for one handle.
     ///
     /// ```
     /// use mp_queue::{QueueOptions, Spin};
@@ -119,17 +116,65 @@ impl QueueOptions {
     pub const fn spin(self, spin: Spin) -> Self {
         Self { spin, ..self }
     }
+}
 
-    /// Creates the queue.
+/// Condition under which a wait on a queue ends with `Deserted`, because nothing can end it any more.
+///
+/// In each case, some process that had the queue has ended or dropped its last handle, and no other process
+/// and no message in transit has the queue. A process that was sent the queue and never received it counts as
+/// ended: its start failed, its invitation expired, or the message with the handle was discarded. The cases
+/// differ in the condition on the calling process itself.
+///
+/// If this process is the parent of the process that is gone, and that process failed, the error text
+/// includes the failure. A blocking call waits up to 250 ms for such a report.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_queue::{DesertedWhen, QueueOptions};
+///
+/// // One handle in a scope, used by two threads: nothing counts references, so waiting has to go on.
+/// let jobs = QueueOptions::new().deserted_when(DesertedWhen::Never).create::<u32>()?;
+/// std::thread::scope(|threads| {
+///     threads.spawn(|| jobs.put(7));
+///     assert_eq!(jobs.get_timeout(Duration::from_secs(10)).unwrap(), Some(7));
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum DesertedWhen {
+    /// This process has no other handle that could end the wait: by a put for a wait for a message, or by a
+    /// get for a wait for room. A handle that is blocked in the same kind of wait without a time-out does not
+    /// count. This is the default.
     ///
-    /// # Errors
-    /// Returns an error in the same cases as [`Queue::bounded`], and if there is a bound of bytes without a
-    /// [capacity](Self::capacity).
-    pub fn create<T: Message>(self) -> Result<Queue<T>, Error> {
-        if self.bytes != 0 && self.growing {
-            let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
-            return Err(mp_core::Error::InvalidArgument(why.into()).into());
+    /// A clone in this or another thread keeps waits going until it is dropped. Only handles are counted:
+    /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) count as one
+    /// thread. Give each thread a clone, or create the queue with [`Never`](Self::Never).
+    #[default]
+    NoHandleIsLeft,
+    /// No other process has the queue, whatever handles this process has. For processes that only get or only
+    /// put, and keep a handle that they don't use. Another thread of this process that could put does not
+    /// keep a wait going.
+    NoOtherProcess,
+    /// The wait never ends with `Deserted`. It ends when there is a message or room, the queue is closed, or
+    /// the time is over. For queues whose handles are shared by reference.
+    Never,
+}
+
+impl DesertedWhen {
+    pub(crate) const fn pack(self) -> u64 {
+        match self {
+            Self::NoHandleIsLeft => 0,
+            Self::NoOtherProcess => 1,
+            Self::Never => 2,
         }
-        Queue::create(self.capacity, self.growing, self.deliveries, self.bytes, (self.deserted, self.spin))
+    }
+
+    pub(crate) const fn unpack(w: u64) -> Self {
+        match w {
+            1 => Self::NoOtherProcess,
+            2 => Self::Never,
+            _ => Self::NoHandleIsLeft,
+        }
     }
 }
