@@ -137,8 +137,7 @@ impl Event {
         let before = self.word();
         let is_set_since = || self.word().was_set_since(before).then_some(());
         let target = (&self.shared, self.parking(), BlockingCall::Event);
-        wait::until_or_interrupt(target, &self.spin, wait, is_set_since, || None, true)
-            .map(|found| found.is_some())
+        wait::until(target, &self.spin, wait, is_set_since, || None, true).map(|found| found.is_some())
     }
 }
 

@@ -67,27 +67,12 @@ macro_rules! pieces {
 
 impl Atoms {
     fn new<T: Plain>(what: &str, len: usize) -> Result<Self> {
-        data::check::<T>()?;
-        let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
-        // If the size overflows, the arena refuses it, with the size that is available.
-        let shared =
-            Shared::new(&data::name_of::<T>(what), words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
-        shared.store(LEN, len as u64);
-        Ok(Self { shared, len })
+        Ok(Self { shared: data::new_elements::<T>(what, len, LEN, DATA)?, len })
     }
 
     fn receive<'de, T, D: Deserializer<'de>>(what: &'static str, name: &str, d: D) -> Result<Self, D::Error> {
-        let shared = data::receive::<T, D>(what, name, DATA, d)?;
-        let (len, room) = (shared.load(LEN), shared.len().saturating_sub(DATA).saturating_mul(8));
-        match usize::try_from(len)
-            .ok()
-            .filter(|len| len.checked_mul(size_of::<T>()).is_some_and(|n| n as u64 <= room))
-        {
-            Some(len) => Ok(Self { shared, len }),
-            None => {
-                Err(serde::de::Error::custom(format!("{what} of {len} elements arrived, in {room} bytes")))
-            }
-        }
+        let (shared, len) = data::receive_elements::<T, D>((what, name), LEN, DATA, d)?;
+        Ok(Self { shared, len })
     }
 
     #[inline]

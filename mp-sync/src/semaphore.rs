@@ -1,19 +1,18 @@
 //! Semaphores, whose permits return when their holder dies.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::waits::BlockingCall;
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Error, Members, Parking, Wait, WaitPoint, Waitable};
+use mp_core::{AdaptiveSpin, Error, Parking, Wait, WaitPoint, Waitable};
 
 use crate::error::{AcquireError, PeerProcess};
 use crate::handle::handle;
 use crate::shared::Shared;
-use crate::steps::slot::{
-    ClaimSlot, EMPTY, FindSlot, HELD, HolderSlot, OPEN, ObservedSlot, RETAINED, ReplaceSlot, Slots, set,
-};
+use crate::steps::slot::{ClaimSlot, EMPTY, HELD, HolderSlot, OPEN, ObservedSlot, RETAINED, Slots, set};
 use crate::wait;
 
 const USED: u64 = 0;
@@ -87,36 +86,25 @@ impl Permits {
             self.release_and_wake();
             self.claim(me)
         };
-        match wait::until_or_interrupt(target, &self.spin, wait, || self.claim(me), check_dead, true)? {
+        match wait::until(target, &self.spin, wait, || self.claim(me), check_dead, true)? {
             Some(seen) => Ok(Permit { permits: self.clone(), me, seen, to: OPEN }),
             None => Err(AcquireError::Held { holders: self.holders() }),
         }
     }
 
-    fn find(&self, states: u8) -> impl Iterator<Item = ObservedSlot> + '_ {
-        let (slots, mut next) = (self.slots(), 0);
-        std::iter::from_fn(move || {
-            let seen = self.shared.run(FindSlot::new(slots, states, next))?;
-            next = seen.index + 1;
-            Some(seen)
-        })
+    fn find(&self, states: &[u8]) -> impl Iterator<Item = ObservedSlot> + '_ {
+        self.shared.find(self.slots(), set(states))
     }
 
     fn change(&self, seen: ObservedSlot, to: HolderSlot) -> bool {
-        self.shared.run(ReplaceSlot::new(self.slots().at(seen.index), seen.slot, to))
+        self.shared.replace(self.slots(), seen, to)
     }
 
     /// Releases the permits of dead processes. Returns the number released.
     fn release_dead(&self) -> usize {
-        let mut asked: Vec<(Member, bool)> = Vec::new();
-        let mut dead = |m: Member| match asked.iter().find(|(asked, _)| *asked == m) {
-            Some(&(_, dead)) => dead,
-            None => {
-                asked.push((m, Members(self.shared.arena()).is_dead(m)));
-                asked.last().is_some_and(|&(_, dead)| dead)
-            }
-        };
-        let theirs = self.find(set(&[HELD, RETAINED])).filter(|seen| dead(seen.slot.member));
+        let mut asked: HashMap<Member, bool> = HashMap::new();
+        let mut dead = |m: Member| *asked.entry(m).or_insert_with(|| self.shared.is_dead(m));
+        let theirs = self.find(&[HELD, RETAINED]).filter(|seen| dead(seen.slot.member));
         theirs.filter(|&seen| self.change(seen, seen.slot.vacated(OPEN))).count()
     }
 
@@ -131,9 +119,9 @@ impl Permits {
     #[cold]
     fn holders(&self) -> Vec<PeerProcess> {
         let mut holders: Vec<PeerProcess> = Vec::new();
-        for ObservedSlot { slot: HolderSlot { member, .. }, .. } in self.find(set(&[HELD, RETAINED])) {
+        for ObservedSlot { slot: HolderSlot { member, .. }, .. } in self.find(&[HELD, RETAINED]) {
             if !holders.iter().any(|h| h.member == member) {
-                holders.push(PeerProcess { member, pid: Members(self.shared.arena()).pid_of(member) });
+                holders.push(self.shared.process(member));
             }
         }
         holders
@@ -142,7 +130,7 @@ impl Permits {
     /// Releases a permit that this process keeps. Returns `false` if it keeps none.
     fn release_forgotten(&self) -> Result<bool, AcquireError> {
         let me = self.shared.me()?;
-        let mut kept = self.find(set(&[RETAINED])).filter(|seen| seen.slot.member == me);
+        let mut kept = self.find(&[RETAINED]).filter(|seen| seen.slot.member == me);
         // Another thread may release it first.
         let released = kept.any(|seen| self.change(seen, seen.slot.vacated(OPEN)));
         if released {
@@ -163,7 +151,7 @@ impl Permits {
     }
 
     fn available(&self) -> usize {
-        if self.shared.me().is_ok() { self.find(set(&[OPEN])).count() } else { 0 }
+        if self.shared.me().is_ok() { self.find(&[OPEN]).count() } else { 0 }
     }
 }
 

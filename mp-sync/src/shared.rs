@@ -9,7 +9,8 @@ use mp_core::words::Member;
 use mp_core::{Arena, Error, Members, Parking, RawGuard, RawLock, Result, Structure};
 use serde::{Deserializer, Serializer};
 
-use crate::steps::slot::Slots;
+use crate::error::PeerProcess;
+use crate::steps::slot::{FindSlot, HolderSlot, ObservedSlot, ReplaceSlot, Slots};
 
 /// A structure of this crate.
 #[derive(Clone, Debug)]
@@ -95,7 +96,7 @@ impl Shared {
 
     /// Returns `true` if a live process holds the lock at `i`. Returns `false` in a forked copy.
     pub(crate) fn is_locked(&self, i: u64) -> bool {
-        let alive = |holder| !Members(self.arena()).is_dead(holder);
+        let alive = |holder| !self.is_dead(holder);
         self.me().is_ok() && self.lock(i).look().holder().is_some_and(alive)
     }
 
@@ -104,6 +105,31 @@ impl Shared {
         let room = u32::try_from(self.len().saturating_sub(first)).unwrap_or(u32::MAX);
         let first = if room == 0 { self.at(used) } else { self.at(first) };
         Slots { used: self.at(used), first, limit: limit.min(room) }
+    }
+
+    /// Returns the slots that are in one of these `states` (a [`set`](crate::steps::slot::set)) when the
+    /// iterator reaches them.
+    pub(crate) fn find(&self, slots: Slots, states: u8) -> impl Iterator<Item = ObservedSlot> + '_ {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let seen = self.run(FindSlot::new(slots, states, next))?;
+            next = seen.index + 1;
+            Some(seen)
+        })
+    }
+
+    /// Changes a slot. Returns `false` if its word is not the observed one any more.
+    pub(crate) fn replace(&self, slots: Slots, seen: ObservedSlot, to: HolderSlot) -> bool {
+        self.run(ReplaceSlot::new(slots.at(seen.index), seen.slot, to))
+    }
+
+    /// Returns `true` if the process is known to be dead.
+    pub(crate) fn is_dead(&self, member: Member) -> bool {
+        Members(self.arena()).is_dead(member)
+    }
+
+    pub(crate) fn process(&self, member: Member) -> PeerProcess {
+        PeerProcess { member, pid: Members(self.arena()).pid_of(member) }
     }
 }
 

@@ -58,20 +58,9 @@ impl<R, Attempt: FnMut() -> Option<R>, Check: FnMut() -> Option<R>> Blocking
 }
 
 /// Waits until `attempt` returns a value. Returns `None` when the time is over. `check` handles what dead
-/// processes left.
-pub(crate) fn until<R>(
-    target: WaitTarget<'_>,
-    spin: &AdaptiveSpin,
-    wait: Wait,
-    attempt: impl FnMut() -> Option<R>,
-    check: impl FnMut() -> Option<R>,
-) -> Result<Option<R>> {
-    until_or_interrupt(target, spin, wait, attempt, check, false)
-}
-
-/// Waits like [`until`]. If `interruptible`, Ctrl-C ends the wait as well, see
+/// processes left. If `interruptible`, Ctrl-C ends the wait as well, see
 /// [`interrupted`](mp_core::interrupted).
-pub(crate) fn until_or_interrupt<R>(
+pub(crate) fn until<R>(
     target: WaitTarget<'_>,
     spin: &AdaptiveSpin,
     wait: Wait,

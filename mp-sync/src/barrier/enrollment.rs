@@ -7,7 +7,7 @@ use mp_core::words::Member;
 
 use super::Barrier;
 use crate::error::BarrierError;
-use crate::steps::slot::{ClaimSlot, EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, set};
+use crate::steps::slot::{ClaimSlot, EMPTY, HELD, ObservedSlot, set};
 
 /// Enrollment of this process as a party of a [`Barrier`]: the barrier breaks if the process dies, even while
 /// it does not wait.
@@ -45,17 +45,11 @@ impl Barrier {
     }
 
     pub(super) fn party_slots(&self) -> impl Iterator<Item = ObservedSlot> + '_ {
-        let (slots, mut next) = (self.enrolled(), 0);
-        std::iter::from_fn(move || {
-            let seen = self.shared.run(FindSlot::new(slots, set(&[HELD]), next))?;
-            next = seen.index + 1;
-            Some(seen)
-        })
+        self.shared.find(self.enrolled(), set(&[HELD]))
     }
 
     pub(super) fn leave(&self, seen: ObservedSlot) {
-        let at = self.enrolled().at(seen.index);
-        self.shared.run(ReplaceSlot::new(at, seen.slot, seen.slot.vacated(EMPTY)));
+        self.shared.replace(self.enrolled(), seen, seen.slot.vacated(EMPTY));
     }
 }
 

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use mp_core::waits::BlockingCall;
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Error, Members, Parking, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait};
 
+use crate::barrier::breaking::ActionGuard;
 use crate::error::{BarrierError, PeerProcess};
 use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::barrier::{
-    Arrive, ArriveOutcome, BarrierAt, Break, BreakCause, CompletePhase, Phase, PhaseOutcome, Reset,
+    Arrive, ArriveOutcome, BarrierAt, BreakCause, CompletePhase, Phase, PhaseOutcome,
 };
 use crate::steps::slot::Slots;
 use crate::wait;
 
+mod breaking;
 mod enrollment;
 
 pub use enrollment::BarrierMember;
@@ -116,7 +118,7 @@ impl Barrier {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;
         let known = Member::from_raw(who) == member && pid != 0;
-        PeerProcess { member, pid: if known { pid } else { Members(self.shared.arena()).pid_of(member) } }
+        if known { PeerProcess { member, pid } } else { self.shared.process(member) }
     }
 
     /// Blocks until all parties have arrived. Returns the index of this party in the order of arrival, from
@@ -248,7 +250,7 @@ impl Barrier {
             poll()
         };
         let target = (&self.shared, self.parking(), BlockingCall::Barrier);
-        let outcome = wait::until(target, &self.spin, wait, poll, check_dead)?;
+        let outcome = wait::until(target, &self.spin, wait, poll, check_dead, false)?;
         if outcome.is_none() {
             let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();
             let missing = self.party_slots().filter(|seen| !arrived.contains(&seen.slot.member));
@@ -262,72 +264,12 @@ impl Barrier {
         Ok((outcome.unwrap_or_else(|| phase.outcome(self.phase())), died))
     }
 
-    /// Breaks a phase. Returns `true` if this call broke it.
-    fn break_phase(&self, phase: Phase, how: BreakCause) -> bool {
-        let broken = self.shared.run(Break::new(self.at(), phase, how));
-        if broken {
-            self.parking().notify_all();
-        }
-        broken
-    }
-
     /// Returns the parties that arrived in this phase: index and member.
     fn arrivals(&self, phase: Phase) -> impl Iterator<Item = (u32, Member)> + '_ {
         let column = self.column(0);
         let phase = Phase { broken: None, ..phase };
         let word = move |i: u32| self.shared.load(column + u64::from(i));
         (0..self.parties).filter_map(move |i| phase.arrived(word(i)).map(|m| (i, m)))
-    }
-
-    /// Returns a dead party that has arrived in this phase or is enrolled. If all parties have arrived and
-    /// the last one runs its action, only that party counts.
-    fn dead(&self, phase: Phase) -> Option<PeerProcess> {
-        let arena = self.shared.arena();
-        let last = self.parties - 1;
-        let word = self.shared.load(self.column(0) + u64::from(last));
-        if let Some(m) = (Phase { broken: None, ..phase }).arrived(word)
-            && Phase::acts(word)
-        {
-            return Members(arena).is_dead(m).then(|| self.recorded_party(1, last, m));
-        }
-        let mut arrived = self.arrivals(phase).filter(|&(_, m)| Members(arena).is_dead(m));
-        if let Some((i, m)) = arrived.next() {
-            return Some(self.recorded_party(1, i, m));
-        }
-        let party = self.party_slots().find(|seen| Members(arena).is_dead(seen.slot.member))?;
-        Some(self.recorded_party(3, party.index, party.slot.member))
-    }
-
-    /// Breaks the barrier: parties that wait or arrive get [`BarrierError::Aborted`]. Does nothing if the
-    /// barrier is broken already.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn abort(&self) -> Result<()> {
-        self.shared.me()?;
-        loop {
-            let phase = self.phase();
-            if phase.broken.is_some() || self.break_phase(phase, BreakCause::Aborted) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Repairs the barrier and removes its waiters, which get [`BarrierError::Reset`]. Enrollments of dead
-    /// processes end.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn reset(&self) -> Result<()> {
-        self.shared.me()?;
-        for seen in self.party_slots() {
-            if Members(self.shared.arena()).is_dead(seen.slot.member) {
-                self.leave(seen);
-            }
-        }
-        self.shared.run(Reset::new(self.at()));
-        self.parking().notify_all();
-        Ok(())
     }
 
     /// Returns the number of parties.
@@ -348,22 +290,6 @@ impl Barrier {
     #[doc(alias = "broken")]
     pub fn is_broken(&self) -> bool {
         self.shared.me().is_err() || self.phase().broken.is_some()
-    }
-}
-
-/// A party that runs its action. Unwinding drops this value, which breaks the barrier.
-struct ActionGuard<'a> {
-    barrier: &'a Barrier,
-    me: Member,
-    phase: Phase,
-}
-
-impl Drop for ActionGuard<'_> {
-    fn drop(&mut self) {
-        // The action belongs to the parent, not to a forked copy.
-        if self.barrier.shared.me().ok() == Some(self.me) {
-            self.barrier.break_phase(self.phase, BreakCause::Aborted);
-        }
     }
 }
 

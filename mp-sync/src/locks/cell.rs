@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use mp_core::steps::lock::DeathRecord;
 use mp_core::words::{LockKind, Member};
-use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, RawLock, Result, Wait};
+use mp_core::{AdaptiveSpin, LockError, RawGuard, RawLock, Result, Wait};
 use serde::Deserializer;
 
 use crate::locks::data::{self, Data};
@@ -34,13 +34,7 @@ pub struct LockCell {
 impl LockCell {
     /// Creates a lock of this `kind` around `len` elements of `T`, whose bytes are all zero.
     pub(crate) fn new<T>(kind: LockKind, len: usize) -> Result<Self> {
-        data::check::<T>()?;
-        let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
-        // If the size overflows, the arena refuses it, with the size that is available.
-        let name = data::name_of::<T>(kind.type_name());
-        let shared = Shared::new(&name, words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
-        shared.store(LEN, len as u64);
-        Ok(Self::of::<T>(shared, kind, len))
+        Ok(Self::of::<T>(data::new_elements::<T>(kind.type_name(), len, LEN, DATA)?, kind, len))
     }
 
     fn of<T>(shared: Shared, kind: LockKind, len: usize) -> Self {
@@ -67,25 +61,13 @@ impl LockCell {
         kind: LockKind,
         d: D,
     ) -> Result<(Self, usize), D::Error> {
-        let shared = data::receive::<T, D>(what, kind.type_name(), DATA, d)?;
-        let (len, room) = (shared.load(LEN), shared.len().saturating_sub(DATA).saturating_mul(8));
-        match usize::try_from(len)
-            .ok()
-            .filter(|len| len.checked_mul(size_of::<T>()).is_some_and(|n| n as u64 <= room))
-        {
-            Some(len) => Ok((Self::of::<T>(shared, kind, len), len)),
-            None => {
-                Err(serde::de::Error::custom(format!("{what} of {len} elements arrived, in {room} bytes")))
-            }
-        }
+        let (shared, len) = data::receive_elements::<T, D>((what, kind.type_name()), LEN, DATA, d)?;
+        Ok((Self::of::<T>(shared, kind, len), len))
     }
 
     /// Locks a new structure, which no other code has yet.
     pub(crate) fn first(&self) -> Result<RawGuard<'_>> {
-        self.lock.acquire(self.kind, Wait::Never, &self.spin).map_err(|e| match e {
-            LockError::Failed(e) => e,
-            other => Error::Malformed(other.to_string()),
-        })
+        self.lock.acquire(self.kind, Wait::Never, &self.spin).map_err(data::new_lock_error)
     }
 
     /// Returns the kind of lock, for reports.

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use mp_core::waits::{BlockingCall, Subject};
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Members, Result, Wait, block_on};
+use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Result, Wait, block_on};
 
 use crate::handle::handle;
 use crate::locks::relock::{ConditionGuard, WaitToken};
 use crate::shared::Shared;
 use crate::steps::condition::{ASLEEP, NOTIFIED, Notify, NotifyOutcome, WAITING};
-use crate::steps::slot::{ClaimSlot, EMPTY, FindSlot, HolderSlot, ObservedSlot, ReplaceSlot, Slots, set};
+use crate::steps::slot::{ClaimSlot, EMPTY, HolderSlot, ObservedSlot, Slots, set};
 
 const NAME: &str = "mp_sync::Condition";
 const USED: u64 = 0;
@@ -264,7 +264,7 @@ impl Condition {
     }
 
     fn change(&self, seen: ObservedSlot, to: HolderSlot) -> bool {
-        self.shared.run(ReplaceSlot::new(self.slots().at(seen.index), seen.slot, to))
+        self.shared.replace(self.slots(), seen, to)
     }
 
     /// Releases the slot. Returns `false` if its word has changed.
@@ -294,12 +294,8 @@ impl Condition {
     /// Releases the slots of dead processes, up to the first one with an unused token. That slot is taken
     /// over with its token, for a thread that waits or is about to wait.
     fn tend(&self, me: Member) -> Option<ObservedSlot> {
-        let mut next = 0;
-        while let Some(seen) =
-            self.shared.run(FindSlot::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
-        {
-            next = seen.index + 1;
-            if seen.slot.member == me || !Members(self.shared.arena()).is_dead(seen.slot.member) {
+        for seen in self.shared.find(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED])) {
+            if seen.slot.member == me || !self.shared.is_dead(seen.slot.member) {
                 continue;
             }
             if seen.slot.state != NOTIFIED {
@@ -328,17 +324,15 @@ impl Condition {
     /// Returns the number of waiting threads: a snapshot, without dead processes. 0 in a forked copy.
     pub fn waiting(&self) -> usize {
         let Ok(me) = self.shared.me() else { return 0 };
-        let (mut n, mut next) = (0, 0);
-        while let Some(seen) = self.shared.run(FindSlot::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
-            next = seen.index + 1;
-            if seen.slot.member != me && Members(self.shared.arena()).is_dead(seen.slot.member) {
+        let waits = |seen: &ObservedSlot| {
+            let dead = seen.slot.member != me && self.shared.is_dead(seen.slot.member);
+            if dead {
                 // No other process may be left to release it.
-                self.leave(seen);
-            } else {
-                n += 1;
+                self.leave(*seen);
             }
-        }
-        n
+            !dead
+        };
+        self.shared.find(self.slots(), set(&[WAITING, ASLEEP])).filter(waits).count()
     }
 }
 

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use bytemuck::Pod;
-use mp_core::Error;
+use mp_core::{Error, LockError};
 use serde::Deserializer;
 use serde::de::Error as _;
 
@@ -53,6 +53,42 @@ pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
 ) -> Result<Shared, D::Error> {
     check::<T>().map_err(D::Error::custom)?;
     Shared::receive(what, &name_of::<T>(kind), least, d)
+}
+
+/// Creates the structure of a type of this `kind` that has `len` elements of `T` from word `first` on, whose
+/// bytes are all zero, and their number in the word `len_at`.
+pub(crate) fn new_elements<T>(kind: &str, len: usize, len_at: u64, first: u64) -> mp_core::Result<Shared> {
+    check::<T>()?;
+    let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
+    // If the size overflows, the arena refuses it, with the size that is available.
+    let words = words.map_or(u64::MAX, |n| n.saturating_add(first));
+    let shared = Shared::new(&name_of::<T>(kind), words)?;
+    shared.store(len_at, len as u64);
+    Ok(shared)
+}
+
+/// Receives the structure of [`new_elements`], and returns the number of elements. `what` names it in errors.
+pub(crate) fn receive_elements<'de, T, D: Deserializer<'de>>(
+    (what, kind): (&'static str, &str),
+    len_at: u64,
+    first: u64,
+    d: D,
+) -> Result<(Shared, usize), D::Error> {
+    let shared = receive::<T, D>(what, kind, first, d)?;
+    let (len, room) = (shared.load(len_at), shared.len().saturating_sub(first).saturating_mul(8));
+    let fits = |len: &usize| len.checked_mul(size_of::<T>()).is_some_and(|n| n as u64 <= room);
+    match usize::try_from(len).ok().filter(fits) {
+        Some(len) => Ok((shared, len)),
+        None => Err(D::Error::custom(format!("{what} of {len} elements arrived, in {room} bytes"))),
+    }
+}
+
+/// Converts the error of locking a new structure, which no other code has yet.
+pub(crate) fn new_lock_error(error: LockError) -> Error {
+    match error {
+        LockError::Failed(e) => e,
+        other => Error::Malformed(other.to_string()),
+    }
 }
 
 /// Promise that no thread writes the data while this value lives.

@@ -83,11 +83,7 @@ impl<T: Plain + Send> RLock<T> {
     pub fn new(value: T) -> Result<Self> {
         data::check::<T>()?;
         let made = Self::of(Shared::new(&data::name_of::<T>(NAME), Self::WORDS)?);
-        match made.lock() {
-            Ok(guard) => guard.set(value),
-            Err(LockError::Failed(e)) => return Err(e),
-            Err(other) => return Err(Error::Malformed(other.to_string())),
-        }
+        made.lock().map_err(data::new_lock_error)?.set(value);
         Ok(made)
     }
 

@@ -15,7 +15,7 @@ pub use item::ListItem;
 use memory::{LIST, ListMemory, NAME};
 use mp_core::SharedMemory;
 use mp_core::mem::Word;
-use slots::{ListSlots, MOST_ROOM, find, lay_out, room, size};
+use slots::{ListSlots, MOST_ROOM, find, lay_out, room, room_in, size};
 
 use crate::shared::Shared;
 
@@ -138,10 +138,7 @@ impl ShareableList {
     /// # Errors
     /// [`ListError::NoSlot`].
     pub fn room(&self, slot: usize) -> Result<usize, ListError> {
-        match self.ends.get(slot..slot.saturating_add(2)) {
-            Some(ends) => Ok((ends[1] - ends[0]).min(MOST_ROOM) as usize),
-            None => Err(ListError::NoSlot { slot, len: self.len() }),
-        }
+        room_in(&self.ends, slot).map(|room| room as usize)
     }
 
     /// Returns the item in a slot.

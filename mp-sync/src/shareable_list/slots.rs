@@ -79,23 +79,21 @@ pub(super) fn find(mem: &dyn Mem, base: Word, bytes: u64) -> Result<Vec<u64>, Li
     Ok(ends)
 }
 
+/// Returns the maximum number of bytes of a text in that slot, which its format may limit further.
+pub(super) fn room_in(ends: &[u64], slot: usize) -> Result<u64, ListError> {
+    match ends.get(slot..slot.saturating_add(2)) {
+        Some(ends) => Ok((ends[1] - ends[0]).min(MOST_ROOM)),
+        None => Err(ListError::NoSlot { slot, len: ends.len() - 1 }),
+    }
+}
+
 impl ListSlots<'_> {
     pub(super) fn len(&self) -> usize {
         self.ends.len() - 1
     }
 
-    fn check(&self, slot: usize) -> Result<(), ListError> {
-        if slot < self.len() { Ok(()) } else { Err(ListError::NoSlot { slot, len: self.len() }) }
-    }
-
     fn data_at(&self, slot: usize) -> u64 {
         16 + 8 * self.len() as u64 + self.ends[slot]
-    }
-
-    /// Returns the maximum number of bytes of a text in that slot, which its format may limit further.
-    pub(super) fn room(&self, slot: usize) -> Result<u64, ListError> {
-        self.check(slot)?;
-        Ok((self.ends[slot + 1] - self.ends[slot]).min(MOST_ROOM))
     }
 
     fn format_at(&self, slot: usize) -> u64 {
@@ -116,7 +114,7 @@ impl ListSlots<'_> {
 
     /// Returns the item in a slot.
     pub(super) fn get(&self, slot: usize) -> Result<ListItem, ListError> {
-        self.check(slot)?;
+        room_in(self.ends, slot)?;
         let mut code = [0];
         self.read(self.code_at(slot), &mut code);
         if code[0] == TORN {
@@ -154,7 +152,7 @@ impl ListSlots<'_> {
 
     /// Returns a slot's format in the notation of Python's `struct`.
     pub(super) fn format(&self, slot: usize) -> Result<String, ListError> {
-        self.check(slot)?;
+        room_in(self.ends, slot)?;
         let mut format = [0; 8];
         self.read(self.format_at(slot), &mut format);
         let end = format.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
@@ -164,7 +162,7 @@ impl ListSlots<'_> {
 
     /// Replaces the item in a slot. The list is unchanged if this fails.
     pub(super) fn set(&self, slot: usize, item: &ListItem) -> Result<(), ListError> {
-        let room = self.room(slot)?;
+        let room = room_in(self.ends, slot)?;
         let (format, code) = match item {
             ListItem::None => ("xxxxxx?x".to_owned(), 3),
             ListItem::Bool(_) => ("xxxxxxx?".to_owned(), 0),

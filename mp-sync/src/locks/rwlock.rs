@@ -1,27 +1,24 @@
 //! Reader-writer locks.
 
-mod guard;
-
-use mp_core::Members;
+use std::fmt;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Instant;
 
-use mp_core::steps::lock::OsThread;
+use mp_core::steps::lock::{DeathRecord, OsThread};
 use mp_core::sync::{Ordering, compiler_fence};
 use mp_core::waits::BlockingCall;
 use mp_core::words::{LockKind, Member, ReadersAt, WaitGoal};
-use mp_core::{AdaptiveSpin, Error, LockError, LockWait, Parking, RawGuard, RawLock, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, LockError, LockWait, Members, Parking, RawGuard, RawLock, Result, Wait};
 
-pub use self::guard::{ReadGuard, WriteGuard};
-pub(crate) use self::guard::{ReadHold, WriteHold};
 use crate::handle::handle;
 use crate::locks::cell::owner_died;
 use crate::locks::data::{self, GuardedData};
 use crate::plain::Plain;
 use crate::shared::Shared;
 use crate::steps::rwlock::{AddRead, ClaimReader, Enter, EnterOutcome, Leave, Readers};
-use crate::steps::slot::{EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, Slots, set};
+use crate::steps::slot::{EMPTY, HELD, ObservedSlot, Slots, set};
 use crate::wait;
 
 const NAME: &str = "RwLock";
@@ -96,11 +93,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             return Err(Error::out_of_range(readers > 0, why));
         }
         let made = Self::of(Shared::new(&data::name_of::<T>(NAME), Self::words_for(readers))?);
-        match made.write() {
-            Ok(mut guard) => *guard = value,
-            Err(LockError::Failed(e)) => return Err(e),
-            Err(other) => return Err(Error::Malformed(other.to_string())),
-        }
+        *made.write().map_err(data::new_lock_error)? = value;
         Ok(made)
     }
 
@@ -182,7 +175,8 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     }
 
     fn reading(&self, me: Member, seen: ObservedSlot) -> ReadGuard<'_, T> {
-        ReadGuard(GuardedData::new(&self.shared, DATA, ReadHold::new(self, me, seen)))
+        let hold = ReadHold { lock: self, me, seen, thread: PhantomData };
+        ReadGuard(GuardedData::new(&self.shared, DATA, hold))
     }
 
     fn read_wait(&self, wait: Wait) -> Result<ReadGuard<'_, T>, LockError> {
@@ -205,7 +199,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             claim()
         };
         let target = (&self.shared, self.parking(), BlockingCall::RwLockRead);
-        let mut found = wait::until(target, &self.spin, wait, claim, free)?;
+        let mut found = wait::until(target, &self.spin, wait, claim, free, false)?;
         for _ in 0..TRIES {
             match found {
                 Some(seen) => return Ok(self.reading(me, seen)),
@@ -229,20 +223,14 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     }
 
     fn readers(&self) -> impl Iterator<Item = ObservedSlot> + '_ {
-        let (slots, mut next) = (self.reader_words().slots, 0);
-        std::iter::from_fn(move || {
-            let seen = self.shared.run(FindSlot::new(slots, set(&[HELD]), next))?;
-            next = seen.index + 1;
-            Some(seen)
-        })
+        self.shared.find(self.reader_words().slots, set(&[HELD]))
     }
 
     /// Releases the slots of dead readers.
     fn release_dead(&self) {
         for seen in self.readers() {
-            if Members(self.shared.arena()).is_dead(seen.slot.member) {
-                let back = seen.slot.vacated(EMPTY);
-                self.shared.run(ReplaceSlot::new(self.reader_words().slots.at(seen.index), seen.slot, back));
+            if self.shared.is_dead(seen.slot.member) {
+                self.shared.replace(self.reader_words().slots, seen, seen.slot.vacated(EMPTY));
             }
         }
     }
@@ -291,7 +279,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             no_readers().or_else(|| cycles.look(Instant::now()).map(Err))
         };
         let target = (&self.shared, self.parking(), BlockingCall::RwLockWrite);
-        match wait::until(target, &self.spin, wait, no_readers, check_dead)? {
+        match wait::until(target, &self.spin, wait, no_readers, check_dead, false)? {
             Some(Ok(())) => {}
             Some(Err(cycle)) => return Err(LockError::Deadlock(cycle)),
             None => self.check_no_readers(wait)?,
@@ -305,7 +293,96 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         // compiler may move data writes before it, and a kill there would leave torn data without an
         // `OwnerDied`.
         compiler_fence(Ordering::SeqCst);
-        Ok(WriteGuard(GuardedData::new(&self.shared, DATA, WriteHold::new(self, me, died, guard))))
+        let hold = WriteHold { lock: self, me, died, _raw: guard };
+        Ok(WriteGuard(GuardedData::new(&self.shared, DATA, hold)))
+    }
+}
+
+/// Read access to the data of an [`RwLock`]. Dropping it releases the reader's slot.
+#[must_use = "dropping it unlocks: bind it by `let guard =`"]
+pub struct ReadGuard<'a, T: Plain + Send + Sync>(GuardedData<T, ReadHold<'a, T>>);
+
+/// Write access to the data of an [`RwLock`]. Dropping it unlocks.
+#[must_use = "dropping it unlocks: bind it by `let guard =`"]
+pub struct WriteGuard<'a, T: Plain + Send + Sync>(GuardedData<T, WriteHold<'a, T>>);
+
+/// A reader's slot, or one more read in the slot of its thread.
+pub(crate) struct ReadHold<'a, T: Plain + Send + Sync> {
+    lock: &'a RwLock<T>,
+    me: Member,
+    seen: ObservedSlot,
+    thread: PhantomData<*const ()>,
+}
+
+/// The writers' lock, after the last reader has left.
+pub(crate) struct WriteHold<'a, T: Plain + Send + Sync> {
+    lock: &'a RwLock<T>,
+    me: Member,
+    died: Option<DeathRecord>,
+    /// Released after `WRITING` is reset.
+    _raw: RawGuard<'a>,
+}
+
+impl<T: Plain + Send + Sync> Drop for ReadHold<'_, T> {
+    fn drop(&mut self) {
+        // The slot belongs to the parent, not to a forked copy.
+        if self.lock.shared.me().ok() == Some(self.me) {
+            self.lock.leave(self.seen);
+        }
+    }
+}
+
+impl<T: Plain + Send + Sync> Drop for WriteHold<'_, T> {
+    fn drop(&mut self) {
+        // A panic during the repair leaves it to the next caller: the mark and `WRITING` stay.
+        let whole = self.died.is_none() || !std::thread::panicking();
+        if whole && self.lock.shared.me().ok() == Some(self.me) {
+            self.lock.shared.store(WRITING, 0);
+        }
+    }
+}
+
+impl<T: Plain + Send + Sync> WriteGuard<'_, T> {
+    /// Returns the process that died while it wrote, if the data has to be checked for that reason.
+    pub fn died(&self) -> Option<DeathRecord> {
+        self.0.key.died
+    }
+}
+
+impl<T: Plain + Send + Sync> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.get_ref()
+    }
+}
+
+impl<T: Plain + Send + Sync> Deref for WriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.get_ref()
+    }
+}
+
+impl<T: Plain + Send + Sync> DerefMut for WriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+impl<T: Plain + Send + Sync + fmt::Debug> fmt::Debug for ReadGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl<T: Plain + Send + Sync + fmt::Debug> fmt::Debug for WriteGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
     }
 }
 

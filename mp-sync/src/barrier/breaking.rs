@@ -1,0 +1,85 @@
+//! Causes that break a barrier: a time-out, an abort, a dead party, a failed action. Also its repair.
+
+use mp_core::Result;
+use mp_core::words::Member;
+
+use super::Barrier;
+use crate::error::PeerProcess;
+use crate::steps::barrier::{Break, BreakCause, Phase, Reset};
+
+impl Barrier {
+    /// Breaks a phase. Returns `true` if this call broke it.
+    pub(super) fn break_phase(&self, phase: Phase, how: BreakCause) -> bool {
+        let broken = self.shared.run(Break::new(self.at(), phase, how));
+        if broken {
+            self.parking().notify_all();
+        }
+        broken
+    }
+
+    /// Returns a dead party that has arrived in this phase or is enrolled. If all parties have arrived and
+    /// the last one runs its action, only that party counts.
+    pub(super) fn dead(&self, phase: Phase) -> Option<PeerProcess> {
+        let last = self.parties - 1;
+        let word = self.shared.load(self.column(0) + u64::from(last));
+        if let Some(m) = (Phase { broken: None, ..phase }).arrived(word)
+            && Phase::acts(word)
+        {
+            return self.shared.is_dead(m).then(|| self.recorded_party(1, last, m));
+        }
+        let mut arrived = self.arrivals(phase).filter(|&(_, m)| self.shared.is_dead(m));
+        if let Some((i, m)) = arrived.next() {
+            return Some(self.recorded_party(1, i, m));
+        }
+        let party = self.party_slots().find(|seen| self.shared.is_dead(seen.slot.member))?;
+        Some(self.recorded_party(3, party.index, party.slot.member))
+    }
+
+    /// Breaks the barrier: parties that wait or arrive get [`BarrierError::Aborted`]. Does nothing if the
+    /// barrier is broken already.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn abort(&self) -> Result<()> {
+        self.shared.me()?;
+        loop {
+            let phase = self.phase();
+            if phase.broken.is_some() || self.break_phase(phase, BreakCause::Aborted) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Repairs the barrier and removes its waiters, which get [`BarrierError::Reset`]. Enrollments of dead
+    /// processes end.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn reset(&self) -> Result<()> {
+        self.shared.me()?;
+        for seen in self.party_slots() {
+            if self.shared.is_dead(seen.slot.member) {
+                self.leave(seen);
+            }
+        }
+        self.shared.run(Reset::new(self.at()));
+        self.parking().notify_all();
+        Ok(())
+    }
+}
+
+/// A party that runs its action. Unwinding drops this value, which breaks the barrier.
+pub(super) struct ActionGuard<'a> {
+    pub(super) barrier: &'a Barrier,
+    pub(super) me: Member,
+    pub(super) phase: Phase,
+}
+
+impl Drop for ActionGuard<'_> {
+    fn drop(&mut self) {
+        // The action belongs to the parent, not to a forked copy.
+        if self.barrier.shared.me().ok() == Some(self.me) {
+            self.barrier.break_phase(self.phase, BreakCause::Aborted);
+        }
+    }
+}
