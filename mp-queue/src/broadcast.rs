@@ -32,8 +32,6 @@
 //! nothing. A process that is stopped while it reads blocks no other process. The message that it was reading
 //! stays allocated.
 
-use std::fmt;
-
 use mp_core::mutex::Mutex;
 use mp_core::waits::BlockingCall;
 use mp_core::{Wait, WaitPoint, Waitable};
@@ -292,19 +290,7 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
-crate::queue::retained_end::named!(Sender Receiver);
-
-impl<T> fmt::Debug for Sender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "broadcast::Sender<{}>{:?}", std::any::type_name::<T>(), self.end)
-    }
-}
-
-impl<T> fmt::Debug for Receiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "broadcast::Receiver<{}>{:?}", std::any::type_name::<T>(), self.end)
-    }
-}
+crate::queue::retained_end::sides!(Sender: "broadcast::Sender" Receiver: "broadcast::Receiver");
 
 impl<T: 'static> Serialize for Sender<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

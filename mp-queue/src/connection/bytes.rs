@@ -3,7 +3,7 @@
 use mp_core::message::{Codec, Incoming, Outgoing, UnsentValues};
 use mp_core::{Message, Wait};
 
-use crate::connection::{Connection, Transport};
+use crate::connection::Connection;
 use crate::error::{GetError, PutError, RecvIntoError};
 
 /// Message whose encoding is its bytes.
@@ -18,9 +18,7 @@ impl Message for Bytes {
     fn take_back(&mut self, _: &mut UnsentValues) {}
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let bytes = inc.rest().to_vec();
-        inc.advance(bytes.len());
-        Ok(Self(bytes))
+        Ok(Self(inc.take_rest()))
     }
 }
 
@@ -42,9 +40,9 @@ impl Connection {
     }
 
     fn send_bytes_wait(&self, bytes: &[u8], wait: Wait) -> Result<(), PutError<Vec<u8>>> {
-        let sent = match self.transport() {
-            Transport::Socket(socket) => socket.send_bytes(bytes, wait),
-            _ => self.send_wait(Bytes(bytes.to_vec()), wait),
+        let sent = match self.transport().socket() {
+            Some(socket) => socket.send_bytes(bytes, wait),
+            None => self.send_wait(Bytes(bytes.to_vec()), wait),
         };
         sent.map_err(|e| e.map(|raw| raw.0))
     }
@@ -54,9 +52,9 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`send_async`](Self::send_async).
     pub async fn send_bytes_async(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
-        let sent = match self.transport() {
-            Transport::Socket(socket) => socket.send_bytes_async(bytes).await,
-            _ => self.send(Bytes(bytes.to_vec())),
+        let sent = match self.transport().socket() {
+            Some(socket) => socket.send_bytes_async(bytes).await,
+            None => self.send(Bytes(bytes.to_vec())),
         };
         sent.map_err(|e| e.map(|raw| raw.0))
     }
@@ -66,23 +64,16 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
-        self.recv_bytes_wait(Wait::Forever)
+        Ok(self.recv::<Bytes>()?.0)
     }
 
     mp_core::forms! {
         "Receives the next message as bytes": recv_bytes() -> Result<Vec<u8>, GetError>,
         or "[`GetError::Empty`]";
-        |connection, wait| connection.recv_bytes_wait(wait);
+        |connection, wait| Ok(connection.recv_wait::<Bytes>(wait)?.0);
         never try_recv_bytes;
         at_most recv_bytes_timeout;
         until recv_bytes_deadline;
-    }
-
-    fn recv_bytes_wait(&self, wait: Wait) -> Result<Vec<u8>, GetError> {
-        match self.transport() {
-            Transport::Socket(socket) => socket.recv_bytes(wait),
-            _ => Ok(self.recv_wait::<Bytes>(wait)?.0),
-        }
     }
 
     /// Receives the next message, which must have been sent as bytes, asynchronously: see
@@ -91,10 +82,7 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
-        match self.transport() {
-            Transport::Socket(socket) => socket.recv_bytes_async().await,
-            _ => Ok(self.recv_async::<Bytes>().await?.0),
-        }
+        Ok(self.recv_async::<Bytes>().await?.0)
     }
 
     /// Receives the next message, which must have been sent as bytes, into the beginning of a buffer. Waits

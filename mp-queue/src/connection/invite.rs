@@ -67,19 +67,6 @@ pub fn invite<T: Message>(command: &mut Command, value: T) -> Result<Invitation,
     hand_over(value, put).map_err(|(value, error)| PutError::Failed { value, error })
 }
 
-/// Cause of an invitation that was not sent.
-enum SendFailure {
-    Full,
-    Gone,
-    Failed(Error),
-}
-
-impl From<Error> for SendFailure {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
 impl Connection {
     /// Invites the program at the other end of a socket into this process's memory, with a value. Queues,
     /// locks and tensors in the value are then shared, as between processes of one program. The other end
@@ -128,21 +115,14 @@ impl Connection {
             return Err(PutError::Failed { value, error });
         }
         let sent = hand_over(value, |envelope| {
-            let (invitation, way) = mp_core::invite_by_socket(envelope)
-                .map_err(|(e, back)| (SendFailure::Failed(e.into()), back))?;
-            let unsent = match socket.send_invitation(way.as_fd()) {
-                Ok(true) => return Ok(invitation),
-                Ok(false) => SendFailure::Full,
-                Err(WriteError::Gone) => SendFailure::Gone,
-                Err(WriteError::Failed(e)) => SendFailure::Failed(e.into()),
-            };
-            Err((unsent, invitation.take_back()))
+            let (invitation, way) =
+                mp_core::invite_by_socket(envelope).map_err(|(e, back)| (WriteError::from(e), back))?;
+            match socket.send_invitation(way.as_fd()) {
+                Ok(()) => Ok(invitation),
+                Err(unsent) => Err((unsent, invitation.take_back())),
+            }
         });
-        sent.map_err(|(value, unsent)| match unsent {
-            SendFailure::Full => PutError::Full(value),
-            SendFailure::Gone => PutError::Disconnected(value),
-            SendFailure::Failed(error) => PutError::Failed { value, error },
-        })
+        sent.map_err(|(value, unsent)| unsent.with(value))
     }
 
     /// Accepts the [invitation](Self::invite) of the program at the other end of a socket, and becomes a

@@ -164,14 +164,12 @@ impl<T: Message> Queue<T> {
         let mut put = 0;
         loop {
             let Some(mut value) = values.next() else { return Ok(put) };
-            let written = match PendingMessage::try_encode(raw, self.fingerprint(), &mut value) {
-                Err(PutError::Full(())) => {
-                    // The consumers that will make room may be asleep: wake them.
-                    run.flush();
-                    PendingMessage::encode(raw, self.fingerprint(), &mut value, wait)
-                }
-                end => end,
-            };
+            let fingerprint = self.fingerprint();
+            let written = PendingMessage::encode_once(raw, fingerprint, &mut value).or_else(|error| {
+                // The consumers that will make room may be asleep: wake them.
+                run.flush();
+                PendingMessage::encode_waiting(raw, fingerprint, &mut value, error, wait)
+            });
             let mut unsent = match written {
                 Ok(unsent) => unsent,
                 Err(e) => return Err(PutManyError { put, error: e.map(|()| value), rest: values }),

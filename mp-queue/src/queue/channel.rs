@@ -44,7 +44,7 @@ impl Drop for ChannelEnd {
     fn drop(&mut self) {
         self.token = None;
         if self.raw.arena().me().is_ok() && !Blocks(self.raw.arena()).lives(self.mine) {
-            self.raw.wake_all_sleepers();
+            self.raw.memory().wake_all();
         }
     }
 }

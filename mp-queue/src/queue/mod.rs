@@ -391,12 +391,11 @@ pub(crate) fn put_as<T: Message>(
             Err(e) => Err(e.map(|()| value)),
         };
     }
-    let mut unsent = match PendingMessage::encode_large(raw, fingerprint, &mut value) {
+    let encoded = PendingMessage::encode_large(raw, fingerprint, &mut value)
+        .or_else(|e| PendingMessage::encode_waiting(raw, fingerprint, &mut value, e, wait));
+    let mut unsent = match encoded {
         Ok(unsent) => unsent,
-        Err(e) => match PendingMessage::encode_waiting(raw, fingerprint, &mut value, e, wait) {
-            Ok(unsent) => unsent,
-            Err(e) => return Err(e.map(|()| value)),
-        },
+        Err(e) => return Err(e.map(|()| value)),
     };
     let put = raw.put(&mut unsent.payload, wait);
     unsent.end(value, put)

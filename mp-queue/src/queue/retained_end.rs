@@ -33,9 +33,15 @@ impl Clone for RetainedEnd {
     }
 }
 
-/// Methods for names, of both sides of a channel with retained messages.
-macro_rules! named {
-    ($($side:ident)*) => {$(
+/// `Debug` and methods for names, of the sides of a channel with retained messages.
+macro_rules! sides {
+    ($($side:ident: $name:literal)*) => {$(
+        impl<T> ::std::fmt::Debug for $side<T> {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                write!(f, concat!($name, "<{}>{:?}"), ::std::any::type_name::<T>(), self.end)
+            }
+        }
+
         impl<T> $side<T> {
             /// Names the channel, like [`Queue::named`](crate::Queue::named).
             #[must_use]
@@ -51,7 +57,7 @@ macro_rules! named {
         }
     )*};
 }
-pub(crate) use named;
+pub(crate) use sides;
 
 impl fmt::Debug for RetainedEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

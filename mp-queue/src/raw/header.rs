@@ -5,7 +5,7 @@
 //! | 0 | magic | the creator, last |
 //! | 8 | slots of the first segment | the creator |
 //! | 16 | fingerprint of the message type | the creator |
-//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastDetached`]), pid | that process, processes that recover it, or the process that discards its message |
+//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastDetached`](mp_core::detach_notice::LastDetached)), pid | that process, processes that recover it, or the process that discards its message |
 //! | 40 | length of the type's name, followed by the name, cut at 128 bytes | the creator |
 //! | 176 | largest number of segments (32 bits), slots of the last one (32 bits) | the creator |
 //! | 184 | limit on deliveries of a message; 0 means no limit | the creator |
@@ -28,20 +28,20 @@
 //!
 //! Hot words are 128 bytes apart, because the processor fetches adjacent cache lines together.
 
-use mp_core::Spin;
-use mp_core::detach_notice::{DetachedProcess, LastDetached};
 use mp_core::mem::{Mem, Word};
-use mp_core::words::{BlockId, Member};
+use mp_core::words::BlockId;
 
-use crate::raw::options::{DesertedWhen, QueueOptions};
+use crate::raw::options::QueueOptions;
 use crate::ring::{ChainAt, Position, RingAt, Slot, SlotState};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring4");
-const NAME: u64 = 48;
-const NAME_MAX: usize = 128;
+/// Offset of a type's name.
+pub(crate) const NAME: u64 = 48;
+/// Number of bytes of a type's name that are stored.
+pub(crate) const NAME_MAX: usize = 128;
 
 /// Returns the beginning of a type's name as words.
-fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
+pub(crate) fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
     let name = &name.as_bytes()[..name.len().min(NAME_MAX)];
     (0..).zip(name.chunks(8)).map(|(i, part)| {
         let mut bytes = [0; 8];
@@ -49,6 +49,10 @@ fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
         (i, u64::from_le_bytes(bytes))
     })
 }
+/// Flag: small messages may be stored in slots.
+pub(crate) const SMALL_SLOTS: u64 = 1;
+/// Flag: a put returns an error instead of waiting.
+pub(crate) const UNBOUNDED: u64 = 2;
 const HEAD: u64 = 256;
 const TAIL: u64 = 384;
 const LINKS: u64 = 896;
@@ -100,7 +104,8 @@ impl QueueHeader {
         Self { base }
     }
 
-    const fn word(self, byte: u64) -> Word {
+    /// Returns the word at this byte offset.
+    pub(crate) const fn word(self, byte: u64) -> Word {
         self.base.plus(byte / 8)
     }
 
@@ -126,41 +131,13 @@ impl QueueHeader {
         self.word(200)
     }
 
-    /// Returns the number of retained messages, or 0 if messages are taken.
-    pub(crate) fn retained<M: Mem>(self, m: &M) -> u32 {
-        (m.load_relaxed(self.flags()) >> 32) as u32
-    }
-
     /// Word with the bound of bytes.
     pub(crate) const fn byte_bound(self) -> Word {
         self.word(232)
     }
 
-    const fn flags(self) -> Word {
+    pub(crate) const fn flags(self) -> Word {
         self.word(240)
-    }
-
-    /// Returns `true` if small messages may be stored in slots.
-    pub(crate) fn small_slots<M: Mem>(self, m: &M) -> bool {
-        m.load_relaxed(self.flags()) & 1 != 0
-    }
-
-    /// Returns `true` if a put returns an error instead of waiting.
-    pub(crate) fn is_unbounded<M: Mem>(self, m: &M) -> bool {
-        m.load_relaxed(self.flags()) & 2 != 0
-    }
-
-    pub(crate) fn spin<M: Mem>(self, m: &M) -> Spin {
-        Spin::unpack(m.load(self.word(208)))
-    }
-
-    pub(crate) fn deserted_when<M: Mem>(self, m: &M) -> DesertedWhen {
-        DesertedWhen::unpack(m.load(self.word(248)))
-    }
-
-    /// Word with the token of one side of a channel.
-    pub(crate) const fn token(self, receivers: bool) -> Word {
-        self.word(if receivers { 224 } else { 216 })
     }
 
     fn chain_of(self, block: BlockId, slots: u32, segments: u32, most: u32) -> ChainAt {
@@ -216,8 +193,8 @@ impl QueueHeader {
         m.store_relaxed(self.word(248), options.deserted.pack());
         m.store_relaxed(
             self.flags(),
-            u64::from(params.small_slots && m.has_pairs())
-                | u64::from(options.capacity.is_none()) << 1
+            (u64::from(params.small_slots && m.has_pairs()) * SMALL_SLOTS)
+                | (u64::from(options.capacity.is_none()) * UNBOUNDED)
                 | u64::from(params.retain) << 32,
         );
         m.store_relaxed(self.word(40), type_name.len().min(NAME_MAX) as u64);
@@ -245,62 +222,8 @@ impl QueueHeader {
         let possible = slots > 0
             && slots.max(most) <= RingAt::MAX_SLOTS
             && (segments == 1 || segments == ChainAt::segments_for(slots, most) && segments <= MOST_SEGMENTS);
-        let possible = possible && (!self.small_slots(m) || m.has_pairs());
+        let possible = possible && (m.load_relaxed(self.flags()) & SMALL_SLOTS == 0 || m.has_pairs());
         let chain = self.chain_of(block, slots, segments, most);
         (possible && Self::bytes(&chain) <= len).then_some(chain)
-    }
-
-    pub(crate) fn fingerprint<M: Mem>(self, m: &M) -> u64 {
-        m.load_relaxed(self.word(16))
-    }
-
-    /// Returns `true` if the queue's messages have this type. Two names may have the same fingerprint, so the
-    /// beginnings of the names are compared, too.
-    pub(crate) fn is_of_type<M: Mem>(self, m: &M, (fingerprint, name): (u64, &str)) -> bool {
-        let same = |(i, word)| m.load_relaxed(self.word(NAME).plus(i)) == word;
-        self.fingerprint(m) == fingerprint
-            && (m.load_relaxed(self.word(40)) == name.len().min(NAME_MAX) as u64
-                && name_words(name).all(same))
-    }
-
-    /// Returns the limit on deliveries of a message. 0 means no limit.
-    pub(crate) fn deliveries<M: Mem>(self, m: &M) -> u32 {
-        m.load_relaxed(self.word(184)) as u32
-    }
-
-    /// Returns the name of the message type.
-    pub(crate) fn type_name<M: Mem>(self, m: &M) -> String {
-        let len = (m.load_relaxed(self.word(40)) as usize).min(NAME_MAX);
-        let words = (0..len.div_ceil(8) as u64).map(|i| m.load_relaxed(self.word(NAME).plus(i)));
-        let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        bytes.truncate(len);
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    /// Word with the process that was recorded last.
-    pub(crate) const fn gone(self) -> LastDetached {
-        LastDetached(self.word(24))
-    }
-
-    /// Records that a holder has ended or dropped its last handle. `has` returns `true` if a process still
-    /// has the queue.
-    pub(crate) fn note_gone<M: Mem>(
-        self,
-        m: &M,
-        gone: DetachedProcess,
-        pid: u32,
-        has: impl Fn(Member) -> bool,
-    ) {
-        // An unknown process is less useful to readers than the process that was recorded before it.
-        if gone == DetachedProcess::NeverJoined && pid == 0 && self.gone().read(m).is_some() {
-            return;
-        }
-        m.store(self.word(32), u64::from(pid));
-        self.gone().note(m, gone, has);
-    }
-
-    /// Returns the last holder that ended or dropped its last handle, and its pid.
-    pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(DetachedProcess, u32)> {
-        Some((self.gone().read(m)?, m.load(self.word(32)) as u32))
     }
 }

@@ -221,12 +221,8 @@ impl RawQueue {
             return false;
         }
         let closed = self.memory.close();
-        self.wake_all_sleepers();
-        closed
-    }
-
-    pub(crate) fn wake_all_sleepers(&self) {
         self.memory.wake_all();
+        closed
     }
 
     /// Tries once to put a message. An envelope is emptied only on success. Wakes no waiters.

@@ -18,24 +18,10 @@ pub(crate) struct PendingMessage {
 }
 
 impl PendingMessage {
-    /// Encodes a value. Waits like a put.
+    /// Encodes a value without waiting: returns [`PutError::Full`] instead.
     ///
     /// # Errors
     /// Returns the cause if the value could not be encoded. The value is unchanged.
-    #[inline]
-    pub(crate) fn encode<T: Message>(
-        raw: &RawQueue,
-        fingerprint: TypeFingerprint<T>,
-        value: &mut T,
-        wait: Wait,
-    ) -> Result<Self, PutError<()>> {
-        match Self::encode_once(raw, fingerprint, value) {
-            Ok(unsent) => Ok(unsent),
-            Err(error) => Self::encode_waiting(raw, fingerprint, value, error, wait),
-        }
-    }
-
-    /// Like [`encode`](Self::encode), without waiting: returns [`PutError::Full`] instead.
     #[inline]
     pub(crate) fn try_encode<T: Message>(
         raw: &RawQueue,

@@ -1,6 +1,5 @@
 //! Reading side of a watch channel.
 
-use std::fmt;
 use std::sync::Arc;
 
 use mp_core::mutex::Mutex;
@@ -264,13 +263,7 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
-crate::queue::retained_end::named!(Receiver);
-
-impl<T> fmt::Debug for Receiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "watch::Receiver<{}>{:?}", std::any::type_name::<T>(), self.end)
-    }
-}
+crate::queue::retained_end::sides!(Receiver: "watch::Receiver");
 
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

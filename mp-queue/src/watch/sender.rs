@@ -1,6 +1,5 @@
 //! Writing side of a watch channel.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -173,13 +172,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-crate::queue::retained_end::named!(Sender);
-
-impl<T> fmt::Debug for Sender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "watch::Sender<{}>{:?}", std::any::type_name::<T>(), self.end)
-    }
-}
+crate::queue::retained_end::sides!(Sender: "watch::Sender");
 
 impl<T: 'static> Serialize for Sender<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

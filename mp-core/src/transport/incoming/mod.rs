@@ -287,6 +287,16 @@ impl Incoming {
         &all[self.at.min(all.len())..]
     }
 
+    /// Takes the unread bytes. Not copied if no bytes were read before and they are not in a spill block.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        let rest = match &self.spill {
+            None if self.at == 0 => std::mem::take(&mut self.bytes),
+            _ => self.rest().to_vec(),
+        };
+        self.at += rest.len();
+        rest
+    }
+
     /// Returns all bytes, including those that were read.
     #[inline]
     pub fn whole(&self) -> &[u8] {

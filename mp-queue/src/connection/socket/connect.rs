@@ -18,7 +18,6 @@ use rustix::io::Errno;
 
 use super::events::{Timer, until};
 use super::handshake::Handshake;
-use super::io::io_error;
 use super::stream::found;
 use super::{Address, ConnectError, SocketOptions, error, tcp, wait_for};
 use crate::connection::Connection;
@@ -55,13 +54,6 @@ enum StepOutcome {
     Continue(Stage),
     Wait(Stage),
     Done(Box<Handshake>),
-}
-
-/// Condition under which an attempt can continue.
-enum WaitCondition<'a> {
-    Pause,
-    Writable(BorrowedFd<'a>),
-    Readable(BorrowedFd<'a>),
 }
 
 /// Waitable for room in a socket, or for the end of its attempt to connect.
@@ -176,16 +168,16 @@ impl<'a> ConnectAttempt<'a> {
     }
 
     fn error(&self, errno: Errno) -> ConnectError {
-        let source = io_error(errno);
-        ConnectError::Io { what: error::CONNECTING, address: self.address.clone(), source }
+        ConnectError::io(error::CONNECTING, self.address, errno)
     }
 
-    fn pending(&self) -> (WaitCondition<'_>, Option<Instant>) {
+    /// Returns the socket that is waited for, unless it is only a pause, and the deadline.
+    fn pending(&self) -> (Option<WaitPoint<'_>>, Option<Instant>) {
         match &self.stage {
-            Stage::NextHost(_) => (WaitCondition::Pause, Some(Instant::now() + PAUSE)),
-            Stage::Connecting { socket, until, .. } => (WaitCondition::Writable(socket.as_fd()), *until),
+            Stage::NextHost(_) => (None, Some(Instant::now() + PAUSE)),
+            Stage::Connecting { socket, until, .. } => (Some(WaitPoint::Writable(socket.as_fd())), *until),
             Stage::Handshaking(handshake) => {
-                (WaitCondition::Readable(handshake.as_fd()), handshake.deadline())
+                (Some(WaitPoint::Readable(handshake.as_fd())), handshake.deadline())
             }
         }
     }
@@ -194,16 +186,15 @@ impl<'a> ConnectAttempt<'a> {
     pub(super) fn wait(&self) -> Result<(), ConnectError> {
         let (pending, until) = self.pending();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let found = match pending {
-            WaitCondition::Pause => {
-                // sleep: the kernel does not report room in the queue of a listener.
+        match pending {
+            Some(WaitPoint::Writable(socket)) => wait_for(&ConnectingSocket(socket), left, self.address),
+            Some(WaitPoint::Readable(socket)) => wait_for(&Descriptor(socket), left, self.address),
+            // sleep: the kernel does not report room in the queue of a listener.
+            _ => {
                 std::thread::sleep(PAUSE);
-                return Ok(());
+                Ok(())
             }
-            WaitCondition::Writable(socket) => wait_for(&ConnectingSocket(socket), left, self.address),
-            WaitCondition::Readable(socket) => wait_for(&Descriptor(socket), left, self.address),
-        };
-        found.map(drop)
+        }
     }
 
     /// Makes `events` readable when the attempt can continue or its time is over.
@@ -211,9 +202,9 @@ impl<'a> ConnectAttempt<'a> {
         let (pending, at) = self.pending();
         timer.set(at)?;
         let (socket, flags) = match pending {
-            WaitCondition::Pause => return Ok(()),
-            WaitCondition::Writable(socket) => (socket, epoll::EventFlags::OUT),
-            WaitCondition::Readable(socket) => (socket, epoll::EventFlags::IN),
+            Some(WaitPoint::Writable(socket)) => (socket, epoll::EventFlags::OUT),
+            Some(WaitPoint::Readable(socket)) => (socket, epoll::EventFlags::IN),
+            _ => return Ok(()),
         };
         let data = epoll::EventData::new_u64(0);
         match epoll::add(events, socket, data, flags) {
@@ -236,11 +227,7 @@ fn error_rank(error: &ConnectError) -> u8 {
 /// Connects to the listener at an address.
 pub(super) async fn connect(options: &SocketOptions, address: &Address) -> Result<Connection, ConnectError> {
     let mut attempt = ConnectAttempt::new(options, address)?;
-    let failed = |errno| ConnectError::Io {
-        what: error::CONNECTING,
-        address: address.clone(),
-        source: io_error(errno),
-    };
+    let failed = |errno| ConnectError::io(error::CONNECTING, address, errno);
     let events = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?);
     let timer = Timer::new().map_err(failed)?;
     epoll::add(&events, &timer, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)?;

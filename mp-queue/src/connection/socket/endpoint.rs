@@ -15,7 +15,7 @@ use mp_core::{Descriptor, Wait, WaitPoint, Waitable};
 use rustix::event::PollFlags;
 use rustix::net::Shutdown;
 
-use super::handshake::{HandshakeResult, PeerIdentity};
+use super::handshake::{Handshake, PeerIdentity};
 use super::reader::MessageReader;
 use super::stream::{SocketStream, found};
 use super::tcp;
@@ -34,11 +34,11 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(result: HandshakeResult, limit: usize) -> Self {
-        let HandshakeResult { fd, peer, greeting } = result;
+    pub(crate) fn new(handshake: Handshake, limit: usize) -> Self {
+        let (stream, greeting) = handshake.end();
         let reader = Mutex::new(MessageReader::new(greeting));
         let (process, name) = (std::process::id(), Mutex::default());
-        Self { stream: SocketStream { fd, peer }, process, limit, name, reader, writer: Mutex::default() }
+        Self { stream, process, limit, name, reader, writer: Mutex::default() }
     }
 
     pub(crate) fn set_name(&self, name: &str) {
@@ -84,37 +84,28 @@ impl Socket {
     }
 }
 
-/// Waitable for bytes that arrive at a socket.
-pub(super) struct ReadableSocket(pub(super) Arc<Socket>);
-
-impl Waitable for ReadableSocket {
-    fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Readable(self.0.as_fd())
-    }
-
-    fn is_ready(&self) -> bool {
-        self.0.has_arrived()
-    }
-
-    fn description(&self) -> Option<String> {
-        Some(self.0.description())
-    }
+/// Waitable for bytes that arrive at a socket, or for room in it.
+pub(super) struct SocketReady {
+    pub(super) socket: Arc<Socket>,
+    pub(super) room: bool,
 }
 
-/// Waitable for room in a socket.
-pub(super) struct WritableSocket(pub(super) Arc<Socket>);
-
-impl Waitable for WritableSocket {
+impl Waitable for SocketReady {
     fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Writable(self.0.as_fd())
+        let fd = self.socket.as_fd();
+        if self.room { WaitPoint::Writable(fd) } else { WaitPoint::Readable(fd) }
     }
 
     fn is_ready(&self) -> bool {
-        found(self.0.as_fd(), PollFlags::OUT) != PollFlags::empty()
+        match self.room {
+            true => found(self.socket.as_fd(), PollFlags::OUT) != PollFlags::empty(),
+            false => self.socket.has_arrived(),
+        }
     }
 
     fn description(&self) -> Option<String> {
-        Some(format!("room in {}", self.0.description()))
+        let room = if self.room { "room in " } else { "" };
+        Some(format!("{room}{}", self.socket.description()))
     }
 }
 

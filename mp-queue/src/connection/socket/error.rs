@@ -90,6 +90,10 @@ pub enum ConnectError {
 mp_core::readable_debug!(ConnectError);
 
 impl ConnectError {
+    pub(super) fn io(what: &'static str, address: &Address, source: impl Into<io::Error>) -> Self {
+        Self::Io { what, address: address.clone(), source: source.into() }
+    }
+
     /// Returns `true` if one peer is the cause, so that a listener can continue with other peers. `false` for
     /// [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and [`KeyRequired`](Self::KeyRequired), which are
     /// errors of this side.

@@ -25,18 +25,6 @@ impl Waitable for DescriptorEvents {
     }
 }
 
-/// Error of a future that ends without a connection.
-enum WaitFailure {
-    Refused(ConnectError),
-    Failed(mp_core::Error),
-}
-
-impl From<mp_core::Error> for WaitFailure {
-    fn from(e: mp_core::Error) -> Self {
-        Self::Failed(e)
-    }
-}
-
 /// Waits until `poll` returns a result. Calls it whenever `events` is readable.
 pub(super) async fn until<R>(
     events: &Arc<OwnedFd>,
@@ -44,11 +32,8 @@ pub(super) async fn until<R>(
     mut poll: impl FnMut() -> Result<Option<R>, ConnectError>,
 ) -> Result<R, ConnectError> {
     let what = || Arc::new(DescriptorEvents(events.clone())) as mp_core::SharedWaitable;
-    let found = mp_core::until(what, || poll().map_err(WaitFailure::Refused)).await;
-    found.map_err(|e| match e {
-        WaitFailure::Refused(e) => e,
-        WaitFailure::Failed(e) => waiting(address, e),
-    })
+    let found = mp_core::until(what, || Ok::<_, mp_core::Error>(poll().transpose())).await;
+    found.map_err(|e| waiting(address, e))?
 }
 
 /// A descriptor that becomes readable at a set time.

@@ -28,8 +28,8 @@ use mp_core::peer;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::io::read;
 use super::key::{self, Key, NONCE, PROOF, ProofInput};
+use super::stream::{SocketStream, read};
 use super::{Address, ConnectError};
 
 const MAGIC: &[u8; 8] = b"mp-sock\x08";
@@ -71,8 +71,7 @@ pub(crate) struct Handshake {
     peer: PeerIdentity,
     mine: [u8; NONCE],
     theirs: Option<[u8; NONCE]>,
-    buffer: [u8; HELLO],
-    have: usize,
+    part: Greeting,
     /// `true` if the peer was gone when it was accepted.
     left: bool,
     began: Instant,
@@ -81,15 +80,8 @@ pub(crate) struct Handshake {
     timeout: Duration,
 }
 
-/// Result of a handshake.
-pub(crate) struct HandshakeResult {
-    pub(crate) fd: OwnedFd,
-    pub(crate) peer: PeerIdentity,
-    /// State of the other side's hello, if this side continues before it has arrived.
-    pub(crate) greeting: Option<Greeting>,
-}
-
-/// A hello that is still expected: from a listener that may not have accepted yet, to a client without a key.
+/// Received bytes of a hello or a proof. A hello may still be expected after the handshake: from a listener
+/// that may not have accepted yet, to a client without a key.
 pub(crate) struct Greeting {
     buffer: [u8; HELLO],
     have: usize,
@@ -97,15 +89,19 @@ pub(crate) struct Greeting {
 
 impl Greeting {
     /// Creates a greeting of which no byte has arrived.
-    #[cfg(any(test, feature = "fuzz"))]
-    pub(super) fn empty() -> Self {
+    pub(super) const fn empty() -> Self {
         Self { buffer: [0; HELLO], have: 0 }
     }
 
     /// Reads available bytes. Returns `true` if the hello is complete and valid.
     pub(crate) fn advance(&mut self, fd: BorrowedFd<'_>) -> Result<bool, ConnectError> {
-        while self.have < HELLO {
-            match read(fd, &mut self.buffer[self.have..]) {
+        Ok(self.fill(fd, HELLO)? && check_hello(&self.buffer, false).map(|_| true)?)
+    }
+
+    /// Reads available bytes. Returns `true` if there are as many as `wanted`.
+    fn fill(&mut self, fd: BorrowedFd<'_>, wanted: usize) -> Result<bool, ConnectError> {
+        while self.have < wanted {
+            match read(fd, &mut self.buffer[self.have..wanted]) {
                 Ok(0) => return Err(ConnectError::Gone),
                 Ok(n) => self.have += n,
                 Err(Errno::INTR) => {}
@@ -113,7 +109,7 @@ impl Greeting {
                 Err(_) => return Err(ConnectError::Gone),
             }
         }
-        check_hello(&self.buffer, false).map(|_| true)
+        Ok(true)
     }
 }
 
@@ -128,7 +124,7 @@ impl Handshake {
         address: &Address,
         host: Option<SocketAddr>,
     ) -> Result<Self, ConnectError> {
-        let failed = |source| ConnectError::Io { what: "greeting at", address: address.clone(), source };
+        let failed = |source: std::io::Error| ConnectError::io("greeting at", address, source);
         let peer = match host {
             Some(host) => PeerIdentity::Host(host),
             None => {
@@ -155,8 +151,7 @@ impl Handshake {
             peer,
             mine,
             theirs: None,
-            buffer: [0; HELLO],
-            have: 0,
+            part: Greeting::empty(),
             left,
             began: Instant::now(),
             deadline,
@@ -171,32 +166,28 @@ impl Handshake {
     /// Returns the time since which a TCP peer has sent nothing, or `None` if it has sent a byte or is a
     /// process of this user.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
-        (self.peer.host().is_some() && self.theirs.is_none() && self.have == 0).then_some(self.began)
+        (self.peer.host().is_some() && self.has_received_nothing()).then_some(self.began)
     }
 
     /// Returns `true` if the other side, which is gone, has sent nothing or did not wait for the proof that
     /// it needs.
     pub(crate) fn is_probe(&self) -> bool {
-        self.left || (self.theirs.is_none() && self.have == 0)
+        self.left || self.has_received_nothing()
+    }
+
+    fn has_received_nothing(&self) -> bool {
+        self.theirs.is_none() && self.part.have == 0
     }
 
     /// Reads available bytes and answers them. Returns `true` if the handshake is complete.
     pub(crate) fn advance(&mut self) -> Result<bool, ConnectError> {
         loop {
             let wanted = if self.theirs.is_none() { HELLO } else { PROOF };
-            while self.have < wanted {
-                match read(self.fd.as_fd(), &mut self.buffer[self.have..wanted]) {
-                    Ok(0) => return Err(ConnectError::Gone),
-                    Ok(n) => self.have += n,
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                        return Err(ConnectError::TimedOut(self.timeout));
-                    }
-                    Err(Errno::AGAIN) => return Ok(false),
-                    Err(_) => return Err(ConnectError::Gone),
-                }
+            if !self.part.fill(self.fd.as_fd(), wanted)? {
+                let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+                return if late { Err(ConnectError::TimedOut(self.timeout)) } else { Ok(false) };
             }
-            self.have = 0;
+            self.part.have = 0;
             let Some(theirs) = self.theirs else {
                 self.theirs = Some(self.check_greeting()?);
                 match &self.key {
@@ -210,7 +201,7 @@ impl Handshake {
 
     /// Handles a received hello and returns its random bytes. A client with a key then proves it.
     fn check_greeting(&self) -> Result<[u8; NONCE], ConnectError> {
-        let theirs = check_hello(&self.buffer, self.key.is_some())?;
+        let theirs = check_hello(&self.part.buffer, self.key.is_some())?;
         if !self.listener {
             self.prove(&theirs)?;
         }
@@ -220,7 +211,7 @@ impl Handshake {
     /// Handles a received proof. A listener answers it.
     fn check_proof(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
         let input = ProofInput { listener: !self.listener, provers: theirs, others: &self.mine };
-        let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&input, &self.buffer[..PROOF]));
+        let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&input, &self.part.buffer[..PROOF]));
         if !is_proof {
             if self.listener {
                 // The error is the same if the client is gone.
@@ -238,10 +229,11 @@ impl Handshake {
         send_short(self.fd.as_fd(), &key.prove(&input))
     }
 
-    /// Ends the handshake and returns its result, including an incomplete greeting.
-    pub(crate) fn end(self) -> HandshakeResult {
-        let greeting = self.theirs.is_none().then_some(Greeting { buffer: self.buffer, have: self.have });
-        HandshakeResult { fd: self.fd, peer: self.peer, greeting }
+    /// Ends the handshake. Returns the state of the other side's hello, if this side continues before it has
+    /// arrived.
+    pub(super) fn end(self) -> (SocketStream, Option<Greeting>) {
+        let greeting = self.theirs.is_none().then_some(self.part);
+        (SocketStream { fd: self.fd, peer: self.peer }, greeting)
     }
 }
 

@@ -19,21 +19,17 @@ use super::writer::WriteError;
 use crate::error::GetError;
 
 impl Socket {
-    /// Sends the invitation if there is room. Returns `true` if it was sent.
-    pub(in crate::connection) fn send_invitation(&self, way: BorrowedFd<'_>) -> Result<bool, WriteError> {
+    /// Sends the invitation if there is room.
+    pub(in crate::connection) fn send_invitation(&self, way: BorrowedFd<'_>) -> Result<(), WriteError> {
         let mut writer = self.writer.lock();
         if !writer.flush(&self.stream)? {
-            return Ok(false);
+            return Err(WriteError::Full);
         }
-        match socket::send(self.as_fd(), &INVITATION, Some(way)) {
-            Ok(()) => Ok(true),
-            Err(Errno::AGAIN) => Ok(false),
-            Err(e) if tcp::is_gone(e) => Err(WriteError::Gone),
-            Err(e) => {
-                let what = "sending an invitation over a socket";
-                Err(WriteError::Failed(mp_core::Error::Os { what, source: e.into() }))
-            }
-        }
+        socket::send(self.as_fd(), &INVITATION, Some(way)).map_err(|e| match e {
+            Errno::AGAIN => WriteError::Full,
+            e if tcp::is_gone(e) => WriteError::Gone,
+            e => mp_core::Error::Os { what: "sending an invitation over a socket", source: e.into() }.into(),
+        })
     }
 
     /// Receives the invitation.

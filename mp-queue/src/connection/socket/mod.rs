@@ -9,17 +9,14 @@ mod frame;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use reader::fuzz;
 mod handshake;
-mod incoming;
 mod invitation;
-mod io;
 mod key;
 mod listener;
 mod outbox;
 mod reader;
-mod recv;
-mod send;
 mod stream;
 mod tcp;
+mod transfer;
 mod writer;
 
 use std::fmt;
@@ -35,9 +32,8 @@ use connect::ConnectAttempt;
 pub(crate) use endpoint::Socket;
 pub use error::ConnectError;
 use handshake::Handshake;
-pub use incoming::IncomingConnections;
 use key::Key;
-pub use listener::Listener;
+pub use listener::{IncomingConnections, Listener};
 pub(in crate::connection) use writer::WriteError;
 
 use crate::connection::{Connection, Transport};
@@ -246,7 +242,7 @@ impl SocketOptions {
     }
 
     fn connection(&self, handshake: Handshake) -> Connection {
-        Connection::of(Transport::Socket(Arc::new(Socket::new(handshake.end(), self.limit))))
+        Connection::of(Transport::Socket(Arc::new(Socket::new(handshake, self.limit))))
     }
 }
 
@@ -262,16 +258,12 @@ impl fmt::Debug for SocketOptions {
 }
 
 fn waiting(address: &Address, e: mp_core::Error) -> ConnectError {
-    let source = std::io::Error::other(e);
-    ConnectError::Io { what: "waiting at", address: address.clone(), source }
+    ConnectError::io("waiting at", address, std::io::Error::other(e))
 }
 
-/// Waits until `what` is ready. Returns `true` if it is.
-fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> Result<bool, ConnectError> {
-    match mp_core::wait(&[what], left) {
-        Ok(found) => Ok(!found.is_empty()),
-        Err(e) => Err(waiting(address, e)),
-    }
+/// Waits until `what` is ready or the time is over.
+fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> Result<(), ConnectError> {
+    mp_core::wait(&[what], left).map(drop).map_err(|e| waiting(address, e))
 }
 
 /// Connects to the [`Listener`] of another program at an address.

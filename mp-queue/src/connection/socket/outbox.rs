@@ -22,7 +22,7 @@ use mp_core::WakeRegistration;
 use mp_core::mutex::Mutex;
 use rustix::net::Shutdown;
 
-use super::endpoint::{Socket, WritableSocket};
+use super::endpoint::{Socket, SocketReady};
 use super::writer::{OutgoingFrame, WriteError};
 
 /// A message that is being sent. If it was begun, dropping this continues it in the background.
@@ -100,7 +100,8 @@ impl Wake for Flusher {
             return;
         }
         let waker = Waker::from(self.clone());
-        let room = || WakeRegistration::new(Arc::new(WritableSocket(self.socket.clone())));
+        let room =
+            || WakeRegistration::new(Arc::new(SocketReady { socket: self.socket.clone(), room: true }));
         if self.watch.lock().get_or_insert_with(room).arm(&waker).is_err() {
             // No thread or descriptor is left for the flusher: the rest is not sent, and the other end gets
             // an error.

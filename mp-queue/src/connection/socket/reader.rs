@@ -11,7 +11,7 @@ use super::ConnectError;
 use super::error::refusal;
 use super::frame::{HEAD, MAX_NOTE, ReceivedFrame, is_invitation, is_note_start, refusal_of};
 use super::handshake::Greeting;
-use super::io::read;
+use super::stream::read;
 use super::tcp;
 use crate::connection::named::MAX_NAME;
 use crate::error::{GetError, TypeRefusal};
@@ -78,26 +78,20 @@ impl MessageReader {
         Self { greeting, ..Self::default() }
     }
 
-    /// Returns the next stored message, or reads available bytes up to the end of one message.
+    /// Returns the next stored message, or reads available bytes up to the end of one message. Returns `None`
+    /// if there is no complete message yet.
     pub(super) fn poll(
         &mut self,
         fd: BorrowedFd<'_>,
         limit: usize,
     ) -> Result<Option<ReceivedFrame>, GetError> {
-        match self.early.pop_front() {
-            Some(frame) => frame.map(Some),
-            None => self.advance(fd, limit),
+        if let Some(frame) = self.early.pop_front() {
+            return frame.map(Some);
         }
-    }
-
-    /// Reads available bytes up to the end of one message. Returns `None` if there is no complete message
-    /// yet.
-    fn advance(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Option<ReceivedFrame>, GetError> {
         if !self.is_greeted(fd)? {
             return Ok(None);
         }
-        let most = NOTES_AT_ONCE;
-        for _ in 0..most {
+        for _ in 0..NOTES_AT_ONCE {
             match self.read_next(fd, limit)? {
                 FrameEvent::Message(frame) => return Ok(Some(frame)),
                 FrameEvent::Note => {}

@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use super::handshake::PeerIdentity;
 
@@ -31,6 +33,11 @@ impl AsFd for SocketStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Reads available bytes.
+pub(super) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(_, n)| n)
 }
 
 /// Polls a descriptor without waiting.

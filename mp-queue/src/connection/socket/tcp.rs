@@ -27,7 +27,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, listen};
 
-use super::io::read;
+use super::stream::read;
 
 /// Time without a byte after which the kernel sends the first probe.
 const IDLE: Duration = Duration::from_secs(10);

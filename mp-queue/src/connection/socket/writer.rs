@@ -79,23 +79,27 @@ impl OutgoingFrame<'_> {
 /// Longest body that is copied after its head.
 const SHORT: usize = 1 << 14;
 
+/// Cause of a message that was not sent.
 pub(in crate::connection) enum WriteError {
+    /// There was no room for its first byte.
+    Full,
     Gone,
-    Failed(mp_core::Error),
+    Failed(Error),
 }
 
-impl From<mp_core::Error> for WriteError {
-    fn from(e: mp_core::Error) -> Self {
-        Self::Failed(e)
+impl<E: Into<Error>> From<E> for WriteError {
+    fn from(e: E) -> Self {
+        Self::Failed(e.into())
     }
 }
 
 impl WriteError {
     /// Converts into an error with the value.
-    pub(super) fn with<T>(self, value: T) -> PutError<T> {
+    pub(in crate::connection) fn with<T>(self, value: T) -> PutError<T> {
         match self {
+            Self::Full => PutError::Full(value),
             Self::Gone => PutError::Disconnected(value),
-            Self::Failed(e) => PutError::Failed { value, error: Error::from(e) },
+            Self::Failed(error) => PutError::Failed { value, error },
         }
     }
 }
@@ -184,10 +188,7 @@ fn send(stream: &SocketStream, bytes: &[u8]) -> Result<usize, WriteError> {
             Err(e) => {
                 // No other message can follow a partial message.
                 _ = rustix::net::shutdown(stream.as_fd(), Shutdown::Both);
-                Err(WriteError::Failed(mp_core::Error::Os {
-                    what: "sending over a socket",
-                    source: e.into(),
-                }))
+                Err(mp_core::Error::Os { what: "sending over a socket", source: e.into() }.into())
             }
         };
     }

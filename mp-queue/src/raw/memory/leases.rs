@@ -39,11 +39,6 @@ impl RingMemory {
         may_have_returned(Self::words(self.arena).load_relaxed(self.header.returned()))
     }
 
-    /// Returns the limit on deliveries of a message. 0 means no limit.
-    pub(crate) fn deliveries(&self) -> u32 {
-        self.header.deliveries(Self::words(self.arena))
-    }
-
     fn return_words(&self) -> ReturnWords {
         ReturnWords { returned: self.header.returned(), limit: self.deliveries() }
     }

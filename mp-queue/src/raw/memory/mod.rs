@@ -9,14 +9,11 @@ use mp_core::Allocator;
 use mp_core::Blocks;
 use mp_core::Envelopes;
 use mp_core::Members;
-use mp_core::Spin;
-use mp_core::detach_notice::{DetachedProcess, LastDetached};
 use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
-use crate::raw::header::{CreateParams, QueueHeader, consumers};
-use crate::raw::options::DesertedWhen;
+use crate::raw::header::{CreateParams, QueueHeader, SMALL_SLOTS, consumers};
 use crate::raw::payload::Payload;
 use crate::ring::{
     Advance, ChainAt, CheckRoom, CloseChain, Extend, FindOldest, Get, GetOutcome, Link, OldestMessage,
@@ -29,6 +26,7 @@ mod garbage;
 mod leases;
 pub(crate) mod pinned_read;
 mod reclaim_hooks;
+mod words;
 
 pub(crate) use reclaim_hooks::LAYER;
 
@@ -90,7 +88,8 @@ impl RingMemory {
 
     fn with_chain(arena: Arena, header: QueueHeader, chain: ChainAt) -> Self {
         let bytes = Self::words(arena).load_relaxed(header.byte_bound());
-        let small_slots = bytes == 0 && header.small_slots(Self::words(arena));
+        let flags = Self::words(arena).load_relaxed(header.flags());
+        let small_slots = bytes == 0 && flags & SMALL_SLOTS != 0;
         Self { arena, header, chain, bytes, small_slots }
     }
 
@@ -101,28 +100,6 @@ impl RingMemory {
     /// Returns the largest possible number of segments.
     pub(crate) fn segments(&self) -> u32 {
         self.chain.segments
-    }
-    pub(crate) fn fingerprint(&self) -> u64 {
-        self.header.fingerprint(Self::words(self.arena))
-    }
-    /// Returns `true` if the queue's messages have the type with this fingerprint and name.
-    pub(crate) fn is_of_type(&self, type_of: (u64, &str)) -> bool {
-        self.header.is_of_type(Self::words(self.arena), type_of)
-    }
-    pub(crate) fn type_name(&self) -> String {
-        self.header.type_name(Self::words(self.arena))
-    }
-    pub(crate) fn note_gone(&self, gone: DetachedProcess, pid: u32) {
-        let (arena, block) = (self.arena, self.chain.block());
-        let has = |member| Blocks(arena).ring_is_held_by(block, member);
-        self.header.note_gone(Self::words(arena), gone, pid, has);
-    }
-    /// Returns the word with the process that was recorded last.
-    pub(crate) fn gone(&self) -> LastDetached {
-        self.header.gone()
-    }
-    pub(crate) fn last_gone(&self) -> Option<(DetachedProcess, u32)> {
-        self.header.last_gone(Self::words(self.arena))
     }
 
     /// Returns the number of messages in the queue: a snapshot.
@@ -299,19 +276,6 @@ impl RingMemory {
         self.arena.me().is_ok()
     }
 
-    pub(crate) fn spin(&self) -> Spin {
-        self.header.spin(Self::words(self.arena))
-    }
-
-    pub(crate) fn deserted_when(&self) -> DesertedWhen {
-        self.header.deserted_when(Self::words(self.arena))
-    }
-
-    /// Returns `true` if a put returns an error instead of waiting.
-    pub(crate) fn is_unbounded(&self) -> bool {
-        self.header.is_unbounded(Self::words(self.arena))
-    }
-
     /// Returns `true` if no more messages can be put.
     pub(crate) fn is_put_closed(&self) -> bool {
         let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
@@ -443,16 +407,6 @@ impl RingMemory {
             GetOutcome::Done(TakenMessage::Stray(e)) => return Err(self.stray_error(e)),
             GetOutcome::Empty | GetOutcome::Closed => None,
         })
-    }
-
-    /// Returns the mark of the token of one side of a channel, or 0 if the queue is not a channel.
-    pub(crate) fn token(&self, receivers: bool) -> u64 {
-        Self::words(self.arena).load(self.header.token(receivers))
-    }
-
-    /// Makes the queue a channel. Called before another process has it.
-    pub(crate) fn set_token(&self, receivers: bool, mark: u64) {
-        Self::words(self.arena).store(self.header.token(receivers), mark);
     }
 
     /// Returns `true` if a get would not wait: there is a message, or the queue is at its end.

@@ -81,7 +81,7 @@ fn pins(ring: RingAt) -> Pins {
 impl RingMemory {
     /// Returns this ring as a ring with retained messages, or `None` if its messages are taken.
     pub(crate) fn retained(&self) -> Option<RetainedRing> {
-        let limit = self.header.retained(Self::words(self.arena));
+        let limit = self.retained_limit();
         let ring = self.chain.segment(0);
         let possible = limit > 0 && slots_for(limit) == ring.slots && self.chain.segments == 1;
         let (base, len) = Blocks(self.arena).ring_memory(self.chain.block()).filter(|_| possible)?;
@@ -176,17 +176,8 @@ impl RetainedRing {
     fn collect(&self, index: u32) -> mp_core::Result<bool> {
         let arena = self.arena();
         for _ in 0..=PINS {
-            let found = Members(arena).with_intent(|me, intent| {
-                let (ring, pins) = (self.ring, self.pins);
-                run(Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index), self.words())
-            })?;
-            match found {
-                CollectOutcome::Taken(id, owner) => {
-                    // SAFETY: `Collect` has just made this process its owner, and ends once.
-                    drop(unsafe { Envelope::from_raw(arena, id, owner) });
-                    return Ok(true);
-                }
-                CollectOutcome::Nothing => return Ok(true),
+            match self.run_collect(index, |collect| collect)? {
+                CollectOutcome::Taken(..) | CollectOutcome::Nothing => return Ok(true),
                 CollectOutcome::Pinned(pin, member) if Members(arena).is_dead(member) => {
                     _ = self.unpin(member, pin, index)
                 }
@@ -194,6 +185,24 @@ impl RetainedRing {
             }
         }
         Ok(false)
+    }
+
+    /// Takes the message in slot `index` out, and drops it.
+    fn run_collect(
+        &self,
+        index: u32,
+        how: impl FnOnce(Collect) -> Collect,
+    ) -> mp_core::Result<CollectOutcome> {
+        let (arena, ring, pins) = (self.arena(), self.ring, self.pins);
+        let found = Members(arena).with_intent(|me, intent| {
+            let collect = Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index);
+            run(how(collect), self.words())
+        })?;
+        if let CollectOutcome::Taken(id, owner) = found {
+            // SAFETY: `Collect` has just made this process its owner, and ends once.
+            drop(unsafe { Envelope::from_raw(arena, id, owner) });
+        }
+        Ok(found)
     }
 
     /// Clears a pin. Returns `true` if its slot was retired in the meantime.
@@ -220,18 +229,7 @@ impl RetainedRing {
 
     /// Takes all messages out, also pinned ones. Called when no process has the ring any more.
     pub(super) fn drain(&self) {
-        let arena = self.arena();
-        for index in 0..self.ring.slots {
-            let found = Members(arena).with_intent(|me, intent| {
-                let (ring, pins) = (self.ring, self.pins);
-                let collect = Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index);
-                run(collect.unconditional(), self.words())
-            });
-            if let Ok(CollectOutcome::Taken(id, owner)) = found {
-                // SAFETY: as in `collect`.
-                drop(unsafe { Envelope::from_raw(arena, id, owner) });
-            }
-        }
+        (0..self.ring.slots).for_each(|index| _ = self.run_collect(index, Collect::unconditional));
     }
 
     /// Returns the slot and the position of the newest message.

@@ -49,36 +49,6 @@ impl IntentContext for RingContext<'_> {
     }
 }
 
-/// Settles the intents of a dead member, see [`Settle`]. Returns the rings that remain in doubt.
-fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
-    let columns = (Envelopes(arena).owner_words(), Envelopes(arena).place_words());
-    let mut left = InDoubt::Nothing;
-    // Settles all intents, also if one has to wait.
-    for &intent in intents {
-        let context = RingContext { arena, others, dead };
-        if let SettleOutcome::Undecided(ring) =
-            run(Settle::new(intent, columns, context), RingMemory::words(arena))
-        {
-            left = match left {
-                InDoubt::Nothing => InDoubt::Ring(ring),
-                InDoubt::Ring(before) if before == ring => left,
-                InDoubt::Ring(_) | InDoubt::Rings => InDoubt::Rings,
-            };
-        }
-    }
-    left
-}
-
-/// Returns a lease of a dead member to its queue, which that member holds while this process recovers it.
-fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
-    let m = RingMemory::words(arena);
-    // If the message has another owner by now, it is not returned.
-    let place = RingPlace::unpack(m.load(Envelopes(arena).place_words().of(e)));
-    if let Some(ring) = RingMemory::open(arena, place.ring) {
-        ring.return_for_dead_holder(e, owner);
-    }
-}
-
 /// Implementation of the arena's ring layer.
 #[derive(Debug)]
 struct Rings;
@@ -109,12 +79,34 @@ mod at_load {
 // Draining a ring and recording a death change only the words of the ring that is passed. `contents` checks
 // the location of each envelope.
 unsafe impl RingLayer for Rings {
-    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
-        settle(arena, dead, others)
+    fn settle(
+        &self,
+        arena: Arena,
+        (dead, intents): (Member, &[Word]),
+        others: &dyn Fn() -> Vec<Word>,
+    ) -> InDoubt {
+        let columns = (Envelopes(arena).owner_words(), Envelopes(arena).place_words());
+        let mut left = InDoubt::Nothing;
+        // Settles all intents, also if one has to wait.
+        for &intent in intents {
+            let settle = Settle::new(intent, columns, RingContext { arena, others, dead });
+            if let SettleOutcome::Undecided(ring) = run(settle, RingMemory::words(arena)) {
+                left = match left {
+                    InDoubt::Nothing => InDoubt::Ring(ring),
+                    InDoubt::Ring(before) if before == ring => left,
+                    InDoubt::Ring(_) | InDoubt::Rings => InDoubt::Rings,
+                };
+            }
+        }
+        left
     }
 
     fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner) {
-        take_back(arena, envelope, owner);
+        let place = RingMemory::words(arena).load(Envelopes(arena).place_words().of(envelope));
+        // If the message has another owner by now, it is not returned.
+        if let Some(ring) = RingMemory::open(arena, RingPlace::unpack(place).ring) {
+            ring.return_for_dead_holder(envelope, owner);
+        }
     }
 
     fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
