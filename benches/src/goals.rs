@@ -96,14 +96,14 @@ mod tests {
     use crate::stats::Summary;
 
     #[test]
-    fn what_is_wanted_is_of_rows_that_there_are() {
+    fn wanted_ids_exist_among_the_rows() {
         for (id, _) in ALL {
             assert!(rows::all().any(|row| row.id == *id), "{id}");
         }
     }
 
     #[test]
-    fn it_is_met_or_not() {
+    fn goal_compares_median_with_its_bound() {
         let row = rows::all().find(|row| row.id == "rtt_asleep").expect("it is there");
         let summary = |median| Some(Summary { median, spread: 0.0 });
         let outcome = |ours: f64| Outcome {

@@ -93,7 +93,7 @@ mod tests {
     use super::{locked_version, utc};
 
     #[test]
-    fn dates() {
+    fn seconds_are_formatted_as_utc_dates() {
         assert_eq!(utc(0), "1970-01-01T00:00:00Z");
         assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");

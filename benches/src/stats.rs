@@ -46,7 +46,7 @@ mod tests {
     use super::summary;
 
     #[test]
-    fn odd_even_and_empty() {
+    fn summary_of_odd_even_and_empty_samples() {
         assert!(summary(&[]).is_none());
         let odd = summary(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!(odd.median, 2.0);

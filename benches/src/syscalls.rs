@@ -119,7 +119,7 @@ pub(crate) fn be_helper(words: &[String]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn reads_a_table() {
+    fn strace_table_yields_the_total_of_calls() {
         let table = "\
 % time     seconds  usecs/call     calls    errors syscall
 ------ ----------- ----------- --------- --------- ----------------

@@ -30,7 +30,7 @@ fn lent() -> (Storage, Outgoing) {
 
 /// Reading its memory does not access addresses after the table of blocks either.
 #[test]
-fn a_handle_that_holds_nothing_has_no_memory() {
+fn empty_handle_has_no_memory() {
     let (left, _message) = lent();
     let hold = left.hold();
     assert!(hold.is_nowhere() && left.is_empty());
@@ -81,7 +81,7 @@ fn memory_shared_in_transit_arrives_not_exclusive() {
 
 /// In a raw copy of the process the arena's addresses are not mapped.
 #[test]
-fn handles_that_were_copied_have_no_memory() {
+fn handle_in_a_raw_fork_has_no_memory() {
     let (storage, structure) = (Storage::new(arena(), 8, 8).unwrap(), Structure::new("test", 2).unwrap());
     let (mut envelope, mut inc) =
         (Messages(arena()).pack(&mut Outgoing::default(), 7).unwrap(), Incoming::default());
@@ -105,7 +105,7 @@ fn handles_that_were_copied_have_no_memory() {
 
 /// A copy with its own arena does not hold the blocks of its original, which may have been reused.
 #[test]
-fn handles_that_were_copied_make_no_parts() {
+fn handle_in_a_fork_makes_no_part() {
     let new = || Structure::new("test", 1).unwrap();
     let (whole, mut part) = (new(), new());
     part.set_parent(&whole).unwrap();
@@ -135,7 +135,7 @@ fn handles_that_were_copied_make_no_parts() {
 
 /// Another holder could access the object, too.
 #[test]
-fn object_moves_only_without_other_holders() {
+fn object_with_another_holder_is_not_moved() {
     let mut object = Structure::new("test", 1).unwrap();
     let refused = |object: &mut Structure| {
         let refused = object.attach_to(Outgoing::default().attached());

@@ -269,7 +269,7 @@ fn check_ticks(told: &[String], pid: u32, at: u64) {
 }
 
 #[test]
-fn an_owner_of_clocks_is_killed_at_every_access() {
+fn clock_owner_is_killed_at_every_access() {
     let _alone = alone();
     let clocks = Clocks(Arena::current().unwrap());
     for_every_access(60, |at| {
@@ -385,7 +385,7 @@ fn kept_descriptor_of_a_freed_object_is_not_found() {
 }
 
 #[test]
-fn an_owner_of_an_object_is_killed_at_every_access() {
+fn object_owner_is_killed_at_every_access() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for_every_access(30, |at| {
@@ -481,7 +481,7 @@ fn last_holder_of_a_child_killed_at_every_access() {
 
 /// A waiting process is notified of a death, whichever process reclaimed the dead member.
 #[test]
-fn a_hook_is_called_after_deaths() {
+fn hook_runs_after_deaths() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let _alone = alone();
     let arena = Arena::current().unwrap();

@@ -35,7 +35,7 @@ fn half_done() -> HeapMem {
 
 /// A process that learns of a tick finds it submitted, and done if the device has completed it before.
 #[test]
-fn loom_a_tick_is_told() {
+fn loom_published_tick_is_submitted() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(9));
         assert_eq!(claim(&m, 0), Some(1));
@@ -56,7 +56,7 @@ fn loom_a_tick_is_told() {
 
 /// If two members claim a clock, one of them gets it.
 #[test]
-fn loom_one_owner() {
+fn loom_clock_has_one_owner() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(9));
         let other = {
@@ -72,7 +72,7 @@ fn loom_one_owner() {
 
 /// While a clock gets its next owner, the state of an old tick does not change.
 #[test]
-fn loom_an_old_tick_stays() {
+fn loom_earlier_tick_keeps_its_status() {
     for died in [false, true] {
         loom::model(move || {
             let m = half_done();
@@ -106,7 +106,7 @@ fn end(m: &HeapMem) -> bool {
 
 /// Two processes end a clock of a dead owner.
 #[test]
-fn loom_two_end_a_clock() {
+fn loom_clock_is_ended_once() {
     loom::model(|| {
         let m = Arc::new(half_done());
         let other = {
@@ -122,7 +122,7 @@ fn loom_two_end_a_clock() {
 
 /// While a clock ends, a tick that is done stays done, and a tick that is not done is never reported as done.
 #[test]
-fn loom_a_look_beside_the_end() {
+fn loom_tick_is_read_while_its_clock_ends() {
     for count in [1, 2] {
         loom::model(move || {
             let m = Arc::new(half_done());

@@ -50,7 +50,7 @@ fn loom_lock_orders() {
 /// If two processes adopt a lock from the same dead holder, one of them succeeds, and it sees the dead
 /// holder's writes.
 #[test]
-fn loom_lock_adopted_once() {
+fn loom_lock_is_adopted_once() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(8));
         let LockAttempt::Acquired(held) = acquire(&m, 0, None) else { panic!("it is free") };

@@ -47,7 +47,7 @@ fn held() -> Arc<HeapMem> {
 
 /// A creator that finds no holder sees all uses of the previous holders, only by its check of the seats.
 #[test]
-fn loom_what_two_holders_left() {
+fn loom_creator_reads_uses_of_released_holders() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
@@ -68,7 +68,7 @@ fn loom_what_two_holders_left() {
 
 /// Uses that end at the same time are both counted.
 #[test]
-fn loom_two_uses_end() {
+fn loom_concurrent_uses_end() {
     loom::model(|| {
         let m = held();
         let ends = |m: &HeapMem| {

@@ -57,13 +57,13 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
 /// A sender takes a seat for a message, publishes it and releases its own, while the receiver takes the seat
 /// over and releases it: the block is freed exactly once, after both are done.
 #[test]
-fn loom_hand_over() {
+fn loom_block_moves_in_a_message() {
     hand_over(false);
 }
 
 /// The same, while each checks the other's seat first, as a neighbor of its own.
 #[test]
-fn loom_hand_over_beside() {
+fn loom_block_moves_with_neighbor_check() {
     hand_over(true);
 }
 
@@ -99,7 +99,7 @@ fn hand_over(beside: bool) {
 /// A process makes a part of the block and passes the part on, and the receiver frees it: the block is freed
 /// exactly once, after both are done.
 #[test]
-fn loom_part() {
+fn loom_child_block_is_freed_once() {
     loom::model(|| {
         let m = held(BlockKind::Object);
         let receiver = {
@@ -139,7 +139,7 @@ fn busy() -> BlockState {
 
 /// A process that finds a block live finds the seat of its claimer.
 #[test]
-fn loom_publish_and_look() {
+fn loom_live_block_has_its_claimers_seat() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(16));
         m.store(BLOCK.state, busy().pack());
@@ -155,7 +155,7 @@ fn loom_publish_and_look() {
 
 /// The next owner of a block finds the state left by the last one, so each allocation has a new generation.
 #[test]
-fn loom_free_and_claim() {
+fn loom_freed_block_is_claimed_with_a_new_generation() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(16));
         m.store(BLOCK.state, busy().pack());
@@ -214,7 +214,7 @@ fn sleep_and_wake(notify: fn(&HeapMem) -> bool) {
 /// The same with another sleeper, which has announced itself: the second one finds the word in the required
 /// state.
 #[test]
-fn loom_two_sleep_and_one_wakes() {
+fn loom_one_of_two_sleepers_is_woken() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(16));
         let other = {
@@ -314,13 +314,13 @@ fn loom_giving_up(both: bool) {
 
 /// A process releases a queue, and a waiter begins at any time during that.
 #[test]
-fn loom_a_process_gives_a_queue_up_and_a_waiter_comes() {
+fn loom_waiter_arrives_while_a_queue_is_released() {
     loom_giving_up(false);
 }
 
 /// Two processes do so at once.
 #[test]
-fn loom_two_processes_leave_while_a_waiter_arrives() {
+fn loom_waiter_arrives_while_two_processes_leave() {
     loom_giving_up(true);
 }
 
@@ -399,14 +399,14 @@ fn updates<P: UpdatePlan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
 }
 
 #[test]
-fn loom_exclusive_updates() {
+fn loom_exclusive_updates_are_atomic() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(updates(|_| Swap));
 }
 
 #[test]
-fn loom_updates() {
+fn loom_updates_are_atomic() {
     loom::model(updates(|_| Move));
 }
 
@@ -441,7 +441,7 @@ impl UpdatePlan for Look {
 /// Two processes at once complete a dead member's update, and one of them then restores the word: the other's
 /// swap does not succeed after that.
 #[test]
-fn loom_a_late_swap() {
+fn loom_late_swap_fails_after_the_update() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

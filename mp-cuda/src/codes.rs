@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found() {
+    fn driver_error_codes_have_names() {
         assert!(NAMES.is_sorted_by_key(|(code, _)| *code), "looked up by halving");
         NAMES.iter().for_each(|(code, expected)| assert_eq!(name(*code), Some(*expected)));
         assert_eq!((name(6), name(998), name(u32::MAX)), (None, None, None));

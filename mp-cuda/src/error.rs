@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_end_a_context_are_losses() {
+    fn context_losing_codes_are_device_losses() {
         for code in [46, 700, 719] {
             assert!(
                 matches!(Error::driver("cuStreamQuery", code, || None), Error::DeviceLost { .. }),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_written_as_releases() {
+    fn driver_versions_are_formatted_as_releases() {
         let text = Error::OldDriver { found: 11_040, needed: 11_070 }.to_string();
         assert!(text.contains("CUDA 11.4") && text.contains("CUDA 11.7"), "{text}");
     }

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_are_written_as_nvidia_writes_them() {
+    fn device_identity_is_formatted_like_nvidia_smi() {
         let uuid = Uuid([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);
         assert_eq!(uuid.to_string(), "GPU-00010203-0405-0607-0809-0a0b0c0d0eff");
     }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forked_copy_initializes_its_own_value_once() {
+    fn forked_value_initializes_once() {
         let value = ForkLocal::<Mutex<u32>>::default();
         *value.get().lock().unwrap() = 1;
         let value = value.into_forked();

@@ -102,7 +102,7 @@ fn random_numbers(len: usize) -> FrozenTensor<u64> {
 
 /// torch: `test_concat_two_singletons`, `test_concat_two_non_singletons_with_empty`.
 #[test]
-fn concat_gives_rows_of_all_datasets_in_order() {
+fn concat_yields_rows_of_all_datasets_in_order() {
     let parts = || ConcatDataset::new([rows(1, 5), rows(2, 0), rows(3, 1), rows(4, 7)]).unwrap();
     let places = |rows: &[u64]| rows.chunks(3).map(|row| (row[0], row[1])).collect::<Vec<_>>();
     let of = |name, len| (0..len).map(move |index| (name, index));
@@ -124,7 +124,7 @@ fn concat_gives_rows_of_all_datasets_in_order() {
 }
 
 #[test]
-fn concat_with_bad_parts_returns_errors() {
+fn concat_of_bad_parts_is_an_error() {
     assert_eq!(ConcatDataset::<Rows>::new([]).unwrap_err(), DatasetError::Empty);
     let long = ConcatDataset::new([rows(1, usize::MAX), rows(2, 1)]).unwrap_err();
     assert_eq!(long, DatasetError::TooLong);
@@ -156,7 +156,7 @@ fn concat_row_kills_worker_and_is_made_again() {
 
 /// torch: `TestTensorDataset`.
 #[test]
-fn tensor_dataset_gives_rows_of_its_tensors() {
+fn tensor_dataset_yields_rows_of_its_tensors() {
     let x = random_numbers(15);
     let y = Tensor::<i8>::from_fn([15], |i| i as i8).unwrap().freeze();
     let columns = Tensor::<f64>::from_fn([2, 15], |i| i as f64).unwrap().freeze().t().unwrap();
@@ -198,7 +198,7 @@ fn stack_of_unequal_lengths_returns_an_error() {
 }
 
 #[test]
-fn stack_gives_the_same_rows_in_all_workers() {
+fn stack_yields_the_same_rows_in_all_workers() {
     let of = || {
         let shorter = Subset::new(rows(2, 20), (0..20).step_by(2)).unwrap();
         StackDataset::new((rows(1, 10), shorter)).unwrap()
@@ -226,7 +226,7 @@ fn stack_gives_the_same_rows_in_all_workers() {
 }
 
 #[test]
-fn subset_gives_samples_at_its_indices() {
+fn subset_yields_samples_at_its_indices() {
     let indices = [9, 3, 3, 0, 12, 7];
     for workers in [0, 2] {
         let whole = builder_of(Samples::new(13), 0).shuffle(false).build().unwrap();
@@ -252,7 +252,7 @@ fn subset_gives_samples_at_its_indices() {
 
 /// The dataset implements only `fetch`, so the note of the failed sample is its number in the batch.
 #[test]
-fn subset_names_failed_samples_as_its_dataset_does() {
+fn subset_names_failed_samples_like_its_dataset() {
     for workers in [0, 1] {
         for fault in [Fault::Error, Fault::Panic] {
             let samples = Samples::new(13).with(12, fault, -1);
@@ -293,7 +293,7 @@ impl Dataset for Forgets {
 
 #[test]
 #[cfg(debug_assertions)]
-fn subset_row_that_is_not_written_is_an_error() {
+fn subset_with_unwritten_row_is_an_error() {
     let error = first_error(loader(Subset::new(Forgets, [1, 4, 3, 2]).unwrap(), 1));
     assert_eq!(error.item.map(|item| item.index), Some(2), "{error}");
     assert!(error.to_string().contains("was not written"), "{error}");
@@ -338,7 +338,7 @@ fn counts<const N: usize>(parts: &[Subset<Rows>; N]) -> [usize; N] {
 /// torch: `test_splits_have_correct_size`, `test_splits_are_mutually_exclusive`,
 /// `test_splits_reproducibility`.
 #[test]
-fn random_split_parts_have_all_samples_once() {
+fn random_split_assigns_each_sample_once() {
     let golden = include_str!("golden/random-split-1.txt").split_whitespace();
     let golden: Vec<u64> = golden.map(|number| number.parse().unwrap()).collect();
     let parts = random_split(rows(1, 20), [8, 0, 12], 17).unwrap();
@@ -356,7 +356,7 @@ fn random_split_parts_have_all_samples_once() {
 
 /// torch: `test_incomplete_fractional_splits`. The lengths come from torch's rule, in Python.
 #[test]
-fn random_split_rounds_fractions_as_torch_does() {
+fn random_split_rounds_fractions_like_torch() {
     let of = |len, fractions: [f64; 3]| counts(&random_split(rows(1, len), fractions, 0).unwrap());
     assert_eq!(of(3, [0.5, 0.5, 0.0]), [2, 1, 0]);
     assert_eq!(of(10, [1.0 / 3.0; 3]), [4, 3, 3]);
@@ -369,7 +369,7 @@ fn random_split_rounds_fractions_as_torch_does() {
 
 /// torch: `test_lengths_must_equal_dataset_size`.
 #[test]
-fn random_split_with_bad_lengths_returns_errors() {
+fn random_split_of_wrong_lengths_is_an_error() {
     let text = |error: DatasetError| error.to_string();
     let wrong = [
         (random_split(rows(1, 4), [1, 2], 0).map(drop), "the sum has to be 4"),

@@ -40,7 +40,7 @@ fn weights() -> Arc<[f64]> {
 }
 
 #[test]
-fn each_named_algorithm_gives_what_it_always_gave() {
+fn named_orders_match_the_golden_files() {
     let of = |builder: PlanBuilder| indices(&builder.build().unwrap(), 3);
     assert_eq!(of(seeded(20).shuffle(true)), golden("fisher-yates-1"));
     assert_eq!(of(seeded(20).shuffle_by(Shuffle::Feistel)), golden("feistel-1"));
@@ -57,7 +57,7 @@ fn each_named_algorithm_gives_what_it_always_gave() {
 
 /// Lines with rank, number and valid rows, and then index and position of each draw.
 #[test]
-fn max_tokens_gives_what_it_always_gave() {
+fn max_tokens_order_matches_the_golden_file() {
     let path = format!("{}/tests/golden/max-tokens-1.txt", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -104,7 +104,7 @@ fn test_len() {
 }
 
 #[test]
-fn epochs_and_seeds_have_orders_of_their_own() {
+fn epochs_and_seeds_have_distinct_orders() {
     let plan = seeded(50).shuffle(true).build().unwrap();
     assert_ne!(indices(&plan, 0), indices(&plan, 1));
     assert_ne!(indices(&plan, 0), indices(&seeded(50).seed(18).shuffle(true).build().unwrap(), 0));
@@ -127,7 +127,7 @@ fn ranks_share_the_order_of_each_epoch() {
 }
 
 #[test]
-fn two_samples_never_share_a_key() {
+fn samples_have_distinct_random_keys() {
     let plan = seeded(1).build().unwrap();
     let keys: HashSet<u64> = (0..1_000_000).map(|p| plan.rng(0, p).next_u64()).collect();
     assert!(keys.len() >= 999_999, "{}", keys.len());
@@ -149,7 +149,7 @@ impl IndexSampler for Wrong {
 }
 
 #[test]
-fn an_index_out_of_range_is_an_error_with_its_batch() {
+fn index_out_of_range_is_an_error_with_its_batch() {
     let plan = Plan::builder(8).batch_size(3).index_sampler(Wrong).build().unwrap();
     assert!(plan.epoch(0).batch(1).is_ok());
     let found = plan.epoch(4).batch(2).unwrap_err();
@@ -285,7 +285,7 @@ fn test_batch_sampler() {
 }
 
 #[test]
-fn weights_that_say_nothing_are_errors() {
+fn invalid_weights_are_errors() {
     for weights in [vec![], vec![0.0, 0.0], vec![1.0, f64::NAN], vec![1.0, -1.0]] {
         let n = weights.len() as u64;
         let sampler = Sampler::Weighted { weights: weights.into(), draws: 1, replacement: true };
@@ -294,7 +294,7 @@ fn weights_that_say_nothing_are_errors() {
 }
 
 #[test]
-fn a_state_of_another_plan_is_refused() {
+fn state_of_another_plan_is_refused() {
     let bucket = |lengths: [u32; 3]| Batching::BucketByLength { lengths: Arc::new(lengths), window: 1 };
     let plan = |b: PlanBuilder| b.build().unwrap();
     let state = plan(seeded(3).batching(bucket([1, 2, 3]))).state(1, 2);
@@ -311,7 +311,7 @@ fn a_state_of_another_plan_is_refused() {
 }
 
 #[test]
-fn a_subset_has_indices_of_the_dataset_alone() {
+fn subset_contains_only_indices_of_the_dataset() {
     let of = |index| seeded(9).sampler(Sampler::Subset(Arc::new([0, index]))).build();
     assert_eq!(indices(&of(8).unwrap(), 0), [0, 8]);
     let error = of(9).unwrap_err().to_string();
@@ -330,7 +330,7 @@ fn test_distributed_sampler_uneven() {
 /// Draws that can't be divided are an error of the plan if all epochs have equally many, else in place of the
 /// incomplete batch.
 #[test]
-fn an_uneven_end_is_an_error_as_soon_as_it_is_known() {
+fn uneven_epoch_is_reported_as_early_as_possible() {
     let of = |n, size| Plan::builder(n).batch_size(size).uneven(Uneven::Error);
     let left = |built: Result<Plan, PlanError>| match built {
         Err(PlanError::Uneven { batch, left, world, .. }) => Some((batch, left, world)),
@@ -468,7 +468,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn ranks_together_have_each_sample_once(
+    fn ranks_partition_the_samples(
         len in 0u64..300,
         size in 1u64..8,
         world in 1u32..5,
@@ -514,7 +514,7 @@ proptest! {
     }
 
     #[test]
-    fn another_world_goes_on_with_the_same_order(len in 0u64..300, seed: u64) {
+    fn resume_with_another_world_size_keeps_the_order(len in 0u64..300, seed: u64) {
         let plan = |rank, world| {
             let builder = Plan::builder(len).global_batch_size(12).distributed(rank, world);
             builder.shuffle(true).seed(seed).build().unwrap()

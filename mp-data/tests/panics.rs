@@ -60,7 +60,7 @@ fn hooked() -> usize {
 }
 
 #[test]
-fn dataset_panic_has_its_line_and_runs_the_hook() {
+fn dataset_panic_reports_its_line_and_runs_the_hook() {
     set_hook(Box::new(|_| _ = HOOKED.fetch_add(1, Ordering::SeqCst)));
     for (workers, threads) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
         for (place, line) in [Where::Init, Where::Fetch, Where::Row].into_iter().zip(LINES) {

@@ -101,7 +101,7 @@ impl BatchSampler for Growing {
 }
 
 #[test]
-fn samplers_give_indices_and_batches() {
+fn samplers_yield_indices_and_batches() {
     let of = || DataLoader::builder(plain(4_000_000_000)).num_workers(2);
     assert_eq!(indices(of().batch_sampler(Growing)), [vec![0], vec![0, 1], vec![0, 1, 2]]);
     let subset = Sampler::Subset([3_999_999_999, 7].into());
@@ -361,7 +361,7 @@ fn test_proper_exit_with_worker_kill() {
 }
 
 #[test]
-fn test_ctrl_c_is_the_trainers_alone() {
+fn ctrl_c_reaches_only_the_trainer() {
     // The signal is sent to workers while they start and while they work, as a terminal does. Workers ignore
     // it from their first instruction on.
     let loader = builder(400, 2).build().unwrap();
@@ -432,7 +432,7 @@ fn json_states_fit_any_number_of_workers() {
 }
 
 #[test]
-fn states_are_of_what_was_given() {
+fn states_cover_delivered_batches_only() {
     let expected = all(builder(40, 0).build().unwrap().epoch(2));
     let loader = builder(40, 2).prefetch_factor(4).build().unwrap();
     let mut batches = loader.epoch(2);

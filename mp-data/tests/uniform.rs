@@ -45,7 +45,7 @@ fn each_sample_is_at_each_position_equally_often() {
 }
 
 #[test]
-fn each_two_samples_come_first_equally_often() {
+fn ordered_pairs_are_uniformly_distributed() {
     for (by, plan) in shuffles(8) {
         let mut counts = vec![0; 64];
         for epoch in 0..4 * EPOCHS {
@@ -60,7 +60,7 @@ fn each_two_samples_come_first_equally_often() {
 }
 
 #[test]
-fn neighbours_are_not_correlated() {
+fn neighbors_are_uncorrelated() {
     const N: u64 = 1_000_000;
     let replaced: fn(PlanBuilder) -> PlanBuilder = |plan| plan.sampler(Sampler::WithReplacement(N));
     let kinds: [fn(PlanBuilder) -> PlanBuilder; 3] =
@@ -75,7 +75,7 @@ fn neighbours_are_not_correlated() {
 }
 
 #[test]
-fn weights_are_how_often_a_sample_is_drawn() {
+fn weights_determine_draw_frequencies() {
     const DRAWS: u64 = 100_000;
     let weights = [1.0, 0.0, 2.0, 4.0, 0.5, 2.5];
     let sampler = Sampler::Weighted { weights: weights.into(), draws: DRAWS, replacement: true };
@@ -100,7 +100,7 @@ fn weights_are_how_often_a_sample_is_drawn() {
 }
 
 #[test]
-fn draws_beyond_what_can_be_counted_are_an_error() {
+fn too_many_draws_are_an_error() {
     let plan = Plan::builder(3).batch_size(2).sampler(Sampler::WithReplacement(u64::MAX)).build().unwrap();
     let text = plan.epoch(u64::MAX).batch(u64::MAX).unwrap_err().to_string();
     assert!(text.contains("draws an epoch"), "{text}");

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_bytes_are_written_as_any_others() {
+    fn short_answers_are_encoded_like_others() {
         let encode_args = |mut value: Option<u64>| {
             let mut out = empty_buffer();
             out.bytes().push(0);

@@ -113,7 +113,7 @@ fn answer_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn changed_requests_and_answers_are_read_or_refused() {
+    fn mutated_requests_and_answers_are_read_or_refused() {
         mp_harness::hostile::short(super::TARGETS);
     }
 }

@@ -12,7 +12,7 @@ use mp_spawn::{Process, RaisedKind, SpawnOptions, closure, start_processes};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[test]
-fn several_processes_and_threads_call_one_object() {
+fn processes_and_threads_share_one_object() {
     let manager = manager();
     let numbers = made(&manager, closure!([] || Vec::<u32>::new()));
     let worker = |rank: usize, numbers: Proxy<Vec<u32>>| {
@@ -47,7 +47,7 @@ fn several_processes_and_threads_call_one_object() {
 }
 
 #[test]
-fn calls_run_in_parallel_across_objects_only() {
+fn calls_to_distinct_objects_run_in_parallel() {
     let manager = manager();
     let [first, second] = [(); 2].map(|()| made(&manager, closure!([] || Vec::<u32>::new())));
     let gate = Gate::new();
@@ -101,7 +101,7 @@ fn panic_is_returned_and_the_object_survives() {
 }
 
 #[test]
-fn what_makes_an_object_may_fail() {
+fn failing_constructor_is_an_error() {
     let manager = manager();
     let Err(CallError::Raised(raised)) = manager.create(|| -> u8 { panic!("no luck") }) else {
         panic!("it panics")
@@ -149,7 +149,7 @@ struct Outer {
 }
 
 #[test]
-fn objects_keep_and_call_others() {
+fn objects_hold_and_call_other_objects() {
     let manager = manager();
     let inner = made(&manager, closure!([] || Vec::<u32>::new()));
     let outer = made(&manager, closure!([] || Outer { inner: None }));
@@ -177,7 +177,7 @@ fn objects_keep_and_call_others() {
 }
 
 #[test]
-fn an_object_that_calls_itself_is_told_so() {
+fn object_calling_itself_gets_an_error() {
     let manager = manager();
     let object = made(&manager, closure!([] || 1_u32));
     let nested = closure!([own = object.clone()] |_object: &mut u32| {
@@ -252,7 +252,7 @@ impl<'de> Deserialize<'de> for Disguised {
 }
 
 #[test]
-fn a_proxy_of_another_type_is_refused() {
+fn proxy_of_another_type_is_refused() {
     let manager = manager();
     let object = made(&manager, closure!([] || 6_u32));
     let through = Queue::bounded(1).unwrap();
@@ -289,7 +289,7 @@ fn manager_of_a_child_serves_its_children() {
 }
 
 #[test]
-fn what_a_closure_captures_is_that_of_each_call() {
+fn captures_belong_to_each_call() {
     let manager = manager();
     let all = made(&manager, closure!([] || Vec::<String>::new()));
     for word in ["a", "b", "a longer one, which is no short message any more"] {

@@ -12,7 +12,7 @@ use mp_spawn::{Process, closure};
 use rustix::process::Signal;
 
 #[test]
-fn the_death_of_the_server_is_an_error_to_all() {
+fn server_death_is_an_error_for_all_callers() {
     let manager = manager();
     let busy = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -63,7 +63,7 @@ fn server_death_at_the_first_call_is_reported() {
 }
 
 #[test]
-fn a_caller_that_is_killed_in_a_call_costs_no_other() {
+fn caller_killed_in_a_call_affects_no_other() {
     let manager = manager();
     let object = made(&manager, closure!([] || Vec::<u32>::new()));
     let gate = Gate::new();
@@ -101,7 +101,7 @@ fn stopped_server_is_awaited_for_the_proxy_timeout() {
 }
 
 #[test]
-fn the_death_of_the_owner_ends_the_server() {
+fn owner_death_ends_the_server() {
     let through = Queue::bounded(1).unwrap();
     let owner = |through: Queue<Proxy<u32>>| {
         let manager = Manager::start().unwrap();

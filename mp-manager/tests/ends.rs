@@ -44,7 +44,7 @@ fn shutdown_waits_for_calls_and_drops_objects() {
 }
 
 #[test]
-fn calls_that_take_too_long_end_with_the_process() {
+fn shutdown_kills_the_server_during_a_long_call() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -60,7 +60,7 @@ fn calls_that_take_too_long_end_with_the_process() {
 }
 
 #[test]
-fn shutdown_of_a_stopped_server_kills_it_after_grace() {
+fn shutdown_kills_a_stopped_server_after_grace() {
     let manager = manager();
     let server = manager.server_pid();
     signal(server, Signal::STOP);
@@ -72,7 +72,7 @@ fn shutdown_of_a_stopped_server_kills_it_after_grace() {
 }
 
 #[test]
-fn a_manager_that_is_dropped_ends_its_server() {
+fn dropped_manager_ends_its_server() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let server = manager.server_pid();
@@ -89,7 +89,7 @@ extern "C" fn count(_: libc::c_int) {
 }
 
 #[test]
-fn ctrl_c_is_nothing_to_the_server() {
+fn server_survives_ctrl_c() {
     let test = |(): ()| {
         rustix::process::setpgid(None, None).unwrap();
         // SAFETY: the handler only touches an atomic.

@@ -7,7 +7,7 @@ use mp_queue::Queue;
 use mp_spawn::closure;
 
 #[test]
-fn nothing_is_left() {
+fn freed_objects_and_callers_leave_no_resources() {
     nothing_of_an_object_is_left();
     callers_that_come_and_go_leave_nothing();
 }

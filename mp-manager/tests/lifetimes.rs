@@ -14,7 +14,7 @@ fn value(object: &Proxy<Noisy>) -> Result<u64, CallError> {
 }
 
 #[test]
-fn the_last_proxy_that_is_dropped_frees_the_object() {
+fn last_proxy_drop_frees_the_object() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let (first, second) = (object.clone(), object);
@@ -30,7 +30,7 @@ fn the_last_proxy_that_is_dropped_frees_the_object() {
 }
 
 #[test]
-fn the_last_proxy_that_dies_frees_the_object() {
+fn death_of_the_last_holder_frees_the_object() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let gate = Gate::new();
@@ -48,7 +48,7 @@ fn the_last_proxy_that_dies_frees_the_object() {
 }
 
 #[test]
-fn a_message_on_its_way_keeps_the_object() {
+fn proxy_in_a_message_keeps_the_object() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let queue = Queue::bounded(1).unwrap();
@@ -66,7 +66,7 @@ struct Ring {
 }
 
 #[test]
-fn a_call_that_drops_the_last_proxy_of_its_own_object() {
+fn call_dropping_its_own_last_proxy_completes() {
     let manager = manager();
     let (dropped, gate) = (Queue::unbounded().unwrap(), Gate::new());
     let told = dropped.clone();
@@ -85,7 +85,7 @@ fn a_call_that_drops_the_last_proxy_of_its_own_object() {
 }
 
 #[test]
-fn a_freed_object_says_so_to_each_of_its_proxies() {
+fn call_to_a_freed_object_is_an_error() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let early = closure!([] |object: &mut Noisy| object.value = 1);
@@ -100,7 +100,7 @@ fn a_freed_object_says_so_to_each_of_its_proxies() {
 }
 
 #[test]
-fn an_object_whose_drop_panics_harms_no_other() {
+fn panic_in_drop_of_an_object_affects_no_other() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

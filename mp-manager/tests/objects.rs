@@ -29,7 +29,7 @@ fn value(object: &Proxy<Noisy>) -> Result<u64, CallError> {
 }
 
 #[test]
-fn a_result_that_is_no_message_stays_in_the_server() {
+fn unsendable_result_stays_as_a_server_object() {
     let manager = manager();
     let text = made(&manager, closure!([] || "a\nb\nc".to_string()));
     let from = 1_usize;
@@ -48,7 +48,7 @@ fn a_result_that_is_no_message_stays_in_the_server() {
 }
 
 #[test]
-fn each_is_called_beside_the_one_that_made_it() {
+fn returned_object_runs_concurrently_with_its_parent() {
     let manager = manager();
     let (parent, _dropped) = noisy(&manager);
     let [first, second] = [child(&parent), child(&parent)].map(Result::unwrap);
@@ -68,7 +68,7 @@ fn each_is_called_beside_the_one_that_made_it() {
 }
 
 #[test]
-fn the_last_proxy_frees_it() {
+fn last_proxy_drop_frees_a_returned_object() {
     let manager = manager();
     let (parent, dropped) = noisy(&manager);
     let first = child(&parent).unwrap();
@@ -92,7 +92,7 @@ fn the_last_proxy_frees_it() {
 }
 
 #[test]
-fn killed_or_timed_out_caller_leaves_nothing() {
+fn killed_or_timed_out_caller_leaves_no_object() {
     let manager = manager();
     let (parent, dropped) = noisy(&manager);
     let gate = Gate::new();
@@ -116,7 +116,7 @@ fn killed_or_timed_out_caller_leaves_nothing() {
 }
 
 #[test]
-fn a_call_that_fails_makes_none() {
+fn failed_call_creates_no_object() {
     let manager = manager();
     let parent = made(&manager, closure!([] || 1_u8));
     let fail = closure!([] |n: &mut u8| if *n > 0 { Err("there is none") } else { Ok(vec![*n]) });
@@ -136,7 +136,7 @@ fn a_call_that_fails_makes_none() {
 }
 
 #[test]
-fn the_end_of_the_manager_drops_it() {
+fn shutdown_drops_returned_objects() {
     let manager = manager();
     let (parent, dropped) = noisy(&manager);
     let own = child(&parent).unwrap();
@@ -147,7 +147,7 @@ fn the_end_of_the_manager_drops_it() {
 }
 
 #[test]
-fn many_come_and_go_and_leave_nothing() {
+fn many_returned_objects_leave_no_resources() {
     let manager = Manager::start().unwrap();
     let (parent, dropped) = noisy(&manager);
     let round = || drop(child(&child(&parent).unwrap()).unwrap());

@@ -12,7 +12,7 @@ use mp_spawn::{Process, closure};
 use mp_sync::Lock;
 
 #[test]
-fn dicts_lists_and_namespaces_are_of_all_processes() {
+fn dicts_lists_and_namespaces_are_shared() {
     let manager = manager();
     let dict = manager.dict::<String, List<u32>>().unwrap().with_timeout(DEADLINE);
     let space = manager.namespace().unwrap().with_timeout(DEADLINE);
@@ -50,7 +50,7 @@ fn dicts_lists_and_namespaces_are_of_all_processes() {
 }
 
 #[test]
-fn changes_in_one_call_lose_nothing() {
+fn changes_within_one_call_are_atomic() {
     let manager = manager();
     let counts = manager.dict::<u8, u64>().unwrap().with_timeout(DEADLINE);
     let count = |counts: Dict<u8, u64>| {
@@ -70,7 +70,7 @@ fn changes_in_one_call_lose_nothing() {
 }
 
 #[test]
-fn what_needs_no_server_outlives_it() {
+fn queues_and_values_outlive_the_server() {
     let manager = manager();
     let queue = manager.queue::<u32>(4).unwrap();
     let (value, array) = (manager.value(1_u64).unwrap(), manager.array(&[1_u8, 2]).unwrap());

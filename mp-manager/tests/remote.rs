@@ -56,7 +56,7 @@ fn all(words: &RemoteProxy) -> Words {
 /// Runs as the other program of the tests below: this program, started again by `Command`, so that it shares
 /// nothing.
 #[test]
-fn other_program() {
+fn helper_other_program() {
     let Ok(address) = std::env::var("MP_TEST_REMOTE") else { return };
     let remote = RemoteManager::connect(address, KEY).unwrap();
     let words = remote.get("words").unwrap();
@@ -92,7 +92,7 @@ impl Drop for Other {
 
 fn start_other_program(address: &str, remain: bool) -> Other {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "other_program"]).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command.args(["--exact", "helper_other_program"]).stdout(Stdio::null()).stderr(Stdio::inherit());
     command.env("MP_TEST_REMOTE", address);
     if remain {
         command.env("MP_TEST_REMAIN", "1");
@@ -101,7 +101,7 @@ fn start_other_program(address: &str, remain: bool) -> Other {
 }
 
 #[test]
-fn methods_are_called_by_their_names() {
+fn methods_are_called_by_name() {
     let (_manager, remote) = served("names");
     let words = create(&remote, "a");
     assert_eq!(words.call::<usize>("push", "b".to_string()).unwrap(), 2);
@@ -117,7 +117,7 @@ fn methods_are_called_by_their_names() {
 }
 
 #[test]
-fn another_program_finds_what_is_published() {
+fn other_program_finds_published_objects() {
     let (manager, _remote) = served("published");
     let words = made(&manager, closure!([] || Words::new()));
     manager.publish("words", &words).unwrap();
@@ -130,7 +130,7 @@ fn another_program_finds_what_is_published() {
 }
 
 #[test]
-fn a_program_that_is_killed_gives_up_its_objects() {
+fn killed_program_releases_its_objects() {
     let (manager, remote) = served("killed");
     let words = made(&manager, closure!([] || Words::new()));
     manager.publish("words", &words).unwrap();
@@ -146,7 +146,7 @@ fn a_program_that_is_killed_gives_up_its_objects() {
 }
 
 #[test]
-fn the_last_handle_frees_the_object() {
+fn last_handle_drop_frees_the_object() {
     let manager = manager();
     let (noisy, dropped) = noisy(&manager);
     let told = dropped.clone();
@@ -178,7 +178,7 @@ fn the_last_handle_frees_the_object() {
 }
 
 #[test]
-fn errors_and_panics_are_those_of_the_caller() {
+fn errors_and_panics_are_returned_to_the_caller() {
     let (_manager, remote) = served("errors");
     let words = create(&remote, "a");
     let error = words.call::<u32>("fail", ()).unwrap_err();
@@ -205,7 +205,7 @@ fn errors_and_panics_are_those_of_the_caller() {
 }
 
 #[test]
-fn what_is_in_the_memory_of_one_program_is_refused() {
+fn shared_memory_arguments_and_results_are_refused() {
     let (_manager, remote) = served("memory");
     let words = create(&remote, "a");
     let error = words.call::<FrozenTensor<f32>>("frozen", ()).unwrap_err();
@@ -217,7 +217,7 @@ fn what_is_in_the_memory_of_one_program_is_refused() {
 }
 
 #[test]
-fn names_are_given_once() {
+fn duplicate_names_are_refused() {
     let (manager, remote) = served("once");
     let raised = |result: Result<(), CallError>| match result {
         Err(CallError::Raised(raised)) => raised.message,
@@ -252,7 +252,7 @@ fn serve_with_an_empty_key_is_refused() {
 }
 
 #[test]
-fn a_wrong_key_and_a_wrong_place() {
+fn wrong_key_and_wrong_address_are_errors() {
     let (_manager, _remote) = served("key");
     let refused = |address: String, key: &[u8]| RemoteManager::connect(address, key).unwrap_err();
     let error = refused(address("key"), b"another");
@@ -285,7 +285,7 @@ fn invalid_bytes_end_only_their_connection() {
 }
 
 #[test]
-fn threads_call_at_once() {
+fn threads_call_concurrently() {
     let (_manager, remote) = served("threads");
     let words = create(&remote, "first");
     thread::scope(|scope| {
@@ -328,7 +328,7 @@ fn late_result_after_a_timeout_is_dropped() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_said_to_be() {
+fn call_to_a_dead_server_is_an_error() {
     let (manager, remote) = served("gone");
     let words = create(&remote, "a");
     kill(manager.server_pid());
@@ -346,7 +346,7 @@ fn a_server_that_is_gone_is_said_to_be() {
 }
 
 #[test]
-fn a_freed_object_says_so() {
+fn call_to_a_freed_remote_object_is_an_error() {
     let (_manager, remote) = served("freed");
     let words = create(&remote, "a");
     words.free().unwrap();
@@ -356,7 +356,7 @@ fn a_freed_object_says_so() {
 }
 
 #[test]
-fn an_object_of_another_manager_is_not_published() {
+fn object_of_another_manager_is_not_published() {
     let (first, _remote) = served("foreign");
     let second = manager();
     let words = made(&second, closure!([] || Words::new()));
@@ -388,7 +388,7 @@ fn waiting(manager: &Manager, test: &str) -> (Gate, Queue<u32>) {
 }
 
 #[test]
-fn calls_that_timed_out_leave_no_threads_behind() {
+fn timed_out_calls_leave_no_threads() {
     let manager = manager();
     let (gate, _dropped) = waiting(&manager, "busy");
     let remote = RemoteManager::connect(address("busy"), KEY).unwrap();
@@ -442,7 +442,7 @@ fn stopped_server_is_awaited_for_the_call_timeout() {
 }
 
 #[test]
-fn programs_that_come_and_go_leave_nothing() {
+fn ended_programs_leave_no_resources() {
     let (manager, remote) = served("leaks");
     let words = create(&remote, "a");
     let round = || {

@@ -57,7 +57,7 @@ fn value(object: &RemoteProxy) -> u64 {
 }
 
 #[test]
-fn create_times_out_and_creates_nothing() {
+fn timed_out_create_leaves_no_object() {
     let served = served("create");
     let hasty = served.remote.clone().with_timeout(Duration::from_millis(20));
     assert_eq!((hasty.timeout(), served.remote.timeout()), (Some(Duration::from_millis(20)), Some(DEADLINE)));
@@ -148,7 +148,7 @@ fn methods_return_objects() {
 }
 
 #[test]
-fn a_method_returns_an_object_or_a_value() {
+fn method_returns_an_object_or_a_value() {
     let served = served("either");
     let parent = served.create(1);
     let error = parent.call_to_object("no child", ()).unwrap_err();
@@ -184,7 +184,7 @@ fn a_method_returns_an_object_or_a_value() {
 }
 
 #[test]
-fn a_method_returns_an_object_that_is_there() {
+fn method_returns_an_existing_object() {
     let served = served("there");
     let (dropped, other) = (served.dropped.clone(), manager());
     let kept = made(&served.manager, closure!([dropped] || Noisy { value: 9, dropped: dropped.clone() }));
@@ -236,7 +236,7 @@ fn killed_program_releases_returned_objects() {
 }
 
 #[test]
-fn a_handle_is_sent_to_another_process() {
+fn handle_is_sent_to_another_process() {
     let served = served("sent");
     let object = served.create(1);
     let child = |object: RemoteProxy| -> Result<RemoteProxy, CallError> {
@@ -255,7 +255,7 @@ fn a_handle_is_sent_to_another_process() {
 }
 
 #[test]
-fn a_handle_on_its_way_keeps_the_object() {
+fn handle_in_a_message_keeps_the_object() {
     let served = served("way");
     let queue = Queue::unbounded().unwrap();
     queue.put(served.create(7)).unwrap();
@@ -278,7 +278,7 @@ fn a_handle_on_its_way_keeps_the_object() {
 }
 
 #[test]
-fn threads_that_call_first_have_one_handle() {
+fn concurrent_first_calls_share_one_handle() {
     let served = served("first");
     let queue = Queue::unbounded().unwrap();
     queue.put(served.create(1)).unwrap();
@@ -294,7 +294,7 @@ fn threads_that_call_first_have_one_handle() {
 }
 
 #[test]
-fn the_death_of_a_sender_and_of_a_receiver() {
+fn sender_and_receiver_deaths_release_the_object() {
     let served = served("deaths");
     let (queue, gate) = (Queue::<RemoteProxy>::unbounded().unwrap(), Gate::new());
     let sender = |(queue, gate, address): (Queue<RemoteProxy>, Gate, String)| -> Result<(), String> {
@@ -333,7 +333,7 @@ fn the_death_of_a_sender_and_of_a_receiver() {
 }
 
 #[test]
-fn a_receiver_proves_its_key() {
+fn receiver_proves_its_key() {
     let served = served("key");
     let object = served.create(1);
     let child = |object: RemoteProxy| -> Result<u64, String> {
@@ -348,7 +348,7 @@ fn a_receiver_proves_its_key() {
 }
 
 #[test]
-fn a_handle_that_can_not_be_sent() {
+fn unsendable_handle_is_returned() {
     let mut served = served("not-sent");
     let (queue, object) = (Queue::unbounded().unwrap(), served.create(1));
     // Over a socket, to a program without this program's memory.
@@ -373,7 +373,7 @@ fn a_handle_that_can_not_be_sent() {
 }
 
 #[test]
-fn handles_that_come_and_go_leave_nothing() {
+fn sent_and_dropped_handles_leave_no_resources() {
     let served = served("leaks");
     let (object, queue) = (served.create(1), Queue::unbounded().unwrap());
     let round = || {

@@ -45,7 +45,7 @@ fn create(remote: &RemoteManager) -> RemoteProxy {
 /// Runs as the other program of the tests below: this program, started again by `Command`, so that it shares
 /// nothing.
 #[test]
-fn other_program() {
+fn helper_other_program() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let remote = RemoteManager::connect(Address::tcp(&*address).unwrap(), KEY).unwrap();
     let shared = remote.get("shared").unwrap();
@@ -68,7 +68,7 @@ impl Drop for Other {
 }
 
 #[test]
-fn killed_program_gives_up_its_objects() {
+fn killed_tcp_program_releases_its_objects() {
     let (manager, address, _remote) = served();
     let shared = manager.create(Words::new).unwrap().with_timeout(DEADLINE);
     manager.publish("shared", &shared).unwrap();
@@ -79,7 +79,7 @@ fn killed_program_gives_up_its_objects() {
     };
     eventually("what was registered and published", || threads() == 1);
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "other_program"]).env(ADDRESS, address.to_string()).stdout(Stdio::null());
+    command.args(["--exact", "helper_other_program"]).env(ADDRESS, address.to_string()).stdout(Stdio::null());
     let other = Other(command.spawn().unwrap());
     let all = || shared.call(closure!([] |words: &mut Words| words.clone())).unwrap();
     eventually("the other program has called", || all() == [other.0.id().to_string()]);
@@ -113,7 +113,7 @@ fn proxy_is_sent_with_its_tcp_address() {
 
 /// Servers on two hosts may have the same process id, and number their objects equally.
 #[test]
-fn objects_of_two_servers_differ_in_their_numbers() {
+fn objects_of_two_servers_have_distinct_numbers() {
     let object = || {
         let (_manager, _, remote) = served();
         let shown = format!("{:?}", create(&remote));

@@ -47,7 +47,7 @@ fn call_that_closes_a_cycle_names_waiting_calls() {
 }
 
 #[test]
-fn a_wait_that_has_timed_out_is_in_no_ring() {
+fn timed_out_wait_is_part_of_no_cycle() {
     let manager = manager();
     let [first, second] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));
     let gate = Gate::new();
@@ -74,7 +74,7 @@ fn a_wait_that_has_timed_out_is_in_no_ring() {
 
 /// An object that has answered a call can call its caller at once, before that has read the answer.
 #[test]
-fn an_answer_ends_a_wait_before_it_is_read() {
+fn answered_wait_is_part_of_no_cycle() {
     let manager = manager();
     let asked: Queue<()> = Queue::unbounded().unwrap();
     let [asker, asked_one] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));
@@ -105,7 +105,7 @@ fn an_answer_ends_a_wait_before_it_is_read() {
 
 /// A maker runs in the thread of the object that it creates, and its caller waits for it.
 #[test]
-fn constructor_that_calls_its_waiting_object_errors() {
+fn constructor_calling_its_waiting_object_errors() {
     let manager = manager();
     let object = made(&manager, closure!([] || 7_u32));
     let make = closure!([handle = manager.handle(), object = object.clone()] |_own: &mut u32| {
@@ -141,7 +141,7 @@ fn cycle_through_another_process_times_out() {
 }
 
 #[test]
-fn a_wait_that_is_over_closes_no_ring() {
+fn ended_wait_closes_no_cycle() {
     let manager = manager();
     let (gate, told) = (Gate::new(), Queue::<Result<u32, String>>::unbounded().unwrap());
     let (first, second) = (made(&manager, closure!([] || 1_u32)), made(&manager, closure!([] || 2_u32)));

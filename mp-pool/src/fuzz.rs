@@ -148,7 +148,7 @@ fn reply_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn changed_tasks_and_replies_are_read_or_refused() {
+    fn mutated_tasks_and_replies_are_read_or_refused() {
         mp_harness::hostile::short(super::TARGETS);
     }
 }

@@ -28,7 +28,7 @@ fn square(x: u64) -> u64 {
 }
 
 #[test]
-fn each_kind_of_call() {
+fn each_kind_of_call_returns_its_results() {
     let pool = Pool::new(2).unwrap();
     assert_eq!(pool.apply(square, 3).unwrap(), 9);
     assert_eq!(got(pool.apply_async(square, 4)).unwrap(), 16);
@@ -80,7 +80,7 @@ fn captures_are_dropped_after_the_last_task() {
 }
 
 #[test]
-fn tensors_are_not_copied() {
+fn tensors_are_passed_without_a_copy() {
     let pool = Pool::new(2).unwrap();
     let weights = Tensor::<f32>::full([1 << 20], 1.5).unwrap().freeze();
     let views = (0..4).map(|i| weights.slice(0, i.., 1).unwrap());
@@ -129,7 +129,7 @@ impl Error for Outer {
 }
 
 #[test]
-fn errors_and_panics_come_whole() {
+fn errors_and_panics_arrive_with_details() {
     let pool = Pool::new(2).unwrap();
     let parse = |text: String| text.parse::<u32>().map_err(Outer);
     let texts = ["1", "x", "3"].map(str::to_string);
@@ -296,7 +296,7 @@ fn undecodable_arguments_have_path_and_bytes() {
 }
 
 #[test]
-fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
+fn unsendable_value_is_an_error_of_its_task() {
     let pool = Pool::new(1).unwrap();
     let good = pool.map_async(square, 0..100);
     let says = |result: Result<u32, TaskError>| result.unwrap_err();
@@ -325,7 +325,7 @@ fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
 }
 
 #[test]
-fn an_endless_iterator_is_read_a_bounded_number_ahead() {
+fn endless_iterator_is_read_a_bounded_number_ahead() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let read = Mutex::new(0);
@@ -361,7 +361,7 @@ fn an_endless_iterator_is_read_a_bounded_number_ahead() {
 }
 
 #[test]
-fn results_come_in_order_or_as_they_are_done() {
+fn results_arrive_in_order_or_as_completed() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let slow_first = |(gate, x): (Gate, u32)| {
@@ -437,7 +437,7 @@ fn given_ahead(pool: &Pool) -> usize {
 }
 
 #[test]
-fn short_tasks_are_queued_and_long_ones_are_not() {
+fn only_short_tasks_are_queued_ahead() {
     let pool = Pool::new(1).unwrap();
     assert_eq!(given_ahead(&pool), 1, "it is not known yet how long they take");
     let mut ahead = 0;
@@ -455,7 +455,7 @@ fn short_tasks_are_queued_and_long_ones_are_not() {
 }
 
 #[test]
-fn the_initializer_runs_once_in_each_worker() {
+fn initializer_runs_once_in_each_worker() {
     let counts: SharedTensor<u64> = Tensor::zeros([2]).unwrap().share();
     let count = |counts: SharedTensor<u64>| _ = counts.fetch_add(current_worker().unwrap(), 1);
     let pool = Pool::builder().processes(2).initializer(count, counts.clone()).build().unwrap();
@@ -465,7 +465,7 @@ fn the_initializer_runs_once_in_each_worker() {
 }
 
 #[test]
-fn workers_are_replaced_after_so_many_tasks() {
+fn workers_are_replaced_after_their_task_limit() {
     let pool = Pool::builder().processes(2).max_tasks_per_child(5).build().unwrap();
     let pids = pool.map(|_: u32| std::process::id(), 0..100).unwrap();
     let mut counts = std::collections::HashMap::<u32, u32>::new();
@@ -532,7 +532,7 @@ fn callbacks_get_results_and_errors() {
 }
 
 #[test]
-fn progress_and_success_can_be_seen() {
+fn progress_and_success_are_reported() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let results = pool.map_async(stop_at, (0..4).map(|x| (gate.clone(), x)));
@@ -550,7 +550,7 @@ fn progress_and_success_can_be_seen() {
 }
 
 #[test]
-fn a_pool_in_a_worker_of_a_pool() {
+fn worker_task_may_use_its_own_pool() {
     let pool = Pool::new(2).unwrap();
     let inner = |x: u64| {
         let pool = Pool::new(2)?;
@@ -561,7 +561,7 @@ fn a_pool_in_a_worker_of_a_pool() {
 }
 
 #[test]
-fn storages_have_ids_as_results() {
+fn storage_ids_are_returned_as_results() {
     let pool = Pool::new(1).unwrap();
     let tensor = Tensor::<u8>::zeros([8]).unwrap().freeze();
     let id: StorageId =

@@ -40,7 +40,7 @@ impl Serialize for Slow {
 }
 
 #[test]
-fn cancel_counts_tasks_in_the_hand_of_a_thread() {
+fn cancel_counts_tasks_being_encoded() {
     let gate = Gate::new();
     let pool = Pool::builder().processes(1).initializer(|gate: Gate| gate.pass(0), gate.clone());
     let pool = pool.build().unwrap();
@@ -95,7 +95,7 @@ fn cancel_returns_the_number_of_cancelled_tasks() {
 }
 
 #[test]
-fn cancel_of_a_call_that_is_done_returns_zero() {
+fn cancel_of_a_finished_call_returns_zero() {
     let pool = Pool::new(1).unwrap();
     let result: AsyncResult<u32> = pool.apply_async(|x: u32| x, 3);
     result.wait();

@@ -55,7 +55,7 @@ fn worker_stopped_in_a_chunk_delays_one_item() {
 }
 
 #[test]
-fn a_time_out_in_a_chunk_ends_one_item() {
+fn time_out_in_a_chunk_ends_one_item() {
     const TASKS: usize = 16;
     const TIMEOUT: Duration = Duration::from_millis(200);
     for workers in [1, 2] {
@@ -86,7 +86,7 @@ fn a_time_out_in_a_chunk_ends_one_item() {
 }
 
 #[test]
-fn what_is_not_begun_of_a_chunk_can_be_cancelled() {
+fn unbegun_items_of_a_chunk_are_cancelled() {
     let pool = Pool::new(1).unwrap();
     let (begun, gate) = (counts(10), Gate::new());
     let (seen, way) = (begun.clone(), gate.clone());
@@ -115,7 +115,7 @@ fn what_is_not_begun_of_a_chunk_can_be_cancelled() {
 
 /// Holds even for a chunk that the worker has taken while its answer to the previous one is being sent.
 #[test]
-fn after_a_cancel_a_worker_begins_no_more() {
+fn worker_begins_no_item_after_a_cancel() {
     const QUICK: usize = 3000;
     let pool = Pool::new(1).unwrap();
     for round in 0..100 {
@@ -193,7 +193,7 @@ impl std::error::Error for Refused {}
 
 /// An error, a panic, a result with a tensor, and a result that can't be sent each need a reply of their own.
 #[test]
-fn results_of_all_kinds_in_a_chunk_keep_their_order() {
+fn mixed_results_in_a_chunk_keep_their_order() {
     type Answer = (usize, Even, Option<FrozenTensor<u64>>);
     let answer = |item: usize| -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
         match item % 10 {
@@ -257,7 +257,7 @@ impl Drop for Unstable {
 
 /// Short items run in a row. A failure affects only its own item, and each item was begun once.
 #[test]
-fn what_fails_among_quick_items_is_said_of_itself() {
+fn failure_among_quick_items_affects_only_its_item() {
     const TASKS: usize = 3000;
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let begun = counts(TASKS);

@@ -47,7 +47,7 @@ fn undecodable_function_fails_its_tasks() {
 }
 
 #[test]
-fn what_kills_each_worker_that_reads_it_is_lost() {
+fn function_that_kills_its_readers_loses_its_tasks() {
     let pool = Pool::new(2).unwrap();
     let bad = Unreadable(ABORTS);
     let call = pool.task_closure(closure!([bad] |x: u32| x + u32::from(bad.0)));
@@ -127,7 +127,7 @@ impl Drop for State {
 }
 
 #[test]
-fn closures_get_the_state_of_their_worker() {
+fn closures_receive_the_state_of_their_worker() {
     let pool = Pool::with_state(1, || State { sum: 10, bomb: false }).unwrap();
     let factor = 3;
     let task = closure!([factor] |state: &mut State, x: u64| -> Result<u64, String> {

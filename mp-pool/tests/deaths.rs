@@ -17,7 +17,7 @@ fn square(x: u64) -> u64 {
 }
 
 #[test]
-fn a_killed_worker_costs_the_task_that_it_was_at() {
+fn killed_worker_loses_only_its_current_task() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     // The chunks are larger than the number of lost tasks.
@@ -40,7 +40,7 @@ fn a_killed_worker_costs_the_task_that_it_was_at() {
 }
 
 #[test]
-fn however_a_worker_ends_its_task_says_how() {
+fn error_states_how_the_worker_ended() {
     let pool = Pool::new(1).unwrap();
     let end = |code: i32| -> u32 { std::process::exit(code) };
     assert_eq!(lost(pool.apply(end, 3)).exit, ExitStatus::Code(3));
@@ -58,7 +58,7 @@ fn however_a_worker_ends_its_task_says_how() {
 
 /// A program may have several pools.
 #[test]
-fn errors_say_in_which_pool_it_was() {
+fn errors_name_their_pool() {
     let task = |x: u32| match x {
         0 => std::process::abort(),
         1 => loop {
@@ -100,7 +100,7 @@ fn errors_say_in_which_pool_it_was() {
 }
 
 #[test]
-fn a_task_that_panicked_is_not_why_a_later_one_aborts() {
+fn earlier_task_panic_is_not_the_cause_of_an_abort() {
     let pool = Pool::new(1).unwrap();
     let task = |at: u32| -> u32 {
         match at {
@@ -118,7 +118,7 @@ fn a_task_that_panicked_is_not_why_a_later_one_aborts() {
 }
 
 #[test]
-fn a_lost_task_is_tried_again_if_that_is_asked_for() {
+fn lost_task_is_retried_on_request() {
     let pool = Pool::new(2).unwrap();
     let begun: SharedTensor<u64> = Tensor::zeros([3]).unwrap().share();
     // Dies `deaths` times.
@@ -190,7 +190,7 @@ fn metrics_count_outcomes_and_show_workers() {
 }
 
 #[test]
-fn times_of_waiting_are_not_those_of_running() {
+fn waiting_time_is_separate_from_running_time() {
     let pool = Pool::builder().processes(1).build().unwrap();
     let slow = |ms: u64| std::thread::sleep(Duration::from_millis(ms)); // sleep: a task that takes its time
     // One task runs for long, and three wait for it.
@@ -201,7 +201,7 @@ fn times_of_waiting_are_not_those_of_running() {
 }
 
 #[test]
-fn a_stopped_worker_delays_its_own_task_alone() {
+fn stopped_worker_delays_only_its_own_task() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let results = pool.task(stop_at).chunksize(10).map_async((0..20).map(|x| (gate.clone(), x)));
@@ -216,7 +216,7 @@ fn a_stopped_worker_delays_its_own_task_alone() {
 }
 
 #[test]
-fn a_task_that_takes_too_long_is_ended_and_no_other() {
+fn timed_out_task_ends_alone() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let some_stop = |(gate, x): (Gate, u32)| {
@@ -241,7 +241,7 @@ fn a_task_that_takes_too_long_is_ended_and_no_other() {
 }
 
 #[test]
-fn a_task_that_begins_late_has_all_its_time() {
+fn task_that_begins_late_has_its_full_time() {
     let pool = Pool::new(1).unwrap();
     let slow = |x: u64| std::thread::sleep(Duration::from_millis(x)); // sleep: a task that takes its time
     pool.apply(slow, 0).unwrap();
@@ -256,7 +256,7 @@ fn a_task_that_begins_late_has_all_its_time() {
 }
 
 #[test]
-fn tasks_that_have_not_begun_can_be_cancelled() {
+fn unbegun_tasks_can_be_cancelled() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let results = pool.map_async(stop_at, (0..1000).map(|x| (gate.clone(), x)));
@@ -286,7 +286,7 @@ fn cancel_takes_tasks_of_a_busy_worker() {
 }
 
 #[test]
-fn a_pool_whose_workers_never_get_ready_says_why() {
+fn pool_with_failing_initializer_reports_the_cause() {
     let initializer = |path: String| std::fs::read(path).map(drop);
     let pool =
         Pool::builder().processes(2).initializer(initializer, "/nowhere/at all".to_string()).build().unwrap();
@@ -306,7 +306,7 @@ fn a_pool_whose_workers_never_get_ready_says_why() {
 }
 
 #[test]
-fn an_initializer_that_fails_at_first_is_tried_again() {
+fn failed_initializer_is_retried() {
     let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     let third_time = |count: SharedTensor<u64>| match count.fetch_add(0, 1) {
         0 => panic!("not yet"),
@@ -320,7 +320,7 @@ fn an_initializer_that_fails_at_first_is_tried_again() {
 
 /// Kills one of two workers, whose slot is not lost, or all of them.
 #[test]
-fn a_pool_that_has_worked_outlasts_starts_that_fail() {
+fn proven_pool_survives_failing_starts() {
     for (processes, killed) in [(2, 1), (2, 2), (1, 1)] {
         let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
         let failing = processes..processes + 7 * killed;
@@ -348,7 +348,7 @@ fn a_pool_that_has_worked_outlasts_starts_that_fail() {
 }
 
 #[test]
-fn a_pool_that_has_worked_is_given_up_at_last() {
+fn proven_pool_breaks_after_lasting_failures() {
     let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     let once = |count: SharedTensor<u64>| assert_eq!(count.fetch_add(0, 1), 0, "only once");
     let pool = Pool::builder().processes(1).initializer(once, count).build().unwrap();
@@ -360,7 +360,7 @@ fn a_pool_that_has_worked_is_given_up_at_last() {
 }
 
 #[test]
-fn an_idle_worker_that_is_killed_is_replaced() {
+fn killed_idle_worker_is_replaced() {
     let pool = Pool::new(2).unwrap();
     assert_eq!(pool.map(square, 0..100).unwrap().len(), 100);
     let before = pool.pids();
@@ -373,7 +373,7 @@ fn an_idle_worker_that_is_killed_is_replaced() {
 /// Kills workers at random times while tasks of all kinds run. Each task without a result was lost with a
 /// killed worker.
 #[test]
-fn random_kills_cost_a_task_each_at_most() {
+fn random_kills_cost_at_most_one_task_each() {
     let seed = std::env::var("MP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
     println!("seed {seed}");
     let mut random = Random(seed);

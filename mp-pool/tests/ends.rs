@@ -51,7 +51,7 @@ fn ends(what: &str, end: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn joining_waits_for_all_tasks_and_leaves_nothing() {
+fn join_waits_for_all_tasks_and_releases_resources() {
     let _alone = alone();
     released();
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -78,7 +78,7 @@ fn joining_waits_for_all_tasks_and_leaves_nothing() {
 }
 
 #[test]
-fn dropping_it_ends_what_runs_and_what_waits() {
+fn drop_ends_running_and_waiting_tasks() {
     let _alone = alone();
     released();
     {
@@ -101,7 +101,7 @@ fn dropping_it_ends_what_runs_and_what_waits() {
 }
 
 #[test]
-fn it_ends_although_workers_are_stopped() {
+fn terminate_ends_a_pool_with_stopped_workers() {
     let _alone = alone();
     let pool = Pool::builder().processes(2).grace_period(Duration::from_millis(50)).build().unwrap();
     let gate = Gate::new();
@@ -115,7 +115,7 @@ fn it_ends_although_workers_are_stopped() {
 }
 
 #[test]
-fn it_is_dropped_while_a_panic_unwinds() {
+fn pool_is_dropped_during_unwinding() {
     let _alone = alone();
     let pool = Pool::new(2).unwrap();
     let pids = pool.pids();
@@ -134,7 +134,7 @@ fn it_is_dropped_while_a_panic_unwinds() {
 }
 
 #[test]
-fn it_is_dropped_in_a_callback() {
+fn pool_is_dropped_in_a_callback() {
     let _alone = alone();
     let pool = Pool::new(1).unwrap();
     let (pid, gate) = (pool.pids()[0], Gate::new());
@@ -186,7 +186,7 @@ fn waiting_in_a_callback_is_an_error() {
 }
 
 #[test]
-fn it_ends_while_its_workers_are_killed() {
+fn pool_ends_while_its_workers_are_killed() {
     let _alone = alone();
     released();
     for round in 0..20 {
@@ -214,7 +214,7 @@ fn it_ends_while_its_workers_are_killed() {
 }
 
 #[test]
-fn a_pool_at_work_in_a_worker_ends_with_it() {
+fn nested_pool_ends_with_its_worker() {
     let _alone = alone();
     let outer = Pool::new(1).unwrap();
     let gate = Gate::new();
@@ -237,7 +237,7 @@ fn a_pool_at_work_in_a_worker_ends_with_it() {
 }
 
 #[test]
-fn no_more_tasks_wait_than_may() {
+fn submission_blocks_at_the_limit_of_waiting_tasks() {
     let _alone = alone();
     let pool = Pool::builder().processes(1).max_waiting(3).build().unwrap();
     let gate = Gate::new();
@@ -256,7 +256,7 @@ fn no_more_tasks_wait_than_may() {
 }
 
 #[test]
-fn callback_may_submit_to_a_full_pool() {
+fn callback_submits_to_a_full_pool() {
     let _alone = alone();
     let pool = Arc::new(Pool::builder().processes(1).max_waiting(1).build().unwrap());
     let (tell, told) = mpsc::channel();
@@ -309,7 +309,7 @@ impl Waiting {
 }
 
 #[test]
-fn futures_wait_for_room_in_a_line() {
+fn futures_wait_for_room_in_a_queue() {
     let _alone = alone();
     let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
     let call = pool.task(stop_at);
@@ -355,7 +355,7 @@ fn futures_wait_for_room_in_a_line() {
 
 /// The future was not woken, and took the room before the woken one.
 #[test]
-fn a_future_that_found_room_by_itself_is_in_no_line() {
+fn future_that_finds_room_leaves_the_wait_queue() {
     let _alone = alone();
     let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
     let call = pool.task(stop_at);
@@ -386,7 +386,7 @@ fn a_future_that_found_room_by_itself_is_in_no_line() {
 }
 
 #[test]
-fn call_is_cloned_and_does_not_keep_its_pool() {
+fn cloned_call_does_not_keep_its_pool() {
     let _alone = alone();
     fn is_kept<T: Clone + Send + Sync + 'static>(call: T) -> T {
         call
@@ -417,7 +417,7 @@ fn call_is_cloned_and_does_not_keep_its_pool() {
 }
 
 #[test]
-fn a_chunk_may_be_as_large_as_can_be_said() {
+fn largest_chunk_size_is_accepted() {
     let _alone = alone();
     let pool = Pool::new(1).unwrap();
     let squares = pool.task(square).chunksize(usize::MAX).imap(0..3);
@@ -426,7 +426,7 @@ fn a_chunk_may_be_as_large_as_can_be_said() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_settings_are_refused() {
     let _alone = alone();
     for processes in [0, 100_000] {
         let error = Pool::new(processes).unwrap_err();

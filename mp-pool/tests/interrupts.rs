@@ -17,7 +17,7 @@ extern "C" fn count(_: libc::c_int) {
 }
 
 #[test]
-fn a_pool_by_fork_server_outlasts_ctrl_c() {
+fn forkserver_pool_survives_ctrl_c() {
     let test = |(): ()| {
         rustix::process::setpgid(None, None).unwrap();
         // SAFETY: the handler only touches an atomic.

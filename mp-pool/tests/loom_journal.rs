@@ -63,7 +63,7 @@ fn results_are_whole_while_the_journal_changes() {
 }
 
 #[test]
-fn journal_has_what_the_chunk_word_calls_finished() {
+fn journal_contains_all_items_finished_in_the_word() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(WORDS));
         let worker = {

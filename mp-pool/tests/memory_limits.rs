@@ -30,7 +30,7 @@ fn holds_nothing() -> bool {
 }
 
 #[test]
-fn failed_allocation_is_an_error_of_its_task_alone() {
+fn failed_allocation_is_an_error_of_its_task() {
     let pool = limited(2).build().unwrap();
     let work = |mib: usize| allocate(mib).map(|tensor| tensor.len());
     let results = pool.map_async(work, [1, 9, 7]).results();
@@ -63,7 +63,7 @@ fn sent_tensors_count_for_the_receiver() {
 }
 
 #[test]
-fn count_is_exact_after_all_ways_of_a_tensor() {
+fn limit_counts_each_way_of_dropping_a_tensor() {
     let work = |queue: Queue<Tensor<u8>>| -> mp_core::Result<bool> {
         let failed = |error: &dyn std::fmt::Display| mp_core::Error::Malformed(error.to_string());
         let closed = Queue::<Tensor<u8>>::bounded(1).map_err(|e| failed(&e))?;

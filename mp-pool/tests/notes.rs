@@ -16,7 +16,7 @@ fn with_panics_recorded((gate, number): (Gate, u64)) -> u64 {
 }
 
 #[test]
-fn lost_and_timed_out_tasks_have_their_note() {
+fn lost_and_timed_out_tasks_report_their_note() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     // Alone, and in a chunk. The note of the previous task does not apply to this one.
@@ -60,7 +60,7 @@ fn lost_and_timed_out_tasks_have_their_note() {
 }
 
 #[test]
-fn what_runs_can_be_seen_with_its_note() {
+fn running_tasks_are_listed_with_their_notes() {
     let pool = Pool::new(2).unwrap();
     assert!(pool.running().is_empty());
     let (gate, of_alone) = (Gate::new(), Gate::new());
@@ -98,7 +98,7 @@ fn what_runs_can_be_seen_with_its_note() {
 }
 
 #[test]
-fn a_task_that_fails_says_how_far_it_was() {
+fn failed_task_reports_its_last_note() {
     let fail = |(numbers, panics): (u64, bool)| {
         (1..=numbers).for_each(note);
         assert!(!panics, "a panic");

@@ -50,7 +50,7 @@ fn both_write(pool: &Pool) {
 }
 
 #[test]
-fn teed_lines_say_which_worker_wrote_them() {
+fn teed_lines_name_their_worker() {
     // The lines of its workers go to its own stdout.
     let middle = |(): ()| {
         let pool = Pool::builder().processes(2).name("reader").stdout(Stdio::Tee).build().unwrap();
@@ -67,7 +67,7 @@ fn teed_lines_say_which_worker_wrote_them() {
 }
 
 #[test]
-fn each_worker_has_a_file_of_its_number() {
+fn each_worker_writes_to_its_numbered_file() {
     let folder = Folder::new("numbers");
     std::fs::write(folder.0.join("1.txt"), "from another pool\n").unwrap();
     let to = Stdio::file(folder.0.join("{rank}.txt"));
@@ -113,7 +113,7 @@ fn write_and_end(how: u32) {
 }
 
 #[test]
-fn what_a_lost_worker_wrote_last_is_in_the_error() {
+fn lost_worker_error_includes_its_last_output() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Capture).build().unwrap();
     for (how, what) in
         ["was killed by SIGABRT", "exited with code 3", "exited with code 0"].iter().enumerate()

@@ -75,7 +75,7 @@ fn grown_pool_starts_workers_with_states() {
 }
 
 #[test]
-fn surplus_workers_finish_the_task_they_run() {
+fn surplus_workers_finish_their_running_task() {
     const TASKS: usize = 150;
     let (pool, counts) = counted_pool(3);
     let (ran, gates) = (zeros(TASKS), [Gate::new(), Gate::new(), Gate::new()]);
@@ -104,7 +104,7 @@ fn surplus_workers_finish_the_task_they_run() {
 
 /// Values without attachments are sent in chunks, of which a worker has one.
 #[test]
-fn surplus_workers_give_back_the_rest_of_their_chunk() {
+fn surplus_workers_return_the_rest_of_their_chunk() {
     static GATE: std::sync::OnceLock<Gate> = std::sync::OnceLock::new();
     let (gate, ran) = (Gate::new(), zeros(100));
     let set = |args| _ = (GATE.set(args), 0);
@@ -151,7 +151,7 @@ fn idle_and_starting_surplus_workers_end() {
 }
 
 #[test]
-fn place_that_is_wanted_again_has_a_new_worker() {
+fn re_added_slot_starts_a_new_worker() {
     let pool = Pool::new(2).unwrap();
     let gates = [Gate::new(), Gate::new()];
     let results = gates.each_ref().map(|gate| pool.apply_async(stop_at, (gate.clone(), 7)));
@@ -211,7 +211,7 @@ fn killed_surplus_worker_is_not_replaced() {
 
 /// A stopped worker can't be asked to end. Other workers run the tasks that it has not begun.
 #[test]
-fn stopped_surplus_worker_keeps_its_task_alone() {
+fn stopped_surplus_worker_keeps_only_its_task() {
     let pool = Pool::new(2).unwrap();
     let gates = [Gate::new(), Gate::new()];
     let results = gates.each_ref().map(|gate| pool.apply_async(stop_at, (gate.clone(), 7)));
@@ -240,7 +240,7 @@ fn surplus_place_of_an_ended_worker_stays_empty() {
 }
 
 #[test]
-fn file_of_a_number_keeps_what_was_written_before() {
+fn output_file_of_a_slot_is_appended_to() {
     let logs = std::env::temp_dir().join(format!("mp-pool-resize-{}", std::process::id()));
     std::fs::create_dir_all(&logs).unwrap();
     let stdout = Stdio::file(logs.join("{rank}.txt"));

@@ -35,7 +35,7 @@ fn imap_next_timeout_loses_no_result() {
 }
 
 #[test]
-fn as_completed_returns_results_as_they_come() {
+fn as_completed_yields_results_in_completion_order() {
     let (pool, other) = (Pool::new(2).unwrap(), Pool::new(1).unwrap());
     let gates = [Gate::new(), Gate::new(), Gate::new()];
     let pools = [&pool, &pool, &other];

@@ -48,7 +48,7 @@ fn fragile(Fails { begun, task, how, times }: Fails) -> Result<usize, String> {
 }
 
 #[test]
-fn each_failure_of_a_task_can_be_tried_again() {
+fn each_kind_of_failure_can_be_retried() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let counts = begun(4);
     let all = pool.task(fragile).timeout(Duration::from_millis(200)).retry_if(2, |_| true);
@@ -126,7 +126,7 @@ fn errors_list_all_attempts() {
 }
 
 #[test]
-fn an_item_of_a_chunk_is_tried_again_by_itself() {
+fn chunk_item_is_retried_alone() {
     let pool = Pool::new(2).unwrap();
     let counts = begun(100);
     // In a closure, because arguments with a tensor are sent alone.
@@ -169,7 +169,7 @@ fn backoff_uses_no_worker_and_ends_with_its_call() {
 }
 
 #[test]
-fn a_pool_that_is_closed_tries_again_before_it_ends() {
+fn closed_pool_retries_before_it_ends() {
     let pool = Pool::new(2).unwrap();
     let counts = begun(1);
     let call = pool.task(fragile).retry_if(3, |_| true).backoff(Duration::from_millis(30));
@@ -179,7 +179,7 @@ fn a_pool_that_is_closed_tries_again_before_it_ends() {
 }
 
 #[test]
-fn attempts_are_as_far_apart_as_the_back_off_says() {
+fn attempts_are_spaced_by_the_backoff() {
     let pool = Pool::new(1).unwrap();
     let times = Queue::unbounded().unwrap();
     let task = |times: Queue<Duration>| {
@@ -204,7 +204,7 @@ fn attempts_are_as_far_apart_as_the_back_off_says() {
 }
 
 #[test]
-fn panicking_retry_filter_during_a_worker_death() {
+fn panicking_retry_filter_does_not_retry() {
     let pool = Pool::new(1).unwrap();
     let fails = |x: u32| Err::<u32, _>(format!("{x}"));
     let result = got(pool.task(fails).retry_if(3, |_| panic!("undecided")).apply_async(7));

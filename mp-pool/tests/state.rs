@@ -59,7 +59,7 @@ fn state_is_created_once_and_dropped_at_exit() {
 }
 
 #[test]
-fn a_worker_in_the_place_of_another_makes_its_own() {
+fn replacement_worker_creates_its_own_state() {
     let (pool, life) = counters(2);
     let gates = [Gate::new(), Gate::new()];
     let wait = |counter: &mut Counter, gate: Gate| {
@@ -82,7 +82,7 @@ fn a_worker_in_the_place_of_another_makes_its_own() {
 }
 
 #[test]
-fn all_forms_of_a_call_have_it() {
+fn state_is_passed_to_each_form_of_call() {
     let pool = Pool::with_state(1, Vec::<u32>::new).unwrap();
     let keep = |kept: &mut Vec<u32>, x: u32| {
         kept.push(x);
@@ -124,7 +124,7 @@ impl Serialize for Table {
 }
 
 #[test]
-fn the_arguments_of_a_state_are_encoded_once() {
+fn state_arguments_are_encoded_once() {
     let init = |Table(numbers): Table| Ok::<_, String>(numbers);
     let pool = Pool::builder().processes(3).try_state(init, Table((0..5000).collect())).build().unwrap();
     let sum = |numbers: &mut Vec<u32>, (): ()| numbers.iter().sum::<u32>();
@@ -216,7 +216,7 @@ fn hanging_or_killed_init_is_a_failed_start() {
 }
 
 #[test]
-fn a_panic_costs_the_state_and_an_error_does_not() {
+fn panic_recreates_the_state_and_an_error_does_not() {
     let (pool, life) = counters(1);
     let count = |counter: &mut Counter, x: u32| match x {
         3 => panic!("half changed"),

@@ -86,7 +86,7 @@ fn unknown_function_and_timeout_of_stopped_worker() {
 }
 
 #[test]
-fn a_time_out_ends_what_no_worker_begins() {
+fn unbegun_tasks_of_stopped_workers_time_out() {
     for workers in [1, 2] {
         let pool = Pool::new(workers).unwrap();
         let unused: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
@@ -121,7 +121,7 @@ fn a_time_out_ends_what_no_worker_begins() {
 }
 
 #[test]
-fn task_of_a_stopped_worker_times_out() {
+fn running_task_of_a_stopped_worker_times_out() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let result = pool.task(stop_at).timeout(TIMEOUT).apply_async((gate.clone(), 1));

@@ -161,7 +161,7 @@ fn lane_stays_with_its_worker_until_it_is_busy() {
 }
 
 #[test]
-fn killed_worker_hands_its_lane_to_others() {
+fn lane_of_a_killed_worker_moves_to_another() {
     for retries in [0, 1] {
         let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
         let stream = pool.task(pid_at).retries(retries).stream();
@@ -195,7 +195,7 @@ fn killed_worker_hands_its_lane_to_others() {
 }
 
 #[test]
-fn random_kills_cost_a_stream_with_retries_nothing() {
+fn stream_with_retries_loses_nothing_to_kills() {
     let pool = Pool::builder().processes(3).stderr(Stdio::Null).build().unwrap();
     let stream = pool.task(|x: u64| x + 1).retries(1000).max_in_flight(40).stream();
     let mut random = Random(7);
@@ -223,7 +223,7 @@ fn random_kills_cost_a_stream_with_retries_nothing() {
 }
 
 #[test]
-fn each_failure_is_of_its_task() {
+fn stream_failure_belongs_to_its_task() {
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     let task = |x: u32| match x {
         0 => Err("an error"),
@@ -255,7 +255,7 @@ fn count((gate, begun): (Gate, SharedTensor<u64>)) -> u64 {
 }
 
 #[test]
-fn drop_cancels_unbegun_tasks_and_delays_nothing() {
+fn drop_cancels_unbegun_tasks_without_waiting() {
     let pool = Pool::new(2).unwrap();
     let (gate, begun) = (Gate::new(), Tensor::zeros([1]).unwrap().share());
     let stream = pool.stream(count);
@@ -285,7 +285,7 @@ fn drop_cancels_unbegun_tasks_and_delays_nothing() {
 }
 
 #[test]
-fn closed_it_takes_nothing_and_gives_what_is_left() {
+fn closed_stream_refuses_tasks_and_yields_the_rest() {
     let pool = Pool::new(1).unwrap();
     let stream = pool.stream(pid);
     let first = stream.push(1).unwrap();
@@ -317,7 +317,7 @@ fn closed_it_takes_nothing_and_gives_what_is_left() {
 }
 
 #[test]
-fn no_more_are_on_their_way_than_there_is_room_for() {
+fn push_blocks_at_the_limit_in_flight() {
     let pool = Pool::new(1).unwrap();
     let stream = pool.task(stop_at).max_in_flight(2).stream();
     let gate = Gate::new();
@@ -381,7 +381,7 @@ fn streams_and_calls_share_a_pool_across_threads() {
 }
 
 #[test]
-fn the_state_of_a_worker_stays_with_its_lane() {
+fn worker_state_stays_with_its_lane() {
     let pool = Pool::with_state(2, BTreeMap::<u64, u64>::new).unwrap();
     let stream = pool.stream(|seen: &mut BTreeMap<u64, u64>, lane: u64| {
         let times = seen.entry(lane).or_default();
@@ -401,7 +401,7 @@ fn the_state_of_a_worker_stays_with_its_lane() {
 }
 
 #[test]
-fn a_ticket_of_another_stream_takes_nothing() {
+fn ticket_of_another_stream_is_refused() {
     let pools = [Pool::new(1).unwrap(), Pool::new(1).unwrap()];
     let streams = [&pools[0], &pools[0], &pools[1]].map(|pool| pool.stream(|x: u64| x + 1));
     let tickets: Vec<Ticket> = (0..3).map(|x| streams[x].push(x as u64).unwrap()).collect();
@@ -476,7 +476,7 @@ fn futures_wait_for_room_and_results() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn stream_errors_name_a_remedy() {
     let full = PushError::Full(1).to_string();
     assert!(full.contains("take results") && full.contains("Call::max_in_flight"), "{full}");
     assert!(PushError::Closed(1).to_string().contains("closed"));

@@ -83,7 +83,7 @@ fn worker_that_ignores_sigterm_ends_after_its_task() {
 }
 
 #[test]
-fn task_finished_in_the_finish_period_has_its_result() {
+fn task_finished_in_the_finish_period_succeeds() {
     let (pool, counts) = pool(false, DEADLINE);
     let gate = Gate::new();
     let stop = |_: &mut Counted, (gate, number): (Gate, u32)| {
@@ -101,7 +101,7 @@ fn task_finished_in_the_finish_period_has_its_result() {
 
 /// The time of a task begins with it, so a time-out of zero is then over.
 #[test]
-fn timeout_of_zero_ends_a_task_that_has_begun() {
+fn time_out_of_zero_ends_a_running_task() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let call = pool.task(common::stop_at).timeout(Duration::ZERO);

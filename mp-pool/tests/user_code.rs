@@ -60,7 +60,7 @@ fn busy(pool: &Pool) -> (Gate, mp_pool::AsyncResult<u32>) {
 }
 
 #[test]
-fn arguments_that_panic_when_a_pool_is_terminated() {
+fn panicking_arguments_do_not_stop_terminate() {
     let pool = Pool::new(1).unwrap();
     let (_gate, first) = busy(&pool);
     let bombs = || (0..200).map(|_| bomb(2));
@@ -77,7 +77,7 @@ fn arguments_that_panic_when_a_pool_is_terminated() {
 }
 
 #[test]
-fn arguments_that_panic_when_a_pool_takes_no_more() {
+fn panicking_arguments_do_not_stop_a_refusal() {
     let pool = Pool::new(1).unwrap();
     let (gate, first) = busy(&pool);
     let stream = pool.stream(takes);
@@ -94,7 +94,7 @@ fn arguments_that_panic_when_a_pool_takes_no_more() {
 }
 
 #[test]
-fn arguments_that_panic_when_a_call_is_cancelled() {
+fn panicking_arguments_do_not_stop_a_cancel() {
     let pool = Pool::new(1).unwrap();
     let (gate, first) = busy(&pool);
     let call = pool.map_async(takes, (0..200).map(|_| bomb(2)));
@@ -107,7 +107,7 @@ fn arguments_that_panic_when_a_call_is_cancelled() {
 }
 
 #[test]
-fn arguments_that_panic_when_a_stream_is_dropped() {
+fn panicking_arguments_do_not_stop_a_stream_drop() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let sent = gate.clone();
@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for Writes {
 }
 
 #[test]
-fn arguments_that_are_kept_for_a_retry_and_panic() {
+fn panicking_arguments_kept_for_retry_are_dropped() {
     let pool = Pool::new(1).unwrap();
     let task = |(gate, ..): (Gate, Writes, Bomb)| gate.pass(3);
     let kept = |gate: &Gate, writes, times| (gate.clone(), Writes(Cell::new(writes)), bomb(times));
@@ -235,7 +235,7 @@ impl Drop for Everywhere {
 }
 
 #[test]
-fn what_panics_in_a_worker_costs_no_worker() {
+fn panic_in_user_code_does_not_end_a_worker() {
     let pool = Pool::new(1).unwrap();
     let pid = || pool.apply(|(): ()| std::process::id(), ()).unwrap();
     let worker = pid();
@@ -300,7 +300,7 @@ fn panicking_iterator_keeps_earlier_items() {
 }
 
 #[test]
-fn settings_that_panic_are_a_failed_start() {
+fn panicking_settings_are_a_failed_start() {
     let error = Pool::builder().processes(2).per_worker(|number, process| match number {
         0 => process,
         _ => resume_unwind(Box::new("no settings")),
@@ -354,7 +354,7 @@ fn slow_backtrace_is_not_a_timeout() {
 
 /// Like a hook that prints to a terminal that blocks. Time after the task has caught the panic counts again.
 #[test]
-fn a_panic_is_no_time_out_however_long_its_hook_takes() {
+fn slow_panic_hook_does_not_time_a_task_out() {
     const TIMEOUT: Duration = Duration::from_millis(200);
     let path = std::env::temp_dir().join(format!("mp-pool-hook-{}", std::process::id()));
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();

@@ -88,7 +88,7 @@ fn slot_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn changed_bytes_are_messages_or_errors() {
+    fn mutated_bytes_are_messages_or_errors() {
         mp_harness::hostile::short(super::TARGETS);
     }
 

@@ -97,7 +97,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 
 /// Two messages are put at once, of which only one fits by its bytes. Exactly one is put.
 #[test]
-fn loom_two_put_at_once() {
+fn loom_one_of_two_puts_fits_by_bytes() {
     check(|| {
         let m = memory();
         let others = [0, 1].map(|i| {
@@ -114,7 +114,7 @@ fn loom_two_put_at_once() {
 /// The oldest message's envelope is put again while another producer measures. The producer may use the new
 /// beginning only if it also sees that the old message is gone.
 #[test]
-fn loom_an_envelope_put_again_makes_no_room() {
+fn loom_repeated_put_makes_no_room() {
     check(|| {
         let m = memory();
         assert!(matches!(put(&m, 0, 0, 1), PutOutcome::Done(_)));
@@ -129,7 +129,7 @@ fn loom_an_envelope_put_again_makes_no_room() {
 /// The newest message's envelope is put again while another producer measures. There is room at all times,
 /// and the producer finds it.
 #[test]
-fn loom_an_envelope_put_again_takes_no_room() {
+fn loom_repeated_put_takes_no_room() {
     check(|| {
         let m = memory();
         // Its bytes end at 3. When the same envelope is put again, they end at 1.
@@ -147,7 +147,7 @@ fn loom_an_envelope_put_again_takes_no_room() {
 /// next one. The values that it has read of the newest message don't apply to those. There is room at all
 /// times, and the producer finds it.
 #[test]
-fn loom_position_published_by_others_is_rechecked() {
+fn loom_republished_position_is_rechecked() {
     check(|| {
         let m = memory();
         // The bytes of the one message in the queue end at 3.

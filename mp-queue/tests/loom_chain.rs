@@ -102,7 +102,7 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
 /// A producer makes the queue grow while another thread closes it: a message is received if and only if its
 /// put succeeded.
 #[test]
-fn loom_closing_beside_growing() {
+fn loom_close_during_growth() {
     loom::model(|| {
         let m = memory();
         assert!(send(&m, 0, 0));
@@ -120,7 +120,7 @@ fn loom_closing_beside_growing() {
 
 /// A consumer follows the link while the next segment is opened, and takes both messages in their order.
 #[test]
-fn loom_following_beside_growing() {
+fn loom_consumer_follows_a_growing_queue() {
     loom::model(|| {
         let m = memory();
         assert!(send(&m, 0, 0));
@@ -138,7 +138,7 @@ fn loom_following_beside_growing() {
 /// A small message is leased by a copy while another thread takes it: exactly one of them gets the complete
 /// message.
 #[test]
-fn loom_a_small_message_is_leased_or_taken() {
+fn loom_small_message_is_either_leased_or_taken() {
     loom::model(|| {
         let (m, ring) = (memory(), chain().first);
         let small = |n: u8| SmallMessage::new(&[n; SmallMessage::MOST]).unwrap();

@@ -4,9 +4,9 @@
 //!
 //! | fence | without it | found by |
 //! |---|---|---|
-//! | of a reader, between its pin and its second read of the slot | the message is dropped while it is read | `loom_what_is_pinned_is_not_dropped` |
-//! | of a collector, between the swap to `LAST` and its read of the pins | the message is dropped while it is read | `loom_what_is_pinned_is_not_dropped` |
-//! | of a reader, between clearing its pin and its read of the slot | neither collects the retired message | `loom_what_is_unpinned_is_collected` |
+//! | of a reader, between its pin and its second read of the slot | the message is dropped while it is read | `loom_pinned_message_is_not_dropped` |
+//! | of a collector, between the swap to `LAST` and its read of the pins | the message is dropped while it is read | `loom_pinned_message_is_not_dropped` |
+//! | of a reader, between clearing its pin and its read of the slot | neither collects the retired message | `loom_unpinned_message_is_collected_once` |
 #![cfg(mp_loom)]
 
 use loom::sync::Arc;
@@ -95,7 +95,7 @@ fn seen(m: &HeapMem) -> Slot {
 
 /// A reader pins and reads a message that a sender retires and collects.
 #[test]
-fn loom_what_is_pinned_is_not_dropped() {
+fn loom_pinned_message_is_not_dropped() {
     loom::model(|| {
         let m = memory();
         let first = seen(&m);
@@ -111,7 +111,7 @@ fn loom_what_is_pinned_is_not_dropped() {
 
 /// A reader clears its pin while a sender retires the message: exactly one of them collects it.
 #[test]
-fn loom_what_is_unpinned_is_collected() {
+fn loom_unpinned_message_is_collected_once() {
     loom::model(|| {
         let m = memory();
         let pinned = run(Pin::new(RING, PINS, member(0), 0, seen(&m)), &*m);

@@ -103,7 +103,7 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
 
 /// A consumer that sees a small message sees all of it, and gets it once.
 #[test]
-fn loom_small_messages() {
+fn loom_small_messages_arrive_once() {
     loom::model(|| {
         let m = memory(1);
         let numbers = |n: u64| SmallMessage::new(&[n as u8 + 1; SmallMessage::MOST]).unwrap();
@@ -126,7 +126,7 @@ fn loom_small_messages() {
 
 /// Two threads take a small message and an envelope: each gets one.
 #[test]
-fn loom_small_messages_beside_envelopes() {
+fn loom_small_messages_and_envelopes_arrive_once() {
     loom::model(|| {
         let m = memory(2);
         let small = SmallMessage::new(&[7; SmallMessage::MOST]).unwrap();
@@ -143,7 +143,7 @@ fn loom_small_messages_beside_envelopes() {
 }
 
 #[test]
-fn loom_put_and_get() {
+fn loom_put_arrives_at_a_get() {
     loom::model(|| {
         let m = memory(1);
         let producer = {
@@ -156,7 +156,7 @@ fn loom_put_and_get() {
 }
 
 #[test]
-fn loom_two_producers() {
+fn loom_two_producers_put_once_each() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -177,7 +177,7 @@ fn loom_two_producers() {
 }
 
 #[test]
-fn loom_two_consumers() {
+fn loom_two_consumers_take_once_each() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -195,7 +195,7 @@ fn loom_two_consumers() {
 }
 
 #[test]
-fn loom_close() {
+fn loom_message_arrives_before_the_close() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -224,7 +224,7 @@ fn loom_close() {
 /// A consumer takes a message while a recovery settles the intent of its dead producer: exactly one of them
 /// gets the envelope.
 #[test]
-fn loom_settle_against_get() {
+fn loom_settled_envelope_has_one_owner() {
     loom::model(|| {
         let m = memory(1);
         // The producer published, and died before it cleared its intent.
@@ -263,7 +263,7 @@ fn loom_stale_intent_takes_no_envelope_of_a_put() {
 /// Two producers find the segment full and open the next one: both see it opened, and the first message can
 /// still be taken.
 #[test]
-fn loom_extend() {
+fn loom_segment_is_extended_once() {
     loom::model(|| {
         let m = memory(1);
         let link = Word::at(24);
@@ -285,7 +285,7 @@ fn loom_extend() {
 /// A message is given back while another consumer scans for returned messages: either the scan finds it, or
 /// the hint reports it.
 #[test]
-fn loom_return_and_reclaim() {
+fn loom_returned_message_is_reclaimed_once() {
     loom::model(|| {
         let m = memory(1);
         // Word 24 is not used here. The meta words are in the place of the payloads.
@@ -314,7 +314,7 @@ fn loom_return_and_reclaim() {
 /// Like above, with two consumers that scan because of an earlier note: a scan that finds nothing does not
 /// hide a message that the other scan missed.
 #[test]
-fn loom_two_find_nothing() {
+fn loom_empty_scan_hides_no_returned_message() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -349,7 +349,7 @@ fn loom_two_find_nothing() {
 /// Two messages are put as a batch while another thread takes them in order, the second one as part of a
 /// batch.
 #[test]
-fn loom_batches() {
+fn loom_batch_arrives_in_order() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -398,7 +398,7 @@ fn loom_batches() {
 /// The last sender sends and is dropped while the receiver checks: a receiver that sees the drop also finds
 /// the message.
 #[test]
-fn loom_the_last_sender_leaves() {
+fn loom_last_sender_disconnects_after_its_message() {
     loom::model(|| {
         let m = memory(1);
         let pages: fn(BlockId) -> Option<Word> = |_| None;

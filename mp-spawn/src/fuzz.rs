@@ -242,7 +242,7 @@ mod tests {
     /// With the key, which is part of the start message if the feature is enabled.
     #[test]
     #[cfg(feature = "authkey")]
-    fn the_bytes_of_frames_are_those_of_the_golden_file() {
+    fn frames_match_the_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/protocol/golden.txt");
         let head = "frames between parent and child, and tokens of v1: both sides are one build";
         mp_harness::hostile::golden(file, head, &super::samples());

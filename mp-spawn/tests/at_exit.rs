@@ -40,7 +40,7 @@ fn exits_in_a_callback(_: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn a_callback_may_exit_while_processes_run() {
+fn callback_exits_while_processes_run() {
     let worker = |(): ()| exits_in_a_callback(0, ());
     let process = Process::spawn(worker, ()).unwrap();
     assert!(process.wait_timeout(DEADLINE), "it waits for processes that only it could reap");
@@ -117,14 +117,14 @@ fn kills_and_looks(how: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn what_the_program_has_killed_is_no_news() {
+fn killed_processes_are_not_reported_at_exit() {
     for how in 0..2 {
         assert_eq!(printed(kills_and_looks, how), "", "{how}");
     }
 }
 
 #[test]
-fn a_failure_after_the_question_is_printed() {
+fn failure_after_a_status_query_is_printed() {
     fn late(meeting: String) -> Outcome {
         wait_for_word(&meeting)?;
         Err("it went wrong at last".into())
@@ -185,7 +185,7 @@ fn contexts_and_processes_are_treated_alike_at_exit() {
 }
 
 #[test]
-fn what_was_taken_once_is_not_there_twice() -> Result<(), SpawnError> {
+fn second_join_returns_an_error() -> Result<(), SpawnError> {
     let context = start_processes(|rank: usize, (): ()| Ok::<_, String>(rank), (), SpawnOptions::nprocs(2))?;
     assert_eq!(context.join()?, [0, 1]);
     let error = context.join().unwrap_err();

@@ -28,7 +28,7 @@ fn everywhere() -> Vec<u8> {
 
 #[test]
 #[allow(unsafe_code)]
-fn a_family_has_one_key_which_is_nowhere_to_be_read() {
+fn family_key_is_shared_and_not_readable() {
     let ours = key().unwrap();
     assert_eq!(ours.len(), 32);
     // SAFETY: code in the copy starts a process, and uses no state of this one.
@@ -63,7 +63,7 @@ fn key_of_an_option_is_inherited_by_descendants() {
 }
 
 #[test]
-fn nothing_prints_it() {
+fn debug_hides_the_key() {
     let key = current_process().authkey().unwrap();
     let options = SpawnOptions::nprocs(1).authkey("do not print");
     let builder = Process::builder().authkey("do not print");
@@ -74,10 +74,10 @@ fn nothing_prints_it() {
 }
 
 #[test]
-fn another_program_has_another_key() {
+fn other_programs_have_other_keys() {
     let program = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "helper_tells_its_key", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "helper_prints_its_key", "--ignored", "--nocapture", "--test-threads=1"]);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().find_map(|line| line.strip_prefix("key: ").map(str::to_owned)).unwrap()
@@ -88,6 +88,6 @@ fn another_program_has_another_key() {
 
 #[test]
 #[ignore = "part of another test"]
-fn helper_tells_its_key() {
+fn helper_prints_its_key() {
     println!("\nkey: {:?}", key().unwrap());
 }

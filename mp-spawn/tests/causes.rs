@@ -76,7 +76,7 @@ fn without_proc_later(method: &str) -> String {
 }
 
 #[test]
-fn that_there_is_no_proc_any_more_is_said() {
+fn vanished_proc_is_named() {
     let said = each(without_proc_later);
     if said[0] == "SKIPPED" {
         return mp_harness::skip("/proc can't be hidden here");
@@ -88,7 +88,7 @@ fn that_there_is_no_proc_any_more_is_said() {
 }
 
 #[test]
-fn that_there_is_no_proc_is_said() {
+fn missing_proc_is_named() {
     let said = each(without_proc);
     if said[0] == "SKIPPED" {
         return mp_harness::skip("/proc can't be hidden here");
@@ -139,7 +139,7 @@ fn without_prctl(method: &str) -> String {
 }
 
 #[test]
-fn that_a_filter_refuses_prctl_is_said() {
+fn filter_that_refuses_prctl_is_named() {
     for (method, text) in METHODS.into_iter().zip(each(without_prctl)) {
         assert!(text.contains("PR_SET_PDEATHSIG") && text.contains("seccomp"), "{method}: {text:?}");
     }

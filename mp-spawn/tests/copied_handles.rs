@@ -35,7 +35,7 @@ fn in_the_copy((): ()) -> Outcome {
 }
 
 #[test]
-fn they_are_refused_and_end_no_process() {
+fn copied_handles_are_refused_and_end_no_process() {
     alone(|()| {
         // SAFETY: code in the copy needs no state of other threads.
         unsafe { allow_fork() };

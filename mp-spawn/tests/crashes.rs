@@ -35,7 +35,7 @@ fn limit_core(bytes: u64) -> io::Result<()> {
 }
 
 #[test]
-fn signals_have_their_names() {
+fn death_by_signal_names_the_signal() {
     let raise = |_: usize, number: i32| {
         limit_core(0).unwrap();
         // SAFETY: no memory is involved.
@@ -90,7 +90,7 @@ fn a_division_by_zero() {
 }
 
 #[test]
-fn what_an_instruction_did_has_its_address() {
+fn faulting_instruction_address_is_reported() {
     let does = |_: usize, what: i32| {
         limit_core(0).unwrap();
         match what {
@@ -112,7 +112,7 @@ fn what_an_instruction_did_has_its_address() {
 }
 
 #[test]
-fn a_core_file_is_told() {
+fn core_file_is_reported() {
     let abort = |_: usize, bytes: u64| {
         limit_core(bytes).unwrap();
         std::process::abort();

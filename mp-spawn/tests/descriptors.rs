@@ -119,7 +119,7 @@ fn nothing_leaks() {
 }
 
 #[test]
-fn a_worker_has_no_files_of_its_parent() {
+fn worker_inherits_no_files() {
     with_and_without_clone3(nothing_leaks);
 }
 
@@ -152,7 +152,7 @@ fn what_is_named_is_there() {
 }
 
 #[test]
-fn a_worker_has_the_files_that_were_named() {
+fn worker_inherits_named_files() {
     with_and_without_clone3(what_is_named_is_there);
 }
 
@@ -215,7 +215,7 @@ fn inherited_number_refers_to_the_file_when_named() {
 
 /// The later file is used, with each start method.
 #[test]
-fn a_number_that_is_named_twice_means_the_later_file() {
+fn number_named_twice_means_the_later_file() {
     use std::os::fd::AsRawFd;
 
     alone(|()| {
@@ -271,6 +271,6 @@ fn numbers_may_be_in_the_way() {
 }
 
 #[test]
-fn numbers_that_are_in_use_elsewhere_are_no_obstacle() {
+fn inherited_numbers_may_be_in_use() {
     with_and_without_clone3(numbers_may_be_in_the_way);
 }

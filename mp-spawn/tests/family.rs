@@ -69,7 +69,7 @@ fn middle(_: usize, meeting: String) -> Outcome {
 }
 
 #[test]
-fn no_process_outlives_a_parent_that_was_killed() {
+fn killed_parent_ends_its_descendants() {
     by_each_method(|| {
         within_a_second("child and grandchild of a parent that was killed", || {
             let meeting = Meeting::new("killed");
@@ -123,7 +123,7 @@ fn processes_end_when_the_parent_executes_another() {
 }
 
 #[test]
-fn no_process_outlives_a_parent_that_panics() {
+fn panicking_parent_ends_its_descendants() {
     /// Panics with a context that ends its child, or with a leaked one.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
@@ -152,7 +152,7 @@ fn no_process_outlives_a_parent_that_panics() {
 }
 
 #[test]
-fn no_process_outlives_a_parent_that_ends() {
+fn ending_parent_ends_its_descendants() {
     /// Ends normally, with a child that it doesn't wait for, whose own child is not waited for either.
     fn ends(_: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-go");
@@ -178,7 +178,7 @@ fn no_process_outlives_a_parent_that_ends() {
 }
 
 #[test]
-fn no_process_outlives_a_chain_whose_top_was_killed() {
+fn killed_ancestor_ends_the_whole_chain() {
     fn top(_: usize, meeting: String) -> Outcome {
         start_processes(middle, meeting, SpawnOptions::nprocs(2))?.join_timeout(LIFETIME)?;
         Ok(())
@@ -195,7 +195,7 @@ fn no_process_outlives_a_chain_whose_top_was_killed() {
 }
 
 #[test]
-fn errors_come_up_through_the_generations() {
+fn errors_pass_through_generations() {
     fn leaf(rank: usize, (): ()) {
         assert!(rank == 0, "the leaf of rank {rank} broke");
     }
@@ -209,7 +209,7 @@ fn errors_come_up_through_the_generations() {
 }
 
 #[test]
-fn the_test_itself_is_no_child() {
+fn test_process_is_not_a_child() {
     assert_eq!((mp_spawn::rank(), mp_spawn::parent_pid(), mp_spawn::name()), (None, None, None));
     assert!(!mp_spawn::is_child());
     mp_spawn::init();
@@ -226,7 +226,7 @@ fn the_test_itself_is_no_child() {
 }
 
 #[test]
-fn threads_start_processes_side_by_side() {
+fn threads_start_processes_concurrently() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -51,7 +51,7 @@ fn files() -> Vec<String> {
 }
 
 #[test]
-fn no_process_is_copied_unless_the_program_allows_it() {
+fn fork_without_permission_is_refused() {
     // Not `alone`, which allows copies. Here they are not allowed, and no process is copied.
     let test = |(): ()| {
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
@@ -66,7 +66,7 @@ fn no_process_is_copied_unless_the_program_allows_it() {
 }
 
 #[test]
-fn what_forbids_copies_is_named() {
+fn fork_refusal_names_its_reason() {
     alone(|()| {
         mp_core::fork::forbid("a driver has been used");
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
@@ -110,7 +110,7 @@ fn copy_inherits_state_and_is_a_separate_worker() {
 }
 
 #[test]
-fn every_way_to_end_is_told() {
+fn fork_reports_each_kind_of_end() {
     fn fail(how: usize, (): ()) -> Result<(), String> {
         match how {
             0 => Err("an error".to_string()),
@@ -159,7 +159,7 @@ fn every_way_to_end_is_told() {
 }
 
 #[test]
-fn what_the_original_does_at_its_end_no_copy_does() {
+fn copy_runs_no_exit_function_of_its_original() {
     static FOLDER: OnceLock<String> = OnceLock::new();
     extern "C" fn note() {
         let name = format!("{}/original-{}", FOLDER.get().unwrap(), std::process::id());
@@ -217,7 +217,7 @@ fn what_the_original_does_at_its_end_no_copy_does() {
 }
 
 #[test]
-fn what_was_printed_before_is_printed_once() {
+fn buffered_output_is_printed_once() {
     let test = |(): ()| {
         allow();
         // Without a newline, so it stays in the buffer.
@@ -238,7 +238,7 @@ fn what_was_printed_before_is_printed_once() {
 }
 
 #[test]
-fn handlers_of_signals_stay_with_the_original() {
+fn signal_handlers_stay_with_the_original() {
     static CAUGHT: AtomicBool = AtomicBool::new(false);
     extern "C" fn catch(_: i32) {
         CAUGHT.store(true, Ordering::Relaxed);
@@ -257,7 +257,7 @@ fn handlers_of_signals_stay_with_the_original() {
 }
 
 #[test]
-fn the_thread_that_started_a_copy_may_end() {
+fn copy_survives_its_starting_thread() {
     alone(|()| {
         let start = || start_processes(|_: usize, (): ()| wait_for_the_end(), (), forked(2));
         let copies = std::thread::spawn(start).join().unwrap().unwrap();
@@ -314,7 +314,7 @@ fn copies_can_start_processes_by_every_method() {
 }
 
 #[test]
-fn copies_of_copies_have_an_end() {
+fn copies_of_copies_end() {
     alone(|()| {
         fn deeper(_: usize, depth: usize) -> Result<usize, SpawnError> {
             match start_processes(deeper, depth + 1, forked(1)) {
@@ -327,7 +327,7 @@ fn copies_of_copies_have_an_end() {
 }
 
 #[test]
-fn no_copy_outlives_the_original() {
+fn copies_end_with_the_original() {
     for how in [libc::SIGKILL, libc::SIGTERM] {
         let meeting = Meeting::new(&format!("fork-outlives-{how}"));
         let original = |meeting: String| -> Outcome {
@@ -360,7 +360,7 @@ fn no_copy_outlives_the_original() {
 }
 
 #[test]
-fn kill_of_an_original_leaves_no_copies() {
+fn killed_original_leaves_no_copies() {
     let folder = Folder::new("fork-kill");
     for round in 0..8_u64 {
         let work = |path: String| -> Outcome {
@@ -424,7 +424,7 @@ fn copy_closes_the_library_files_of_its_original() {
 }
 
 #[test]
-fn a_copy_that_hangs_before_its_function_is_an_error() {
+fn copy_hanging_before_its_function_times_out() {
     static HANG: AtomicBool = AtomicBool::new(false);
     extern "C" fn hang() {
         if HANG.load(Ordering::Relaxed) {

@@ -23,7 +23,7 @@ fn served(nprocs: usize) -> SpawnOptions {
 }
 
 #[test]
-fn processes_are_children_of_the_one_that_asked() {
+fn served_processes_are_children_of_the_caller() {
     alone(|()| {
         let who = |rank: usize, base: usize| Ok::<_, String>((base + rank, std::process::id(), parent_id()));
         let context = start_processes(who, 10, served(5)).unwrap();
@@ -38,7 +38,7 @@ fn processes_are_children_of_the_one_that_asked() {
 }
 
 #[test]
-fn every_way_to_end_is_told() {
+fn fork_server_reports_each_kind_of_end() {
     alone(|()| {
         fn fail(how: usize, (): ()) -> Result<(), String> {
             match how {
@@ -71,7 +71,7 @@ fn every_way_to_end_is_told() {
 }
 
 #[test]
-fn surroundings_are_those_of_each_rank() {
+fn each_rank_has_its_own_environment() {
     alone(|()| {
         let folder = Folder::new("forkserver-surroundings");
         fn look(
@@ -110,7 +110,7 @@ fn surroundings_are_those_of_each_rank() {
 }
 
 #[test]
-fn an_idle_server_that_dies_is_replaced() {
+fn dead_idle_server_is_replaced() {
     alone(|()| {
         let waiting = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
         let old = server();
@@ -155,7 +155,7 @@ fn server_kills_lose_no_start_and_leak_no_process() {
 }
 
 #[test]
-fn a_server_that_is_stopped_costs_its_time() {
+fn stopped_server_times_out() {
     alone(|()| {
         join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
         let old = server();
@@ -173,7 +173,7 @@ fn a_server_that_is_stopped_costs_its_time() {
 }
 
 #[test]
-fn one_that_was_made_ahead_and_dies_is_replaced() {
+fn dead_prepared_process_is_replaced() {
     alone(|()| {
         let (mut before, mut killed) = (None, 0);
         for round in 0..20 {
@@ -204,7 +204,7 @@ fn one_that_was_made_ahead_and_dies_is_replaced() {
 }
 
 #[test]
-fn no_process_outlives_the_parent() {
+fn processes_end_with_their_parent() {
     let meeting = Meeting::new("forkserver-orphans");
     let parent = |name: String| -> Outcome {
         let workers = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(3))?;
@@ -223,7 +223,7 @@ fn no_process_outlives_the_parent() {
 }
 
 #[test]
-fn the_thread_that_started_the_server_may_end() {
+fn server_survives_its_starting_thread() {
     alone(|()| {
         let start = || start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
         let first = std::thread::spawn(start).join().unwrap();
@@ -236,7 +236,7 @@ fn the_thread_that_started_the_server_may_end() {
 }
 
 #[test]
-fn a_program_that_is_no_server_is_an_error() {
+fn program_without_a_server_is_an_error() {
     alone(|()| {
         let folder = Folder::new("forkserver-programs");
         let (draft, stays) = (folder.0.join("draft"), folder.0.join("stays"));
@@ -263,7 +263,7 @@ fn a_program_that_is_no_server_is_an_error() {
 }
 
 #[test]
-fn the_default_is_handed_down() {
+fn default_start_method_is_inherited() {
     alone(|()| {
         assert_eq!(get_start_method(), StartMethod::Spawn);
         set_start_method(StartMethod::ForkServer);

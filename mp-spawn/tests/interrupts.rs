@@ -94,7 +94,7 @@ fn forkserver_worker_handles_interrupts() {
 }
 
 #[test]
-fn a_program_that_ignores_ctrl_c_has_workers_that_do() {
+fn workers_inherit_ignored_ctrl_c() {
     alone(|()| {
         // SAFETY: this installs no handler.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
@@ -107,7 +107,7 @@ fn a_program_that_ignores_ctrl_c_has_workers_that_do() {
 }
 
 #[test]
-fn a_server_that_preloads_outlasts_ctrl_c() {
+fn preloading_server_survives_ctrl_c() {
     alone(|()| {
         handle_interrupts();
         // To the whole group, this process's parent included.

@@ -60,7 +60,7 @@ fn immediate_kill_is_reported_as_requested() {
 }
 
 #[test]
-fn one_that_exits_before_it_reports_never_reported() {
+fn exit_before_the_report_never_reported() {
     let context =
         start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
@@ -75,7 +75,7 @@ fn one_that_exits_before_it_reports_never_reported() {
 }
 
 #[test]
-fn kill_of_a_process_made_ahead_is_reported() {
+fn kill_of_a_prepared_process_is_reported() {
     alone(|()| {
         let served = || SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();

@@ -67,7 +67,7 @@ fn replaced_or_deleted_program_starts_processes() {
         let folder = Folder::new(if deleted { "deleted" } else { "replaced" });
         let copy = folder.0.join("program");
         install(&std::env::current_exe().unwrap(), &copy);
-        let mut running = Running::helper(&copy, "helper_starts_when_told");
+        let mut running = Running::helper(&copy, "helper_starts_workers_on_request");
         wait_for(&mut running, "ready");
         std::fs::remove_file(&copy).unwrap();
         if !deleted {
@@ -81,7 +81,7 @@ fn replaced_or_deleted_program_starts_processes() {
 
 #[test]
 #[ignore = "part of another test"]
-fn helper_starts_when_told() {
+fn helper_starts_workers_on_request() {
     println!("\nready");
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     let worker = |rank: usize, text: String| assert!(rank < 3 && text == "go");
@@ -90,7 +90,7 @@ fn helper_starts_when_told() {
 }
 
 #[test]
-fn another_build_of_the_program_is_refused() {
+fn other_build_of_the_program_is_refused() {
     // A copy with another build-id: the same program otherwise, but offsets from it must not be trusted.
     let mut program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let note = b"\x03\0\0\0GNU\0";
@@ -114,7 +114,7 @@ fn another_build_of_the_program_is_refused() {
 }
 
 #[test]
-fn a_program_that_is_no_worker_and_ends() {
+fn program_that_ends_never_reports() {
     let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
     assert!(matches!(&error, SpawnError::NeverReported { who, .. } if who.rank == Some(0)), "{error:?}");
@@ -126,7 +126,7 @@ fn a_program_that_is_no_worker_and_ends() {
 }
 
 #[test]
-fn a_program_that_is_no_worker_and_stays() {
+fn program_without_init_times_out() {
     let folder = Folder::new("stays");
     let program = folder.0.join("stays");
     write_program(&program, b"#!/bin/sh\nexec sleep 120\n");
@@ -180,7 +180,7 @@ fn stopped_process_gets_its_handshake_time_again() {
 }
 
 #[test]
-fn a_program_that_talks_nonsense_is_ended() {
+fn program_with_an_invalid_hello_is_ended() {
     // An invalid frame, a frame of excessive length, half a hello, and a hello of another process.
     let hello = r"\011\0\0\0\004\001\001\001\001\001\001\001\001\0";
     for (words, expected) in [
@@ -202,7 +202,7 @@ fn a_program_that_talks_nonsense_is_ended() {
 }
 
 #[test]
-fn a_program_that_is_not_there() {
+fn missing_program_is_an_error() {
     let error =
         start_processes(no_op, (), SpawnOptions::nprocs(3).executable("/no/such/program")).unwrap_err();
     let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
@@ -211,7 +211,7 @@ fn a_program_that_is_not_there() {
 }
 
 #[test]
-fn the_same_build_under_another_path_is_as_good() {
+fn same_build_under_another_path_is_accepted() {
     fn program((): ()) -> Result<std::path::PathBuf, std::io::Error> {
         std::env::current_exe()
     }
@@ -234,7 +234,7 @@ fn by_a_command((): ()) -> Result<Vec<bool>, SpawnError> {
 }
 
 #[test]
-fn a_command_with_arguments_is_handed_down() {
+fn command_with_arguments_is_inherited() {
     let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_sets_a_command");
     wait_for(&mut running, "helper: [true, true] [true, true] [false, false]");
     running.succeeds();
@@ -255,7 +255,7 @@ fn helper_sets_a_command() {
 }
 
 #[test]
-fn a_command_may_execute_the_program_at_last() {
+fn command_executes_the_program_indirectly() {
     let program = std::env::current_exe().unwrap().into_os_string();
     let shell = ["sh".into(), "-c".into(), "exec \"$0\" by-a-command".into(), program.clone()];
     // Without a shell: `/proc/self/exe` is then the loader.
@@ -294,7 +294,7 @@ fn starts_of_all_ranks_overlap() {
 
 /// Under the loader, the running program is the loader, according to the kernel.
 #[test]
-fn a_program_under_the_loader_has_workers_under_it() {
+fn loader_started_program_starts_workers_likewise() {
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
     let Some(loader) = loaders.into_iter().find(|path| path.exists()) else {
         mp_harness::skip("the loader is nowhere");
@@ -348,7 +348,7 @@ fn helper_under_the_loader() {
 }
 
 #[test]
-fn a_command_that_is_not_there() {
+fn missing_command_is_an_error() {
     let options = || SpawnOptions::nprocs(2);
     let error = start_processes(no_op, (), options().command(["mp-no-such-program", "x"])).unwrap_err();
     let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
@@ -362,7 +362,7 @@ fn a_command_that_is_not_there() {
 }
 
 #[test]
-fn a_worker_to_be_starts_nothing() {
+fn uninitialized_worker_starts_no_process() {
     let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_with_a_token");
     wait_for(&mut running, "helper: refused");
     running.succeeds();
@@ -381,7 +381,7 @@ fn helper_with_a_token() {
 }
 
 #[test]
-fn a_forged_token_makes_no_worker() {
+fn forged_token_makes_no_worker() {
     for token in ["nonsense", "v1:999:1:0", "v1:0:1:0"] {
         let output = Command::new(std::env::current_exe().unwrap())
             .arg("--list")
@@ -396,7 +396,7 @@ fn a_forged_token_makes_no_worker() {
 }
 
 #[test]
-fn a_token_of_another_parent_makes_no_worker() {
+fn token_of_another_parent_makes_no_worker() {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .arg("--list")
@@ -411,7 +411,7 @@ fn a_token_of_another_parent_makes_no_worker() {
 }
 
 #[test]
-fn output_without_a_newline_is_not_lost() {
+fn output_without_a_newline_is_kept() {
     let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_prints_half_a_line");
     wait_for(&mut running, "half a line, and the rest");
     running.succeeds();

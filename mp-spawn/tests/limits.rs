@@ -21,7 +21,7 @@ fn children() -> String {
 }
 
 #[test]
-fn two_hundred_rounds_leave_nothing_behind() {
+fn two_hundred_rounds_leave_no_resources() {
     fn test(_: usize, (): ()) -> Outcome {
         let round = || mp_spawn::spawn(|_: usize, (): ()| {}, (), 1).map(drop);
         round()?;
@@ -39,7 +39,7 @@ fn two_hundred_rounds_leave_nothing_behind() {
 }
 
 #[test]
-fn failed_starts_leave_nothing_behind() {
+fn failed_starts_leave_no_resources() {
     fn test(_: usize, (): ()) -> Outcome {
         mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
         let before = open_files();
@@ -81,7 +81,7 @@ fn too_many_files_are_an_error_with_the_limit() {
 }
 
 #[test]
-fn no_file_at_all_is_an_error_too() {
+fn exhausted_files_are_an_error_with_the_limit() {
     fn test(_: usize, (): ()) -> Outcome {
         // The supervisor can't be started.
         limit(libc::RLIMIT_NOFILE, open_files() as u64);
@@ -133,7 +133,7 @@ fn closed_standard_streams_are_not_taken_by_sockets() {
 }
 
 #[test]
-fn signals_of_the_parent_do_not_reach_into_the_child() {
+fn signals_of_the_parent_do_not_reach_the_child() {
     fn test(_: usize, (): ()) -> Outcome {
         // The process that started the tests may ignore some signals, which children would inherit.
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
@@ -163,7 +163,7 @@ fn signals_of_the_parent_do_not_reach_into_the_child() {
 }
 
 #[test]
-fn a_kernel_without_pidfds_is_good_enough() {
+fn processes_work_without_pidfds() {
     fn test(_: usize, (error, clone3): (i32, bool)) -> Outcome {
         let third = if clone3 { libc::SYS_pidfd_open } else { libc::SYS_clone3 };
         refuse([libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal, third], error);
@@ -204,7 +204,7 @@ fn a_kernel_without_pidfds_is_good_enough() {
 }
 
 #[test]
-fn a_signal_that_is_refused_is_no_failed_start() {
+fn refused_signal_is_an_error_of_the_call() {
     fn test(_: usize, word: String) -> Outcome {
         let worker = |word: String| -> Outcome {
             wait_for_word(&word)?;
@@ -273,7 +273,7 @@ fn finds_what_it_should() -> Outcome {
 }
 
 #[test]
-fn a_system_without_clone3_is_good_enough() {
+fn processes_work_without_clone3() {
     fn test(_: usize, refused: bool) -> Outcome {
         if refused {
             refuse([libc::SYS_clone3; 3], libc::ENOSYS);
@@ -291,7 +291,7 @@ fn a_system_without_clone3_is_good_enough() {
 
 /// A child that shares its parent's memory would run its handlers, in the wrong process.
 #[test]
-fn handlers_of_the_parent_do_not_run_in_a_child() {
+fn parents_signal_handlers_do_not_run_in_a_child() {
     use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 
     static OWN: AtomicI32 = AtomicI32::new(0);

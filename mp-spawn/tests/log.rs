@@ -96,7 +96,7 @@ fn wait_for_preloading_is_logged_once() {
 }
 
 #[test]
-fn a_fork_server_that_is_replaced_is_told_of() {
+fn replaced_fork_server_is_logged_once() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Warn).unwrap();
         let served = || SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
@@ -113,7 +113,7 @@ fn a_fork_server_that_is_replaced_is_told_of() {
 }
 
 #[test]
-fn nothing_is_logged_unless_a_logger_asks() {
+fn nothing_is_logged_without_a_logger() {
     let text = printed(|()| {
         let results = start_processes(work, (), SpawnOptions::nprocs(2)).unwrap().results().unwrap();
         assert!(results[1].is_err());
@@ -122,7 +122,7 @@ fn nothing_is_logged_unless_a_logger_asks() {
 }
 
 #[test]
-fn another_logger_of_the_program_stays() {
+fn programs_own_logger_is_kept() {
     struct Mine;
     impl log::Log for Mine {
         fn enabled(&self, _: &log::Metadata<'_>) -> bool {

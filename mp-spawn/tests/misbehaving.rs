@@ -27,7 +27,7 @@ fn exit_code(error: &SpawnError) -> Option<i32> {
 }
 
 #[test]
-fn an_exit_in_a_destructor_is_told() {
+fn exit_in_a_destructor_is_reported() {
     // After success, during a panic, and instead of a result.
     let well = start_processes(|_: usize, (): ()| drop(Exits(3)), (), SpawnOptions::nprocs(1)).unwrap();
     assert_eq!(exit_code(&failure(&well)), Some(3));
@@ -72,7 +72,7 @@ fn worker_without_environment_starts_others() {
 }
 
 #[test]
-fn a_worker_that_prints_a_gigabyte_ends() {
+fn worker_printing_a_gigabyte_ends() {
     const SIZE: u64 = 1 << 30;
     let worker = |_: usize, (): ()| -> Outcome {
         let block = vec![b'x'; 1 << 20];

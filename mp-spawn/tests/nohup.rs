@@ -16,7 +16,7 @@ fn ignored() -> Vec<i32> {
 }
 
 #[test]
-fn what_nohup_ignores_workers_ignore() {
+fn workers_inherit_signals_ignored_by_nohup() {
     fn test(_: usize, (): ()) -> Outcome {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
             // SAFETY: this installs no handler.

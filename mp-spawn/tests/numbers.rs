@@ -62,7 +62,7 @@ fn give(word: &str) {
 }
 
 #[test]
-fn processes_that_run_are_waited_for_as_long_as_told() {
+fn waits_for_running_processes_end_in_time() {
     alone(|()| {
         let waits = |_: usize, word: String| wait_for_word(&word);
         let begun = Instant::now();
@@ -187,7 +187,7 @@ fn process_counts_are_started_or_refused() {
 }
 
 #[test]
-fn any_time_is_waited_for_without_a_panic() {
+fn any_wait_time_is_accepted() {
     alone(|()| {
         for time in DURATIONS {
             let options = SpawnOptions::nprocs(2).grace_period(time).handshake_timeout(Duration::MAX);
@@ -214,7 +214,7 @@ fn any_time_is_waited_for_without_a_panic() {
 }
 
 #[test]
-fn ranks_processors_and_numbers_may_be_anything() {
+fn extreme_ranks_and_numbers_never_panic() {
     alone(|()| {
         let context = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(2)).unwrap();
         for rank in [2, usize::MAX / 2, usize::MAX] {

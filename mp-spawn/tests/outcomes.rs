@@ -70,7 +70,7 @@ fn large_arguments_are_not_stuck_in_the_socket() {
 }
 
 #[test]
-fn no_processes_at_all() {
+fn no_processes_are_started_for_zero_ranks() {
     spawn(|_: usize, (): ()| {}, (), 0).unwrap();
 }
 
@@ -90,7 +90,7 @@ impl Error for Unreadable {
 }
 
 #[test]
-fn an_error_arrives_with_its_sources() {
+fn error_arrives_with_its_sources() {
     fn worker(_: usize, text: String) -> Result<(), Unreadable> {
         text.parse::<i32>().map(drop).map_err(Unreadable)
     }
@@ -110,7 +110,7 @@ fn an_error_arrives_with_its_sources() {
 }
 
 #[test]
-fn a_panic_arrives_with_its_location() {
+fn panic_arrives_with_its_location() {
     let line = line!() + 1;
     let worker = |rank: usize, (): ()| panic!("no data for rank {rank}");
     let error = failure(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap());
@@ -121,7 +121,7 @@ fn a_panic_arrives_with_its_location() {
 }
 
 #[test]
-fn a_panic_without_a_text_or_a_hook() {
+fn panic_without_a_text_or_a_hook_is_reported() {
     let silent = |_: usize, (): ()| {
         let _ = std::panic::catch_unwind(|| panic!("caught"));
         std::panic::resume_unwind(Box::new(17));
@@ -132,7 +132,7 @@ fn a_panic_without_a_text_or_a_hook() {
 }
 
 #[test]
-fn a_panic_in_another_thread_is_not_the_workers() {
+fn panic_of_another_thread_does_not_end_the_worker() {
     let worker = |_: usize, (): ()| {
         let joined = std::thread::spawn(|| panic!("not the worker's")).join();
         assert!(joined.is_err());
@@ -141,7 +141,7 @@ fn a_panic_in_another_thread_is_not_the_workers() {
 }
 
 #[test]
-fn a_panic_during_a_panic_is_an_abort_with_a_reason() {
+fn panic_during_a_panic_is_an_abort_with_a_reason() {
     struct Bad;
     impl Drop for Bad {
         fn drop(&mut self) {
@@ -195,7 +195,7 @@ fn caught_panic_is_not_the_cause_of_a_later_abort() {
 }
 
 #[test]
-fn panic_out_of_a_c_function_is_an_explained_abort() {
+fn panic_in_a_c_function_is_an_explained_abort() {
     extern "C" fn never_unwinds() {
         panic!("through C");
     }
@@ -222,7 +222,7 @@ fn unhandled_abort_is_not_blamed_on_a_panic() {
 }
 
 #[test]
-fn an_exit_code_is_told() {
+fn exit_code_is_reported() {
     let exited = exited(failure(
         &start_processes(|_: usize, (): ()| std::process::exit(3), (), SpawnOptions::nprocs(1)).unwrap(),
     ));
@@ -231,12 +231,12 @@ fn an_exit_code_is_told() {
 }
 
 #[test]
-fn exit_zero_is_a_good_end() {
+fn exit_with_code_zero_is_success() {
     spawn(|_: usize, (): ()| std::process::exit(0), (), 2).unwrap();
 }
 
 #[test]
-fn a_segmentation_fault_has_its_address() {
+fn segmentation_fault_reports_its_address() {
     let worker = |_: usize, address: usize| {
         let place = std::ptr::with_exposed_provenance_mut::<u8>(address);
         // SAFETY: none; the test observes the crash.
@@ -254,7 +254,7 @@ fn deeper(depth: u64) -> u64 {
 }
 
 #[test]
-fn a_stack_overflow_is_told_apart() {
+fn stack_overflow_is_named() {
     let worker = |_: usize, depth: u64| {
         std::hint::black_box(deeper(depth));
     };
@@ -287,7 +287,7 @@ fn overflow_in_another_thread_is_a_likely_overflow() {
 }
 
 #[test]
-fn an_abort_is_told() {
+fn abort_is_reported_as_sigabrt() {
     let exited = exited(failure(
         &start_processes(|_: usize, (): ()| std::process::abort(), (), SpawnOptions::nprocs(1)).unwrap(),
     ));
@@ -295,7 +295,7 @@ fn an_abort_is_told() {
 }
 
 #[test]
-fn a_sigkill_from_outside_is_told_apart_from_ours() {
+fn own_and_foreign_sigkill_are_distinguished() {
     let worker = |_: usize, meeting: String| -> Outcome {
         say(&meeting, "here")?;
         wait_for_the_end()
@@ -319,7 +319,7 @@ fn a_sigkill_from_outside_is_told_apart_from_ours() {
 }
 
 #[test]
-fn arguments_that_do_not_decode() {
+fn undecodable_arguments_are_an_error() {
     #[derive(serde::Serialize)]
     struct Lying;
     impl<'de> serde::Deserialize<'de> for Lying {
@@ -337,7 +337,7 @@ fn arguments_that_do_not_decode() {
 }
 
 #[test]
-fn arguments_that_do_not_encode() {
+fn unencodable_arguments_are_an_error() {
     struct Shy;
     impl serde::Serialize for Shy {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -368,7 +368,7 @@ fn generic_functions_and_twin_closures() {
 
 #[test]
 #[cfg_attr(target_feature = "crt-static", ignore = "static programs drop no locals of their main thread")]
-fn a_failure_is_known_before_its_process_has_ended() {
+fn failure_is_reported_before_its_process_ends() {
     thread_local! {
         static LINGERS: RefCell<Option<Lingers>> = const { RefCell::new(None) };
     }

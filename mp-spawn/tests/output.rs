@@ -21,7 +21,7 @@ fn talk(rank: usize, lines: usize) -> Outcome {
 }
 
 #[test]
-fn captured() {
+fn output_is_captured_per_rank() {
     let options = SpawnOptions::nprocs(2).stdout(Stdio::Capture).stderr(Stdio::Capture);
     let context = start_processes(talk, 2, options).unwrap();
     join(&context).unwrap();
@@ -31,7 +31,7 @@ fn captured() {
 }
 
 #[test]
-fn a_file_for_each_rank_or_nothing() {
+fn output_goes_to_a_file_per_rank_or_nowhere() {
     let folder = Folder::new("logs");
     let path = folder.0.join("{name}.{rank}.log");
     std::fs::write(folder.0.join("talker-1.1.log"), "from before").unwrap();
@@ -72,7 +72,7 @@ fn file_with_an_unknown_pattern_is_an_error() {
 }
 
 #[test]
-fn a_file_that_is_appended_to_keeps_what_is_in_it() {
+fn appended_output_file_keeps_its_contents() {
     let folder = Folder::new("appended");
     let path = folder.0.join("log");
     let run = |output: &Stdio, line: usize| {
@@ -94,7 +94,7 @@ fn a_file_that_is_appended_to_keeps_what_is_in_it() {
 }
 
 #[test]
-fn teed_lines_are_whole_and_say_whose_they_are() {
+fn teed_lines_are_whole_and_name_their_rank() {
     // The process's own standard output receives the lines of its workers.
     let middle = |(): ()| -> Outcome {
         let shouter = |rank: usize, (): ()| -> Outcome {
@@ -126,7 +126,7 @@ fn teed_lines_are_whole_and_say_whose_they_are() {
 
 #[test]
 #[allow(unsafe_code)]
-fn a_join_ends_when_all_output_was_seen() {
+fn join_ends_after_all_output_was_read() {
     let middle = |(): ()| -> Outcome {
         for _ in 0..20 {
             let context =
@@ -150,7 +150,7 @@ fn a_join_ends_when_all_output_was_seen() {
 }
 
 #[test]
-fn processes_with_handles_of_their_own_are_told_apart() {
+fn processes_with_separate_handles_are_numbered() {
     let folder = Folder::new("numbered");
     let path = folder.0.join("{rank}.log");
     // The process's own standard output receives the lines of its workers.
@@ -187,7 +187,7 @@ fn processes_with_handles_of_their_own_are_told_apart() {
 }
 
 #[test]
-fn a_crash_shows_the_last_that_was_written() {
+fn crash_includes_the_last_output() {
     let worker = |_: usize, (): ()| {
         for line in 0..100 {
             eprintln!("about to fail {line}");
@@ -203,7 +203,7 @@ fn a_crash_shows_the_last_that_was_written() {
 }
 
 #[test]
-fn memory_is_bounded_whatever_is_written() {
+fn captured_output_is_bounded() {
     let worker = |_: usize, (): ()| -> Outcome {
         let block = [b'x'; 1 << 16];
         for _ in 0..1024 {
@@ -219,7 +219,7 @@ fn memory_is_bounded_whatever_is_written() {
 }
 
 #[test]
-fn a_grandchild_that_keeps_the_pipe_delays_no_process() {
+fn grandchild_holding_the_pipe_delays_no_process() {
     fn middle(meeting: String) -> Outcome {
         let sleeper = std::process::Command::new("/bin/sleep").arg("60").spawn()?;
         say(&meeting, &sleeper.id().to_string())?;

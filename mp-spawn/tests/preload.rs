@@ -18,7 +18,7 @@ fn served(nprocs: usize) -> SpawnOptions {
 static TABLE: OnceLock<Vec<u32>> = OnceLock::new();
 
 #[test]
-fn what_is_preloaded_is_there_once_for_all() {
+fn preloaded_data_is_shared_by_all_copies() {
     alone(|()| {
         let look = |_: usize, (): ()| Ok::<_, String>(TABLE.get().cloned());
         assert_eq!(start_processes(look, (), served(1)).unwrap().join().unwrap(), [None]);
@@ -31,7 +31,7 @@ fn what_is_preloaded_is_there_once_for_all() {
 }
 
 #[test]
-fn a_preload_may_take_longer_than_a_handshake() {
+fn preload_may_exceed_the_handshake_time() {
     alone(|()| {
         let slow = || {
             std::thread::sleep(Duration::from_secs(3)); // sleep: simulates slow work
@@ -53,7 +53,7 @@ fn preloads(parent: u32) -> PathBuf {
 }
 
 #[test]
-fn end_or_stop_of_a_preloading_server_is_an_error() {
+fn failed_or_stopped_preload_is_an_error() {
     fn say_who(pid: u32) {
         let path = preloads(parent_id());
         let draft = path.with_extension("draft");
@@ -122,7 +122,7 @@ fn at_exit() {
 
 #[test]
 #[cfg(target_env = "gnu")]
-fn what_is_preloaded_to_be_done_at_exit_no_copy_does() {
+fn copies_run_no_exit_function_of_the_preload() {
     alone(|()| {
         let folder = std::env::temp_dir().join(format!("mp-exits-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
@@ -146,7 +146,7 @@ fn what_is_preloaded_to_be_done_at_exit_no_copy_does() {
 }
 
 #[test]
-fn what_must_not_be_preloaded_is_refused() {
+fn forbidden_preloads_are_refused() {
     fn refused(expected: &str) {
         let error = start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap_err();
         assert!(error.to_string().contains(expected), "{expected}: {error}");

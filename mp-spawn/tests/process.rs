@@ -14,14 +14,14 @@ use mp_spawn::{
 use mp_tensor::{FrozenTensor, Tensor};
 
 #[test]
-fn values_come_back_by_rank() {
+fn values_are_returned_by_rank() {
     let worker = |rank: usize, text: String| text.parse::<usize>().map(|number| (rank, number + rank));
     assert_eq!(mp_spawn::spawn(worker, "7".to_string(), 3).unwrap(), [(0, 7), (1, 8), (2, 9)]);
     assert_eq!(mp_spawn::spawn(|_: usize, (): ()| {}, (), 2).unwrap(), [(), ()]);
 }
 
 #[test]
-fn tensors_go_there_and_back_without_being_copied() {
+fn frozen_tensors_return_without_a_copy() {
     let frozen = Tensor::<u32>::from_slice(&[0, 1, 2, 3], [4]).unwrap().freeze();
     let worker = |tensor: FrozenTensor<u32>| -> Result<FrozenTensor<u32>, String> {
         assert_eq!(tensor.as_slice().unwrap()[3], 3);
@@ -32,7 +32,7 @@ fn tensors_go_there_and_back_without_being_copied() {
 }
 
 #[test]
-fn an_exclusive_tensor_moves_there_and_back() {
+fn exclusive_tensor_moves_to_a_worker_and_back() {
     let worker = |mut tensor: Tensor<u8>| -> Result<Tensor<u8>, String> {
         tensor.as_mut_slice().unwrap().reverse();
         Ok(tensor)
@@ -43,7 +43,7 @@ fn an_exclusive_tensor_moves_there_and_back() {
 }
 
 #[test]
-fn a_value_that_was_not_returned_is_missed() {
+fn missing_return_value_is_an_error() {
     let leaver = |_: usize, (): ()| -> Result<u8, String> { std::process::exit(0) };
     let error = start_processes(leaver, (), SpawnOptions::nprocs(1)).unwrap().join().unwrap_err();
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
@@ -68,7 +68,7 @@ fn each_rank_has_its_own_result() {
 }
 
 #[test]
-fn a_process_from_start_to_end() {
+fn process_runs_from_start_to_end() {
     let meeting = Meeting::new("whole");
     let go = format!("{}-go", meeting.name);
     let worker = |(meeting, go): (String, String)| -> Outcome {
@@ -100,7 +100,7 @@ fn a_process_from_start_to_end() {
 }
 
 #[test]
-fn a_terminated_process_says_so() {
+fn terminated_process_reports_the_request() {
     let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
     child.terminate().unwrap();
     let error = child.join().unwrap_err();
@@ -110,7 +110,7 @@ fn a_terminated_process_says_so() {
 }
 
 #[test]
-fn the_surroundings_of_each_rank() {
+fn each_rank_has_its_own_environment() {
     type Seen = (Option<String>, bool, String, usize);
     let worker = |_: usize, (): ()| -> Result<Seen, std::io::Error> {
         let gone = std::env::var_os("MP_TEST_GONE").is_none();
@@ -135,7 +135,7 @@ fn the_surroundings_of_each_rank() {
 }
 
 #[test]
-fn surroundings_that_do_not_exist_are_errors() {
+fn missing_directory_or_invalid_variable_is_an_error() {
     let attempt = |options: SpawnOptions| {
         let started = start_processes(|_: usize, (): ()| {}, (), options);
         started.and_then(|context| join(&context)).unwrap_err().to_string()
@@ -196,7 +196,7 @@ fn detached_ranks_outlive_their_context() {
 /// Each rank waits for all others. They would wait for ever if a rank had to do anything before the next one
 /// is started.
 #[test]
-fn no_rank_waits_for_another_to_begin() {
+fn ranks_start_concurrently() {
     const RANKS: usize = 8;
     let worker = |rank: usize, meeting: String| -> Outcome {
         say(&meeting, &rank.to_string())?;
@@ -263,7 +263,7 @@ fn daemons_that_ignore_sigterm_share_one_grace() {
 }
 
 #[test]
-fn a_process_ends_its_daemons_at_its_exit() {
+fn process_ends_its_daemons_at_its_exit() {
     let worker = |_: usize, (): ()| -> Result<u32, SpawnError> {
         let daemon = Process::builder().daemon(true).spawn(|(): ()| wait_for_the_end(), ())?;
         Ok(daemon.pid())
@@ -306,7 +306,7 @@ fn stderr_of<R: mp_spawn::IntoOutcome<Value = ()>>(
 }
 
 #[test]
-fn untold_failure_is_printed_when_a_context_drops() {
+fn unreported_failure_is_printed_at_context_drop() {
     let text = stderr_of(|_, ()| drop(failed_context()));
     assert!(text.contains("mp: rank 0 (pid ") && text.contains("failed: the disk is full"), "{text}");
     assert_eq!(text.matches("the disk is full").count(), 1, "{text}");
@@ -324,7 +324,7 @@ fn unreported_failure_of_a_context_is_printed_at_exit() {
 }
 
 #[test]
-fn told_failure_is_not_printed() {
+fn reported_failure_is_not_printed() {
     let text = stderr_of(|_, ()| {
         let context = failed_context();
         assert!(context.wait().is_err());
@@ -333,7 +333,7 @@ fn told_failure_is_not_printed() {
 }
 
 #[test]
-fn the_parent_can_be_watched() {
+fn parent_can_be_watched() {
     let worker = |parent: u32| -> Result<bool, std::io::Error> {
         let found = parent_process().expect("it lives");
         assert_eq!(found.pid(), parent);
@@ -344,7 +344,7 @@ fn the_parent_can_be_watched() {
 }
 
 #[test]
-fn a_panic_in_what_is_called_at_the_end_stays_there() {
+fn panic_in_an_exit_callback_is_caught() {
     let (tell, told) = std::sync::mpsc::channel();
     let first = Process::spawn(|name: String| wait_for_word(&name), Meeting::new("unused").name);
     let first = first.unwrap();

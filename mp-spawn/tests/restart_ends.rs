@@ -69,7 +69,7 @@ fn kill_of_a_running_process_prevents_its_restart() {
 }
 
 #[test]
-fn a_stopped_process_is_not_replaced() {
+fn stopped_process_is_not_replaced() {
     let meeting = Meeting::new("stopped");
     let worker = |name: String| say(&name, "here").and_then(|()| wait_for_the_end());
     let (builder, events) = supervised(at_most(5));
@@ -84,7 +84,7 @@ fn a_stopped_process_is_not_replaced() {
 }
 
 #[test]
-fn a_dropped_handle_does_not_end_the_supervision() {
+fn dropped_handle_does_not_end_the_supervision() {
     let (builder, events) = supervised(at_most(2));
     let empty = Tensor::<u64>::zeros([1]).unwrap().freeze();
     drop(builder.spawn(flaky, empty).unwrap());
@@ -117,7 +117,7 @@ fn leaves((how, daemon, meeting): (u8, bool, String)) -> Outcome {
 }
 
 #[test]
-fn a_program_that_exits_starts_nothing_again() {
+fn exiting_program_starts_no_replacement() {
     for daemon in [false, true] {
         let builder = Process::builder().stderr(Stdio::Capture);
         let program = builder.spawn(leaves, (0, daemon, String::new())).unwrap();
@@ -193,7 +193,7 @@ fn graceful_interrupt_prevents_restarts() {
 }
 
 #[test]
-fn a_process_that_sigint_ends_is_not_started_again() {
+fn process_ended_by_sigint_is_not_restarted() {
     let meeting = Meeting::new("sigint");
     let worker = |name: String| {
         // SAFETY: this installs no handler.

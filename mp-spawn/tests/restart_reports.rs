@@ -44,7 +44,7 @@ fn failures_with_a_listener_are_not_printed() {
 }
 
 #[test]
-fn dump_shows_processes_in_their_back_off() {
+fn dump_lists_processes_in_back_off() {
     let text = stderr_of(|_, ()| {
         let loader = fails(Duration::from_secs(3600)).on_event(drop);
         let loader = loader.spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap();

@@ -102,7 +102,7 @@ fn exhausted_restarts_return_all_failures() {
 }
 
 #[test]
-fn never_is_one_start_whatever_happens() {
+fn never_starts_once() {
     let (builder, events) = supervised(Restart::Never);
     let child = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
     ended(&child);
@@ -112,7 +112,7 @@ fn never_is_one_start_whatever_happens() {
 }
 
 #[test]
-fn always_starts_again_also_after_a_success() {
+fn always_restarts_after_a_success() {
     let (builder, events) = supervised(Restart::Always { backoff: Duration::ZERO.into() });
     let child = builder.spawn(|(): ()| Ok::<_, String>(current_process().attempt), ()).unwrap();
     let mut seen = Vec::new();
@@ -159,7 +159,7 @@ fn process_killed_by_another_program_is_restarted() {
 }
 
 #[test]
-fn health_ends_a_row_of_failures() {
+fn healthy_run_resets_the_count_of_failures() {
     fn often((): ()) -> Result<u32, String> {
         let attempt = current_process().attempt;
         if attempt < 6 { Err(format!("{attempt}")) } else { Ok(attempt) }
@@ -175,7 +175,7 @@ fn health_ends_a_row_of_failures() {
 }
 
 #[test]
-fn the_back_off_grows_as_it_says() {
+fn restart_delays_follow_the_backoff() {
     let backoff =
         Backoff::new(Duration::from_millis(4)).factor(2.0).max(Duration::from_millis(10)).jitter(0.0);
     let (builder, events) = supervised(Restart::OnFailure { max: 4, backoff });
@@ -203,7 +203,7 @@ fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_process_that_never_reports_has_failed_each_time() {
+fn start_without_a_report_is_a_failure() {
     let folder = Folder::new("never-reports");
     let (builder, events) = supervised(at_most(1));
     let time = Duration::from_millis(100);
@@ -270,7 +270,7 @@ fn killed_fork_server_is_replaced_for_a_restart() {
 }
 
 #[test]
-fn files_of_output_have_what_all_of_them_wrote() {
+fn output_file_collects_all_attempts() {
     let folder = Folder::new("restarted-output");
     let path = folder.0.join("{name}.txt");
     let worker = |(): ()| {
@@ -287,7 +287,7 @@ fn files_of_output_have_what_all_of_them_wrote() {
 }
 
 #[test]
-fn a_closure_has_its_captures_each_time() {
+fn closure_keeps_its_captures_for_each_attempt() {
     let word = "captured".to_string();
     let body = closure!([word] |last: u32| {
         let attempt = current_process().attempt;

@@ -7,7 +7,7 @@ use common::{DEADLINE, wait_for_the_end};
 use mp_spawn::{OnFailure, SpawnOptions, start_processes};
 
 #[test]
-fn those_that_run_already_count() {
+fn running_processes_count_against_the_limit() {
     let few = || SpawnOptions::nprocs(3).on_failure(OnFailure::Continue);
     let runs = start_processes(|_: usize, (): ()| wait_for_the_end(), (), few()).unwrap();
     // Only this process and those three are members, or will be.

@@ -9,7 +9,7 @@ use common::{failure, join};
 use mp_spawn::{Process, SpawnOptions, StartMethod, Stdio, start_processes};
 
 #[test]
-fn a_test_that_starts_processes() {
+fn test_starts_processes() {
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
         let options = SpawnOptions::nprocs(3).start_method(method).stdout(Stdio::Capture);
         let context = start_processes(|rank: usize, (): ()| println!("rank {rank}"), (), options).unwrap();
@@ -19,7 +19,7 @@ fn a_test_that_starts_processes() {
 }
 
 #[test]
-fn a_test_whose_processes_fail() {
+fn test_receives_failures_of_its_processes() {
     let panics = |rank: usize, (): ()| panic!("rank {rank} fails");
     let context = start_processes(panics, (), SpawnOptions::nprocs(1).stderr(Stdio::Null)).unwrap();
     assert!(failure(&context).to_string().contains("rank 0 fails"));
@@ -28,8 +28,8 @@ fn a_test_whose_processes_fail() {
 }
 
 #[test]
-fn each_in_a_process_of_its_own() {
-    for name in ["a_test_that_starts_processes", "a_test_whose_processes_fail"] {
+fn each_test_runs_in_a_separate_process() {
+    for name in ["test_starts_processes", "test_receives_failures_of_its_processes"] {
         // Same options as nextest.
         let mut test = Command::new(std::env::current_exe().unwrap());
         test.args(["--exact", name, "--nocapture"]).env("NEXTEST", "1").stdin(process::Stdio::null());

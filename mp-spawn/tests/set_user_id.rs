@@ -127,7 +127,7 @@ fn is_no_worker_of_a_stranger(copy: &Copy) {
 }
 
 #[test]
-fn a_set_user_id_program_is_no_worker_of_a_stranger() {
+fn set_user_id_program_is_no_worker_of_a_stranger() {
     if !is_root() {
         return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
@@ -341,7 +341,7 @@ fn ineffective_capabilities_allow_execution() {
 
 /// The kernel checks the mode of the file that it executes: the interpreter.
 #[test]
-fn a_script_gets_the_privileges_of_its_interpreter() {
+fn script_has_the_privileges_of_its_interpreter() {
     if !is_root() {
         return mp_harness::skip("only root can make such programs");
     }
@@ -399,7 +399,7 @@ fn starts_by_another_thread((program, executes_with_flag): (PathBuf, bool)) -> R
 }
 
 #[test]
-fn the_flags_of_the_thread_that_executes_count() {
+fn no_new_privs_of_the_executing_thread_counts() {
     if !is_root() {
         return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
@@ -509,7 +509,7 @@ fn other_effective_user_refuses_starts_by_execution() {
 }
 
 #[test]
-fn a_worker_has_the_user_of_its_parent() {
+fn worker_has_the_user_of_its_parent() {
     if !is_root() {
         return mp_harness::skip("only root can start a program as another user");
     }

@@ -61,7 +61,7 @@ fn siblings_that_ignore_sigterm_get_sigkill() {
 }
 
 #[test]
-fn others_run_on_if_asked_to() {
+fn others_continue_with_on_failure_continue() {
     fn worker(rank: usize, meeting: String) -> Outcome {
         match rank {
             0 => Err("rank 0 fails".into()),
@@ -85,7 +85,7 @@ fn others_run_on_if_asked_to() {
 }
 
 #[test]
-fn the_first_failure_is_the_one_that_happened_first() {
+fn first_failure_is_the_earliest_in_time() {
     fn worker(rank: usize, word: String) -> Outcome {
         if rank == 0 {
             wait_for_word(&word)?;
@@ -103,7 +103,7 @@ fn the_first_failure_is_the_one_that_happened_first() {
 }
 
 #[test]
-fn a_join_with_a_time_out_comes_back() {
+fn join_with_a_time_out_returns() {
     let meeting = Meeting::new("time-out");
     let worker = |_: usize, meeting: String| -> Outcome {
         say(&meeting, "here")?;
@@ -126,7 +126,7 @@ fn a_join_with_a_time_out_comes_back() {
 }
 
 #[test]
-fn dropping_the_context_ends_and_reaps() {
+fn dropped_context_ends_and_reaps() {
     let meeting = Meeting::new("drop");
     let worker = |_: usize, meeting: String| -> Outcome {
         say(&meeting, "here")?;
@@ -143,7 +143,7 @@ fn dropping_the_context_ends_and_reaps() {
 }
 
 #[test]
-fn the_thread_that_started_a_process_may_end() {
+fn process_survives_its_starting_thread() {
     let meeting = Meeting::new("thread");
     let listening = format!("{}-go", meeting.name);
     fn worker(_: usize, (meeting, listening): (String, String)) -> Outcome {
@@ -214,7 +214,7 @@ fn grandchild_with_the_socket_does_not_delay_the_end() {
 }
 
 #[test]
-fn a_hail_of_caught_panics_is_no_failure() {
+fn many_caught_panics_are_no_failure() {
     let worker = |_: usize, (): ()| {
         std::panic::set_hook(Box::new(|_| {}));
         for _ in 0..1000 {

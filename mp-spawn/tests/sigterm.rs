@@ -120,7 +120,7 @@ fn terminate_ends_a_graceful_process() {
 }
 
 #[test]
-fn signals_left_out_keep_their_default_effect() {
+fn excluded_signals_keep_their_default_effect() {
     alone(|()| {
         for method in METHODS {
             let meeting = Meeting::new(&format!("left-out-{method}"));
@@ -154,7 +154,7 @@ fn second_sigterm_ends_a_graceful_program() {
 }
 
 #[test]
-fn fork_server_outlives_sigterm_of_others() {
+fn fork_server_survives_sigterm_to_the_group() {
     alone(|()| {
         lead_a_group();
         start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful))

@@ -76,7 +76,7 @@ fn tensors_are_limited_in_each_start_method() {
 }
 
 #[test]
-fn children_have_the_limit_of_their_parent_at_most() {
+fn child_limit_is_at_most_the_parents() {
     let start = |limit: Option<u64>| -> Result<Vec<bool>, SpawnError> {
         let own = Tensor::<u8>::zeros([7 * MIB]).is_ok();
         let limits = limit.map_or_else(Limits::new, |limit| Limits::new().shared_memory(limit));
@@ -110,7 +110,7 @@ fn cpu_limit_is_named_as_cause_of_death() {
 }
 
 #[test]
-fn process_group_of_its_own_is_the_workers() {
+fn process_group_option_makes_the_worker_its_leader() {
     let group = |(): ()| {
         let own = rustix::process::getpgid(None).map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
         own.map_err(|error| error.to_string())

@@ -389,7 +389,7 @@ fn loom_last_party_dies_while_ending_phase() {
 /// The last of three parties is dead, and the party that repairs the phase is killed at each step: the third
 /// party completes the repair.
 #[test]
-fn loom_repairing_party_dies_too() {
+fn loom_repairing_party_dies_at_each_step() {
     // Killed during the arrival; after it; after it, with everything else still to be done.
     for (left_at, steps, acts) in
         [3, 6, 8].into_iter().flat_map(|at| STEPS.flat_map(move |s| [(at, s, false), (at, s, true)]))

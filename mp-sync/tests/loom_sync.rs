@@ -140,7 +140,7 @@ fn loom_event_wakes_all() {
 /// A reader and a writer each write one word and load the other's: one of them steps back. The reader reads
 /// recursively, and ends one read before the other.
 #[test]
-fn loom_reader_or_writer() {
+fn loom_reader_and_writer_exclude_each_other() {
     loom::model(|| {
         let m = memory();
         let lock = LockAt(Word::at(40));
@@ -178,7 +178,7 @@ fn loom_reader_or_writer() {
 
 /// A notifier and a thread that falls asleep: the token arrives, and the thread is woken or does not sleep.
 #[test]
-fn loom_notify_and_fall_asleep() {
+fn loom_notified_thread_does_not_sleep() {
     loom::model(|| {
         let m = memory();
         let seen =

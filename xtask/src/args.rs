@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_flags_values_and_lists() {
+    fn flags_values_and_lists_are_parsed() {
         let mut args = args("--strict --only a,b --json=out.json");
         assert!(args.flag("--strict"));
         assert!(!args.flag("--strict"));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_know() {
+    fn unknown_arguments_are_refused() {
         assert!(args("--only").value("--only").is_err());
         assert!(args("--only --strict").value("--only").is_err());
         assert!(args("--onyl a").finish().is_err());

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_names_reasons() {
+    fn summary_names_reasons() {
         let line = |name, outcome, passed| {
             let tally = Tally { passed, programs: u64::from(passed > 0), ..Tally::default() };
             Line { name, outcome, took: Duration::from_millis(1250), tally }

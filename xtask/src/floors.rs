@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_inside_of_folders_are_reported() {
+    fn circles_within_folders_are_reported() {
         let files = [
             ("m/src/a/mod.rs", "mod x; mod y;"),
             ("m/src/a/x/one.rs", "use super::super::y;"),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_of_one_floor_the_root_and_tests_are_free() {
+    fn imports_of_one_floor_root_and_tests_are_free() {
         let files = [
             ("m/src/lib.rs", "mod a; mod b;"),
             ("m/src/a/x.rs", "use super::y::Y; use crate::Z; use std::b::C;"),

@@ -68,7 +68,7 @@ scenarios() {
         --skip a_host_that_reads_when_the_producer_is_killed --skip opened_events::
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
-        set -- "$@" --skip foreign::the_exporter_is_killed --skip foreign::a_receiver_is_killed \
+        set -- "$@" --skip foreign::killed_exporter_keeps_only_shareable_memory --skip foreign::receiver_is_killed_while_shared \
             --skip a_copy_of_what_a_killed_producer --skip what_is_behind_the_later_of_two --skip what_a_killed_process_recorded
     elif [ "$(timeout 30 nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
         echo "SKIPPED: what needs two GPUs"

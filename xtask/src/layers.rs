@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_run_downwards() {
+    fn upward_arrows_are_refused() {
         assert_eq!(arrow("mp-queue", "mp-core", "normal"), 0);
         assert_eq!(arrow("mp-core", "mp-queue", "normal"), 1);
         assert_eq!(arrow("mp-queue", "mp-spawn", "build"), 1);
@@ -267,25 +267,25 @@ mod tests {
     }
 
     #[test]
-    fn nothing_depends_on_tests_or_xtask() {
+    fn no_crate_depends_on_tests_or_xtask() {
         assert_eq!(arrow("multiproc", "xtask", "normal"), 1);
         assert_eq!(arrow("mp-spawn", "mp-tests", "build"), 1);
         assert_eq!(arrow("mp-tests", "xtask", "normal"), 0);
     }
 
     #[test]
-    fn development_is_exempt_above_the_base() {
+    fn dev_dependencies_above_the_base_are_exempt() {
         assert_eq!(arrow("mp-queue", "mp-spawn", "dev"), 0);
         assert_eq!(arrow("mp-core", "mp-queue", "dev"), 1);
     }
 
     #[test]
-    fn a_new_crate_needs_a_layer() {
+    fn new_crate_without_a_layer_is_refused() {
         assert_eq!(arrow("mp-new", "mp-core", "normal"), 1);
     }
 
     #[test]
-    fn peers_stay_out() {
+    fn peers_outside_of_benches_are_refused() {
         let lock = "[[package]]\nname = \"iceoryx2-bb-posix\"\n[[package]]\nname = \"ipc-channels\"\n";
         assert_eq!(peers(lock), ["Cargo.lock:2: `iceoryx2-bb-posix` is a peer: only benches/ may use it"]);
     }

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_over_programs() {
+    fn results_are_summed_over_programs() {
         let tally = count(&[
             "running 3 tests",
             "test a ... ok",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_tests_are_named_with_what_they_said() {
+    fn failed_tests_are_listed_with_their_output() {
         let tally = count(&[
             "running 3 tests",
             "test a ... ok",
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_passes_by_itself_is_told_apart() {
+    fn test_passing_on_rerun_is_reported_separately() {
         let tally = count(&[
             "running 2 tests",
             "test a ... FAILED",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_tests_do_not_count_as_passed() {
+    fn skipped_tests_are_subtracted_from_passed() {
         let tally = count(&[
             "running 2 tests",
             "test result: ok. 2 passed; 0 failed; 0 ignored;",
@@ -233,21 +233,21 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_a_result_failed() {
+    fn program_without_a_result_counts_as_failed() {
         assert_eq!(count(&["running 1 test", "test a ... "]).failed, 1);
         let tally = count(&["running 1 test", "running 1 test", "test result: ok. 1 passed; 0 failed;"]);
         assert_eq!(tally, Tally { passed: 1, failed: 1, programs: 1, ..Tally::default() });
     }
 
     #[test]
-    fn what_a_child_prints_before_a_result_hides_nothing() {
+    fn result_after_child_output_is_counted() {
         let tally =
             count(&["running 2 tests", "mp: worker was killed by test result: FAILED. 1 passed; 1 failed;"]);
         assert_eq!(tally, Tally { passed: 1, failed: 1, programs: 1, ..Tally::default() });
     }
 
     #[test]
-    fn other_output_counts_nothing() {
+    fn other_output_is_not_counted() {
         assert_eq!(count(&["running late", "10 passed by the window", ""]), Tally::default());
     }
 }

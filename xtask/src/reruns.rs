@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_cause_are_found() {
+    fn rows_without_a_cause_are_reported() {
         let lines = |page: &str| {
             check(&Tree::of(&[(PAGE, page)])).into_iter().map(|finding| finding.line).collect::<Vec<_>>()
         };

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_keeps_the_last_line() {
+    fn results_are_counted_and_the_last_line_kept() {
         let (session, ran) = shell("echo 'test result: ok. 3 passed; 0 failed;'; echo last; echo");
         assert!(ran.ok);
         assert_eq!((session.tally.passed, ran.last_line.as_str()), (3, "last"));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_beside_others_is_counted_with_them() {
+    fn parallel_programs_are_counted() {
         let mut session = Session::new();
         let script = |n: u8| format!("echo 'test result: ok. {n} passed; 0 failed;' >&{}", n % 2 + 1);
         let run_both = |session: &mut Session, script: String| {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_signals_are_remembered() {
+    fn failures_and_signals_are_recorded() {
         assert!(matches!(shell("exit 3").0.outcome(), Outcome::Failed(_)));
         let Outcome::Failed(reason) = shell("kill -9 $$").0.outcome() else {
             panic!("a killed command passed")

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn timing_lines_round_trip() {
         let line = took("killed_pool", 12.5).to_string();
         assert_eq!(line, "took killed_pool 12.5 s, of processors 25.0 s");
         assert_eq!(Timing::read(&line), Some(took("killed_pool", 12.5)));
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn times_of_children_are_found_behind_any_name() {
+    fn child_times_are_parsed_after_any_name() {
         let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 150 50 20 0";
         assert!((of_children(stat) - 2.0).abs() < 1e-9);
         assert!(of_children("").abs() < 1e-9);
     }
 
     #[test]
-    fn the_longest_come_first_and_the_rest_is_summed() {
+    fn longest_programs_come_first_and_the_rest_is_summed() {
         let mut all: Vec<Timing> = (0..20).map(|n| took(&format!("p{n}"), f64::from(n))).collect();
         all.push(took("p3", 50.0));
         let table = table(&all);

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_found_but_for_templates_and_tests() {
+    fn types_are_found_outside_of_templates_and_tests() {
         let text = "pub struct A<T>(T);\npub(crate) enum B {}\nunsafe trait C {}\ntype D = u8;\n\
                     pub unsafe trait E {}\ntrait F {\n    type G;\n}\nfn f() {\n    struct H;\n}\n\
                     // struct I;\npub use a::J;\n";
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn one_crate_defines_a_name() {
+    fn type_defined_in_two_crates_is_reported() {
         let found = |a: &'static str, b: &'static str| {
             let (a, b) = (file("mp-a/src/x.rs", a), file("mp-b/src/y.rs", b));
             let crates = [("mp-a", vec![&a]), ("mp-b", vec![&b])];
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_nouns() {
+    fn type_names_that_are_no_nouns_are_reported() {
         let found = |text| {
             words(&file("mp-a/src/a.rs", text)).into_iter().map(|place| place.line).collect::<Vec<_>>()
         };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn arena_has_few_files_and_methods() {
+    fn arena_stays_below_its_limits() {
         let block = "impl Arena {\n    pub fn a(&self) {}\n    fn b() {\n        fn inner() {}\n    }\n}\n\
                      impl Drop for Arena {\n    fn drop(&mut self) {}\n}\n";
         let text = block.repeat(8);

@@ -56,7 +56,7 @@ fn run(again: bool, fail: &str) -> (bool, String) {
 const PASSED: &str = "passed when run again by itself: ";
 
 #[test]
-fn a_test_that_fails_once_is_told_apart() {
+fn test_failing_once_passes_on_rerun() {
     let (green, text) = run(true, "subject_b=once");
     assert!(green && text.contains(&format!("{PASSED}subject_b\n")), "{text}");
     assert!(text.contains("3 passed; 1 failed") && text.contains("subject_b had bad luck"), "{text}");
@@ -64,13 +64,13 @@ fn a_test_that_fails_once_is_told_apart() {
 }
 
 #[test]
-fn without_being_asked_for_it_is_red() {
+fn failure_without_the_rerun_option_is_red() {
     let (green, text) = run(false, "subject_b=once");
     assert!(!green && !text.contains(PASSED), "{text}");
 }
 
 #[test]
-fn a_test_that_fails_each_time_is_red() {
+fn test_failing_each_time_is_red() {
     let (green, text) = run(true, "subject_a=always,subject_c=once");
     assert!(!green && text.contains(&format!("{PASSED}subject_c\n")), "{text}");
     assert!(!text.contains(&format!("{PASSED}subject_a")), "{text}");
@@ -91,13 +91,13 @@ fn leaks_of_a_forgiven_test_are_red() {
 }
 
 #[test]
-fn where_many_fail_none_is_run_again() {
+fn many_failures_are_not_rerun() {
     let (green, text) = run(true, "subject_a=once,subject_b=once,subject_c=once,subject_d=once");
     assert!(!green && !text.contains(PASSED), "{text}");
 }
 
 #[test]
-fn a_program_that_is_killed_is_red() {
+fn killed_program_is_red() {
     let (green, text) = run(true, "subject_d=killed");
     assert!(!green && !text.contains(PASSED), "{text}");
 }

@@ -13,7 +13,7 @@ const WHAT: &str = "MP_LEAVE";
 /// Leaks the resource that the environment names.
 #[test]
 #[allow(clippy::zombie_processes, reason = "it is to be left")]
-fn a_test_that_leaves_things_behind() {
+fn helper_leaks_a_resource() {
     match std::env::var(WHAT).unwrap_or_default().as_str() {
         "descriptor" => std::mem::forget(File::open("/dev/zero").unwrap()),
         "kept descriptor" => {
@@ -56,7 +56,7 @@ fn a_test_that_leaves_things_behind() {
                 .args(["-c", script])
                 .arg(std::env::current_exe().unwrap())
                 .arg(std::process::id().to_string());
-            shell.arg("a_test_that_leaves_things_behind").env(WHAT, "block");
+            shell.arg("helper_leaks_a_resource").env(WHAT, "block");
             let silent = shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             assert!(silent.status().unwrap().success());
         }
@@ -81,7 +81,7 @@ fn now_and_then(path: &str, time: usize) -> String {
 }
 
 #[test]
-fn a_test_that_leaves_nothing_behind() {
+fn helper_leaks_nothing() {
     let queue = Queue::bounded(4).unwrap();
     queue.put("a text that is too long for a slot".to_owned()).unwrap();
     assert!(queue.get().unwrap().is_some());
@@ -114,15 +114,15 @@ fn run_for(seconds: &str, what: &str) -> (bool, String) {
 fn red(what: &str, words: &[&str]) -> String {
     let (green, text) = run(what);
     assert!(!green, "{what} was not found: {text}");
-    let blamed = "LEAK in test `a_test_that_leaves_things_behind`: ";
+    let blamed = "LEAK in test `helper_leaks_a_resource`: ";
     let said = |line: &str| line.starts_with(blamed) && words.iter().all(|word| line.contains(word));
     assert!(text.lines().any(said), "{what}: no line says {words:?}: {text}");
-    assert!(!text.contains("`a_test_that_leaves_nothing_behind`:"), "{text}");
+    assert!(!text.contains("`helper_leaks_nothing`:"), "{text}");
     text
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn clean_program_is_green() {
     let (green, text) = run("nothing");
     assert!(green && !text.contains("LEAK"), "{text}");
 }
@@ -136,7 +136,7 @@ fn skips_are_reported_with_place_and_reason() {
 }
 
 #[test]
-fn an_open_descriptor_is_found() {
+fn open_descriptor_is_found() {
     red("descriptor", &["descriptor", "/dev/zero"]);
 }
 
@@ -148,13 +148,13 @@ fn descriptor_in_addition_to_the_librarys_is_found() {
 }
 
 #[test]
-fn shared_memory_with_a_name_is_found() {
+fn named_shared_memory_is_found() {
     let text = red("shared memory", &["file /dev/shm/mp_"]);
     remove(&text);
 }
 
 #[test]
-fn files_with_the_name_of_the_process_are_found() {
+fn files_with_the_process_name_are_found() {
     remove(&red("named file", &["file /dev/shm/mp-left-"]));
     remove(&red("strategy", &["file /dev/shm/mp-", "/mp-leak-"]));
 }
@@ -194,17 +194,17 @@ fn temporary_files_are_found() {
 }
 
 #[test]
-fn a_live_block_is_found() {
+fn live_block_is_found() {
     red("block", &["1 blocks of 114688 bytes are live"]);
 }
 
 #[test]
-fn a_message_in_a_queue_is_found() {
+fn queued_message_is_found() {
     red("message", &["1 messages are in queues"]);
 }
 
 #[test]
-fn a_process_is_found_and_ended() {
+fn leaked_process_is_found_and_ended() {
     let text = red("process", &["process", "(sleep) lives: sleep 321"]);
     assert!(gone(&text), "{text}");
 }

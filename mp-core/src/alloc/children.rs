@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_lives_as_long_as_its_parts() {
+    fn parent_lives_until_its_last_child_is_dropped() {
         let (parent, mut children) = (new(), [new(), new(), new()]);
         let (arena, mark) = (parent.arena(), parent.mark());
         for child in &mut children {
@@ -162,7 +162,7 @@ mod tests {
 
     /// More children than a header and a page have seats.
     #[test]
-    fn a_structure_may_have_many_parts() {
+    fn parent_with_600_children_is_freed_with_the_last() {
         let parent = new();
         let (arena, mark) = (parent.arena(), parent.mark());
         let mut children: Vec<Structure> = (0..600).map(|_| new()).collect();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_know_or_what_is_a_part_is_refused() {
+    fn set_parent_refuses_shared_and_nested_blocks() {
         let (mut parent, mut child) = (new(), new());
         let clone = child.clone();
         refused(child.set_parent(&parent), "others have it");

@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn freed_blocks_are_found_again() {
+    fn freed_blocks_are_reused() {
         let arena = Arena::current().unwrap();
         for size in SIZES {
             let blocks: Vec<BlockId> =
@@ -414,7 +414,7 @@ mod tests {
     /// Each thread takes a batch of envelopes, and returns the unused ones when it ends.
     #[test]
     #[cfg_attr(miri, ignore = "hundreds of threads")]
-    fn envelopes_of_threads_that_end_are_found_again() {
+    fn envelopes_of_ended_threads_are_reused() {
         let arena = Arena::current().unwrap();
         let used = || arena.map().load(Word::at(control::ENVELOPES));
         let before = used();
@@ -430,7 +430,7 @@ mod tests {
     /// Each member has 64 lanes for its threads.
     #[test]
     #[cfg_attr(miri, ignore = "hundreds of threads")]
-    fn lanes_of_threads_that_end_are_found_again() {
+    fn lanes_of_ended_threads_are_reused() {
         let arena = Arena::current().unwrap();
         let lane = move || Members(arena).with_intent(|_, intent| intent).unwrap();
         let mut seen = std::collections::HashSet::new();

@@ -149,7 +149,7 @@ mod tests {
     /// maps it.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn a_block_without_pages_is_found_and_not_mapped() {
+    fn block_without_pages_is_found_and_not_mapped() {
         let arena = Arena::current().unwrap();
         let block = Allocator(arena).alloc(23 << 20).unwrap().block();
         let (hints, bit) = (Blocks(arena).slab_word(block / SLAB_BLOCKS, 1), 1 << (block % SLAB_BLOCKS));

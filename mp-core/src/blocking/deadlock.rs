@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_cycle_is_named() {
+    fn deadlock_report_names_the_whole_cycle() {
         let steps = vec![
             step(1, Some("main"), LockKind::Lock, 31),
             step(2, Some("worker 1"), LockKind::Write, 32),
@@ -280,7 +280,7 @@ mod tests {
 
     /// Notes of a slot's previous member, in any state, don't belong to the next member.
     #[test]
-    fn notes_are_freed_for_the_next_tenant() {
+    fn wait_notes_are_freed_for_the_next_member() {
         let arena = Arena::current().unwrap();
         let (notes, map) = (arena.layout().wait_notes(), arena.map());
         // A slot that has no member here.

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_order_of_a_device_is_that_of_all() {
+    fn concurrent_choices_agree_on_one_order() {
         let clocks = Clocks(Arena::current().unwrap());
         let (one, other) = (0x51 << 60 | 7, 0x51 << 60 | 8);
         let chosen = std::thread::scope(|threads| {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_tick_names_the_event_of_its_turn() {
+    fn pending_tick_names_its_event() {
         let arena = Arena::current().unwrap();
         let (clocks, mut clock) = (Clocks(arena), Clock::claim(arena).unwrap());
         let names: [EventHandle; Clocks::EVENTS] = std::array::from_fn(|i| [i as u8 + 1; 64]);

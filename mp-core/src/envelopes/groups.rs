@@ -381,7 +381,7 @@ mod tests {
 
     /// Groups that were free for a second are surplus. Groups in use in one of the counts are not.
     #[test]
-    fn what_was_free_for_a_second_is_too_much() {
+    fn groups_idle_for_a_second_are_surplus() {
         let looks = |free: &[u32]| {
             free.iter()
                 .fold(IdleGroups::default(), |idle, &free| IdleGroups::unpack(idle.looked(free).pack()))

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_calls_are_named_with_a_remedy() {
+    fn denied_syscall_is_named_with_a_remedy() {
         let said = |what, error| denied_syscall(what, &io::Error::from_raw_os_error(error));
         let memory = said("memfd_create", ENOSYS).unwrap();
         assert!(

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_stays() {
+    fn first_poison_reason_is_kept() {
         assert_eq!(forbidden(), None);
         forbid("a test says so");
         forbid("another one");

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_says_where_it_is() {
+    fn address_variable_round_trips_or_is_refused() {
         let place = FdAddress { fd: 7, maker: 4711 };
         assert_eq!(FdAddress::read(place.to_string().as_ref()).unwrap(), place);
         for nonsense in

@@ -397,7 +397,7 @@ mod tests {
 
     /// Headers of no build of this library, of another build, or of another user.
     #[test]
-    fn a_header_that_is_another_is_refused() {
+    fn header_of_another_build_or_user_is_refused() {
         let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));
         let user = crate::sys::memory::user();
         let said = |word: u64, change: u64| {

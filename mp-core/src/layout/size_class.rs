@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_has_the_smallest_class_that_holds_it() {
+    fn each_size_has_the_smallest_sufficient_class() {
         for class in 0..SEAT_PAGES {
             let size = size_of(class);
             assert_eq!(class_of(size), Some(class), "size {size}");

@@ -61,7 +61,7 @@ mod tests {
     use crate::mem::HeapMem;
 
     #[test]
-    fn any_part_comes_back_and_nothing_else_changes() {
+    fn unaligned_bytes_round_trip_without_overflow() {
         let base = Word::at(8);
         for at in 0..17_u64 {
             for len in 0..20_usize {

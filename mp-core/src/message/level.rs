@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_left_however_they_end() {
+    fn nesting_level_is_restored_after_return_and_panic() {
         let all: Vec<Level> = (0..SHALLOW).map(|_| Level::enter().unwrap()).collect();
         assert!(Level::enter().is_err());
         with_nested_message(|| assert!(Level::enter().is_ok()));

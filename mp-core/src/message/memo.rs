@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_of_one_message() {
+    fn memo_lasts_for_one_message() {
         with_message(|_| assert_eq!((push(1), push(2)), (vec![1], vec![1, 2])));
         assert!(!exists(), "left of a message that is done");
         let level = Level::enter().unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_panics_in_its_drop_ends_there() {
+    fn panic_in_drop_of_a_memo_is_caught() {
         #[derive(Default)]
         struct Panics;
         impl Drop for Panics {

@@ -41,7 +41,7 @@
 //! | a leaving process, at any point | the same as after any death: the death is noticed, and the processes that recover it note it in its queues |
 //! | a waiter that has asked | a number that no process depends on: at most one additional increment of *noticed* |
 //!
-//! Checked by `loom_two_processes_leave_while_a_waiter_arrives`, and by
+//! Checked by `loom_waiter_arrives_while_two_processes_leave`, and by
 //! `tests/tests/queues/deserted.rs` at each access.
 
 use crate::layout::control;
@@ -168,7 +168,7 @@ mod tests {
     use crate::mem::HeapMem;
 
     #[test]
-    fn lost_handle_is_noted_and_hides_no_holder() {
+    fn lost_handle_is_recorded_and_hides_no_holder() {
         let (m, last) = (HeapMem::new(8), LastDetached(Word::at(0)));
         let (first, second) = (Member::new(0, 0), Member::new(4095, 4095));
         assert_eq!(last.read(&m), None);

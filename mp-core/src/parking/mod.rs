@@ -388,7 +388,7 @@ mod tests {
 
     /// A wake-up may be lost with the process that owes it: a sleeper checks again by itself.
     #[test]
-    fn a_sleeper_that_is_not_woken_looks_again() {
+    fn sleeper_rechecks_without_a_wake_up() {
         let (send, woken) = mpsc::channel();
         std::thread::spawn(move || {
             let (parking, _hold) = parking();

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_for_a_living_child_waits_once() {
+    fn waiter_for_a_running_child_waits_once() {
         let pid = (1 << 30) + 2;
         record_start(pid);
         wait_for_failure(pid, None);

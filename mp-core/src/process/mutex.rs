@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time() {
+    fn mutex_excludes_other_threads() {
         let lock = Mutex::new(1);
         let guard = lock.lock();
         assert!(lock.try_lock().is_none());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_unlocks_it() {
+    fn panic_unlocks_the_mutex() {
         let lock = Mutex::new(1);
         let panicked = thread::scope(|s| {
             let hold = || {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn others_get_it_while_it_is_unlocked() {
+    fn unlocked_lets_others_lock_meanwhile() {
         let lock = Mutex::new(1);
         let mut guard = lock.lock();
         MutexGuard::unlocked(&mut guard, || *lock.lock() += 1);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_end_when_notified_or_when_the_time_is_over() {
+    fn waits_end_on_notification_or_time_out() {
         let (lock, changed) = (Mutex::new(false), Condvar::new());
         assert!(changed.wait_until(&mut lock.lock(), Instant::now()).timed_out());
         thread::scope(|s| {

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn time_of_a_wait_does_not_run_in_a_pause() {
+    fn time_limit_excludes_pauses_of_the_process() {
         let (mut pieces, begin) = (0, Instant::now());
         let waited = wait_without_pauses(Duration::from_millis(80), |until| {
             pieces += 1;

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_first_stays() {
+    fn first_set_value_wins() {
         static SET: SetOnce<u32> = SetOnce::new();
         let all = std::thread::scope(|threads| {
             let set = (1..=8).map(|n| threads.spawn(move || *SET.set(n))).collect::<Vec<_>>();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_to_a_value_of_the_program_stays() {
+    fn first_set_static_value_wins() {
         static VALUES: [u32; 2] = [7, 8];
         static SET: SetOnce<u32> = SetOnce::new();
         SET.set_static(&VALUES[0]);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_of_this_process() {
+    fn per_process_variable_keeps_its_changes() {
         static COUNT: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(5) }; GENERATIONS]);
         COUNT.fetch_add(1, Ordering::Relaxed);
         assert_eq!(COUNT.load(Ordering::Relaxed), 6);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_lets_no_panic_out() {
+    fn panics_in_drop_are_caught() {
         drop(UserValue::new(Bomb(3)));
         drop(UserValues::from(VecDeque::from([Bomb(3), Bomb(1), Bomb(2)])));
         assert!(catch_panic::<()>(|| resume_unwind(Box::new(Bomb(2)))).is_none());
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn also_while_a_panic_unwinds() {
+    fn panics_in_drop_are_caught_during_unwinding() {
         let both = catch_panic::<()>(|| {
             let _values = UserValues::from(VecDeque::from([Bomb(1), Bomb(1)]));
             resume_unwind(Box::new(Bomb(1)));

@@ -122,7 +122,7 @@ fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
 /// An object of each kind that a dead member may have, each at the worst moment.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn all_that_a_dead_member_had_is_free_after_a_sweep() {
+fn recovery_frees_everything_of_a_dead_member() {
     let (_one, arena) = one();
     let (m, me) = (arena.map(), arena.me().unwrap());
     let dead = living(arena);
@@ -222,7 +222,7 @@ fn seat_page_linked_by_a_dead_member_is_kept() {
 /// recovered in any case.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn awaited_recovery_runs_beside_another_recovery() {
+fn awaited_recovery_runs_during_another_recovery() {
     let (_one, arena) = one();
     let m = arena.map();
     let (dead, visitor) = (living(arena), living(arena));
@@ -290,7 +290,7 @@ fn member_with_queues_needs_a_process_with_queues() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn the_next_tenant_of_a_slot_is_another_member() {
+fn next_member_in_a_slot_has_a_new_identity() {
     let (_one, arena) = one();
     let first = living(arena);
     kill(arena, first);
@@ -313,7 +313,7 @@ fn the_next_tenant_of_a_slot_is_another_member() {
 /// older record.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn dead_member_leaves_a_ring_after_its_recovery() {
+fn recovered_member_has_left_its_rings() {
     const RING: BlockId = 3;
     let (_one, arena) = one();
     let dead = living(arena);

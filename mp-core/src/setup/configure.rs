@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_units() {
+    fn numbers_with_units_are_parsed() {
         assert_eq!(parse("4096"), Some(4096));
         assert_eq!(parse(" 64M "), Some(64 << 20));
         assert_eq!(parse("1t"), Some(1 << 40));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_possible_is_refused() {
+    fn impossible_options_are_refused() {
         let size = |bytes| ArenaOptions::new().size(bytes).checked();
         let messages = |n| ArenaOptions::new().messages(n).checked();
         assert_eq!(size(ArenaLayout::MIN + 1).unwrap().size, Some(ArenaLayout::MIN + GRAIN));

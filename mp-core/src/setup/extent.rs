@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn extent_states_round_trip() {
         let m = Member::new(4095, 4095);
         for state in [Extent::Free, Extent::Making(m), Extent::Named(m), Extent::Open] {
             assert_eq!(Extent::unpack(state.pack()), state);
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "asks for the parent process")]
-    fn a_file_names_the_processes_that_keep_it() {
+    fn file_header_lists_its_owners() {
         let mut head = vec![0_u8; 4096];
         let parent = memory::parent_pid();
         let start = memory::start_time_of(parent).expect("it lives");

@@ -89,7 +89,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, n: usize) {
 
 /// The seat is recorded before it is taken, and increments the block's version.
 #[test]
-fn a_seat_that_is_taken_is_noted_and_counted() {
+fn taken_seat_is_recorded_and_counted() {
     let m = memory();
     let before = BlockState::unpack(m.load(BLOCK.state)).version;
     let at = SeatAt::inline(1);
@@ -103,7 +103,7 @@ fn a_seat_that_is_taken_is_noted_and_counted() {
 
 /// The search finds the free seat after a taken one.
 #[test]
-fn seats_are_looked_for_to_the_end_of_a_page() {
+fn seat_search_continues_to_the_end_of_a_page() {
     let m = memory();
     link(&m, 0);
     let seats = [0, 1].map(|n| TakeOutcome::Seat(SeatAt::paged(1, PAGE_HEADER + n)));
@@ -114,7 +114,7 @@ fn seats_are_looked_for_to_the_end_of_a_page() {
 
 /// The hint names a seat of a page of another block: a seat there would be lost with that block.
 #[test]
-fn a_seat_of_another_blocks_page_is_not_taken() {
+fn seat_in_another_blocks_page_is_not_taken() {
     let m = memory();
     link(&m, 0);
     fresh_page(&m, 1);
@@ -127,7 +127,7 @@ fn a_seat_of_another_blocks_page_is_not_taken() {
 
 /// No old contents are read as a seat or as a link.
 #[test]
-fn a_page_that_is_linked_is_empty_and_its_blocks() {
+fn linked_page_is_empty_and_names_its_block() {
     let m = memory();
     link(&m, 0);
     let (at, first) = PAGES[0];
@@ -143,7 +143,7 @@ fn free_pages() -> FreePages<impl Fn(BlockId) -> Option<Word> + Clone, impl Fn(B
 
 /// The pages no longer name the block: a freed page may be prepared for another block at once.
 #[test]
-fn the_pages_of_a_block_are_freed_with_it() {
+fn block_is_freed_with_its_pages() {
     let m = memory();
     (0..2).for_each(|i| link(&m, i));
     // Before the last one was handed over, its creator died.
@@ -157,7 +157,7 @@ fn the_pages_of_a_block_are_freed_with_it() {
 
 /// A chain that is being freed may lead to a page that now belongs to another process.
 #[test]
-fn a_page_that_is_another_blocks_is_left_alone() {
+fn page_of_another_block_is_not_freed() {
     let m = memory();
     link(&m, 0);
     m.store(PAGES[0].0.seat(0), Seat::Member(other()).pack());
@@ -168,7 +168,7 @@ fn a_page_that_is_another_blocks_is_left_alone() {
 
 /// The process that reclaims its creator hands it over between the check and the swap.
 #[test]
-fn a_page_that_is_handed_over_meanwhile_is_freed() {
+fn page_handed_over_during_a_free_is_freed() {
     let m = memory();
     link(&m, 0);
     let seat = PAGES[0].0.seat(0);
@@ -200,7 +200,7 @@ fn last_holder_frees_the_block() {
 
 /// A seat was taken and released during a check: the check is repeated.
 #[test]
-fn changed_block_is_checked_again() {
+fn modified_block_is_checked_again() {
     let m = memory();
     m.store(BLOCK.seat(0), 0);
     let mut check = FreeCheck::new(BLOCK, pages, me());
@@ -212,7 +212,7 @@ fn changed_block_is_checked_again() {
 
 /// So that a weak handle to the previous allocation does not find the new one.
 #[test]
-fn each_allocation_of_a_block_is_another_generation() {
+fn each_allocation_has_a_new_generation() {
     let m = memory();
     let busy = BlockState { life: BlockLife::Busy(me()), kind: BlockKind::Data, version: 1 };
     let generations = [(); 3].map(|()| {
@@ -239,7 +239,7 @@ fn mine(acquired: LockAttempt) -> LockWord {
 
 /// A process that has slept does not know how many others still sleep: its own release wakes the next one.
 #[test]
-fn parked_bit_stays_until_a_sleeper_is_woken() {
+fn parked_bit_remains_until_a_sleeper_is_woken() {
     let m = memory();
     assert!(mine(acquire(&m, true)).is_parked());
     assert!(run(ReleaseLock::new(LOCK, true), &m), "one has to be woken");
@@ -254,7 +254,7 @@ fn parked_bit_stays_until_a_sleeper_is_woken() {
 }
 
 #[test]
-fn a_lock_is_that_threads_that_took_it() {
+fn lock_belongs_to_the_acquiring_thread() {
     let m = memory();
     let seen = mine(acquire(&m, false));
     for (tid, is_its) in [(WHO.tid, true), (WHO.tid + 1, false)] {
@@ -264,7 +264,7 @@ fn a_lock_is_that_threads_that_took_it() {
 
 /// Until a holder declares the data sound.
 #[test]
-fn the_mark_of_a_death_stays() {
+fn poison_mark_of_a_death_remains() {
     const MARKED: u64 = 4;
     let m = memory();
     for (sound, stays) in [(false, true), (true, false)] {
@@ -296,7 +296,7 @@ fn concurrent_recovery_does_not_end_the_phase() {
 }
 
 #[test]
-fn only_a_live_recoverer_is_waited_for() {
+fn only_live_recoverer_is_awaited() {
     let m = memory();
     m.store(VISITING, RecoveringSlots { first: 3, last: 5 }.pack());
     for (slot, is_dead, alone) in [(4, false, false), (4, true, true), (6, false, true)] {
@@ -371,7 +371,7 @@ fn begun(m: &HeapMem) {
 
 /// A process sets "making" while it may change a word, and no longer.
 #[test]
-fn a_process_says_that_it_makes_an_update() {
+fn update_is_marked_while_it_changes_words() {
     let m = updates();
     let mut own = update(me(), true, false, false);
     while m.load(A) == 0 {
@@ -384,7 +384,7 @@ fn a_process_says_that_it_makes_an_update() {
 
 /// The same holds for another member's update, which it completes to the last word.
 #[test]
-fn a_process_says_that_it_completes_another_update() {
+fn helped_update_is_marked_while_it_changes_words() {
     let m = updates();
     begun(&m);
     let mut help = update(me(), false, false, false);
@@ -398,7 +398,7 @@ fn a_process_says_that_it_completes_another_update() {
 }
 
 #[test]
-fn exclusive_update_waits_only_for_live_members() {
+fn exclusive_update_awaits_only_live_members() {
     for (says, is_dead, waits) in [(0, false, false), (1, false, true), (1, true, false)] {
         let m = updates();
         m.store(UPDATES.making(other().slot()), says);
@@ -410,7 +410,7 @@ fn exclusive_update_waits_only_for_live_members() {
 
 /// Another update happens between the reads of the words and the swap that names this one.
 #[test]
-fn an_update_that_was_overtaken_begins_anew() {
+fn overtaken_update_restarts() {
     for changes in [true, false] {
         let m = updates();
         let mut own = update(me(), changes, false, false);
@@ -425,7 +425,7 @@ fn an_update_that_was_overtaken_begins_anew() {
 /// A process that is about to complete an update, and is stopped there, changes nothing after others have
 /// completed it and its owner has written the next one.
 #[test]
-fn a_late_helper_makes_nothing_of_the_next_update() {
+fn late_helper_does_not_change_the_next_update() {
     // Current; "making"; then the reads of current, of the three words of an entry, and of current again.
     for stopped_after in [2, 3, 4, 5, 6] {
         let m = updates();

@@ -50,7 +50,7 @@ fn attached(arena: Arena, e: EnvelopeId) -> Attachment {
 /// A reclaim reads only slabs that the dead member has touched.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-fn a_slab_is_noted_before_anything_in_it_is_ours() {
+fn adopted_slab_is_recorded_before_its_blocks() {
     let (arena, me) = arena();
     let envelope = with_attachment(arena, 340 << 10, Access::Frozen);
     let attach = attached(arena, envelope.id());
@@ -74,7 +74,7 @@ fn a_slab_is_noted_before_anything_in_it_is_ours() {
 /// A slab that had more blocks in another class still has their hints.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-fn a_hint_of_a_block_that_is_not_there_is_not_taken() {
+fn hint_beyond_the_slabs_blocks_is_ignored() {
     const LEN: u64 = 3 << 20;
     let (arena, _) = arena();
     let first = Allocator(arena).alloc(LEN).unwrap();
@@ -87,7 +87,7 @@ fn a_hint_of_a_block_that_is_not_there_is_not_taken() {
 }
 
 #[test]
-fn a_block_that_is_no_ring_has_no_ring_in_it() {
+fn plain_block_has_no_ring_memory() {
     let (arena, _) = arena();
     let hold = Allocator(arena).alloc(64).unwrap();
     assert_eq!(Blocks(arena).ring_memory(hold.block()), None);
@@ -95,7 +95,7 @@ fn a_block_that_is_no_ring_has_no_ring_in_it() {
 
 /// The words of an envelope may have any value.
 #[test]
-fn message_lengths_are_checked_against_the_envelope() {
+fn message_length_is_checked_against_the_envelope() {
     let (arena, _) = arena();
     let of = |bytes, attachments| Meta { attachments, spilled: false, bytes };
     assert!(of(INLINE, 0).bytes_at(None).is_ok());
@@ -112,7 +112,7 @@ fn message_lengths_are_checked_against_the_envelope() {
 
 /// A process that dies after it has taken the attachments leaves an empty list.
 #[test]
-fn a_message_that_was_opened_lists_nothing_any_more() {
+fn opened_message_has_an_empty_attachment_list() {
     let (arena, _) = arena();
     let mut envelope = with_attachment(arena, 340 << 10, Access::Frozen);
     let e = envelope.id();
@@ -123,7 +123,7 @@ fn a_message_that_was_opened_lists_nothing_any_more() {
 
 /// The envelope is then free, and may contain another message.
 #[test]
-fn a_message_is_taken_out_once() {
+fn opened_envelope_is_free_for_the_next_message() {
     let (arena, _) = arena();
     let mut envelope = with_attachment(arena, 344 << 10, Access::Frozen);
     let mut inc = Incoming::default();
@@ -146,7 +146,7 @@ fn a_message_is_taken_out_once() {
 
 /// A hint may name an envelope that another process has by now.
 #[test]
-fn an_envelope_that_is_not_free_is_not_taken() {
+fn envelope_in_use_is_not_allocated() {
     let (arena, me) = arena();
     let (e, owner) = Messages(arena).pack(&mut Outgoing::default(), 7).unwrap().into_raw();
     let its = owner.then(Holder::Member(Member::new(me.slot() + 1, 77)));
@@ -167,7 +167,7 @@ fn an_envelope_that_is_not_free_is_not_taken() {
 
 /// Another process could not get it after this process's death.
 #[test]
-fn what_is_exclusive_is_not_read_from_a_lease() {
+fn lease_cannot_read_exclusive_memory() {
     let (arena, _) = arena();
     for (access, is_read) in [(Access::Frozen, true), (Access::Exclusive, false)] {
         let envelope = with_attachment(arena, 100, access);

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn clock_words_round_trip() {
         let m = Member::new(4095, 4094);
         let claiming = [false, true].map(|died| ClockPhase::Claiming { by: m, died });
         let phases = [ClockPhase::Free, ClockPhase::Live(m), ClockPhase::Left(m), ClockPhase::Ending(m)];
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_of_one_clock_have_an_order() {
+    fn ticks_are_ordered_within_a_clock() {
         let at = |clock, epoch, count| Tick::new(clock, Tick::base(epoch) + count);
         assert!(at(3, 1, 2) < at(3, 1, 3) && at(3, 1, 9) < at(3, 2, 1));
         assert_eq!(at(3, 1, 2).partial_cmp(&at(4, 1, 3)), None);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn current_update_words_round_trip() {
         let last = u64::MAX >> 28;
         for making in [None, Some((Member::new(4095, 4095), 7)), Some((Member::new(0, 0), 1))] {
             for number in [0, 1, last] {

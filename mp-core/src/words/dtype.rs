@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_names_and_types_agree() {
+    fn dtype_codes_names_and_types_agree() {
         for (i, &d) in DType::ALL.iter().enumerate() {
             assert_eq!((usize::from(d.code()), DType::from_code(d.code())), (i + 1, Some(d)));
             assert_eq!((d.torch_name().parse::<DType>().unwrap(), d.to_string().parse().unwrap()), (d, d));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn holder_slots_round_trip() {
         let slot = HolderSlot {
             state: RETAINED,
             member: Member::new(4095, 4094),

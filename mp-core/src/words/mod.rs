@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn seats_and_members_round_trip() {
         let m = Member::new(4095, 4097);
         assert_eq!((m.slot(), m.epoch()), (4095, 1));
         assert_eq!(m.process(4711).to_string(), "process 4711 (member 4095.1)");

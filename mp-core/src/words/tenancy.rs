@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn tenancies_round_trip() {
         let by = Member::new(4095, 17);
         let most = (1 << 29) - 1;
         let dead = [Presence::Dead(0), Presence::Dead(most), Presence::Vacating(0), Presence::Vacating(most)];

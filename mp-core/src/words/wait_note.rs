@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn wait_notes_round_trip() {
         for state in [WaitState::Free, WaitState::Writing, WaitState::Waiting] {
             let mark = WaitMark { state, thread: (1 << 22) - 1, sequence: (1 << 40) - 1 };
             assert_eq!(WaitMark::unpack(mark.pack()), mark);

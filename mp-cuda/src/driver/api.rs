@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_are_laid_out_as_the_header_has_them() {
+    fn structures_match_the_header_layout() {
         assert_eq!((size_of::<AllocationProp>(), align_of::<AllocationProp>()), (32, 8));
         assert_eq!((offset_of!(AllocationProp, location), offset_of!(AllocationProp, win32)), (8, 16));
         assert_eq!((size_of::<AccessDesc>(), size_of::<IpcHandle>(), size_of::<DriverHandle>()), (12, 64, 8));

@@ -54,7 +54,7 @@ mod tests {
 
     /// The end of a later call does not end an earlier call.
     #[test]
-    fn a_call_is_waited_for_by_its_number() {
+    fn long_calls_are_awaited_by_number() {
         let (first, second) = (LongCall::begin(), LongCall::begin());
         let count = begun();
         drop(second);

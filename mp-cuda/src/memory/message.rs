@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_arrives_as_what_it_was_sent() {
+    fn piece_arrives_with_its_access_mode() {
         let slab = slab();
         let one = piece(&slab, 3, 5000);
         assert!(one.share_as(PieceMode::Shared));
@@ -146,7 +146,7 @@ mod tests {
 
     /// The attachment of a message is not a piece, or a piece that can't have been cut.
     #[test]
-    fn other_things_than_pieces_are_refused() {
+    fn non_piece_attachments_are_refused() {
         let refused = |hold: &Hold, why: &str| {
             let mut out = Outgoing::default();
             let number = out.attached().attach_object(hold).unwrap();
@@ -168,7 +168,7 @@ mod tests {
 
     /// A process that receives a piece finds the slab, even if no process has the slab any more.
     #[test]
-    fn a_piece_keeps_its_slab() {
+    fn piece_keeps_its_slab_alive() {
         let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());
         let one = piece(&slab, 3, 5000);
         assert!(one.share_as(PieceMode::Frozen));
@@ -187,7 +187,7 @@ mod tests {
 
     /// The recorded contents of a piece are found by its object. There are more objects than places.
     #[test]
-    fn no_piece_is_taken_for_another_one_that_came_before() {
+    fn received_pieces_keep_their_identity() {
         let slab = slab();
         let all: Vec<Piece> = (0..200).map(|unit| piece(&slab, unit, u64::from(unit) + 1)).collect();
         for _ in 0..2 {
@@ -202,7 +202,7 @@ mod tests {
 
     /// No process cuts such pieces. A receiver checks the message nevertheless.
     #[test]
-    fn a_piece_that_is_not_in_its_slab_is_refused() {
+    fn piece_outside_its_slab_is_refused() {
         let slab = slab();
         let take = |unit, bytes| {
             let object = PieceObject::new(slab.object(), unit, bytes).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_moves_once() {
+    fn exclusive_piece_moves_once() {
         let slab = slab();
         let one = piece(&slab, 0, 100);
         let clone = one.clone();

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_in_a_row_is_one_copy() {
+    fn contiguous_elements_are_one_copy() {
         let whole = View::contiguous(&[3, 4]).unwrap();
         assert_eq!(runs(&whole), [(0, 12)]);
         assert_eq!(runs(&whole.narrow(1, 1, 2).unwrap()), [(0, 2), (4, 2), (8, 2)]);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn large_buffers_are_given_back() {
+    fn large_buffers_are_not_kept() {
         keep(vec![Vec::<u64>::with_capacity(MOST / 8), Vec::with_capacity(1)]);
         assert!(take::<Vec<u64>>(2).iter().all(|row| row.capacity() == 0));
         keep(vec![Vec::<u64>::with_capacity(MOST / 8)]);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn no_advice_follows_from_a_few_batches() {
+    fn few_batches_yield_no_advice() {
         for workers in [0, 1, 4] {
             let few = text(workers, 1, 9).1;
             assert!(few.ends_with("so few batches don't say what to change"), "{few}");

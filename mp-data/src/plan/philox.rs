@@ -232,7 +232,7 @@ mod tests {
     use super::{SampleRng, mix, philox};
 
     #[test]
-    fn philox_gives_the_published_vectors() {
+    fn philox_matches_the_published_vectors() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(philox([!0; 4], [!0; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
         assert_eq!(
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_of_ten_million_samples_share_a_key() {
+    fn samples_have_distinct_keys() {
         // Each key can be inverted to its position, so no two keys are equal. Sorting the keys would take
         // seconds in a debug build.
         let first = unmix(key(&SampleRng::new(17, 3, 0)));

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_lists_are_read() {
+    fn kernel_processor_lists_are_parsed() {
         assert_eq!(parse("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
         assert_eq!((parse(""), parse("0-x"), parse("a")), (Some(vec![]), None, None));
         assert_eq!(Affinity::Inherit.processors().unwrap(), None);

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_environment_sets_is_left_alone() {
+    fn malloc_settings_of_the_environment_are_kept() {
         let with =
             |name: &'static str, value: &'static str| is_set(move |asked| (asked == name).then_some(value));
         assert!(with("MALLOC_TRIM_THRESHOLD_", "0") && with("MALLOC_MMAP_THRESHOLD_", "65536"));

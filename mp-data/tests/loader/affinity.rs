@@ -68,7 +68,7 @@ fn workers_run_on_the_processors_of_affinity() {
 }
 
 #[test]
-fn workers_inherit_what_their_trainer_was_told() {
+fn workers_inherit_the_trainers_affinity() {
     let first = usable_processors().unwrap()[0];
     let trainer = |first: usize| {
         let all = [of(Affinity::Inherit), of(Affinity::Cpus(vec![first]))];

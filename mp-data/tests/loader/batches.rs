@@ -66,7 +66,7 @@ fn failed_sample_is_named_and_epoch_continues() {
 }
 
 #[test]
-fn samples_and_batches_can_be_left_out() {
+fn failed_samples_and_batches_can_be_skipped() {
     let expected = expected(23, 0);
     for (workers, fault) in [(0, Fault::Error), (2, Fault::Error), (2, Fault::Panic), (2, Fault::Kill)] {
         let bad = expected[2].2[1];
@@ -114,7 +114,7 @@ fn valid_rows_exclude_skipped_samples() {
 }
 
 #[test]
-fn a_batch_whose_worker_dies_is_made_again() {
+fn batch_of_a_dead_worker_is_retried() {
     let expected = expected(40, 0);
     for (workers, threads) in [(1, 1), (2, 1), (2, 2)] {
         // Faults at two samples of one batch, and at one sample of another.
@@ -131,7 +131,7 @@ fn a_batch_whose_worker_dies_is_made_again() {
 }
 
 #[test]
-fn a_sample_that_kills_each_time_is_named() {
+fn sample_that_kills_each_worker_is_named() {
     let expected = expected(23, 0);
     for (threads, retries) in [(1, 0), (1, 2), (3, 2)] {
         let bad = expected[3].2[2];
@@ -185,7 +185,7 @@ fn slow_worker_is_killed_and_its_batch_retried() {
 }
 
 #[test]
-fn a_wait_says_what_runs_and_a_stopped_worker_goes_on() {
+fn timed_out_wait_names_the_running_batch() {
     let expected = expected(23, 0);
     let bad = expected[0].2[0];
     let loader = builder_of(Samples::new(23).with(bad, Fault::Hang, -1), 1).build().unwrap();
@@ -212,7 +212,7 @@ fn a_wait_says_what_runs_and_a_stopped_worker_goes_on() {
 }
 
 #[test]
-fn an_epoch_that_is_dropped_is_not_waited_for() {
+fn dropped_epoch_is_not_awaited() {
     let expected = expected(23, 1);
     let first = all(builder(23, 0).build().unwrap().epoch(0))[0].2[0];
     // The first batch of epoch 0 hangs in one worker, and the other worker continues.
@@ -320,7 +320,7 @@ impl Dataset for Careless {
 }
 
 #[test]
-fn verify_finds_what_differs_and_what_is_not_written() {
+fn verify_finds_differing_and_unwritten_values() {
     let verify = |kind, workers| {
         let builder = DataLoader::builder(Careless { kind }).batch_size(8).num_workers(workers);
         builder.build().unwrap().verify(10).unwrap()

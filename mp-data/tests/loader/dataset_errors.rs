@@ -373,7 +373,7 @@ impl Dataset for AsksItsLoader {
 
 /// With a plain lock around the worker, the thread would wait for itself.
 #[test]
-fn dataset_that_calls_its_own_loader_gets_an_error() {
+fn dataset_calling_its_own_loader_gets_an_error() {
     let loader = DataLoader::builder(AsksItsLoader).batch_size(2).num_workers(0).build().unwrap();
     let loader = OWN.get_or_init(|| loader);
     let (sender, ended) = std::sync::mpsc::channel();

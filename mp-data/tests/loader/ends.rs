@@ -65,7 +65,7 @@ fn of(dataset: Counted, workers: usize) -> DataLoader<Counted> {
 }
 
 #[test]
-fn dropped_loader_drops_datasets_of_its_workers() {
+fn dropped_loader_drops_its_workers_datasets() {
     for workers in [0, 2] {
         let dataset = Counted::new(None);
         let counts = dataset.counts.clone();
@@ -82,7 +82,7 @@ fn dropped_loader_drops_datasets_of_its_workers() {
 }
 
 #[test]
-fn dropped_loader_waits_for_the_batch_at_hand() {
+fn dropped_loader_waits_for_the_running_batch() {
     let (begun, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let dataset = Counted::new(Some((begun.clone(), go.clone())));
     let counts = dataset.counts.clone();

@@ -64,7 +64,7 @@ fn in_a_copy(says: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
-fn forked_copy_gets_an_error_at_once() {
+fn loader_in_a_forked_copy_returns_an_error() {
     let trainer = std::process::id();
     let without = DataLoader::builder(Stays(trainer)).build().unwrap();
     let with = DataLoader::builder(Stays(trainer)).num_workers(1).build().unwrap();
@@ -99,7 +99,7 @@ fn forked_copy_gets_an_error_at_once() {
 }
 
 #[test]
-fn threads_of_a_forked_copy_make_the_order() {
+fn forked_copy_computes_the_same_order() {
     // Shuffling this number of samples takes longer than starting a thread.
     let plan = Plan::builder(1 << 22).batch_size(10).shuffle(true).build().unwrap();
     let (order, expected) = (plan.epoch(0), plan.epoch(0).batch(3).unwrap());

@@ -17,7 +17,7 @@ use crate::common::shards::next_of;
 use crate::common::{Fault, Samples, all, bare, builder, builder_of, bytes, eventually, kept, next};
 
 #[test]
-fn hanging_batch_delays_none_of_the_next_1024() {
+fn hanging_batch_does_not_delay_the_next_1024() {
     let first = all(builder(1200, 0).batch_size(1).build().unwrap().epoch(0))[0].2[0];
     let of = |samples, workers| builder_of(samples, workers).batch_size(1).in_order(false);
     let loader = of(Samples::new(1200).with(first, Fault::Hang, 1), 2).build().unwrap();
@@ -54,7 +54,7 @@ impl Dataset for Texts {
 }
 
 #[test]
-fn a_budget_bounds_bytes_and_nothing_else() {
+fn memory_budget_limits_bytes_only() {
     let loader =
         DataLoader::builder(Texts).num_workers(2).prefetch_factor(4).memory_budget(1).build().unwrap();
     let mut most = 0;
@@ -210,7 +210,7 @@ fn bytes_in_flight_stay_within_budget() {
 }
 
 #[test]
-fn budget_counts_each_batch_as_the_largest_so_far() {
+fn budget_assumes_the_largest_batch_so_far() {
     let measured = Measured::new((0..60).map(|i| UNIT * if i < 30 { 1 } else { 10 }));
     let builder = DataLoader::builder(measured.clone()).num_workers(2).prefetch_factor(8);
     let loader = builder.memory_budget(40 * UNIT).build().unwrap();

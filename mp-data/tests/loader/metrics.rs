@@ -50,7 +50,7 @@ fn batches_are_made_while_the_trainer_is_busy() {
 }
 
 #[test]
-fn bytes_are_those_of_all_columns() {
+fn byte_count_includes_all_columns() {
     for workers in [0, 1] {
         let loader = builder(9, workers).build().unwrap();
         let (mut batches, mut bytes) = (loader.epoch(0), 0);
@@ -64,7 +64,7 @@ fn bytes_are_those_of_all_columns() {
 }
 
 #[test]
-fn an_error_that_ends_all_is_counted_as_one() {
+fn fatal_error_is_counted_once() {
     let loader = DataLoader::builder(NoDecoder).batch_size(2).num_workers(0).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(next(&mut batches).unwrap().is_err());

@@ -59,7 +59,7 @@ impl Dataset for Nested {
 }
 
 #[test]
-fn a_worker_of_a_loader_may_have_a_loader() {
+fn loader_in_a_loader_worker_yields_batches() {
     let of = |workers| {
         let loader =
             DataLoader::builder(Nested { own: None }).batch_size(2).num_workers(workers).build().unwrap();
@@ -73,7 +73,7 @@ fn a_worker_of_a_loader_may_have_a_loader() {
 }
 
 #[test]
-fn loaders_of_both_kinds_run_side_by_side() {
+fn loaders_of_both_kinds_run_concurrently() {
     let (maps, streams) = (builder(40, 2).build().unwrap(), streaming(&[9, 30, 4], 2).build().unwrap());
     let (mut one, mut other) = (maps.epoch(0), streams.epoch(0));
     let (mut first, mut second) = (Vec::new(), Vec::new());
@@ -120,7 +120,7 @@ fn ctrl_c_ends_trainer_and_workers() {
 }
 
 #[test]
-fn the_pids_are_those_of_processes() {
+fn pids_list_only_running_workers() {
     let loader = DataLoader::builder(NoDecoder).num_workers(2).build().unwrap();
     // Between two starts a worker has no process.
     eventually("there is no process", || {
@@ -190,7 +190,7 @@ impl Dataset for Names {
 }
 
 #[test]
-fn workers_are_called_as_their_loader() {
+fn workers_are_named_after_their_loader() {
     let names = |builder: DataLoaderBuilder<Names>| {
         let loader = builder.num_workers(2).build().unwrap();
         let mut batches = loader.epoch(0);

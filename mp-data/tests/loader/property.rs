@@ -104,7 +104,7 @@ fn tormented(order: Order, rank: u32, ordered: bool, random: &mut Random) -> Dat
 }
 
 #[test]
-fn batches_are_the_same_whatever_happens() {
+fn batches_are_equal_despite_random_faults() {
     let begun = Instant::now();
     for round in 0..ROUNDS {
         if round >= FIRST && begun.elapsed() > LONG {
@@ -170,7 +170,7 @@ fn batches_are_the_same_whatever_happens() {
 
 /// A trainer with some ranks stops at some batch, another number of ranks resumes, and so on.
 #[test]
-fn a_resume_of_a_resume_of_a_resume_is_the_same_epoch() {
+fn repeated_resume_yields_the_same_epoch() {
     let begun = Instant::now();
     for round in 0..ROUNDS {
         if round >= FIRST && begun.elapsed() > LONG {

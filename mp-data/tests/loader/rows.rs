@@ -152,7 +152,7 @@ impl Dataset for BothFail {
 }
 
 #[test]
-fn of_two_rows_that_fail_at_once_the_first_is_told() {
+fn first_of_two_failed_rows_is_reported() {
     let loader =
         DataLoader::builder(BothFail::default()).batch_size(2).threads_per_worker(2).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -184,7 +184,7 @@ impl Dataset for FailsBehindRows {
 }
 
 #[test]
-fn what_fails_behind_the_rows_fails_at_no_sample() {
+fn failure_after_the_rows_names_no_sample() {
     for (workers, threads) in [(0, 1), (1, 1), (1, 2)] {
         for how in [OnError::Report, OnError::SkipSample] {
             let loader = loader(FailsBehindRows, workers).threads_per_worker(threads).on_error(how);
@@ -228,7 +228,7 @@ impl Dataset for Odds {
 }
 
 #[test]
-fn unsendable_batch_is_an_error_in_its_place() {
+fn unsendable_batch_is_an_error_at_its_position() {
     let loader = DataLoader::builder(Odds).batch_size(2).num_workers(1).build().unwrap();
     let mut batches = loader.epoch(0);
     for number in 0..4 {
@@ -245,7 +245,7 @@ fn unsendable_batch_is_an_error_in_its_place() {
 }
 
 #[test]
-fn a_difference_is_told_by_the_field_of_its_column() {
+fn difference_names_the_field_of_its_column() {
     let differs = Less { counts: Some(Tensor::zeros([1]).unwrap().share()), ..Less::of([0; 4]) };
     let found = loader(differs, 1).build().unwrap().verify(1).unwrap();
     assert!(found.to_string().contains("sample 0: column `number` is not the same twice"), "{found}");
@@ -363,7 +363,7 @@ fn leaves(five: Five, (workers, threads): (usize, usize), how: OnError) -> DataL
 
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "rows are filled beforehand in builds with debug assertions")]
-fn unwritten_tensor_row_is_an_error_with_its_column() {
+fn unwritten_tensor_row_is_an_error_of_its_column() {
     for place in PLACES {
         for (five, column) in [(Five::NotWritten, "`level`"), (Five::NotInOne, "`inner.0`")] {
             let loader = leaves(five, place, OnError::Report);
@@ -385,7 +385,7 @@ fn unwritten_tensor_row_is_an_error_with_its_column() {
 }
 
 #[test]
-fn row_written_with_its_filling_is_accepted() {
+fn row_equal_to_the_fill_pattern_is_accepted() {
     for place in PLACES {
         for five in [Five::WrittenSo, Five::WrittenOnce, Five::Zeroed] {
             let loader = leaves(five, place, OnError::Report);

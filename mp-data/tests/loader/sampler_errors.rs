@@ -158,7 +158,7 @@ impl Dataset for NoLength {
 }
 
 #[test]
-fn sampler_panic_anywhere_is_an_error() {
+fn sampler_panic_in_any_method_is_an_error() {
     for workers in [0, 2] {
         for what in ["len", "index", "batches", "batch"] {
             let builder = by_themselves(8, Wrong::Nothing, workers);

@@ -58,7 +58,7 @@ impl Dataset for ForOne {
 }
 
 #[test]
-fn worker_that_fails_to_start_is_reported_once() {
+fn failed_worker_start_is_reported_once() {
     listen();
     let loader = DataLoader::builder(ForOne(64, false)).batch_size(4).num_workers(2).build().unwrap();
     let epoch = |epoch| {

@@ -9,7 +9,7 @@ use crate::common::shards::{Shards, streaming};
 use crate::common::{Fault, Samples, all, bare, builder, builder_of, bytes, eventually, kept, next};
 
 #[test]
-fn states_of_batches_out_of_order_are_of_their_rank() {
+fn state_of_unordered_batches_belongs_to_its_rank() {
     let of = |rank, world, samples: Samples| {
         bare(samples, 2).shuffle(true).global_batch_size(4).distributed(rank, world).in_order(false)
     };
@@ -50,7 +50,7 @@ fn state_of_another_dataset_needs_permission() {
 }
 
 #[test]
-fn state_of_a_changed_dataset_has_to_be_whole() {
+fn state_of_a_changed_dataset_must_end_an_epoch() {
     let of = |len| builder(len, 0).in_order(false).allow_changed_dataset(true).build().unwrap();
     let mut state = serde_json::to_value(of(40).epoch(1).state()).unwrap();
     state["beyond"] = serde_json::json!([1, 2]);
@@ -61,7 +61,7 @@ fn state_of_a_changed_dataset_has_to_be_whole() {
 }
 
 #[test]
-fn the_states_of_the_last_1024_batches_are_known() {
+fn states_of_the_last_1024_batches_are_kept() {
     let loader = builder(1100, 0).batch_size(1).build().unwrap();
     let mut batches = loader.epoch(0);
     let mut states = Vec::new();
@@ -97,7 +97,7 @@ impl Dataset for Fails {
 }
 
 #[test]
-fn left_out_has_errors_of_the_last_1024_batches() {
+fn errors_of_the_last_1024_skipped_batches_are_kept() {
     let loader = DataLoader::builder(Fails(1100)).on_error(OnError::SkipBatch).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(next(&mut batches).is_none());
@@ -126,7 +126,7 @@ fn set_dataset_keeps_settings_and_recounts_lanes() {
 
 /// With several threads, each sample of a batch has all its attempts, independent of other samples.
 #[test]
-fn skipped_sample_costs_others_no_attempts() {
+fn skipped_sample_does_not_reduce_others_attempts() {
     let (always, twice) = (0, 3);
     let samples = Samples::new(4).with(always, Fault::Kill, -1).with(twice, Fault::Kill, 2);
     let loader = builder_of(samples, 1).shuffle(false).threads_per_worker(2).retries(2);

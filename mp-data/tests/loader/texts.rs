@@ -71,7 +71,7 @@ impl IndexSampler for Beyond {
 }
 
 #[test]
-fn a_batch_is_named_once() {
+fn error_names_its_batch_once() {
     let loader = builder(8, 0).shuffle(false).index_sampler(Beyond).build().unwrap();
     let error = loader.epoch(1).find_map(Result::err).unwrap();
     let text = error.to_string();
@@ -137,7 +137,7 @@ fn backtraces(_: ()) -> (String, String) {
 }
 
 #[test]
-fn the_alternate_form_of_an_error_says_all() {
+fn alternate_error_format_includes_all_details() {
     let error = long(true, 0);
     assert_eq!(error.to_string(), "batch 0 of epoch 0: a part");
     assert_eq!(format!("{error:#}"), "batch 0 of epoch 0: all of it");
@@ -148,7 +148,7 @@ fn the_alternate_form_of_an_error_says_all() {
 }
 
 #[test]
-fn workers_that_cannot_begin_say_why() {
+fn failed_worker_starts_are_explained() {
     let error = long(false, 1);
     let text = error.to_string();
     let begin =

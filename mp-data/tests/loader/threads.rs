@@ -42,7 +42,7 @@ impl Dataset for Written {
 }
 
 #[test]
-fn row_threads_live_as_long_as_their_loader() {
+fn row_threads_end_with_their_loader() {
     for workers in [0, 1] {
         let loader = DataLoader::builder(Written::default()).batch_size(THREADS as u64).num_workers(workers);
         let loader = loader.threads_per_worker(THREADS).build().unwrap();

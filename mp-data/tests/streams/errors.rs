@@ -130,7 +130,7 @@ fn unreadable_shard_is_skipped() {
 }
 
 #[test]
-fn what_is_left_out_is_told() {
+fn skipped_samples_are_reported() {
     let shards = Shards::new(&[6, 6]).with((When::Read, 0, 2), Fault::Panic, -1).with(
         (When::Row, 1, 1),
         Fault::Error,

@@ -16,7 +16,7 @@ fn golden(name: &str) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn the_named_order_is_what_it_always_was() {
+fn named_stream_orders_match_the_golden_files() {
     let orders = [
         ("stream-1", streaming(&SIZES, 0).lanes(3)),
         ("stream-1-shuffled", shuffled(0)),
@@ -57,7 +57,7 @@ fn streams_are_equal_for_any_workers_and_threads() {
 }
 
 #[test]
-fn a_reader_stays_open_in_its_worker() {
+fn reader_stays_open_in_its_worker() {
     let loader = streaming(&[400, 400], 1).build().unwrap();
     assert_eq!(all_of(loader.epoch(0)).len(), 200);
     assert_eq!(loader.dataset().opened.get(&[0]).unwrap(), 2);
@@ -86,7 +86,7 @@ fn states_of_many_lanes_are_kept_for_1024_batches() {
 
 /// Another epoch may have a lane at the same position.
 #[test]
-fn a_lane_that_is_open_is_of_its_epoch() {
+fn open_lane_belongs_to_its_epoch() {
     let of = || streaming(&[9; 4], 0).lanes(1).shuffle(true).build().unwrap();
     let loader = of();
     let mut batches = loader.epoch(1);
@@ -207,7 +207,7 @@ fn ranks_share_shards_and_have_equal_steps() {
 }
 
 #[test]
-fn dropped_epoch_leaves_nothing_behind() {
+fn dropped_epoch_releases_its_memory() {
     let loader = streaming(&[100; 4], 2).prefetch_factor(4).memory_budget(1 << 20).build().unwrap();
     let expected = all_of(loader.epoch(1));
     let before = in_use();

@@ -75,7 +75,7 @@ fn shard_without_end_ends_after_1024_skipped_batches() {
 }
 
 #[test]
-fn loaders_end_wherever_something_fails() {
+fn epoch_ends_at_any_combination_of_failures() {
     let begun = Instant::now();
     for round in 0..400 {
         if round >= 60 && begun.elapsed() > Duration::from_secs(5) {
@@ -126,7 +126,7 @@ fn loaders_end_wherever_something_fails() {
 
 /// Batches that were delivered before the resume count as progress.
 #[test]
-fn steps_resumed_in_a_pass_count_its_first_batches() {
+fn resumed_steps_count_the_passes_first_batches() {
     for first in 0..4_u64 {
         // Of four batches, the batches after the first ones fail, in the first pass only.
         let mut shards = Shards::new(&[16]);
@@ -172,7 +172,7 @@ fn epochs_of_skipped_batches_end_with_an_error() {
 
 /// Without workers, the caller makes each batch, and the time-out applies between two batches.
 #[test]
-fn next_timeout_ends_between_batches_left_out() {
+fn next_timeout_ends_between_skipped_batches() {
     let shards = Shards::new(&[1000]).with((When::Row, 0, ANY_SAMPLE), Fault::Error, -1);
     let loader = streaming_of(shards, 0).on_error(OnError::SkipBatch).build().unwrap();
     let mut batches = loader.epoch(0);

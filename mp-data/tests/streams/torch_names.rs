@@ -130,7 +130,7 @@ fn stream_resumes_after_the_last_delivered_batch() {
 }
 
 #[test]
-fn verify_finds_readers_opened_at_wrong_places() {
+fn verify_finds_readers_opened_at_wrong_positions() {
     for workers in [0, 1] {
         let found = shuffled(workers).build().unwrap().verify(100).unwrap();
         assert!(found.is_same() && found.batches == 14, "{found}");
@@ -262,7 +262,7 @@ fn batches_with_names_are_structs() {
 }
 
 #[test]
-fn frozen_strings_are_a_list_that_is_sent_as_a_handle() {
+fn frozen_strings_are_sent_as_a_handle() {
     let empty = FrozenStrings::new::<&str>([]).unwrap();
     assert!(empty.is_empty() && empty.get(0).is_none() && empty.iter().next().is_none());
     let strings = FrozenStrings::new(["", "ü", "", "abc"]).unwrap();
@@ -278,7 +278,7 @@ fn frozen_strings_are_a_list_that_is_sent_as_a_handle() {
 }
 
 #[test]
-fn metrics_say_how_long_workers_took_to_begin() {
+fn metrics_include_the_workers_init_time() {
     for workers in [0, 1] {
         let loader = streaming(&[9], workers).build().unwrap();
         assert_eq!(all_of(loader.epoch(0)).len(), 3);

@@ -51,7 +51,7 @@ const PLACES: [(usize, usize); 3] = [(0, 1), (1, 1), (2, 3)];
 
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "rows are filled beforehand in builds with debug assertions")]
-fn unwritten_stream_row_is_an_error_with_its_column() {
+fn unwritten_stream_row_is_an_error_of_its_column() {
     for (workers, threads) in PLACES {
         let reports = loader(Some(142), workers, threads, OnError::Report);
         let mut batches = reports.epoch(0);
@@ -76,7 +76,7 @@ fn unwritten_stream_row_is_an_error_with_its_column() {
 }
 
 #[test]
-fn stream_row_written_with_its_filling_is_accepted() {
+fn stream_row_equal_to_the_fill_is_accepted() {
     for (workers, threads) in PLACES {
         let loader = loader(None, workers, threads, OnError::Report);
         let mut batches = loader.epoch(0);

@@ -91,7 +91,7 @@ impl Given {
 }
 
 #[test]
-fn window_of_several_shards_delivers_readable_rest() {
+fn window_of_several_shards_yields_readable_rest() {
     // A window has shard 0 and four samples of shard 1. Three of its samples are delivered before the
     // failure.
     const SIZES: [u64; 3] = [6, 9, 5];

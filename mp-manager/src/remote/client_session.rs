@@ -448,7 +448,7 @@ mod tests {
 
     /// While there is no room, each dropped handle encodes the handles that this returns.
     #[test]
-    fn handles_that_are_gone_are_told_some_at_a_time() {
+    fn dropped_handles_are_reported_in_parts() {
         let (connection, _other) = mp_queue::pipe().unwrap();
         let mut keep_alive =
             KeepAlive { connection: ServerConnection::new(connection), next: 0, gone: (0..1000).collect() };

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stands_still_as_long_as_a_thread_panics() {
+    fn task_clock_stops_while_a_thread_panics() {
         let clock = TaskClock::new(WorkerWords::new().unwrap());
         let shows = || clock.shared_words.since();
         let before = now();

@@ -432,7 +432,7 @@ mod tests {
 
     /// Same situation as when the pool withdraws the function just before the worker takes the task.
     #[test]
-    fn a_task_that_comes_before_its_function_waits_for_it() {
+    fn task_arriving_before_its_function_waits() {
         // Runs in a process that ends, because the words of a process are set once.
         mp_spawn::Process::spawn(|(): ()| takes_a_task_before_its_function(), ()).unwrap().join().unwrap();
     }

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_bytes_arrive_as_one_copy() {
+    fn shared_bytes_arrive_without_a_copy() {
         for len in [1, 7, 8, 9, 100_000] {
             let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let shared = SharedBytes::new(&bytes).unwrap();

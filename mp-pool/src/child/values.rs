@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_alike_or_not() {
+    fn end_positions_round_trip() {
         for values in [
             &["abc", "def", "ghi", "jkl"][..],
             &["abc", "de", "ghi", "jkl"],
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn values_alike_need_no_more_than_their_bytes() {
+    fn values_of_equal_length_need_only_their_bytes() {
         let mut out = Outgoing::default();
         ends_of(&["abc"; 100]).write(0..100, "abc".repeat(100).as_bytes(), &mut out);
         assert_eq!(out.bytes().len(), HEAD + 300);
@@ -344,7 +344,7 @@ mod tests {
 
     /// Tests arbitrary bytes and numbers of values.
     #[test]
-    fn bytes_that_are_none_of_ours_have_no_values() {
+    fn malformed_bytes_have_no_values() {
         let mut out = Outgoing::default();
         ends_of(&["abc", "def"]).write(0..2, b"abcdef", &mut out);
         let bytes = out.bytes();

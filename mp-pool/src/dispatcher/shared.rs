@@ -217,7 +217,7 @@ pub(super) mod tests {
 
     /// Otherwise the thread would notice the death at its next periodic check, after a second.
     #[test]
-    fn a_death_wakes_the_thread_of_the_pool() {
+    fn worker_death_wakes_the_pool_thread() {
         let shared = shared();
         shared.record_exit(WorkerExit { worker: 0, pid: 1 });
         assert!(is_awake(&shared));

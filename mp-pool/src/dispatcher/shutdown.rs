@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn periods_without_an_end_are_times() {
+    fn endless_period_is_a_finite_instant() {
         let now = Instant::now();
         assert_eq!(after(now, Duration::from_secs(3)), now + Duration::from_secs(3));
         assert!(after(now, Duration::MAX) >= now + NEVER);

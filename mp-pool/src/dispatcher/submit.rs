@@ -237,7 +237,7 @@ mod tests {
 
     /// Tasks that were submitted before are run by the workers, or get another outcome.
     #[test]
-    fn refused_task_leaves_earlier_tasks_of_its_call() {
+    fn refused_task_keeps_earlier_tasks_of_its_call() {
         let shared = shared();
         let job = job(0, CallOptions::default());
         assert!(shared.submit(&job, 2, || ()));

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_before_is_told_by_kind() {
+    fn earlier_attempts_are_summarized_by_kind() {
         use FailureKind::{Death, Error, TimeOut};
         let of = |failures: &[FailureKind]| {
             let mut all = Attempts::default();

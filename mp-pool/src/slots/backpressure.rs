@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_a_lasting_lack_is_reported_once() {
+    fn backpressure_pauses_grow_and_are_reported_once() {
         let mut state = waiting();
         let begin = Instant::now();
         let mut now = begin;

@@ -118,7 +118,7 @@ mod tests {
     use crate::slots::slot::tests::worker;
 
     #[test]
-    fn places_are_removed_from_the_end_once_unused() {
+    fn unused_slots_are_removed_from_the_end() {
         let now = Instant::now();
         let mut state = PoolState::new(vec![worker(), worker(), worker()]);
         // A thread is about to assign tasks to this worker.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn worker_that_was_asked_to_end_is_given_nothing() {
+    fn dismissed_worker_receives_no_tasks() {
         let now = Instant::now();
         let mut state = PoolState::new(vec![worker(), worker()]);
         state.resize(1, 1024, now);

@@ -120,7 +120,7 @@ mod tests {
 
     /// Otherwise an idle worker would receive them only later.
     #[test]
-    fn what_is_taken_back_of_a_chunk_is_given_at_once() {
+    fn stolen_tasks_are_assigned_at_once() {
         let worker = || {
             let mut worker = WorkerSlot::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
             worker.ready = true;

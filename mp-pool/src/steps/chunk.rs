@@ -290,7 +290,7 @@ mod tests {
 
     /// Checked for each order in which a worker and the pool change the word.
     #[test]
-    fn each_item_is_claimed_or_taken_back_and_never_both() {
+    fn each_item_is_either_claimed_or_taken_back() {
         const AT: Word = Word::at(8);
         const COUNT: usize = 4;
         for (order, share) in
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_a_word_leave_each_other_alone() {
+    fn chunk_word_fields_are_independent() {
         for chunk in [0, 1, CHUNK, CHUNK + 2, u64::MAX] {
             for count in [1, 2, MOST_ITEMS] {
                 let word = ChunkWord::begun(chunk, count);

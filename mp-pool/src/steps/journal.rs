@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_not_written() {
+    fn result_larger_than_the_room_is_not_written() {
         let m = HeapMem::new(2 + WORDS as usize);
         let mut journal = Journal::new(HEAD);
         journal.begin(1, 0, |w, v| m.store(w, v));
@@ -332,7 +332,7 @@ mod tests {
     /// For any amount of room left, the last result is complete or missing, and nothing is written after the
     /// journal.
     #[test]
-    fn a_journal_is_filled_to_its_end_and_not_beyond() {
+    fn journal_is_filled_exactly_to_its_end() {
         for left in 0..5 {
             let m = HeapMem::new(3 + WORDS as usize);
             let mut journal = Journal::new(HEAD);
@@ -353,7 +353,7 @@ mod tests {
 
     /// Reading arbitrary words does not panic, and returns only complete results.
     #[test]
-    fn garbage_is_read_as_far_as_it_goes() {
+    fn garbage_yields_only_complete_results() {
         let m = HeapMem::new(2 + WORDS as usize);
         let mut x = 88172645463325252_u64;
         for _ in 0..2000 {

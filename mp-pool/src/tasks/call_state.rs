@@ -420,7 +420,7 @@ pub(crate) mod tests {
 
     /// A worker that is killed because of its task may have answered it just before.
     #[test]
-    fn a_task_has_one_outcome() {
+    fn task_has_one_outcome() {
         let job = job(10, CallOptions::default());
         assert!(settle(&job, 0..1));
         assert!(!settle(&job, 0..1));
@@ -432,7 +432,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn outcomes_are_handed_out_in_order_however_they_come() {
+    fn outcomes_are_delivered_in_order() {
         let job = job(10, CallOptions::default());
         let next = || job.outcomes.lock().next().map(|run| run.first..run.end());
         for (come, first) in

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_known_by_its_indices() {
+    fn remaining_tasks_are_listed_by_index() {
         let pushed = PushedTasks::new(false);
         let rows = [(0, None), (1, Some(1)), (2, None)];
         rows.iter().for_each(|(index, lane)| pushed.push(*index, *lane, 0_u64));

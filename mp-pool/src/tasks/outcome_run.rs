@@ -131,7 +131,7 @@ mod tests {
     /// Results of two workers form two stretches, independent of their number: inserting neither searches
     /// among all runs nor moves them.
     #[test]
-    fn each_worker_adds_to_a_stretch_of_its_own() {
+    fn results_of_each_worker_form_one_stretch() {
         let mut runs = OutcomeRuns::default();
         for i in 0..1000 {
             assert!(runs.insert(run(i..i + 1), 0, 2000) && runs.insert(run(1000 + i..1001 + i), 0, 2000));
@@ -145,7 +145,7 @@ mod tests {
     proptest! {
         /// Compares with a table of all tasks.
         #[test]
-        fn a_task_has_one_outcome_and_they_come_in_order(
+        fn task_outcomes_are_unique_and_ordered(
             operations in prop::collection::vec((0..60_usize, 0..5_usize, any::<bool>()), 0..200),
         ) {
             let (mut runs, mut there, mut base) = (OutcomeRuns::default(), [None; 50], 0);

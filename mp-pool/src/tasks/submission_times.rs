@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_have_the_time_of_their_submission() {
+    fn settled_task_returns_its_submission_time() {
         let (mut submitted, now) = (SubmissionTimes::default(), Instant::now());
         let at = |i: u64| now + Duration::from_secs(i);
         assert_eq!([submitted.add(3, at(0)), submitted.add(0, at(1)), submitted.add(2, at(2))], [0, 3, 3]);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn done_entries_are_removed_behind_an_open_one() {
+    fn settled_times_are_removed_after_an_open_one() {
         let (mut submitted, now) = (SubmissionTimes::default(), Instant::now());
         submitted.add(2, now);
         for i in 2..5000_usize {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_taken_once_in_the_order_that_is_asked_for() {
+    fn each_outcome_is_taken_once_in_requested_order() {
         let mut tickets = TicketOutcomes::new(usize::MAX);
         assert!(tickets.add(run(2, &["two", "", "four"])) && tickets.add(run(1, &["one"])));
         assert!(!tickets.add(run(3, &["again"])) && !tickets.add(run(1, &["again", "again"])));
@@ -203,7 +203,7 @@ mod tests {
 
     /// The result does not depend on the numbers or their order: it is compared with a set of numbers.
     #[test]
-    fn what_was_taken_is_known_in_few_rows() {
+    fn taken_numbers_are_stored_as_ranges() {
         let (mut rows, mut all) = (NumberSet::default(), std::collections::BTreeSet::new());
         for i in 0..1000_usize {
             // Each number occurs once: 367 and 1000 have no common divisor.
@@ -223,7 +223,7 @@ mod tests {
 
     /// Test with a task that never ends, and a result that is never taken.
     #[test]
-    fn a_stream_that_goes_on_for_long_does_not_grow() {
+    fn long_stream_uses_constant_memory() {
         let mut tickets = TicketOutcomes::new(usize::MAX);
         assert!(tickets.add(run(1, &["never taken"])));
         for index in 2..10_000 {

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_in_hand_are_counted_by_one_cancellation() {
+    fn tasks_in_transit_are_counted_by_one_cancellation() {
         let transit = TransitCounter::default();
         transit.add(5);
         assert!(transit.release(2).is_none());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_the_pool_ended_are_not_cancelled() {
+    fn terminated_tasks_in_transit_are_not_cancelled() {
         let transit = TransitCounter::default();
         transit.seal(TaskError::Terminated);
         transit.add(2);

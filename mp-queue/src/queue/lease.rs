@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_was_taken_back_is_not_done() {
+    fn reclaimed_lease_is_not_acknowledged() {
         let queue = Queue::bounded(1).unwrap();
         queue.put(5_u32).unwrap();
         let lease = queue.get_lease().unwrap().unwrap();

@@ -474,7 +474,7 @@ mod tests {
 
     /// The block remains a queue for its whole life: dropping it releases the messages in it.
     #[test]
-    fn a_queue_stays_one_whatever_its_memory_is_opened_as() {
+    fn queue_block_stays_a_queue_after_sharing() {
         for kind in [BlockKind::Frozen, BlockKind::Shared] {
             let queue = Queue::<Vec<u8>>::bounded(2).unwrap();
             queue.put(vec![7; 500]).unwrap();

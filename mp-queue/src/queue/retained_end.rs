@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_message_reads_as_none() {
+    fn replaced_message_is_not_read() {
         let (sender, receiver) = ends(1);
         let newest = || receiver.retained().unwrap().newest().unwrap();
         let read = |at| receiver.read(TypeFingerprint::<u32>::new(), at, || {}).unwrap();
@@ -289,7 +289,7 @@ mod tests {
 
     /// The value is sent and the last sender is dropped between the checks for messages and for senders.
     #[test]
-    fn what_the_last_sender_sent_comes_before_its_end() {
+    fn last_sent_message_precedes_disconnection() {
         let (sender, receiver) = ends(4);
         let sender = RefCell::new(Some(sender));
         let attempt = || match sender.take() {

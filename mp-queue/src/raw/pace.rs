@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_not_held_off() {
+    fn answers_are_not_delayed() {
         assert_eq!(settles(u32::MAX, 1), 0, "one request at a time");
         assert!(settles(u32::MAX, 2) <= 8, "two at a time");
         assert!(settles(u32::MAX, 4) <= 16, "four at a time");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_left_alone() {
+    fn one_way_stream_keeps_the_longest_delay() {
         assert_eq!(settles(2, 2), MOST);
         assert_eq!(settles(1, 3), MOST);
     }

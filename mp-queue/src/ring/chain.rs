@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_lie_behind_each_other() {
+    fn segment_addresses_are_contiguous() {
         let first = RingAt {
             block: 7,
             slots: 192,

@@ -183,7 +183,7 @@ mod tests {
     /// A live thread's intent is cleared when the operation ends, whatever its result: a stale intent makes
     /// processes that recover a dead member retry later.
     #[test]
-    fn nothing_is_intended_after_a_put_or_a_get() {
+    fn intent_is_cleared_after_each_put_and_get() {
         let m = memory();
         let me = Member::new(1, 1);
         let put = |e: EnvelopeId| {

@@ -104,7 +104,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
 
 /// Each operation moves the hint past its own slot, so the next operation begins there.
 #[test]
-fn hints_are_helped_by_each_operation() {
+fn lagging_hints_are_advanced_by_each_operation() {
     let m = memory();
     assert_eq!(run(to_put(ring(), 0), &m), PutOutcome::Done(position(0)));
     assert_eq!(hint(&m, ring().tail), position(1));
@@ -126,7 +126,7 @@ fn hints_are_helped_by_each_operation() {
 
 /// Every operation ends, even if the laps form a cycle.
 #[test]
-fn laps_that_go_round_in_a_circle_end_every_operation() {
+fn cyclic_laps_end_every_operation() {
     const THIRD: u64 = (1 << 38) / 3;
     let m = memory();
     for i in 0..3 {
@@ -142,7 +142,7 @@ fn laps_that_go_round_in_a_circle_end_every_operation() {
 }
 
 #[test]
-fn a_message_that_names_no_envelope_is_taken_away() {
+fn message_without_an_envelope_is_removed() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(ENVELOPES)));
     assert_eq!(run(FindOldest::new(ring()), &m), GetOutcome::Done(OldestMessage::Stray(ENVELOPES)));
@@ -170,7 +170,7 @@ fn small_message_stays_whole_until_leased() {
 }
 
 #[test]
-fn a_slot_that_was_taken_is_empty_in_both_words() {
+fn emptied_slot_is_empty_in_both_words() {
     let m = memory();
     put_small(&m, b"nine ones");
     assert_ne!(m.load(ring().slot(0).plus(1)), 0);
@@ -182,7 +182,7 @@ fn a_slot_that_was_taken_is_empty_in_both_words() {
 }
 
 #[test]
-fn a_full_ring_that_is_closed_refuses_as_closed() {
+fn closed_full_ring_refuses_as_closed() {
     let m = memory();
     (0..3).for_each(|e| assert!(matches!(run(to_put(ring(), e), &m), PutOutcome::Done(_))));
     assert!(matches!(run(to_put(ring(), 0), &m), PutOutcome::Full(_)));
@@ -194,7 +194,7 @@ fn a_full_ring_that_is_closed_refuses_as_closed() {
 
 /// A close that finds the hint lagging continues to the position of the next message.
 #[test]
-fn closing_leaves_what_lies_before_the_end() {
+fn close_keeps_earlier_messages() {
     let m = memory();
     for i in 0..2 {
         set(&m, i, SlotState::Full(Content::of(i)));
@@ -208,7 +208,7 @@ fn closing_leaves_what_lies_before_the_end() {
 
 /// An envelope's place counts the slots of the whole chain.
 #[test]
-fn the_place_is_written_before_the_envelope_is_queued() {
+fn place_is_written_before_the_envelope_is_queued() {
     let m = memory();
     let mut put = to_put(RingAt { before: 8, ..ring() }, 0);
     steps(&mut put, &m, |m| holder(m, 0) == Holder::Queued);
@@ -217,7 +217,7 @@ fn the_place_is_written_before_the_envelope_is_queued() {
 
 /// Another process publishes first, in the last free slot. The caller still owns the envelope.
 #[test]
-fn a_put_that_was_overtaken_has_its_envelope_again() {
+fn overtaken_put_owns_its_envelope_again() {
     let m = memory();
     (0..2).for_each(|i| set(&m, i, SlotState::Full(Content::of(1))));
     for only in [false, true] {
@@ -235,7 +235,7 @@ fn a_put_that_was_overtaken_has_its_envelope_again() {
 
 /// A put that is restricted to one position uses no other.
 #[test]
-fn put_at_one_position_is_not_made_at_another() {
+fn put_at_one_position_uses_no_other() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(1)));
     assert!(matches!(run(to_put(ring(), 0).at(position(0)), &m), PutOutcome::Full(_)));
@@ -248,7 +248,7 @@ fn enclose(message: SmallMessage, at: Position) -> Enclose {
 }
 
 #[test]
-fn a_small_message_is_leased_before_its_slot_is_taken() {
+fn small_message_is_leased_before_its_slot_is_freed() {
     let m = memory();
     let at = put_small(&m, b"task");
     let mut steps_of = enclose(small(b"task"), at);
@@ -262,7 +262,7 @@ fn a_small_message_is_leased_before_its_slot_is_taken() {
 
 /// Another process took the message first, and the slot has another message, or the same one in a later lap.
 #[test]
-fn taken_small_message_is_not_leased() {
+fn received_small_message_is_not_leased() {
     let other_lap = Slot { lap: LAP + 1, state: Slot::unpack(full(b"task")).state }.pack();
     for found in [full(b"last"), other_lap] {
         let m = memory();
@@ -318,7 +318,7 @@ fn lost_returned_message_continues_the_scan() {
 }
 
 #[test]
-fn a_message_is_delivered_as_often_as_the_limit_says() {
+fn deliveries_are_limited() {
     let m = memory();
     let leased = owner(Holder::Leased(me()));
     for (delivered, to) in [(1, Holder::Returned), (2, Holder::Undeliverable)] {
@@ -368,7 +368,7 @@ fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
 }
 
 #[test]
-fn settled_envelope_goes_to_the_crashed_member() {
+fn queued_envelope_goes_to_the_crashed_member() {
     let m = memory();
     let (dead, held) = (Member::new(2, 1), ring().block);
     for (redelivers, end, now) in [
@@ -381,7 +381,7 @@ fn settled_envelope_goes_to_the_crashed_member() {
 }
 
 #[test]
-fn an_envelope_that_is_in_other_hands_is_left_alone() {
+fn envelope_of_another_holder_is_left_alone() {
     let m = memory();
     let held = ring().block;
     // The dead member was done with the envelope, and another member has it now.
@@ -400,7 +400,7 @@ fn an_envelope_that_is_in_other_hands_is_left_alone() {
 }
 
 #[test]
-fn an_intent_beyond_the_envelopes_reaches_none() {
+fn intent_beyond_the_envelopes_is_cleared() {
     let m = memory();
     // Words as of an envelope beyond the last one that exists.
     m.store(OWNERS.of(ENVELOPES), owner(Holder::Queued).pack());
@@ -418,7 +418,7 @@ fn to_put_byte_bounded(e: EnvelopeId, bytes: u64) -> PutByteBounded {
 }
 
 #[test]
-fn a_bound_by_bytes_is_reached_and_not_exceeded() {
+fn byte_bound_is_reached_and_not_exceeded() {
     let m = memory();
     assert!(matches!(run(to_put_byte_bounded(0, 6), &m), PutOutcome::Done(_)));
     assert!(matches!(run(to_put_byte_bounded(1, 5), &m), PutOutcome::Full(_)));

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intent_that_names_no_envelope_is_cleared() {
+    fn intent_without_an_envelope_is_cleared() {
         let m = mp_core::mem::HeapMem::new(8);
         let column = |at| Column { base: Word::at(at), stride: 8 };
         for garbage in [4, 1 << 32 | 1, u64::MAX] {

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back() {
+    fn small_message_bytes_round_trip() {
         for len in 0..=SmallMessage::MOST {
             let bytes: Vec<u8> = (0..len as u8).map(|i| 255 - i).collect();
             let small = SmallMessage::new(&bytes).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_no_producer_writes_is_cut() {
+    fn too_long_small_message_is_truncated() {
         assert_eq!(
             SmallMessage::from_words(0xf_ffff, u64::MAX).bytes().as_slice(),
             [255; SmallMessage::MOST]

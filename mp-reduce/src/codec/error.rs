@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_of_many_levels_has_both_ends() {
+    fn long_path_shows_both_ends() {
         let levels =
             |n: usize| (0..n).rev().fold(CodecError::message("why"), |bad, i| bad.in_field(&format!("f{i}")));
         assert_eq!(levels(3).path(), "f0.f1.f2");

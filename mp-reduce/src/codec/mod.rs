@@ -382,7 +382,7 @@ mod tests {
 
     /// Each length, after a short and after a long one, truncated at each position, and with another length.
     #[test]
-    fn lengths_around_one_byte() {
+    fn lengths_around_one_byte_round_trip() {
         let type_of = TypeFingerprint::<String>::new().get();
         let lengths = [0, 1, 100, 251, 252, 253, 254, 255, 256, 257, 70_000];
         for (before, now) in lengths.iter().flat_map(|&before| lengths.map(|now| (before, now))) {

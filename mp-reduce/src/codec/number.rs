@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn options_are_the_number_or_nil() {
+    fn options_encode_as_number_or_nil() {
         same(PlainNumber::None, None::<u8>);
         same(PlainNumber::Unsigned(300), Some(300_u16));
         same(PlainNumber::F64(0.5), Some(0.5));
     }
 
     #[test]
-    fn a_unit_is_nil_and_nil_is_no_number() {
+    fn unit_encodes_as_nil_and_not_as_a_number() {
         same(PlainNumber::None, ());
         assert!(reads_alike::<()>(&[0xc0]));
         assert!(
@@ -154,7 +154,7 @@ mod tests {
 
     /// Numbers around each power of two, of both signs.
     #[test]
-    fn the_bytes_are_those_of_rmp_serde() {
+    fn encoding_matches_rmp_serde() {
         for near in (0..64).map(|bit| 1_u64 << bit) {
             for n in [near.wrapping_sub(1), near, near + 1] {
                 same(PlainNumber::Unsigned(n), n);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_read_as_by_the_reader_of_all_values() {
+    fn integers_decode_like_in_the_generic_reader() {
         let near = (0..64).map(|bit| 1_u64 << bit).flat_map(|n| [n - 1, n, n + 1]);
         for n in near.chain([u64::MAX]) {
             let mut bytes = Vec::new();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_read_as_by_the_reader_of_all_values() {
+    fn floats_decode_like_in_the_generic_reader() {
         for n in [0.0, -0.0, 0.5, f64::MAX, f64::NEG_INFINITY] {
             let (mut double, mut single) = (Vec::new(), Vec::new());
             append(&mut double, PlainNumber::F64(n));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_numbers_of_a_type_have_one_length() {
+    fn fixed_width_numbers_of_a_type_have_one_length() {
         wide(&[0, 1, 127, 128, u8::MAX]);
         wide(&[0, 255, 256, u16::MAX]);
         wide(&[0, 1 << 16, u32::MAX]);

@@ -147,7 +147,7 @@ fn record(part: usize, bytes: usize) -> Record {
 const PARTS: usize = 18;
 
 #[test]
-fn all_kinds_arrive_around_each_threshold() {
+fn all_kinds_round_trip_around_each_threshold() {
     for part in 0..PARTS {
         for edge in [0, 16, ROW, LONG, LONG + (LONG >> 1)] {
             for bytes in edge.saturating_sub(9)..edge + 10 {
@@ -161,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn they_arrive_in_whatever_they_are(part in 0..PARTS, edge in prop::sample::select(vec![0, ROW, LONG, 2 * LONG]), more in 0..40_usize) {
+    fn buffers_round_trip_in_any_container(part in 0..PARTS, edge in prop::sample::select(vec![0, ROW, LONG, 2 * LONG]), more in 0..40_usize) {
         let record = record(part, (edge + more).saturating_sub(20));
         super::same(vec![Some(record.clone()), None]);
         super::same(Some(Some(record.bytes.clone())));
@@ -195,7 +195,7 @@ fn only_long_buffers_are_attached() {
 }
 
 #[test]
-fn wide_numbers_are_rows_as_well() {
+fn wide_numbers_round_trip_as_rows() {
     for len in [15, 16, 17, LONG / 16, LONG / 16 + 1] {
         super::same(vec![u128::MAX; len]);
         super::same(vec![Some(vec![i128::MIN; len])]);
@@ -302,7 +302,7 @@ impl<'de> Deserialize<'de> for Backwards {
 
 /// The visitor returns a `Vec`, but is not that of a `Vec`.
 #[test]
-fn a_visitor_of_ones_own_is_called() {
+fn custom_visitor_reads_a_buffer() {
     for len in [10, 100, LONG] {
         let backwards = Backwards((0..len as u32).collect());
         let read: Backwards = unpack(pack(backwards).unwrap()).unwrap();
@@ -461,7 +461,7 @@ fn attached_bytes_can_be_borrowed() {
 }
 
 #[test]
-fn as_many_as_there_are() {
+fn thousands_of_buffers_fit_a_message() {
     let many: Vec<Vec<u8>> = (0..3000_usize).map(|i| vec![i as u8; LONG]).collect();
     assert_eq!(message_of(many.clone()).0, many.len());
     let arrived: Vec<Vec<u8>> = unpack(pack(many.clone()).unwrap()).unwrap();
@@ -470,7 +470,7 @@ fn as_many_as_there_are() {
 
 /// Changing any byte of the message results in a value or an error.
 #[test]
-fn changed_bytes_are_errors_or_values() {
+fn mutated_bytes_are_errors_or_values() {
     let value = (vec![1_u8; LONG], vec![0.5_f64; 40], "x".repeat(LONG), Blob(vec![7; LONG]));
     let read = |change: &dyn Fn(&mut Vec<u8>)| {
         let (mut value, mut out) = (value.clone(), Outgoing::default());
@@ -505,7 +505,7 @@ fn forged(kind: u8, len: u64, attachment: u32) -> Result<Vec<u32>, String> {
 }
 
 #[test]
-fn a_forged_row_is_an_error_that_says_what_is_wrong() {
+fn forged_row_is_an_error_with_its_cause() {
     let long = LONG as u64;
     assert_eq!(forged(0x12, long, 0).unwrap(), vec![3; LONG / 4]);
     assert_eq!(forged(0x12, 8, 0).unwrap(), [3, 3], "fewer than there are");
@@ -529,7 +529,7 @@ fn a_forged_row_is_an_error_that_says_what_is_wrong() {
 
 /// Memory that other processes may write, or that one of them owns, is not a valid buffer.
 #[test]
-fn memory_that_is_written_is_not_read_as_a_buffer() {
+fn writable_memory_is_not_read_as_a_buffer() {
     let shared = mp_tensor::Tensor::<u8>::zeros([LONG]).unwrap().share();
     let mut out = Outgoing::default();
     (shared, vec![3_u32; LONG / 4]).encode::<MessagePack>(&mut out).unwrap();
@@ -544,7 +544,7 @@ fn memory_that_is_written_is_not_read_as_a_buffer() {
 
 /// A row counts as a level of nesting, like other sequences.
 #[test]
-fn rows_are_a_level_as_other_sequences_are() {
+fn rows_count_as_a_nesting_level() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     enum Chain {
         End(Vec<u64>),
@@ -562,7 +562,7 @@ fn rows_are_a_level_as_other_sequences_are() {
 
 /// Without a message, there are no attachments to read.
 #[test]
-fn a_buffer_that_is_nowhere_is_an_error() {
+fn missing_buffer_is_an_error() {
     let (mut value, mut out) = ("x".repeat(LONG), Outgoing::default());
     value.encode::<MessagePack>(&mut out).unwrap();
     let bytes = out.bytes().clone();

@@ -61,7 +61,7 @@ impl Book {
 }
 
 #[test]
-fn the_bytes_of_messages_are_those_of_the_golden_file() {
+fn encoding_matches_the_golden_file() {
     let mut book = Book::default();
     book.add("u64 small", 7_u64);
     book.add("u64 large", u64::MAX);

@@ -134,7 +134,7 @@ proptest! {
 
     /// Includes everything that is attached to the message.
     #[test]
-    fn a_message_whose_bytes_were_changed(children in 0..2_usize, changes in prop::collection::vec(change(), 1..4)) {
+    fn mutated_message_decodes_or_fails(children in 0..2_usize, changes in prop::collection::vec(change(), 1..4)) {
         let (mut value, mut out) = (parcel(children), Outgoing::default());
         value.encode::<MessagePack>(&mut out).unwrap();
         changes.iter().for_each(|change| change.make(out.bytes()));
@@ -145,7 +145,7 @@ proptest! {
 
     /// Bytes of another program, or of another version.
     #[test]
-    fn bytes_that_were_never_a_message(bytes in prop::collection::vec(byte(), 0..300)) {
+    fn arbitrary_bytes_decode_or_fail(bytes in prop::collection::vec(byte(), 0..300)) {
         fn read<T: Message>(bytes: &[u8]) {
             // The bytes have the right type, or the error reports another one.
             drop(from_bytes::<T>(bytes.to_vec(), TypeFingerprint::<T>::new().get()));

@@ -113,7 +113,7 @@ const LEAST: usize = 20;
 const DEEP: usize = 500;
 
 #[test]
-fn structs_in_lists() {
+fn deep_structs_in_lists_arrive_or_are_returned() {
     fn depth(v: &InList) -> usize {
         v.inner.first().map_or(0, |v| 1 + depth(v))
     }
@@ -124,7 +124,7 @@ fn structs_in_lists() {
 }
 
 #[test]
-fn chains_of_boxes() {
+fn deep_box_chains_arrive_or_are_returned() {
     fn depth(v: &Chain) -> usize {
         v.next.as_ref().map_or(0, |v| 1 + depth(v))
     }
@@ -154,7 +154,7 @@ fn depth(tree: &Tree) -> usize {
 }
 
 #[test]
-fn variants_of_all_kinds() {
+fn deep_variants_arrive_or_are_returned() {
     let steps: [fn(Tree) -> Tree; 5] = [
         |of| Tree::Newtype(Box::new(of)),
         |of| Tree::Tuple(1, Box::new(of)),
@@ -175,7 +175,7 @@ fn variants_of_all_kinds() {
 }
 
 #[test]
-fn enums_of_all_representations() {
+fn deep_enums_arrive_or_are_returned() {
     fn internally(v: &Internally) -> usize {
         if let Internally::Inner { of } = v { 1 + internally(of) } else { 0 }
     }
@@ -218,7 +218,7 @@ fn enums_of_all_representations() {
 }
 
 #[test]
-fn messages_in_messages() {
+fn deep_nested_messages_arrive_or_are_returned() {
     fn depth(v: &Derived) -> usize {
         assert_eq!(v.name, "name");
         v.children.0.first().map_or(0, |v| 1 + depth(v))
@@ -303,7 +303,7 @@ fn of_message(value: Vec<u8>) -> Vec<u8> {
 
 /// No sender of this library writes such a value, but other senders may.
 #[test]
-fn a_hundred_thousand_levels_are_not_read() {
+fn hundred_thousand_levels_are_not_read() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Known {
         #[serde(default)]
@@ -337,7 +337,7 @@ fn a_hundred_thousand_levels_are_not_read() {
 /// A level may need much stack, and a thread may have little. Then the remaining stack decides, and refused
 /// values are not lost.
 #[test]
-fn a_stack_that_ends_before_the_limit() {
+fn small_stack_limits_the_nesting() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Wide {
         #[serde(with = "wide")]
@@ -383,7 +383,7 @@ fn a_stack_that_ends_before_the_limit() {
 /// Captured values of a closure are written by a separate serializer on the same stack: `to_part` and
 /// `from_part` continue the count.
 #[test]
-fn parts_within_a_message() {
+fn deep_parts_arrive_or_are_returned() {
     #[derive(Debug)]
     struct Part(Option<Box<Part>>);
     impl Serialize for Part {

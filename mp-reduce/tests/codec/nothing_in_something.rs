@@ -83,7 +83,7 @@ const SOMETHING: Fields = Fields {
 };
 
 #[test]
-fn options_in_options() {
+fn nested_options_round_trip() {
     for value in [None, Some(None), Some(Some(None)), Some(Some(Some(0_u8)))] {
         same(value);
         same(vec![value; 2]);
@@ -94,7 +94,7 @@ fn options_in_options() {
 }
 
 #[test]
-fn nothings_of_all_kinds_in_options() {
+fn units_in_options_round_trip() {
     same([Some(()), None]);
     same([Some(Unit), None]);
     same([Some(NoFields {}), None]);
@@ -113,7 +113,7 @@ fn nothings_of_all_kinds_in_options() {
 }
 
 #[test]
-fn nothings_in_variants() {
+fn units_in_variants_round_trip() {
     let variants = [
         Variants::Unit,
         Variants::OfNothing(()),
@@ -133,7 +133,7 @@ fn nothings_in_variants() {
 }
 
 #[test]
-fn nothings_that_are_buffered_before_they_are_read() {
+fn buffered_units_and_options_round_trip() {
     for maybe in [None, Some(None), Some(Some(3))] {
         for unit in [None, Some(Unit)] {
             same(Untagged::Fields { maybe, unit });
@@ -156,7 +156,7 @@ fn nothings_that_are_buffered_before_they_are_read() {
 
 /// A unit struct in an untagged or flattened place.
 #[test]
-fn unit_structs_where_anything_is_asked_for() {
+fn unit_structs_round_trip_as_any_type() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     #[serde(untagged)]
     enum Either {

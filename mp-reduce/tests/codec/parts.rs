@@ -31,7 +31,7 @@ const ONE_PART: &[u8] = &[0xc1, 0x20, 1, 0, 0, 0];
 const FIRST: &[u8] = &[0xc4, 5, 0xff, 0, 0, 0, 0];
 
 #[test]
-fn a_part_stands_before_the_value_that_mentions_it() {
+fn part_is_encoded_before_its_first_reference() {
     let five = Arc::new(5_u8);
     let mut value = Mentions(vec![five.clone(), five]);
     let bytes = to_bytes(&mut value).unwrap();
@@ -97,7 +97,7 @@ fn undecodable_error_contains_the_bytes_of_parts() {
 
 /// serde can't buffer numbers of 128 bits. `put` detects this, also in a part.
 #[test]
-fn parts_that_could_not_be_read_are_refused() {
+fn unreadable_parts_are_refused_when_sent() {
     #[derive(Serialize, Deserialize, PartialEq, Debug, Clone)]
     #[serde(untagged)]
     enum Either {

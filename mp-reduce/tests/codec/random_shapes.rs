@@ -58,7 +58,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_put_arrives(shape in shapes(), seed in any::<u64>()) {
+    fn random_values_round_trip(shape in shapes(), seed in any::<u64>()) {
         let value = shape.typed(seed);
         let bytes = postcard::to_allocvec(&value).unwrap();
         let reference: Typed = postcard::from_bytes(&bytes).unwrap();

@@ -87,7 +87,7 @@ struct Flat {
 }
 
 #[test]
-fn human_readable_types() {
+fn human_readable_types_round_trip() {
     same(host());
     same(Untagged::Host(host()));
     same([Untagged::Ip(Ipv4Addr::LOCALHOST.into()), Untagged::Ip(Ipv6Addr::LOCALHOST.into())]);
@@ -99,7 +99,7 @@ fn human_readable_types() {
 }
 
 #[test]
-fn wide_numbers_where_they_can_be_read() {
+fn wide_numbers_round_trip_where_serde_reads_them() {
     same([u128::MAX, 0, 1 << 64]);
     same([i128::MIN, -1, 0, i128::MAX]);
     same(Adjacently::Wide(u128::MAX, i128::MIN));
@@ -116,7 +116,7 @@ fn wide_numbers_where_they_can_be_read() {
 /// serde can't buffer 128-bit numbers, in any format. They are refused before they are sent, and the value is
 /// returned.
 #[test]
-fn wide_numbers_that_no_reader_knows_are_not_put() {
+fn wide_numbers_are_refused_where_serde_cannot_read() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     #[serde(tag = "kind")]
     enum Tagged {

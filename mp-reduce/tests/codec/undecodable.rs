@@ -61,7 +61,7 @@ fn batch(job: Job) -> Batch {
 }
 
 #[test]
-fn the_place_is_told() {
+fn decode_error_names_the_position() {
     let run = || Job::Run { by: BTreeMap::from([(3, None), (700, Some((1, WriteOnly(2))))]) };
     let (path, text, _) = undecodable(batch(run()));
     assert_eq!(path, "jobs[1].Run.by.700[1]");
@@ -75,7 +75,7 @@ fn the_place_is_told() {
 
 /// More bytes than an envelope has room for.
 #[test]
-fn all_bytes_are_there() {
+fn decode_error_contains_all_bytes() {
     let bytes = undecodable(("x".repeat(100_000), WriteOnly(1))).2;
     assert!(bytes.len() > 100_000);
     #[derive(Deserialize)]
@@ -87,7 +87,7 @@ fn all_bytes_are_there() {
 
 /// Includes attached bytes: of all kinds, in any order and depth, and in addition to a tensor.
 #[test]
-fn bytes_beside_the_message_are_there() {
+fn decode_error_contains_attached_bytes() {
     let long =
         || (vec![1_u16; 50_000], Some("x".repeat(70_000)), vec![vec![0.5_f64; 10_000]; 3], vec![7_u8; 300]);
     let few =
@@ -111,7 +111,7 @@ fn bytes_beside_the_message_are_there() {
 }
 
 #[test]
-fn another_type_is_told_with_the_bytes() {
+fn type_mismatch_error_contains_the_bytes() {
     let bytes = to_bytes(&mut 7_u64).unwrap();
     let there = TypeFingerprint::<u64>::new().get();
     match from_bytes::<String>(bytes.clone(), there) {
@@ -133,7 +133,7 @@ fn another_type_is_told_with_the_bytes() {
 
 /// The error of a value that can't be written also contains the position, and the value is returned.
 #[test]
-fn the_place_of_what_cannot_be_written() {
+fn encode_error_names_the_position() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     struct Unwritable {
         #[serde(serialize_with = "refuse")]

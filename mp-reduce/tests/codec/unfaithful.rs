@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for Liar {
 /// The value is read with its actual elements, or its sender or receiver gets an error. The other values in
 /// the message are unchanged.
 #[test]
-fn lengths_that_are_lies() {
+fn wrong_lengths_never_corrupt_other_values() {
     let (mut arrived, mut refused) = (0, 0);
     for kind in 0..3 {
         for (says, has) in [(3, 3), (0, 3), (2, 3), (4, 3), (5, 0), (70_000, 3), (usize::MAX, 3), (15, 17)] {
@@ -127,7 +127,7 @@ macro_rules! read_as_unit {
 read_as_unit!(Endless Itself);
 
 #[test]
-fn a_value_without_an_end_comes_back() {
+fn endless_value_is_refused() {
     for stack in [2 << 20, 256 << 10] {
         let tried = std::thread::Builder::new().stack_size(stack).spawn(|| {
             let endless = pack(Endless).unwrap_err().to_string();

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_program_nothing_is_loaded_first() {
+    fn program_loads_no_library_first() {
         for command in [false, true] {
             assert_eq!(taker(command, &FunctionRef::example()).unwrap(), (TokenTarget::Program, None));
         }
@@ -152,7 +152,7 @@ mod tests {
 
     /// Uses libraries of glibc that few programs load.
     #[test]
-    fn a_library_is_loaded_if_it_is_the_build() {
+    fn library_is_loaded_if_its_build_matches() {
         let folders = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
         let all = folders.iter().flat_map(|folder| {
             ["libBrokenLocale.so.1", "libanl.so.1"].map(|name| Path::new(folder).join(name))
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_first_is_taken_out() {
+    fn preloaded_library_is_removed_from_the_variable() {
         let library = Path::new("/x/lib.so");
         let empty = Environment::default();
         let more = empty.with(OsStr::new(PRELOAD), Some(&"/y/a.so:/z/b.so".into())).unwrap();

@@ -76,7 +76,7 @@ mod tests {
                          10: mp_spawn::backtrace::__rust_begin_short_backtrace\n  11: _start\n";
 
     #[test]
-    fn what_is_between_the_marks_is_shown() {
+    fn backtrace_shows_frames_between_the_marks() {
         assert_eq!(
             Short(WHOLE).to_string(),
             "\n   0: core::panicking::panic_fmt\n             at /rustc/panicking.rs:80:14\n   \
@@ -86,21 +86,21 @@ mod tests {
     }
 
     #[test]
-    fn without_marks_all_is_shown() {
+    fn backtrace_without_marks_is_shown_whole() {
         assert_eq!(Short("   0: a\n   1: b\n      at c\n").to_string(), "\n   0: a\n   1: b\n      at c");
         assert_eq!(Short("").to_string(), "");
         assert_eq!(Short("unsupported backtrace").to_string(), "");
     }
 
     #[test]
-    fn the_mark_is_in_backtraces() {
+    fn backtraces_contain_the_mark() {
         #[inline(never)]
         fn inner() -> String {
             std::backtrace::Backtrace::force_capture().to_string()
         }
         let whole = __rust_begin_short_backtrace(inner);
         let short = Short(&whole).to_string();
-        let caller = |text: &str| text.lines().any(|line| line.ends_with("the_mark_is_in_backtraces"));
+        let caller = |text: &str| text.lines().any(|line| line.ends_with("backtraces_contain_the_mark"));
         assert!(short.contains("::inner") && !caller(&short) && caller(&whole), "{whole}");
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
+    fn long_texts_are_truncated_between_characters() {
         let text = cut("ä".repeat(TEXT));
         assert!(text.len() < TEXT + 20 && text.ends_with("(cut)"));
     }

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn signals_without_a_name_show_their_number() {
         assert_eq!(Signal::from_number(libc::SIGRTMIN() + 2).name(), "SIGRTMIN+2");
         assert_eq!(Signal::from_number(-4).name(), "signal -4");
     }

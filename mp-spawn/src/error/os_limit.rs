@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_has_its_cause_and_others_have_none() {
+    fn only_refused_calls_have_a_cause() {
         let said = of("posix_spawn", None, Some(Errno::PERM)).unwrap();
         assert!(said.contains("seccomp") && said.contains("clone3"), "{said}");
         assert_eq!(of("execve", Some(Path::new("/etc/passwd")), Some(Errno::ACCESS)), None);

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_stand_for_rank_and_name() {
+    fn patterns_expand_rank_and_name() {
         for (path, file) in [
             (&b"logs/{rank}-{name}.txt"[..], &b"logs/3-reader-3.txt"[..]),
             (b"{rank}", b"3"),
@@ -74,12 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_left_as_they_are() {
+    fn patterns_in_directories_are_not_expanded() {
         assert_eq!(expanded(b"/a{b}/{rank}/{/{rank}.txt").unwrap(), b"/a{b}/{rank}/{/3.txt");
     }
 
     #[test]
-    fn paths_need_not_be_utf8() {
+    fn paths_may_be_invalid_utf8() {
         assert_eq!(expanded(b"\xff\xfe/{rank}-\xff.txt").unwrap(), b"\xff\xfe/3-\xff.txt");
     }
 

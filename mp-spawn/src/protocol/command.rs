@@ -127,7 +127,7 @@ mod tests {
     use crate::protocol::fields::{from_bytes, to_bytes};
 
     #[test]
-    fn programs_are_found_in_path_unless_they_are_paths() {
+    fn programs_without_a_slash_are_found_in_path() {
         let find = |words: &[&str]| CommandLine::command(words.iter().copied()).unwrap().find();
         assert!(find(&["sh", "-c"]).unwrap().is_absolute());
         assert_eq!(find(&["./sh"]).unwrap(), Path::new("./sh"));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_as_they_were_written() {
+    fn command_words_round_trip() {
         let words = CommandLine::command(["a", "", "c d"]).unwrap();
         let bytes = to_bytes(&words);
         for end in 0..bytes.len() {

@@ -179,14 +179,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_read() {
+    fn fields_round_trip() {
         let value = (7_usize, ("ä".to_string(), (Some(8_u64), (None::<u64>, vec![-1_i64]))));
         assert_eq!(from_bytes(&to_bytes(&value)), Some(value));
         assert_eq!(from_bytes::<u64>(&[0; 9]), None);
     }
 
     #[test]
-    fn lengths_that_lie() {
+    fn wrong_lengths_are_errors() {
         let mut out = to_bytes(&"abc".to_string());
         for end in 0..out.len() {
             assert_eq!(from_bytes::<String>(&out[..end]), None);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_can_not_be_opened_is_replaced() {
+    fn unusable_lifeline_pipe_is_replaced() {
         let replaces = |(): ()| {
             // A socket can't be opened. The same holds for a pipe of another user.
             let (read, write) = std::os::unix::net::UnixStream::pair()?;

@@ -179,14 +179,14 @@ mod tests {
     use crate::protocol::fields::to_bytes;
 
     #[test]
-    fn crash_round_trip() {
+    fn crash_round_trips() {
         let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: CrashCause::StackOverflow };
         assert_eq!(Crash::from_bytes(&crash.to_bytes()), Some(crash));
         assert_eq!(Crash::from_bytes(&[0; 10]), None);
     }
 
     #[test]
-    fn a_start_and_a_hello_are_read_as_they_were_written() {
+    fn start_and_hello_round_trip() {
         let start = StartMessage {
             rank: 3,
             ranked: true,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parents_frame_from_a_child_is_an_error() {
+    fn parent_frame_from_a_child_is_an_error() {
         assert!(FromChild::from_frame(&Frame { kind: FrameKind::Args, payload: vec![] }).is_err());
         assert!(
             FromChild::from_frame(&Frame { kind: FrameKind::Report, payload: vec![0xc1, 0xff] }).is_err()

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_apart_whichever_are_there() {
+    fn received_files_are_assigned_by_their_mask() {
         for which in 0..16_u8 {
             let present = |bit: u8| which & bit != 0;
             let files: Vec<_> = (0..4).filter(|bit| present(1 << bit)).map(|_| file("f")).collect();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inherited_comes_with_its_numbers() {
+    fn inherited_files_keep_their_numbers() {
         let files: Vec<_> = (0..3).map(|_| file("f")).collect();
         let ids: Vec<_> = files.iter().map(id).collect();
         let which = [&[MEMORY][..], &9_i32.to_le_bytes(), &700_i32.to_le_bytes()].concat();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_as_announced_are_refused() {
+    fn unannounced_files_are_refused() {
         let some = |count: usize| (0..count).map(|_| file("f")).collect::<Vec<_>>();
         for (which, count) in [
             (&[3_u8][..], 1),

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip_and_nonsense() {
+    fn tokens_round_trip_or_are_refused() {
         for taker in [TokenTarget::Program, TokenTarget::Call, TokenTarget::Load(u64::MAX - 5)] {
             let token = Token { fd: 7, parent: 4711, nonce: 0x12ab, taker };
             assert_eq!(token.to_string().parse(), Ok(token));

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn barrier_words_round_trip() {
         for broken in [None, Some(BreakCause::Aborted), Some(BreakCause::TimedOut), Some(BreakCause::Died)] {
             let phase = Phase { broken, era: (1 << 14) - 1, trips: (1 << 24) - 1, base: 7 };
             assert_eq!(Phase::unpack(phase.pack()), phase);

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn many_elements_at_once() {
+    fn bulk_operations_store_each_element() {
         in_bulk(|i| (i % 251) as u8, 255);
         in_bulk(|i| i as u16, u16::MAX);
         in_bulk(|i| i as f32, -1.0);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn handle_bytes_round_trip() {
         let of = |offset, shape: &[usize], strides: &[isize]| {
             View::from_parts(offset, shape, strides, usize::MAX).unwrap()
         };

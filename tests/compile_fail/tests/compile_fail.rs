@@ -16,12 +16,12 @@ mod skip;
 /// Runs a program that must compile, so that the cases are not all rejected for another reason. Compiled
 /// here and not as a case: a case that is linked would compile all libraries again.
 #[test]
-fn what_is_allowed_runs() {
+fn allowed_program_runs() {
     allowed::main();
 }
 
 #[test]
-fn refused_by_the_compiler() {
+fn forbidden_programs_do_not_compile() {
     const COMPILER: &str = "rustc 1.95.";
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = std::process::Command::new(rustc).arg("--version").output().expect("rustc runs").stdout;

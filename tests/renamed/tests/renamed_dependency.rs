@@ -38,7 +38,7 @@ fn derived_messages_arrive() {
 
 /// The other macros name the crates that they are of, however the program calls this one.
 #[test]
-fn macros_expand() {
+fn macros_expand_in_a_renamed_dependency() {
     let add = parallel_work::closure!([n = 5_u8] |x: u8| x + n);
     assert_eq!(add.call(2), 7);
     assert_eq!(parallel_work::tensor::dispatch!(parallel_work::DType::F32, T => size_of::<T>()), 4);

@@ -33,7 +33,7 @@ struct Setting {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Printed if no huge pages are mounted. `all_of_it_holds_on_huge_pages` runs these tests on its own mount.
+/// Printed if no huge pages are mounted. `contract_holds_on_huge_pages` runs these tests on its own mount.
 const NO_HUGE_PAGES: &str = "no hugetlbfs with 64 free huge pages is mounted";
 
 impl Memory {
@@ -88,7 +88,7 @@ fn huge_pages() -> Option<PathBuf> {
 
 /// Runs the contract on huge pages if none are mounted: on its own mount.
 #[test]
-fn all_of_it_holds_on_huge_pages() {
+fn contract_holds_on_huge_pages() {
     if huge_pages().is_some() {
         // The tests of the module `huge` use the existing mount.
         return;

@@ -14,7 +14,7 @@ use crate::{pipe, said};
 const MESSAGES: usize = 3;
 
 #[test]
-fn a_queue_is_dropped_with_messages_in_it() {
+fn dropped_queue_closes_descriptors_in_messages() {
     let _alone = alone();
     let queue = Queue::bounded(10).unwrap();
     let (readers, writers): (Vec<_>, Vec<_>) = (0..10).map(|_| pipe()).unzip();
@@ -24,7 +24,7 @@ fn a_queue_is_dropped_with_messages_in_it() {
 }
 
 #[test]
-fn a_consumer_is_killed_with_what_it_got() {
+fn killed_consumer_closes_received_descriptors() {
     let _alone = alone();
     let (got, queue) = (Queue::<()>::bounded(1).unwrap(), Queue::<Vec<Fd>>::bounded(1).unwrap());
     let worker = |_: usize, (got, queue): (Queue<()>, Queue<Vec<Fd>>)| -> Outcome {
@@ -45,7 +45,7 @@ fn a_consumer_is_killed_with_what_it_got() {
 
 /// The next consumer gets the same descriptor.
 #[test]
-fn a_leaseholder_is_killed() {
+fn killed_leaseholder_returns_the_descriptors() {
     let _alone = alone();
     let queue = Queue::<Fd>::bounded(1).unwrap();
     let worker = |_: usize, queue: Queue<Fd>| -> Outcome {
@@ -139,7 +139,7 @@ fn produce(_: usize, (queue, writers, at): (Queue<(usize, Fd)>, Vec<Fd>, u64)) -
 }
 
 #[test]
-fn a_producer_is_killed_at_every_access() {
+fn producer_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let (readers, writers): (Vec<_>, Vec<_>) =
@@ -171,7 +171,7 @@ fn consume(_: usize, (queue, at): (Queue<Fd>, u64)) -> Outcome {
 }
 
 #[test]
-fn a_consumer_is_killed_at_every_access() {
+fn consumer_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES).map(|_| pipe()).unzip();
@@ -197,7 +197,7 @@ fn fill(_: usize, (queue, at): (Queue<(bool, Fd)>, u64)) -> Outcome {
     Ok(())
 }
 
-/// Variable for the program that [`a_process_is_killed_at_every_access_of_making_room`] starts: the access at
+/// Variable for the program that [`process_is_killed_at_every_access_of_making_room`] starts: the access at
 /// which the process is killed.
 const HELPER: &str = "MP_TESTS_ROOM_AT";
 /// Exit status if the process was not killed.
@@ -225,7 +225,7 @@ fn helper() {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_making_room() {
+fn process_is_killed_at_every_access_of_making_room() {
     let _alone = alone();
     until_the_end(20, |at| {
         let mut program = std::process::Command::new(std::env::current_exe().unwrap());

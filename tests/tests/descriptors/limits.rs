@@ -55,14 +55,14 @@ fn ten_thousand(bound: usize) {
 }
 
 #[test]
-fn ten_thousand_with_few_descriptors_on_both_sides() {
+fn ten_thousand_arrive_with_few_free_descriptors() {
     let _alone = alone();
     ten_thousand(1000);
 }
 
 /// Runs as another user, whose descriptors in messages are limited, too.
 #[test]
-fn ten_thousand_of_a_user_without_privileges() {
+fn ten_thousand_arrive_for_an_unprivileged_user() {
     let _alone = alone();
     if !rustix::process::geteuid().is_root() {
         return mp_harness::skip("only root can start processes of other users");
@@ -147,7 +147,7 @@ fn too_few(_: usize, (queue, put): (Queue<Vec<Fd>>, Queue<Fd>)) -> Outcome {
 }
 
 #[test]
-fn a_process_without_descriptors_to_spare() {
+fn descriptors_arrive_despite_a_shortage() {
     let _alone = alone();
     let (queue, put) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
     let (readers, writers): (Vec<_>, Vec<_>) = (0..7).map(|_| pipe()).unzip();
@@ -189,7 +189,7 @@ fn message_dropped_without_spare_descriptors() {
 
 /// More descriptors than one compartment holds.
 #[test]
-fn many_in_one_message() {
+fn many_descriptors_fit_a_message() {
     let _alone = alone();
     const IN_ONE: usize = 600;
     let queue = Queue::bounded(1).unwrap();

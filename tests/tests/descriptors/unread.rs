@@ -122,7 +122,7 @@ fn arguments(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn arguments_come_back() {
+fn unread_arguments_are_read_on_retry() {
     assert_eq!(with_few(Case::Arguments), ".".repeat(MANY));
 }
 
@@ -142,7 +142,7 @@ fn results(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn a_result_is_in_the_error() {
+fn unread_result_is_kept_in_the_error() {
     assert_eq!(with_few(Case::Results), ".".repeat(MANY));
 }
 
@@ -162,7 +162,7 @@ fn results_of_several(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn the_results_of_the_others_stay_too() {
+fn results_of_other_ranks_are_kept() {
     assert_eq!(with_few(Case::ResultsOfSeveral), ".".repeat(MANY + 6));
 }
 
@@ -183,7 +183,7 @@ fn tasks(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn a_task_comes_back_from_its_worker() {
+fn unread_task_is_returned_by_its_worker() {
     assert_eq!(with_few(Case::Tasks), ".".repeat(MANY + 2));
 }
 
@@ -198,7 +198,7 @@ fn results_of_tasks(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn the_result_of_a_task_is_in_the_error() {
+fn unread_task_result_is_kept_in_the_error() {
     assert_eq!(with_few(Case::ResultsOfTasks), ".".repeat(MANY));
 }
 
@@ -224,7 +224,7 @@ fn closures(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn a_closure_is_read_once_there_are_descriptors_again() {
+fn closure_is_read_after_descriptors_are_freed() {
     assert_eq!(with_few(Case::Closures), "written");
 }
 
@@ -245,6 +245,6 @@ fn queued(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn leases_and_messages_to_several_stay() {
+fn unread_leases_and_broadcasts_are_kept() {
     assert_eq!(with_few(Case::Queued), ".".repeat(2 * MANY));
 }

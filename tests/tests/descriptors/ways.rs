@@ -55,7 +55,7 @@ fn use_kinds(_: usize, queue: Queue<Kinds>) -> Outcome {
 }
 
 #[test]
-fn descriptors_of_every_kind() {
+fn descriptors_of_every_kind_arrive() {
     let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     let worker = one_process(use_kinds, queue.clone());
@@ -131,7 +131,7 @@ fn write(fd: OwnedFd, text: &str) -> Outcome {
 }
 
 #[test]
-fn channels_and_pipes() {
+fn descriptors_pass_through_channels_and_pipes() {
     let _alone = alone();
     let (sender, receiver) = mp::bounded_channel::<Fd>(2).unwrap();
     let worker = one_process(
@@ -156,7 +156,7 @@ fn channels_and_pipes() {
 }
 
 #[test]
-fn arguments_and_results() {
+fn descriptors_pass_as_arguments_and_results() {
     let _alone = alone();
     // All of them get the same descriptor.
     let (reader, writer) = pipe();
@@ -187,7 +187,7 @@ fn shout(mut word: Fd<PipeReader>) -> mp::AnyResult<Fd<PipeReader>> {
 }
 
 #[test]
-fn tasks_and_their_results() {
+fn descriptors_pass_through_a_pool() {
     let _alone = alone();
     let pool = Pool::new(2).unwrap();
     let word = |i: usize| {
@@ -207,7 +207,7 @@ fn tasks_and_their_results() {
 }
 
 #[test]
-fn a_sender_that_exits_at_once() {
+fn descriptors_outlive_their_exiting_sender() {
     let _alone = alone();
     let queue: Queue<(u32, Fd<PipeReader>)> = Queue::unbounded().unwrap();
     let sender = |_: usize, queue: Queue<(u32, Fd<PipeReader>)>| -> Outcome {
@@ -230,7 +230,7 @@ fn a_sender_that_exits_at_once() {
 
 /// The descriptor is not closed, and not in flight.
 #[test]
-fn what_is_not_put_stays() {
+fn refused_descriptor_stays_open() {
     let _alone = alone();
     let queue = Queue::bounded(1).unwrap();
     let ((first, one), (second, other)) = (pipe(), pipe());
@@ -244,7 +244,7 @@ fn what_is_not_put_stays() {
 
 /// The error of a format that can't carry descriptors says so.
 #[test]
-fn bytes_have_no_descriptors() {
+fn plain_bytes_have_no_descriptors() {
     let _alone = alone();
     let (_reader, writer) = pipe();
     let error = mp_reduce::to_bytes(&mut Fd(writer)).unwrap_err().to_string();
@@ -256,7 +256,7 @@ fn bytes_have_no_descriptors() {
 
 /// A variant that is tried first takes nothing from the one that fits.
 #[test]
-fn variants_that_are_tried() {
+fn untagged_variants_keep_their_descriptors() {
     let _alone = alone();
     #[derive(Serialize, Deserialize)]
     #[serde(untagged)]

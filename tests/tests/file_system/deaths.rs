@@ -28,7 +28,7 @@ pub(crate) fn first_use(directory: &Path) {
 }
 
 #[test]
-fn a_message_outlives_its_sender_while_others_clean() {
+fn message_outlives_its_sender_despite_cleanup() {
     let _alone = alone();
     fn worker(_: usize, (directory, queue): (String, Queue<FrozenTensor<u8>>)) -> Outcome {
         files_in(Path::new(&directory));
@@ -167,7 +167,7 @@ fn children_at_every_access(scenario: &str, least: u64) {
 }
 
 #[test]
-fn a_child_is_killed_at_every_access_of_its_first_use() {
+fn child_is_killed_at_every_access_of_its_first_use() {
     children_at_every_access("child-killed", 100);
 }
 

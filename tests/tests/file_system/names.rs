@@ -38,7 +38,7 @@ impl Drop for Below {
 }
 
 #[test]
-fn names_are_private_and_gone_at_the_end() {
+fn files_are_private_and_removed_at_the_end() {
     let _alone = alone();
     let scratch = Scratch::new("names");
     let _below = Below::new(&scratch.0);
@@ -78,7 +78,7 @@ fn files_with_foreign_names_are_not_removed() {
 }
 
 #[test]
-fn directories_that_will_not_do() {
+fn unusable_directories_are_refused() {
     let _alone = alone();
     let scratch = Scratch::new("bad");
     let before = get_sharing_directory();
@@ -119,7 +119,7 @@ fn directories_that_will_not_do() {
 }
 
 #[test]
-fn a_directory_that_can_only_be_read() {
+fn read_only_directory_is_refused() {
     let scratch = Scratch::new("read-only");
     if let Some(said) = scratch.run_mounted("ro", "read-only") {
         assert!(said.contains("it can't be made: Read-only file system"), "{said}");
@@ -186,7 +186,7 @@ pub(crate) fn file_size(directory: &Path) {
 }
 
 #[test]
-fn a_file_size_limit_is_an_error() {
+fn file_size_limit_is_an_error() {
     Scratch::new("file-size").run("file-size");
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn quota(directory: &Path) {
 }
 
 #[test]
-fn a_quota_is_an_error_that_says_so() {
+fn exceeded_quota_is_named_in_the_error() {
     Scratch::new("quota").run("quota");
 }
 
@@ -262,7 +262,7 @@ pub(crate) fn few_huge_pages(directory: &Path) {
 }
 
 #[test]
-fn a_full_pool_of_huge_pages_is_an_error() {
+fn exhausted_huge_pages_are_an_error() {
     let _alone = alone();
     let scratch = Scratch::new("huge");
     // Limited once by the size of the mount, once by the kernel's pages.
@@ -277,7 +277,7 @@ fn a_full_pool_of_huge_pages_is_an_error() {
 }
 
 #[test]
-fn a_receiver_without_a_file_to_spare_gets_an_error() {
+fn receiver_without_spare_descriptors_gets_an_error() {
     let _alone = alone();
     fn worker(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<String>)) -> Outcome {
         // It is a member before any file exists.

@@ -46,7 +46,7 @@ where
 }
 
 #[test]
-fn a_copy_is_killed_at_every_access_of_joining() {
+fn copy_is_killed_at_every_access_of_joining() {
     // It gets no shared arguments: it joins when it allocates.
     fn script(_: usize, at: u64) -> Outcome {
         inject::arm(at, KILL);
@@ -71,7 +71,7 @@ fn a_copy_is_killed_at_every_access_of_joining() {
 }
 
 #[test]
-fn a_copy_is_killed_at_every_access_of_its_life() {
+fn copy_is_killed_at_every_access_of_its_life() {
     type Args = (FrozenTensor<u64>, SharedTensor<u64>);
     type Value = Bundle<(Tensor<u64>, FrozenTensor<u64>)>;
     // It joins for its arguments, and its result goes back through shared memory. Accesses count from the
@@ -172,7 +172,7 @@ fn another_one_goes_on(v: &Victim) {
 }
 
 #[test]
-fn a_copy_that_puts_tensors_is_killed_at_every_access() {
+fn copy_putting_tensors_is_killed_at_every_access() {
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         for_every_access(|at| {
@@ -191,7 +191,7 @@ fn a_copy_that_puts_tensors_is_killed_at_every_access() {
 }
 
 #[test]
-fn a_copy_that_gets_tensors_is_killed_at_every_access() {
+fn copy_getting_tensors_is_killed_at_every_access() {
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         for_every_access(|at| {
@@ -219,7 +219,7 @@ fn a_copy_that_gets_tensors_is_killed_at_every_access() {
 }
 
 #[test]
-fn a_copy_that_locks_is_killed_at_every_access() {
+fn locking_copy_is_killed_at_every_access() {
     type Args = (Lock<[u64; 2]>, RawValue<u64>, u64);
     fn script(_: usize, (lock, between, at): Args) -> Outcome {
         inject::arm(at, KILL);

@@ -55,7 +55,7 @@ fn keep() -> Result<&'static Kept, Box<dyn std::error::Error + Send + Sync>> {
 }
 
 #[test]
-fn arguments_work_and_what_was_copied_along_refuses() {
+fn copy_uses_its_arguments_and_not_inherited_handles() {
     let _alone = settled();
     type Args = (FrozenTensor<u8>, SharedTensor<i64>, Queue<Vec<u8>>, Queue<FrozenTensor<u8>>);
     fn copy(rank: usize, (frozen, shared, queue, tensors): Args) -> Outcome {
@@ -233,7 +233,7 @@ fn copy_and_killed_original_release_all() {
 }
 
 #[test]
-fn an_original_is_found_dead_while_its_copies_live() {
+fn dead_original_is_detected_while_its_copies_live() {
     let _alone = settled();
     // The children must not keep the locks that show that their parent lives: here there is no other sign.
     fn middle(_: usize, here: Queue<u32>) -> Outcome {
@@ -318,7 +318,7 @@ fn copies_made_during_exit_end_with_the_original() {
 }
 
 #[test]
-fn with_files_the_copies_hold_their_own() {
+fn copies_hold_files_of_their_own() {
     let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();

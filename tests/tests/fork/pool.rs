@@ -54,7 +54,7 @@ fn left(before: (u64, u64, u64)) {
 }
 
 #[test]
-fn no_process_is_copied_unless_it_was_allowed() {
+fn pool_without_fork_permission_is_refused() {
     fn original(_: usize, (): ()) -> Outcome {
         let refused = copies(2).build();
         assert!(
@@ -206,7 +206,7 @@ fn dropping_a_pool_of_copies_ends_all() {
 }
 
 #[test]
-fn copied_results_survive_any_use_by_other_threads() {
+fn copied_results_survive_use_by_other_threads() {
     type Stream = mp::pool::Imap<std::ops::Range<u32>, u32>;
     static HELD: OnceLock<(MapResult<u32>, MapResult<u32>)> = OnceLock::new();
     static GIVEN_AWAY: Mutex<Option<(Vec<MapResult<u32>>, Stream)>> = Mutex::new(None);

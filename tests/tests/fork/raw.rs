@@ -66,7 +66,7 @@ fn get_is_refused<T>(result: Result<T, GetError>) -> bool {
 }
 
 #[test]
-fn the_copy_can_do_nothing_and_releases_nothing() {
+fn raw_copy_does_and_releases_nothing() {
     let _alone = alone();
     // Runs in a worker whose other threads are all asleep.
     fn worker(_: usize, (kept, results): (FrozenTensor<u8>, Queue<Vec<u8>>)) -> Outcome {
@@ -229,7 +229,7 @@ fn locks_are_refused_in_the_copy_and_stay_held() {
 }
 
 #[test]
-fn the_copy_can_use_no_lock_and_releases_none() {
+fn raw_copy_uses_and_releases_no_lock() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         let (lock, rlock, rwlock) = (Lock::new(1_u8)?, RLock::new(1_u8)?, RwLock::new(1_u8)?);
@@ -338,7 +338,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
 }
 
 #[test]
-fn the_copy_of_a_listener_leaves_its_path() {
+fn copied_listener_keeps_its_path() {
     let _alone = alone();
     let directory = std::env::temp_dir().join(format!("mp-test-copied-listener-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -358,7 +358,7 @@ fn the_copy_of_a_listener_leaves_its_path() {
 
 /// In a forked child of the inviting process, an invitation is open for ever, whatever its socket's state.
 #[test]
-fn a_copy_does_not_wait_for_an_invitation() {
+fn forked_copy_does_not_wait_for_an_invitation() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         let mut command = std::process::Command::new("true");

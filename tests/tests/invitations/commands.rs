@@ -84,7 +84,7 @@ fn there() -> ((u64, u64, u64), usize) {
 }
 
 #[test]
-fn a_program_shares_queues_and_memory() {
+fn program_shares_queues_and_memory() {
     let _alone = settled();
     let before = there();
     let (jobs, sums) = (Queue::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
@@ -109,7 +109,7 @@ fn a_program_shares_queues_and_memory() {
 }
 
 #[test]
-fn what_the_child_starts_inherits_nothing() {
+fn invitation_is_not_inherited_by_grandchildren() {
     let _alone = settled();
     let before = there();
     let sums = Queue::<f32>::bounded(4).unwrap();
@@ -130,7 +130,7 @@ fn what_the_child_starts_inherits_nothing() {
 }
 
 #[test]
-fn a_guest_starts_workers_and_invites() {
+fn guest_starts_workers_and_invites() {
     let _alone = settled();
     let sums = Queue::<f32>::bounded(4).unwrap();
     let mut command = program("starts-workers");
@@ -145,7 +145,7 @@ fn parcel() -> Parcel {
 }
 
 #[test]
-fn what_is_not_accepted_is_released() {
+fn unaccepted_invitation_is_released() {
     let _alone = settled();
     let before = there();
     let released = |what: &str, invitation: Invitation| {
@@ -194,7 +194,7 @@ fn what_is_not_accepted_is_released() {
 }
 
 #[test]
-fn a_guest_is_killed_at_every_access_of_accepting() {
+fn guest_is_killed_at_every_access_of_accepting() {
     for_every_access(|at| {
         let mut command = program(&format!("dies {at}"));
         let invitation = invite(&mut command, parcel()).unwrap();

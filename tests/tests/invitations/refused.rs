@@ -66,7 +66,7 @@ fn refused_with(command: &mut Command, expected: &str) {
 }
 
 #[test]
-fn a_process_without_an_invitation() {
+fn guest_without_an_invitation_is_refused() {
     let _alone = settled();
     refused_with(&mut program("tells"), "the environment has no MP_INVITATION");
     for nonsense in ["", "v1:3", "v1:-1:1", "hello"] {
@@ -85,7 +85,7 @@ fn a_process_without_an_invitation() {
 }
 
 #[test]
-fn one_process_accepts_and_once() {
+fn invitation_is_accepted_exactly_once() {
     let _alone = settled();
     let mut command = program("tells-twice");
     let invitation = invite(&mut command, "a value".to_string()).unwrap();
@@ -103,7 +103,7 @@ fn one_process_accepts_and_once() {
 }
 
 #[test]
-fn a_process_with_memory_or_another_type() {
+fn guest_with_memory_or_another_type_is_refused() {
     let _alone = settled();
     let mut command = program("has-memory");
     let invitation = invite(&mut command, "a value".to_string()).unwrap();
@@ -119,7 +119,7 @@ fn a_process_with_memory_or_another_type() {
 }
 
 #[test]
-fn an_invitation_that_was_withdrawn() {
+fn withdrawn_invitation_is_refused() {
     let _alone = settled();
     let scratch = Scratch::new("withdrawn");
     let file = scratch.0.join("go");
@@ -135,7 +135,7 @@ fn an_invitation_that_was_withdrawn() {
 }
 
 #[test]
-fn an_invitation_whose_process_has_died() {
+fn invitation_of_a_dead_process_is_refused() {
     let _alone = settled();
     let scratch = Scratch::new("has-died");
     let file = scratch.0.join("go");
@@ -173,7 +173,7 @@ fn of_stranger(mut command: Command) -> Command {
 }
 
 #[test]
-fn a_process_of_another_user() {
+fn guest_of_another_user_is_refused() {
     let _alone = settled();
     if !rustix::process::geteuid().is_root() {
         return mp_harness::skip("only root can start processes of other users");

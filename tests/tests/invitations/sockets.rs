@@ -79,7 +79,7 @@ fn accept(listener: &Listener) -> Connection {
 }
 
 #[test]
-fn an_unrelated_program_shares_queues() {
+fn unrelated_program_shares_queues() {
     let _alone = settled();
     let (name, before) = (name("joins"), in_use());
     let listener = SocketOptions::new().authkey("secret").listen(name.as_str()).unwrap();
@@ -101,7 +101,7 @@ fn an_unrelated_program_shares_queues() {
 }
 
 #[test]
-fn an_invitation_that_is_received_as_a_message_lapses() {
+fn invitation_received_as_a_message_lapses() {
     let _alone = settled();
     let (name, before) = (name("receives"), in_use());
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -128,7 +128,7 @@ fn an_invitation_that_is_received_as_a_message_lapses() {
 
 /// The note about a refused message precedes an invitation, or a message before it.
 #[test]
-fn an_invitation_behind_a_refusal_is_accepted() {
+fn invitation_after_a_refusal_is_accepted() {
     let _alone = settled();
     let (name, before) = (name("refuses"), in_use());
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -153,7 +153,7 @@ fn an_invitation_behind_a_refusal_is_accepted() {
 }
 
 #[test]
-fn an_invitation_that_is_never_received_lapses() {
+fn unreceived_invitation_lapses() {
     let _alone = settled();
     let (name, before) = (name("gone"), in_use());
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -177,7 +177,7 @@ fn an_invitation_that_is_never_received_lapses() {
 }
 
 #[test]
-fn a_program_is_killed_at_every_access_of_accepting() {
+fn program_is_killed_at_every_access_of_accepting() {
     let name = name("killed");
     // No other test counts open files while this runs.
     let listener = OnceLock::new();

@@ -101,7 +101,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
 }
 
 #[test]
-fn values_that_panic_lose_nothing_else() {
+fn panicking_value_is_not_sent_and_leaks_nothing() {
     let _alone = settled();
     let before = in_use();
     let mut command = program("gets-a-bomb");
@@ -123,7 +123,7 @@ fn values_that_panic_lose_nothing_else() {
 
 /// The limit is that of any message, and the stack of the caller does not overflow.
 #[test]
-fn a_value_that_is_too_deep_comes_back() {
+fn too_deep_value_is_returned() {
     let _alone = settled();
     let before = in_use();
     let small = std::thread::Builder::new().stack_size(256 << 10);
@@ -138,7 +138,7 @@ fn a_value_that_is_too_deep_comes_back() {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_inviting() {
+fn process_is_killed_at_every_access_of_inviting() {
     for_every_access(|at| {
         let mut command = program(&format!("invites {at}"));
         let parcel = Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap();

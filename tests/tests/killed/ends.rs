@@ -187,7 +187,7 @@ fn take_dead_letters(_: usize, (queue, got, at): (Queue<Numbered>, SharedTensor<
 }
 
 #[test]
-fn a_taker_of_dead_letters_is_killed_at_every_access() {
+fn dead_letter_taker_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = few(1);
         (0..FEW).for_each(|_| drop(queue.try_get_lease().unwrap()));

@@ -17,7 +17,7 @@ fn members_seen((): ()) -> mp::AnyResult<usize> {
 }
 
 #[test]
-fn a_worker_without_tensors_is_no_member() {
+fn worker_without_tensors_is_not_a_member() {
     let _alone = alone();
     let before = there();
     let worker = |_: usize, name: String| -> Outcome {
@@ -38,7 +38,7 @@ fn a_worker_without_tensors_is_no_member() {
 }
 
 #[test]
-fn what_it_makes_arrives_as_from_any_other() {
+fn late_joiners_tensors_arrive() {
     let _alone = alone();
     let before = there();
     let worker = |(rows, value): (usize, f32)| -> mp::AnyResult<FrozenTensor<f32>> {
@@ -62,7 +62,7 @@ fn join_and_die(_: usize, at: u64) -> Outcome {
 }
 
 #[test]
-fn it_is_killed_at_every_access_of_joining() {
+fn late_joiner_is_killed_at_every_access() {
     // Killed before its parent knows its member, so that its locks show its death.
     for_every_access(|at| killed(&one_process(join_and_die, at)));
 }

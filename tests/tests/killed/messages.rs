@@ -164,7 +164,7 @@ fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
 }
 
 #[test]
-fn a_producer_is_killed_at_every_access() {
+fn producer_is_killed_at_every_access() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let killed = killed(&start(produce, &v));
@@ -177,7 +177,7 @@ fn a_producer_is_killed_at_every_access() {
 }
 
 #[test]
-fn a_consumer_is_killed_at_every_access() {
+fn consumer_is_killed_at_every_access() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         for number in 0..MESSAGES {
@@ -197,7 +197,7 @@ fn a_consumer_is_killed_at_every_access() {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_allocating() {
+fn process_is_killed_at_every_access_of_allocating() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let killed = killed(&start(allocate, &v));
@@ -252,7 +252,7 @@ fn killed_at_every_access_of_dropping_a_full_queue() {
 }
 
 #[test]
-fn a_recoverer_is_killed_at_every_access() {
+fn recoverer_is_killed_at_every_access() {
     // Accesses in the middle of these scripts.
     for victim in [40, 151] {
         for_every_access(|at| {
@@ -341,12 +341,12 @@ where
 }
 
 #[test]
-fn a_producer_is_stopped_at_every_access() {
+fn producer_is_stopped_at_every_access() {
     stop_at_every_access(produce, false);
 }
 
 #[test]
-fn a_consumer_is_stopped_at_every_access() {
+fn consumer_is_stopped_at_every_access() {
     stop_at_every_access(consume, true);
 }
 

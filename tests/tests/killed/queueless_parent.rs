@@ -51,7 +51,7 @@ fn queueless_parent_releases_queues_of_the_killed() {
 
 /// In a forked child, the library was loaded by the parent.
 #[test]
-fn a_copy_of_such_a_process_does_so_too() {
+fn copy_of_a_queueless_parent_releases_queues() {
     let _alone = alone();
     fn original(_: usize, (): ()) -> Outcome {
         // SAFETY: this process has one thread, and nothing that is there once.

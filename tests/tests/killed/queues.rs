@@ -85,7 +85,7 @@ fn goes_on(queue: &Queue<Numbered>, at: u64) -> Vec<u64> {
 }
 
 #[test]
-fn a_producer_is_killed_at_every_access_of_a_batch() {
+fn producer_is_killed_at_every_access_of_a_batch() {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, KILL);
         let queue = script.0.clone();
@@ -98,7 +98,7 @@ fn a_producer_is_killed_at_every_access_of_a_batch() {
 }
 
 #[test]
-fn a_consumer_is_killed_at_every_access_of_a_batch() {
+fn consumer_is_killed_at_every_access_of_a_batch() {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, KILL);
         let (queue, got) = (script.0.clone(), script.1.clone());
@@ -145,12 +145,12 @@ fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work
 }
 
 #[test]
-fn a_producer_is_stopped_at_every_access_of_a_batch() {
+fn producer_is_stopped_at_every_access_of_a_batch() {
     stop_in_a_batch(put_batches, true);
 }
 
 #[test]
-fn a_consumer_is_stopped_at_every_access_of_a_batch() {
+fn consumer_is_stopped_at_every_access_of_a_batch() {
     stop_in_a_batch(get_batches, false);
 }
 
@@ -167,7 +167,7 @@ fn send(_: usize, (sender, at): (Sender<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn sender_killed_anywhere_disconnects_its_receiver() {
+fn killed_sender_disconnects_its_receiver() {
     for bounded in [false, true] {
         for_every_access(|at| {
             let (sender, receiver) = if bounded { bounded_channel(2) } else { channel() }.unwrap();
@@ -199,7 +199,7 @@ fn receive(_: usize, (receiver, at): (Receiver<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn receiver_killed_anywhere_disconnects_its_sender() {
+fn killed_receiver_disconnects_its_sender() {
     for_every_access(|at| {
         let (sender, receiver) = bounded_channel(2).unwrap();
         let context = one_process(receive, (receiver, at));
@@ -223,7 +223,7 @@ fn talk(_: usize, (connection, at): (Connection, u64)) -> Outcome {
 }
 
 #[test]
-fn process_killed_anywhere_disconnects_its_pipe() {
+fn killed_process_disconnects_its_pipe() {
     for_every_access(|at| {
         let (here, there) = pipe().unwrap();
         let context = one_process(talk, (there, at));
@@ -316,7 +316,7 @@ fn sweeps(_: usize, at: u64) -> Outcome {
 /// not have. Meanwhile that queue's memory is allocated for another purpose, and the process must not write
 /// to it when it continues.
 #[test]
-fn stopped_sweeper_writes_no_foreign_memory() {
+fn stopped_recoverer_writes_no_foreign_memory() {
     for_every_access(|at| {
         let queue = Queue::bounded(1).unwrap();
         give(&queue, 5_u64);

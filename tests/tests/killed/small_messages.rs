@@ -84,7 +84,7 @@ fn leases(_: usize, (queue, got, at, signal): Script) -> Outcome {
 }
 
 #[test]
-fn a_producer_is_killed_at_every_access() {
+fn producer_is_killed_at_every_access() {
     for_every_access(|at| {
         let script = script(at, KILL);
         let queue = script.0.clone();
@@ -97,7 +97,7 @@ fn a_producer_is_killed_at_every_access() {
 }
 
 #[test]
-fn a_consumer_is_killed_at_every_access() {
+fn consumer_is_killed_at_every_access() {
     for_every_access(|at| {
         let script = script(at, KILL);
         let (queue, got) = (script.0.clone(), script.1.clone());
@@ -116,7 +116,7 @@ fn a_consumer_is_killed_at_every_access() {
 
 /// Messages that were put for others and are leased: none is lost.
 #[test]
-fn a_leasing_consumer_is_killed_at_every_access() {
+fn leasing_consumer_is_killed_at_every_access() {
     for_every_access(|at| {
         let script = script(at, KILL);
         let (queue, got) = (script.0.clone(), script.1.clone());
@@ -163,19 +163,19 @@ fn stop_at_every_access<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>
 }
 
 #[test]
-fn a_producer_is_stopped_at_every_access() {
+fn producer_is_stopped_at_every_access() {
     stop_at_every_access(puts, true);
 }
 
 #[test]
-fn a_consumer_is_stopped_at_every_access() {
+fn consumer_is_stopped_at_every_access() {
     stop_at_every_access(takes, false);
 }
 
 /// From the first put on, messages are in their slots. Once a consumer leases, they are in envelopes, which
 /// can be leased.
 #[test]
-fn consumers_say_what_they_do() {
+fn small_messages_move_to_envelopes_for_leases() {
     let _alone = alone();
     let queued = || Arena::current().unwrap().memory_stats().queued;
     let queue = Queue::bounded(8).unwrap();
@@ -198,7 +198,7 @@ fn consumers_say_what_they_do() {
 }
 
 #[test]
-fn what_is_small_is_what_its_bytes_are() {
+fn message_size_decides_whether_it_is_small() {
     fn there_and_back<T: mp::Message + Clone + PartialEq + std::fmt::Debug>(value: T, small: bool) {
         let queued = || Arena::current().unwrap().memory_stats().queued;
         let queue = Queue::bounded(2).unwrap();

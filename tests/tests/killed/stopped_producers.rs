@@ -60,7 +60,7 @@ fn both(n: u64, m: u64) -> (bool, bool) {
 }
 
 #[test]
-fn only_what_is_in_doubt_waits_for_a_stopped_process() {
+fn stopped_process_delays_only_its_own_message() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();

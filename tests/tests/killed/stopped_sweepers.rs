@@ -149,20 +149,20 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
 }
 
 #[test]
-fn stopped_sweeper_delays_no_other_process() {
+fn stopped_recoverer_delays_no_other_process() {
     // Most rounds don't wait for the next check for dead processes.
     for_every_access(|at| round(at, STOP, at.is_multiple_of(16)));
 }
 
 #[test]
-fn a_sweeper_that_is_killed_holds_up_no_other_process() {
+fn killed_recoverer_delays_no_other_process() {
     for_every_access(|at| round(at, KILL, at.is_multiple_of(16)));
 }
 
 /// A stopped reclaiming process delays only the memory of that dead process: processes that die later are
 /// reclaimed.
 #[test]
-fn stopped_sweeper_prevents_no_other_sweep() {
+fn stopped_recoverer_prevents_no_later_recovery() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
@@ -226,7 +226,7 @@ fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Out
 /// A stopped recovering process has read words that it will change when it continues: the words must not be
 /// reused until then.
 #[test]
-fn no_process_sweeps_under_a_stopped_visitor() {
+fn stopped_recoverer_delays_reuse_of_its_words() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
@@ -308,12 +308,12 @@ fn leaves(at: u64, again: u64) -> bool {
 
 /// At whatever change it is stopped, and whenever the queue is dropped, no process keeps the messages in it.
 #[test]
-fn stopped_process_has_no_message_of_a_left_queue() {
+fn stopped_process_keeps_no_message_of_a_left_queue() {
     for_every_access(|at| leaves(at, u64::MAX));
 }
 
 #[test]
-fn nor_if_it_goes_on_a_little_after_that() {
+fn resumed_process_keeps_no_message_of_a_left_queue() {
     AGAIN.iter().for_each(|&again| for_every_access(|at| leaves(at, again)));
 }
 

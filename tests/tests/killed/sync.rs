@@ -248,7 +248,7 @@ fn notify(_: usize, (jobs, changed, at): Shop) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_notifying() {
+fn process_is_killed_at_every_access_of_notifying() {
     for_every_access(|at| {
         let args: Shop = (Lock::new(0).unwrap(), Condition::new().unwrap(), at);
         let (theirs, told) = (args.0.clone(), args.1.clone());
@@ -280,7 +280,7 @@ fn pass_twice(_: usize, (barrier, at): (Barrier, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_a_barrier() {
+fn process_is_killed_at_every_access_of_a_barrier() {
     for_every_access(|at| {
         let barrier = Barrier::new(2).unwrap();
         let context = one_process(pass_twice, (barrier.clone(), at));
@@ -337,7 +337,7 @@ fn run_once(_: usize, (once, times, at): (Once, RawValue<u64>, u64)) -> Outcome 
 }
 
 #[test]
-fn killed_at_every_access_of_once() {
+fn once_is_killed_at_every_access() {
     for_every_access(|at| {
         let (once, times) = (Once::new().unwrap(), RawValue::new(0).unwrap());
         let args = (once.clone(), times.clone(), at);

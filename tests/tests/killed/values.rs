@@ -56,7 +56,7 @@ fn check_pair(pair: &Lock<Pair>, done: u64, at: u64) {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_locking() {
+fn process_is_killed_at_every_access_of_locking() {
     for_every_access(|at| {
         let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
@@ -103,7 +103,7 @@ fn stop_in_pair(rank: usize, (pair, between, done, at): Locked) -> Outcome {
 }
 
 #[test]
-fn a_process_is_stopped_at_every_access_of_locking() {
+fn process_is_stopped_at_every_access_of_locking() {
     for_every_access(|at| {
         let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());

@@ -152,7 +152,7 @@ fn is_killed(when: When, at: u64) -> bool {
 }
 
 #[test]
-fn a_worker_is_killed_at_every_access_of_a_batch() {
+fn worker_is_killed_at_every_access_of_a_batch() {
     for_every_access(|at| is_killed(When::Fetch(1), at));
 }
 
@@ -164,7 +164,7 @@ fn worker_killed_at_every_access_from_init_on() {
 }
 
 #[test]
-fn a_worker_is_killed_before_and_after_each_row() {
+fn worker_is_killed_before_and_after_each_row() {
     let _alone = alone();
     for sample in 3..9 {
         for after in [false, true] {
@@ -222,6 +222,6 @@ where
 }
 
 #[test]
-fn trainer_killed_at_each_fifth_access_leaves_nothing() {
+fn killed_trainer_leaves_no_resources() {
     kill_at_every_fifth_access(trainer);
 }

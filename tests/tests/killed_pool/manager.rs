@@ -95,7 +95,7 @@ fn each_call_ends_when_its_server_is_killed() {
 
 /// A caller dies with the only proxy: the server drops the object, however far the caller came.
 #[test]
-fn an_owner_of_an_object_is_killed_at_every_access() {
+fn object_owner_is_killed_at_every_access() {
     for_every_access(|at| {
         let manager = Manager::start().unwrap();
         let dropped: Queue<u64> = Queue::unbounded().unwrap();

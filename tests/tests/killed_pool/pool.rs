@@ -54,7 +54,7 @@ fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>
 }
 
 #[test]
-fn a_worker_is_killed_at_every_access() {
+fn worker_is_killed_at_every_access_of_a_task() {
     for_every_access(|at| {
         let (pool, pid, results) = round(at, Sent::KILL);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
@@ -117,7 +117,7 @@ fn stopped_worker_is_killed_at_its_time_limit() {
 }
 
 #[test]
-fn a_forked_copy_has_no_pool() {
+fn forked_copy_cannot_use_pools_or_loaders() {
     fn worker(_: usize, (): ()) -> mp::AnyResult<i32> {
         let pool = Pool::new(1)?;
         let result = pool.map_async(|x: u64| x, 0..10);

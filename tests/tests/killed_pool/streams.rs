@@ -210,6 +210,6 @@ fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
 }
 
 #[test]
-fn stream_trainer_killed_anywhere_leaves_nothing() {
+fn killed_stream_trainer_leaves_no_resources() {
     kill_at_every_fifth_access(trainer);
 }

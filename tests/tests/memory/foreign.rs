@@ -23,7 +23,7 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 #[test]
-fn files_and_memfds_are_copied() {
+fn files_and_memfds_are_copied_into_tensors() {
     let _alone = mp_tests::alone();
     let fd = memfd(&[&[9][..], &bytes_of(&[1.0, 2.0, 3.0, 4.0])].concat());
     let t = Tensor::<f32>::from_fd(&fd, 1, [2, 2]).unwrap();
@@ -40,7 +40,7 @@ fn files_and_memfds_are_copied() {
 }
 
 #[test]
-fn what_is_handed_out_comes_back() {
+fn exported_file_and_memfd_round_trip() {
     let _alone = mp_tests::alone();
     let path = std::env::temp_dir().join(format!("mp-foreign-{}", std::process::id()));
     let t = Tensor::<i16>::from_fn(&[3, 4], |i| i as i16).unwrap();
@@ -72,7 +72,7 @@ fn what_is_handed_out_comes_back() {
 }
 
 #[test]
-fn memfds_are_mapped_where_they_are() {
+fn memfds_are_mapped_in_place() {
     let _alone = mp_tests::alone();
     let fd = memfd(&bytes_of(&[1.0, 2.0, 3.0]));
     let here = MappedFile::<f32>::from_fd(&fd, 4, 2).unwrap();
@@ -93,7 +93,7 @@ fn memfds_are_mapped_where_they_are() {
 }
 
 #[test]
-fn small_elements_do_not_disturb_their_neighbours() {
+fn small_element_writes_keep_their_neighbors() {
     let _alone = mp_tests::alone();
     let fd = memfd(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     let (bytes, shorts) =
@@ -104,7 +104,7 @@ fn small_elements_do_not_disturb_their_neighbours() {
 }
 
 #[test]
-fn a_file_that_is_sealed_against_writing_is_a_slice() {
+fn write_sealed_file_is_mapped_as_a_slice() {
     let _alone = mp_tests::alone();
     let fd = memfd(&bytes_of(&[1.0, 2.0]));
     fcntl_add_seals(&fd, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
@@ -116,7 +116,7 @@ fn a_file_that_is_sealed_against_writing_is_a_slice() {
 }
 
 #[test]
-fn what_may_shrink_is_not_mapped_by_safe_code() {
+fn unsealed_file_is_refused_by_safe_code() {
     let _alone = mp_tests::alone();
     let memory = SharedMemory::new(16).unwrap().unlink_on_drop();
     let error = MappedFile::<u64>::from_fd(&memory, 0, 2).unwrap_err();
@@ -136,7 +136,7 @@ fn what_may_shrink_is_not_mapped_by_safe_code() {
 }
 
 #[test]
-fn torchs_shared_storages_are_read() {
+fn torch_shared_storages_are_read() {
     let _alone = mp_tests::alone();
     if !python::has("torch") {
         return;
@@ -175,7 +175,7 @@ say(b.tolist())
 }
 
 #[test]
-fn torch_takes_our_storages() {
+fn torch_opens_our_storages() {
     let _alone = mp_tests::alone();
     if !python::has("torch") {
         return;
@@ -219,7 +219,7 @@ fn under_a_file_limit(_: usize, name: String) -> Outcome {
 }
 
 #[test]
-fn a_file_limit_is_an_error() {
+fn exceeded_file_limit_is_an_error() {
     let _alone = mp_tests::alone();
     let name = format!("mp-limited-{}", std::process::id());
     join(&one_process(under_a_file_limit, name)).unwrap();
@@ -257,7 +257,7 @@ fn with_a_small_dev_shm(_: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn a_full_dev_shm_is_an_error() {
+fn full_dev_shm_is_an_error() {
     let _alone = mp_tests::alone();
     join(&one_process(with_a_small_dev_shm, ())).unwrap();
 }

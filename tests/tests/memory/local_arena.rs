@@ -13,7 +13,7 @@ struct Parcel {
 }
 
 #[test]
-fn everything_works_within_one_process() {
+fn local_arena_supports_queues_and_tensors() {
     let _alone = mp_tests::alone();
     let arena = Arena::local().unwrap();
     assert!(arena.is_local() && Arena::current().unwrap() == arena && Arena::local().unwrap() == arena);
@@ -44,7 +44,7 @@ fn everything_works_within_one_process() {
 }
 
 #[test]
-fn its_memory_is_given_back_and_limited() {
+fn local_arena_is_trimmed_and_limited() {
     let _alone = mp_tests::alone();
     let arena = Arena::local().unwrap();
     let t = Tensor::<u8>::full([32 << 20], 3).unwrap();
@@ -62,7 +62,7 @@ fn its_memory_is_given_back_and_limited() {
 }
 
 #[test]
-fn a_queue_grows_in_it() {
+fn queue_grows_in_a_local_arena() {
     let _alone = mp_tests::alone();
     let arena = Arena::local().unwrap();
     arena.empty_cache().unwrap();
@@ -86,7 +86,7 @@ fn a_queue_grows_in_it() {
 }
 
 #[test]
-fn no_process_can_be_started_on_it() {
+fn local_arena_refuses_to_start_processes() {
     let _alone = mp_tests::alone();
     Arena::local().unwrap();
     let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1)).map(drop).unwrap_err();

@@ -22,7 +22,7 @@ fn accesses(work: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn a_message_costs_the_same_with_thousands_in_flight() {
+fn message_costs_the_same_with_thousands_in_flight() {
     const MOST: usize = 6000;
     let _alone = alone();
     let before = in_use().0;
@@ -112,7 +112,7 @@ fn keep_and_return(_: usize, (there, back): (Queue<FrozenTensor<u64>>, Queue<Fro
 }
 
 #[test]
-fn a_weak_reference_is_of_this_process() {
+fn weak_reference_expires_with_its_process_holders() {
     let _alone = alone();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(keep_and_return, (there.clone(), back.clone()));
@@ -133,7 +133,7 @@ fn a_weak_reference_is_of_this_process() {
 }
 
 #[test]
-fn memory_that_is_used_again_is_another_storage() {
+fn reused_memory_is_another_storage() {
     let _alone = alone();
     let mut cache = SharedCache::new();
     let mut seen: Vec<WeakStorage> = Vec::new();
@@ -153,7 +153,7 @@ fn memory_that_is_used_again_is_another_storage() {
 }
 
 #[test]
-fn a_storage_received_twice_is_found_in_the_cache() {
+fn storage_received_twice_is_found_in_the_cache() {
     let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     let id = {
@@ -171,7 +171,7 @@ fn a_storage_received_twice_is_found_in_the_cache() {
 }
 
 #[test]
-fn an_id_is_the_same_in_each_process() {
+fn storage_id_is_equal_in_each_process() {
     let _alone = alone();
     type Named = (StorageId, FrozenTensor<u64>);
     fn worker(_: usize, (there, back): (Queue<Named>, Queue<Vec<StorageId>>)) -> Outcome {

@@ -37,7 +37,7 @@ fn write_by_name(_: usize, (name, memory): (String, SharedMemory)) -> Outcome {
 }
 
 #[test]
-fn processes_that_know_the_name_share_it() {
+fn processes_share_memory_by_name() {
     let _alone = mp_tests::alone();
     let memory = SharedMemory::new(100).unwrap().unlink_on_drop();
     let again = SharedMemory::open(memory.name()).unwrap();
@@ -63,7 +63,7 @@ fn processes_that_know_the_name_share_it() {
 }
 
 #[test]
-fn names_are_private_and_stay_until_they_are_unlinked() {
+fn names_are_private_and_kept_until_unlinked() {
     let _alone = mp_tests::alone();
     let name = Name::new();
     let memory = SharedMemory::create(&name.0, 10).unwrap();
@@ -92,7 +92,7 @@ fn names_are_private_and_stay_until_they_are_unlinked() {
 }
 
 #[test]
-fn what_is_no_memory_of_ours_is_refused() {
+fn memory_of_other_programs_is_refused() {
     let _alone = mp_tests::alone();
     for bad in ["", "..", "a/b", "a\0b"] {
         assert!(matches!(SharedMemory::create(bad, 1), Err(Error::InvalidArgument(_))), "{bad:?}");
@@ -141,7 +141,7 @@ fn set_slots(_: usize, (name, ready): (String, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn a_killed_writer_of_a_named_list_delays_no_reader() {
+fn killed_writer_of_a_named_list_delays_no_reader() {
     let _alone = mp_tests::alone();
     let name = Name::new();
     let list = ShareableList::create_with_room(&name.0, [0.into(), "".into()], 30).unwrap();
@@ -185,7 +185,7 @@ fn threads_and_handles_take_turns() {
 }
 
 #[test]
-fn memory_that_holds_no_list_is_refused() {
+fn memory_without_a_list_is_refused() {
     let _alone = mp_tests::alone();
     let memory = SharedMemory::new(100).unwrap().unlink_on_drop();
     for words in [[u64::MAX, 0, 8], [2, 0, 8], [1, 0, 0], [1, 8, 16], [1, 0, 1 << 40], [1, 0, 9]] {
@@ -245,7 +245,7 @@ say('done')
 }
 
 #[test]
-fn we_open_pythons_memory() {
+fn pythons_memory_is_opened() {
     let _alone = mp_tests::alone();
     if !python::has("multiprocessing.shared_memory") {
         return;
@@ -317,7 +317,7 @@ fn list_format() -> &'static str {
 }
 
 #[test]
-fn we_open_pythons_list() {
+fn pythons_list_is_opened() {
     let _alone = mp_tests::alone();
     if !python::has("multiprocessing.shared_memory") {
         return;

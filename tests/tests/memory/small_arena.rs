@@ -52,7 +52,7 @@ fn check(all: &[FrozenTensor<u64>]) {
 }
 
 #[test]
-fn addresses_serve_one_size_after_the_other() {
+fn addresses_are_reused_for_other_sizes() {
     let _alone = alone();
     arena();
     let before = in_use();
@@ -83,14 +83,14 @@ fn allocate_and_die(_: usize, at: u64) -> Outcome {
 
 /// Runs separate programs: in an arena that was full once, every address belongs to a slab.
 #[test]
-fn rows_for_slabs_run_out_before_addresses_do() {
+fn slab_rows_are_exhausted_before_addresses() {
     const KEPT: &str = "MP_TESTS_KEPT";
     let _alone = alone();
     let Some(kept) = std::env::var_os(KEPT) else {
         // The unused slabs lie before the addresses that never had a slab, or elsewhere.
         for kept in ["none", "last"] {
             let mut program = Command::new(std::env::current_exe().unwrap());
-            program.args(["rows_for_slabs_run_out_before_addresses_do", "--exact"]).env(KEPT, kept);
+            program.args(["slab_rows_are_exhausted_before_addresses", "--exact"]).env(KEPT, kept);
             let output = program.output().unwrap();
             assert!(output.status.success(), "{kept}: {}", String::from_utf8_lossy(&output.stdout));
         }
@@ -129,7 +129,7 @@ fn change_sizes(rank: usize, rounds: usize) -> Outcome {
 }
 
 #[test]
-fn processes_change_sizes_at_once() {
+fn concurrent_size_changes_release_all_memory() {
     let _alone = alone();
     arena();
     let before = in_use();
@@ -153,7 +153,7 @@ fn change_size_and_die(_: usize, at: u64) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_while_it_changes_sizes() {
+fn process_is_killed_while_it_changes_sizes() {
     const MOST: u64 = 200_000;
     let _alone = alone();
     arena();

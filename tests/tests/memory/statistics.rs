@@ -101,7 +101,7 @@ fn many_tensors_share_few_files_and_mappings() {
 }
 
 #[test]
-fn each_member_is_told_what_it_holds() {
+fn each_members_memory_is_counted() {
     let _alone = alone();
     let before = stats();
     let mine = |s: &MemoryStats| s.by_member.iter().find(|m| m.pid == std::process::id()).copied().unwrap();
@@ -153,7 +153,7 @@ fn free_here(_: usize, (tensors, limit): (Vec<FrozenTensor<u8>>, u64)) -> Outcom
 }
 
 #[test]
-fn what_is_too_much_is_given_back() {
+fn cache_beyond_the_limit_is_returned() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
@@ -202,7 +202,7 @@ fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
 }
 
 #[test]
-fn a_death_costs_what_the_process_did_not_what_lives() {
+fn recovery_cost_ignores_live_tensors() {
     let _alone = alone();
     let few = price_of_a_death(&tensors(10, 64));
     let live = tensors(200_000, 64);
@@ -227,7 +227,7 @@ fn mapped_huge() -> u64 {
 }
 
 #[test]
-fn large_tensors_get_huge_pages_where_available() {
+fn large_tensors_use_huge_pages_where_available() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     if let Err(why) = arena.set_huge_pages(true) {
@@ -273,7 +273,7 @@ fn burst_through(queue: &Queue<(u64, [u64; 20])>) -> u64 {
 }
 
 #[test]
-fn the_memory_of_a_burst_of_messages_is_given_back() {
+fn memory_of_a_message_burst_is_returned() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();

@@ -50,7 +50,7 @@ fn gives_back(_: usize, (to, back): (Queue<Reading>, Queue<Reading>)) -> Outcome
 }
 
 #[test]
-fn plain_data_goes_there_and_back_to_the_last_bit() {
+fn plain_data_round_trips_bit_by_bit() {
     let (to, back) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
     let process = one_process(gives_back, (to.clone(), back.clone()));
     for number in 0..100 {
@@ -63,7 +63,7 @@ fn plain_data_goes_there_and_back_to_the_last_bit() {
 
 /// In an envelope, longer than a one-byte length can express, and long enough for a block of their own.
 #[test]
-fn of_any_length() {
+fn byte_arrays_of_any_length_round_trip() {
     fn same<const N: usize>()
     where
         [u8; N]: Pod,
@@ -88,7 +88,7 @@ fn of_any_length() {
 
 /// Next to other parts of a message, and without alignment.
 #[test]
-fn among_others_in_a_message() {
+fn byte_fields_round_trip_among_other_fields() {
     #[derive(Serialize, Deserialize)]
     struct Frame {
         name: String,
@@ -111,7 +111,7 @@ fn among_others_in_a_message() {
 }
 
 #[test]
-fn tasks_take_and_return_it() {
+fn plain_data_passes_through_a_pool() {
     let pool = Pool::new(2).unwrap();
     let double = |mut reading: Reading| {
         reading.number *= 2;
@@ -134,7 +134,7 @@ where
 }
 
 #[test]
-fn another_length_is_refused_with_both() {
+fn wrong_length_error_names_both_lengths() {
     let text = refused::<_, AsBytes<[u8; 16]>>(&AsBytes([0_u8; 8]));
     assert!(text.contains("invalid length 8, expected the 16 bytes of a [u8; 16]"), "{text}");
     let text = refused::<_, AsBytes<u32>>(&"a text".to_string());
@@ -152,7 +152,7 @@ fn another_length_is_refused_with_both() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn arbitrary_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         if let Ok(AsBytes(value)) = from_part::<AsBytes<[u16; 4]>>(&bytes) {
             prop_assert!(bytes.len() >= size_of_val(&value));
         }

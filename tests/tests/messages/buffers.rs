@@ -52,7 +52,7 @@ enum Untagged {
 }
 
 #[test]
-fn they_arrive_whatever_they_are_in() {
+fn buffers_round_trip_in_any_container() {
     let sizes = [0, 300, 16 << 10, 100_000, 3 << 20];
     let frames: Vec<Frame> = sizes.into_iter().map(frame).collect();
     same(&frames);
@@ -64,7 +64,7 @@ fn they_arrive_whatever_they_are_in() {
 
 /// Arrays of `ndarray` write their elements one by one.
 #[test]
-fn arrays_arrive() {
+fn ndarrays_arrive_as_one_block() {
     let array = Array2::from_shape_fn((100, 120), |(i, j)| i as f32 - j as f32);
     same(&[array.clone(), array.t().to_owned(), Array2::zeros((2, 0))]);
     let mut out = Outgoing::default();
@@ -77,13 +77,13 @@ fn returns(_: usize, frame: Frame) -> Frame {
 }
 
 #[test]
-fn they_are_arguments_and_results() {
+fn buffers_pass_as_arguments_and_results() {
     let sent = frame(200_000);
     assert_eq!(spawn(returns, sent.clone(), 2).unwrap(), [sent.clone(), sent]);
 }
 
 #[test]
-fn they_are_tasks() {
+fn buffers_pass_through_a_pool() {
     let pool = Pool::new(2).unwrap();
     let frames: Vec<Frame> = [100, 20_000, 200_000, 5].into_iter().cycle().take(40).map(frame).collect();
     assert_eq!(pool.map(|frame: Frame| frame, frames.clone()).unwrap(), frames);
@@ -91,7 +91,7 @@ fn they_are_tasks() {
 
 /// Buffers stay with the message while it is leased, so it can be delivered again.
 #[test]
-fn they_are_delivered_again() {
+fn leased_buffers_are_redelivered() {
     let queue: Queue<Frame> = Queue::bounded(2).unwrap();
     let sent = frame(50_000);
     give(&queue, sent.clone());
@@ -109,7 +109,7 @@ fn they_are_delivered_again() {
 
 /// While the queue is full, the value stays its sender's, and exactly that value is returned.
 #[test]
-fn what_is_not_put_comes_back() {
+fn refused_buffer_is_returned_without_a_copy() {
     let queue: Queue<Vec<f32>> = Queue::bounded(1).unwrap();
     queue.put(vec![0.0]).unwrap();
     let row = vec![1.5_f32; 100_000];
@@ -120,7 +120,7 @@ fn what_is_not_put_comes_back() {
 
 /// Bytes that own their memory use the attached memory. Bytes of a tensor are that tensor's in each process.
 #[test]
-fn bytes_that_own_their_memory_are_not_copied() {
+fn shared_bytes_are_not_copied() {
     let tensor = Tensor::<u8>::from_fn([1 << 20], |i| i as u8).unwrap().freeze();
     let storage = tensor.storage().clone();
     travels(
@@ -152,7 +152,7 @@ fn sender(_: usize, queue: Queue<Vec<u32>>) -> Outcome {
 
 /// The memory of a buffer belongs to its message.
 #[test]
-fn their_sender_may_be_gone() {
+fn buffers_outlive_their_sender() {
     let queue = Queue::bounded(20).unwrap();
     join(&one_process(sender, queue.clone())).unwrap();
     for i in 0..20 {
@@ -169,7 +169,7 @@ fn echo_one(_: usize, (there, back): (Queue<Vec<u8>>, Queue<u64>)) -> Outcome {
 
 /// More than the memory of all messages in flight: each buffer is freed when it is read.
 #[test]
-fn their_memory_is_used_again() {
+fn buffer_memory_is_reused() {
     let (there, back) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
     let context = one_process(echo_one, (there.clone(), back.clone()));
     for i in 0..200_u64 {
@@ -183,7 +183,7 @@ fn their_memory_is_used_again() {
 /// An attachment has a length of its own, which the bytes repeat. Both are compared, also with the size of
 /// the elements.
 #[test]
-fn a_forged_length_is_refused() {
+fn forged_buffer_length_is_refused() {
     let read = |len: u64| {
         let (mut row, mut out) = (vec![3_u32; 5000], Outgoing::default());
         row.encode::<MessagePack>(&mut out).unwrap();

@@ -38,7 +38,7 @@ fn closures_pass_through_queues() {
 }
 
 #[test]
-fn a_tensor_that_is_captured_is_the_same_memory() {
+fn captured_tensor_shares_its_memory() {
     let frozen = Tensor::<u8>::zeros([1 << 20]).unwrap().freeze();
     let same = closure!([frozen = frozen.clone()] || Ok::<FrozenTensor<u8>, String>(frozen.clone()));
     let back = Process::builder().spawn_closure(same, ()).unwrap().join().unwrap();

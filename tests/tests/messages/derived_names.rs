@@ -84,7 +84,7 @@ with_fields! {
 }
 
 #[test]
-fn fields_of_any_name_travel() {
+fn fields_of_any_name_round_trip() {
     let _alone = mp_tests::alone();
     let counted = |first: u32| (first + 1..).take(FIELDS).collect::<Vec<u32>>();
     let (fields, variant) = numbered(10);
@@ -104,7 +104,7 @@ fn columns_of_any_name_are_loaded() {
 
 /// A message that is not sent is returned whole.
 #[test]
-fn fields_of_any_name_come_back() {
+fn refused_fields_of_any_name_are_returned() {
     let _alone = mp_tests::alone();
     let queue = Queue::bounded(1).unwrap();
     queue.put(numbered(1).0).unwrap_or_else(|error| panic!("{error}"));
@@ -114,7 +114,7 @@ fn fields_of_any_name_come_back() {
 
 /// Parameters with the names that generated code gives to its own.
 #[test]
-fn parameters_of_any_name_travel() {
+fn parameters_of_any_name_round_trip() {
     let _alone = mp_tests::alone();
     #[derive(Message)]
     struct Typed<C, __C, __MpCodec, M>(C, __C, __MpCodec, M, Tensor<u8>);
@@ -190,7 +190,7 @@ mod shadowed {
 }
 
 #[test]
-fn types_beside_namesakes_travel() {
+fn types_with_shadowed_names_round_trip() {
     let _alone = mp_tests::alone();
     let message = travelled(shadowed::Message { tensor: Tensor::full([1], 5.0).unwrap() });
     assert_eq!(message.tensor.to_vec(), [5.0]);

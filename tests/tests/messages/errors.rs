@@ -99,7 +99,7 @@ fn of_memory() -> Vec<Error> {
 }
 
 #[test]
-fn those_of_memory() {
+fn memory_errors_round_trip() {
     arrive(of_memory);
     // Its methods work, too.
     let full = Error::ArenaFull { what: "messages on their way", asked: 1, limit: 2 };
@@ -112,7 +112,7 @@ fn those_of_memory() {
 
 /// Sources of other crates arrive as their texts.
 #[test]
-fn a_foreign_source_arrives_as_what_it_says() {
+fn foreign_error_source_arrives_as_text() {
     let sent = Error::Os { what: "x", source: std::io::Error::other("ä".parse::<u8>().unwrap_err()) };
     let Error::Os { source, .. } = unpack::<Error>(pack(sent).unwrap()).unwrap() else {
         panic!("another one")
@@ -123,7 +123,7 @@ fn a_foreign_source_arrives_as_what_it_says() {
 }
 
 #[test]
-fn those_of_messages_and_queues() {
+fn message_and_queue_errors_round_trip() {
     arrive(|| {
         let of_another = mp_reduce::from_bytes::<String>(vec![1, 2], 0).map(drop).unwrap_err();
         vec![MessageError::Memory(Error::NonLeaf), of_another]
@@ -165,7 +165,7 @@ fn those_of_messages_and_queues() {
 }
 
 #[test]
-fn those_of_locks() {
+fn lock_errors_round_trip() {
     arrive(|| {
         vec![AcquireError::TooMany { limit: 3 }, AcquireError::NotKept, AcquireError::Failed(Error::Forked)]
     });
@@ -216,7 +216,7 @@ fn deadlock() -> Box<Deadlock> {
 }
 
 #[test]
-fn those_of_broadcasts() {
+fn broadcast_errors_round_trip() {
     arrive(|| {
         vec![
             RecvError::Lagged(u64::MAX),
@@ -229,7 +229,7 @@ fn those_of_broadcasts() {
 }
 
 #[test]
-fn those_of_managers() {
+fn manager_errors_round_trip() {
     let manager = Manager::start().unwrap();
     let proxy = manager.create(|| 1_u8).unwrap();
     // Each has a line of its own.
@@ -282,7 +282,7 @@ fn those_of_managers() {
 
 /// A process sends another the failure of a third, whatever has failed there.
 #[test]
-fn those_of_processes() {
+fn process_errors_round_trip() {
     let errors = || {
         let raised = failure(&one_process(|_: usize, (): ()| Err::<(), _>("no such file"), ()));
         let exited =
@@ -314,7 +314,7 @@ fn those_of_processes() {
 }
 
 #[test]
-fn those_of_tasks() {
+fn task_errors_round_trip() {
     let pool = Pool::builder().processes(1).name("named").build().unwrap();
     let once = vec![
         pool.apply(|x: String| x.parse::<u8>(), "x".to_string()).map(drop).unwrap_err(),
@@ -409,7 +409,7 @@ fn no_error_type_derives_debug() {
 }
 
 #[test]
-fn debug_of_errors_reads_like_display() {
+fn debug_of_errors_matches_display() {
     use mp::data::plan::PlanError;
     let differs = |what| PlanError::StateDiffers { what, state: "3".into(), plan: "4".into() };
     let changed = format!("{:?}", differs("len"));

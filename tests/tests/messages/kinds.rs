@@ -53,7 +53,7 @@ fn check(b: &Batch) {
 }
 
 #[test]
-fn frozen_tensors_in_structs_and_enums() {
+fn frozen_tensors_in_structs_and_enums_round_trip() {
     travels(|| vec![batch()], |_, b| check(&b));
     let either = || {
         vec![Either::Number(-3), Either::Frozen(counting(&[2]).freeze()), Either::Batch(Box::new(batch()))]
@@ -74,7 +74,7 @@ fn frozen_tensors_in_structs_and_enums() {
 }
 
 #[test]
-fn empty_and_zero_dimensional_tensors() {
+fn empty_and_scalar_tensors_round_trip() {
     let shapes: [&[usize]; 5] = [&[], &[0], &[3, 0, 2], &[1, 1, 1, 1, 1, 1, 1, 1], &[0, 0]];
     travels(
         || shapes.iter().map(|s| counting(s)).collect(),
@@ -108,7 +108,7 @@ enum Work {
 }
 
 #[test]
-fn exclusive_tensors_in_derived_messages() {
+fn exclusive_tensors_in_derived_messages_move() {
     let ones = |n| Tensor::<f32>::full([n], 1.0).unwrap();
     let step = || Step { rank: 3, grads: ones(5), extra: vec!["a".to_string()] };
     travels(
@@ -142,7 +142,7 @@ fn exclusive_tensors_in_derived_messages() {
 }
 
 #[test]
-fn bundles_of_exclusive_tensors() {
+fn bundles_of_exclusive_tensors_move() {
     type All = Bundle<(Tensor<i32>, String, Bundle<Vec<Tensor<i32>>>, Bundle<Option<Tensor<i32>>>)>;
     let make = || {
         let many = (0..5).map(|n| counting(&[n])).collect();
@@ -155,7 +155,7 @@ fn bundles_of_exclusive_tensors() {
 }
 
 #[test]
-fn a_hundred_and_a_thousand_tensors_in_one_message() {
+fn thousand_tensors_fit_a_message() {
     for n in [100, 1000] {
         let exclusive = || vec![Bundle((0..n).map(|i| Tensor::full([7], i).unwrap()).collect::<Vec<_>>())];
         travels(exclusive, |_, Bundle(all)| {
@@ -171,7 +171,7 @@ fn a_hundred_and_a_thousand_tensors_in_one_message() {
 }
 
 #[test]
-fn payloads_beside_which_the_envelope_is_small() {
+fn payloads_around_the_envelope_size_round_trip() {
     // Around the 216 bytes of an envelope, and far beyond them.
     let sizes: Vec<usize> = (180..230).chain([4096, 1 << 20, 5 << 20]).collect();
     let make = || sizes.iter().map(|&n| (vec![n as u8; n], counting(&[3]).freeze())).collect::<Vec<_>>();
@@ -182,7 +182,7 @@ fn payloads_beside_which_the_envelope_is_small() {
 }
 
 #[test]
-fn queues_travel_in_messages() {
+fn queues_round_trip_in_messages() {
     fn worker(_: usize, calls: Queue<(u64, Queue<u64>)>) -> Outcome {
         while let Some((n, answers)) = next(&calls)? {
             send(&answers, n * n)?;
@@ -225,7 +225,7 @@ struct Weather {
 }
 
 #[test]
-fn foreign_types_travel_as_something_else() {
+fn foreign_types_round_trip_by_conversion() {
     let weather = |high| Weather { high: Celsius(high) };
     travels(|| vec![weather(21.5)], |_, w| assert!((w.high.0 - 21.5).abs() < 1e-9));
     let queue = Queue::bounded(1).unwrap();

@@ -99,7 +99,7 @@ fn failing_serialize_returns_the_value() {
 }
 
 #[test]
-fn a_serialize_that_panics_leaks_nothing() {
+fn panicking_serialize_leaks_nothing() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         let put = || queue.put(parcel(Mood::PanicsLeaving)).is_ok();
@@ -124,7 +124,7 @@ fn failing_deserialize_loses_only_its_message() {
 }
 
 #[test]
-fn a_deserialize_that_panics_leaks_nothing() {
+fn panicking_deserialize_leaks_nothing() {
     leaves_nothing(|| {
         let queue = Queue::bounded(2).unwrap();
         give(&queue, parcel(Mood::PanicsArriving));
@@ -136,7 +136,7 @@ fn a_deserialize_that_panics_leaks_nothing() {
 }
 
 #[test]
-fn a_put_that_does_not_happen_gives_the_value_back() {
+fn refused_put_returns_the_value() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         give(&queue, parcel(Mood::Fine));
@@ -165,7 +165,7 @@ fn value_that_misreads_its_own_bytes_is_returned() {
 }
 
 #[test]
-fn queues_without_handles_release_what_is_in_them() {
+fn queues_without_handles_free_their_messages() {
     leaves_nothing(|| {
         let queue = Queue::bounded(8).unwrap();
         (0..5).for_each(|_| give(&queue, parcel(Mood::Fine)));
@@ -177,7 +177,7 @@ fn queues_without_handles_release_what_is_in_them() {
 }
 
 #[test]
-fn a_serialize_may_use_queues_itself() {
+fn serialize_may_use_queues() {
     thread_local! {
         static SIDE: Cell<Option<Queue<FrozenTensor<u8>>>> = const { Cell::new(None) };
     }
@@ -285,7 +285,7 @@ struct Faults {
 
 /// A value that several fields point to, written before a tensor and after it.
 #[test]
-fn shared_parts_that_fail_or_panic_leave_nothing() {
+fn shared_parts_that_fail_or_panic_leak_nothing() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         let faults = |how| {

@@ -137,7 +137,7 @@ fn block_of(attach: impl Fn(&mut Outgoing)) -> u64 {
 }
 
 #[test]
-fn views_that_reach_out_of_their_storage_are_refused() {
+fn views_beyond_their_storage_are_refused() {
     let frozen = tensor().freeze();
     let attach = |out: &mut Outgoing| frozen.clone().encode::<MessagePack>(out).unwrap();
     let read = |offset: u64, shape: &[u64], strides: &[i64]| {
@@ -166,7 +166,7 @@ fn views_that_reach_out_of_their_storage_are_refused() {
 }
 
 #[test]
-fn an_empty_view_with_absurd_dimensions_is_no_panic() {
+fn empty_view_with_huge_dimensions_does_not_panic() {
     let frozen = tensor().freeze();
     let attach = |out: &mut Outgoing| frozen.clone().encode::<MessagePack>(out).unwrap();
     let view = handle(DType::F32, 0, &[0, 1 << 40, 1 << 40], &[1, 1, 1]);
@@ -199,7 +199,7 @@ fn attachment_is_not_read_as_another_kind() {
 }
 
 #[test]
-fn another_element_type_is_an_error_that_names_both() {
+fn element_type_mismatch_names_both_types() {
     let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
     let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
     let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();
@@ -249,7 +249,7 @@ fn exclusive_tensor_with_overlap_is_refused() {
 }
 
 #[test]
-fn a_storage_is_all_of_it_or_refused() {
+fn storage_handle_of_a_part_is_refused() {
     let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
     let read = |offset, shape: &[u64], strides: &[i64]| {
         reread::<TypedStorage<f32>>(frozen, handle(DType::F32, offset, shape, strides))
@@ -284,7 +284,7 @@ fn storage_size_is_between_view_and_block() {
 }
 
 #[test]
-fn an_exclusive_tensor_is_taken_from_a_message_once() {
+fn exclusive_tensor_is_taken_from_a_message_once() {
     let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();
     let handle = || handle(DType::F32, 0, &[1], &[1]);
     type Pair = mp::Bundle<(Tensor<f32>, Tensor<f32>)>;

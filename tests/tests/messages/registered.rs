@@ -74,7 +74,7 @@ fn pattern(source: &str) -> Pattern {
 /// In fields, in lists, as a message of its own, as arguments (which are read before any function of the
 /// worker runs) and results.
 #[test]
-fn a_type_of_another_crate() {
+fn registered_type_of_another_crate_round_trips() {
     same(&[Job {
         pattern: pattern("a+b"),
         more: vec![Registered(pattern("")), Registered(pattern(&"x".repeat(20_000)))],
@@ -107,7 +107,7 @@ fn check<T: PartialEq + Debug + 'static>(value: AnyValue, expected: &T) {
 }
 
 #[test]
-fn values_of_all_types_in_one_queue() {
+fn registered_types_share_one_queue() {
     travels(all_kinds, |i, value| match i {
         0 => check(value, &pattern("a*")),
         1 => check(value, &Point { x: 1.5, y: -2.0 }),
@@ -123,7 +123,7 @@ fn values_of_all_types_in_one_queue() {
 }
 
 #[test]
-fn a_value_of_another_type_comes_back() {
+fn value_of_another_type_is_returned() {
     let value = AnyValue::new(pattern("a"));
     assert!(value.is::<Pattern>() && !value.is::<String>());
     assert!(
@@ -152,7 +152,7 @@ struct Counts {
 }
 
 #[test]
-fn a_type_whose_values_stay_in_one_thread() {
+fn thread_bound_type_round_trips() {
     let counted = |n| Counted(std::rc::Rc::new(Cell::new(n)));
     same(&[Counts { first: counted(7), more: vec![Registered(counted(8)), Registered(counted(9))] }]);
     // Bytes that claim such a type never become a value that may move between threads.
@@ -172,7 +172,7 @@ impl Serialize for ByteBuf {
 
 /// Attachments of a registered type's value arrive with it.
 #[test]
-fn tensors_in_values_of_registered_types() {
+fn tensors_in_registered_values_round_trip() {
     type Batch = (u8, FrozenTensor<f32>);
     fn worker(_: usize, (there, back): (Queue<AnyValue>, Queue<AnyValue>)) -> Outcome {
         register_serde::<Batch>()?;
@@ -223,7 +223,7 @@ fn error_of_a_stranger<T: mp::Message>(value: T) -> (u32, String) {
 }
 
 #[test]
-fn a_process_that_does_not_know_a_type_says_so() {
+fn unregistered_type_at_the_receiver_is_named() {
     know_here().unwrap();
     for (pid, error) in
         [error_of_a_stranger(AnyValue::new(Here(3))), error_of_a_stranger(vec![Registered(Here(3))])]
@@ -250,7 +250,7 @@ fn unregistered_value_is_refused_and_returned() {
 
 /// A message that one consumer can't read goes to another one.
 #[test]
-fn with_acknowledgement_another_process_gets_it() {
+fn unreadable_leased_message_goes_to_another() {
     fn stranger(_: usize, (there, errors): (Queue<AnyValue>, Queue<String>)) -> Outcome {
         match there.get_lease_timeout(DEADLINE) {
             Err(error) => send(&errors, error.to_string()),
@@ -270,7 +270,7 @@ fn with_acknowledgement_another_process_gets_it() {
 }
 
 #[test]
-fn a_type_that_is_registered_twice() {
+fn second_registration_with_other_functions_fails() {
     know_here().unwrap();
     know_here().expect("the same functions");
     let error = register(|Here(n): &Here| Ok(*n), |n: u8| Ok(Here(n + 1))).unwrap_err().to_string();
@@ -317,7 +317,7 @@ fn failing_functions_are_errors_with_the_type() {
 
 /// A value reduced to something that contains it again, or that is sent while it is reduced.
 #[test]
-fn what_never_ends_is_an_error() {
+fn endless_reduction_is_an_error() {
     #[derive(Clone)]
     struct Endless;
     register(|_: &Endless| Ok(AnyValue::new(Endless)), |_: AnyValue| Ok(Endless)).unwrap();
@@ -342,7 +342,7 @@ thread_local! {
 
 /// Functions that put into, and get from, the queue that their value goes through.
 #[test]
-fn functions_that_use_the_same_queue() {
+fn functions_may_use_the_queue_of_their_value() {
     struct Chatty(u8);
     let reduce = |Chatty(n): &Chatty| {
         let queue = QUEUE.take().ok_or("no queue")?;
@@ -399,7 +399,7 @@ impl<'de> Deserialize<'de> for Liar {
 
 /// Lengths are those of the received elements, whatever was announced: the following values are intact.
 #[test]
-fn a_handle_that_lies_about_its_length() {
+fn wrong_length_keeps_later_values_intact() {
     register_serde::<Liar>().unwrap();
     let queue = Queue::bounded(1).unwrap();
     give(&queue, (AnyValue::new(Liar), 77_u8));
@@ -410,7 +410,7 @@ fn a_handle_that_lies_about_its_length() {
 
 /// Names that arrive must be the names of types.
 #[test]
-fn a_forged_name_or_forged_bytes_are_errors() {
+fn forged_type_name_or_bytes_are_errors() {
     #[derive(Serialize)]
     struct Forged(String, Vec<u8>);
     for (name, bytes, says) in [
@@ -427,7 +427,7 @@ fn a_forged_name_or_forged_bytes_are_errors() {
 
 /// Other formats encode our bytes.
 #[test]
-fn other_formats() {
+fn registered_values_round_trip_in_other_formats() {
     let then = Registered(Instant::now());
     let bytes = rmp_serde::to_vec(&(&then, AnyValue::new(3_u8))).unwrap();
     let (arrived, any): (Registered<Instant>, AnyValue) = rmp_serde::from_slice(&bytes).unwrap();

@@ -21,7 +21,7 @@ struct Record {
 }
 
 #[test]
-fn plain_data() {
+fn plain_values_round_trip() {
     same(&[0_u64, 1, 127, 128, 255, 256, 65_535, 65_536, u64::MAX]);
     same(&[i64::MIN, -129, -128, -33, -32, -1, i64::MAX]);
     same(&[f64::MIN_POSITIVE, -0.0, f64::INFINITY, f64::EPSILON]);
@@ -82,7 +82,7 @@ enum Adjacently {
 }
 
 #[test]
-fn enums_of_all_representations() {
+fn enums_of_all_representations_round_trip() {
     let name = |last| Job::Name { first: "Ada".into(), last };
     same(&[Job::Stop, Job::Sleep(9), Job::Move(-1, 1), name(None), name(Some("L".into()))]);
     same(&[Untagged::Number(-5), Untagged::Pair(1, "one".into()), Untagged::Text("t".into())]);
@@ -93,12 +93,12 @@ fn enums_of_all_representations() {
 }
 
 #[test]
-fn untagged_enums_with_named_fields() {
+fn untagged_enums_with_named_fields_round_trip() {
     same(&[Untagged::Point { x: 0.5, y: 2.0 }]);
 }
 
 #[test]
-fn flattened_and_renamed_fields() {
+fn flattened_and_renamed_fields_round_trip() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     struct Position {
         x: i32,
@@ -118,13 +118,13 @@ fn flattened_and_renamed_fields() {
 }
 
 #[test]
-fn options() {
+fn options_round_trip() {
     same(&[None, Some(0_u8), Some(255)]);
     same(&[None, Some(vec![None, Some(1_u8)])]);
 }
 
 #[test]
-fn nothing_in_something_is_something() {
+fn units_in_options_round_trip() {
     same(&[Some(None::<u8>), None, Some(Some(0))]);
     same(&[Some(()), None]);
 }
@@ -138,7 +138,7 @@ struct Sparse {
 }
 
 #[test]
-fn fields_that_are_left_out_do_not_move_the_others() {
+fn skipped_fields_keep_other_positions() {
     same(&[Sparse { first: Some(1), second: Some(2) }, Sparse::default()]);
     same(&[Sparse { first: Some(1), second: None }]);
     same(&[Sparse { first: None, second: Some(2) }]);
@@ -146,7 +146,7 @@ fn fields_that_are_left_out_do_not_move_the_others() {
 
 /// Arguments and results of pools, and captures of closures, follow the same rules.
 #[test]
-fn nothing_in_something_through_pools_and_closures() {
+fn units_in_options_pass_pools_and_closures() {
     let pool = mp::Pool::new(1).unwrap();
     for value in [None, Some(None), Some(Some(()))] {
         assert_eq!(pool.apply(|value: Option<Option<()>>| value, value).unwrap(), value);
@@ -161,7 +161,7 @@ fn nothing_in_something_through_pools_and_closures() {
 /// Each level of closures counts, although each has a serializer of its own: closures that can be put can be
 /// called.
 #[test]
-fn closures_in_closures() {
+fn nested_closures_round_trip() {
     let deep = |levels: u32| {
         let first = mp::Closure::new(|x: u32| x);
         (0..levels).fold(first, |inner, _| mp::closure!([inner] |x: u32| inner.call(x) + 1))

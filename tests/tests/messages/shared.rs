@@ -30,7 +30,7 @@ struct Job {
 }
 
 #[test]
-fn many_fields_that_point_to_one_thing() {
+fn hundred_fields_share_one_pointer() {
     let jobs = || {
         let one = settings();
         let job = |number| Job { number, settings: if number == 50 { settings() } else { one.clone() } };
@@ -67,7 +67,7 @@ struct AllKinds {
 }
 
 #[test]
-fn all_kinds_of_pointers_and_what_they_are_in() {
+fn all_kinds_of_shared_pointers_round_trip() {
     let make = || {
         let (text, slice, path): (Arc<str>, Rc<[u16]>, Arc<Path>) =
             ("t".repeat(20_000).into(), vec![7; 20_000].into(), Path::new("/a").into());
@@ -93,7 +93,7 @@ fn all_kinds_of_pointers_and_what_they_are_in() {
 
 /// Serde reads flattened fields last, and the contents of untagged enums once for each variant.
 #[test]
-fn they_are_found_in_whatever_order_they_are_read() {
+fn shared_pointers_are_found_in_any_field_order() {
     #[derive(Serialize, Deserialize)]
     struct Inner {
         #[serde(with = "mp::message::shared")]
@@ -158,7 +158,7 @@ struct Holds {
 }
 
 #[test]
-fn parts_have_parts_and_tensors() {
+fn parts_with_parts_and_tensors_round_trip() {
     let make = || {
         let tensor = Tensor::from_slice(&[1, 2, 3], [3]).unwrap().freeze();
         let holds = |number, all| Arc::new(Holds { all, number, tensor: Some(tensor.clone()) });
@@ -187,7 +187,7 @@ struct Exclusive {
 /// The fields of a type that derives `Message` are values of one message. So are captures of a closure,
 /// arguments, and results.
 #[test]
-fn all_values_of_a_message_are_one() {
+fn pointers_are_shared_across_all_values() {
     let make = || {
         let job = Job { number: 1, settings: settings() };
         let right = Bundle(vec![job.clone(), Job { number: 2, settings: settings() }, job.clone()]);
@@ -220,7 +220,7 @@ fn all_values_of_a_message_are_one() {
 
 /// Two pointers to one address, as two types.
 #[test]
-fn types_tell_parts_apart() {
+fn pointers_of_distinct_types_stay_distinct() {
     #[derive(Serialize, Deserialize)]
     struct Both {
         #[serde(with = "mp::message::shared")]
@@ -251,7 +251,7 @@ struct Cyclic {
 struct Cycle(Box<Cyclic>);
 
 #[test]
-fn what_leads_to_itself_is_refused_and_comes_back() {
+fn cyclic_value_is_refused_and_returned() {
     let next = Rc::new(RefCell::new(None));
     let cyclic = || Cyclic { next: next.clone() };
     *next.borrow_mut() = Some(Cycle(Box::new(cyclic())));
@@ -271,7 +271,7 @@ fn what_leads_to_itself_is_refused_and_comes_back() {
 
 /// A chain isn't a cycle. A chain that is nested too deeply is refused.
 #[test]
-fn a_long_chain_is_refused_and_a_short_one_arrives() {
+fn only_too_long_chain_is_refused() {
     let chain = |n| {
         (0..n).fold(Holds { all: vec![], number: 0, tensor: None }, |next, number| Holds {
             all: vec![Arc::new(next)],
@@ -297,7 +297,7 @@ fn a_long_chain_is_refused_and_a_short_one_arrives() {
 
 /// The parent pointers of a tree: left out, and made again.
 #[test]
-fn weak_pointers_are_left_out() {
+fn weak_pointers_are_skipped() {
     #[derive(Serialize, Deserialize)]
     struct Child {
         number: u8,
@@ -311,7 +311,7 @@ fn weak_pointers_are_left_out() {
 
 /// Other formats contain the values themselves, as with serde's feature `rc`.
 #[test]
-fn other_formats_have_plain_values() {
+fn shared_pointers_are_plain_in_other_formats() {
     let one = settings();
     let jobs = [Job { number: 1, settings: one.clone() }, Job { number: 2, settings: one }];
     let bytes = rmp_serde::to_vec(&jobs).unwrap();
@@ -354,7 +354,7 @@ impl<'de> Deserialize<'de> for Nests {
 }
 
 #[test]
-fn messages_within_messages_have_parts_of_their_own() {
+fn nested_messages_have_separate_parts() {
     let inner = Queue::bounded(1).unwrap();
     let outer = Queue::bounded(1).unwrap();
     let (one, other) = (settings(), Arc::new(Settings { name: "inner".into(), wide: 1 }));
@@ -370,7 +370,7 @@ fn messages_within_messages_have_parts_of_their_own() {
 
 /// Random patterns of pointers: pointers are equal exactly if they were equal before.
 #[test]
-fn random_mentions_arrive_as_they_were() {
+fn random_pointer_patterns_round_trip() {
     proptest!(|(mentions in prop::collection::vec((0..8_usize, any::<bool>()), 0..60))| {
         let parts: Vec<_> = (0..8).map(|number| {
             Arc::new(Settings { name: "x".repeat(number * 40), wide: number as i128 })

@@ -70,7 +70,7 @@ fn echo<T: Serialize + serde::de::DeserializeOwned + 'static>(
 }
 
 #[test]
-fn all_of_them_arrive() {
+fn standard_types_round_trip() {
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(echo::<Fields>, (there.clone(), back.clone()));
     proptest!(|(fields in any_fields())| {
@@ -82,7 +82,7 @@ fn all_of_them_arrive() {
 }
 
 #[test]
-fn as_messages_of_their_own() {
+fn reduced_values_round_trip_as_messages() {
     let path = PathBuf::from(OsString::from_vec(vec![b'/', 0xff, b'a', 0xfe]));
     assert!(path.to_str().is_none());
     let error = Queue::bounded(1).unwrap().put(path.clone()).unwrap_err();
@@ -94,7 +94,7 @@ fn as_messages_of_their_own() {
 
 /// The clock is the machine's, so times can be measured between processes.
 #[test]
-fn an_instant_is_the_same_one_in_another_process() {
+fn instant_is_equal_in_another_process() {
     let worker = |_: usize, Reduced(begun): Reduced<Instant>| {
         Ok::<_, String>((begun.elapsed(), Reduced(Instant::now())))
     };
@@ -105,7 +105,7 @@ fn an_instant_is_the_same_one_in_another_process() {
 }
 
 #[test]
-fn errors_of_input_and_output() {
+fn io_errors_round_trip() {
     let make = || {
         let missing = std::fs::File::open("/no/such/file").unwrap_err();
         let utf8 = String::from_utf8(vec![0xff]).unwrap_err();
@@ -149,7 +149,7 @@ impl Error for Outer {
 }
 
 #[test]
-fn errors_of_any_type_with_their_sources() {
+fn boxed_errors_keep_their_sources() {
     let chain = || {
         let inner = Outer(Some(io::Error::from_raw_os_error(2).into()));
         let error: Box<dyn Error + Send + Sync> = Box::new(Outer(Some(inner.into())));
@@ -173,7 +173,7 @@ fn errors_of_any_type_with_their_sources() {
 }
 
 #[test]
-fn this_librarys_own_values() {
+fn library_values_round_trip() {
     same(get_all_start_methods());
     same(get_all_sharing_strategies());
     same(DType::ALL);
@@ -192,7 +192,7 @@ fn this_librarys_own_values() {
 
 /// A process sends another the failure of a third.
 #[test]
-fn failures_of_processes_arrive_whole() {
+fn process_failures_round_trip() {
     let failing = |_: usize, (): ()| Err::<(), _>("no such file");
     let SpawnError::ProcessRaised(raised) = failure(&one_process(failing, ())) else {
         panic!("another error")

@@ -77,7 +77,7 @@ fn full() -> Queue<Owned> {
 }
 
 #[test]
-fn out_of_a_queue_that_is_full() {
+fn full_queue_returns_exclusive_tensors() {
     let queue = full();
     for wait in [Duration::ZERO, MOMENT] {
         let (value, at) = owned();
@@ -90,7 +90,7 @@ fn out_of_a_queue_that_is_full() {
 }
 
 #[test]
-fn out_of_a_queue_that_is_closed() {
+fn closed_queue_returns_exclusive_tensors() {
     let queue = full();
     let waiting = queue.clone();
     let (value, at) = owned();
@@ -108,7 +108,7 @@ fn out_of_a_queue_that_is_closed() {
 }
 
 #[test]
-fn out_of_a_batch() {
+fn failed_batch_returns_exclusive_tensors() {
     let queue = Queue::bounded(2).unwrap();
     let (values, places): (Vec<_>, Vec<_>) = (0..4).map(|_| owned()).unzip();
     let error = queue.try_put_many(values).unwrap_err();
@@ -120,7 +120,7 @@ fn out_of_a_batch() {
 }
 
 #[test]
-fn what_is_too_large_for_the_queue() {
+fn too_large_value_is_returned() {
     let queue = QueueOptions::new().capacity(4).bytes(8).create().unwrap();
     let (value, at) = owned();
     let error = queue.put(value).unwrap_err();
@@ -129,7 +129,7 @@ fn what_is_too_large_for_the_queue() {
 }
 
 #[test]
-fn out_of_channels() {
+fn channels_return_exclusive_tensors() {
     let (sender, receiver) = mp::bounded_channel(1).unwrap();
     assert!(sender.send(owned().0).is_ok());
     let (value, at) = owned();
@@ -144,7 +144,7 @@ fn out_of_channels() {
 }
 
 #[test]
-fn out_of_connections() {
+fn connections_return_exclusive_tensors() {
     let (here, there) = mp::pipe().unwrap();
     drop(there);
     let (value, at) = owned();
@@ -164,7 +164,7 @@ fn out_of_connections() {
 }
 
 #[test]
-fn what_its_own_code_refuses_to_write() {
+fn failing_serialize_returns_exclusive_tensors() {
     /// Refuses after the tensors were written.
     struct Refuses;
     impl Serialize for Refuses {
@@ -187,7 +187,7 @@ fn what_its_own_code_refuses_to_write() {
 }
 
 #[test]
-fn when_there_is_no_memory() {
+fn full_arena_returns_exclusive_tensors() {
     #[derive(Message)]
     struct Large(Owned, Vec<u8>);
     /// Removes the budget, also after a failure.
@@ -217,7 +217,7 @@ fn when_there_is_no_memory() {
 }
 
 #[test]
-fn out_of_futures_and_sinks() {
+fn futures_and_sinks_return_exclusive_tensors() {
     let queue = full();
     let (value, at) = owned();
     let mut lent = Some(value);
@@ -266,7 +266,7 @@ fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
 /// A tensor that lies deeper than a thread's stack has room for is not returned, and no other tensor takes
 /// its place.
 #[test]
-fn tensors_return_to_their_places_on_a_short_stack() {
+fn tensors_return_in_place_on_a_short_stack() {
     const LEVELS: u64 = 25;
     // Larger than the stacks of other tests' threads, which are reused.
     const STACK: usize = 8 << 20;
@@ -347,7 +347,7 @@ fn weak_references_take_no_tensor_away() {
 }
 
 #[test]
-fn what_is_not_put_comes_back_beside_weak_references() {
+fn refused_tensors_return_despite_weak_references() {
     beside_weak_references(|show| {
         let queue = full();
         for _ in 0..2000 {
@@ -360,7 +360,7 @@ fn what_is_not_put_comes_back_beside_weak_references() {
 
 /// A storage keeps memory, and gives no access to it: the tensor is sent.
 #[test]
-fn a_tensor_whose_storage_is_kept_leaves() {
+fn tensor_with_a_kept_storage_is_sent() {
     let queue = Queue::<Tensor<u64>>::bounded(1).unwrap();
     let tensor = Tensor::full([8], 5).unwrap();
     let storage = tensor.storage().clone();

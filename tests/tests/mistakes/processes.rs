@@ -9,17 +9,17 @@ use mp_tests::{Outcome, failure, one_process};
 use crate::says;
 
 #[test]
-fn no_process_is_asked_for() {
+fn zero_processes_return_no_values() {
     assert!(mp::spawn(|_: usize, (): ()| {}, (), 0).unwrap().is_empty(), "as many as were asked for");
 }
 
 #[test]
-fn no_worker_is_asked_for() {
+fn zero_workers_error_names_the_range() {
     says(Pool::new(0).unwrap_err(), &["pool of 0", "1 to "]);
 }
 
 #[test]
-fn a_worker_prints_and_panics() {
+fn worker_panic_error_includes_its_output() {
     fn loads(row: u32) {
         print!("loading");
         panic!("row {row} is missing");
@@ -45,13 +45,13 @@ fn a_worker_prints_and_panics() {
 }
 
 #[test]
-fn a_worker_exits_in_the_middle() {
+fn worker_exit_error_names_the_code() {
     let context = one_process(|_: usize, (): ()| std::process::exit(3), ());
     says(failure(&context), &["rank 0", "code 3"]);
 }
 
 #[test]
-fn an_error_is_not_looked_at_in_a_worker() {
+fn worker_error_names_rank_and_cause() {
     fn worker(_: usize, text: String) -> mp::AnyResult<u32> {
         Ok(text.parse()?)
     }
@@ -59,14 +59,14 @@ fn an_error_is_not_looked_at_in_a_worker() {
 }
 
 #[test]
-fn a_process_is_joined_twice() {
+fn second_join_error_names_the_first() {
     let child = Process::spawn(|(): ()| 7_u32, ()).unwrap();
     assert_eq!(child.join().unwrap(), 7);
     says(child.join().unwrap_err(), &["process-", "returned", "an earlier call has taken it"]);
 }
 
 #[test]
-fn a_process_that_fails_each_time_is_started_again() {
+fn exhausted_restarts_error_lists_failures() {
     fn loads((): ()) -> Result<(), String> {
         Err("no such file: weights".to_string())
     }
@@ -84,25 +84,25 @@ fn a_process_that_fails_each_time_is_started_again() {
 }
 
 #[test]
-fn a_copy_is_made_without_leave() {
+fn fork_error_names_allow_fork() {
     let options = SpawnOptions::nprocs(1).start_method(StartMethod::Fork);
     says(start_processes(|_: usize, (): ()| {}, (), options).map(drop).unwrap_err(), &["allow_fork"]);
 }
 
 #[test]
-fn a_start_method_that_does_not_exist() {
+fn unknown_start_method_error_lists_the_methods() {
     says("threads".parse::<StartMethod>().unwrap_err(), &["threads", "spawn", "forkserver"]);
 }
 
 #[test]
-fn a_handle_is_kept_as_bytes() {
+fn handle_as_bytes_error_names_put() {
     let queue = Queue::<u8>::bounded(1).unwrap();
     says(rmp_serde::to_vec(&queue).unwrap_err(), &["Queue", "inside of a message", "put"]);
 }
 
 /// Workers start this test program again, and run none of its tests.
 #[test]
-fn processes_in_a_test() {
+fn processes_start_in_a_test() {
     fn worker(rank: usize, base: usize) -> Result<usize, String> {
         Ok(base + rank)
     }

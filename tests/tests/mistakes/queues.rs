@@ -14,7 +14,7 @@ struct Job {
 }
 
 #[test]
-fn a_queue_without_room() {
+fn zero_capacity_error_suggests_alternatives() {
     let what_to_do =
         ["a queue for 0 messages", "1 to", "unbounded()", "until a message was taken", "JoinableQueue"];
     says(Queue::<u8>::bounded(0).unwrap_err(), &what_to_do);
@@ -22,7 +22,7 @@ fn a_queue_without_room() {
 }
 
 #[test]
-fn a_put_after_the_close() {
+fn put_after_close_error_returns_the_value() {
     let queue = Queue::bounded(1).unwrap();
     queue.close();
     let error = queue.put(3).unwrap_err();
@@ -31,21 +31,21 @@ fn a_put_after_the_close() {
 }
 
 #[test]
-fn a_full_queue_is_not_waited_for() {
+fn full_queue_error_suggests_waiting() {
     let queue = Queue::bounded(1).unwrap();
     queue.try_put(1).unwrap();
     says(queue.try_put(2).unwrap_err(), &["full", "wait", "more room"]);
 }
 
 #[test]
-fn a_get_that_waits_for_no_time() {
+fn empty_queue_error_suggests_waiting() {
     let queue = Queue::<u8>::bounded(1).unwrap();
     says(queue.get_timeout(Duration::ZERO).unwrap_err(), &["empty", "without a time-out"]);
     says(queue.try_get().unwrap_err(), &["empty", "without a time-out"]);
 }
 
 #[test]
-fn two_receives_of_one_answer() {
+fn second_receive_error_says_disconnected() {
     let (sender, receiver) = bounded_channel(1).unwrap();
     sender.send(7).unwrap();
     drop(sender);
@@ -54,14 +54,14 @@ fn two_receives_of_one_answer() {
 }
 
 #[test]
-fn a_send_without_a_receiver() {
+fn send_without_receiver_error_says_disconnected() {
     let (sender, receiver) = channel().unwrap();
     drop(receiver);
     says(sender.send(7).unwrap_err(), &["other side is gone"]);
 }
 
 #[test]
-fn another_type_is_received() {
+fn received_type_error_names_both_types() {
     let (here, there) = pipe().unwrap();
     here.send(Job { rows: 3 }).unwrap();
     says(
@@ -71,14 +71,14 @@ fn another_type_is_received() {
 }
 
 #[test]
-fn the_receiving_end_of_a_pipe_sends() {
+fn receiving_end_error_names_the_sending_end() {
     let (receiver, sender) = one_way_pipe().unwrap();
     says(receiver.send(1).unwrap_err(), &["one-way", "can't send", "other end"]);
     says(sender.recv::<u8>().unwrap_err(), &["one-way", "can't receive", "other end"]);
 }
 
 #[test]
-fn a_result_with_history_is_sent() {
+fn unsendable_gradient_error_names_detach() {
     let mut x = Tensor::<f32>::zeros([3]).unwrap();
     x.set_requires_grad(true).unwrap();
     let queue = Queue::bounded(1).unwrap();
@@ -88,7 +88,7 @@ fn a_result_with_history_is_sent() {
 }
 
 #[test]
-fn a_receiver_that_is_too_slow() {
+fn lagging_receiver_error_counts_missed_messages() {
     let (sender, receiver) = broadcast::channel(2).unwrap();
     for i in 0..5 {
         sender.send(i).unwrap();
@@ -97,7 +97,7 @@ fn a_receiver_that_is_too_slow() {
 }
 
 #[test]
-fn all_is_put_before_a_worker_is_started() {
+fn full_queue_is_drained_by_a_later_worker() {
     let queue = Queue::bounded(2).unwrap();
     queue.put(1).unwrap();
     queue.put(2).unwrap();

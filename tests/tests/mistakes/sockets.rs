@@ -31,7 +31,7 @@ mod server {
 }
 
 #[test]
-fn two_programs_define_one_enum_each() {
+fn enum_mismatch_error_names_both_programs() {
     let (client, server) = both("enums");
     client.send(client::Request::Stop).unwrap();
     let both_names = ["sockets::client::Request", "sockets::server::Request", "crate that both programs use"];
@@ -47,7 +47,7 @@ fn two_programs_define_one_enum_each() {
 }
 
 #[test]
-fn a_send_hears_of_the_other_type_first() {
+fn send_reports_a_type_mismatch_before_a_receive() {
     let (client, server) = both("send-first");
     client.send(client::Request::Stop).unwrap();
     server.send(17_u8).unwrap();
@@ -59,7 +59,7 @@ fn a_send_hears_of_the_other_type_first() {
 }
 
 #[test]
-fn the_other_program_has_ended() {
+fn ended_peer_error_says_disconnected() {
     let (client, server) = both("ended");
     drop(server);
     let error = client.recv::<u8>().unwrap_err().to_string();
@@ -69,7 +69,7 @@ fn the_other_program_has_ended() {
 }
 
 #[test]
-fn a_tensor_is_sent_to_another_program() {
+fn tensor_over_socket_error_suggests_contents() {
     let (client, _server) = both("tensor");
     let tensor = Tensor::<f32>::zeros([3]).unwrap().freeze();
     says(client.send(tensor).unwrap_err(), &["leave this memory", "send their contents"]);
@@ -78,13 +78,13 @@ fn a_tensor_is_sent_to_another_program() {
 }
 
 #[test]
-fn no_program_listens() {
+fn missing_listener_error_names_the_address() {
     says(connect(name("silence")).unwrap_err(), &["connecting to", "mp-mistakes-silence", "Listener"]);
     says(connect("/tmp/mp-mistakes-no-such-file").unwrap_err(), &["connecting to", "Listener"]);
 }
 
 #[test]
-fn two_listeners_at_one_address() {
+fn second_listener_error_names_the_address() {
     let _first = Listener::bind(name("twice")).unwrap();
     says(
         Listener::bind(name("twice")).unwrap_err(),
@@ -93,12 +93,12 @@ fn two_listeners_at_one_address() {
 }
 
 #[test]
-fn an_address_that_is_too_long() {
+fn long_address_error_names_the_limit() {
     says(Listener::bind("/tmp/".to_string() + &"x".repeat(200)).unwrap_err(), &["107", "bytes"]);
 }
 
 #[test]
-fn another_key_or_none() {
+fn key_mismatch_error_names_the_side() {
     let key = |key: &str| SocketOptions::new().authkey(key).handshake_timeout(DEADLINE);
     let meet = |options: SocketOptions, what: &str| {
         let listener = key("mine").listen(name(what)).unwrap();
@@ -117,7 +117,7 @@ fn another_key_or_none() {
 }
 
 #[test]
-fn a_message_that_is_too_long() {
+fn long_message_error_names_max_message() {
     let listener = Listener::bind(name("long")).unwrap();
     let client = SocketOptions::new().max_message(10).connect(name("long")).unwrap();
     says(client.send(vec![1_u8; 100]).unwrap_err(), &["bytes", "10 is the limit", "max_message"]);

@@ -7,14 +7,14 @@ use mp::{Barrier, BoundedSemaphore, Condition, Lock, Semaphore};
 use crate::says;
 
 #[test]
-fn a_lock_that_its_thread_has_already() {
+fn relock_error_suggests_rlock() {
     let lock = Lock::new(1).unwrap();
     let _held = lock.lock().unwrap();
     says(lock.lock().map(drop).unwrap_err(), &["this thread", "RLock"]);
 }
 
 #[test]
-fn a_lock_is_not_waited_for() {
+fn held_lock_error_names_the_holder() {
     let lock = Lock::new(1).unwrap();
     let held = lock.lock().unwrap();
     let there = lock.clone();
@@ -24,20 +24,20 @@ fn a_lock_is_not_waited_for() {
 }
 
 #[test]
-fn a_permit_is_given_back_twice() {
+fn over_release_error_suggests_permit() {
     let semaphore = BoundedSemaphore::new(1).unwrap();
     says(semaphore.release().unwrap_err(), &["released more often", "Permit"]);
 }
 
 #[test]
-fn all_permits_are_taken() {
+fn exhausted_permits_error_names_the_cause() {
     let semaphore = Semaphore::new(1).unwrap();
     let _permit = semaphore.acquire().unwrap();
     says(semaphore.try_acquire().map(drop).unwrap_err(), &["all permits are taken", "slow"]);
 }
 
 #[test]
-fn a_barrier_for_more_than_come() {
+fn incomplete_barrier_error_counts_parties() {
     let barrier = Barrier::new(2).unwrap();
     says(barrier.wait_timeout(Duration::from_millis(1)).unwrap_err(), &["only 1 of 2", "reset()"]);
     says(barrier.wait().unwrap_err(), &["broken", "reset()"]);
@@ -45,6 +45,6 @@ fn a_barrier_for_more_than_come() {
 }
 
 #[test]
-fn a_condition_for_no_waiter() {
+fn condition_without_waiters_error_names_the_range() {
     says(Condition::with_waiters(0).unwrap_err(), &["for 0", "1 to"]);
 }

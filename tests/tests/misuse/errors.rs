@@ -30,7 +30,7 @@ fn out_of_memory<T>(result: mp_core::Result<T>) -> (u64, u64, String, String) {
 }
 
 #[test]
-fn more_memory_than_there_is() {
+fn out_of_memory_error_names_its_limit() {
     let _alone = alone();
     let (asked, left, limit, text) = out_of_memory(Tensor::<u8>::zeros([1 << 50]));
     assert_eq!(asked, 1 << 50);
@@ -56,7 +56,7 @@ impl Drop for Budget {
 }
 
 #[test]
-fn a_budget_is_an_error_until_something_is_dropped() {
+fn budget_limits_memory_until_a_drop() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let large = Tensor::<u8>::full([8 * MIB], 1).unwrap();
@@ -98,7 +98,7 @@ fn a_budget_is_an_error_until_something_is_dropped() {
 }
 
 #[test]
-fn shapes_that_are_too_large_or_do_not_fit() {
+fn too_large_or_mismatched_shapes_are_errors() {
     let _alone = alone();
     let too_large = |shape: &[usize], part: &str| match Tensor::<u64>::zeros(shape).map(drop).unwrap_err() {
         Error::LimitExceeded(why) => assert!(why.contains(part), "{why}"),
@@ -128,7 +128,7 @@ fn shapes_that_are_too_large_or_do_not_fit() {
 }
 
 #[test]
-fn an_empty_shape_with_absurd_dimensions_is_no_panic() {
+fn empty_shape_with_huge_dimensions_does_not_panic() {
     let _alone = alone();
     // An error or an empty tensor, as in NumPy, and no panic either way.
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40], [1 << 40, 1 << 40, 0], [0, usize::MAX, 3]] {
@@ -165,7 +165,7 @@ fn few_descriptors_limit_no_tensors_and_queues() {
 }
 
 #[test]
-fn a_file_size_limit_set_later_kills_no_process() {
+fn file_size_limit_set_later_kills_no_process() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         limit(Resource::Fsize, 4096);
@@ -224,7 +224,7 @@ fn limited(what: &str) -> String {
 }
 
 #[test]
-fn without_room_for_an_arena_the_limit_is_named() {
+fn address_limit_without_room_is_named_in_the_error() {
     let said = limited("no addresses");
     assert!(said.starts_with("no arena: out of shared memory") && said.contains("RLIMIT_AS"), "{said}");
     for what in ["no file", "small file"] {
@@ -237,7 +237,7 @@ fn without_room_for_an_arena_the_limit_is_named() {
 }
 
 #[test]
-fn with_little_room_the_arena_is_smaller() {
+fn tight_address_limit_gets_a_smaller_arena() {
     for what in ["few addresses", "few gigabytes"] {
         let said = limited(what);
         let rest = said.strip_prefix("an arena of ").unwrap_or_else(|| panic!("{said}"));
@@ -248,7 +248,7 @@ fn with_little_room_the_arena_is_smaller() {
 }
 
 #[test]
-fn each_end_of_a_worker_is_told_apart() {
+fn each_end_of_a_worker_is_a_distinct_error() {
     let _alone = alone();
     // Each holds a tensor and has one in a queue when it ends.
     type Args = (String, Queue<Tensor<u8>>);
@@ -307,7 +307,7 @@ fn memory(error: MessageError) -> Error {
 }
 
 #[test]
-fn each_kind_of_mistake_is_a_variant_of_its_own() {
+fn each_mistake_is_a_distinct_error_variant() {
     use Error::{InvalidArgument, LimitExceeded, OutOfBounds, Shape, Unsendable, Unsupported};
     let _alone = alone();
     let bounded = |capacity| memory(Queue::<u8>::bounded(capacity).unwrap_err());

@@ -91,7 +91,7 @@ macro_rules! several {
 }
 
 #[test]
-fn views_of_anything() {
+fn views_with_arbitrary_numbers_never_panic() {
     let strategy = (numbers(4), numbers(4), number(), number(), number(), stride());
     cases(1000, strategy, |(made, shape, a, b, c, step)| {
         let Ok(meta) = MetaTensor::new(&made, DType::Complex128) else { return };
@@ -106,7 +106,7 @@ fn views_of_anything() {
 
 /// Tensors with memory, or without it, whose elements are read.
 #[test]
-fn tensors_of_any_shape() {
+fn tensors_of_arbitrary_shapes_never_panic() {
     let strategy =
         (numbers(4), numbers(4), prop::collection::vec(stride(), 0..4), number(), number(), number());
     cases(1000, strategy, |(made, shape, strides, a, b, c)| {
@@ -139,7 +139,7 @@ fn tensors_of_any_shape() {
 }
 
 #[test]
-fn parts_of_sparse_and_nested_tensors() {
+fn arbitrary_sparse_and_nested_parts_never_panic() {
     let strategy = (numbers(3), numbers(3), prop::collection::vec(stride(), 0..4), number(), number());
     cases(1000, strategy, |(shape, values, indices, a, b)| {
         let line: Vec<i64> = indices.iter().map(|i| *i as i64).collect();
@@ -188,7 +188,7 @@ impl<T: mp::Element> FreezeCopy for Tensor<T> {
 
 /// Each element type, at each place of a word.
 #[test]
-fn foreign_elements_of_every_size() {
+fn foreign_elements_of_every_size_are_checked() {
     fn elements<T: mp::Element>(value: T) {
         let memfd = Tensor::full([9], value).unwrap().to_memfd().unwrap();
         let there = MappedFile::<T>::from_fd(&memfd, 0, 9).unwrap();
@@ -215,7 +215,7 @@ fn foreign_elements_of_every_size() {
 
 /// An id consists of untrusted bytes: a missing block, arena or generation.
 #[test]
-fn ids_of_storages_from_elsewhere() {
+fn arbitrary_storage_ids_are_unknown() {
     let t = Tensor::<u8>::zeros([4]).unwrap();
     let id = t.storage().id();
     let bytes = rmp_serde::to_vec(&id).unwrap();
@@ -237,7 +237,7 @@ fn ids_of_storages_from_elsewhere() {
 const AT_ONCE: Duration = Duration::ZERO;
 
 #[test]
-fn queues_of_any_size_and_time() {
+fn queues_with_arbitrary_numbers_never_panic() {
     cases(100, (number(), number(), number()), |(a, b, c)| {
         let options = QueueOptions::new().bytes(a as u64).deliveries(b as u32);
         let made = [options.capacity(c % 5).create(), Queue::bounded(a.max(1 << 25)), Queue::growing(b)];
@@ -256,7 +256,7 @@ fn queues_of_any_size_and_time() {
 }
 
 #[test]
-fn synchronization_of_any_number() {
+fn locks_with_arbitrary_numbers_never_panic() {
     cases(100, (number(), number()), |(a, b)| {
         // Each has a slot for each permit, waiter or party: no more than there is memory for.
         let few =
@@ -285,7 +285,7 @@ fn synchronization_of_any_number() {
 }
 
 #[test]
-fn memory_and_lists_at_any_place() {
+fn named_memory_with_arbitrary_numbers_never_panics() {
     let name = format!("mp-numbers-{}", std::process::id());
     let memory = SharedMemory::create(&name, 24).unwrap().unlink_on_drop();
     let list = ShareableList::new([ListItem::Int(1), "text".into()]).unwrap();

@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for Odd {
 }
 
 #[test]
-fn a_value_whose_drop_panics_is_put() {
+fn values_with_panicking_drop_are_put() {
     for queue in [Queue::bounded(3).unwrap(), Queue::unbounded().unwrap()] {
         queue.put(bomb(2)).unwrap();
         queue.put(Bomb { times: 2, name: "a larger one".repeat(100) }).unwrap();
@@ -79,7 +79,7 @@ fn a_value_whose_drop_panics_is_put() {
 }
 
 #[test]
-fn panicking_iterator_puts_its_earlier_items() {
+fn panicking_iterator_keeps_its_earlier_puts() {
     let queue = Queue::bounded(10).unwrap();
     let values = (0..9_u64).inspect(|&x| {
         if x == 5 {
@@ -93,7 +93,7 @@ fn panicking_iterator_puts_its_earlier_items() {
 }
 
 #[test]
-fn value_that_panics_when_read_harms_no_other() {
+fn value_panicking_in_decode_affects_no_other() {
     let queue = Queue::bounded(8).unwrap();
     (0..4).for_each(|x| give(&queue, Odd(x)));
     assert_eq!(take(&queue), Odd(0));
@@ -129,7 +129,7 @@ fn lease_is_returned_if_its_value_panics_in_drop() {
 }
 
 #[test]
-fn what_is_locked_is_unlocked_by_a_panic() {
+fn panic_unlocks_each_lock() {
     let once = Once::new().unwrap();
     assert!(panics(|| once.call_once(|_| resume_unwind(Box::new(bomb(2))))));
     let mut done = 0;
@@ -175,7 +175,7 @@ fn woken<F: Future<Output: Debug>>(future: F, make_ready: impl FnOnce()) {
 }
 
 #[test]
-fn wakers_that_panic_end_no_thread_that_wakes_others() {
+fn panicking_wakers_end_no_waking_thread() {
     let queue = Queue::bounded(1).unwrap();
     for x in 0..2_u32 {
         woken(queue.get_async(), || give(&queue, x));

@@ -15,7 +15,7 @@ fn read_back(mut t: Tensor<u64>) -> mp::AnyResult<(Tensor<u64>, Tensor<u64>), mp
 }
 
 #[test]
-fn a_tensor_that_is_in_a_message_is_empty_elsewhere() {
+fn sent_tensor_is_empty_at_its_sender() {
     let (got, left) = read_back(Tensor::full([8], 5).unwrap()).unwrap();
     assert_eq!((got.to_vec(), left.to_vec()), (vec![5; 8], vec![]));
     assert!(got.storage() != left.storage());
@@ -28,7 +28,7 @@ fn a_tensor_that_is_in_a_message_is_empty_elsewhere() {
 }
 
 #[test]
-fn a_tensor_is_in_one_message_at_a_time() {
+fn tensor_is_in_one_message_at_a_time() {
     let (mut one, mut other, mut t) =
         (Outgoing::default(), Outgoing::default(), Tensor::<u64>::zeros([8]).unwrap());
     t.encode::<MessagePack>(&mut one).unwrap();
@@ -146,7 +146,7 @@ fn tensor_stays_in_a_message_being_written() {
 }
 
 #[test]
-fn queues_inside_of_queues_are_freed_however_deep() {
+fn deeply_nested_queues_are_freed() {
     let blocks = || Arena::current().unwrap().memory_stats().live_blocks;
     // Other tests of this program use a few blocks, not thousands.
     const DEPTH: u64 = 30_000;
@@ -166,7 +166,7 @@ fn queues_inside_of_queues_are_freed_however_deep() {
 
 /// Both locks that show that a member lives are held, in parent and child, also after a child was started.
 #[test]
-fn both_signs_of_life_are_there() {
+fn both_liveness_locks_are_held() {
     fn locks() -> (bool, bool) {
         let pid = std::process::id().to_string();
         let all = std::fs::read_to_string("/proc/locks").unwrap();

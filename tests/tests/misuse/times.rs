@@ -194,7 +194,7 @@ fn handed_over<R: Debug + Send>(
 }
 
 #[test]
-fn locks_are_waited_for_as_long_as_told() {
+fn lock_waits_end_in_time() {
     lock!(Lock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
     lock!(RLock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
     lock!(Lock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
@@ -213,7 +213,7 @@ fn locks_are_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn permits_and_events_are_waited_for_as_long_as_told() {
+fn permit_and_event_waits_end_in_time() {
     let permits = Semaphore::new(1).unwrap();
     let (timeout, deadline) =
         (|time| permits.acquire_timeout(time).map(drop), |until| permits.acquire_deadline(until).map(drop));
@@ -242,7 +242,7 @@ fn permits_and_events_are_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn notifications_are_waited_for_as_long_as_told() {
+fn condition_waits_end_in_time() {
     let (lock, changed) = (Lock::new(0_u32).unwrap(), Condition::new().unwrap());
     for time in SHORT {
         let (guard, notified) = changed.wait_timeout(lock.lock().unwrap(), time).unwrap();
@@ -273,7 +273,7 @@ fn notifications_are_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn parties_are_waited_for_as_long_as_told() {
+fn barrier_waits_end_in_time() {
     let barrier = Barrier::new(2).unwrap();
     // A party whose time is over breaks it.
     let timed_out = |got: Result<usize, BarrierError>| {
@@ -295,7 +295,7 @@ fn parties_are_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn what_is_done_once_is_waited_for_as_long_as_told() {
+fn once_waits_end_in_time() {
     let done = Once::new().unwrap();
     done.call_once(|_| ()).unwrap();
     let again = |_: &mp::sync::OnceState| panic!("it is done");
@@ -329,7 +329,7 @@ fn what_is_done_once_is_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn messages_are_waited_for_as_long_as_told() {
+fn message_waits_end_in_time() {
     let queue = Queue::bounded(1).unwrap();
     let empty = |got: &Result<Option<u32>, GetError>| matches!(got, Err(GetError::Empty));
     let (get, get_until) = (|time| queue.get_timeout(time), |until| queue.get_deadline(until));
@@ -353,7 +353,7 @@ fn messages_are_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn tasks_are_waited_for_as_long_as_told() {
+fn task_waits_end_in_time() {
     let tasks = JoinableQueue::bounded(1).unwrap();
     let (join, join_until) = (|time| tasks.join_timeout(time), |until| tasks.join_deadline(until));
     had(Result::is_ok, join, join_until);
@@ -382,7 +382,7 @@ fn tasks_are_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn pipes_are_waited_for_as_long_as_told() {
+fn pipe_waits_end_in_time() {
     let (here, there) = pipe().unwrap();
     ends_of_a_connection(&here, &there);
     let name = format!("@mp-test-times-{}", std::process::id());
@@ -433,7 +433,7 @@ fn ends_of_a_connection(here: &mp::Connection, there: &mp::Connection) {
 }
 
 #[test]
-fn sockets_with_options_at_the_edges() {
+fn sockets_accept_extreme_options() {
     for (i, backlog) in
         [0, 1, 2, 127, 128, 1 << 16, i32::MAX as u32, 1 << 31, u32::MAX].into_iter().enumerate()
     {

@@ -202,7 +202,7 @@ fn with_command(host: &mut Command, words: &[&str]) {
 }
 
 #[test]
-fn library_in_a_c_program_does_everything() {
+fn library_in_a_c_program_supports_all_features() {
     let folder = Folder::new("loaded");
     let host = folder.host("host.c", &["-ldl"]);
     for (what, first) in [("everything", ""), ("fork server", ""), ("fork", COPIED)] {
@@ -242,7 +242,7 @@ fn linked_program_needs_no_command() {
 }
 
 #[test]
-fn python_is_a_host_too() {
+fn python_host_starts_workers() {
     let python = std::env::var("MP_PYTHON").unwrap_or_else(|_| "python3".to_string());
     let path = library().to_str().unwrap();
     let load = format!("import ctypes, sys; library = ctypes.CDLL({path:?})");
@@ -333,7 +333,7 @@ fn functions_of_a_late_library_are_found() {
 }
 
 #[test]
-fn hosts_become_workers_by_a_command() {
+fn hosts_become_workers_by_command() {
     let folder = Folder::new("command");
     let host = folder.host("host.c", &["-ldl"]);
     let mut command = Command::new(&host);
@@ -344,7 +344,7 @@ fn hosts_become_workers_by_a_command() {
 }
 
 #[test]
-fn command_without_a_worker_is_a_clear_error() {
+fn command_without_a_worker_is_an_error() {
     let folder = Folder::new("no-command");
     let host = folder.host("host.c", &["-ldl"]);
     for (words, expected) in [
@@ -362,7 +362,7 @@ fn command_without_a_worker_is_a_clear_error() {
 }
 
 #[test]
-fn a_library_that_was_replaced_or_deleted_is_refused() {
+fn replaced_or_deleted_library_is_refused() {
     let folder = Folder::new("replaced");
     let host = folder.host("host.c", &["-ldl"]);
     let words = [host.to_str().unwrap(), "LIBRARY", "--worker"];
@@ -403,7 +403,7 @@ fn a_library_that_was_replaced_or_deleted_is_refused() {
 }
 
 #[test]
-fn path_unusable_for_the_loader_is_a_clear_error() {
+fn path_unusable_for_the_loader_is_an_error() {
     let folder = Folder::new("blank");
     let host = folder.host("host.c", &["-ldl"]);
     let path = folder.0.join("a library.so");
@@ -436,7 +436,7 @@ fn token_of_another_program_starts_nothing() {
 }
 
 #[test]
-fn a_library_that_has_started_a_process_stays_loaded() {
+fn library_that_started_a_process_stays_loaded() {
     let folder = Folder::new("stays");
     let host = folder.host("host.c", &["-ldl"]);
     let mut host = Host::start(Command::new(&host).arg(library()).arg("one that stays"));

@@ -29,7 +29,7 @@ fn square(number: u64) -> mp::AnyResult<u64> {
 /// Program that the test runs under valgrind.
 #[test]
 #[ignore = "part of another test"]
-fn helper_does_a_bit_of_everything() {
+fn helper_uses_each_feature() {
     // Arguments, values, errors, signals.
     let worker = |rank: usize, base: usize| Ok::<_, String>(base + rank);
     assert_eq!(start_processes(worker, 10, SpawnOptions::nprocs(2)).unwrap().join().unwrap(), [10, 11]);
@@ -104,7 +104,7 @@ fn under_memcheck(workers_too: bool) {
     command.arg("--trace-children-skip=*/cc,*/sh").arg(std::env::current_exe().unwrap());
     command.args([
         "--exact",
-        "valgrind::helper_does_a_bit_of_everything",
+        "valgrind::helper_uses_each_feature",
         "--ignored",
         "--nocapture",
         "--test-threads=1",
@@ -136,11 +136,11 @@ fn under_memcheck(workers_too: bool) {
 }
 
 #[test]
-fn a_program_under_memcheck_has_workers() {
+fn memcheck_program_starts_workers() {
     under_memcheck(false);
 }
 
 #[test]
-fn workers_run_under_memcheck_too() {
+fn workers_run_under_memcheck() {
     under_memcheck(true);
 }

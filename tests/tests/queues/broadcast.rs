@@ -52,7 +52,7 @@ fn through(capacity: usize, missed: u64) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn each_receiver_gets_each_message_in_the_same_order() {
+fn each_receiver_gets_all_messages_in_one_order() {
     let _alone = alone();
     let all = through(2 * EACH as usize, 0);
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
@@ -62,7 +62,7 @@ fn each_receiver_gets_each_message_in_the_same_order() {
 }
 
 #[test]
-fn what_a_receiver_misses_is_counted() {
+fn missed_messages_are_counted() {
     let _alone = alone();
     for one in through(4, 2 * EACH) {
         for rank in 0..2 {
@@ -73,7 +73,7 @@ fn what_a_receiver_misses_is_counted() {
 }
 
 #[test]
-fn a_receiver_that_lags_goes_on_with_the_oldest() {
+fn lagging_receiver_continues_with_the_oldest() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(4).unwrap();
     for round in 0..200_u32 {
@@ -136,7 +136,7 @@ fn stay(_: usize, receiver: Receiver<u32>) -> Outcome {
 }
 
 #[test]
-fn a_sender_without_receivers_gets_its_message_back() {
+fn send_without_receivers_returns_the_message() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(2).unwrap();
     let context = one_process(stay, receiver);
@@ -148,7 +148,7 @@ fn a_sender_without_receivers_gets_its_message_back() {
 }
 
 #[tokio::test]
-async fn a_message_ends_a_future() {
+async fn message_completes_a_future() {
     let (sender, receiver) = broadcast::channel(64).unwrap();
     let task = tokio::spawn(async move {
         let mut sum = 0;
@@ -169,7 +169,7 @@ async fn a_message_ends_a_future() {
 }
 
 #[test]
-fn clone_has_the_same_position_and_new_the_end() {
+fn clone_keeps_the_position_and_new_starts_at_the_end() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(3).unwrap();
     assert_eq!(sender.capacity(), 3);
@@ -191,7 +191,7 @@ fn clone_has_the_same_position_and_new_the_end() {
 }
 
 #[test]
-fn what_is_kept_and_missed_is_as_many_as_was_said() {
+fn kept_and_missed_messages_add_up() {
     let _alone = alone();
     for capacity in [1, 2, 3, 5, 100] {
         let (sender, receiver) = broadcast::channel(capacity as usize).unwrap();
@@ -228,7 +228,7 @@ impl<'de> Deserialize<'de> for Picky {
 }
 
 #[test]
-fn a_message_that_can_not_be_decoded_is_skipped() {
+fn undecodable_message_is_skipped() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(8).unwrap();
     (0..3).for_each(|n| sender.send(Picky(n)).unwrap());
@@ -242,7 +242,7 @@ fn a_message_that_can_not_be_decoded_is_skipped() {
 }
 
 #[test]
-fn a_future_ends_when_the_senders_are_gone() {
+fn future_ends_when_the_senders_are_dropped() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel::<u32>(1).unwrap();
     assert_eq!(woken_by(receiver.recv_async(), || sender.send(1).unwrap()).unwrap(), 1);

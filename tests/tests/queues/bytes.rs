@@ -18,7 +18,7 @@ fn tensor(number: u64, bytes: usize) -> FrozenTensor<u64> {
 }
 
 #[test]
-fn as_many_bytes_as_may_be_and_no_more() {
+fn bytes_are_accepted_up_to_the_bound() {
     let _alone = alone();
     // Larger than free blocks of other tests: a free block that is somewhat larger would be used as it is.
     const LARGE: usize = 512 * KIB;
@@ -45,7 +45,7 @@ fn as_many_bytes_as_may_be_and_no_more() {
 }
 
 #[test]
-fn what_never_fits_is_refused_with_both_sizes() {
+fn too_large_message_error_names_both_sizes() {
     let _alone = alone();
     let queue = bounded(100);
     let error = queue.put(vec![7_u8; 101]).unwrap_err();

@@ -45,7 +45,7 @@ fn held_by(nprocs: usize) -> Held {
 }
 
 #[test]
-fn waiting_for_a_killed_process_ends_and_names_it() {
+fn wait_for_a_killed_process_ends_and_names_it() {
     let _alone = alone();
     let held = held_by(1);
     let pid = held.context.pids()[0];
@@ -129,7 +129,7 @@ fn late_joiner_is_dead_despite_a_copys_files() {
 }
 
 #[test]
-fn waiting_for_a_process_that_has_ended_ends() {
+fn wait_for_an_ended_process_ends() {
     let _alone = alone();
     fn worker(_: usize, queue: Queue<u32>) -> Outcome {
         send(&queue, 7)
@@ -218,7 +218,7 @@ fn square(_: usize, (jobs, results): (Queue<u64>, Queue<(u32, u64)>)) -> Outcome
 }
 
 #[test]
-fn a_stopped_consumer_delays_no_other_process() {
+fn stopped_consumer_delays_no_other_process() {
     let _alone = alone();
     let (jobs, results) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
     let context = start_processes(square, (jobs.clone(), results.clone()), SpawnOptions::nprocs(2)).unwrap();
@@ -263,7 +263,7 @@ fn relay(_: usize, (jobs, results): (Numbered, Numbered)) -> Outcome {
 }
 
 #[test]
-fn thirty_random_kills_leave_nothing_behind() {
+fn thirty_random_kills_leave_no_resources() {
     let _alone = alone();
     const WORKERS: usize = 3;
     const KILLS: u64 = 30;

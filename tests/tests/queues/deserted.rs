@@ -148,7 +148,7 @@ fn timed_out_waiter_may_put_afterwards() {
 }
 
 #[test]
-fn a_handle_in_a_message_keeps_a_get_waiting() {
+fn handle_in_a_message_keeps_a_get_waiting() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let post = Queue::<Queue<u32>>::bounded(1).unwrap();
@@ -181,7 +181,7 @@ fn joinable_queue_waits_for_local_threads() {
 }
 
 #[test]
-fn tasks_and_streams_wait_for_the_handles_of_others() {
+fn futures_wait_while_others_have_handles() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
@@ -199,7 +199,7 @@ fn tasks_and_streams_wait_for_the_handles_of_others() {
 }
 
 #[test]
-fn waiting_for_several_things_is_not_deserted_either() {
+fn wait_for_several_ends_only_without_handles() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
@@ -405,7 +405,7 @@ fn hears_of_it(_: usize, (queue, begun): (Queue<u32>, Queue<u32>)) -> mp::AnyRes
 
 /// The most common case: the process that created the queue drops it, and one other process has it.
 #[test]
-fn creator_drops_its_last_handle() {
+fn creator_dropping_its_last_handle_ends_a_get() {
     let _alone = alone();
     for before_it_begins in [false, true] {
         let (queue, begun) = (Queue::bounded(4).unwrap(), Queue::bounded(1).unwrap());

@@ -22,7 +22,7 @@ fn arena() -> Arena {
 }
 
 #[test]
-fn a_message_larger_than_the_arena() {
+fn message_larger_than_the_arena_is_an_error() {
     let _alone = alone();
     arena();
     let queue = Queue::bounded(2).unwrap();
@@ -70,7 +70,7 @@ fn misreads(_: usize, (queues, pipe, said): (Queue<Misread>, Connection, Queue<S
 }
 
 #[test]
-fn a_queue_of_another_type_on_the_other_side() {
+fn queue_of_another_type_is_refused_by_the_receiver() {
     let _alone = alone();
     arena();
     let (queues, said) = (Queue::bounded(1).unwrap(), Queue::bounded(2).unwrap());
@@ -111,7 +111,7 @@ fn put_two(_: usize, (queue, large): (Rows, Queue<String>)) -> Outcome {
 }
 
 #[test]
-fn a_full_arena_while_a_producer_waits() {
+fn messages_in_flight_arrive_in_a_full_arena() {
     let _alone = alone();
     arena();
     let before = in_use();
@@ -159,7 +159,7 @@ fn refused(_: usize, (queue, said): (Queue<Attached>, Queue<String>)) -> Outcome
 }
 
 #[test]
-fn a_message_of_another_version_of_the_wire() {
+fn message_of_another_wire_version_is_refused() {
     let _alone = alone();
     let arena = arena();
     for (tensors, bytes) in [(1, 0), (1, 100_000), (200, 0), (200, 100_000), (0, 10), (0, 100_000)] {
@@ -197,7 +197,7 @@ fn a_message_of_another_version_of_the_wire() {
 }
 
 #[test]
-fn message_of_another_wire_version_is_released() {
+fn refused_wire_version_is_released() {
     let _alone = alone();
     let arena = arena();
     let before = in_use();

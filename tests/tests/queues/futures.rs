@@ -64,7 +64,7 @@ fn produce(_: usize, (queue, numbers): (Queue<u64>, u64)) -> Outcome {
 }
 
 #[test]
-fn what_is_dropped_at_any_poll_has_taken_nothing() {
+fn get_future_dropped_at_any_poll_takes_nothing() {
     let _alone = alone();
     const NUMBERS: u64 = 500;
     let queue = Queue::bounded(2).unwrap();
@@ -94,7 +94,7 @@ fn what_is_dropped_at_any_poll_has_taken_nothing() {
 }
 
 #[test]
-fn what_is_dropped_before_it_is_put_is_not_put() {
+fn put_future_dropped_before_completion_puts_nothing() {
     let _alone = alone();
     let before = mp_tests::in_use();
     let queue = Queue::bounded(1).unwrap();
@@ -116,7 +116,7 @@ fn what_is_dropped_before_it_is_put_is_not_put() {
 }
 
 #[test]
-fn a_stream_and_a_sink_keep_the_order_and_the_bound() {
+fn stream_and_sink_keep_order_and_bound() {
     let _alone = alone();
     let (there, back) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(echo, (there.clone(), back.clone()));
@@ -155,7 +155,7 @@ fn a_stream_and_a_sink_keep_the_order_and_the_bound() {
 }
 
 #[test]
-fn channels_and_connections_are_futures_too() {
+fn channels_and_connections_work_as_futures() {
     let _alone = alone();
     type Ends = (Sender<u64>, Receiver<u64>, Connection);
     fn answers(_: usize, (sender, receiver, connection): Ends) -> Outcome {
@@ -192,7 +192,7 @@ fn channels_and_connections_are_futures_too() {
 }
 
 #[test]
-fn tasks_of_dead_consumers_are_told_to_futures() {
+fn join_future_reports_tasks_of_dead_consumers() {
     let _alone = alone();
     fn takes_one(_: usize, (tasks, ready): (JoinableQueue<u32>, Queue<()>)) -> Outcome {
         let _task = block_on(tasks.get_async())?.ok_or("closed")?;
@@ -228,7 +228,7 @@ fn tasks_of_dead_consumers_are_told_to_futures() {
 }
 
 #[test]
-fn events_and_permits_are_futures_too() {
+fn events_and_permits_work_as_futures() {
     let _alone = alone();
     fn sets(_: usize, (event, permits, order): (Event, BoundedSemaphore, Queue<u8>)) -> Outcome {
         permits.acquire()?.keep();
@@ -269,7 +269,7 @@ fn relays(_: usize, (from, to, at): (Queue<u64>, Queue<u64>, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_its_futures() {
+fn futures_are_killed_at_every_access() {
     mp_tests::kill::for_every_access(|at| {
         let (from, to) = (Queue::bounded(4).unwrap(), Queue::bounded(1).unwrap());
         let context = one_process(relays, (from.clone(), to.clone(), at));
@@ -334,7 +334,7 @@ fn timed_out_futures_of_many_tasks_lose_nothing() {
 }
 
 #[test]
-fn a_process_that_was_stopped_while_it_waited_goes_on() {
+fn process_stopped_during_a_future_continues() {
     let _alone = alone();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(echo, (there.clone(), back.clone()));
@@ -353,7 +353,7 @@ fn a_process_that_was_stopped_while_it_waited_goes_on() {
 
 #[test]
 #[allow(unsafe_code)]
-fn a_connection_wakes_epoll_and_is_quiet_again() {
+fn connection_wakes_epoll_and_is_quiet_again() {
     use tokio::io::unix::AsyncFd;
     let _alone = alone();
     fn answers(_: usize, there: Connection) -> Outcome {

@@ -75,7 +75,7 @@ fn growing_queue_keeps_its_order_between_processes() {
 }
 
 #[test]
-fn a_growing_queue_is_full_at_its_limit() {
+fn growing_queue_is_full_at_its_limit() {
     let _alone = alone();
     let queue = Queue::growing(1000).unwrap();
     (0..1000).for_each(|i| queue.try_put(i).unwrap());
@@ -92,7 +92,7 @@ fn a_growing_queue_is_full_at_its_limit() {
 }
 
 #[test]
-fn many_at_once_are_given_back_where_they_do_not_fit() {
+fn rest_of_a_partial_batch_is_returned() {
     let _alone = alone();
     let queue = Queue::bounded(100).unwrap();
     let error = queue.try_put_many((0..150).map(|i| i.to_string())).unwrap_err();
@@ -171,7 +171,7 @@ fn leased_message_of_a_killed_holder_is_redelivered() {
 }
 
 #[test]
-fn what_comes_back_too_often_is_set_aside() {
+fn message_returned_too_often_is_a_dead_letter() {
     let _alone = alone();
     let queue = QueueOptions::new().capacity(4).deliveries(2).create::<String>().unwrap();
     give(&queue, "poison".to_string());
@@ -196,7 +196,7 @@ fn sends_and_waits(_: usize, (sender, ready): (Sender<u32>, Queue<()>)) -> Outco
 }
 
 #[test]
-fn receivers_learn_that_all_senders_are_dead() {
+fn killed_senders_disconnect_receivers() {
     let _alone = alone();
     let (sender, receiver) = channel::<u32>().unwrap();
     let ready = Queue::bounded(1).unwrap();
@@ -211,7 +211,7 @@ fn receivers_learn_that_all_senders_are_dead() {
 }
 
 #[test]
-fn senders_learn_that_all_receivers_are_gone() {
+fn ended_receivers_disconnect_senders() {
     let _alone = alone();
     fn receives_one(_: usize, receiver: Receiver<String>) -> Outcome {
         receiver.recv_timeout(DEADLINE)?;
@@ -231,7 +231,7 @@ fn senders_learn_that_all_receivers_are_gone() {
 }
 
 #[test]
-fn threads_of_one_process_learn_it_too() {
+fn dropped_senders_disconnect_threads() {
     let _alone = alone();
     let (sender, receiver) = channel::<u32>().unwrap();
     let other = sender.clone();
@@ -252,7 +252,7 @@ fn threads_of_one_process_learn_it_too() {
 }
 
 #[test]
-fn joining_reports_what_a_killed_consumer_had() {
+fn join_reports_tasks_of_a_killed_consumer() {
     let _alone = alone();
     fn worker(rank: usize, (tasks, ready): (JoinableQueue<u32>, Queue<usize>)) -> Outcome {
         let task = tasks.get_timeout(DEADLINE)?.ok_or("closed")?;
@@ -288,7 +288,7 @@ fn joining_reports_what_a_killed_consumer_had() {
 }
 
 #[test]
-fn a_connection_carries_values_and_bytes_both_ways() {
+fn connection_carries_values_and_bytes_both_ways() {
     let _alone = alone();
     fn answers(_: usize, there: Connection) -> Outcome {
         let (name, n) = there.recv_timeout::<(String, u32)>(DEADLINE)?;
@@ -313,7 +313,7 @@ fn a_connection_carries_values_and_bytes_both_ways() {
 }
 
 #[test]
-fn a_one_way_pipe_has_one_way() {
+fn one_way_pipe_has_one_direction() {
     let _alone = alone();
     let (into, out) = one_way_pipe().unwrap();
     assert!(into.readable() && !into.writable() && out.writable() && !out.readable());

@@ -102,7 +102,7 @@ fn unbounded_queue_of_small_messages_has_a_limit() {
 }
 
 #[test]
-fn the_error_says_who_has_how_many() {
+fn limit_error_names_the_processes_and_counts() {
     in_a_thread(|| {
         arena();
         let other = Queue::unbounded().unwrap();
@@ -137,7 +137,7 @@ fn length(_: usize, text: String) -> mp::AnyResult<usize> {
 }
 
 #[test]
-fn one_queue_leaves_the_others_their_share() {
+fn full_queue_leaves_others_their_share() {
     in_a_thread(|| {
         arena();
         let (crowd, put, _) = crowd();
@@ -267,7 +267,7 @@ fn longest(queue: &Queue<String>) -> usize {
 }
 
 #[test]
-fn what_an_envelope_has_room_for() {
+fn longest_inline_message_fits_an_envelope() {
     in_a_thread(|| {
         arena();
         // Text of that length has three bytes before it.
@@ -283,7 +283,7 @@ fn puts(_: usize, (queue, at): (Queue<Vec<usize>>, u64)) -> Outcome {
 
 /// The killed process's envelopes of the share can be used again.
 #[test]
-fn a_producer_is_killed_at_every_access_of_its_share() {
+fn producer_is_killed_at_every_access_of_its_share() {
     let test = || {
         arena();
         for_every_access(a_process_is_killed);
@@ -314,7 +314,7 @@ fn what_it_has(_: usize, _: ()) -> mp::AnyResult<(u64, u32, bool)> {
 }
 
 #[test]
-fn children_have_the_arena_of_their_parent() {
+fn children_inherit_the_arena_size() {
     in_a_thread(|| {
         arena();
         let options = SpawnOptions::nprocs(2).env("MP_ARENA_MESSAGES", "1024").env("MP_ARENA_SIZE", "128M");
@@ -327,7 +327,7 @@ fn children_have_the_arena_of_their_parent() {
 
 /// Entry of the program that the test below runs.
 #[test]
-fn a_program_with_an_environment() {
+fn helper_with_an_environment() {
     let Ok(asked) = std::env::var("HOW_MUCH_FITS") else { return };
     if asked == "configured" {
         Arena::configure(ArenaOptions::new().messages(3000)).unwrap();
@@ -339,10 +339,10 @@ fn a_program_with_an_environment() {
 }
 
 #[test]
-fn the_environment_says_how_much_fits() {
+fn environment_sets_the_arena_size() {
     let program = |asked: &str, variables: &[(&str, &str)]| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_program_with_an_environment", "--nocapture"]).env("HOW_MUCH_FITS", asked);
+        command.args(["--exact", "helper_with_an_environment", "--nocapture"]).env("HOW_MUCH_FITS", asked);
         let output = command.envs(variables.iter().copied()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let said = text.lines().find_map(|line| line.split("has ").nth(1)).map(str::to_owned);

@@ -55,7 +55,7 @@ fn recovered_here(has: ProcessContext, waits: &ProcessContext, ended: &Queue<boo
 }
 
 #[test]
-fn message_in_a_queue_of_a_killed_process_is_noted() {
+fn message_queued_by_a_killed_process_is_recorded() {
     let _alone = alone();
     let (post, sent) = (Post::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let (go, ended) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
@@ -66,7 +66,7 @@ fn message_in_a_queue_of_a_killed_process_is_noted() {
 }
 
 #[test]
-fn message_that_a_killed_process_took_is_noted() {
+fn message_taken_by_a_killed_process_is_recorded() {
     let _alone = alone();
     let (post, sent) = (Post::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let (go, ended) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());

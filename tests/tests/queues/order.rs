@@ -44,21 +44,21 @@ fn check_order(got: &[Vec<Numbered>; 2], each: u32) {
 }
 
 #[test]
-fn each_message_once_and_in_its_producers_order() {
+fn messages_arrive_once_in_producer_order() {
     let _alone = alone();
     let got = two_by_two(64, 10_000);
     check_order(&got, 10_000);
 }
 
 #[test]
-fn room_for_one_message_is_enough() {
+fn capacity_of_one_suffices() {
     let _alone = alone();
     let got = two_by_two(1, 500);
     check_order(&got, 500);
 }
 
 #[test]
-fn try_and_timeout_forms_wait_no_longer_than_told() {
+fn try_and_timeout_forms_end_in_time() {
     let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     assert!(matches!(queue.try_get(), Err(GetError::Empty)));
@@ -87,7 +87,7 @@ fn impossible_capacities_are_errors() {
 }
 
 #[test]
-fn a_get_in_another_process_releases_a_blocked_put() {
+fn get_in_another_process_wakes_a_blocked_put() {
     let _alone = alone();
     fn worker(_: usize, (queue, go, results): (Queue<u32>, Queue<()>, Queue<Option<u32>>)) -> Outcome {
         next(&go)?;
@@ -108,7 +108,7 @@ fn a_get_in_another_process_releases_a_blocked_put() {
 }
 
 #[test]
-fn closing_wakes_consumers_that_wait() {
+fn close_wakes_waiting_consumers() {
     let _alone = alone();
     fn worker(_: usize, (queue, results): (Queue<u32>, Queue<Option<u32>>)) -> Outcome {
         // Without a time-out: nothing else ends it.
@@ -130,7 +130,7 @@ fn closing_wakes_consumers_that_wait() {
 }
 
 #[test]
-fn closing_returns_values_of_waiting_producers() {
+fn close_returns_values_of_waiting_producers() {
     let _alone = alone();
     fn worker(rank: usize, (queue, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
         let value = Tensor::full([100], rank as u8)?;
@@ -156,7 +156,7 @@ fn closing_returns_values_of_waiting_producers() {
 }
 
 #[test]
-fn the_sender_may_exit_right_after_the_put() {
+fn sender_may_exit_right_after_the_put() {
     let _alone = alone();
     fn worker(rank: usize, queue: Queue<(usize, Vec<u8>, FrozenTensor<u32>)>) {
         let tensor = Tensor::from_fn(&[1 << 18], |i| (i * (rank + 1)) as u32).unwrap().freeze();
@@ -177,7 +177,7 @@ fn the_sender_may_exit_right_after_the_put() {
 }
 
 #[test]
-fn a_queue_outlives_the_process_that_made_it() {
+fn queue_outlives_its_creator() {
     let _alone = alone();
     type Inner = Queue<FrozenTensor<u16>>;
     fn maker(_: usize, out: Queue<Inner>) -> Outcome {

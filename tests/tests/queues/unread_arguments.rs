@@ -85,7 +85,7 @@ fn get_names(end: End, queue: Queue<u32>, who: &str) {
 }
 
 #[test]
-fn process_that_ends_in_its_arguments_ends_gets() {
+fn process_ending_in_its_arguments_ends_gets() {
     let _alone = alone();
     for end in End::ALL {
         for method in [StartMethod::Spawn, StartMethod::ForkServer] {
@@ -103,7 +103,7 @@ fn process_that_ends_in_its_arguments_ends_gets() {
 }
 
 #[test]
-fn rank_that_ends_in_its_arguments_ends_gets() {
+fn rank_ending_in_its_arguments_ends_gets() {
     let _alone = alone();
     for end in End::ALL {
         let at = queue();
@@ -141,7 +141,7 @@ fn broken_pool_ends_gets() {
 }
 
 #[test]
-fn pool_worker_that_ends_in_a_task_ends_gets() {
+fn pool_worker_ending_in_a_task_ends_gets() {
     let _alone = alone();
     let pool = Pool::builder().processes(1).name("sorters").build().unwrap();
     let at = queue();
@@ -159,7 +159,7 @@ fn pool_worker_that_ends_in_a_task_ends_gets() {
 }
 
 #[test]
-fn manager_that_ends_in_a_request_ends_gets() {
+fn manager_ending_in_a_request_ends_gets() {
     let _alone = alone();
     for end in End::ALL {
         let manager = Manager::start().unwrap();
@@ -197,7 +197,7 @@ impl Dataset for Samples {
 }
 
 #[test]
-fn loader_whose_workers_end_at_their_start_ends_gets() {
+fn loader_with_ending_workers_ends_gets() {
     let _alone = alone();
     for end in End::ALL {
         let at = queue();

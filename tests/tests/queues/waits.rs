@@ -31,7 +31,7 @@ fn takes_as_told(_: usize, (queue, orders): (Queue<Vec<u8>>, Queue<()>)) -> Outc
 }
 
 #[test]
-fn room_is_room_for_the_message_that_is_to_be_put() {
+fn put_ready_for_waits_for_enough_bytes() {
     let _alone = alone();
     let (queue, orders) = (by_bytes(1000), Queue::bounded(1).unwrap());
     let (small, large, too_large) =

@@ -38,7 +38,7 @@ fn look(_: usize, receiver: Receiver<Weights>) -> mp::AnyResult<u64> {
 }
 
 #[test]
-fn readers_see_whole_values_and_the_last_one() {
+fn readers_get_whole_values_and_the_last_one() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let context = start_processes(look, receiver, SpawnOptions::nprocs(3)).unwrap();
@@ -58,7 +58,7 @@ fn count(_: usize, sender: Sender<Vec<u32>>) -> Outcome {
 }
 
 #[test]
-fn a_change_by_one_of_several_senders_is_one_step() {
+fn concurrent_modifications_are_atomic() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(vec![0_u32]).unwrap();
     let context = start_processes(count, sender, SpawnOptions::nprocs(3)).unwrap();
@@ -75,7 +75,7 @@ fn send_and_stay(_: usize, sender: Sender<String>) -> Outcome {
 }
 
 #[test]
-fn a_killed_sender_leaves_the_last_value() {
+fn killed_sender_leaves_the_last_value() {
     let _alone = alone();
     let (sender, receiver) = watch::channel("first".to_string()).unwrap();
     let context = one_process(send_and_stay, sender);
@@ -95,7 +95,7 @@ fn read_and_stay(_: usize, receiver: Receiver<String>) -> Outcome {
 }
 
 #[test]
-fn a_sender_is_told_when_the_last_reader_is_killed() {
+fn sender_is_closed_when_the_last_reader_is_killed() {
     let _alone = alone();
     let (sender, receiver) = watch::channel("for you".to_string()).unwrap();
     let context = one_process(read_and_stay, receiver);
@@ -111,7 +111,7 @@ fn a_sender_is_told_when_the_last_reader_is_killed() {
 }
 
 #[test]
-fn held_value_stays_and_is_decoded_once() {
+fn borrowed_value_stays_and_is_decoded_once() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let other = receiver.clone();
@@ -129,7 +129,7 @@ fn held_value_stays_and_is_decoded_once() {
 }
 
 #[tokio::test]
-async fn a_change_ends_a_future() {
+async fn change_completes_a_future() {
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     let task = tokio::spawn(async move {
         while *receiver.borrow_and_update().unwrap() < 50 {
@@ -146,7 +146,7 @@ async fn a_change_ends_a_future() {
 
 /// The observed version belongs to each receiver, and travels with it in a message.
 #[test]
-fn each_receiver_has_seen_what_it_has_seen() {
+fn receivers_track_versions_independently() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     let copy = receiver.clone();
@@ -195,7 +195,7 @@ fn panicking_change_or_predicate_changes_nothing() {
 }
 
 #[test]
-fn future_and_wait_end_when_the_peer_is_gone() {
+fn future_and_wait_end_when_the_peer_is_dropped() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     woken_by(receiver.changed(), || sender.send(1).unwrap()).unwrap();
@@ -233,7 +233,7 @@ impl Serialize for Meanwhile {
 
 /// Another sender is faster: between the read of the newest value and its replacement.
 #[test]
-fn replaced_was_newest_and_unmodified_stays() {
+fn replace_returns_the_newest_unmodified_value() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(Meanwhile(1)).unwrap();
     let before = |number| {

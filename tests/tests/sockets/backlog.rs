@@ -23,7 +23,7 @@ fn accepted(listener: &Listener) -> Connection {
 }
 
 #[test]
-fn one_thread_connects_and_sends_and_then_accepts() {
+fn one_thread_connects_sends_and_then_accepts() {
     let _alone = alone();
     let listener = Listener::bind(name("one")).unwrap();
     let there = connect(name("one")).unwrap();
@@ -71,7 +71,7 @@ fn messages_of_a_departed_client_are_received() {
 }
 
 #[test]
-fn as_many_are_queued_as_the_backlog_says() {
+fn backlog_limits_queued_connections() {
     let _alone = alone();
     let options = SocketOptions::new().backlog(3).handshake_timeout(MOMENT);
     let listener = options.listen(name("backlog")).unwrap();

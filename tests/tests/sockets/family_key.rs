@@ -35,7 +35,7 @@ fn process_proves_the_key_of_its_parent() {
 }
 
 #[test]
-fn a_process_with_another_key_is_refused() {
+fn process_with_another_key_is_refused() {
     let _alone = mp_tests::alone();
     let (address, listener) = host("stranger");
     let stranger = Process::builder().authkey("another").spawn(guest, address).unwrap();

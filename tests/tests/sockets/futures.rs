@@ -75,7 +75,7 @@ fn one_process_awaits_futures_of_three() {
 }
 
 #[test]
-fn what_is_dropped_at_any_poll_has_received_nothing() {
+fn receive_future_dropped_at_any_poll_takes_nothing() {
     let _alone = alone();
     let (here, there) = pair("dropped");
     let sends = std::thread::spawn(move || {
@@ -116,7 +116,7 @@ fn dropped_future_sends_all_or_nothing() {
 }
 
 #[test]
-fn threads_that_block_and_futures_share_one_end() {
+fn blocking_threads_and_futures_share_one_end() {
     let _alone = alone();
     let (here, there) = pair("share");
     // A message is begun, and dropped. A thread that blocks sends the next one, and a future one more.
@@ -189,7 +189,7 @@ fn three_processes_connect_as_futures() {
 }
 
 #[test]
-fn a_dropped_future_has_connected_to_no_program() {
+fn dropped_connect_future_leaves_no_connection() {
     let _alone = alone();
     // With a key, the proof is waited for.
     let options = SocketOptions::new().authkey("secret");
@@ -211,7 +211,7 @@ fn a_dropped_future_has_connected_to_no_program() {
 }
 
 #[test]
-fn a_future_is_told_that_no_program_answers() {
+fn connect_future_reports_a_missing_listener() {
     let _alone = alone();
     let options = SocketOptions::new().authkey("secret").handshake_timeout(MOMENT);
     let absent = block_on(options.connect_async(name("unheard")));
@@ -233,7 +233,7 @@ fn a_future_is_told_that_no_program_answers() {
 }
 
 #[test]
-fn descriptors_are_futures() {
+fn descriptors_work_as_futures() {
     let _alone = alone();
     let (mut a, b) = UnixStream::pair().unwrap();
     let b = std::sync::Arc::new(b);

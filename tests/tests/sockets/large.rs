@@ -31,7 +31,7 @@ fn processor_time<R>(call: impl FnOnce() -> R) -> (R, Duration) {
 }
 
 #[test]
-fn receive_of_a_large_message_costs_as_a_bare_stream() {
+fn large_receive_costs_the_same_as_a_plain_stream() {
     let _alone = alone();
     let sent = vec![7; LARGE];
     let bare = || {
@@ -113,7 +113,7 @@ fn receives_uniform(_: usize, (name, count): (String, usize)) -> Outcome {
 }
 
 #[test]
-fn threads_that_send_long_bytes_take_turns() {
+fn threads_sending_long_bytes_take_turns() {
     let _alone = alone();
     let (listener, name) = listener("turns");
     let child = one_process(receives_uniform, (name, 4 * 40));
@@ -136,7 +136,7 @@ fn threads_that_send_long_bytes_take_turns() {
 }
 
 #[test]
-fn long_bytes_given_up_after_their_start_arrive() {
+fn long_bytes_arrive_after_a_drop_at_their_start() {
     let _alone = alone();
     let (listener, name) = listener("given-up");
     let there = SocketOptions::new().connect(name).unwrap();

@@ -60,7 +60,7 @@ fn pair(options: &SocketOptions, name: &str) -> (Connection, Connection) {
 
 /// Entry of the other program. Not a test.
 #[test]
-fn the_other_program() {
+fn helper_other_program() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let connection = SocketOptions::new().authkey("secret").connect(address).unwrap();
     loop {
@@ -73,12 +73,12 @@ fn the_other_program() {
 }
 
 #[test]
-fn two_programs_meet_and_answer_each_other() {
+fn two_programs_connect_and_answer_each_other() {
     let _alone = alone();
     let at = path("meet");
     let listener = SocketOptions::new().authkey("secret").listen(at.clone()).unwrap();
     let mut other = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "listener::the_other_program"])
+        .args(["--exact", "listener::helper_other_program"])
         .env(ADDRESS, &at)
         .stdout(Stdio::null())
         .spawn()
@@ -100,7 +100,7 @@ fn two_programs_meet_and_answer_each_other() {
 }
 
 #[test]
-fn what_is_in_shared_memory_does_not_leave_it() {
+fn handles_are_refused_over_a_socket() {
     let _alone = alone();
     let (here, there) = pair(&SocketOptions::new(), &name("memory"));
     let tensor = Tensor::full([5], 1.5_f32).unwrap().freeze();
@@ -133,7 +133,7 @@ fn what_is_in_shared_memory_does_not_leave_it() {
 }
 
 #[test]
-fn long_messages_pass_and_longer_are_refused() {
+fn messages_beyond_the_limit_are_refused() {
     let _alone = alone();
     let options = SocketOptions::new().max_message(20 << 20);
     let (here, there) = pair(&options, &name("long"));
@@ -165,7 +165,7 @@ fn long_messages_pass_and_longer_are_refused() {
 }
 
 #[test]
-fn a_program_without_the_key_is_refused() {
+fn program_without_the_key_is_refused() {
     let _alone = alone();
     let name = name("key");
     let listener = SocketOptions::new().authkey("right").listen(name.as_str()).unwrap();
@@ -224,7 +224,7 @@ fn client_is_accepted_before_another_user_is_refused() {
 }
 
 #[test]
-fn another_user_is_refused() {
+fn other_user_is_refused() {
     let _alone = alone();
     let name = name("user");
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -270,7 +270,7 @@ fn silent_program_blocks_no_other_and_times_out() {
 }
 
 #[test]
-fn more_than_can_be_met_at_once_are_met_later() {
+fn clients_beyond_the_handshake_limit_wait() {
     let _alone = alone();
     let name = name("crowd");
     let options = SocketOptions::new().handshake_timeout(Duration::from_millis(500));
@@ -492,7 +492,7 @@ fn path_is_replaced_only_without_a_listener() {
 }
 
 #[test]
-fn the_end_of_the_other_program_is_told() {
+fn peer_death_disconnects_a_connection() {
     let _alone = alone();
     fn sends_and_waits(_: usize, name: String) -> Outcome {
         let connection = connect(name)?;
@@ -515,7 +515,7 @@ fn the_end_of_the_other_program_is_told() {
 }
 
 #[test]
-fn a_handshake_without_a_time_limit_succeeds() {
+fn handshake_without_a_time_limit_succeeds() {
     let options = SocketOptions::new().handshake_timeout(Duration::MAX);
     let (here, there) = pair(&options, &name("patient"));
     here.send(1_u8).unwrap();

@@ -45,7 +45,7 @@ fn note() -> Vec<u8> {
 /// A send detects that the other side is gone, and searches for the reason: other messages that it reads are
 /// not lost.
 #[test]
-fn what_a_send_finds_beside_a_refusal_is_received() {
+fn message_before_a_refusal_is_received() {
     let _alone = alone();
     let (here, mut there) = connected("beside");
     let cut_off = &five()[..5];
@@ -63,7 +63,7 @@ fn what_a_send_finds_beside_a_refusal_is_received() {
 
 /// A side that sends only notes, as fast as it can, can't make a call last longer than its time.
 #[test]
-fn a_flood_of_refusals_makes_no_receive_longer() {
+fn many_refusals_do_not_extend_a_receive() {
     let _alone = alone();
     let (here, mut there) = connected("flood");
     // One call reads at most 1,024 of them. The next call reads the rest.
@@ -84,7 +84,7 @@ fn a_flood_of_refusals_makes_no_receive_longer() {
 
 /// A side that receives nothing more may send for ever: a send does not read all of that.
 #[test]
-fn send_reads_a_refusal_only_when_the_peer_is_gone() {
+fn send_reads_a_refusal_only_after_disconnection() {
     let _alone = alone();
     let (here, mut there) = connected("endless");
     there.write_all(&[note(), five()].concat()).unwrap();
@@ -99,7 +99,7 @@ fn send_reads_a_refusal_only_when_the_peer_is_gone() {
 
 /// A server that uses `incoming` with `?` survives strangers.
 #[test]
-fn incoming_skips_peers_that_are_refused() {
+fn incoming_skips_refused_peers() {
     let _alone = alone();
     let name = format!("@mp-test-incoming-{}", std::process::id());
     let listener = Listener::bind(name.as_str()).unwrap();

@@ -78,7 +78,7 @@ fn resident() -> u64 {
 
 /// Entry of the other program. Not a test.
 #[test]
-fn other_program() {
+fn helper_other_program() {
     let Ok(role) = std::env::var(ROLE) else { return };
     if role == "loses-its-host" {
         return loses_its_host();
@@ -115,7 +115,7 @@ impl Drop for Other {
 
 fn other(role: &str, at: SocketAddr) -> Other {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "tcp::other_program", "--nocapture"]);
+    command.args(["--exact", "tcp::helper_other_program", "--nocapture"]);
     command.env(ROLE, role).env(ADDRESS, at.to_string()).stdout(Stdio::piped());
     Other(command.spawn().unwrap())
 }
@@ -138,13 +138,13 @@ fn meets(address: Address) {
 }
 
 #[test]
-fn programs_meet_at_an_ipv4_address() {
+fn programs_connect_at_an_ipv4_address() {
     let _alone = alone();
     meets(Address::tcp(ANY_PORT).unwrap());
 }
 
 #[test]
-fn programs_meet_at_an_ipv6_address() {
+fn programs_connect_at_an_ipv6_address() {
     let _alone = alone();
     if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
         mp_harness::skip("no ::1 here");
@@ -258,7 +258,7 @@ fn bytes_before_the_proof_take_no_memory() {
 }
 
 #[test]
-fn slow_and_silent_peers_are_given_up() {
+fn slow_and_silent_peers_time_out() {
     let (listener, at) = port(&keyed().handshake_timeout(SHORT));
     let (silent, mut slow) = (stranger(at), stranger(at));
     let mut refused = Vec::new();
@@ -341,13 +341,13 @@ fn killed_listener_is_disconnected() {
 fn said_port(other: &mut Other) -> u16 {
     use std::io::BufRead;
     let out = std::io::BufReader::new(other.0.stdout.as_mut().unwrap());
-    // "test tcp::other_program ... port 1234"
+    // "test tcp::helper_other_program ... port 1234"
     let port = |line: String| line.split_once("port ")?.1.trim().parse().ok();
     out.lines().map_while(Result::ok).find_map(port).expect("the other program listens")
 }
 
 #[test]
-fn handles_are_refused_and_come_back() {
+fn handles_are_refused_and_returned_over_tcp() {
     let _alone = alone();
     let (here, there) = pair(&keyed());
     let tensor = Tensor::full([5], 1.5_f32).unwrap().freeze();
@@ -374,7 +374,7 @@ fn handles_are_refused_and_come_back() {
 }
 
 #[test]
-fn both_ends_are_set_up() {
+fn socket_options_are_set_at_both_ends() {
     let (here, there) = pair(&keyed());
     for end in [&here, &there] {
         let fd = end.as_fd().unwrap();
@@ -407,7 +407,7 @@ fn sender_that_closes_unread_loses_nothing() {
 }
 
 #[test]
-fn futures_meet_over_tcp() {
+fn futures_connect_over_tcp() {
     let (listener, at) = port(&keyed());
     let (_refuses, refusing) = refusing_port();
     let client = std::thread::spawn(move || {
@@ -464,7 +464,7 @@ fn lost_host_is_disconnected() {
         return;
     }
     let mut command = Command::new("unshare");
-    command.arg("-rn").arg(std::env::current_exe().unwrap()).args(["--exact", "tcp::other_program"]);
+    command.arg("-rn").arg(std::env::current_exe().unwrap()).args(["--exact", "tcp::helper_other_program"]);
     let child = command.env(ROLE, "loses-its-host").env(ADDRESS, "").stdout(Stdio::piped()).spawn().unwrap();
     let mut other = Other(child);
     let said = std::io::read_to_string(other.0.stdout.take().unwrap()).unwrap();

@@ -108,7 +108,7 @@ fn proof_sent_back_to_the_connecter_is_refused() {
 }
 
 #[test]
-fn client_with_a_wrong_key_is_told_so() {
+fn client_with_a_wrong_key_gets_a_key_mismatch() {
     let (listener, at) = port(&keyed());
     let client = std::thread::spawn(move || SocketOptions::new().authkey("wrong").connect(at).map(drop));
     let here = listener.accept_timeout(DEADLINE);
@@ -208,7 +208,7 @@ fn keyless_listener_refuses_a_foreign_address() {
 }
 
 #[test]
-fn silent_tcp_peers_give_way_to_others() {
+fn silent_tcp_peers_yield_to_others() {
     let patient = SocketOptions::new().handshake_timeout(10 * DEADLINE);
     let (listener, at) = port(&patient);
     let mut half = stranger(at);

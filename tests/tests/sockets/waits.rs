@@ -95,7 +95,7 @@ fn send_to_a_stopped_process_keeps_its_time_limit() {
 }
 
 #[test]
-fn a_pipe_has_room() {
+fn pipe_sends_with_a_timeout_until_disconnected() {
     let _alone = alone();
     let (here, there) = pipe().unwrap();
     here.try_send(1).unwrap();

@@ -27,7 +27,7 @@ fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> O
 }
 
 #[test]
-fn no_party_passes_before_all_have_come() {
+fn parties_pass_only_after_all_have_arrived() {
     let _alone = alone();
     let args = (Barrier::new(4).unwrap(), 50, Lock::new([0; 2]).unwrap());
     let context = start_processes(pass, args.clone(), SpawnOptions::nprocs(4)).unwrap();
@@ -84,7 +84,7 @@ fn barrier_breaks_when_a_party_is_killed() {
 }
 
 #[test]
-fn stopped_party_is_waited_for_until_the_time_out() {
+fn stopped_party_is_awaited_until_the_time_out() {
     let _alone = alone();
     let barrier = Barrier::new(3).unwrap();
     let (context, pid) = party(&barrier, true);
@@ -109,7 +109,7 @@ fn stopped_party_is_waited_for_until_the_time_out() {
 }
 
 #[test]
-fn a_barrier_is_aborted_and_reset() {
+fn barrier_is_aborted_and_reset() {
     let _alone = alone();
     let barrier = Barrier::new(2).unwrap();
     let waits = |barrier: &Barrier| {
@@ -145,7 +145,7 @@ fn pass_and_count(_: usize, (barrier, phases, done): (Barrier, u64, RawValue<u64
 }
 
 #[test]
-fn the_last_one_to_come_acts_before_the_others_go_on() {
+fn last_arrival_acts_before_the_others_continue() {
     let _alone = alone();
     let args = (Barrier::new(3).unwrap(), 100, RawValue::new(0).unwrap());
     let context = start_processes(pass_and_count, args.clone(), SpawnOptions::nprocs(2)).unwrap();
@@ -196,7 +196,7 @@ fn killed_leader_breaks_and_stopped_leader_delays() {
 }
 
 #[test]
-fn an_action_that_panics_or_aborts_breaks_the_barrier() {
+fn panicking_or_aborting_action_breaks_the_barrier() {
     let _alone = alone();
     let barrier = Barrier::new(2).unwrap();
     for panics in [true, false] {

@@ -123,7 +123,7 @@ fn opposite_lock_orders_are_an_error_of_one_process() {
 }
 
 #[test]
-fn a_ring_of_four_is_found() {
+fn cycle_of_four_is_detected() {
     let _alone = alone();
     let text = one_of_a_ring_is_told(&[
         (Which::Lock, Which::RLock),
@@ -135,7 +135,7 @@ fn a_ring_of_four_is_found() {
 }
 
 #[test]
-fn readers_and_writers_are_waited_for() {
+fn cycle_of_readers_and_writers_is_detected() {
     let _alone = alone();
     // A writer waits for a reader.
     let text = one_of_a_ring_is_told(&[(Which::Read, Which::Lock), (Which::Lock, Which::Write)]);
@@ -159,7 +159,7 @@ fn read_and(_: usize, (locks, second, ready): (Locks, Which, Queue<u32>)) -> Out
 
 /// The first one that asks has the lock of writers alone, and finds that it reads itself.
 #[test]
-fn readers_that_want_to_write_are_told() {
+fn upgrading_readers_are_reported() {
     let _alone = alone();
     let (locks, ready) = (locks(), Queue::bounded(8).unwrap());
     let reading = locks.3.read().unwrap();
@@ -220,7 +220,7 @@ fn holds_and_waits<T: Send + 'static>(
 }
 
 #[test]
-fn threads_of_one_process_are_told_apart() {
+fn cycle_within_a_process_names_its_threads() {
     let _alone = alone();
     let (go, gone) = mpsc::channel();
     let (a, b, thread) = holds_and_waits(move |a, b| {
@@ -245,7 +245,7 @@ fn threads_of_one_process_are_told_apart() {
 
 /// The same locks of other threads: two pairs without a cycle.
 #[test]
-fn waits_in_a_line_are_no_deadlock() {
+fn chain_of_waits_is_no_deadlock() {
     let _alone = alone();
     let (go, gone) = mpsc::channel::<()>();
     let locks: Vec<_> = (0..4).map(|_| Lock::new(0_u64).unwrap()).collect();
@@ -273,7 +273,7 @@ fn waits_in_a_line_are_no_deadlock() {
 /// A thread waited long for a lock, got it, and no longer waits. It has another lock, which the present
 /// holder of the first waits for.
 #[test]
-fn a_wait_that_is_over_is_part_of_no_deadlock() {
+fn ended_wait_is_part_of_no_deadlock() {
     let _alone = alone();
     let (go, gone) = mpsc::channel::<()>();
     let (began, begun) = mpsc::channel();
@@ -315,7 +315,7 @@ fn holder_that_waits(a: &Lock<u64>, b: &Lock<u64>) -> (ProcessContext, u32) {
 }
 
 #[test]
-fn a_cycle_of_which_a_process_is_dead_is_none() {
+fn cycle_with_a_dead_process_is_no_deadlock() {
     let _alone = alone();
     let (a, b) = (Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let held = b.lock().unwrap();
@@ -330,7 +330,7 @@ fn a_cycle_of_which_a_process_is_dead_is_none() {
 
 /// The waiting process adopts the crashed process's locks. It is stopped, and adopts them when it continues.
 #[test]
-fn a_cycle_by_way_of_a_dead_process_is_none() {
+fn cycle_through_a_dead_process_is_no_deadlock() {
     let _alone = alone();
     let (a, b, c) = (Lock::new(0).unwrap(), Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let ((go, gone), (done, ended)) = (mpsc::channel(), mpsc::channel());
@@ -360,7 +360,7 @@ fn a_cycle_by_way_of_a_dead_process_is_none() {
 
 /// The thread can't get the lock that it waits for, whether it is stopped or not.
 #[test]
-fn a_stopped_process_that_waits_is_part_of_a_deadlock() {
+fn stopped_waiter_is_part_of_a_deadlock() {
     let _alone = alone();
     let (a, b) = (Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let held = b.lock().unwrap();
@@ -382,7 +382,7 @@ fn hold_until_told(_: usize, (lock, ready, end): (Lock<u64>, Queue<u32>, Event))
 }
 
 #[test]
-fn a_stopped_holder_is_no_deadlock() {
+fn stopped_holder_is_no_deadlock() {
     let _alone = alone();
     let (lock, ready, end) = (Lock::new(0).unwrap(), Queue::bounded(1).unwrap(), Event::new().unwrap());
     let context = one_process(hold_until_told, (lock.clone(), ready.clone(), end.clone()));
@@ -401,7 +401,7 @@ fn a_stopped_holder_is_no_deadlock() {
 
 /// A wait with a time-out ends by itself, and so does a wait for its thread.
 #[test]
-fn waits_with_a_time_out_are_no_deadlock() {
+fn timed_waits_are_no_deadlock() {
     let _alone = alone();
     let (a, b, thread) = holds_and_waits(|a, b| {
         let _a = a.lock().unwrap();
@@ -414,7 +414,7 @@ fn waits_with_a_time_out_are_no_deadlock() {
 }
 
 #[test]
-fn it_can_be_switched_off_and_on() {
+fn detection_can_be_disabled_and_enabled() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     arena.set_deadlock_detection(false);
@@ -437,7 +437,7 @@ fn it_can_be_switched_off_and_on() {
 }
 
 #[test]
-fn the_environment_switches_it_off_for_a_process() {
+fn environment_disables_detection_for_a_process() {
     let _alone = alone();
     let (a, b, ready) = (Lock::new(0).unwrap(), Lock::new(0).unwrap(), Queue::bounded(1).unwrap());
     let (go, gone) = mpsc::channel();

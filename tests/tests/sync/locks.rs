@@ -43,7 +43,7 @@ fn add(_: usize, ((lock, rlock, rwlock), times): (Locks, u64)) -> Outcome {
 }
 
 #[test]
-fn nothing_added_under_a_lock_is_lost() {
+fn additions_under_each_lock_are_not_lost() {
     let _alone = alone();
     let locks = locks();
     let context = start_processes(add, (locks.clone(), 1000), SpawnOptions::nprocs(3)).unwrap();
@@ -125,7 +125,7 @@ fn killed_holder_poisons_until_recovery() {
 }
 
 #[test]
-fn a_holder_that_had_it_twice_is_reported() {
+fn killed_holder_of_two_levels_is_reported() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::RLock);
@@ -175,7 +175,7 @@ fn lock_stays_locked_while_its_process_lives() {
 }
 
 #[test]
-fn only_the_thread_that_has_it_has_it_again() {
+fn only_the_holding_thread_relocks() {
     let _alone = alone();
     let rlock = RLock::new(1_u8).unwrap();
     let (one, two) = (rlock.lock().unwrap(), rlock.lock().unwrap());
@@ -191,7 +191,7 @@ fn only_the_thread_that_has_it_has_it_again() {
 }
 
 #[test]
-fn a_dead_reader_delays_no_writer() {
+fn dead_reader_delays_no_writer() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Read);
@@ -207,7 +207,7 @@ fn a_dead_reader_delays_no_writer() {
 }
 
 #[test]
-fn a_dead_writer_is_reported_to_readers_and_writers() {
+fn dead_writer_is_reported_to_readers_and_writers() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Write);
@@ -236,7 +236,7 @@ fn a_dead_writer_is_reported_to_readers_and_writers() {
 }
 
 #[test]
-fn a_stopped_holder_is_waited_for_and_named() {
+fn stopped_holder_is_awaited_and_named() {
     let _alone = alone();
     for held in [Held::Lock, Held::RLock, Held::Read, Held::Write] {
         let locks = locks();
@@ -281,7 +281,7 @@ fn only_the_stopped_reader_is_named() {
 }
 
 #[test]
-fn a_thread_does_not_wait_for_itself() {
+fn relock_by_its_thread_is_an_error() {
     let _alone = alone();
     let (lock, _, rwlock) = locks();
     let guard = lock.lock().unwrap();
@@ -298,7 +298,7 @@ fn a_thread_does_not_wait_for_itself() {
 }
 
 #[test]
-fn a_reader_reads_again_while_a_writer_waits() {
+fn reader_relocks_while_a_writer_waits() {
     let _alone = alone();
     let rwlock = RwLock::with_readers([0_u64; 2], 2).unwrap();
     let reading = rwlock.read().unwrap();
@@ -319,7 +319,7 @@ fn a_reader_reads_again_while_a_writer_waits() {
 }
 
 #[test]
-fn a_reader_reads_again_without_another_place() {
+fn repeated_read_uses_one_slot() {
     let _alone = alone();
     let rwlock = RwLock::with_readers(5_u64, 1).unwrap();
     let reading = rwlock.read().unwrap();
@@ -349,7 +349,7 @@ fn once(rank: usize, (once, times, gate): (Once, RawValue<u64>, Semaphore)) -> O
 }
 
 #[test]
-fn what_is_done_once_is_done_once() {
+fn once_runs_exactly_once() {
     let _alone = alone();
     let (run, times, gate) = (Once::new().unwrap(), RawValue::new(0).unwrap(), Semaphore::new(0).unwrap());
     let args = (run.clone(), times.clone(), gate);
@@ -359,7 +359,7 @@ fn what_is_done_once_is_done_once() {
 }
 
 #[test]
-fn what_a_killed_process_began_is_begun_again() {
+fn once_of_a_killed_process_runs_again() {
     let _alone = alone();
     let (run, times, gate) = (Once::new().unwrap(), RawValue::new(0).unwrap(), Semaphore::new(1).unwrap());
     let args = (run.clone(), times.clone(), gate);

@@ -35,7 +35,7 @@ fn add(_: usize, (pair, counts, times): (Lock<Pair>, Array<u32>, u64)) -> Outcom
 }
 
 #[test]
-fn nothing_added_under_a_lock_is_lost() {
+fn additions_under_a_value_lock_are_not_lost() {
     let _alone = alone();
     let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
     let counts = Array::<u32>::zeros(5).unwrap();
@@ -82,7 +82,7 @@ fn killed_holder_poisons_until_recovery() {
 }
 
 #[test]
-fn a_panic_while_recovering_leaves_the_mark() {
+fn panic_during_recovery_keeps_the_mark() {
     let _alone = alone();
     let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
@@ -101,7 +101,7 @@ fn a_panic_while_recovering_leaves_the_mark() {
 }
 
 #[test]
-fn a_stopped_holder_is_waited_for() {
+fn stopped_holder_is_awaited() {
     let _alone = alone();
     let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
@@ -121,7 +121,7 @@ fn a_stopped_holder_is_waited_for() {
 }
 
 #[test]
-fn a_thread_does_not_wait_for_itself() {
+fn relock_by_its_thread_is_an_error() {
     let _alone = alone();
     let value = Lock::new(1_u8).unwrap();
     let held = value.lock().unwrap();
@@ -166,7 +166,7 @@ fn waits(_: usize, (value, order): (Lock<u64>, Queue<u64>)) -> Outcome {
 }
 
 #[test]
-fn sleepers_get_it_one_after_the_other() {
+fn sleeping_waiters_acquire_in_turn() {
     let _alone = alone();
     let value = Lock::new(0_u64).unwrap();
     let order = Queue::bounded(8).unwrap();
@@ -213,7 +213,7 @@ impl<'de> serde::Deserialize<'de> for Forged {
 }
 
 #[test]
-fn a_tensor_can_not_be_passed_off_as_a_value() {
+fn tensor_posing_as_a_value_is_refused() {
     let _alone = alone();
     use mp::message::{Message, Outgoing};
     // Header of the structure of a `Lock<u64>`, and its words.
@@ -235,7 +235,7 @@ fn atomics(rank: usize, (flags, pair): (RawArray<u16>, RawValue<Pair>)) -> Outco
 }
 
 #[test]
-fn raw_values_need_no_lock() {
+fn raw_values_work_without_a_lock() {
     let _alone = alone();
     let flags = RawArray::<u16>::zeros(3).unwrap();
     let pair = RawValue::new(Pair { a: 0, b: 0 }).unwrap();
@@ -246,7 +246,7 @@ fn raw_values_need_no_lock() {
 }
 
 #[test]
-fn values_without_handles_are_gone() {
+fn values_without_handles_are_freed() {
     let _alone = alone();
     let before = in_use().0;
     let (value, array) = (Lock::new(1_u64).unwrap(), Array::<u8>::zeros(10_000).unwrap());
@@ -278,7 +278,7 @@ fn change(_: usize, list: ShareableList) -> Outcome {
 }
 
 #[test]
-fn lists_are_shared() {
+fn lists_are_shared_between_processes() {
     let _alone = alone();
     let list = ShareableList::new(items()).unwrap();
     let context = one_process(change, list.clone());

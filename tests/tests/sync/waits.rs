@@ -33,7 +33,7 @@ fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)
 }
 
 #[test]
-fn no_more_are_inside_than_there_are_permits() {
+fn permits_bound_concurrent_holders() {
     let _alone = alone();
     let args = (Semaphore::new(2).unwrap(), Lock::new(0).unwrap(), 2);
     let context = start_processes(take_permits, args.clone(), SpawnOptions::nprocs(3)).unwrap();
@@ -53,7 +53,7 @@ fn keep_permits(_: usize, (semaphore, ready): (Semaphore, Queue<u32>)) -> Outcom
 }
 
 #[test]
-fn permits_return_of_killed_not_of_stopped() {
+fn only_permits_of_killed_processes_return() {
     let _alone = alone();
     let (semaphore, ready) = (Semaphore::new(3).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(keep_permits, (semaphore.clone(), ready.clone()));
@@ -143,7 +143,7 @@ fn consume(_: usize, ((jobs, changed, ready), times): (Shop, u64)) -> Outcome {
 }
 
 #[test]
-fn each_notification_wakes_one() {
+fn each_notification_wakes_one_waiter() {
     let _alone = alone();
     let shop = shop();
     let context = start_processes(consume, (shop.clone(), 200), SpawnOptions::nprocs(3)).unwrap();
@@ -166,7 +166,7 @@ fn wait_once(_: usize, ((jobs, changed, ready), told): (Shop, Queue<u32>)) -> Ou
 }
 
 #[test]
-fn notification_of_the_killed_reaches_another() {
+fn notification_of_a_killed_process_reaches_another() {
     let _alone = alone();
     let (shop, told) = (shop(), Queue::bounded(4).unwrap());
     let start = || one_process(wait_once, (shop.clone(), told.clone()));
@@ -188,7 +188,7 @@ fn notification_of_the_killed_reaches_another() {
 }
 
 #[test]
-fn a_killed_process_waits_no_more() {
+fn killed_waiter_is_no_longer_counted() {
     let _alone = alone();
     let (shop, told) = (shop(), Queue::bounded(1).unwrap());
     let context = one_process(wait_once, (shop.clone(), told));
@@ -202,7 +202,7 @@ fn a_killed_process_waits_no_more() {
 }
 
 #[test]
-fn the_token_of_a_killed_process_is_no_place_lost() {
+fn token_of_a_killed_process_frees_its_slot() {
     let _alone = alone();
     let shop = (Lock::new(0).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
     let told = Queue::bounded(1).unwrap();
@@ -222,7 +222,7 @@ fn the_token_of_a_killed_process_is_no_place_lost() {
 }
 
 #[test]
-fn notifications_are_counted_and_go_round() {
+fn notifications_are_counted_and_distributed() {
     let _alone = alone();
     let (shop, told) = (shop(), Queue::bounded(4).unwrap());
     let context = start_processes(wait_once, (shop.clone(), told.clone()), SpawnOptions::nprocs(4)).unwrap();
@@ -397,7 +397,7 @@ fn use_all(_: usize, queue: Queue<Everything>) -> Outcome {
 }
 
 #[test]
-fn all_of_them_travel_inside_messages() {
+fn sync_handles_round_trip_in_messages() {
     let _alone = alone();
     let before = in_use().0;
     let (queue, all) = (Queue::bounded(1).unwrap(), everything());
@@ -422,7 +422,7 @@ fn sent(mut a: impl mp::Message) -> mp::message::Incoming {
 }
 
 #[test]
-fn types_of_one_name_and_of_another_size_are_refused() {
+fn equally_named_types_of_other_sizes_are_refused() {
     let _alone = alone();
     let (name, mut rwlock, mut rlock) = {
         #[derive(Clone, Copy, Pod, Zeroable)]

@@ -11,7 +11,7 @@ type Any = Bundle<(AnyTensor, (AnyTensor<Frozen>, AnyTensor<Shared>))>;
 
 /// Each type in all modes, typed and untyped.
 #[test]
-fn every_element_type() {
+fn tensors_of_every_element_type_round_trip() {
     fn of<T: mp::Element>(values: [T; 3]) {
         let make = || Tensor::from_slice(&values, [3]).unwrap();
         let all = || Bundle((make(), (make().freeze(), make().share())));
@@ -61,7 +61,7 @@ fn every_element_type() {
 }
 
 #[test]
-fn a_storage_and_views_of_it_are_one_storage() {
+fn storage_and_its_views_stay_one_storage() {
     type Frozens =
         (FrozenStorage, FrozenTensor<f32>, FrozenTensor<f32>, FrozenTensor<f32>, TypedStorage<f32>);
     let make = || {
@@ -96,7 +96,7 @@ fn a_storage_and_views_of_it_are_one_storage() {
 }
 
 #[test]
-fn a_storage_has_as_many_bytes_at_its_receiver() {
+fn storage_size_is_equal_at_its_receiver() {
     let views = || {
         let x = Tensor::from_fn(&[3, 7], |i| i as u8).unwrap().freeze();
         let empty = x.narrow(0, 3, 0).unwrap();
@@ -121,7 +121,7 @@ fn a_storage_has_as_many_bytes_at_its_receiver() {
 }
 
 #[test]
-fn requires_grad_travels_and_history_stays() {
+fn requires_grad_is_sent_and_history_stays() {
     let leaf = || {
         let mut t = Tensor::<f32>::full([2, 2], 1.5).unwrap();
         t.set_requires_grad(true).unwrap();
@@ -161,7 +161,7 @@ fn requires_grad_travels_and_history_stays() {
 }
 
 #[test]
-fn tensors_without_memory_travel() {
+fn tensors_without_memory_round_trip() {
     let plan = MetaTensor::new(&[1 << 40, 1 << 10], DType::BF16).unwrap().t().unwrap();
     mp_tests::same(&[plan, plan.select(1, 3).unwrap(), MetaTensor::new(&[], DType::Bool).unwrap()]);
     // Plain data: it has the same meaning outside of messages.

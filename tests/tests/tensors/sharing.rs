@@ -46,7 +46,7 @@ fn views_arrive_as_views_of_one_storage() {
 }
 
 #[test]
-fn one_storage_in_two_messages_is_one_storage() {
+fn storage_sent_in_two_messages_stays_one() {
     fn worker(_: usize, (there, done): (Queue<Frozen>, Queue<()>)) -> Outcome {
         let (a, b) = (next(&there)?.ok_or("no first")?, next(&there)?.ok_or("no second")?);
         let other = next(&there)?.ok_or("no third")?;

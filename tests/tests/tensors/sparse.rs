@@ -16,7 +16,7 @@ fn dense() -> Tensor<f32> {
 }
 
 #[test]
-fn sparse_tensors_travel_as_their_parts() {
+fn sparse_tensors_round_trip_as_their_parts() {
     travels(
         || vec![SparseCoo::from_dense(&dense()).unwrap()],
         |_, s: SparseCoo<f32>| {
@@ -42,7 +42,7 @@ fn sparse_tensors_travel_as_their_parts() {
 }
 
 #[test]
-fn parts_that_are_written_there_are_seen_here() {
+fn receivers_writes_to_parts_are_visible() {
     let queue = Queue::bounded(1).unwrap();
     let parts = || [[1_i64, 0]].share_memory().unwrap().share();
     let (indices, values) = (parts(), [1_i32, 2].share_memory().unwrap().share());
@@ -61,7 +61,7 @@ fn reread<T: Message>(mut value: impl Message) -> String {
 }
 
 #[test]
-fn parts_that_do_not_fit_are_refused_when_they_arrive() {
+fn mismatched_parts_are_refused_by_the_receiver() {
     let values = || ints(&[1, 2]);
     let indices = |all: &[i64]| ints(all).reshape([1, 2]).unwrap();
     let error = reread::<SparseCoo<i64>>((indices(&[0, 3]), values(), vec![3_usize]));

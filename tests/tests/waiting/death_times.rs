@@ -222,12 +222,12 @@ fn measure(call: &str) {
 }
 
 #[test]
-fn a_get_hears_that_the_last_other_process_was_killed() {
+fn get_ends_when_the_last_other_process_is_killed() {
     measure("Queue::get");
 }
 
 #[test]
-fn a_receiver_hears_that_the_last_sender_was_killed() {
+fn receiver_ends_when_the_last_sender_is_killed() {
     measure("Receiver::recv");
 }
 
@@ -237,12 +237,12 @@ fn lock_waiter_ends_when_the_holder_is_killed() {
 }
 
 #[test]
-fn a_reader_hears_that_the_writer_was_killed() {
+fn reader_ends_when_the_writer_is_killed() {
     measure("RwLock::read");
 }
 
 #[test]
-fn a_waiter_of_a_permit_gets_that_of_a_killed_process() {
+fn waiter_gets_the_permit_of_a_killed_process() {
     measure("BoundedSemaphore::acquire");
 }
 
@@ -257,12 +257,12 @@ fn barrier_waiter_ends_when_a_party_is_killed() {
 }
 
 #[test]
-fn a_waiter_gets_the_notification_of_a_killed_process() {
+fn waiter_gets_the_notification_of_a_killed_process() {
     measure("Condition::wait");
 }
 
 #[test]
-fn stopped_process_is_waited_for_until_the_time_out() {
+fn stopped_process_is_awaited_until_the_time_out() {
     let _alone = alone();
     for call in ALL {
         println!("{call:32} {} us late", late(call, true));

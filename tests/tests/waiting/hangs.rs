@@ -47,7 +47,7 @@ fn gets_from_its_own_queue((): ()) -> Outcome {
 }
 
 #[test]
-fn a_get_from_a_queue_that_no_other_process_has() {
+fn get_from_an_unshared_queue_is_reported() {
     let text = said(gets_from_its_own_queue, &[], HANG);
     has(
         &text,
@@ -85,7 +85,7 @@ fn receives_from_its_own_pipe((): ()) -> Outcome {
 }
 
 #[test]
-fn a_recv_from_ones_own_pipe() {
+fn recv_from_its_own_pipe_is_reported() {
     let text = said(receives_from_its_own_pipe, &[], HANG);
     has(&text, &["in Connection::recv of pipe", "no other process", "other end"]);
 }
@@ -105,7 +105,7 @@ fn joins_before_it_takes((): ()) -> Outcome {
 }
 
 #[test]
-fn a_join_before_the_results_are_taken() {
+fn join_before_the_results_are_taken_is_reported() {
     let text = said(joins_before_it_takes, &[], HANG);
     has(
         &text,
@@ -134,7 +134,7 @@ fn forgets_to_close((): ()) -> Outcome {
 }
 
 #[test]
-fn a_queue_that_is_not_closed() {
+fn unclosed_queue_is_reported() {
     let text = said(forgets_to_close, &[], HANG);
     has(&text, &["in join of rank-0, rank-1", "in Queue::get of queue", "close()"]);
 }
@@ -154,7 +154,7 @@ fn joins_while_it_has_the_lock((): ()) -> Outcome {
 }
 
 #[test]
-fn join_of_a_child_that_waits_for_the_parents_lock() {
+fn child_waiting_for_the_parents_lock_is_reported() {
     let text = said(joins_while_it_has_the_lock, &[], HANG);
     has(&text, &["in join of rank-0", "in lock of lock \"weights\"", "all of these processes wait"]);
 }
@@ -190,7 +190,7 @@ fn waits_for_another_thread((): ()) -> Outcome {
 }
 
 #[test]
-fn a_thread_that_does_something_else_may_end_a_wait() {
+fn working_thread_may_end_a_wait() {
     let text = may_end(waits_for_another_thread);
     has(&text, &["in Queue::get::<u32> of queue", "0 of 1 messages"]);
 }
@@ -203,7 +203,7 @@ fn has_a_timeout((): ()) -> Outcome {
 }
 
 #[test]
-fn a_wait_with_a_timeout_ends() {
+fn timed_wait_is_not_reported_as_a_hang() {
     may_end(has_a_timeout);
 }
 
@@ -242,7 +242,7 @@ fn joins_a_process_that_is_stopped((): ()) -> Outcome {
 }
 
 #[test]
-fn a_stopped_process_may_end_a_wait_when_it_goes_on() {
+fn stopped_process_may_end_a_wait() {
     let text = may_end(joins_a_process_that_is_stopped);
     has(&text, &["rank-0, stopped by a signal"]);
 }
@@ -262,7 +262,7 @@ fn waits_for_its_parent((): ()) -> Outcome {
 }
 
 #[test]
-fn an_idle_consumer_is_not_said_to_hang() {
+fn idle_consumer_is_not_reported_as_a_hang() {
     let text = may_end(waits_for_its_parent);
     has(&text, &["(rank-0) has waited", "could feed it: pid ", "(program, running"]);
 }
@@ -273,7 +273,7 @@ fn waits_for_an_event((): ()) -> Outcome {
 }
 
 #[test]
-fn the_environment_asks_for_reports_of_all_waits() {
+fn environment_enables_reports_of_all_waits() {
     let text = said(waits_for_an_event, &[("MP_STALL", "0.3")], "has waited");
     has(&text, &["in Event::wait of event (#"]);
     let text = said(waits_for_an_event, &[("MP_STALL", "soon")], "is ignored");
@@ -287,7 +287,7 @@ fn joins_a_process_that_is_always_started_again((): ()) -> Outcome {
 }
 
 #[test]
-fn a_join_of_a_process_that_is_always_started_again() {
+fn join_of_a_restarted_process_is_reported() {
     let program = joins_a_process_that_is_always_started_again;
     let text = said(program, &[("MP_STALL", "0.3")], "in join");
     has(&text, &["service, which is started again whenever it ends: kill() or terminate() ends that"]);
@@ -329,7 +329,7 @@ fn accepts_at_a_named_listener((): ()) -> Outcome {
 }
 
 #[test]
-fn reports_name_what_has_a_name() {
+fn reports_include_names_of_objects() {
     fn report<F: Fn(()) -> Outcome + Copy + Send + 'static>(program: F) -> String {
         said(program, &[("MP_STALL", "0.3")], "has waited")
     }
@@ -368,7 +368,7 @@ fn works_beside_a_wait((): ()) -> Outcome {
 }
 
 #[test]
-fn a_signal_asks_what_all_threads_wait_for() {
+fn signal_dumps_the_waits_of_all_threads() {
     let builder = Process::builder().name("asked").daemon(true).stderr(Stdio::Capture);
     let child = builder.env("MP_DUMP_SIGNAL", "USR2").spawn(works_beside_a_wait, ()).unwrap();
     // The handler is installed before its thread starts, which precedes the other thread. That one sets its

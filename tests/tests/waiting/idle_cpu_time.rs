@@ -80,7 +80,7 @@ fn measured(way: usize, (things, results): (Things, Queue<(usize, u64)>)) -> Out
 }
 
 #[test]
-fn processes_that_wait_use_no_processor() {
+fn waiting_processes_use_no_processor_time() {
     let _alone = alone();
     let things = Things {
         empty: Queue::bounded(4).unwrap(),
@@ -157,7 +157,7 @@ fn sleeps_elsewhere(_: usize, (queue, number): (Queue<u32>, Queue<u64>)) -> Outc
 /// The spin setting belongs to the queue: other processes use it as well, except handles with their own
 /// setting.
 #[test]
-fn how_a_queue_spins_goes_with_it() {
+fn spin_setting_is_sent_with_the_queue() {
     let _alone = alone();
     let numbers = Queue::unbounded().unwrap();
     let elsewhere = |spin| {
@@ -186,7 +186,7 @@ fn leaves(_: usize, queue: Queue<u32>) -> Outcome {
 
 /// A wait that never sleeps detects the end of the others, too.
 #[test]
-fn spinning_queue_learns_that_it_is_deserted() {
+fn spinning_queue_detects_desertion() {
     let _alone = alone();
     let queue = QueueOptions::new().spin(Spin::Busy).create::<u32>().unwrap();
     let context = one_process(leaves, queue.clone());

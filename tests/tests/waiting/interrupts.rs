@@ -198,7 +198,7 @@ fn handle_it_here() {
 }
 
 #[test]
-fn workers_that_ignore_ctrl_c_work_on_and_others_end() {
+fn only_workers_ignoring_ctrl_c_continue() {
     with_each_method(|terminal| {
         handle_it_here();
         let (ignoring, ending) = (things()?, things()?);
@@ -295,7 +295,7 @@ fn ends_early((item, queue, words): (u64, Queue<u32>, SharedTensor<u64>)) -> mp:
 }
 
 #[test]
-fn graceful_pool_cancels_tasks_that_have_not_begun() {
+fn graceful_pool_cancels_unbegun_tasks() {
     with_each_method(|terminal| {
         let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
         let (queue, _, words) = things()?;
@@ -427,7 +427,7 @@ fn quick(_: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn a_second_ctrl_c_ends_the_program_and_its_workers() {
+fn second_ctrl_c_ends_the_program_and_its_workers() {
     let _alone = alone();
     let program = on_a_terminal(StartMethod::Spawn, |terminal| {
         let options = SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful);
@@ -443,7 +443,7 @@ fn a_second_ctrl_c_ends_the_program_and_its_workers() {
 }
 
 #[test]
-fn where_ctrl_c_is_ignored_from_the_start_it_stays_so() {
+fn inherited_ignored_ctrl_c_stays_ignored() {
     with_each_method(|terminal| {
         // `nohup` does the same.
         #[allow(unsafe_code)]

@@ -110,13 +110,13 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
 }
 
 #[test]
-fn what_another_process_makes_ready_is_found() {
+fn source_made_ready_by_another_process_is_found() {
     let _alone = alone();
     each_kind_is_found(&[]);
 }
 
 #[test]
-fn descriptors_are_found_beside_queues() {
+fn descriptors_and_queues_are_awaited_together() {
     let _alone = alone();
     let (a, b) = UnixStream::pair().unwrap();
     each_kind_is_found(&[&Descriptor(&a)]);
@@ -180,7 +180,7 @@ fn sleeper_is_woken_before_its_poll_interval() {
 }
 
 #[test]
-fn more_than_the_kernel_can_wait_for_at_once() {
+fn wait_exceeds_the_kernels_limit_of_sources() {
     let _alone = alone();
     fn puts(_: usize, (orders, queues): (Queue<usize>, Vec<Queue<usize>>)) -> Outcome {
         while let Some(i) = next(&orders)? {
@@ -203,7 +203,7 @@ fn more_than_the_kernel_can_wait_for_at_once() {
 
 /// Like in Python, a loop over a list that has become empty does not spin.
 #[test]
-fn a_wait_for_nothing_lasts_as_long_as_its_time() {
+fn wait_for_nothing_lasts_its_whole_time() {
     let time = Duration::from_millis(20);
     let begun = Instant::now();
     assert!(wait(&[], Some(time)).unwrap().is_empty());
@@ -216,7 +216,7 @@ fn a_wait_for_nothing_lasts_as_long_as_its_time() {
 
 /// A `tick` for `select`, and with a first time alone an `after`.
 #[test]
-fn a_timer_is_waited_for_beside_a_queue() {
+fn timer_and_queue_are_awaited_together() {
     let _alone = alone();
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
     let every = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -258,7 +258,7 @@ fn always_ready_sources_are_served_fairly() {
 }
 
 #[test]
-fn a_side_that_dies_is_found() {
+fn wait_ends_when_a_side_is_killed() {
     let _alone = alone();
     fn holds(_: usize, (sender, permits, ready): (Sender<u8>, BoundedSemaphore, Queue<()>)) -> Outcome {
         permits.acquire()?.keep();
@@ -339,7 +339,7 @@ fn waits_and_takes(_: usize, (a, b, at): (Queue<u64>, Receiver<u64>, u64)) -> Ou
 }
 
 #[test]
-fn killed_at_every_access_of_a_wait_for_two() {
+fn wait_for_two_is_killed_at_every_access() {
     mp_tests::kill::for_every_access(|at| {
         let a = Queue::bounded(4).unwrap();
         let (sender, receiver) = channel().unwrap();

@@ -118,7 +118,7 @@ fn many_tasks_push_to_lanes_of_a_full_pool() {
 
 /// Futures that are dropped when their time is over, which is at once for some of them.
 #[test]
-fn what_a_time_out_drops_has_pushed_and_taken_nothing() {
+fn timed_out_stream_futures_push_and_take_nothing() {
     const TASKS: u64 = 400;
     let _alone = alone();
     let pool = Pool::new(2).unwrap();

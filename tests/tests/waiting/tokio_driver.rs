@@ -143,7 +143,7 @@ fn runtime_threads_wait_for_both_directions() {
 }
 
 #[test]
-fn without_io_a_thread_waits() {
+fn runtime_without_io_waits_on_a_thread() {
     let _alone = alone();
     let args = (name("none"), Queue::bounded(2).unwrap());
     join(&start_processes(no_driver, args, three(StartMethod::Spawn)).unwrap()).unwrap();
@@ -165,7 +165,7 @@ fn polled_in(runtime: &Runtime) -> (Waiting, UnixStream) {
 }
 
 #[test]
-fn a_runtime_without_io_makes_no_thread_panic() {
+fn runtime_without_io_does_not_panic() {
     let _alone = alone();
     fn leaves(_: usize, (): ()) -> Outcome {
         let (_future, _there) = polled_in(&without_io());
@@ -180,7 +180,7 @@ fn a_runtime_without_io_makes_no_thread_panic() {
 }
 
 #[test]
-fn a_future_outlives_its_runtime() {
+fn future_outlives_its_runtime() {
     let _alone = alone();
     for moves_on in [false, true] {
         let runtime = with_io();
@@ -197,7 +197,7 @@ fn a_future_outlives_its_runtime() {
 }
 
 #[test]
-fn a_runtime_that_ends_wakes_waiters_in_its_context() {
+fn ending_runtime_wakes_waiters_in_its_context() {
     let _alone = alone();
     let runtime = with_io();
     let (mut future, mut there) = waiting();
@@ -221,7 +221,7 @@ fn a_runtime_that_ends_wakes_waiters_in_its_context() {
 }
 
 #[test]
-fn a_future_leaves_a_runtime_that_no_thread_runs() {
+fn future_leaves_an_idle_runtime() {
     let _alone = alone();
     let (runtime, other) = (with_io(), with_io());
     let (future, mut there) = polled_in(&runtime);
@@ -236,7 +236,7 @@ fn a_future_leaves_a_runtime_that_no_thread_runs() {
 }
 
 #[test]
-fn two_futures_wait_for_one_descriptor_and_one_may_go() {
+fn futures_of_one_descriptor_are_independent() {
     let _alone = alone();
     let all = async {
         let (mut a, b) = UnixStream::pair().unwrap();
@@ -280,7 +280,7 @@ fn sends_twenty(_: usize, at: String) -> Outcome {
 }
 
 #[test]
-fn what_is_dropped_at_any_poll_has_received_nothing() {
+fn tokio_receive_dropped_at_any_poll_takes_nothing() {
     let _alone = alone();
     let listener = SocketOptions::new().listen(name("drops")).unwrap();
     let context = one_process(sends_twenty, name("drops"));

@@ -55,14 +55,14 @@ fn woken_by_the_drop_of<T>(name: &str, take: impl Fn() -> T, wait: impl Fn() + S
 }
 
 #[test]
-fn an_event_wakes() {
+fn event_wakes_in_time() {
     let event = Event::new().unwrap();
     let wait = || event.wait().unwrap();
     woken_in_time("event", wait, || assert!(event.set().unwrap()), || _ = event.clear().unwrap());
 }
 
 #[test]
-fn a_notification_wakes() {
+fn notification_wakes_in_time() {
     let (condition, lock) = (Condition::new().unwrap(), Lock::new(0_u64).unwrap());
     let wait = || drop(condition.wait(lock.lock().unwrap()).unwrap());
     woken_in_time("notify_one", wait, || assert!(condition.notify_one().unwrap()), || {});
@@ -70,7 +70,7 @@ fn a_notification_wakes() {
 }
 
 #[test]
-fn a_permit_wakes() {
+fn permit_wakes_in_time() {
     let semaphore = Semaphore::new(0).unwrap();
     let wait = || semaphore.acquire().unwrap().forget();
     woken_in_time("add_permits", wait, || semaphore.add_permits(1).unwrap(), || {});
@@ -79,27 +79,27 @@ fn a_permit_wakes() {
 }
 
 #[test]
-fn a_lock_wakes() {
+fn lock_wakes_in_time() {
     let lock = Lock::new(0_u64).unwrap();
     woken_by_the_drop_of("lock", || lock.lock().unwrap(), || drop(lock.lock().unwrap()));
 }
 
 #[test]
-fn the_last_reader_wakes_a_writer() {
+fn last_reader_wakes_a_writer() {
     let lock = RwLock::new(0_u64).unwrap();
     woken_by_the_drop_of("reader", || lock.read().unwrap(), || drop(lock.write().unwrap()));
     woken_by_the_drop_of("writer", || lock.write().unwrap(), || drop(lock.read().unwrap()));
 }
 
 #[test]
-fn the_last_to_arrive_wakes_the_others() {
+fn last_arrival_wakes_the_others() {
     let barrier = Barrier::new(2).unwrap();
     let wait = || _ = barrier.wait().unwrap();
     woken_in_time("barrier", wait, || _ = barrier.wait().unwrap(), || {});
 }
 
 #[test]
-fn a_message_wakes_and_so_does_room_for_one() {
+fn message_and_room_wake_in_time() {
     let queue = Queue::bounded(1).unwrap();
     let get = || assert_eq!(queue.get().unwrap(), Some(7_u8));
     woken_in_time("get", get, || queue.put(7).unwrap(), || {});
@@ -113,7 +113,7 @@ fn a_message_wakes_and_so_does_room_for_one() {
 }
 
 #[test]
-fn a_value_and_a_message_for_all_wake() {
+fn value_and_broadcast_wake_in_time() {
     let (sender, receiver) = watch::channel(0_u8).unwrap();
     woken_in_time("watch", || receiver.wait_changed().unwrap(), || sender.send(7).unwrap(), || {});
     let (sender, receiver) = broadcast::channel(2).unwrap();
@@ -122,7 +122,7 @@ fn a_value_and_a_message_for_all_wake() {
 }
 
 #[test]
-fn the_end_of_a_side_wakes_the_other_one() {
+fn dropped_side_wakes_the_other() {
     let (senders, receivers) = (Mutex::new(None), Mutex::new(None));
     let prepare = || {
         let (sender, receiver) = watch::channel(0_u8).unwrap();
@@ -142,7 +142,7 @@ fn the_end_of_a_side_wakes_the_other_one() {
 }
 
 #[test]
-fn the_last_task_that_is_done_wakes_a_join() {
+fn last_finished_task_wakes_a_join() {
     let queue = JoinableQueue::bounded(1).unwrap();
     let lease = RefCell::new(None);
     let prepare = || {
@@ -154,7 +154,7 @@ fn the_last_task_that_is_done_wakes_a_join() {
 }
 
 #[test]
-fn the_last_task_that_is_lost_wakes_a_join() {
+fn last_lost_task_wakes_a_join() {
     let queue = JoinableQueue::bounded(1).unwrap();
     let lease = RefCell::new(None);
     let prepare = || {
@@ -167,7 +167,7 @@ fn the_last_task_that_is_lost_wakes_a_join() {
 }
 
 #[test]
-fn a_message_that_came_back_is_there() {
+fn returned_message_is_ready_at_once() {
     let queue = Queue::bounded(1).unwrap();
     queue.put(7_u8).unwrap();
     drop(queue.get_lease().unwrap());

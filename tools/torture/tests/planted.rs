@@ -87,71 +87,71 @@ fn is_found_among(only: Option<&str>, bug: &str, place: Where, as_what: &[&str])
 }
 
 #[test]
-fn nothing_is_found_where_nothing_is_wrong() {
+fn unmodified_library_has_no_finding() {
     let (output, text) = torture("", Where::Everywhere, 4, None);
     assert!(output.status.success() && !text.contains("FOUND"), "{text}");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_skipped_sweep_is_found() {
+fn skipped_recovery_is_found() {
     // A waiter for a dead process's resources continues to wait.
     is_found("planted.skipped-sweep", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_lost_wake_up_is_found() {
+fn lost_wake_up_is_found() {
     is_found("planted.lost-wake-up", Where::Workers, &["Hang: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_missing_fence_is_found() {
+fn missing_fence_is_found() {
     is_found("planted.missing-fence", Where::Workers, &[&WRONG[..], &["Leaked: ", "Hang: "]].concat());
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_future_that_forgets_what_it_has_taken_is_found() {
+fn future_that_forgets_a_taken_message_is_found() {
     is_found("planted.forgotten-look", Where::Workers, &WRONG);
 }
 
 /// The next message in that compartment gets another file, or too few.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_file_that_stays_behind_its_message_is_found() {
+fn descriptor_left_after_its_message_is_found() {
     is_found("locker.empty.descriptors-kept", Where::Workers, &["Torn: ", "Leaked: ", "Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_file_that_is_anothers_is_found() {
+fn descriptor_of_another_message_is_found() {
     is_found("locker.look.number-not-compared", Where::Workers, &["Torn: "]);
 }
 
 /// The bug is in the server, which isn't a worker.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn an_answer_to_another_caller_is_found() {
+fn answer_to_another_caller_is_found() {
     is_found_in("objects", "planted.answer-to-another", Where::Everywhere, &["Torn: ", "Hang: ", "Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn an_object_that_goes_with_its_caller_is_found() {
+fn object_freed_with_its_caller_is_found() {
     is_found_in("objects", "planted.object-freed-with-its-caller", Where::Everywhere, &["Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_deadlock_that_is_none_is_found() {
+fn false_deadlock_is_found() {
     is_found("lock-cycle.any-chain-closed", Where::Workers, &["Torn: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_deadlock_that_is_not_noticed_is_found() {
+fn undetected_deadlock_is_found() {
     is_found("deadlock.not-looked-for", Where::Workers, &["Hang: "]);
 }
 

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_fit_their_size() {
+    fn figures_are_formatted_by_magnitude() {
         assert_eq!(human(270.0, "ns"), "270 ns");
         assert_eq!(human(1234.0, "ns"), "1.23 µs");
         assert_eq!(human(12_600_000.0, "ns"), "12.6 ms");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_rows_are_refused() {
+    fn invalid_rows_are_refused() {
         let row = |change: (&str, &str)| {
             let row = r#"{"id": "a", "unit": "ns", "better": "lower", "ours": 1, "spread": null,
                           "limit": 1, "peers": {}}"#;

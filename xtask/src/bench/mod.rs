@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_lines_up() {
+    fn page_columns_are_aligned() {
         let figures = Figures::read(
             r#"{"machine": {"cores": 2, "cpu": "x"}, "rows": [
                 {"id": "rtt", "unit": "ns", "better": "lower", "ours": 1000, "spread": 0.08, "limit": 500,

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_program_has_open_is_not_left() {
+    fn file_open_in_another_program_is_no_leak() {
         let before = Shared::now();
         // No living process has this number, and no program has the number 0. So the file counts as another
         // program's.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_id_in_a_name_is_a_word_of_its_own() {
+    fn process_id_in_a_name_must_be_a_whole_word() {
         let names = |name: &str| names_process(Path::new(name), 123);
         assert!(names("/dev/shm/mp-test-123-names") && names("mp-numbers-123") && names("123"));
         assert!(!names("/dev/shm/mp-test-1234-names") && !names("mp_a123b") && !names("/123/x"));

@@ -183,7 +183,7 @@ mod tests {
     const FOUND_ONE: &str = "mutation\tfound by\ttest\na.old\tmp-x/t\tit_holds\n";
 
     #[test]
-    fn what_was_found_is_written_and_the_rest_stays() {
+    fn found_mutations_are_updated_and_others_kept() {
         let mut page = Page::read(TEXT, FOUND_ONE).unwrap();
         assert_eq!(page.survivors["a.c"], "no need");
         assert_eq!(page.list(), FOUND_ONE);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_found_the_like_are_tried_first() {
+    fn tests_that_found_similar_mutations_run_first() {
         let mut page = Page::read(TEXT, FOUND_ONE).unwrap();
         page.found.clear();
         for (name, test) in
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_modules_that_are_gone_are_found() {
+    fn runs_of_missing_modules_are_reported() {
         let tree = Tree::of(&[("mp-x/tests/a/b.rs", "mod inner {\n    fn f() {}\n}\n")]);
         let found = |filter: &str| gone(&tree, [Run::new("mp-x/a", filter)].iter()).len();
         assert_eq!(["", "f", "b::", "b::inner::f", "a::"].map(found), [0; 5]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_held_against_the_sources() {
+    fn page_is_compared_with_the_sources() {
         let rows = "--- mp-x/src/lib.rs\n@@ a.b a.c\n-fn it_holds() {}\n\
                     +fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
         let files = [(PAGE, TEXT), (LIST, FOUND_ONE), ("xtask/mutations/mp-x.diff", rows)];

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_are_named_by_their_rows_and_unique() {
+    fn switches_must_be_unique_and_match_their_rows() {
         let wrong = |rows: &str| {
             table(&format!("--- mp-x/src/a.rs\n{rows}")).and_then(|t| t.switches().map(drop)).unwrap_err()
         };

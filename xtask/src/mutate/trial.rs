@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_to_blame_is_read_from_the_output() {
+    fn failing_test_is_parsed_from_the_output() {
         let run = Run::new("mp-x/x", "");
         let text = "running 3 tests\ntest a ... ok\ntest m::b - should panic ... FAILED\n";
         assert_eq!(failed_test(text).as_deref(), Some("m::b"));

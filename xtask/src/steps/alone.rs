@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_subset_once() {
+    fn every_subset_is_listed_once() {
         let names = ["a".to_owned(), "b".to_owned()];
         assert_eq!(powerset(&names), ["", "a", "b", "a,b"]);
         assert_eq!(powerset(&[]), [""]);

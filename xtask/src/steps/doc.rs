@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_read_and_compared() {
+    fn documented_paths_are_parsed_and_compared() {
         let html = r#"<h3 id="structs">Structs</h3><ul class="all-items">
             <li><a href="ring/struct.Put.html">ring::Put</a></li><li><a href="fn.pipe.html">pipe</a></li>
             </ul><a href="help.html">x</a>"#;

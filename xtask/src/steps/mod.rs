@@ -104,24 +104,24 @@ fn some_accesses() -> String {
 
 /// Slowest exhaustive models, more than half of the time of all. `ci --long` runs them.
 const LONG_MODELS: [&str; 14] = [
-    "chain::closing_under_two_producers_strands_nothing",
-    "chain::random_schedules_find_it_too",
+    "chain::close_with_two_producers_strands_nothing",
+    "chain::random_schedules_find_missing_links",
     "chain::two_producers_open_the_next_segment",
-    "deadlock::a_writer_waits_for_each_reader",
+    "deadlock::writer_waits_for_each_reader",
     "join::stopped_consumer_delays_only_joins_of_its_task",
-    "join::the_task_of_a_killed_consumer_is_counted_as_lost",
+    "join::task_of_a_killed_consumer_is_counted_as_lost",
     "retained::every_message_is_read_or_counted_as_missed",
-    "retained::two_readers_of_one_message_leave_it_together",
-    "lost_handles::handle_in_a_message_of_a_dead_process_is_noted",
-    "ring::batches_of_several_meet",
-    "ring::small_messages_and_envelopes_of_two_producers_meet",
+    "retained::two_readers_leave_one_message",
+    "lost_handles::handle_in_a_dead_processs_message_is_recorded",
+    "ring::concurrent_batches_stay_ordered",
+    "ring::small_and_large_of_two_producers_are_ordered",
     "ring::small_messages_need_no_envelope",
-    "update::three_processes_one_is_killed",
-    "update::three_processes_one_is_stopped",
+    "update::three_processes_survive_one_kill",
+    "update::three_processes_continue_while_one_is_stopped",
 ];
 
 /// Test of leaks after a hundred thousand tensors of a device. `ci --long` runs it.
-const MANY: &str = "many::a_hundred_thousand_leave_what_a_thousand_leave";
+const MANY: &str = "many::hundred_thousand_tensors_leak_nothing";
 
 /// Runs `cargo test` with these arguments. Fails if a test program leaks.
 pub(crate) fn test_some(words: &[String]) -> Result<bool, String> {
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_models_exist() {
+    fn listed_long_models_exist() {
         for model in LONG_MODELS {
             let (module, name) = model.split_once("::").unwrap();
             let path = format!("../tools/models/tests/models/{module}.rs");

@@ -197,7 +197,7 @@ mod tests {
     const LOG_SINCE: &str = "## [Unreleased]\n- `Queue::take` became `get`.\n## [0.1.0]\n- `Lock` is new.\n";
 
     #[test]
-    fn a_path_goes_with_another_version_and_a_line() {
+    fn removed_path_requires_a_version_and_a_log_entry() {
         let (before, now) = ("# page\n\nmp::take fn\nmp::Queue struct\n", "mp::Queue struct\nmp::get fn\n");
         assert!(breaks(before, now, "0.1.0", "0.2.0", LOG_SINCE).is_empty());
         let same_version = breaks(before, now, "0.1.0", "0.1.1", LOG_SINCE);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_compatible_versions_have_equal_promises() {
+    fn only_compatible_versions_promise_compatibility() {
         assert_eq!(promise("0.1.2"), promise("0.1.9"));
         assert_ne!(promise("0.1.2"), promise("0.2.0"));
         assert_eq!(promise("1.4.0"), promise("1.5.3"));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_manifest_lacks_is_named() {
+    fn missing_manifest_fields_are_named() {
         let whole = serde_json::json!({
             "name": "mp-queue", "description": "Queues.", "license": "MIT", "readme": "README.md",
             "rust_version": "1.88", "documentation": "https://docs.rs/mp-queue",

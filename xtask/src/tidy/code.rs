@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_needs_a_listed_file_and_an_argument() {
+    fn unsafe_code_requires_a_listed_file_and_a_proof() {
         let listed = (LIST, "# why\na.rs maps memory\n");
         let good = "//! Maps.\n//!\n//! # Safety\n\nunsafe fn f() {}\n";
         assert!(found(&[listed, ("a.rs", good)]).is_empty());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_come_from_the_facade() {
+    fn atomics_outside_of_the_facade_are_reported() {
         let raw = "use std::sync::atomic::AtomicBool;\n";
         assert_eq!(found(&[("mp-core/src/a.rs", raw)]).len(), 1);
         for free in ["mp-core/src/sync.rs", "mp-core/tests/a.rs", "tests/tests/a.rs", "benches/src/main.rs"] {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_stay_in_sys() {
+    fn system_calls_outside_of_sys_are_reported() {
         let raw = "use rustix::mm;\nfn f() { libc::getpid(); }\nuse {memfd as m};\n";
         assert_eq!(found(&[("mp-core/src/a.rs", raw)]).len(), 3);
         assert!(found(&[("mp-core/src/sys/a.rs", raw), ("mp-spawn/src/a.rs", raw)]).is_empty());
@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_over() {
+    fn unfinished_macros_are_reported() {
         let text = "fn f() { todo!() }\nfn g() { dbg!(1); unimplemented!(); } // todo!\n";
         assert_eq!(found(&[("a.rs", text)]).len(), 3);
     }
 
     #[test]
-    fn sleeps_give_a_reason() {
+    fn sleeps_without_a_reason_are_reported() {
         let plain = "fn f() { std::thread::sleep(D); }\n";
         assert_eq!(found(&[("tests/tests/a.rs", plain)]).len(), 1);
         assert!(found(&[("mp-core/src/a.rs", plain)]).is_empty());

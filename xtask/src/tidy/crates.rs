@@ -65,14 +65,14 @@ mod tests {
     const LINTS: &str = "[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n";
 
     #[test]
-    fn crates_say_what_they_are() {
+    fn crates_without_a_description_are_reported() {
         assert!(check(&Tree::of(&[("a/Cargo.toml", LINTS), ("a/src/lib.rs", "//! A.\n")])).is_empty());
         assert!(check(&Tree::of(&[("Cargo.toml", LINTS), ("src/lib.rs", "#![doc = \"A\"]\n")])).is_empty());
         assert_eq!(check(&Tree::of(&[("a/Cargo.toml", LINTS), ("a/src/main.rs", "// A.\n")])).len(), 1);
     }
 
     #[test]
-    fn libraries_mark_features_in_the_manual() {
+    fn missing_feature_labels_are_reported() {
         let manifest = format!("{LINTS}[features]\n");
         let root = "//! A.\n#![cfg_attr(docsrs, feature(doc_cfg))]\n";
         let told = format!("{manifest}[package.metadata.docs.rs]\n");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_inherit_lints() {
+    fn crates_without_inherited_lints_are_reported() {
         let own = "[package]\nversion.workspace = true\n[dependencies]\na = { workspace = true }\n[lints]\n";
         assert_eq!(check(&Tree::of(&[("a/Cargo.toml", own)])).len(), 1);
         assert!(check(&Tree::of(&[("a/Cargo.toml", "[workspace]\n")])).is_empty());

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_is_read_and_names_of_variables_are_not() {
+    fn prose_is_checked_without_variable_names() {
         let [none, ever] = [REFUSED[0], REFUSED[4]];
         let text =
             format!("let {none} = {{ Holder::{none} }};\n// {ever} waits\nlet text = \"{none} waits\";\n");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_items_are_read() {
+    fn item_names_are_checked() {
         let line = |text: &str| found("a/tests/b.rs", text);
         let refused = [
             "fn no^body_waits() {}",

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_files_and_headings() {
+    fn broken_links_are_reported() {
         let page = "# A page\n\n## The `end`, again\n\n## The end again\n";
         let links =
             "[a](docs/b.md) [b](docs/b.md#the-end-again-1)\n[c](#top) [d](https://x.y/z) `[e](f)`\n# Top\n";

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_lines_are_counted_but_for_tables_and_links() {
+    fn wide_lines_are_counted_except_tables_and_links() {
         let wide = "word ".repeat(9);
         assert_eq!(found("a.md", &format!("{wide}\n| {wide} |\nshort\n")), [("width", vec![1])]);
         assert_eq!(found("mp-x/src/a.rs", &format!("//! {wide}\n/// | {wide}\n")), [("width", vec![1])]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_of_tests_are_counted() {
+    fn long_test_names_are_counted() {
         let long = "x".repeat(NAME + 1);
         let text =
             format!("#[test]\n#[ignore]\nfn {long}() {{}}\nfn {long}() {{}}\n#[test]\nfn short() {{}}\n");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_only_fall() {
+    fn rising_counts_are_reported() {
         let findings = |listed: usize| {
             let page = format!("{HEAD}\nmp-x\topening\t{listed}\n");
             let tree = Tree::of(&[SETTINGS, (PAGE, &page), ("mp-x/a.rs", "/// What.\n\n/// How.\n")]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_name_area_and_change() {
+    fn subject_must_name_area_and_change() {
         for good in ["queue: return the value", "core, tensor: check views", "cuda-sim: count events"] {
             assert_eq!(complaint(good), None);
         }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_each_processs_own() {
+    fn process_wide_statics_are_reported() {
         assert_eq!(lines("static A: Mutex<u8> = Mutex::new(0);\n"), [1]);
         assert_eq!(lines("fn f() {\n    static A:\n        OnceLock<u8> = OnceLock::new();\n}\n"), [2]);
         assert_eq!(lines("pub(crate) static mut A: u8 = 0;\nstatic B: Pool = Pool::new();\n"), [1, 2]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_data_may_be_shared() {
+    fn plain_data_statics_are_accepted() {
         let plain = "static A: &[(&'static str, [u8; 3])] = &[];\nstatic B: [Option<Duration>; MOST] = C;\n";
         assert!(lines(plain).is_empty());
         assert!(lines("fn f(a: &'static str) -> &'static Mutex<u8> { g::<Static>() }\n").is_empty());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_given_at_the_variable() {
+    fn reason_at_the_variable_is_accepted() {
         let variable = "static A: Mutex<u8> = Mutex::new(0);";
         assert!(lines(&format!("{variable} // fork: it is only read\n")).is_empty());
         assert!(lines(&format!("// fork: it is only\n// read\n/// A.\n#[used]\n{variable}\n")).is_empty());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_and_tests_have_is_no_matter() {
+    fn thread_locals_and_test_statics_are_accepted() {
         let variable = "static A: Mutex<u8> = Mutex::new(0);";
         assert!(lines(&format!("thread_local! {{\n    {variable}\n}}\n")).is_empty());
         assert!(lines(&format!("thread_local!({variable});\n")).is_empty());

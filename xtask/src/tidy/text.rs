@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks() {
+    fn blanks_at_line_ends_are_reported() {
         assert_eq!(found("a.md", "a \nb\n"), [(1, false)]);
         assert_eq!(found("a.rs", "a\r\n\tb\n"), [(1, false), (2, false)]);
         assert!(found("a.sh", "\tb\n").is_empty());
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_unfinished_work() {
+    fn marks_of_unfinished_work_are_reported() {
         let mark = MARKS[0];
         assert_eq!(found("a.rs", &format!("// {mark}: later\n")).len(), 1);
         assert_eq!(found("a.md", &format!("{mark}\n{}\n", MARKS[1])).len(), 2);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_one_machine() {
+    fn folders_of_one_machine_are_reported() {
         let folder = FOLDERS[0];
         assert_eq!(found("a.md", &format!("see {folder}x\n")).len(), 1);
         assert_eq!(found("a.csv", &format!("{folder}x\n")).len(), 1);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_spelled_out() {
+    fn grouped_imports_are_expanded() {
         assert_eq!(of("use a::b;\npub(crate) use c as d;"), ["1 a::b", "2 c as d"]);
         assert_eq!(
             of("use std::{\n    io, sync::{Arc, atomic::{self, AtomicU8 as A}},\n};\nfn f() {}"),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn other_uses_of_the_word() {
+    fn other_uses_of_the_word_use_are_ignored() {
         assert_eq!(of("fn f<'a>() -> impl Sized + use<'a> {} let reuse = r#use ;"), [""; 0]);
     }
 }

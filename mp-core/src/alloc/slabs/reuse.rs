@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_room_that_is_enough_is_found() {
+    fn first_sufficient_room_is_found() {
         let slabs = |spans: &[(u64, bool)], need, align| {
             room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
         };
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn a_slab_that_was_missed_is_not_covered() {
+    fn reused_room_excludes_missed_slabs() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();
         // Sizes that no other test here uses. The second one needs a gap before it.
@@ -462,7 +462,7 @@ mod tests {
     /// A slab changes its class only if all its blocks are free. It has no pages then.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn a_slab_in_use_stays_what_it_is() {
+    fn slab_in_use_keeps_its_class() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();
         let hold = Allocator(arena).alloc(19 << 20).unwrap();

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_call_is_found_by_its_number() {
+    fn blocking_calls_round_trip_through_numbers() {
         for (i, row) in ALL.iter().enumerate() {
             assert_eq!(
                 (row.0 as usize, row.0.row().1, BlockingCall::of(row.0 as u8)),

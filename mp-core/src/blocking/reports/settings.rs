@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_number_of_seconds_and_off_are_taken() {
+    fn only_seconds_and_off_are_accepted() {
         assert_eq!(parse("off"), Some(EnvironmentSetting::Off));
         assert_eq!(parse("2.5"), Some(EnvironmentSetting::Waits(Duration::from_millis(2500))));
         for wrong in ["", "0", "-1", "ten", "inf", "NaN", "1e300", "10s"] {

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_cut_between_characters() {
+    fn name_is_truncated_at_a_character_boundary() {
         let name = "e".repeat(NAME_BYTES - 1) + "é";
         assert_eq!(cut(&name).len(), NAME_BYTES - 1);
         assert_eq!(cut("short"), "short");

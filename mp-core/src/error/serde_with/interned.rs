@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_kept_once_and_some_thousands_at_most() {
+    fn interned_texts_are_stored_once_up_to_the_limit() {
         let first = interned("doing this".to_string());
         assert!(std::ptr::eq(first, interned("doing this".to_string())));
         assert_eq!(interned("x".repeat(LONGEST + 1)), OTHER);

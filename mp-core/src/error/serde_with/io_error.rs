@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_named_as_they_are() {
+    fn error_kinds_map_to_their_names() {
         for (name, kind) in KINDS {
             assert_eq!((*name, super::kind(name)), (format!("{kind:?}").as_str(), *kind));
         }

@@ -2,7 +2,7 @@ use super::*;
 use crate::process::mutex::Mutex;
 
 #[test]
-fn the_cost_of_a_wake_up_follows_what_was_measured() {
+fn wake_up_cost_follows_measurements() {
     let cost = Cost::new();
     (0..200).for_each(|_| cost.measured(90_000));
     assert!((80_000..=90_000).contains(&cost.now()), "{}", cost.now());
@@ -15,7 +15,7 @@ fn the_cost_of_a_wake_up_follows_what_was_measured() {
 }
 
 #[test]
-fn the_system_call_of_the_waker_is_a_part_of_the_cost() {
+fn wake_up_cost_includes_the_wakers_system_call() {
     let cost = Cost::new();
     let call = |micros| (0..200).for_each(|_| cost.measured_call(Duration::from_micros(micros)));
     call(20);
@@ -27,7 +27,7 @@ fn the_system_call_of_the_waker_is_a_part_of_the_cost() {
 }
 
 #[test]
-fn a_sleep_of_seconds_makes_no_thread_look_longer() {
+fn sleep_of_seconds_does_not_extend_the_spin() {
     // From 4.29 s on, the length of a sleep saturates.
     for slept in [u32::MAX - 1, u32::MAX] {
         assert_eq!(after_a_sleep(LEAST, slept, 50_000), None);
@@ -60,7 +60,7 @@ fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
 }
 
 #[test]
-fn two_sides_that_both_sleep_get_out_of_it() {
+fn two_sleeping_sides_return_to_spinning() {
     for cost in [5_000, 25_000, 50_000, 200_000] {
         for work in [300, 1_000, cost / 4, cost / 2, cost * 3 / 4] {
             let sleeps = sleeps_of_two_sides(cost, work);
@@ -98,7 +98,7 @@ fn spin_time_follows_hits_and_misses() {
 }
 
 #[test]
-fn a_short_sleep_makes_a_thread_look_for_longer() {
+fn short_sleep_extends_the_adaptive_spin() {
     let patience = AdaptiveSpin { nanos: AtomicU32::new(LEAST), kind: Spin::Adaptive };
     patience.slept(Instant::now());
     assert_eq!(patience.nanos.load(Ordering::Relaxed), 4 * LEAST);
@@ -109,7 +109,7 @@ fn a_short_sleep_makes_a_thread_look_for_longer() {
 }
 
 #[test]
-fn settings_travel_as_a_word() {
+fn spin_settings_round_trip_through_a_word() {
     let long = Duration::from_secs(5);
     for spin in [Spin::Never, Spin::Adaptive, Spin::Busy, Spin::For(Duration::from_micros(7))] {
         assert_eq!(Spin::unpack(spin.pack()), spin);
@@ -130,7 +130,7 @@ fn looks_for(patience: &AdaptiveSpin) -> Duration {
 static SEATS_OF_TESTS: Mutex<()> = Mutex::new(());
 
 #[test]
-fn a_time_of_spinning_that_was_set_does_not_change() {
+fn fixed_spin_time_stays_constant() {
     let _alone = SEATS_OF_TESTS.lock();
     let time = Duration::from_millis(3);
     let set = AdaptiveSpin { nanos: AtomicU32::new(nanos(time)), kind: Spin::For(time) };
@@ -170,7 +170,7 @@ fn second_thread_sleeps_and_dead_members_free_seats() {
 /// A worker keeps the only processor busy. A result that arrives meanwhile is found, but does not extend the
 /// next spin.
 #[test]
-fn preempted_spin_is_not_recorded_as_hit() {
+fn preempted_spin_is_not_recorded_as_a_hit() {
     const LATE: usize = 10;
     let _alone = SEATS_OF_TESTS.lock();
     Arena::current().unwrap();

@@ -162,14 +162,14 @@ mod tests {
 
     /// A process that claims it next, and dies, leaves nothing to be drained.
     #[test]
-    fn a_freed_block_forgets_what_it_was() {
+    fn freed_block_has_the_default_kind() {
         for kind in [BlockKind::Data, BlockKind::Ring, BlockKind::Seats, BlockKind::Shared] {
             assert_eq!(freed(kind), BlockState { life: BlockLife::Free, kind: BlockKind::Data, version: 2 });
         }
     }
 
     #[test]
-    fn what_is_not_free_or_not_of_its_slab_is_left_alone() {
+    fn busy_block_or_stale_slab_is_not_claimed() {
         let m = HeapMem::new(16);
         let block = BlockAt { id: 0, state: Word::at(0), inline: 6, per_page: 0 };
         let (me, slab) = (Member::new(1, 1), SlabSnapshot { word: Word::at(64), value: 7 });

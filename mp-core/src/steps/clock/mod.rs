@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn old_ticks_are_what_they_were() {
+    fn ticks_of_earlier_epochs_keep_their_status() {
         let m = HeapMem::new(8);
         let [well, died] = [false, true];
         let ends = [(2, well), (1, died), (2, well), (2, died), (1, died), (2, well)];
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_has_a_last_owner() {
+    fn exhausted_clock_is_not_claimed() {
         let m = HeapMem::new(8);
         let last = ClockState { phase: ClockPhase::Free, epoch: u16::MAX - 1, first_died: 0 };
         m.store(CLOCK.state(), last.pack());

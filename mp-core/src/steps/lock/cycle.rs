@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_found_by_its_threads_alone() {
+    fn cycle_is_found_only_by_its_threads() {
         let (m, all, _) = cycle();
         let steps =
             |me| find(&m, me).map(|cycle| cycle.steps.iter().map(|step| step.thread).collect::<Vec<_>>());
@@ -322,7 +322,7 @@ mod tests {
 
     /// Each change happens between the two passes.
     #[test]
-    fn what_has_changed_meanwhile_is_no_cycle() {
+    fn cycle_that_changes_during_the_search_is_none() {
         let all_steps = {
             let (m, all, _) = cycle();
             let mut steps = FindCycle::new(NOTES, all[0]);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_for_each_reader() {
+    fn writer_waits_for_each_reader() {
         let (writer, idle, reader) = (thread(0, 5), thread(1, 5), thread(2, 5));
         let first = USED.plus(1);
         for left in [false, true] {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn victim_is_the_thread_that_waited_last() {
+    fn victim_is_the_last_thread_to_wait() {
         let (m, all, notes) = cycle();
         let gives_up = |m: &HeapMem| [all[0], all[2]].map(|me| find(m, me).expect("a cycle").victim());
         assert_eq!(gives_up(&m), [Some(all[0]); 2]);

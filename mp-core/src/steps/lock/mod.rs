@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_their_fields() {
+    fn lock_words_round_trip() {
         let m = Member::new(4095, 4095);
         let w = LockWord::held(m, u32::MAX);
         assert_eq!((w.holder(), w.sequence()), (Some(m), u32::MAX));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_adopter_cannot_steal() {
+    fn stale_adopter_cannot_acquire_the_lock() {
         let m = crate::mem::HeapMem::new(4);
         let (at, thread) = (LockAt(Word::at(0)), OsThread { pid: 7, tid: 7 });
         let take = |me: u32, dead| {

@@ -371,7 +371,7 @@ mod tests {
     /// Accessing its mapping would raise SIGBUS.
     #[test]
     #[cfg_attr(miri, ignore = "makes files")]
-    fn a_file_that_was_cut_off_is_refused() {
+    fn truncated_file_is_refused() {
         let parent = std::env::temp_dir().join(format!("mp-cut-off-{}", std::process::id()));
         fs::create_dir(&parent).unwrap();
         let directory = Directory::create_in(&parent).unwrap();

@@ -106,7 +106,7 @@ mod tests {
     /// shows that the member lives.
     #[test]
     #[cfg_attr(miri, ignore = "needs a file with locks")]
-    fn either_lock_shows_that_a_member_lives() {
+    fn either_lock_proves_a_live_member() {
         const SLOT: u32 = 3;
         let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         // Like another process.

@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn any_packet_is_looked_at_and_stays() {
+    fn peeking_a_packet_leaves_it_in_the_socket() {
         let (ours, theirs) = pair().unwrap();
         let file = rustix::fs::memfd_create("packets", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for number in 0..20 {

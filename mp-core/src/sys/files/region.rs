@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_not_longer_than_its_file() {
+    fn region_longer_than_its_file_is_refused() {
         let file = foreign::memfd_of(&[7; 5000]).unwrap();
         for mode in [MapMode::ReadWrite, MapMode::ReadShared, MapMode::ReadPrivate] {
             let region = Region::new(file.as_fd(), 5000, mode).unwrap();

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_of_version_2_counts() {
+    fn tightest_cgroup_v2_limit_counts() {
         let root = root("v2");
         write(&root, &[]);
         let stat = format!("anon 5\ninactive_file {}\nactive_file {MIB}\n", 2 * MIB);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_counts_where_it_has_the_memory() {
+    fn cgroup_v1_limit_of_the_memory_controller_counts() {
         let root = root("v1");
         let none = "9223372036854771712\n";
         write(&root.join("memory"), &[("memory.limit_in_bytes", none), ("memory.usage_in_bytes", "5\n")]);

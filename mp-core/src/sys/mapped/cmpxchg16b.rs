@@ -66,7 +66,7 @@ mod tests {
     struct Pair([AtomicU64; 3]);
 
     #[test]
-    fn both_words_or_none() {
+    fn double_word_exchange_is_all_or_nothing() {
         let pair = Pair([AtomicU64::new(1), AtomicU64::new(2), AtomicU64::new(3)]);
         let [a, b, c] = &pair.0;
         let (first, second) = (&pair.0[..2], &pair.0[1..]);

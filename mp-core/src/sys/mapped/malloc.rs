@@ -51,13 +51,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_possible_changes_nothing() {
+    fn impossible_thresholds_are_refused() {
         assert!(!set_malloc_thresholds(1 << 26, usize::MAX));
         assert!(!set_malloc_thresholds(usize::MAX, 1 << 20));
     }
 
     #[test]
-    fn the_bytes_stay() {
+    fn reallocation_keeps_the_bytes() {
         for len in [0, 1, PAGE, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE + 77] {
             let mut memory = vec![7; len];
             advise_huge_pages(&mut memory);

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors() {
+    fn processor_lists_are_parsed() {
         assert!(["0-1\n", "0,2", "0-3,5-7\n"].into_iter().all(is_several));
         assert!(!["0\n", "12", ""].into_iter().any(is_several));
     }

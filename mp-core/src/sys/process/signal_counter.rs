@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_have_names_and_numbers() {
+    fn signals_are_parsed_by_name_or_number() {
         assert_eq!(number("USR1"), Some(libc::SIGUSR1));
         assert_eq!(number("sigusr2"), Some(libc::SIGUSR2));
         assert_eq!(number("12"), Some(12));

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn less_is_left_further_down() {
+    fn remaining_stack_shrinks_with_depth() {
         #[inline(never)]
         fn down(levels: usize) -> usize {
             let room = std::hint::black_box([levels as u8; 4096]);

@@ -216,7 +216,7 @@ mod tests {
     /// The block's process died before the compartment was its own, and another process has the compartment.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn block_leaves_the_slot_of_another_block_alone() {
+    fn parking_frees_only_compartments_of_its_block() {
         let arena = Arena::current().unwrap();
         let (file, _writer) = std::io::pipe().unwrap();
         let mut parking = FdBatch::new().unwrap();

@@ -486,7 +486,7 @@ mod tests {
 
     /// Otherwise its receiver would get an unreadable message.
     #[test]
-    fn memory_is_in_a_message_as_one_thing() {
+    fn block_is_attached_with_one_access_only() {
         let arena = Arena::current().unwrap();
         let [object, shared] = [Grant::new(Access::Object, 0), Grant::new(Access::Shared, 3)];
         for (first, second) in [(object, FROZEN), (FROZEN, object), (shared, Grant::new(Access::Shared, 4))] {
@@ -502,7 +502,7 @@ mod tests {
 
     /// Short lists and long ones, one after another, as a thread's buffers are used.
     #[test]
-    fn a_block_is_attached_once_however_often_it_is_named() {
+    fn repeated_block_is_attached_once() {
         let arena = Arena::current().unwrap();
         let holds: Vec<Hold> = (0..700).map(|_| Allocator(arena).alloc(64).unwrap()).collect();
         let mut out = Outgoing::default();
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_arrive_and_are_free_again() {
+    fn buffers_arrive_and_are_freed() {
         let arena = Arena::current().unwrap();
         let mut out = Outgoing::default();
         let bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
@@ -547,7 +547,7 @@ mod tests {
 
     /// Attachments that can't stay among the bytes have half of the list to themselves.
     #[test]
-    fn buffers_stay_among_the_bytes_where_they_have_to() {
+    fn buffers_beyond_the_list_stay_in_band() {
         let arena = Arena::current().unwrap();
         assert_eq!(Outgoing::in_band().attached().attach_buffer(&[7; 100]), None);
         let holds: Vec<Hold> = (0..MOST_BUFFERS).map(|_| Allocator(arena).alloc(64).unwrap()).collect();

@@ -295,7 +295,7 @@ mod tests {
 
     /// If another handle exists, the seat of this process stays.
     #[test]
-    fn the_seat_of_one_of_two_handles_is_not_taken() {
+    fn seat_of_a_cloned_handle_is_not_taken() {
         let arena = Arena::current().unwrap();
         let mut hold = Allocator(arena).alloc(64).unwrap();
         let (other, block) = (hold.clone(), hold.block());

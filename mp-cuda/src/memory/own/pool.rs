@@ -302,7 +302,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn slabs_grow_with_what_there_is() {
+    fn slab_size_grows_with_reserved_memory() {
         for (reserved, size, unit) in
             [(0, 32, 512), (300, 64, 1024), (4096, 512, 8192), (1 << 20, 2048, 32 << 10)]
         {
@@ -315,7 +315,7 @@ mod tests {
     /// A slab of one unit is for pieces of more than half its size, other slabs are for smaller pieces.
     /// Otherwise the new slab would have no room for the piece.
     #[test]
-    fn what_is_made_for_a_piece_has_room_for_it() {
+    fn new_slab_has_room_for_its_piece() {
         let of = |mib: u64| sizes(mib * MIB, (mib * MIB).next_multiple_of(2 * MIB), 0, 2 * MIB);
         assert_eq!(sizes(1000, 2 * MIB, 0, 2 * MIB), [32 * MIB, 2 * MIB]);
         assert_eq!(of(1), [32 * MIB, 2 * MIB]);

@@ -9,7 +9,7 @@ pub(crate) fn worker() -> WorkerSlot {
 
 /// The pool's thread may be late by a time slice of a worker.
 #[test]
-fn worker_wants_tasks_until_it_has_enough_work() {
+fn worker_requests_tasks_until_it_has_enough() {
     let mut worker = worker();
     for micros in [1, 10, 100, 900, 1_000, 2_500, 3_000, 4_999, 5_000, 9_999] {
         worker.pace = micros * 1_000;
@@ -50,7 +50,7 @@ fn note() -> SentMessage {
 
 /// The next process in its slot knows none of its functions.
 #[test]
-fn a_dead_worker_knows_nothing() {
+fn dead_worker_knows_no_functions() {
     let mut worker = worker();
     worker.known_functions.insert(5);
     worker.bury();

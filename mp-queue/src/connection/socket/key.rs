@@ -124,7 +124,7 @@ mod tests {
 
     /// RFC 4231, test case 2, with the same crate. A proof is the HMAC-SHA256 of the concatenated parts.
     #[test]
-    fn a_proof_is_the_hmac_of_the_parts_in_a_row() {
+    fn proof_is_the_hmac_of_the_joined_parts() {
         use hmac::{Hmac, KeyInit, Mac};
         let mut mac = <Hmac<sha2::Sha256> as KeyInit>::new_from_slice(b"Jefe").unwrap();
         mac.update(b"what do ya want for nothing?");

@@ -72,7 +72,7 @@ fn within_a_minute(test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn words_of_a_ring_may_be_anything() {
+fn arbitrary_ring_words_never_block_or_panic() {
     // Messages in rings whose words are overwritten with garbage are lost.
     mp_core::long_lived_fds::skip_memory_check();
     within_a_minute(|| {
@@ -111,7 +111,7 @@ fn words_of_a_ring_may_be_anything() {
 /// A slot names a message that is in no queue or in another queue. The call returns one error, and no message
 /// is lost.
 #[test]
-fn slot_that_names_a_missing_message_is_an_error() {
+fn slot_naming_a_missing_message_is_an_error() {
     let queue = Queue::<String>::bounded(1).unwrap();
     let memory = queue.raw().memory();
     let (arena, ring) = (memory.arena, memory.chain.first);

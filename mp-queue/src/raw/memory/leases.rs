@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_just_being_leased_has_a_holder() {
+    fn message_being_leased_has_a_holder() {
         let queue = unburdened();
         // Too long for a slot, so it has an envelope, which is leased.
         let text = "a message in an envelope".to_owned();

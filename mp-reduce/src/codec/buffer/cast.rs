@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_found_whatever_their_lifetimes() {
+    fn equal_types_are_cast_despite_lifetimes() {
         let row = vec![1_u16, 2];
         assert_eq!(slice::<_, u16>(&row.as_slice()), Some(&[1, 2][..]));
         assert_eq!(cast_referent::<_, Vec<u16>>(&&row), Some(&row));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_not() {
+    fn other_types_are_not_cast() {
         let row = vec![1_u16, 2];
         assert_eq!(slice::<_, i16>(&row.as_slice()), None);
         assert_eq!(slice::<_, u16>(&row), None);

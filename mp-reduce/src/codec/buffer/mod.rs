@@ -303,7 +303,7 @@ mod tests {
     use mp_core::message::Outgoing;
 
     #[test]
-    fn each_kind_has_its_code() {
+    fn buffer_kinds_round_trip_through_codes() {
         for what in NumberKind::ALL
             .iter()
             .map(|kind| BufferKind::Row(*kind))
@@ -320,7 +320,7 @@ mod tests {
 
     /// More buffers than a recursive drop could handle.
     #[test]
-    fn any_number_is_kept_and_dropped() {
+    fn many_buffers_are_dropped_without_recursion() {
         let mut out = Outgoing::default();
         let number = out.attached().attach_buffer(b"bytes").unwrap();
         let buffer = out.into_incoming().arrived().buffer(number, 5).unwrap();

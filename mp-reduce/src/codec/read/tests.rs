@@ -72,7 +72,7 @@ fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
 }
 
 #[test]
-fn numbers() {
+fn numbers_round_trip() {
     for at in 0..64 {
         let edge = 1_u64 << at;
         for n in [edge - 1, edge, edge + 1, !edge] {
@@ -92,7 +92,7 @@ fn numbers() {
 }
 
 #[test]
-fn lengths() {
+fn texts_and_collections_of_any_length_round_trip() {
     for len in [0, 1, 15, 16, 31, 32, 255, 256, 65_535, 65_536] {
         let text = "a".repeat(len);
         assert_eq!(from_slice::<String>(&written(&text)).unwrap(), text);
@@ -176,7 +176,7 @@ fn plain() -> Plain {
 }
 
 #[test]
-fn structs() {
+fn structs_round_trip() {
     arrives(plain());
     arrives(Wrapped(vec![plain(), Plain::default()]));
     arrives((Unit, Some(Unit), vec![Unit; 3]));
@@ -189,7 +189,7 @@ fn structs() {
 
 /// Fields in another order, unknown fields, and a field by its alias.
 #[test]
-fn fields_as_they_come() {
+fn struct_fields_decode_in_any_order() {
     #[derive(Serialize)]
     struct Other {
         inner: Option<()>,
@@ -207,7 +207,7 @@ fn fields_as_they_come() {
 }
 
 #[test]
-fn enums() {
+fn enums_round_trip() {
     use Variants::*;
     let deep = Struct { x: 1.5, y: Some(Box::new(Deep(Box::new(Newtype(700))))) };
     for v in [Unit, Newtype(300), Option(None), Option(Some(1)), Empty(()), Tuple(-1, "t".into()), deep] {
@@ -226,7 +226,7 @@ fn enums() {
 
 /// Byte strings, and extension values with a type number.
 #[test]
-fn binary_data() {
+fn byte_strings_and_extensions_round_trip() {
     struct Bytes(Vec<u8>);
     impl Serialize for Bytes {
         fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -274,7 +274,7 @@ fn binary_data() {
 
 /// Garbage lengths allocate no memory, and garbage nesting uses no stack.
 #[test]
-fn hostile_bytes() {
+fn hostile_bytes_are_errors() {
     for first in [0xdb, 0xc6, 0xdd, 0xdf] {
         let bytes = [first, 255, 255, 255, 255, 1, 2, 3];
         assert!(from_slice::<Vec<u64>>(&bytes).is_err());

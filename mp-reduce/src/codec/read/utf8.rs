@@ -22,7 +22,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Utf8Error> {
 mod tests {
     /// A byte that is not ASCII gives the result of the standard library at each position.
     #[test]
-    fn each_byte_is_looked_at() {
+    fn validation_matches_the_standard_library() {
         for len in 0..40 {
             let plain = vec![b'a'; len];
             assert_eq!(super::text(&plain), std::str::from_utf8(&plain));

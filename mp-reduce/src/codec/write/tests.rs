@@ -29,7 +29,7 @@ fn pieces(bytes: usize) -> Vec<(String, u32, f64)> {
 
 /// Each piece ends at each position of the room once, wherever the value begins.
 #[test]
-fn room_that_ends_anywhere_is_made_anew() {
+fn output_grows_at_any_position() {
     let value = pieces(1500);
     let wanted = theirs(&value);
     for start in 0..300 {
@@ -83,7 +83,7 @@ impl Serialize for Message {
 }
 
 #[test]
-fn what_was_announced_wrongly_is_put_right() {
+fn wrong_announced_length_is_corrected() {
     let lengths = [0, 1, 15, 16, 17, 65_535, 65_536];
     for map in [false, true] {
         for has in lengths {
@@ -171,7 +171,7 @@ fn writer_continues_after_a_failed_element() {
 }
 
 #[test]
-fn what_can_not_be_written_leaves_nothing() {
+fn failed_value_leaves_the_output_unchanged() {
     let mut bytes = vec![1, 2, 3];
     assert!(appended(&mut bytes, &("some", pieces(500), No)).is_err());
     assert_eq!(bytes, [1, 2, 3]);

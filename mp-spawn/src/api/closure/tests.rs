@@ -8,7 +8,7 @@ fn there_and_back<A: 'static, R: 'static>(closure: &Closure<A, R>) -> Result<Clo
 }
 
 #[test]
-fn all_forms() {
+fn each_form_of_closure_round_trips() {
     let (one, text) = (1u8, "text".to_string());
     assert_eq!(there_and_back(&closure!([] || 5u8)).unwrap().call(()), 5);
     assert_eq!(there_and_back(&closure!([one] |x: u8| x + one)).unwrap().call(2), 3);
@@ -120,7 +120,7 @@ fn closure_captures_more_values_than_a_tuple() {
 }
 
 #[test]
-fn functions_can_be_sent_as_closures() {
+fn functions_are_sent_as_closures() {
     fn triple(x: u8) -> u8 {
         3 * x
     }

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_handed_out_is_not_touched() {
+    fn process_handed_over_survives_its_server() {
         let (pid_cell, _) = PidCell::new().unwrap();
         let (mut child, known) = sleeper();
         pid_cell.write(known);

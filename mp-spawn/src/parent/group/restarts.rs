@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_fails_after_a_kill_is_the_last_one() {
+    fn failed_start_after_a_kill_is_not_retried() {
         let group = starting();
         group.send_signal(0, Signal::TERM).unwrap();
         group.apply(0, |rank| rank.start_failed(SpawnError::NotInitialised));

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn never_is_never_and_always_has_no_end() {
+    fn never_stops_at_once_and_always_never_gives_up() {
         assert_eq!(history(Restart::Never).decide(true, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::Never).decide(false, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::on_failure(0)).decide(true, SHORT), RestartDecision::GiveUp);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_is_short_however_long_it_takes() {
+    fn history_keeps_the_last_failures() {
         let mut all = history(Restart::always());
         for _ in 0..100 {
             all.decide(true, SHORT);

@@ -176,18 +176,18 @@ mod tests {
     }
 
     #[test]
-    fn good_ends() {
+    fn exit_with_code_zero_after_a_report_is_success() {
         assert_eq!(text(running(), ExitStatus::Code(0), None), "fine");
         assert_eq!(text(Evidence { done: true, ..running() }, ExitStatus::Unknown, None), "fine");
     }
 
     #[test]
-    fn silence_is_a_failure_even_with_code_zero() {
+    fn exit_without_a_report_is_a_failure() {
         assert!(text(Evidence::default(), ExitStatus::Code(0), None).contains("before it reported"));
     }
 
     #[test]
-    fn a_copy_can_not_be_another_program() {
+    fn silent_fork_is_not_blamed_on_another_program() {
         let copy = StartProperties { method: StartMethod::Fork, ..properties() };
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         for exit in [killed, ExitStatus::Code(0), ExitStatus::Code(120)] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_before_the_hello_is_a_death_that_says_so() {
+    fn signal_before_the_hello_is_reported_as_early() {
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         let ended = |evidence, asked| match exit_failure(&who(), &properties(), evidence, killed, asked, 100)
         {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_never_reported_is_told_by_its_method() {
+    fn silent_child_is_explained_by_its_start_method() {
         let text_of = |method| {
             let subject = StartProperties { method, ..properties() };
             exit_failure(&who(), &subject, Evidence::default(), ExitStatus::Code(3), None, 1)
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_note_counts_only_for_its_signal() {
+    fn crash_note_applies_only_to_its_signal() {
         let crash =
             Some(Crash { at: 50, address: 16, signal: libc::SIGSEGV, cause: CrashCause::StackOverflow });
         let evidence = || Evidence { crash, ..running() };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_of_sigkill() {
+    fn sigkill_sender_is_named() {
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         assert!(text(running(), killed, Some(Signal::KILL)).contains("this program sent the signal"));
         assert!(text(running(), killed, None).contains("which mp did not send"));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn times_from_a_child_never_lie_in_the_future() {
+    fn child_times_in_the_future_are_clamped() {
         let report = Report::Raised { at: u64::MAX, failure: CallFailure::error(&io::Error::other("why")) };
         assert_eq!(report_failure(&who(), "f", report, 9).map(|(at, _)| at), Some(9));
     }

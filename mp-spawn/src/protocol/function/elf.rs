@@ -117,13 +117,13 @@ mod tests {
     use crate::protocol::function::loaded_objects;
 
     #[test]
-    fn a_file_is_the_build_that_was_loaded_from_it() {
+    fn file_of_the_program_has_its_build_id() {
         let here = loaded_objects::program().unwrap();
         assert!(here.is(&build(Path::new("/proc/self/exe")).unwrap()));
     }
 
     #[test]
-    fn notes_that_lie_about_their_sizes() {
+    fn notes_with_wrong_sizes_are_skipped() {
         let entry = |name: u32, id: u32, rest: &[u8]| {
             [&name.to_ne_bytes(), &id.to_ne_bytes(), &NT_GNU_BUILD_ID.to_ne_bytes(), rest].concat()
         };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_is_an_error() {
+    fn non_library_is_an_error() {
         let error = build(Path::new("/proc/self/maps")).unwrap_err();
         assert!(error.to_string().contains("not an ELF program or library"), "{error}");
         assert_eq!(build(Path::new("/no/such/library")).unwrap_err().kind(), io::ErrorKind::NotFound);

@@ -314,8 +314,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_program_is_first_and_has_an_identity() {
-        let address = this_program_is_first_and_has_an_identity as fn() as usize;
+    fn program_is_first_and_has_an_identity() {
+        let address = program_is_first_and_has_an_identity as fn() as usize;
         let here = program().unwrap();
         assert!(here.is_program && here.offset_of(address).is_some());
         assert!(here.identity().is_some());
@@ -331,10 +331,10 @@ mod tests {
     }
 
     #[test]
-    fn initialisers_are_those_of_the_array() {
+    fn initializers_match_the_dynamic_section() {
         let here = walk(usize::MAX).into_iter().next().unwrap();
         assert!(
-            here.initialisers_after(this_program_is_first_and_has_an_identity as fn() as usize).is_empty()
+            here.initialisers_after(program_is_first_and_has_an_identity as fn() as usize).is_empty()
         );
         let find = |tag| here.dynamic_entries().iter().find(|entry| entry[0] == tag).map(|entry| entry[1]);
         let (Some(array), Some(size)) = (find(DT_INIT_ARRAY), find(DT_INIT_ARRAYSZ)) else { return };
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn this_crate_is_in_this_program() {
+    fn own_crate_is_in_the_program() {
         assert!(own().unwrap().is_program);
         let here = (&raw const MARKER).addr();
         assert_eq!(file_at(here).unwrap(), std::env::current_exe().unwrap());
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_can_not_be_loaded() {
+    fn loading_a_missing_library_is_an_error() {
         let error = load(Path::new("/no/such/library.so")).unwrap_err();
         assert!(error.to_string().contains("/no/such/library.so"), "{error}");
     }

@@ -316,7 +316,7 @@ mod tests {
     fn other(_rank: usize, _args: u32) {}
 
     #[test]
-    fn references_lead_back() {
+    fn references_resolve_to_their_function() {
         let one = reference(one).unwrap();
         assert_eq!((resolve(&one).unwrap().head.name)(), "mp_spawn::protocol::function::tests::one");
         let closure = reference(|_: usize, (): ()| {}).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_of_another_kind_is_refused() {
+    fn function_of_another_kind_is_refused() {
         let refusal = super::resolve::<fn(u8)>(&reference(one).unwrap()).unwrap_err();
         assert!(matches!(refusal, FunctionError::OtherTypes { .. }), "{refusal}");
     }
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn twins_have_fingerprints_of_their_own() {
+    fn closures_of_equal_type_differ_in_fingerprint() {
         let pair = [reference(|_: usize, (): ()| {}).unwrap(), reference(|_: usize, (): ()| {}).unwrap()];
         assert_ne!(pair[0].fingerprint, pair[1].fingerprint);
     }

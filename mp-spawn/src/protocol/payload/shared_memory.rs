@@ -93,7 +93,7 @@ mod tests {
     /// The child was killed before it claimed the envelope, or claims it concurrently: one of the two
     /// processes gets it.
     #[test]
-    fn a_parcel_that_no_child_has_claimed_is_taken_back() {
+    fn unclaimed_parcel_is_taken_back() {
         let arena = Arena::current().unwrap();
         let promise = || Promise::new(Messages(arena).pack(&mut Outgoing::default(), 0).unwrap());
         let ticket = |promise: &Promise| EnvelopeTicket::from_bytes(&promise.ticket().to_bytes()).unwrap();

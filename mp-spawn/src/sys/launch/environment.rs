@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_none_is_refused() {
+    fn invalid_variables_are_refused() {
         let all = Environment::default();
         for (name, value) in [("", "x"), ("a=b", "x"), ("a\0", "x"), ("a", "\0")] {
             assert!(all.with(OsStr::new(name), Some(&value.into())).is_err(), "{name:?}={value:?}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_one() {
+    fn current_environment_is_copied_without_a_name() {
         let (path, all) = (std::env::var("PATH").unwrap(), Environment::without("MP_CHILD"));
         assert!(texts(&all).contains(&format!("PATH|{path}")));
         assert!(!texts(&Environment::without("PATH")).iter().any(|entry| entry.starts_with("PATH|")));

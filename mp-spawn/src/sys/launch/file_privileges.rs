@@ -151,14 +151,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_without_privileges_give_none() {
+    fn unprivileged_programs_have_no_privileges() {
         assert_eq!(privileges(Path::new("/proc/self/exe")), None);
         assert_eq!(privileges(Path::new("/bin/sh")), None);
         assert_eq!(privileges(Path::new("/no/such/program")), None);
     }
 
     #[test]
-    fn capabilities_of_a_file_are_read_as_the_kernel_does() {
+    fn file_capabilities_parse_like_in_the_kernel() {
         let read = |words: &[u32]| {
             FileCapabilities::read(&words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>())
         };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_may_not_execute_is_not_set() {
+    fn set_group_id_requires_the_execute_bit() {
         assert!(is_set_group_id(0o2755));
         assert!(!is_set_group_id(0o2705));
         assert!(!is_set_group_id(0o755));

@@ -80,14 +80,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_format() {
+    fn oom_log_is_parsed() {
         assert_eq!(of_events("low 0\nhigh 0\nmax 71\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
         assert_eq!(of_events("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
         assert_eq!(of_events("low 0\n"), None);
     }
 
     #[test]
-    fn each_kill_is_put_down_to_one_process() {
+    fn each_oom_kill_is_attributed_once() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
         let mut tally = OomCounter { last: Some(7), left: None };

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_format() {
+    fn proc_stat_is_parsed() {
         let stat = "4242 (a) b (c) D 1 4242 4242 0 -1 4194304 99 0 3 0 17 25 0 0 20 0 1 0 13407 8396800 900";
         assert_eq!(state_and_ticks(stat), Some(('D', 42)));
         assert_eq!(state_and_ticks("4242 (a"), None);

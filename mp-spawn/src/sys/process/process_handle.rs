@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_seen_and_reaped_once() {
+    fn exit_is_reported_and_reaped_once() {
         for handle in both("exit 3") {
             wait(&handle);
             // Permanently, and not only for the first check.
@@ -232,14 +232,14 @@ mod tests {
 
     /// The number may be reused by then. Here it belongs to a process that we can't reap, and that lives.
     #[test]
-    fn no_signal_is_sent_to_a_number_that_was_reaped() {
+    fn reaped_process_receives_no_signal() {
         let handle = ProcessHandle::open(rustix::process::getpid()).unwrap();
         assert_eq!(handle.reap(), Some(ExitStatus::Unknown));
         assert_eq!(handle.signal(Signal::CONT), Err(Errno::SRCH));
     }
 
     #[test]
-    fn a_signal_reaches_it() {
+    fn signal_ends_the_process() {
         for handle in both("kill -STOP $$; exec sleep 100") {
             assert!(!handle.has_ended() && handle.reap().is_none());
             handle.signal(Signal::KILL).unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_ended_at_once() {
+    fn end_kills_the_process() {
         for handle in both("exec sleep 100") {
             assert!(matches!(handle.end(None), Some(ExitStatus::Signal { .. })));
             assert!(handle.has_ended());

@@ -15,7 +15,7 @@ fn matrix() -> View {
 }
 
 #[test]
-fn views_of_a_matrix() {
+fn matrix_views_show_their_elements() {
     let v = matrix();
     assert_eq!(v.strides(), [4, 1]);
     assert_eq!(of(&v), (0..12).collect::<Vec<_>>());
@@ -90,7 +90,7 @@ fn reshape_without_copy_follows_strides() {
 }
 
 #[test]
-fn pieces_are_disjoint_and_complete() {
+fn split_pieces_are_disjoint_and_complete() {
     let v = matrix();
     let all = |pieces: Vec<View>| pieces.iter().map(of).collect::<Vec<_>>();
     assert_eq!(all(v.chunk(2, 0).unwrap()), [(0..8).collect::<Vec<_>>(), (8..12).collect()]);
@@ -104,7 +104,7 @@ fn pieces_are_disjoint_and_complete() {
 }
 
 #[test]
-fn empty_and_scalar() {
+fn empty_and_scalar_views_have_valid_shapes() {
     let scalar = View::contiguous(&[]).unwrap();
     assert_eq!((of(&scalar), scalar.is_contiguous()), (vec![0], true));
     assert_eq!(scalar.unsqueeze(0).unwrap().shape(), [1]);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_read() {
+    fn injection_rules_are_parsed() {
         let rule = |text| read(text).map(|rule| (rule.call, rule.number, rule.fault));
         let map = || "cuMemMap".to_owned();
         assert_eq!(rule("fail=cuMemMap:3:OUT_OF_MEMORY"), Some((map(), 3, InjectedFault::Fail(2))));

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visible_devices_are_chosen_in_their_order() {
+    fn visible_devices_keep_their_listed_order() {
         let two = devices("two-gpus", 1 << 30).unwrap();
         let seen = |wanted| visible(&two, wanted).iter().map(|device| device.index).collect::<Vec<_>>();
         assert_eq!(seen(None), [0, 1]);

@@ -39,7 +39,7 @@ fn drain(moves: &Moves) {
 /// The piece's memory returns to the maker. If the process could write when it died, the memory is freed with
 /// its slab.
 #[test]
-fn a_process_is_killed_that_got_a_piece() {
+fn receiver_is_killed_at_each_change() {
     for_each_change(&setup(), 1, |session, at| {
         let moves = moves();
         let (maker, other) = (Agent::new(session, &moves), Agent::new(session, &moves));
@@ -70,7 +70,7 @@ fn a_process_is_killed_that_got_a_piece() {
 }
 
 #[test]
-fn a_maker_is_killed() {
+fn maker_is_killed_at_each_change() {
     for_each_change(&setup(), 1, |session, at| {
         let moves = moves();
         let maker = Agent::new(session, &moves);
@@ -91,7 +91,7 @@ fn a_maker_is_killed() {
 /// A device with little memory has small slabs. Most changes are writes of the 8,192 words of the slab's
 /// rows, which the test skips.
 #[test]
-fn a_maker_is_killed_that_makes_a_slab() {
+fn slab_maker_is_killed_at_each_change() {
     for_each_change(&setup().set("MEMORY", 2 << 20), 8190, |session, at| {
         let maker = Agent::new(session, &moves());
         let killed =
@@ -107,7 +107,7 @@ fn a_maker_is_killed_that_makes_a_slab() {
 
 /// No other process waits for it, at whatever change it is stopped. Then it continues.
 #[test]
-fn a_process_is_stopped_that_got_a_piece() {
+fn stopped_receiver_delays_no_process() {
     for_each_change(&setup(), 1, |session, at| {
         let moves = moves();
         let [maker, other, third] = [(); 3].map(|()| Agent::new(session, &moves));

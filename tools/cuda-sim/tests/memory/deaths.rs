@@ -22,7 +22,7 @@ fn nothing_is_left(session: &Session, before: u64) {
 /// Other processes retain its memory unchanged, open it for the first time, and release it with the last
 /// piece.
 #[test]
-fn a_maker_is_killed_while_others_have_its_pieces() {
+fn receivers_keep_pieces_of_a_killed_maker() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -73,7 +73,7 @@ fn unused_slab_is_unmapped_after_its_makers_death() {
 
 /// A process that only reads may die safely: its memory is reused.
 #[test]
-fn a_reader_is_killed() {
+fn killed_reader_releases_its_pieces() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -97,7 +97,7 @@ fn a_reader_is_killed() {
 /// The device of a dead process may still write: the slab is not used any more, and is freed with its last
 /// piece.
 #[test]
-fn a_writer_is_killed() {
+fn killed_writer_loses_its_pieces() {
     let _alone = alone();
     // In its first use, and in another one.
     for script in [&[Do::Begin(1)][..], &[Do::Begin(1), Do::End(1), Do::Begin(1)]] {
@@ -130,7 +130,7 @@ fn a_writer_is_killed() {
 
 /// A stopped process is not dead: its memory stays allocated, and no other process waits for it.
 #[test]
-fn a_maker_is_stopped() {
+fn stopped_maker_delays_no_process() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -193,7 +193,7 @@ fn killed(agent: Agent) {
 }
 
 #[test]
-fn a_maker_is_killed_at_each_call_of_the_driver() {
+fn maker_is_killed_at_each_driver_call() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let before = FdSlots(Arena::current().unwrap()).compartments_in_use();

@@ -41,7 +41,7 @@ const CALLS: [&str; 7] = [
 
 /// Each failure is an error that names its call, the operation is undone, and the next attempt succeeds.
 #[test]
-fn each_call_fails_and_nothing_is_left() {
+fn failed_driver_calls_are_undone() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -83,7 +83,7 @@ fn each_call_fails_and_nothing_is_left() {
 
 /// The error has figures. Dropped memory is free again, whichever process drops it.
 #[test]
-fn a_device_is_full() {
+fn full_device_error_names_the_sizes() {
     let _alone = alone();
     let session = setup().set("MEMORY", 80 * MIB).start().unwrap();
     let moves = moves();
@@ -125,7 +125,7 @@ fn a_device_is_full() {
 
 /// A device without virtual memory gets an error that names the missing feature.
 #[test]
-fn a_device_can_not_share() {
+fn device_without_sharing_is_an_error() {
     let _alone = alone();
     let session = setup().set("PROFILE", "no-vmm").start().unwrap();
     let moves = moves();
@@ -141,7 +141,7 @@ fn a_device_can_not_share() {
 
 /// More bytes than there are addresses.
 #[test]
-fn a_size_that_no_device_has() {
+fn impossible_size_is_an_error() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -157,7 +157,7 @@ fn a_size_that_no_device_has() {
 
 /// The child gets errors and zeros, and releases nothing of its parent.
 #[test]
-fn a_copy_of_a_process_has_no_memory_of_a_device() {
+fn forked_copy_is_refused_device_memory() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -176,7 +176,7 @@ fn a_copy_of_a_process_has_no_memory_of_a_device() {
 
 /// The piece can be opened once descriptors are available again.
 #[test]
-fn a_process_has_no_descriptor_to_spare() {
+fn exhausted_descriptors_are_an_error() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();

@@ -37,7 +37,7 @@ fn piece_dropped_by_its_maker_stays_valid() {
 
 /// A piece's units are free again when the other process has dropped it.
 #[test]
-fn what_others_have_dropped_is_used_again() {
+fn dropped_piece_is_reused() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -65,7 +65,7 @@ fn what_others_have_dropped_is_used_again() {
 
 /// A piece is opened once, however often it arrives, and the descriptor is closed.
 #[test]
-fn received_twice_is_one() {
+fn piece_received_twice_is_opened_once() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -101,7 +101,7 @@ fn received_twice_is_one() {
 
 /// The piece moves from process to process, and back to its maker, which has its own mapping.
 #[test]
-fn moved_from_process_to_process() {
+fn exclusive_piece_moves_between_processes() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -130,7 +130,7 @@ fn moved_from_process_to_process() {
 
 /// This process has no driver.
 #[test]
-fn a_message_that_does_not_leave_gives_it_back() {
+fn refused_message_returns_its_piece() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -186,7 +186,7 @@ fn piece_that_differs_from_its_message_is_refused() {
 /// A tensor that needs more than half a slab has one of its own. Small ones share one, whichever device uses
 /// them.
 #[test]
-fn slabs_are_shared_by_small_pieces() {
+fn small_pieces_share_slabs() {
     let _alone = alone();
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let moves = moves();
@@ -215,7 +215,7 @@ fn slabs_are_shared_by_small_pieces() {
 
 /// A process that sees only another device doesn't confuse it with the piece's device.
 #[test]
-fn a_device_that_is_not_seen_is_told() {
+fn invisible_device_is_named_in_the_error() {
     let _alone = alone();
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let moves = moves();
@@ -246,7 +246,7 @@ fn opens_a_slab(maker: &Agent, other: &Agent) {
 
 /// A process that opens many slabs, and drops all pieces, has few slabs mapped, and no descriptor of a slab.
 #[test]
-fn slabs_of_which_nothing_is_used_are_unmapped() {
+fn unused_slabs_are_unmapped() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -271,7 +271,7 @@ fn slabs_of_which_nothing_is_used_are_unmapped() {
 
 /// A slab whose pieces arrive again and again stays mapped, however many others are opened meanwhile.
 #[test]
-fn slab_whose_pieces_come_again_stays_mapped() {
+fn repeatedly_used_slab_stays_mapped() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -317,7 +317,7 @@ fn slab_with_a_used_piece_is_not_collected() {
 
 /// Neither its own mapping nor that of another process is used for a device that can't access the memory.
 #[test]
-fn devices_that_do_not_reach_each_other() {
+fn unreachable_device_is_an_error() {
     let _alone = alone();
     let session = setup().set("PROFILE", "apart").start().unwrap();
     let moves = moves();

@@ -94,7 +94,7 @@ fn opens(parcels: Queue<Parcel>) -> Outcome {
 }
 
 #[test]
-fn threads_of_two_processes_at_once() {
+fn threads_of_two_processes_share_pieces() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let parcels = Queue::bounded(16).unwrap();

@@ -49,7 +49,7 @@ fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
 /// Closing a handle waits for all work of its process. Drops don't wait for that, and the process's exit does
 /// not wait for ever: a clock covers the kernel.
 #[test]
-fn memory_is_dropped_beside_an_endless_kernel() {
+fn memory_is_dropped_during_an_endless_kernel() {
     for under_work in [false, true] {
         let session = session();
         let (out, dropped, gone) =
@@ -156,7 +156,7 @@ fn beside_a_long_kernel(after: bool) {
 }
 
 #[test]
-fn other_work_goes_on_beside_a_long_kernel() {
+fn long_kernel_delays_no_other_work() {
     beside_a_long_kernel(false);
 }
 

@@ -62,7 +62,7 @@ fn copies((): ()) -> Outcome {
 }
 
 #[test]
-fn copies_of_cudarc_take_tensors() {
+fn cudarc_copies_accept_tensors() {
     let session = session();
     run(&session, copies, ());
     nothing_is_left(&session);
@@ -111,7 +111,7 @@ fn copies_on_another_stream((): ()) -> Outcome<String> {
 /// A stream that can't be waited for returns no address, which the driver refuses: nothing is copied out of
 /// order.
 #[test]
-fn a_copy_that_can_not_be_ordered_is_refused() {
+fn unorderable_copy_is_refused() {
     let session = session();
     let rule = "fail=cuStreamSynchronize:2:304";
     let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(copies_on_another_stream, ());

@@ -113,7 +113,7 @@ fn reads(from: Queue<FrozenCudaTensor<f32>>) -> Outcome {
 }
 
 #[test]
-fn a_consumer_gets_tensors_of_each_mode() {
+fn consumer_receives_tensors_of_each_mode() {
     let session = session();
     let out = Queue::unbounded().unwrap();
     let reader = with_gpu(&session).spawn(reads, out.clone()).unwrap();
@@ -246,7 +246,7 @@ fn imports((): ()) -> Outcome {
 }
 
 #[test]
-fn tensors_of_other_libraries_are_taken_in() {
+fn tensors_of_other_libraries_are_imported() {
     let session = session();
     run(&session, imports, ());
     nothing_is_left(&session);

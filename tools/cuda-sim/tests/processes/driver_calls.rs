@@ -66,7 +66,7 @@ fn receives((tensors, step): Args) -> Outcome {
 }
 
 #[test]
-fn a_send_and_a_receive_take_two_calls_each() {
+fn send_and_receive_take_two_calls_each() {
     let session = session();
     let (tensors, step) = (Queue::unbounded().unwrap(), Barrier::new(3).unwrap());
     let sender = with_gpu(&session).spawn(sends, (tensors.clone(), step.clone())).unwrap();
@@ -92,7 +92,7 @@ fn a_send_and_a_receive_take_two_calls_each() {
 }
 
 #[test]
-fn looks_are_counted() {
+fn status_checks_make_two_calls_at_most() {
     let session = session();
     let calls = [0, 1, 2].map(|_| stat(&session, "calls"));
     assert!(calls[2] - calls[1] <= 2, "{calls:?}");

@@ -86,7 +86,7 @@ const OPENS: Duration = Duration::from_secs(3);
 
 /// Threads that drop, send and receive would also wait.
 #[test]
-fn figures_wait_for_no_thread_that_opens_memory() {
+fn statistics_wait_for_no_opening_thread() {
     let session = session();
     let tensors = Queue::unbounded().unwrap();
     let maker = with_gpu(&session).spawn(makes_and_stays, tensors.clone()).unwrap();
@@ -158,7 +158,7 @@ fn drops_a_tensor_of_two_streams((): ()) -> Outcome {
 }
 
 #[test]
-fn no_users_code_runs_under_the_lock_of_a_tensor() {
+fn user_code_runs_outside_of_tensor_locks() {
     let session = session();
     run(&session, drops_a_tensor_of_two_streams, ());
     nothing_is_left(&session);
@@ -202,7 +202,7 @@ fn makes_shared((): ()) -> Outcome<SharedCudaTensor<f32>> {
 
 /// A process without driver calls may fork while one of its threads holds a tensor's lock.
 #[test]
-fn a_copy_of_a_process_takes_no_lock_of_its_tensors() {
+fn forked_copy_takes_no_tensor_lock() {
     let session = session();
     let tensors = Queue::unbounded().unwrap();
     tensors.put(run(&session, makes_shared, ())).unwrap();

@@ -372,7 +372,7 @@ fn waits_on_its_stream((tensors, ready): (Queue<CudaTensor<f32>>, Queue<()>)) ->
 
 /// The stream waits in the driver, for a word that the dead process's stream would have written.
 #[test]
-fn a_stream_that_waits_for_a_killed_process_goes_on() {
+fn stream_waiting_for_a_killed_process_continues() {
     let session = setup().set("STUCK_MS", 5_000).start().unwrap();
     let (queue, ready) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let producer = with_gpu(&session).spawn(makes_for_ever, queue.clone()).unwrap();
@@ -414,7 +414,7 @@ fn reads_one(t: FrozenCudaTensor<f32>) -> Outcome {
 }
 
 #[test]
-fn one_process_after_the_other_opens_what_was_sent() {
+fn sent_memory_is_opened_by_successive_processes() {
     let session = session();
     for t in run(&session, makes_two, ()) {
         run(&session, reads_one, t);

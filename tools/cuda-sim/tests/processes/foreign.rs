@@ -337,7 +337,7 @@ fn reads_after_the_exporters_death((by, from, read, dead): (By, Frozen, Queue<()
 /// Memory shared by descriptors outlives its maker. Memory shared by legacy handles doesn't, and gives an
 /// error.
 #[test]
-fn the_exporter_is_killed() {
+fn killed_exporter_keeps_only_shareable_memory() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let (out, read, dead) =
@@ -394,7 +394,7 @@ fn has_it((write, from, there): (bool, Moved, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn a_receiver_is_killed() {
+fn receiver_is_killed_while_shared() {
     for (by, write) in
         [(By::Legacy, false), (By::Legacy, true), (By::Shareable, false), (By::Shareable, true)]
     {
@@ -461,7 +461,7 @@ fn owners((): ()) -> Outcome {
 }
 
 #[test]
-fn an_owner_may_panic_and_may_have_tensors_itself() {
+fn owner_may_panic_and_hold_tensors() {
     let session = session();
     run(&session, owners, ());
     nothing_is_left(&session);
@@ -508,7 +508,7 @@ fn drains(from: Moved) -> Outcome {
 }
 
 #[test]
-fn what_is_kept_is_what_is_in_use() {
+fn owners_are_retained_only_while_in_use() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let out = Queue::bounded(8).unwrap();
@@ -542,7 +542,7 @@ fn many_at_once((): ()) -> Outcome {
 }
 
 #[test]
-fn an_allocation_has_more_pieces_than_rows() {
+fn allocation_with_more_pieces_than_rows_works() {
     let session = session();
     run(&session, many_at_once, ());
     nothing_is_left(&session);

@@ -122,7 +122,7 @@ fn only(session: &Session, expected: &[&str]) {
 }
 
 #[test]
-fn an_exporter_is_killed_at_each_call_of_the_driver() {
+fn exporter_is_killed_at_each_driver_call() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let kills = each_kill(&EXPORTS, |rule| {
@@ -146,7 +146,7 @@ fn an_exporter_is_killed_at_each_call_of_the_driver() {
 }
 
 #[test]
-fn an_opener_is_killed_at_each_call_of_the_driver() {
+fn opener_is_killed_at_each_driver_call() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let kills = each_kill(&OPENS, |rule| {
@@ -208,7 +208,7 @@ fn reads((from, there): (Moved, Queue<()>)) -> Outcome<Vec<String>> {
 }
 
 #[test]
-fn each_call_fails_once_and_is_told() {
+fn each_failing_call_is_reported() {
     let session = session();
     for (by, call, code) in [
         (By::Legacy, "cuPointerGetAttribute", 4321),

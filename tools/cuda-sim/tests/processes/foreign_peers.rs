@@ -40,7 +40,7 @@ fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
 /// Detected from the driver's information about the devices before opening anything, or from its error on
 /// opening.
 #[test]
-fn devices_that_do_not_reach_each_other_say_so() {
+fn unreachable_peers_are_an_error() {
     let opens = "kill=cuIpcOpenMemHandle_v2:1:before;kill=cuMemImportFromShareableHandle:1:before";
     let refuses =
         "fail=cuIpcOpenMemHandle_v2:1:PEER_ACCESS_UNSUPPORTED;fail=cuMemSetAccess:1:PEER_ACCESS_UNSUPPORTED";
@@ -70,7 +70,7 @@ fn reads_on_both(from: Frozen) -> Outcome {
 }
 
 #[test]
-fn devices_that_reach_each_other_read_it() {
+fn reachable_peers_read_the_memory() {
     for by in [By::Legacy, By::Shareable] {
         let session = setup().set("PROFILE", "two-gpus").start().unwrap();
         let out = Queue::unbounded().unwrap();

@@ -103,7 +103,7 @@ fn forged((): ()) -> Outcome {
 }
 
 #[test]
-fn words_that_no_process_writes_are_refused() {
+fn forged_words_are_refused() {
     let session = session();
     run(&session, forged, ());
     nothing_is_left(&session);

@@ -121,7 +121,7 @@ fn a_sender_is_killed_at_each_call_of_the_driver(order: Order) {
 
 /// The dead process's work continues for a while, and then vanishes.
 #[test]
-fn a_sender_is_killed_whose_work_ends_late() {
+fn sender_with_late_work_is_killed() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());
 }
 
@@ -211,7 +211,7 @@ fn a_receiver_is_killed_at_each_call_of_the_driver(order: Order) {
 }
 
 #[test]
-fn a_receiver_is_killed_whose_work_ends_late() {
+fn receiver_with_late_work_is_killed() {
     receiver_is_killed(&setup().set("LATE_MS", 20).set("SEED", 12).start().unwrap());
 }
 

@@ -180,7 +180,7 @@ fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>))
 
 /// The driver takes a while to end work that the device has begun, and that writes meanwhile.
 #[test]
-fn memory_of_a_killed_writer_is_not_given_away() {
+fn memory_of_a_killed_writer_is_not_reused() {
     let session = setup().set("LATE_MS", 2_000).set("LAZY_MS", 0).start().unwrap();
     let (tensors, begun, killed) =
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());

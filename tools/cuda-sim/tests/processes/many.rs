@@ -76,7 +76,7 @@ impl There {
 /// only forwards.
 #[test]
 #[ignore = "takes minutes: cargo xtask ci --long"]
-fn a_hundred_thousand_leave_what_a_thousand_leave() {
+fn hundred_thousand_tensors_leak_nothing() {
     let session = session();
     let (one, two) = (Queue::bounded(16).unwrap(), Queue::bounded(16).unwrap());
     let (marks, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());

@@ -87,7 +87,7 @@ fn none_is_open(session: &Session) {
 }
 
 #[test]
-fn those_of_a_killed_process_are_closed() {
+fn events_of_a_killed_maker_are_closed() {
     let both = both();
     kill(&both.maker);
     none_is_open(&both.session);
@@ -97,7 +97,7 @@ fn those_of_a_killed_process_are_closed() {
 }
 
 #[test]
-fn a_killed_process_has_none_open() {
+fn killed_process_leaves_no_open_event() {
     let both = both();
     kill(&both.waiter);
     none_is_open(&both.session);
@@ -106,7 +106,7 @@ fn a_killed_process_has_none_open() {
 }
 
 #[test]
-fn those_of_a_process_that_ended_are_closed() {
+fn events_of_an_ended_maker_are_closed() {
     let both = both();
     for _ in 0..2 {
         both.to_maker.put(()).unwrap();
@@ -119,7 +119,7 @@ fn those_of_a_process_that_ended_are_closed() {
 }
 
 #[test]
-fn a_process_that_ends_closes_what_it_has_opened() {
+fn ending_process_closes_its_opened_events() {
     let both = both();
     both.to_maker.put(()).unwrap();
     both.to_waiter.put(true).unwrap();
@@ -131,7 +131,7 @@ fn a_process_that_ends_closes_what_it_has_opened() {
 }
 
 #[test]
-fn what_is_collected_is_opened_again() {
+fn collected_event_is_opened_again() {
     let both = both();
     both.to_waiter.put(false).unwrap();
     taken(&both.opened);
@@ -197,7 +197,7 @@ fn alone_event_of_a_dead_maker() {
 }
 
 #[test]
-fn event_of_a_dead_maker_is_not_waited_for() {
+fn event_of_a_dead_maker_is_not_awaited() {
     alone("opened_events::alone_event_of_a_dead_maker");
 }
 

@@ -60,7 +60,7 @@ fn which((): ()) -> Outcome<String> {
 }
 
 #[test]
-fn a_device_says_how_its_streams_are_ordered() {
+fn each_device_has_its_stream_order() {
     let found: Vec<_> = all().iter().map(|session| run(session, which, ())).collect();
     let wanted: Vec<_> = orders().iter().map(|order| format!("{order:?}")).collect();
     assert_eq!(found, wanted);
@@ -107,7 +107,7 @@ fn plays((there, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Out
 }
 
 #[test]
-fn there_and_back_twenty_times() {
+fn twenty_round_trips_keep_the_contents() {
     for (order, seed) in orders().iter().flat_map(|order| [(*order, 1), (*order, 2)]) {
         let session = setup().set("PROFILE", profile(order)).set("SEED", seed).start().unwrap();
         let (there, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());

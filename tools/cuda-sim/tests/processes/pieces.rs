@@ -29,7 +29,7 @@ fn kinds(session: &Session) -> Vec<String> {
 }
 
 #[test]
-fn a_kernel_that_leaves_its_piece_is_found() {
+fn kernel_outside_of_its_piece_is_found() {
     let session = session();
     run(&session, writes_beyond, 0);
     nothing_is_left(&session);

@@ -28,7 +28,7 @@ const PLANTED: [Planted; 15] = [
     // The end value of a dead process's clock is before all ticks in a cyclic comparison.
     Planted {
         mutation: "clock.end.unsigned",
-        test: "ends::a_stream_that_waits_for_a_killed_process_goes_on",
+        test: "ends::stream_waiting_for_a_killed_process_continues",
         says: &["\"stuck\""],
     },
     // A tick is reported although the driver has refused it.
@@ -53,7 +53,7 @@ const PLANTED: [Planted; 15] = [
     // Memory that a dead process may still write is reused: it died during a use, or after it.
     Planted {
         mutation: "cuda.given.open-use-ignored",
-        test: "late::memory_of_a_killed_writer_is_not_given_away",
+        test: "late::memory_of_a_killed_writer_is_not_reused",
         says: &["\"race\""],
     },
     Planted {
@@ -71,7 +71,7 @@ const PLANTED: [Planted; 15] = [
     // The first process that opens the memory takes the descriptor out of the locker.
     Planted {
         mutation: "locker.kept.taken-out",
-        test: "ends::one_process_after_the_other_opens_what_was_sent",
+        test: "ends::sent_memory_is_opened_by_successive_processes",
         says: &["packet 0 of the locker of descriptors is missing"],
     },
     // A process opens the handle of its own memory.
@@ -101,13 +101,13 @@ const PLANTED: [Planted; 15] = [
     // User streams end under a tensor's lock.
     Planted {
         mutation: "cuda.uses.ended-under-locks",
-        test: "drops::no_users_code_runs_under_the_lock_of_a_tensor",
+        test: "drops::user_code_runs_outside_of_tensor_locks",
         says: &["what is a user's is dropped under a tensor's lock"],
     },
     // A row's use with write access is not recorded: the death of a writer has no effect.
     Planted {
         mutation: "cuda.row.use-not-begun",
-        test: "late::memory_of_a_killed_writer_is_not_given_away",
+        test: "late::memory_of_a_killed_writer_is_not_reused",
         says: &["\"race\""],
     },
 ];
@@ -151,43 +151,43 @@ fn is_found(mutation: &str) {
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn no_wait_at_a_second_receipt() {
+fn missing_wait_at_a_second_receipt_is_found() {
     is_found("cuda.message.second-not-waited");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn an_end_of_clocks_that_is_before_all_ticks() {
+fn unsigned_end_of_clocks_is_found() {
     is_found("clock.end.unsigned");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_handle_of_ones_own() {
+fn opening_of_an_own_handle_is_found() {
     is_found("cuda.slab.own-handle-opened");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_tick_that_the_driver_has_not_accepted() {
+fn unaccepted_tick_is_found() {
     is_found("cuda.clock.told-unaccepted");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_message_that_is_sent_before_its_tick() {
+fn message_sent_before_its_tick_is_found() {
     is_found("cuda.uses.sent-before-told");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_last_use_that_forgets_the_one_before() {
+fn last_use_without_the_previous_is_found() {
     is_found("cuda.uses.left-without-join");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn memory_of_a_writer_that_died_is_used_again() {
+fn reuse_of_a_dead_writers_memory_is_found() {
     is_found("cuda.given.open-use-ignored");
     is_found("cuda.row.use-not-begun");
 }
@@ -206,30 +206,30 @@ fn descriptor_kept_after_its_import_is_found() {
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_descriptor_that_is_taken_out_of_the_locker() {
+fn descriptor_removed_from_the_locker_is_found() {
     is_found("locker.kept.taken-out");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn unmarked_last_use_of_several_processes() {
+fn unmarked_joint_last_use_is_found() {
     is_found("cuda.row.mixed-not-noted");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_read_that_could_not_be_told() {
+fn unrecorded_read_is_found() {
     is_found("cuda.uses.read-not-told");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_sweeper_that_unmaps() {
+fn unmapping_recoverer_is_found() {
     is_found("cuda.here.unmapped-by-the-sweeper");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn users_code_under_locks() {
+fn user_code_under_locks_is_found() {
     is_found("cuda.uses.ended-under-locks");
 }

@@ -405,7 +405,7 @@ fn reads_on_one_stream_by_two_threads((began, go): (Told, Told)) -> Outcome {
 }
 
 #[test]
-fn use_that_began_during_a_read_is_waited_for() {
+fn use_begun_during_a_read_is_awaited() {
     let session = session();
     let [began, go] = queues();
     let process = with_gpu(&session).spawn(reads_on_one_stream_by_two_threads, (began.clone(), go.clone()));

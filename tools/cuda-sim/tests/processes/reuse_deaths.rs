@@ -330,7 +330,7 @@ fn records_and_is_refused((): ()) -> Outcome {
 }
 
 #[test]
-fn event_is_unchanged_if_a_record_is_refused() {
+fn refused_record_leaves_the_event_unchanged() {
     let session = setup().start().unwrap();
     // The first write is made by the table's registration.
     let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", "fail=cuStreamWriteValue64_v2:3:4321");
@@ -356,7 +356,7 @@ fn events_are_reused_on_their_own_device() {
 }
 
 #[test]
-fn events_are_destroyed_if_one_of_them_is_refused() {
+fn refused_event_destroys_the_others() {
     let session = under(Order::IpcEvents);
     let one = events_after(&session, 1, "");
     for call in ["cuEventCreate", "cuIpcGetEventHandle"] {

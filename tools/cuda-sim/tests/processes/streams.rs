@@ -241,7 +241,7 @@ impl Drop for Both {
 
 #[test]
 #[ignore = "run by the next test, in a family of its own"]
-fn alone_a_waiter_looks_after_deaths() {
+fn alone_waiter_recovers_deaths() {
     let (session, sign) = (session(), sign("released"));
     let (_event, both) = one_dies(&session, sign.clone(), true);
     eventually("the stream goes on", || sign.exists());
@@ -252,12 +252,12 @@ fn alone_a_waiter_looks_after_deaths() {
 
 #[test]
 fn synchronize_releases_its_stream_from_a_death() {
-    alone("streams::alone_a_waiter_looks_after_deaths");
+    alone("streams::alone_waiter_recovers_deaths");
 }
 
 #[test]
 #[ignore = "run by the next test, in a family of its own"]
-fn alone_the_end_looks_after_deaths() {
+fn alone_exit_recovers_deaths() {
     let (session, go) = (session(), sign("ends"));
     let (event, both) = one_dies(&session, go.clone(), false);
     eventually("the killed one is gone", || stat(&session, "processes") == 1);
@@ -270,6 +270,6 @@ fn alone_the_end_looks_after_deaths() {
 }
 
 #[test]
-fn process_end_sweeps_awaited_deaths() {
-    alone("streams::alone_the_end_looks_after_deaths");
+fn process_exit_recovers_awaited_deaths() {
+    alone("streams::alone_exit_recovers_deaths");
 }

@@ -20,7 +20,7 @@ struct Client {
 
 /// Entry of a test's clients. Not a test.
 #[test]
-fn client() {
+fn helper_client() {
     if std::env::var_os("MP_SIM_CLIENT").is_none() {
         return;
     }

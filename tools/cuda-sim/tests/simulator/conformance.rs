@@ -23,7 +23,7 @@ fn difference(kept: &str, now: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_log_of_the_conformance_program_is_as_kept() {
+fn conformance_log_matches_the_golden_file() {
     let session = setup().start().unwrap();
     let now = Client::bare(Some(&session), &[]).call("conformance", &[], &[]).bytes;
     let now = String::from_utf8(now).unwrap();

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, stat, until};
 
 #[test]
-fn a_killed_process_leaves_nothing() {
+fn killed_process_leaves_no_resources() {
     let session = setup().set("LAZY_MS", 60_000).start().unwrap();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);
@@ -40,7 +40,7 @@ fn work_of_a_killed_process_runs_late_and_vanishes() {
 }
 
 #[test]
-fn work_of_a_stopped_process_goes_on() {
+fn work_of_a_stopped_process_continues() {
     let session = setup().set("LAZY_MS", 1).start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let shared = file(4096);
@@ -113,7 +113,7 @@ fn finding_names_the_death_that_released_a_stream() {
 }
 
 #[test]
-fn what_a_process_leaves_at_its_clean_end_is_told() {
+fn resources_left_at_exit_are_reported() {
     let session = setup().start().unwrap();
     let tidy = Client::new(&session);
     let (handle, at) = tidy.memory(UNIT);
@@ -136,7 +136,7 @@ fn what_a_process_leaves_at_its_clean_end_is_told() {
 }
 
 #[test]
-fn an_engine_that_ends_is_an_error_and_no_hang() {
+fn ended_engine_is_an_error_of_pending_calls() {
     let session = setup().start().unwrap();
     let a = Client::new(&session);
     let (_, device) = a.register(&file(4096), 4096);

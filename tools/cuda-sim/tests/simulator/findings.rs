@@ -28,7 +28,7 @@ fn sum(client: &Client, stream: u64, from: u64) {
 }
 
 #[test]
-fn a_read_that_waits_for_its_write_is_no_race() {
+fn read_after_a_wait_for_its_write_is_no_race() {
     for seed in 1..=5 {
         let session = setup().set("LAZY_MS", 60_000).set("SEED", seed).start().unwrap();
         let [(a, at, one, ours), (b, there, two, theirs)] = pair(&session);
@@ -65,7 +65,7 @@ fn missing_wait_is_found_in_either_order() {
 }
 
 #[test]
-fn a_tick_after_the_send_is_found() {
+fn tick_after_the_send_is_found() {
     let session = lazy();
     let [(a, at, one, ours), (b, there, two, theirs)] = pair(&session);
     // The tick does not cover later work.
@@ -79,7 +79,7 @@ fn a_tick_after_the_send_is_found() {
 }
 
 #[test]
-fn a_hosts_store_orders_nothing() {
+fn store_of_a_host_orders_nothing() {
     let session = lazy();
     let [(a, at, one, _), (b, there, two, _)] = pair(&session);
     let shared = file(4096);
@@ -98,7 +98,7 @@ fn a_hosts_store_orders_nothing() {
 }
 
 #[test]
-fn writers_of_neighbouring_bytes_do_not_race() {
+fn writes_of_neighboring_bytes_do_not_race() {
     let session = lazy();
     let [(a, at, one, _), (b, there, two, _)] = pair(&session);
     a.fill(one, at, 3, 1.0);
@@ -110,7 +110,7 @@ fn writers_of_neighbouring_bytes_do_not_race() {
 }
 
 #[test]
-fn races_that_are_meant_are_none() {
+fn intended_races_are_ignored() {
     let session = lazy();
     let [(a, at, one, _), (b, there, two, _)] = pair(&session);
     a.ok("mp_sim_shared", &[at, UNIT]);
@@ -123,7 +123,7 @@ fn races_that_are_meant_are_none() {
 }
 
 #[test]
-fn a_race_says_where_both_were_asked_for() {
+fn race_names_both_call_sites() {
     let session = lazy();
     let env = [("MP_CUDA_SIM_BACKTRACE", "1")];
     let (a, b) = (Client::with(&session, &env), Client::with(&session, &env));
@@ -140,7 +140,7 @@ fn a_race_says_where_both_were_asked_for() {
 }
 
 #[test]
-fn memory_that_went_away_ends_the_context() {
+fn access_to_unmapped_memory_ends_the_context() {
     let session = lazy();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);
@@ -178,7 +178,7 @@ fn kernel_outside_of_its_mapping_is_found() {
 }
 
 #[test]
-fn a_piece_that_is_left_is_found() {
+fn access_beyond_a_piece_is_found() {
     let session = lazy();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);
@@ -200,7 +200,7 @@ fn a_piece_that_is_left_is_found() {
 }
 
 #[test]
-fn bytes_that_were_never_written_are_found() {
+fn read_of_unwritten_bytes_is_found() {
     let session = lazy();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[UNIT]);
@@ -260,7 +260,7 @@ fn is_refused(session: &Session, client: &Client, calls: &[(&str, &[u64])]) {
 }
 
 #[test]
-fn second_give_back_is_found() {
+fn double_release_is_found() {
     let session = lazy();
     let a = Client::new(&session);
     let (handle, at) = a.memory(UNIT);
@@ -320,7 +320,7 @@ fn stale_handle_reaches_the_next_object() {
 
 /// Calls in a failed context don't check their arguments.
 #[test]
-fn give_back_after_a_fault_is_no_finding() {
+fn release_after_a_fault_is_no_finding() {
     let session = lazy();
     let a = Client::new(&session);
     let stream = a.stream();

@@ -8,7 +8,7 @@ use mp_cuda_sim::codes;
 use crate::support::{Client, UNIT, file, nothing_found, setup, stat, until};
 
 #[test]
-fn a_call_fails_as_told_and_changes_nothing() {
+fn injected_failure_changes_nothing() {
     let session = setup().start().unwrap();
     let rules = "fail=cuMemCreate:2:OUT_OF_MEMORY;fail=cuMemRelease:1:4321";
     let a = Client::with(&session, &[("MP_CUDA_SIM_INJECT", rules)]);
@@ -23,7 +23,7 @@ fn a_call_fails_as_told_and_changes_nothing() {
 }
 
 #[test]
-fn a_process_is_killed_before_a_call_or_after_it() {
+fn process_is_killed_before_or_after_a_call() {
     for (when, exports) in [("before", 0), ("after", 1)] {
         let session = setup().start().unwrap();
         let rule = format!("kill=cuMemExportToShareableHandle:1:{when}");
@@ -42,7 +42,7 @@ fn a_process_is_killed_before_a_call_or_after_it() {
 }
 
 #[test]
-fn a_call_comes_late() {
+fn injected_delay_applies_to_its_call() {
     let session = setup().start().unwrap();
     let a = Client::with(&session, &[("MP_CUDA_SIM_INJECT", "delay=cuStreamCreate:1:50")]);
     let begin = Instant::now();
@@ -51,7 +51,7 @@ fn a_call_comes_late() {
 }
 
 #[test]
-fn a_lost_device_is_lost_to_all() {
+fn lost_device_is_lost_for_all_processes() {
     let session = setup().start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let (_, device) = a.register(&file(4096), 4096);
@@ -72,7 +72,7 @@ fn a_lost_device_is_lost_to_all() {
 }
 
 #[test]
-fn profiles_lack_what_their_devices_lack() {
+fn profiles_lack_their_devices_features() {
     let session = setup().set("PROFILE", "no-memops").start().unwrap();
     let a = Client::new(&session);
     let (_, device) = a.register(&file(4096), 4096);
@@ -87,7 +87,7 @@ fn profiles_lack_what_their_devices_lack() {
 }
 
 #[test]
-fn a_schedule_is_repeated_by_its_seed() {
+fn seed_determines_the_schedule() {
     // Two streams write the same word. The seed determines the last one.
     let last = |seed: u64| {
         let session = setup().set("LAZY_MS", 60_000).set("SEED", seed).start().unwrap();

@@ -180,7 +180,7 @@ fn assert_says(text: &str, words: &[&str]) {
 }
 
 #[test]
-fn devices_are_known_by_identity() {
+fn devices_are_identified_by_uuid() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let text = said(&Client::bare(Some(&session), &[]), "mp-cuda: devices");
     let other = said(&Client::bare(Some(&session), &[("CUDA_VISIBLE_DEVICES", "1,0")]), "mp-cuda: devices");
@@ -191,7 +191,7 @@ fn devices_are_known_by_identity() {
 }
 
 #[test]
-fn streams_are_made_borrowed_and_destroyed() {
+fn streams_are_created_borrowed_and_destroyed() {
     let session = setup().start().unwrap();
     let a = Client::bare(Some(&session), &[]);
     said(&a, "mp-cuda: streams");
@@ -203,14 +203,14 @@ fn streams_are_made_borrowed_and_destroyed() {
 }
 
 #[test]
-fn each_call_puts_back_the_context_that_was_current() {
+fn each_call_restores_the_current_context() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     said(&Client::bare(Some(&session), &[]), "mp-cuda: contexts");
     nothing_found(&session);
 }
 
 #[test]
-fn memory_is_free_again_if_the_arena_is_full() {
+fn full_arena_frees_the_device_memory() {
     let session = setup().start().unwrap();
     let client = Client::bare(Some(&session), &[("MP_ARENA_SIZE", "67108864")]);
     said(&client, "mp-cuda: full arena");
@@ -219,7 +219,7 @@ fn memory_is_free_again_if_the_arena_is_full() {
 }
 
 #[test]
-fn what_to_install_is_said() {
+fn error_names_the_package_to_install() {
     let first = |client: &Client| said(client, "mp-cuda: first device");
     let session = setup().start().unwrap();
     let with = |rule: &str| first(&Client::bare(Some(&session), &[("MP_CUDA_SIM_INJECT", rule)]));
@@ -258,7 +258,7 @@ fn what_to_install_is_said() {
 }
 
 #[test]
-fn without_a_driver_each_call_says_so() {
+fn calls_without_a_driver_are_errors() {
     let error = Device::new(0).unwrap_err();
     assert!(
         matches!(&error, Error::NoDriver { tried } if tried.len() == 2),
@@ -277,7 +277,7 @@ fn forked_copy_is_refused_without_driver_call() {
 }
 
 #[test]
-fn a_lost_device_is_an_error_of_its_own() {
+fn lost_device_is_a_distinct_error() {
     let session = setup().start().unwrap();
     let rule = ("MP_CUDA_SIM_INJECT", "fail=cuStreamSynchronize:1:719");
     let text = said(&Client::bare(Some(&session), &[rule]), "mp-cuda: lost");

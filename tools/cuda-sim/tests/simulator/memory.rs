@@ -5,7 +5,7 @@ use mp_cuda_sim::codes;
 use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, stat, touches, until};
 
 #[test]
-fn virtual_memory_has_the_rules_of_the_reference() {
+fn virtual_memory_follows_the_reference() {
     let session = setup().set("MEMORY", 8 * UNIT).start().unwrap();
     let a = Client::new(&session);
     assert_eq!(a.ok("cuMemGetAllocationGranularity", &[0]), UNIT);
@@ -41,7 +41,7 @@ fn virtual_memory_has_the_rules_of_the_reference() {
 }
 
 #[test]
-fn memory_lives_as_long_as_anything_refers_to_it() {
+fn memory_is_freed_with_its_last_reference() {
     let session = setup().set("MEMORY", 4 * UNIT).start().unwrap();
     let a = Client::new(&session);
     let (handle, at) = a.memory(UNIT);
@@ -69,7 +69,7 @@ fn memory_lives_as_long_as_anything_refers_to_it() {
 }
 
 #[test]
-fn memory_has_another_address_in_each_process() {
+fn address_of_memory_differs_per_process() {
     let session = setup().start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let (handle, at) = a.memory(UNIT);
@@ -110,7 +110,7 @@ fn peer_mapping_needs_access() {
 }
 
 #[test]
-fn devices_are_seen_as_the_environment_says() {
+fn visible_devices_follow_the_environment() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let both = Client::new(&session);
     let uuids = [0, 1].map(|device| both.call("cuDeviceGetUuid", &[device], &[]).bytes);
@@ -158,7 +158,7 @@ fn legacy_handle_opens_the_whole_block() {
 
 /// A handle opens at the address of its piece.
 #[test]
-fn a_handle_names_a_piece_of_its_block() {
+fn handle_opens_at_its_piece() {
     let session = setup().start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let (one, two) = (a.ok("cuMemAlloc", &[1000]), a.ok("cuMemAlloc", &[1000]));
@@ -202,7 +202,7 @@ fn pools_and_managed_memory_have_no_handles() {
 }
 
 #[test]
-fn pointers_say_what_they_are() {
+fn pointer_attributes_name_the_memory_kind() {
     let session = setup().start().unwrap();
     let a = Client::new(&session);
     let (_, mapped) = a.memory(UNIT);
@@ -220,7 +220,7 @@ fn pointers_say_what_they_are() {
 }
 
 #[test]
-fn registered_memory_is_reached_by_both_sides() {
+fn registered_memory_is_shared_with_the_host() {
     let session = setup().start().unwrap();
     let a = Client::new(&session);
     let shared = file(8192);
@@ -251,7 +251,7 @@ fn registered_memory_is_reached_by_both_sides() {
 }
 
 #[test]
-fn long_copies_come_as_they_went() {
+fn long_copies_round_trip() {
     let session = setup().set("LAZY_MS", 60_000).start().unwrap();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[150_000]);

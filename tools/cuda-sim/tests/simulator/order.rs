@@ -11,7 +11,7 @@ fn lazy() -> Session {
 }
 
 #[test]
-fn calls_need_a_context_and_its_objects() {
+fn calls_require_a_context_and_its_objects() {
     let session = setup().start().unwrap();
     let a = Client::bare(Some(&session), &[]);
     assert_eq!(a.code("cuDeviceGetCount", &[]), codes::NOT_INITIALIZED);
@@ -38,7 +38,7 @@ fn calls_need_a_context_and_its_objects() {
 }
 
 #[test]
-fn a_copy_of_the_process_is_refused() {
+fn forked_copy_of_a_client_is_refused() {
     let session = setup().start().unwrap();
     let a = Client::new(&session);
     assert_eq!(a.ok("fork", &[]), u64::from(codes::NOT_INITIALIZED));
@@ -51,7 +51,7 @@ fn a_copy_of_the_process_is_refused() {
 }
 
 #[test]
-fn nothing_runs_before_it_has_to() {
+fn work_runs_only_when_awaited() {
     let session = lazy();
     let a = Client::new(&session);
     let (host, device) = a.register(&file(4096), 4096);
@@ -74,7 +74,7 @@ fn nothing_runs_before_it_has_to() {
 }
 
 #[test]
-fn an_event_is_bound_when_it_is_waited_for() {
+fn event_is_bound_when_awaited() {
     let session = lazy();
     let a = Client::new(&session);
     let (host, device) = a.register(&file(4096), 4096);
@@ -140,7 +140,7 @@ fn default_stream_waits_for_blocking_streams() {
 }
 
 #[test]
-fn events_between_processes_have_their_rules() {
+fn events_between_processes_follow_the_rules() {
     let session = setup().set("LAZY_MS", 60_000).set("EVENTS", 3).start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     assert_eq!(a.code("cuEventCreate", &[4]), codes::INVALID_VALUE, "with timing");
@@ -175,7 +175,7 @@ fn events_between_processes_have_their_rules() {
 
 /// A driver may do that if its names contain process ids.
 #[test]
-fn name_of_an_event_is_reused_after_its_maker() {
+fn event_name_is_reused_after_its_maker() {
     let session = lazy();
     let [a, b, c] = [(); 3].map(|()| Client::new(&session));
     let name = |client: &Client| {
@@ -196,7 +196,7 @@ fn name_of_an_event_is_reused_after_its_maker() {
 }
 
 #[test]
-fn an_event_of_another_context_is_refused() {
+fn event_of_another_context_is_refused() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let a = Client::new(&session);
     let event = a.ok("cuEventCreate", &[2]);
@@ -233,7 +233,7 @@ fn function_load_delays_later_work() {
 
 /// On an H200, these wait for all work of the context, whatever they concern.
 #[test]
-fn calls_that_wait_for_all_work_of_the_context() {
+fn context_wide_calls_wait_for_all_work() {
     let session = lazy();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let shared = file(4096);
@@ -271,7 +271,7 @@ fn calls_that_wait_for_all_work_of_the_context() {
 }
 
 #[test]
-fn waits_for_values_go_round() {
+fn value_waits_compare_cyclically() {
     let session = lazy();
     let a = Client::new(&session);
     let (host, device) = a.register(&file(4096), 4096);

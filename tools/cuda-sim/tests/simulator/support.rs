@@ -94,7 +94,7 @@ impl Client {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "client::client", "--nocapture"]).env("MP_SIM_CLIENT", "1");
+        command.args(["--exact", "client::helper_client", "--nocapture"]).env("MP_SIM_CLIENT", "1");
         command.env_remove("MP_CUDA_SIM").env_remove("CUDA_VISIBLE_DEVICES");
         if let Some(session) = session {
             session.prepare(&mut command);

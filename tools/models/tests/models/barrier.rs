@@ -268,59 +268,59 @@ fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (
 }
 
 #[test]
-fn all_pass_again_and_again() {
+fn all_parties_pass_each_phase() {
     explore(1, 2, 0, (0, 0), Bug::None);
     explore(2, 3, 0, (0, 0), Bug::None);
     explore(3, 2, 0, (0, 0), Bug::None);
 }
 
 #[test]
-fn a_death_breaks_it_for_all_or_for_none() {
+fn death_breaks_the_barrier_for_all_or_none() {
     explore(2, 2, 0, (1, 0), Bug::None);
     explore(3, 1, 0, (1, 0), Bug::None);
 }
 
 #[test]
-fn a_process_that_breaks_it_is_killed_too() {
+fn breaking_party_is_killed() {
     explore(3, 1, 0, (2, 0), Bug::None);
 }
 
 #[test]
-fn a_stopped_party_is_not_dead() {
+fn stopped_party_is_not_treated_as_dead() {
     explore(2, 2, 0, (0, 1), Bug::None);
     explore(3, 1, 0, (1, 1), Bug::None);
 }
 
 #[test]
-fn resets_are_told_apart_from_passing() {
+fn reset_differs_from_passing() {
     explore(2, 2, 1, (0, 0), Bug::None);
     explore(2, 2, 2, (0, 0), Bug::None);
     explore(2, 1, 2, (1, 0), Bug::None);
 }
 
 #[test]
-fn no_party_goes_on_before_the_last_has_acted() {
+fn parties_continue_only_after_the_action() {
     act(1, 1, 2, (0, 0), Bug::None);
     act(2, 2, 2, (0, 0), Bug::None);
     act(3, 3, 1, (0, 0), Bug::None);
 }
 
 #[test]
-fn a_party_that_dies_while_it_acts_breaks_it() {
+fn death_during_the_action_breaks_the_barrier() {
     act(2, 2, 2, (1, 0), Bug::None);
     act(2, 2, 1, (2, 0), Bug::None);
     act(3, 3, 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn a_party_that_comes_while_another_acts_waits() {
+fn arrival_during_the_action_waits() {
     act(1, 2, 2, (0, 0), Bug::None);
     act(1, 3, 1, (1, 0), Bug::None);
     act(1, 2, 2, (1, 1), Bug::None);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(5, 6, 0, (0, 0), Bug::None);
         explore(5, 4, 2, (2, 1), Bug::None);
@@ -331,7 +331,7 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "passed before the last one had acted")]
-fn an_end_for_a_party_that_acts_is_found_out() {
+fn ending_the_phase_of_an_acting_party_is_found() {
     act(2, 2, 1, (0, 0), Bug::HelpsWhoActs);
 }
 
@@ -343,18 +343,18 @@ fn party_that_leaves_the_end_to_the_last_hangs() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_skipped_sweep_is_found_out() {
+fn skipped_recovery_is_found() {
     explore(2, 1, 0, (1, 0), Bug::NoSweep);
 }
 
 #[test]
 #[should_panic(expected = "for some, broken for others")]
-fn a_decision_of_ones_own_is_found_out() {
+fn uncoordinated_decision_is_found() {
     explore(3, 1, 0, (1, 0), Bug::GoesAnyway);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn random_schedules_find_a_skipped_sweep() {
+fn random_schedules_find_a_skipped_recovery() {
     at_random(|| explore(4, 3, 0, (1, 0), Bug::NoSweep));
 }

@@ -209,7 +209,7 @@ const BASE: Setup =
     Setup { producers: 1, items: 3, first: 0, consumers: 1, again: 0, sweepers: 0, slots: 2, limit: 3 };
 
 #[test]
-fn one_producer_is_held_up_by_bytes() {
+fn one_producer_waits_for_bytes() {
     BASE.explore(1, 0);
     BASE.explore(0, 1);
     Setup { limit: 4, slots: 3, ..BASE }.explore(1, 1);
@@ -225,14 +225,14 @@ fn two_producers_never_exceed_the_bound_together() {
 }
 
 #[test]
-fn two_consumers_make_room() {
+fn two_consumers_free_bytes() {
     Setup { items: 2, consumers: 2, ..BASE }.explore(1, 1);
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
 
 /// The taker of the oldest message puts another message in its envelope, while a producer measures by it.
 #[test]
-fn an_envelope_put_again_makes_no_room() {
+fn repeated_put_frees_no_bytes() {
     let s = Setup { items: 2, first: 1, again: 1, ..BASE };
     s.explore(1, 0);
     s.explore(0, 1);
@@ -240,7 +240,7 @@ fn an_envelope_put_again_makes_no_room() {
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         Setup { producers: 2, consumers: 2, limit: 4, slots: 3, sweepers: 1, ..BASE }.explore(2, 1);
         Setup { items: 6, consumers: 2, sweepers: 2, ..BASE }.explore(2, 1);
@@ -251,7 +251,7 @@ fn long_random_schedules() {
 /// Without the words there is no measure, and the bound is exceeded.
 #[test]
 #[should_panic(expected = "bytes in the queue")]
-fn without_ends_the_bound_is_exceeded() {
+fn bound_without_end_positions_is_exceeded() {
     let s = Setup { items: 3, ..BASE };
     let mut world = s.world();
     world.memory.lose((0..ENVELOPES).map(|e| s.ends().of(e).plus(1)));

@@ -246,22 +246,22 @@ fn two_consumers_follow_the_link() {
 }
 
 #[test]
-fn closing_a_growing_queue_strands_nothing() {
+fn close_of_a_growing_queue_strands_nothing() {
     Setup { items: 2, closers: 1, ..BASE }.explore(1, 1);
 }
 
 #[test]
-fn closing_under_two_producers_strands_nothing() {
+fn close_with_two_producers_strands_nothing() {
     Setup { items: 1, producers: 2, closers: 1, ..BASE }.explore(1, 0);
 }
 
 #[test]
-fn closing_twice_strands_nothing() {
+fn double_close_strands_nothing() {
     Setup { items: 1, closers: 2, ..BASE }.explore(0, 0);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         Setup { producers: 2, closers: 1, sweepers: 1, ..BASE }.explore(2, 1);
         Setup { items: 6, consumers: 2, closers: 1, sweepers: 1, ..BASE }.explore(3, 1);
@@ -272,7 +272,7 @@ fn long_random_schedules() {
 /// Without the links, messages in the next segment are not found.
 #[test]
 #[should_panic(expected = "lost")]
-fn without_links_messages_are_lost() {
+fn missing_links_lose_messages() {
     let mut world = BASE.world();
     world.memory.lose([chain(1, 2).link(0).expect("there are two")]);
     BASE.check(world, 0, 0);
@@ -280,7 +280,7 @@ fn without_links_messages_are_lost() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn random_schedules_find_it_too() {
+fn random_schedules_find_missing_links() {
     at_random(|| {
         let setup = Setup { items: 6, consumers: 2, ..BASE };
         let mut world = setup.world();

@@ -291,7 +291,7 @@ impl Setup {
 }
 
 #[test]
-fn receiver_learns_when_the_last_sender_is_gone() {
+fn receiver_disconnects_after_the_last_sender() {
     BASE.explore(1, 0);
     Setup { items: 2, ..BASE }.explore(1, 1);
     Setup { senders: 2, ..BASE }.explore(1, 0);
@@ -299,17 +299,17 @@ fn receiver_learns_when_the_last_sender_is_gone() {
 }
 
 #[test]
-fn it_is_told_also_when_sweepers_are_killed() {
+fn receiver_disconnects_despite_killed_recoverers() {
     Setup { sweepers: 2, ..BASE }.explore(2, 0);
 }
 
 #[test]
-fn it_is_told_also_when_a_visitor_is_stopped() {
+fn receiver_disconnects_despite_a_stopped_recoverer() {
     Setup { sweepers: 2, ..BASE }.explore(1, 1);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         Setup { senders: 2, items: 3, sweepers: 2, slots: 2, ..BASE }.explore(3, 0);
         Setup { senders: 2, items: 3, ..BASE }.explore(2, 1);
@@ -321,6 +321,6 @@ fn long_random_schedules() {
 /// between.
 #[test]
 #[should_panic(expected = "before all was received")]
-fn without_a_second_look_a_message_is_lost() {
+fn missing_second_check_loses_a_message() {
     Setup { hasty: true, ..BASE }.explore(0, 0);
 }

@@ -349,7 +349,7 @@ const BESIDE: &[&[Op]] =
     &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(WHOLE), Drop(PART)], &[Drop(WHOLE)]];
 
 #[test]
-fn made_and_dropped_with_kills() {
+fn created_and_dropped_parts_survive_kills() {
     for drops in [[Drop(WHOLE), Drop(PART)], [Drop(PART), Drop(WHOLE)]] {
         let program = [&[Make][..], &drops].concat();
         explore(world(&[&program, &[]]), 2, 0);
@@ -358,13 +358,13 @@ fn made_and_dropped_with_kills() {
 }
 
 #[test]
-fn given_on_with_kills() {
+fn sent_parts_survive_kills() {
     explore(world(GIVEN), 2, 0);
     explore(world(GIVEN), 1, 1);
 }
 
 #[test]
-fn beside_another_holder_with_kills() {
+fn parts_with_another_holder_survive_kills() {
     explore(world(BESIDE), 2, 0);
 }
 
@@ -372,7 +372,7 @@ fn beside_another_holder_with_kills() {
 /// all seats that a scan for holders has yet to read.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
-fn seats_of_dead_members_are_freed_in_order() {
+fn reverse_order_of_freed_seats_is_found() {
     explore(with_bug(world(BESIDE), Bug::Downward), 2, 0);
 }
 
@@ -400,7 +400,7 @@ fn seat_assigned_early_does_not_retain_the_parent() {
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn unversioned_parent_is_freed_under_its_part() {
+fn unversioned_parent_is_freed_with_a_live_part() {
     let mut w = world(BESIDE);
     w.memory.lose_additions();
     explore(w, 0, 0);

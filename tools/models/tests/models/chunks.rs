@@ -526,7 +526,7 @@ fn each_item_has_one_outcome_while_stolen() {
 }
 
 #[test]
-fn a_killed_worker_costs_the_item_that_it_was_at() {
+fn killed_worker_loses_its_current_item() {
     for late in 0..3 {
         explore(&[3, 2], late, &[], (1, 0), Bug::None);
         explore(&[3, 2], late, &ALL, (1, 0), Bug::None);
@@ -534,7 +534,7 @@ fn a_killed_worker_costs_the_item_that_it_was_at() {
 }
 
 #[test]
-fn a_stopped_worker_keeps_what_it_has_begun() {
+fn stopped_worker_keeps_its_begun_item() {
     for late in 0..3 {
         explore(&[3, 2], late, &ALL, (0, 1), Bug::None);
         explore(&[3, 2], late, &ALL, (1, 1), Bug::None);
@@ -542,7 +542,7 @@ fn a_stopped_worker_keeps_what_it_has_begun() {
 }
 
 #[test]
-fn condemned_worker_costs_its_timed_out_item() {
+fn condemned_worker_loses_its_timed_out_item() {
     for late in 0..3 {
         let later = &[Act::Condemn, Act::Cut(CutShare::All), Act::Condemn, Act::Journal];
         for acts in [&[Act::Condemn][..], later] {
@@ -553,7 +553,7 @@ fn condemned_worker_costs_its_timed_out_item() {
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         let acts = [ALL.as_slice(), &[Act::Condemn], &ALL, &[Act::Condemn]].concat();
         explore(&[9, 1, 5, 7], 2, &acts, (1, 1), Bug::None);
@@ -563,31 +563,31 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "was taken back, and runs")]
-fn a_claim_without_a_look_is_found_out() {
+fn unchecked_claim_is_found() {
     explore(&[4], 9, &[Act::Cut(CutShare::All)], (0, 0), Bug::ClaimsWithoutLook);
 }
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn a_result_that_is_not_kept_is_found_out() {
+fn unsaved_result_is_found() {
     explore(&[3], 9, &[], (1, 0), Bug::KeepsNothing);
 }
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn a_journal_that_begins_anew_too_early_is_found_out() {
+fn early_journal_restart_is_found() {
     explore(&[3], 1, &[], (1, 0), Bug::ForgetsBeforeSending);
 }
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn a_journal_that_is_not_read_is_found_out() {
+fn unread_journal_is_found() {
     explore(&[3], 9, &[], (1, 0), Bug::IgnoresJournal);
 }
 
 #[test]
 #[should_panic(expected = "was begun, and runs again")]
-fn an_item_that_runs_again_is_found_out() {
+fn item_run_twice_is_found() {
     explore(&[3], 9, &[], (1, 0), Bug::RunsAgain);
 }
 

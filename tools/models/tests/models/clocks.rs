@@ -300,33 +300,33 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
 }
 
 #[test]
-fn an_owner_is_killed_at_every_step() {
+fn owner_is_killed_at_every_step() {
     explore(&[owner(2)], &[Role::Looker(2)], false, (1, 0), Bug::None);
 }
 
 #[test]
-fn sweepers_are_killed_and_stopped_too() {
+fn recoverers_are_killed_and_stopped() {
     explore(&[owner(1)], &[Role::Looker(1), Role::Sweeper], false, (2, 0), Bug::None);
     explore(&[owner(1)], &[Role::Looker(1), Role::Sweeper], false, (1, 1), Bug::None);
 }
 
 #[test]
-fn a_clock_has_one_owner_after_the_other() {
+fn clock_has_successive_owners() {
     explore(&[owner(1), owner(1)], &[Role::Looker(2)], false, (1, 0), Bug::None);
 }
 
 #[test]
-fn a_dead_clock_gets_another_owner() {
+fn dead_clock_gets_another_owner() {
     explore(&[owner(1), owner(1)], &[Role::Sweeper], false, (2, 0), Bug::None);
 }
 
 #[test]
-fn a_device_writes_late() {
+fn device_writes_late() {
     explore(&[owner(2)], &[Role::Looker(2)], true, (1, 0), Bug::None);
 }
 
 #[test]
-fn random_owners() {
+fn random_owners_keep_the_invariants() {
     at_random(|| {
         let owners = [Role::Owner { ticks: 3, tries: 4 }; 3];
         explore(&owners, &[Role::Looker(6), Role::Looker(5), Role::Sweeper], false, (3, 1), Bug::None);
@@ -335,30 +335,30 @@ fn random_owners() {
 
 #[test]
 #[should_panic(expected = "is called forged")]
-fn a_tick_is_told_after_it_is_submitted() {
+fn tick_published_before_its_submission_is_found() {
     explore(&[owner(1)], &[Role::Looker(1)], false, (0, 0), Bug::ToldTooEarly);
 }
 
 #[test]
 #[should_panic(expected = "died, and is done")]
-fn a_clock_is_ended_when_its_device_is_gone() {
+fn clock_ended_under_its_device_is_found() {
     explore(&[owner(2)], &[Role::Looker(2), Role::Sweeper], false, (1, 0), Bug::EndedUnderDevice);
 }
 
 #[test]
 #[should_panic(expected = "a device waits")]
-fn a_late_write_is_written_over() {
+fn kept_late_write_is_found() {
     explore(&[owner(2)], &[], true, (1, 0), Bug::LateWriteKept);
 }
 
 #[test]
 #[should_panic(expected = "is called complete")]
-fn a_clock_with_work_is_not_free() {
+fn reuse_of_a_clock_with_work_is_found() {
     explore(&[owner(1)], &[Role::Looker(1)], false, (0, 0), Bug::FreeWithWork);
 }
 
 #[test]
 #[should_panic(expected = "is called complete")]
-fn a_dead_clock_is_not_free() {
+fn reuse_of_a_dead_clock_is_found() {
     explore(&[owner(1)], &[Role::Looker(1)], false, (1, 0), Bug::DeadIsFree);
 }

@@ -302,40 +302,40 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
 }
 
 #[test]
-fn each_token_wakes_one_even_without_poll_intervals() {
+fn token_wakes_one_without_poll_intervals() {
     explore(1, 0, 0, false, Bug::None);
     explore(2, 0, 0, false, Bug::None);
 }
 
 #[test]
-fn the_token_of_a_dead_waiter_goes_on() {
+fn token_of_a_dead_waiter_is_passed_on() {
     explore(1, 1, 0, true, Bug::None);
 }
 
 #[test]
-fn the_tokens_of_two_dead_waiters_go_on() {
+fn tokens_of_two_dead_waiters_are_passed_on() {
     explore_in(1, 2, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
 #[test]
-fn a_waiter_that_takes_a_token_over_may_get_its_own() {
+fn waiter_may_receive_a_second_token() {
     explore_in(2, 1, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
 #[test]
-fn all_are_notified_while_another_one_notifies() {
+fn concurrent_notify_all_reaches_each_waiter() {
     explore_rows(None, 0);
     explore_rows(None, 1);
     explore_rows(Some(1), 0);
 }
 
 #[test]
-fn a_stopped_waiter_keeps_its_token() {
+fn stopped_waiter_keeps_its_token() {
     explore(1, 1, 1, true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(4, 0, 0, false, Bug::None);
         explore(1, 3, 1, true, Bug::None);
@@ -352,12 +352,12 @@ fn token_left_with_a_dead_waiter_is_found() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_token_that_is_kept_beside_another_is_found_out() {
+fn second_token_kept_by_a_waiter_is_found() {
     explore_in(2, 1, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::KeepsBoth);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_waiter_that_sleeps_anyway_is_found_out() {
+fn waiter_that_sleeps_with_a_token_is_found() {
     explore(1, 0, 0, false, Bug::SleepsAnyway);
 }

@@ -421,7 +421,7 @@ fn two(bug: Bug) -> Vec<Thread> {
 }
 
 #[test]
-fn two_locks_in_opposite_orders() {
+fn opposite_orders_of_two_locks_are_detected() {
     explore(two(Bug::None), 0, 0);
     explore(
         vec![
@@ -434,7 +434,7 @@ fn two_locks_in_opposite_orders() {
 }
 
 #[test]
-fn one_is_killed_or_stopped_anywhere() {
+fn deadlock_with_a_killed_or_stopped_thread() {
     explore(two(Bug::None), 1, 0);
     explore(two(Bug::None), 0, 1);
     explore(two(Bug::None), 1, 1);
@@ -452,7 +452,7 @@ fn locks_in_one_order_are_no_deadlock() {
 }
 
 #[test]
-fn three_in_a_ring() {
+fn cycle_of_three_is_detected() {
     let thread = |wants| Thread::new(wants, 1, false, Bug::None);
     explore(
         vec![thread([Alone(0), Alone(1)]), thread([Alone(1), Alone(2)]), thread([Alone(2), Alone(0)])],
@@ -462,13 +462,13 @@ fn three_in_a_ring() {
 }
 
 #[test]
-fn a_ring_with_a_time_out_is_none() {
+fn cycle_with_a_time_out_is_no_deadlock() {
     let thread = |wants, timed| Thread::new(wants, 1, timed, Bug::None);
     explore(vec![thread([Alone(0), Alone(1)], false), thread([Alone(1), Alone(0)], true)], 1, 1);
 }
 
 #[test]
-fn readers_and_writers() {
+fn cycle_of_readers_and_writers_is_detected() {
     let thread = |wants| Thread::new(wants, 1, false, Bug::None);
     // A writer waits for a reader, and a reader for a writer.
     explore(vec![thread([Read, Alone(0)]), thread([Alone(0), Write])], 1, 1);
@@ -478,13 +478,13 @@ fn readers_and_writers() {
 }
 
 #[test]
-fn a_writer_waits_for_each_reader() {
+fn writer_waits_for_each_reader() {
     let thread = |wants| Thread::new(wants, 1, false, Bug::None);
     explore(vec![thread([Read, Alone(0)]), thread([Alone(1), Read]), thread([Alone(0), Write])], 0, 0);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     let thread = |wants| Thread::new(wants, 4, false, Bug::None);
     at_random(|| {
         explore(
@@ -514,25 +514,25 @@ fn stale_wait_record_makes_false_alarms() {
 
 #[test]
 #[should_panic(expected = "two threads of one deadlock are told")]
-fn threads_that_give_up_without_a_rule_are_told_twice() {
+fn missing_victim_rule_reports_a_cycle_twice() {
     explore(two(Bug::AllGiveUp), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "the locks of the dead are had by others")]
-fn a_dead_process_waits_for_nothing() {
+fn ignored_death_is_found() {
     explore(two(Bug::IgnoresDeath), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "waits for none of")]
-fn a_wait_that_ends_by_itself_is_no_deadlock() {
+fn timed_wait_reported_as_deadlock_is_found() {
     let thread = |wants, timed| Thread::new(wants, 1, timed, Bug::SaysTimedWaits);
     explore(vec![thread([Alone(0), Alone(1)], false), thread([Alone(1), Alone(0)], true)], 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn threads_that_never_look_wait_for_ever() {
+fn threads_without_detection_wait_forever() {
     explore(two(Bug::NeverLooks), 0, 0);
 }

@@ -6,7 +6,7 @@ use mp_models::digest::digest;
 
 /// States that differ little, as those of a world do: neither half of their digests is ever equal.
 #[test]
-fn states_that_differ_in_little_have_other_digests() {
+fn similar_states_have_distinct_digests() {
     let (mut high, mut low) = (HashSet::new(), HashSet::new());
     let mut states = 0;
     let mut see = |state: &dyn Fn() -> u128| {

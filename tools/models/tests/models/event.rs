@@ -163,26 +163,26 @@ fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_int
 }
 
 #[test]
-fn no_waiter_oversleeps_even_without_poll_intervals() {
+fn waiters_wake_without_poll_intervals() {
     explore(2, &[1], (0, 0), false, Bug::None);
     explore(2, &[2], (0, 0), false, Bug::None);
     explore(1, &[2, 1], (0, 0), false, Bug::None);
 }
 
 #[test]
-fn a_setting_is_seen_although_its_setter_was_killed() {
+fn setting_of_a_killed_setter_is_observed() {
     explore(2, &[2], (1, 0), true, Bug::None);
     explore(1, &[1, 2], (2, 0), true, Bug::None);
 }
 
 #[test]
-fn a_stopped_process_delays_itself() {
+fn stopped_process_delays_only_itself() {
     explore(2, &[2], (0, 1), true, Bug::None);
     explore(1, &[1, 1], (1, 1), true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(4, &[4, 3], (0, 0), false, Bug::None);
         explore(4, &[4, 3, 2], (2, 2), true, Bug::None);
@@ -191,18 +191,18 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_setting_that_is_forgotten_is_found_out() {
+fn forgotten_setting_is_found() {
     explore(1, &[2, 1], (1, 0), true, Bug::ForgetsSettings);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_waiter_that_does_not_look_again_oversleeps() {
+fn missing_second_check_oversleeps() {
     explore(1, &[1], (0, 0), false, Bug::NoSecondLook);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_lost_wake_up_is_found_out() {
+fn lost_wake_up_is_found() {
     explore(1, &[1], (0, 0), false, Bug::NoWake);
 }

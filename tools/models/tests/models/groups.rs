@@ -267,30 +267,30 @@ use Op::{Empty, Fill, Use};
 const ABSENT: GroupState = GroupState::Absent { base: BEGIN[1] + 1 };
 
 #[test]
-fn memory_returns_under_stale_hints() {
+fn memory_returns_despite_stale_hints() {
     explore(GroupState::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (2, 0), Bug::None);
     explore(GroupState::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (1, 1), Bug::None);
 }
 
 #[test]
-fn two_empty_a_group_at_once() {
+fn concurrent_emptying_of_a_group_is_safe() {
     explore(GroupState::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (2, 0), Bug::None);
     explore(GroupState::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (1, 1), Bug::None);
 }
 
 #[test]
-fn two_fill_a_group_at_once() {
+fn concurrent_filling_of_a_group_is_safe() {
     explore(ABSENT, &[&[Fill, Use(0)], &[Fill, Empty], &[Use(1)]], (1, 0), Bug::None);
     explore(ABSENT, &[&[Fill, Use(0)], &[Fill, Use(0)]], (1, 1), Bug::None);
 }
 
 #[test]
-fn a_group_goes_and_comes_twice() {
+fn group_is_emptied_and_filled_twice() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill, Empty, Fill]], (2, 0), Bug::None);
 }
 
 #[test]
-fn random_programs() {
+fn random_programs_keep_the_invariants() {
     at_random(|| {
         let programs: [&[Op]; 3] =
             [&[Use(0), Empty, Use(1), Fill], &[Fill, Use(0), Empty, Fill], &[Use(1), Use(1), Empty, Use(0)]];
@@ -300,42 +300,42 @@ fn random_programs() {
 
 #[test]
 #[should_panic(expected = "again")]
-fn without_the_base_a_sequence_comes_again() {
+fn missing_base_repeats_a_sequence() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (0, 0), Bug::BaseLost);
 }
 
 #[test]
 #[should_panic(expected = "was taken from its owner")]
-fn without_claims_memory_goes_under_an_owner() {
+fn unclaimed_memory_is_freed_while_owned() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::NotClaimed);
 }
 
 #[test]
 #[should_panic(expected = "again")]
-fn zero_is_no_free_envelope() {
+fn zero_treated_as_a_free_envelope_is_found() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::ZeroClaimed);
 }
 
 #[test]
 #[should_panic(expected = "was taken from its owner")]
-fn what_was_filled_in_part_is_not_emptied() {
+fn emptying_a_partly_filled_group_is_found() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::HalfFilledEmptied);
 }
 
 #[test]
 #[should_panic(expected = "again")]
-fn words_of_a_group_that_was_filled_in_part_stay() {
+fn overwriting_a_partly_filled_group_is_found() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::WordsOverwritten);
 }
 
 #[test]
 #[should_panic(expected = "an envelope leaks")]
-fn envelopes_of_a_half_filled_group_are_swept() {
+fn unrecovered_partly_filled_group_is_found() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 1), Bug::FillingNotSwept);
 }
 
 #[test]
 #[should_panic(expected = "an absent group has memory")]
-fn a_group_is_absent_after_its_memory_is_gone() {
+fn early_absent_state_is_found() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::AbsentTooEarly);
 }

@@ -421,26 +421,26 @@ const TWO: (u32, u32) = (2, 0);
 const GROWS: (u32, u32) = (1, 2);
 
 #[test]
-fn a_join_does_not_end_while_a_subtask_is_not_done() {
+fn join_waits_for_each_subtask() {
     explore(ONE, ALL, (0, 0), Bug::None);
     explore(TWO, ALL, (0, 0), Bug::None);
 }
 
 #[test]
-fn nor_when_the_queue_grows_meanwhile() {
+fn join_waits_while_the_queue_grows() {
     explore(GROWS, ALL, (0, 0), Bug::None);
 }
 
 /// A killed worker's task is lost, and not waited for. Tasks that it had not begun are done by another
 /// worker.
 #[test]
-fn the_task_of_a_killed_consumer_is_counted_as_lost() {
+fn task_of_a_killed_consumer_is_counted_as_lost() {
     explore(ONE, ALL, (1, 0), Bug::None);
     explore(GROWS, FEW, (1, 0), Bug::None);
 }
 
 #[test]
-fn the_visitor_is_killed_too() {
+fn recoverer_of_a_join_is_killed() {
     explore(ONE, FEW, (2, 0), Bug::None);
 }
 
@@ -452,7 +452,7 @@ fn stopped_consumer_delays_only_joins_of_its_task() {
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         for segments in [ONE, TWO, GROWS] {
             explore(segments, ALL, (2, 1), Bug::None);
@@ -462,13 +462,13 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "are unfinished")]
-fn a_join_that_looks_once_ends_too_early() {
+fn join_that_checks_once_ends_too_early() {
     explore(TWO, ALL, (0, 0), Bug::LooksOnce);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn unvisited_dead_consumer_blocks_join() {
+fn unrecovered_dead_consumer_blocks_join() {
     explore(ONE, FEW, (1, 0), Bug::NoVisit);
 }
 

@@ -393,7 +393,7 @@ fn leased_message_survives_its_consumer() {
 }
 
 #[test]
-fn it_survives_the_sweeper_too() {
+fn leased_message_survives_the_recoverer() {
     Setup { consumers: 1, sweepers: 2, ..BASE }.explore(2);
 }
 
@@ -409,7 +409,7 @@ fn consumer_stopped_with_a_message_delays_no_other() {
 /// The dead consumer's message is delivered to the other consumer, also if the process that was returning it
 /// is stopped.
 #[test]
-fn a_visitor_that_is_stopped_delays_no_process() {
+fn stopped_recoverer_delays_no_process() {
     let s = Setup { sweepers: 2, ..BASE };
     let mut world = s.world();
     while world.ghost.committed.is_empty() {
@@ -427,7 +427,7 @@ fn a_visitor_that_is_stopped_delays_no_process() {
 }
 
 #[test]
-fn what_is_given_back_comes_again_until_the_limit() {
+fn returned_message_is_redelivered_up_to_the_limit() {
     Setup { consumers: 1, gives_back: 1, items: 2, ..BASE }.explore(1);
     Setup { gives_back: 2, limit: 2, ..BASE }.explore(0);
     Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
@@ -441,7 +441,7 @@ fn empty_get_hides_no_returned_message() {
 }
 
 #[test]
-fn a_small_message_survives_who_leases_it() {
+fn leased_small_message_survives_its_consumer() {
     let smalls = Setup { smalls: true, ..BASE };
     smalls.explore(1);
     Setup { items: 2, ..smalls }.explore(1);
@@ -450,7 +450,7 @@ fn a_small_message_survives_who_leases_it() {
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         for smalls in [false, true] {
             let s = Setup { smalls, items: 3, slots: 2, gives_back: 2, ..BASE };
@@ -468,7 +468,7 @@ fn long_random_schedules() {
 /// If the hint is not incremented, no actor searches for the returned message, and waits for it never end.
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_the_hint_a_message_is_never_found() {
+fn missing_hint_hides_a_returned_message() {
     let setup = Setup { consumers: 1, gives_back: 1, sweepers: 0, ..BASE };
     let mut world = setup.world();
     world.memory.lose([returns(0).returned]);
@@ -477,7 +477,7 @@ fn without_the_hint_a_message_is_never_found() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn random_schedules_find_it_too() {
+fn random_schedules_find_a_missing_hint() {
     at_random(|| {
         let setup = Setup { items: 3, gives_back: 2, sweepers: 0, ..BASE };
         let mut world = setup.world();

@@ -179,29 +179,29 @@ fn explore(processes: usize, times: u32, kills: u32, stops: u32, poll_interval: 
 }
 
 #[test]
-fn no_waiter_oversleeps_even_without_poll_intervals() {
+fn waiters_wake_without_poll_intervals() {
     explore(3, 1, 0, 0, false, Bug::None);
     explore(2, 2, 0, 0, false, Bug::None);
 }
 
 #[test]
-fn two_processes_one_kill() {
+fn two_processes_survive_one_kill() {
     explore(2, 2, 1, 0, true, Bug::None);
 }
 
 #[test]
-fn adopters_are_killed_too() {
+fn adopters_are_killed() {
     explore(3, 1, 2, 0, true, Bug::None);
 }
 
 #[test]
-fn a_stopped_process_keeps_only_its_own_lock() {
+fn stopped_process_keeps_only_its_own_lock() {
     explore(3, 1, 0, 1, true, Bug::None);
     explore(2, 1, 1, 1, true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(6, 4, 0, 0, false, Bug::None);
         explore(6, 4, 3, 0, true, Bug::None);
@@ -217,18 +217,18 @@ fn holder_that_forgets_sleepers_leaves_them_asleep() {
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn a_stopped_holder_taken_for_dead_is_found_out() {
+fn stopped_holder_treated_as_dead_is_found() {
     explore(2, 1, 0, 1, true, Bug::TimeIsDeath);
 }
 
 #[test]
 #[should_panic(expected = "torn, and not marked")]
-fn a_mark_that_is_ignored_is_found_out() {
+fn ignored_poison_mark_is_found() {
     explore(2, 1, 1, 0, true, Bug::IgnoresMark);
 }
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn random_schedules_find_it_too() {
+fn random_schedules_find_a_stopped_holder() {
     at_random(|| explore(6, 2, 0, 2, true, Bug::TimeIsDeath));
 }

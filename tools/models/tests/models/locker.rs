@@ -366,53 +366,53 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 }
 
 #[test]
-fn a_sender_and_a_receiver_are_killed_anywhere() {
+fn sender_and_receiver_are_killed_anywhere() {
     explore(world(1, 1, 1, Bug::None), 2, 0);
 }
 
 #[test]
-fn two_senders_one_of_them_or_the_receiver_is_killed() {
+fn two_senders_and_a_receiver_survive_one_kill() {
     explore(world(2, 1, 1, Bug::None), 1, 0);
 }
 
 #[test]
-fn what_sweeps_is_killed_too() {
+fn recoverer_of_the_locker_is_killed() {
     explore(world(1, 1, 2, Bug::None), 2, 0);
 }
 
 #[test]
-fn a_stopped_process_keeps_its_own() {
+fn stopped_process_keeps_its_descriptors() {
     explore(world(2, 1, 1, Bug::None), 0, 1);
     explore(world(1, 1, 1, Bug::None), 1, 1);
 }
 
 #[test]
-fn more_senders_than_compartments() {
+fn more_senders_than_compartments_finish() {
     explore(world(3, 1, 0, Bug::None), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "leaked")]
-fn a_block_that_names_its_compartment_late_leaks_it() {
+fn late_recording_of_a_compartment_is_found() {
     explore(world(1, 1, 1, Bug::NotAhead), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn a_compartment_that_is_anothers_is_not_emptied() {
+fn emptying_another_blocks_compartment_is_found() {
     explore(world(2, 1, 1, Bug::NameNotCompared), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_compartment_is_empty_before_it_is_free() {
+fn freeing_before_emptying_is_found() {
     // The receiver takes packets out that belong to another message by then.
     explore(world(3, 1, 0, Bug::FreeFirst), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn descriptors_that_stay_are_the_next_messages() {
+fn descriptors_left_in_a_compartment_are_found() {
     explore(world(3, 1, 0, Bug::NotEmptied), 0, 0);
 }
 
@@ -454,14 +454,14 @@ fn lookers(wanted: &[&[u64]], bug: Bug) {
 }
 
 #[test]
-fn all_that_look_at_one_socket_find_theirs() {
+fn concurrent_peeks_find_their_packets() {
     lookers(&[&[0, 1, 2, 3], &[0, 1, 2, 3]], Bug::None);
     lookers(&[&[0, 3], &[2, 1], &[1, 1]], Bug::None);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn a_packet_of_another_number_is_not_taken() {
+fn taking_a_packet_of_another_number_is_found() {
     lookers(&[&[0, 1], &[1, 0]], Bug::NumberNotCompared);
 }
 
@@ -561,7 +561,7 @@ fn adders(times: &[u32], careless: bool, kills: u32, stops: u32) {
 }
 
 #[test]
-fn pairs_are_added_once_whichever_process_is_killed() {
+fn pairs_are_added_once_despite_kills() {
     adders(&[1, 1], false, 2, 0);
     adders(&[2, 1, 1], false, 2, 0);
     adders(&[2, 2], false, 1, 1);
@@ -569,12 +569,12 @@ fn pairs_are_added_once_whichever_process_is_killed() {
 
 #[test]
 #[should_panic(expected = "torn")]
-fn a_packet_that_is_not_counted_is_found() {
+fn uncounted_packet_is_found() {
     adders(&[1, 1], true, 1, 0);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(world(3, 2, 2, Bug::None), 2, 0);
         adders(&[2, 2, 2, 2], false, 3, 0);

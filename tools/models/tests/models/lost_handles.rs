@@ -482,7 +482,7 @@ fn explore(setup: Setup, kills: u32, stops: u32) {
 }
 
 #[test]
-fn handle_in_a_message_of_a_dead_process_is_noted() {
+fn handle_in_a_dead_processs_message_is_recorded() {
     let own = Setup { queued: false, ..BASE };
     explore(own, 1, 0);
     explore(own, 0, 1);
@@ -490,14 +490,14 @@ fn handle_in_a_message_of_a_dead_process_is_noted() {
 }
 
 #[test]
-fn handle_in_a_queue_of_a_dead_process_is_noted() {
+fn handle_in_a_dead_processs_queue_is_recorded() {
     explore(BASE, 0, 0);
     explore(Setup { visitors: 1, ..BASE }, 1, 1);
     explore(Setup { waits: false, ..BASE }, 0, 0);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         for (kills, stops) in [(1, 0), (0, 1), (1, 1), (2, 1)] {
             explore(BASE, kills, stops);
@@ -508,18 +508,18 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn handle_that_is_given_up_unnoted_is_waited_for() {
+fn unrecorded_lost_handle_is_found() {
     explore(Setup { bug: Bug::Unnoted, queued: false, ..BASE }, 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "a sweeper in a queue")]
-fn late_visitor_with_a_seat_of_dead_has_no_queue() {
+fn late_vacating_is_found() {
     explore(Setup { bug: Bug::Late, ..BASE }, 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "a sweeper in a queue")]
-fn queue_that_is_not_vacated_meets_the_sweeper() {
+fn missing_vacating_is_found() {
     explore(Setup { bug: Bug::NotVacated, ..BASE }, 0, 0);
 }

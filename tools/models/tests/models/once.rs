@@ -202,19 +202,19 @@ fn explore(processes: usize, (kills, stops): (u32, u32), poll_interval: bool, bu
 }
 
 #[test]
-fn no_waiter_oversleeps_even_without_poll_intervals() {
+fn waiters_wake_without_poll_intervals() {
     explore(2, (0, 0), false, Bug::None);
     explore(3, (0, 0), false, Bug::None);
 }
 
 #[test]
-fn what_a_killed_process_began_is_done_again() {
+fn killed_initialization_runs_again() {
     explore(2, (1, 0), true, Bug::None);
     explore(3, (1, 0), true, Bug::None);
 }
 
 #[test]
-fn a_process_that_does_it_again_is_killed_too() {
+fn second_initializer_is_killed() {
     explore(3, (2, 0), true, Bug::None);
 }
 
@@ -225,7 +225,7 @@ fn stopped_process_delays_no_later_caller() {
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(6, (0, 0), false, Bug::None);
         explore(6, (3, 0), true, Bug::None);
@@ -235,13 +235,13 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "it is done again")]
-fn without_a_second_look_it_is_done_again() {
+fn missing_second_check_runs_twice() {
     explore(2, (0, 0), false, Bug::NoSecondLook);
 }
 
 #[test]
 #[should_panic(expected = "only half of it is seen")]
-fn what_is_said_too_early_is_found_out() {
+fn early_completion_mark_is_found() {
     explore(2, (0, 0), false, Bug::SaidTooEarly);
 }
 
@@ -253,6 +253,6 @@ fn stopped_process_taken_for_dead_is_found() {
 
 #[test]
 #[should_panic(expected = "doesn't say so")]
-fn what_is_never_said_is_found_out() {
+fn missing_completion_mark_is_found() {
     explore(1, (0, 0), false, Bug::NotSaid);
 }

@@ -111,20 +111,20 @@ mod order {
     }
 
     #[test]
-    fn all_members_have_the_same_order() {
+    fn all_members_agree_on_the_order() {
         explore(&[1, 1, 1], (2, 0), Bug::None);
         explore(&[1, 2, 1], (1, 1), Bug::None);
     }
 
     #[test]
     #[should_panic(expected = "a device has two orders")]
-    fn an_order_is_swapped_in() {
+    fn stored_instead_of_swapped_order_is_found() {
         explore(&[1, 1], (0, 0), Bug::Stored);
     }
 
     #[test]
     #[should_panic(expected = "a device has two orders")]
-    fn a_member_that_is_too_late_looks_at_what_is_there() {
+    fn unread_lost_order_is_found() {
         explore(&[1, 1], (0, 0), Bug::LostNotLookedAt);
     }
 }
@@ -316,18 +316,18 @@ fn explore(owners: &[Role], others: &[Role], (kills, stops): (u32, u32), bug: Bu
 }
 
 #[test]
-fn a_name_is_of_its_ticks_owner() {
+fn event_name_belongs_to_its_ticks_owner() {
     explore(&[WITH, WITH], &[Role::Reader(2)], (1, 0), Bug::None);
     explore(&[WITH, WITHOUT], &[Role::Reader(2)], (1, 0), Bug::None);
 }
 
 #[test]
-fn a_process_is_stopped_beside_one_that_is_killed() {
+fn process_is_stopped_while_another_is_killed() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (1, 1), Bug::None);
 }
 
 #[test]
-fn random_owners_and_readers() {
+fn random_owners_and_readers_agree() {
     at_random(|| {
         let owners = [WITH, WITHOUT, WITH, WITH];
         explore(&owners, &[Role::Reader(6), Role::Reader(5), Role::Sweeper], (3, 1), Bug::None);
@@ -336,24 +336,24 @@ fn random_owners_and_readers() {
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn names_are_written_before_the_first_tick() {
+fn name_written_after_its_tick_is_found() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (0, 0), Bug::TickFirst);
 }
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn a_reader_looks_at_the_tick() {
+fn unchecked_tick_is_found() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (0, 0), Bug::TickNotLookedAt);
 }
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn a_reader_looks_at_the_tick_behind_the_name() {
+fn tick_read_before_its_name_is_found() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (0, 0), Bug::TickLookedAtFirst);
 }
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn next_owner_ignores_earlier_entries() {
+fn uncompared_epoch_is_found() {
     explore(&[WITH, WITHOUT], &[Role::Reader(1)], (0, 0), Bug::EpochNotCompared);
 }

@@ -255,25 +255,25 @@ fn explore(world: World<Process>, kills: u32) {
 use Op::{Drop, Grow};
 
 #[test]
-fn a_block_grows_and_is_freed_with_its_pages() {
+fn grown_block_is_freed_with_its_pages() {
     explore(world(0, &[&[0]], &[&[Grow(0, 2), Grow(0, 3), Drop(0)], &[], &[]]), 2);
 }
 
 #[test]
-fn two_holders_lengthen_one_chain() {
+fn two_holders_extend_one_chain() {
     explore(world(0, &[&[0], &[0]], &[&[Grow(0, 2), Drop(0)], &[Grow(0, 3), Drop(0)]]), 2);
     explore(world(1, &[&[0], &[0]], &[&[Grow(0, 3), Drop(0)], &[Drop(0)]]), 1);
 }
 
 #[test]
-fn a_page_is_freed_and_used_by_another_block() {
+fn freed_page_is_used_by_another_block() {
     explore(world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)], &[]]), 1);
     explore(world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)]]), 2);
 }
 
 #[test]
 #[should_panic(expected = "stolen from its maker")]
-fn a_freed_page_that_still_names_its_block_is_stolen() {
+fn freed_page_naming_its_block_is_found() {
     let mut w = world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)], &[]]);
     w.memory.lose([first(3)]);
     explore(w, 1);

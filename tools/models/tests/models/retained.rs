@@ -420,7 +420,7 @@ impl Setup {
 }
 
 #[test]
-fn the_newest_is_read_while_it_is_replaced() {
+fn newest_value_is_read_while_replaced() {
     let s = Setup { senders: 1, items: 2, readers: 1, rounds: 2, slots: 3, keep: 1, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);
@@ -428,7 +428,7 @@ fn the_newest_is_read_while_it_is_replaced() {
 }
 
 #[test]
-fn two_senders_replace_each_others() {
+fn two_senders_replace_each_others_values() {
     let s = Setup { senders: 2, items: 1, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);
@@ -438,7 +438,7 @@ fn two_senders_replace_each_others() {
 }
 
 #[test]
-fn two_readers_of_one_message_leave_it_together() {
+fn two_readers_leave_one_message() {
     let s = Setup { senders: 1, items: 2, readers: 2, rounds: 1, slots: 4, keep: 1, ..Setup::default() };
     s.explore(0, 0);
     s.explore(1, 0);
@@ -449,7 +449,7 @@ fn two_readers_of_one_message_leave_it_together() {
 
 /// The ring wraps: the slot of a stopped reader is skipped.
 #[test]
-fn what_a_stopped_reader_has_is_passed_over() {
+fn slot_of_a_stopped_reader_is_skipped() {
     let s = Setup { senders: 1, items: 5, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
     s.explore(0, 1);
     at_random(|| {
@@ -479,7 +479,7 @@ fn skipped_positions_are_not_counted() {
 
 #[test]
 #[should_panic(expected = "the number of")]
-fn without_numbers_missed_messages_are_counted_wrong() {
+fn missing_numbers_miscount_lost_messages() {
     let s = Setup { senders: 1, items: 3, readers: 1, all: true, slots: 3, keep: 1, ..Setup::default() };
     let mut world = s.world();
     let ring = world.actors[0].ring;
@@ -490,7 +490,7 @@ fn without_numbers_missed_messages_are_counted_wrong() {
 /// A collector that ignores pins drops a message during a read.
 #[test]
 #[should_panic(expected = "dropped under its reader")]
-fn without_pins_a_message_is_dropped_under_its_reader() {
+fn missing_pins_drop_a_message_during_a_read() {
     let s = Setup { senders: 1, items: 2, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
     let mut world = s.world();
     let pins = world.actors[0].pins;
@@ -500,7 +500,7 @@ fn without_pins_a_message_is_dropped_under_its_reader() {
 
 #[test]
 #[should_panic(expected = "dropped under its reader")]
-fn a_pin_that_is_not_among_those_in_use_is_not_seen() {
+fn pin_outside_of_the_used_range_is_found() {
     let s = Setup { senders: 1, items: 2, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
     let mut world = s.world();
     let used = world.actors[0].pins.used;
@@ -510,7 +510,7 @@ fn a_pin_that_is_not_among_those_in_use_is_not_seen() {
 
 #[test]
 #[should_panic(expected = "leaks")]
-fn without_intents_a_collected_message_leaks() {
+fn missing_intents_leak_a_collected_message() {
     let s = Setup { senders: 1, items: 2, sweepers: 1, slots: 2, keep: 1, ..Setup::default() };
     let mut world = s.world();
     world.memory.lose((0..world.actors.len()).map(intent));

@@ -303,28 +303,28 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 use Op::{Make, Use};
 
 #[test]
-fn a_slab_changes_its_size_under_its_users() {
+fn slab_size_changes_during_use() {
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]), 2, 0);
     explore(world(LARGE, &[&[Use(LARGE, 0)], &[Make(SMALL), Use(SMALL, 1)]]), 2, 0);
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]), 1, 1);
 }
 
 #[test]
-fn users_of_both_sizes_and_a_process_that_changes_it() {
+fn users_of_both_sizes_during_a_size_change() {
     let programs: [&[Op]; 3] = [&[Use(SMALL, 0)], &[Make(LARGE)], &[Use(LARGE, 0)]];
     explore(world(SMALL, &programs), 1, 0);
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Make(SMALL)], &[Use(SMALL, 0)]]), 1, 0);
 }
 
 #[test]
-fn two_processes_change_it_at_once() {
+fn concurrent_size_changes_are_safe() {
     explore(world(SMALL, &[&[Make(LARGE), Use(LARGE, 0)], &[Make(LARGE), Use(LARGE, 0)]]), 2, 0);
     explore(world(SMALL, &[&[Make(LARGE)], &[Make(LARGE), Make(SMALL)]]), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "two sizes overlap")]
-fn without_the_second_look_two_sizes_overlap() {
+fn missing_second_check_overlaps_two_sizes() {
     let mut w = world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]);
     w.actors[0].careless = true;
     explore(w, 0, 0);

@@ -317,38 +317,38 @@ impl Setup {
 }
 
 #[test]
-fn one_producer_one_consumer_killed() {
+fn killed_producer_or_consumer_loses_nothing() {
     let s = Setup { producers: 1, items: 2, consumers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 0);
     Setup { sweepers: 1, ..s }.explore(1, 0);
 }
 
 #[test]
-fn two_producers_killed_and_stopped() {
+fn killed_or_stopped_producers_lose_nothing() {
     let s = Setup { producers: 2, items: 1, consumers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 1);
     Setup { slots: 2, items: 2, ..s }.explore(0, 1);
 }
 
 #[test]
-fn two_consumers_killed_and_stopped() {
+fn killed_or_stopped_consumers_lose_nothing() {
     Setup { producers: 1, items: 2, consumers: 2, slots: 1, ..Setup::default() }.explore(1, 1);
 }
 
 #[test]
-fn swept_while_others_go_on() {
+fn recovery_runs_while_others_continue() {
     let s = Setup { producers: 2, items: 1, consumers: 1, sweepers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 0);
     Setup { producers: 1, items: 2, consumers: 2, ..s }.explore(1, 0);
 }
 
 #[test]
-fn sweepers_are_killed_too() {
+fn recoverers_of_a_ring_are_killed() {
     Setup { producers: 1, items: 1, consumers: 1, sweepers: 2, slots: 1, ..Setup::default() }.explore(2, 0);
 }
 
 #[test]
-fn closing_strands_nothing() {
+fn close_strands_nothing() {
     let s = Setup { producers: 1, items: 2, consumers: 1, closers: 1, slots: 2, ..Setup::default() };
     s.explore(1, 0);
     Setup { slots: 1, ..s }.explore(1, 0);
@@ -365,7 +365,7 @@ fn batches_survive_killed_and_stopped_processes() {
 }
 
 #[test]
-fn batches_of_several_meet() {
+fn concurrent_batches_stay_ordered() {
     let s = Setup { producers: 2, items: 2, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     s.explore(0, 0);
     Setup { items: 1, ..s }.explore(1, 1);
@@ -373,7 +373,7 @@ fn batches_of_several_meet() {
 }
 
 #[test]
-fn closing_strands_no_batch() {
+fn close_strands_no_batch() {
     let s = Setup {
         producers: 1,
         items: 2,
@@ -405,7 +405,7 @@ fn small_messages_need_no_envelope() {
 }
 
 #[test]
-fn small_messages_and_envelopes_meet() {
+fn small_messages_and_envelopes_are_ordered() {
     let odd =
         Setup { producers: 1, items: 3, consumers: 1, slots: 1, smalls: Smalls::Odd, ..Setup::default() };
     odd.explore(1, 0);
@@ -414,13 +414,13 @@ fn small_messages_and_envelopes_meet() {
 }
 
 #[test]
-fn small_messages_and_envelopes_of_two_producers_meet() {
+fn small_and_large_of_two_producers_are_ordered() {
     let odd = Setup { producers: 2, items: 1, consumers: 2, smalls: Smalls::Odd, ..Setup::default() };
     Setup { slots: 1, ..odd }.explore(1, 1);
 }
 
 #[test]
-fn batches_of_small_messages_and_envelopes_meet() {
+fn batches_of_small_and_large_are_ordered() {
     let odd = Setup { producers: 2, items: 2, consumers: 1, smalls: Smalls::Odd, ..Setup::default() };
     Setup { slots: 2, batches: true, ..odd }.explore(0, 0);
 }
@@ -428,7 +428,7 @@ fn batches_of_small_messages_and_envelopes_meet() {
 /// Two words that are changed one after the other would expose half a message.
 #[test]
 #[should_panic(expected = "torn")]
-fn half_a_message_is_seen() {
+fn half_written_message_is_found() {
     let s = Setup { producers: 1, items: 1, consumers: 1, slots: 1, smalls: Smalls::All, ..Setup::default() };
     let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
     world.memory.lose([ring.slot(0).plus(1)]);
@@ -438,7 +438,7 @@ fn half_a_message_is_seen() {
 /// Hints may lag, but an actor must help them.
 #[test]
 #[should_panic(expected = "wedged")]
-fn where_hints_stay_no_process_goes_on() {
+fn unadvanced_hints_block_processes() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
     world.memory.lose([ring.head, ring.tail]);
@@ -447,7 +447,7 @@ fn where_hints_stay_no_process_goes_on() {
 
 #[test]
 #[should_panic(expected = "leaks")]
-fn without_intents_an_envelope_leaks() {
+fn missing_intents_leak_an_envelope() {
     let s = Setup { producers: 1, items: 1, consumers: 2, sweepers: 1, slots: 1, ..Setup::default() };
     let mut world = s.world();
     world.memory.lose((0..world.actors.len()).map(intent));

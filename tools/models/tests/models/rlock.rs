@@ -322,33 +322,33 @@ const TWICE: (u32, bool) = (2, false);
 const WAITS: (u32, bool) = (1, true);
 
 #[test]
-fn no_waiter_oversleeps_even_without_poll_intervals() {
+fn waiters_wake_without_poll_intervals() {
     explore(&[ONCE, ONCE], (0, 0), false, Bug::None);
     explore(&[TWICE, WAITS], (0, 0), false, Bug::None);
     explore(&[ONCE, ONCE, WAITS], (0, 0), false, Bug::None);
 }
 
 #[test]
-fn what_a_killed_process_had_is_marked_and_recovered() {
+fn lock_of_a_killed_process_is_marked_and_recovered() {
     explore(&[ONCE, ONCE, TWICE], (1, 0), true, Bug::None);
     explore(&[WAITS, ONCE, ONCE], (1, 0), true, Bug::None);
     explore(&[ONCE, ONCE, WAITS], (1, 0), true, Bug::None);
 }
 
 #[test]
-fn a_process_that_recovers_is_killed_too() {
+fn recovering_process_is_killed() {
     explore(&[ONCE, ONCE, ONCE], (2, 0), true, Bug::None);
 }
 
 #[test]
-fn a_stopped_thread_keeps_only_its_own_lock() {
+fn stopped_thread_keeps_only_its_own_lock() {
     explore(&[ONCE, ONCE, ONCE], (0, 1), true, Bug::None);
     explore(&[WAITS, ONCE, ONCE], (0, 1), true, Bug::None);
     explore(&[ONCE, ONCE, ONCE], (1, 1), true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(&[TWICE, WAITS, TWICE, WAITS, TWICE], (0, 0), false, Bug::None);
         explore(&[TWICE, WAITS, TWICE, WAITS, TWICE, WAITS], (2, 0), true, Bug::None);
@@ -358,31 +358,31 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn another_thread_of_the_process_is_not_the_holder() {
+fn treating_the_process_as_the_holder_is_found() {
     explore(&[ONCE, ONCE], (0, 0), false, Bug::ProcessOwns);
 }
 
 #[test]
 #[should_panic(expected = "and its depth says")]
-fn the_depth_of_a_dead_holder_is_found_out() {
+fn inherited_depth_of_a_dead_holder_is_found() {
     explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::KeepsDepth);
 }
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn a_release_of_the_first_level_is_found_out() {
+fn release_at_the_inner_level_is_found() {
     explore(&[ONCE, ONCE], (0, 0), false, Bug::ReleasesEarly);
 }
 
 #[test]
 #[should_panic(expected = "still marked")]
-fn a_mark_that_stays_is_found_out() {
+fn remaining_mark_is_found() {
     explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::ForgetsRecovering);
 }
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn a_stopped_holder_taken_for_dead_is_found_out() {
+fn stopped_holder_treated_as_dead_is_found() {
     explore(&[ONCE, ONCE, ONCE], (0, 1), true, Bug::TimeIsDeath);
 }
 

@@ -386,27 +386,27 @@ const CHAIN: [Role; 3] =
     [holder(true, 0), Role::Holder { writes: true, generation: 0, after: Some(1) }, holder(true, 1)];
 
 #[test]
-fn two_writers_leave_and_the_memory_is_used_again() {
+fn memory_is_reused_after_two_writers() {
     explore(&WRITERS, (1, 0), Bug::None);
 }
 
 #[test]
-fn two_readers_leave_and_the_memory_is_used_again() {
+fn memory_is_reused_after_two_readers() {
     explore(&READERS, (1, 0), Bug::None);
 }
 
 #[test]
-fn a_piece_moves_and_the_memory_is_used_again() {
+fn moved_piece_is_reused_after_its_uses() {
     explore(&CHAIN, (1, 0), Bug::None);
 }
 
 #[test]
-fn a_process_is_stopped_beside_one_that_is_killed() {
+fn process_is_stopped_while_another_is_killed() {
     explore(&[holder(true, 0), holder(true, 1)], (1, 1), Bug::None);
 }
 
 #[test]
-fn random_holders() {
+fn random_holders_keep_the_invariants() {
     at_random(|| {
         let holders = [holder(true, 0), holder(false, 0), holder(true, 0), holder(true, 1), holder(true, 1)];
         explore(&holders, (2, 1), Bug::None);
@@ -415,43 +415,43 @@ fn random_holders() {
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn a_seat_is_given_up_behind_the_join() {
+fn seat_released_before_the_join_is_found() {
     explore(&WRITERS, (0, 0), Bug::SeatFirst);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn a_use_ends_behind_the_join() {
+fn use_ended_before_the_join_is_found() {
     explore(&[holder(true, 0), holder(true, 1)], (1, 0), Bug::EndedFirst);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn a_last_use_follows_the_one_before() {
+fn last_use_without_its_predecessor_is_found() {
     explore(&READERS, (0, 0), Bug::NotFollowed);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn a_join_beside_another_one_is_made_again() {
+fn unrepeated_concurrent_join_is_found() {
     explore(&READERS, (0, 0), Bug::NotCompared);
 }
 
 /// If the process dies whose stream waits for both, streams that wait for it continue.
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn work_of_two_processes_is_waited_for_by_no_stream() {
+fn unmarked_joint_use_is_found() {
     explore(&READERS, (1, 0), Bug::NotMixed);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn a_writer_that_died_is_seen() {
+fn ignored_dead_writer_is_found() {
     explore(&[holder(true, 0), holder(true, 1)], (1, 0), Bug::UsesIgnored);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn streams_wait_for_the_last_use() {
+fn missing_wait_for_the_last_use_is_found() {
     explore(&[holder(true, 0), holder(true, 1)], (0, 0), Bug::NotWaited);
 }

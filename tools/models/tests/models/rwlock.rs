@@ -297,32 +297,32 @@ fn readers_and_writers_exclude_each_other() {
 }
 
 #[test]
-fn a_process_is_killed() {
+fn process_is_killed_at_every_step() {
     explore(2, 1, (1, 0), Bug::None);
     explore(1, 2, (1, 0), Bug::None);
 }
 
 #[test]
-fn a_process_that_recovers_is_killed_too() {
+fn recovering_process_is_killed() {
     explore(1, 2, (2, 0), Bug::None);
     explore(2, 1, (2, 0), Bug::None);
 }
 
 #[test]
-fn a_process_is_stopped() {
+fn process_is_stopped_at_every_step() {
     explore(2, 1, (0, 1), Bug::None);
     explore(1, 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn a_reader_that_reads_again_is_not_overlooked() {
+fn repeated_read_is_counted() {
     explore_again((2, 1), 1, (0, 0), Bug::None);
     explore_again((2, 1), 1, (1, 0), Bug::None);
     explore_again((1, 1), 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(2, 4, (0, 0), Bug::None);
         explore_again((2, 2), 3, (3, 0), Bug::None);
@@ -332,42 +332,42 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "a writer beside a reader")]
-fn a_reader_that_moves_behind_a_writer_is_found_out() {
+fn second_read_in_another_slot_is_found() {
     explore_again((2, 1), 1, (0, 0), Bug::AnotherSlot);
 }
 
 #[test]
 #[should_panic(expected = "its place was not its own")]
-fn a_reader_that_does_not_count_is_found_out() {
+fn uncounted_repeated_read_is_found() {
     explore_again((1, 1), 1, (0, 0), Bug::DoesNotCount);
 }
 
 #[test]
 #[should_panic(expected = "a writer beside a reader")]
-fn a_reader_that_does_not_look_again_is_found_out() {
+fn missing_second_check_of_a_reader_is_found() {
     explore(1, 1, (0, 0), Bug::NoSecondLook);
 }
 
 #[test]
 #[should_panic(expected = "a writer beside a reader")]
-fn a_writer_that_ignores_readers_is_found_out() {
+fn writer_that_ignores_readers_is_found() {
     explore(1, 1, (0, 0), Bug::IgnoresReaders);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_skipped_sweep_is_found_out() {
+fn skipped_recovery_is_found() {
     explore(1, 1, (1, 0), Bug::NoSweep);
 }
 
 #[test]
 #[should_panic(expected = "torn, and not reported")]
-fn a_mark_that_is_taken_away_is_found_out() {
+fn removed_mark_is_found() {
     explore(1, 1, (1, 0), Bug::IgnoresWriting);
 }
 
 #[test]
 #[should_panic(expected = "a mark without a reason")]
-fn a_mark_without_a_reason_is_found_out() {
+fn mark_without_a_cause_is_found() {
     explore(2, 1, (1, 0), Bug::TakesMarksSeriously);
 }

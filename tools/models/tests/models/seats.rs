@@ -384,24 +384,24 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 use Op::{Drop, Receive, Send};
 
 #[test]
-fn sent_and_received_with_kills() {
+fn sent_and_received_blocks_survive_kills() {
     explore(world(&[&[Send, Drop], &[Receive, Drop]]), 2, 0);
     explore(world(&[&[Send, Drop], &[Receive, Drop]]), 1, 1);
 }
 
 #[test]
-fn relayed_with_kills() {
+fn relayed_blocks_survive_kills() {
     explore(world(&[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]), 1, 0);
 }
 
 #[test]
-fn sent_twice_held_once() {
+fn block_sent_twice_is_held_once() {
     explore(world(&[&[Send, Send, Drop], &[Receive, Receive, Drop]]), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn without_the_version_it_is_freed_while_held() {
+fn missing_version_frees_a_held_block() {
     let mut w = world(&[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     // The only addition is the one that increments the version.
     w.memory.lose_additions();
@@ -409,7 +409,7 @@ fn without_the_version_it_is_freed_while_held() {
 }
 
 #[test]
-fn seats_in_pages_with_kills() {
+fn seats_in_pages_survive_kills() {
     for last in 0..=2 {
         explore(paged(last, &[&[Send, Drop], &[Receive, Drop]]), 2, 0);
         explore(paged(last, &[&[Send, Drop], &[Receive, Drop]]), 1, 1);
@@ -417,7 +417,7 @@ fn seats_in_pages_with_kills() {
 }
 
 #[test]
-fn seats_in_pages_relayed_with_kills() {
+fn relayed_seats_in_pages_survive_kills() {
     for last in 0..=1 {
         explore(paged(last, &[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]), 1, 0);
     }
@@ -425,7 +425,7 @@ fn seats_in_pages_relayed_with_kills() {
 }
 
 #[test]
-fn seats_beside_each_other_with_kills() {
+fn neighboring_seats_survive_kills() {
     for last in 0..=1 {
         explore(beside(last, &[&[Send, Drop], &[Receive, Drop]]), 2, 0);
         explore(beside(last, &[&[Send, Drop], &[Receive, Drop]]), 1, 1);

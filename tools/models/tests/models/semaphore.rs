@@ -201,7 +201,7 @@ fn explore(
 }
 
 #[test]
-fn no_waiter_oversleeps_even_without_poll_intervals() {
+fn waiters_wake_without_poll_intervals() {
     explore(3, 1, 1, (0, 0), false, Bug::None);
     explore(2, 1, 2, (0, 0), false, Bug::None);
     explore(3, 2, 1, (0, 0), false, Bug::None);
@@ -214,18 +214,18 @@ fn permits_of_dead_holders_return() {
 }
 
 #[test]
-fn a_process_that_gives_them_back_is_killed_too() {
+fn process_returning_permits_is_killed() {
     explore(3, 1, 1, (2, 0), true, Bug::None);
 }
 
 #[test]
-fn stopped_process_retains_only_its_permit() {
+fn stopped_process_keeps_only_its_permit() {
     explore(3, 2, 1, (0, 1), true, Bug::None);
     explore(2, 1, 1, (1, 1), true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(6, 2, 4, (0, 0), false, Bug::None);
         explore(6, 2, 4, (3, 0), true, Bug::None);
@@ -235,24 +235,24 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "more inside than permits")]
-fn a_stopped_holder_taken_for_dead_is_found_out() {
+fn stopped_holder_treated_as_dead_is_found() {
     explore(3, 1, 1, (0, 1), true, Bug::TimeIsDeath);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_skipped_sweep_is_found_out() {
+fn skipped_recovery_is_found() {
     explore(2, 1, 1, (1, 0), true, Bug::NoSweep);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_lost_wake_up_is_found_out() {
+fn lost_wake_up_is_found() {
     explore(2, 1, 1, (0, 0), false, Bug::NoWake);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_waiter_that_does_not_look_again_oversleeps() {
+fn missing_second_check_oversleeps() {
     explore(2, 1, 1, (0, 0), false, Bug::NoSecondLook);
 }

@@ -446,7 +446,7 @@ fn stale_intent_takes_no_message_of_an_unheld_queue() {
 }
 
 #[test]
-fn visitor_may_lease_for_another_dead_member() {
+fn recoverer_may_lease_for_another_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
@@ -458,7 +458,7 @@ fn message_being_put_is_not_taken_for_ownerless() {
 }
 
 #[test]
-fn visitors_are_killed_and_stopped_too() {
+fn recoverers_are_killed_and_stopped() {
     explore(BASE.alone(), 1, 0);
     explore(BASE.alone(), 0, 1);
     explore(BASE.alone(), 1, 1);
@@ -466,7 +466,7 @@ fn visitors_are_killed_and_stopped_too() {
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(BASE.world(), 2, 1);
         explore(Setup { stale_holds: true, ..BASE }.world(), 2, 1);
@@ -478,12 +478,12 @@ fn long_random_schedules() {
 /// The message is leased for a member that has no seat in the queue, through which its return would be found.
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_a_seat_request_the_message_is_lost() {
+fn missing_seat_request_loses_the_message() {
     explore(Setup { asks: false, ..APART }.taken(), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "swept while it is visited")]
-fn sweeper_that_ignores_others_sweeps_live_memory() {
+fn recoverer_ignoring_others_frees_live_memory() {
     explore(Setup { rash: true, ..BASE }.alone(), 0, 1);
 }

@@ -129,27 +129,27 @@ const X: Kind = Kind::Exchange;
 const BAD: Kind = Kind::Careless;
 
 #[test]
-fn two_processes_one_kill() {
+fn two_processes_survive_one_kill() {
     explore(world(&[&[T, T], &[T, T]], &[]), 1, 0);
 }
 
 #[test]
-fn three_processes_one_is_killed() {
+fn three_processes_survive_one_kill() {
     explore(world(&[&[T], &[T], &[T]], &[]), 1, 0);
 }
 
 #[test]
-fn three_processes_one_is_stopped() {
+fn three_processes_continue_while_one_is_stopped() {
     explore(world(&[&[T], &[T], &[T]], &[]), 0, 1);
 }
 
 #[test]
-fn what_was_so_before_is_not_changed_late() {
+fn late_helper_changes_nothing() {
     explore(world(&[&[X, X], &[X, X]], &[]), 1, 0);
 }
 
 #[test]
-fn of_three_neither() {
+fn exclusive_updates_of_three_are_atomic() {
     explore(world(&[&[X], &[X], &[X]], &[]), 0, 0);
 }
 
@@ -162,18 +162,18 @@ fn stopped_process_delays_only_exclusive_updates() {
 
 #[test]
 #[should_panic(expected = "torn")]
-fn without_looking_for_others_it_is_torn() {
+fn unchecked_exclusive_update_is_torn() {
     explore(world(&[&[BAD, BAD], &[BAD, BAD]], &[]), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn without_saying_so_it_is_torn() {
+fn unmarked_update_is_torn() {
     explore(world(&[&[X, X], &[X, X]], &[AT.making(0)]), 0, 0);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(world(&[&[T, X, T, X], &[X, T, X], &[T, T, X], &[X, X, T]], &[]), 2, 0);
         explore(world(&[&[T, T, T], &[T, T], &[T, T, T], &[T, T], &[T]], &[]), 1, 2);

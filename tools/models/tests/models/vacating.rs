@@ -460,12 +460,12 @@ fn leaving_a_queue_strands_no_message_with_stopped() {
 }
 
 #[test]
-fn late_visitor_changes_nothing_reused() {
+fn late_recoverer_changes_no_reused_memory() {
     explore(world(Setup { reuses: true, ..BASE }), 0, 0);
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         for visitors in 2..=3 {
             for (kills, stops) in [(1, 1), (2, 1), (0, 2)] {
@@ -481,25 +481,25 @@ fn with(bug: Bug) -> World<Process> {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn sweeper_that_frees_queue_seats_owns_messages() {
+fn freeing_queue_seats_early_owns_messages() {
     explore(with(Bug::OldOrder), 0, 1);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn sweeper_that_claims_seatless_blocks_owns_messages() {
+fn claiming_seatless_blocks_owns_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
 /// The actor that released them is stopped before it checked whether they were the last.
 #[test]
 #[should_panic(expected = "wedged")]
-fn seats_that_are_given_up_are_not_yet_recovered() {
+fn trusting_an_unchecked_release_is_found() {
     explore(with(Bug::Trusting), 0, 1);
 }
 
 #[test]
 #[should_panic(expected = "tells a queue that it doesn't have")]
-fn sweeper_that_ignores_others_frees_live_seats() {
+fn recoverer_ignoring_others_frees_live_seats() {
     explore(with(Bug::Rash), 0, 0);
 }

@@ -230,7 +230,7 @@ fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), po
 }
 
 #[test]
-fn no_waiter_oversleeps_beside_one_that_waits_for_two() {
+fn waiters_for_one_and_two_sources_never_oversleep() {
     // The things stay, to be observed.
     explore(0, (1, 0), (0, 0), false, Bug::None);
     explore(0, (0, 1), (0, 0), false, Bug::None);
@@ -252,7 +252,7 @@ fn stopped_actors_delay_waiters_one_poll_interval() {
 }
 
 #[test]
-fn long_random_schedules() {
+fn long_random_schedules_hold() {
     at_random(|| {
         explore(3, (3, 2), (0, 0), false, Bug::None);
         explore(3, (3, 2), (3, 0), true, Bug::None);
@@ -262,7 +262,7 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_wake_up_that_is_not_passed_on_is_found_out() {
+fn dropped_wake_up_is_found() {
     explore(1, (1, 1), (0, 0), false, Bug::NotPassedOn);
 }
 
@@ -275,12 +275,12 @@ fn waiter_that_skips_a_source_oversleeps() {
 /// A maker that makes something, and is stopped before it wakes a waiter.
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_polling_stopped_actors_block_others() {
+fn stopped_actors_block_waiters_without_polling() {
     explore(0, (1, 0), (0, 1), false, Bug::None);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_polling_killed_actors_block_others() {
+fn killed_actors_block_waiters_without_polling() {
     explore(0, (1, 0), (1, 0), false, Bug::None);
 }

@@ -52,7 +52,7 @@ const OF_STRUCTURES: &[Area] = &[
         "steps.group.",
         &[
             ("mp-models/models", "groups::"),
-            ("mp-tests/memory", "statistics::the_memory_of_a_burst"),
+            ("mp-tests/memory", "statistics::memory_of_a_message_burst"),
             ("mp-tests/killed", "messages::killed_at_every_access_of_returning_envelopes"),
         ],
     ),
@@ -294,7 +294,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "rwlock.",
         &[
-            ("mp-tests/waiting", "wake_ups::the_last_reader_wakes_a_writer"),
+            ("mp-tests/waiting", "wake_ups::last_reader_wakes_a_writer"),
             ("mp-models/models", "rwlock::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
@@ -500,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_beginning_counts() {
+    fn longest_prefix_selects_the_area() {
         let first = |name: &str| runs(name).map(|runs| runs[0].to_string());
         assert_eq!(first("steps.lock.x").unwrap(), "`mp-core/lib` `steps::lock`");
         assert_eq!(first("steps.take.x").unwrap(), "`mp-core/lib` `steps::`");

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_has_the_kernels_that_are_known() {
+    fn kernel_image_contains_the_known_kernels() {
         let mut found = functions(crate::KERNELS);
         let mut known: Vec<_> =
             work::KERNELS.iter().map(|(name, sizes)| (name.to_string(), sizes.to_vec())).collect();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_functions_is_none() {
+    fn image_without_functions_is_empty() {
         assert!(functions("").is_empty() && functions("// .entry f()").is_empty());
     }
 }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_reached_as_they_are_mapped() {
+    fn access_requires_a_matching_mapping() {
         let mut addresses = Addresses::of_process(1);
         addresses.mapped.insert(4096, mapping(4096, 4096));
         addresses.mapped.insert(8192, mapping(8192, 4096));

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn joined_clocks_know_what_either_knew() {
+    fn joined_clocks_have_the_later_of_both_times() {
         let (mut a, mut b) = (Clock::default(), Clock::default());
         assert_eq!((a.tick(3), a.tick(3), b.tick(1), b.tick(3), b.tick(7)), (1, 2, 1, 1, 1));
         a.join(&b);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_races_with_a_write_that_it_does_not_know() {
+    fn unordered_read_races_with_a_write() {
         let (mut shadow, mut one, mut two) = (Shadow::default(), Clock::default(), Clock::default());
         let write = by(&mut one, 1);
         assert!(shadow.access(100, 200, true, &write, &one).races.is_empty());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn release_by_a_death_is_known_of_both() {
+    fn release_by_a_death_is_known_to_both() {
         let (mut one, mut two) = (Clock::default(), Clock::default());
         let killed = by(&mut one, 1);
         assert!(!by(&mut two, 2).was_released_from(&killed));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ordered_is_no_race() {
+    fn ordered_accesses_are_no_race() {
         let (mut shadow, mut one, mut two) = (Shadow::default(), Clock::default(), Clock::default());
         shadow.access(0, 64, true, &by(&mut one, 1), &one);
         two.join(&one);

@@ -156,7 +156,7 @@ mod tests {
     use super::is_met;
 
     #[test]
-    fn greater_or_equal_is_cyclic() {
+    fn stream_values_compare_cyclically() {
         assert!(is_met(5, 5, 0) && is_met(6, 5, 0) && !is_met(4, 5, 0));
         assert!(is_met(i64::MAX.cast_unsigned(), 1 << 40, 0), "the end of all ticks");
         assert!(!is_met(u64::MAX, 1, 0), "-1 is before 1");
