@@ -45,7 +45,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let release = target.join("release");
-    for name in EXAMPLES.iter().chain(&["conformance", "unknowns"]) {
+    for name in EXAMPLES.iter().chain(&["conformance"]) {
         copy(&release.join("examples").join(name), &bin.join(name))?;
     }
     copy(Path::new("benches/target/release/cuda"), &bin.join("cuda_bench"))?;

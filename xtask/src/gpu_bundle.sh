@@ -1,5 +1,5 @@
 #!/bin/sh
-# sh run.sh [machine|conformance|unknowns|examples|tests|events|hosts|bench]...: without words, all of it. What is printed lies in out/, too.
+# sh run.sh [machine|conformance|examples|tests|events|hosts|bench]...: without words, all of it. What is printed lies in out/, too.
 # Needs a driver for CUDA 11.7 or later, and nothing else. Changes no setting of the GPU.
 cd "$(dirname "$0")" || exit 2
 mkdir -p out
@@ -25,16 +25,6 @@ conformance() {
     # The log says how far it came. One of its calls is a fault on purpose, for which the simulator ends with 1.
     limited 60 bin/conformance > out/conformance.txt
     diff conformance.txt out/conformance.txt && echo "as the simulator"
-}
-
-# What NVIDIA's manual leaves open, measured. On the simulator it means nothing but that the program runs, whose helpers leave
-# without giving back what they have.
-unknowns() {
-    if [ -n "$MP_RUNNER" ]; then
-        limited 90 bin/unknowns
-        return 0
-    fi
-    limited 80 bin/unknowns
 }
 
 # Ours, and torch's beside it if this machine has it.
@@ -93,7 +83,7 @@ hosts() {
     scenarios ::hosts --skip kills:: --skip failures::
 }
 
-for part in ${*:-machine conformance unknowns examples tests events hosts bench}; do
+for part in ${*:-machine conformance examples tests events hosts bench}; do
     echo "==== $part ===="
     "$part" > "out/$part.log" 2>&1
     code=$?

@@ -6,12 +6,14 @@
 //! - a call writes to a variable of the calling function, which has the type that the call writes;
 //! - the driver checks numbers of devices, and returns an error;
 //! - functions that take objects of the driver are `unsafe`: their callers guarantee that the objects are
-//!   alive.
+//!   alive, and the ranges of memory;
+//! - the driver finds addresses in its tables and does not dereference them: an unknown address is an error;
+//! - streams call only functions of this crate, which take their argument as a number.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
-use super::api::DriverHandle;
+use super::api::{DriverHandle, IpcHandle};
 use super::load::Driver;
 use crate::codes;
 use crate::error::Result;
@@ -21,31 +23,57 @@ const NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
 
-/// Makes a call whose last argument is the address for a value of this type.
+/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`: for all contexts, with addresses for
+/// devices.
+const PORTABLE_MAPPED: u32 = 3;
+/// `CU_STREAM_WAIT_VALUE_GEQ`, which is cyclic: the difference is taken as a number with a sign.
+const AT_LEAST: u32 = 0;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which is required.
+const LAZY_PEER_ACCESS: u32 = 1;
+
+/// Function that a stream calls: `CUhostFn`. It must not call the driver.
+pub(crate) type HostFunction = extern "C" fn(*mut c_void);
+
+/// Attribute of an address (`CUpointer_attribute`).
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub(crate) enum PointerAttribute {
+    MemoryType = 2,
+    DevicePointer = 3,
+    IsManaged = 8,
+    Ordinal = 9,
+    IsLegacyCapable = 10,
+    HandleTypes = 14,
+    Pool = 17,
+    MappingSize = 18,
+    MappingBase = 19,
+}
+
+/// Calls a function of the driver that writes one value, and returns that value. The closure's parameter stands
+/// for the address to write to.
 macro_rules! value {
-    ($driver:ident.$name:ident($($argument:expr),*), $initial:expr) => {{
+    ($initial:expr, |$to:ident| $driver:ident.$name:ident($($argument:expr),*)) => {{
         let mut value = $initial;
-        let arguments = ($($argument,)*);
-        let code = value!(@call $driver.$name, arguments, &raw mut value, $($argument),*);
+        let $to = &raw mut value;
+        // SAFETY: it writes a value of this type to the variable. The driver checks numbers, names and addresses;
+        // callers guarantee objects.
+        let code = unsafe { ($driver.api.$name)($($argument),*) };
         $driver.check(stringify!($name), code)?;
         value
     }};
-    (@call $driver:ident.$name:ident, $arguments:ident, $value:expr,) => {{
-        let () = $arguments;
-        // SAFETY: it writes a value of this type to the variable.
-        unsafe { ($driver.api.$name)($value) }
-    }};
-    (@call $driver:ident.$name:ident, $arguments:ident, $value:expr, $one:expr) => {{
-        let (one,) = $arguments;
-        // SAFETY: it writes a value of this type to the variable; a wrong number of a device is an error.
-        unsafe { ($driver.api.$name)($value, one) }
-    }};
-    (@call $driver:ident.$name:ident, $arguments:ident, $value:expr, $one:expr, $two:expr) => {{
-        let (one, two) = $arguments;
-        // SAFETY: likewise.
-        unsafe { ($driver.api.$name)($value, one, two) }
+}
+
+/// Calls a function that old drivers lack.
+macro_rules! optional_call {
+    ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
+        let function = $driver.optional(stringify!($name), $driver.api.$name)?;
+        // SAFETY: the call writes to variables of the caller, which have the right types; handles, streams and
+        // addresses are the driver's.
+        let code = unsafe { function($($argument),*) };
+        $driver.check(stringify!($name), code)
     }};
 }
+pub(crate) use {optional_call, value};
 
 impl Driver {
     /// Converts a result to an error.
@@ -54,14 +82,13 @@ impl Driver {
     }
 
     pub(crate) fn device_count(&self) -> Result<u32> {
-        let count: c_int = value!(self.cuDeviceGetCount(), 0);
-        Ok(u32::try_from(count).unwrap_or(0))
+        Ok(u32::try_from(value!(0, |count| self.cuDeviceGetCount(count))).unwrap_or(0))
     }
 
     /// Returns the driver's number of a device, by its index among the devices that this process sees.
     pub(crate) fn device_get(&self, ordinal: u32) -> Result<c_int> {
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
-        Ok(value!(self.cuDeviceGet(ordinal), 0))
+        Ok(value!(0, |device| self.cuDeviceGet(device, ordinal)))
     }
 
     pub(crate) fn device_name(&self, device: c_int) -> Result<String> {
@@ -87,20 +114,20 @@ impl Driver {
     }
 
     pub(crate) fn total_memory(&self, device: c_int) -> Result<u64> {
-        Ok(value!(self.cuDeviceTotalMem_v2(device), 0_usize) as u64)
+        Ok(value!(0, |bytes| self.cuDeviceTotalMem_v2(bytes, device)) as u64)
     }
 
     pub(crate) fn attribute(&self, attribute: c_int, device: c_int) -> Result<i32> {
-        Ok(value!(self.cuDeviceGetAttribute(attribute, device), 0))
+        Ok(value!(0, |value| self.cuDeviceGetAttribute(value, attribute, device)))
     }
 
     pub(crate) fn can_access_peer(&self, device: c_int, peer: c_int) -> Result<bool> {
-        Ok(value!(self.cuDeviceCanAccessPeer(device, peer), 0) != 0)
+        Ok(value!(0, |can| self.cuDeviceCanAccessPeer(can, device, peer)) != 0)
     }
 
     /// Retains the device's primary context, which lives until it was released as often.
     pub(crate) fn retain_primary(&self, device: c_int) -> Result<DriverHandle> {
-        Ok(value!(self.cuDevicePrimaryCtxRetain(device), DriverHandle::NULL))
+        Ok(value!(DriverHandle::NULL, |context| self.cuDevicePrimaryCtxRetain(context, device)))
     }
 
     /// # Safety
@@ -112,7 +139,7 @@ impl Driver {
     }
 
     pub(crate) fn current(&self) -> Result<DriverHandle> {
-        Ok(value!(self.cuCtxGetCurrent(), DriverHandle::NULL))
+        Ok(value!(DriverHandle::NULL, |context| self.cuCtxGetCurrent(context)))
     }
 
     /// # Safety
@@ -124,12 +151,12 @@ impl Driver {
 
     /// Pops the current context, and makes the previous one current.
     pub(crate) fn pop(&self) -> Result<DriverHandle> {
-        Ok(value!(self.cuCtxPopCurrent_v2(), DriverHandle::NULL))
+        Ok(value!(DriverHandle::NULL, |context| self.cuCtxPopCurrent_v2(context)))
     }
 
     /// Returns the device of the current context.
     pub(crate) fn current_device(&self) -> Result<c_int> {
-        Ok(value!(self.cuCtxGetDevice(), 0))
+        Ok(value!(0, |device| self.cuCtxGetDevice(device)))
     }
 
     /// Returns the free and the total bytes of the current context's device.
@@ -142,11 +169,7 @@ impl Driver {
     }
 
     pub(crate) fn stream_create(&self) -> Result<DriverHandle> {
-        let mut stream = DriverHandle::NULL;
-        // SAFETY: it writes a pointer to a variable of this function.
-        let code = unsafe { (self.api.cuStreamCreate)(&raw mut stream, NON_BLOCKING) };
-        self.check("cuStreamCreate", code)?;
-        Ok(stream)
+        Ok(value!(DriverHandle::NULL, |stream| self.cuStreamCreate(stream, NON_BLOCKING)))
     }
 
     /// # Safety
@@ -196,11 +219,7 @@ impl Driver {
     /// # Safety
     /// The stream is alive.
     pub(crate) unsafe fn stream_is_capturing(&self, stream: DriverHandle) -> Result<bool> {
-        let mut status: c_int = 0;
-        // SAFETY: the stream is the caller's; the number is written to a variable of this function.
-        let code = unsafe { (self.api.cuStreamIsCapturing)(stream, &raw mut status) };
-        self.check("cuStreamIsCapturing", code)?;
-        Ok(status != 0)
+        Ok(value!(0, |status| self.cuStreamIsCapturing(stream, status)) != 0)
     }
 
     /// Returns the context of a stream.
@@ -208,10 +227,198 @@ impl Driver {
     /// # Safety
     /// The stream is alive.
     pub(crate) unsafe fn stream_context(&self, stream: DriverHandle) -> Result<DriverHandle> {
-        let mut context = DriverHandle::NULL;
-        // SAFETY: the stream is the caller's; the pointer is written to a variable of this function.
-        let code = unsafe { (self.api.cuStreamGetCtx)(stream, &raw mut context) };
-        self.check("cuStreamGetCtx", code)?;
-        Ok(context)
+        Ok(value!(DriverHandle::NULL, |context| self.cuStreamGetCtx(stream, context)))
+    }
+}
+
+/// Words that streams write and wait for, functions that they call, and registered memory of the host.
+impl Driver {
+    /// Returns `true` if streams can call functions.
+    pub(crate) fn has_host_calls(&self) -> bool {
+        self.api.cuLaunchHostFunc.is_some()
+    }
+
+    /// Returns `true` if streams can write words and wait for them.
+    pub(crate) fn has_stream_words(&self) -> bool {
+        self.api.cuStreamWriteValue64_v2.is_some() && self.api.cuStreamWaitValue64_v2.is_some()
+    }
+
+    /// Has a stream call a function with this number, when all earlier work has run.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub(crate) unsafe fn launch_host(
+        &self,
+        stream: DriverHandle,
+        function: HostFunction,
+        number: u64,
+    ) -> Result<()> {
+        let number = std::ptr::without_provenance_mut(number as usize);
+        optional_call!(self.cuLaunchHostFunc(stream, function, number))
+    }
+
+    /// Has a stream write a word when all earlier work has run, and is visible to all readers of the word.
+    ///
+    /// # Safety
+    /// The stream is alive. The address is a device's, of a word that is registered until the write has run.
+    pub(crate) unsafe fn stream_write(&self, stream: DriverHandle, address: u64, value: u64) -> Result<()> {
+        // The flag 0 is a fence for the whole system before the write.
+        optional_call!(self.cuStreamWriteValue64_v2(stream, address, value, 0))
+    }
+
+    /// Has a stream wait until a word is at least this value.
+    ///
+    /// # Safety
+    /// The stream is alive. The address is a device's, of a word that is registered until the wait has ended.
+    pub(crate) unsafe fn stream_wait(&self, stream: DriverHandle, address: u64, value: u64) -> Result<()> {
+        optional_call!(self.cuStreamWaitValue64_v2(stream, address, value, AT_LEAST))
+    }
+
+    /// Lets the devices of this process access its memory. Memory that is registered already is not an error.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the process ends.
+    pub(crate) unsafe fn host_register(&self, address: *mut c_void, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's.
+        let register = || unsafe { (self.api.cuMemHostRegister_v2)(address, bytes, PORTABLE_MAPPED) };
+        match self.beside_captures(register) {
+            codes::HOST_MEMORY_ALREADY_REGISTERED => Ok(()),
+            code => self.check("cuMemHostRegister_v2", code),
+        }
+    }
+
+    /// Returns the address of registered memory for the current context's device.
+    pub(crate) fn host_device_address(&self, address: *mut c_void) -> Result<u64> {
+        // Memory that isn't registered is an error.
+        Ok(value!(0, |device| self.cuMemHostGetDevicePointer_v2(device, address, 0)))
+    }
+}
+
+/// Attributes of addresses, and legacy handles of memory.
+impl Driver {
+    /// Returns an attribute of an address, or `None` if the address or the attribute is unknown to the
+    /// driver.
+    pub(crate) fn pointer(&self, attribute: PointerAttribute, address: u64) -> Result<Option<u64>> {
+        // Some attributes are a byte, some a word, some an address.
+        let mut value = 0_u64;
+        let to = (&raw mut value).cast();
+        // SAFETY: it writes at most eight bytes to a variable of eight, which was zero.
+        match unsafe { (self.api.cuPointerGetAttribute)(to, attribute as c_int, address) } {
+            codes::INVALID_VALUE => Ok(None),
+            code => self.check("cuPointerGetAttribute", code).map(|()| Some(value)),
+        }
+    }
+
+    /// Returns the address and the bytes of the allocation that contains an address.
+    pub(crate) fn address_range(&self, address: u64) -> Result<(u64, u64)> {
+        let (mut base, mut size) = (0_u64, 0_usize);
+        // SAFETY: it writes an address and a size to variables of this function.
+        let code = unsafe { (self.api.cuMemGetAddressRange_v2)(&raw mut base, &raw mut size, address) };
+        self.check("cuMemGetAddressRange_v2", code)?;
+        Ok((base, size as u64))
+    }
+
+    /// Returns the handle by which other processes open an allocation, by the allocation's address.
+    pub(crate) fn ipc_handle(&self, base: u64) -> Result<IpcHandle> {
+        Ok(value!(IpcHandle([0; 64]), |handle| self.cuIpcGetMemHandle(handle, base)))
+    }
+
+    /// Opens memory of another process for the current context's device. Returns its address.
+    pub(crate) fn ipc_open(&self, handle: IpcHandle) -> Result<u64> {
+        Ok(value!(0, |address| self.cuIpcOpenMemHandle_v2(address, handle, LAZY_PEER_ACCESS)))
+    }
+
+    /// Closes opened memory. Each opening is closed once.
+    ///
+    /// # Safety
+    /// No stream accesses it any more.
+    pub(crate) unsafe fn ipc_close(&self, address: u64) -> Result<()> {
+        // SAFETY: the caller's; an address that was not opened is an error.
+        self.check("cuIpcCloseMemHandle", unsafe { (self.api.cuIpcCloseMemHandle)(address) })
+    }
+}
+
+/// Copies and filling.
+impl Driver {
+    /// Copies bytes to a device, in the order of a stream.
+    ///
+    /// # Safety
+    /// The stream is alive. The device may write that many bytes at `to`. The bytes do not change until the
+    /// copy has run.
+    pub(crate) unsafe fn copy_to_device(&self, to: u64, from: &[u8], stream: DriverHandle) -> Result<()> {
+        let at = from.as_ptr().cast();
+        // SAFETY: the slice is as long as the copy; the rest is the caller's.
+        let code = unsafe { (self.api.cuMemcpyHtoDAsync_v2)(to, at, from.len(), stream) };
+        self.check("cuMemcpyHtoDAsync_v2", code)
+    }
+
+    /// Copies bytes of a device, in the order of a stream.
+    ///
+    /// # Safety
+    /// The stream is alive. The device may read that many bytes at `from`. The bytes are not read before the
+    /// copy has run.
+    pub(crate) unsafe fn copy_to_host(&self, to: &mut [u8], from: u64, stream: DriverHandle) -> Result<()> {
+        let at = to.as_mut_ptr().cast();
+        // SAFETY: the slice is as long as the copy; the rest is the caller's.
+        let code = unsafe { (self.api.cuMemcpyDtoHAsync_v2)(at, from, to.len(), stream) };
+        self.check("cuMemcpyDtoHAsync_v2", code)
+    }
+
+    /// Copies bytes between devices, in the order of a stream.
+    ///
+    /// # Safety
+    /// The stream is alive. Its device may read that many bytes at `from`, and write them at `to`. Both do
+    /// not overlap.
+    pub(crate) unsafe fn copy_on_device(
+        &self,
+        to: u64,
+        from: u64,
+        bytes: usize,
+        stream: DriverHandle,
+    ) -> Result<()> {
+        // SAFETY: the caller's.
+        let code = unsafe { (self.api.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream) };
+        self.check("cuMemcpyDtoDAsync_v2", code)
+    }
+
+    /// Fills memory with a byte, in the order of a stream.
+    ///
+    /// # Safety
+    /// The stream is alive, and its device may write that many bytes there.
+    pub(crate) unsafe fn fill_bytes(
+        &self,
+        to: u64,
+        value: u8,
+        count: usize,
+        stream: DriverHandle,
+    ) -> Result<()> {
+        // SAFETY: the caller's.
+        self.check("cuMemsetD8Async", unsafe { (self.api.cuMemsetD8Async)(to, value, count, stream) })
+    }
+
+    /// Fills memory with a pattern of four bytes, in the order of a stream.
+    ///
+    /// # Safety
+    /// The stream is alive, and its device may write that many words at `to`, a multiple of four.
+    pub(crate) unsafe fn fill_words(
+        &self,
+        to: u64,
+        value: u32,
+        count: usize,
+        stream: DriverHandle,
+    ) -> Result<()> {
+        // SAFETY: the caller's.
+        self.check("cuMemsetD32Async", unsafe { (self.api.cuMemsetD32Async)(to, value, count, stream) })
+    }
+
+    /// Declares a range of memory to a simulated driver. The simulator reports work that leaves the range,
+    /// and accepts overlapping accesses that are intended. Other drivers have no such functions.
+    #[cfg(feature = "inject")]
+    pub(crate) fn declare(&self, address: u64, bytes: u64, shared: bool) {
+        let hooks = [self.api.mp_sim_piece, self.api.mp_sim_shared.filter(|_| shared)];
+        for hook in hooks.into_iter().flatten() {
+            // SAFETY: the simulator's own; it records two numbers.
+            unsafe { hook(address, bytes) };
+        }
     }
 }

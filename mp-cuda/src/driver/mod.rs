@@ -4,11 +4,8 @@
 pub mod api;
 pub(crate) mod calls;
 pub(crate) mod context;
-pub(crate) mod copies;
-pub(crate) mod events;
+pub(crate) mod ipc_events;
 pub(crate) mod load;
 pub(crate) mod long_calls;
-pub(crate) mod pointers;
-pub(crate) mod stream_words;
 
 pub(crate) use load::Driver;

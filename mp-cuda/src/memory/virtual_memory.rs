@@ -25,6 +25,7 @@ use std::ptr;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::api::{AccessDesc, AllocationProp, Location};
+use crate::driver::calls::optional_call as call;
 use crate::driver::context::BoundContext;
 use crate::error::Result;
 
@@ -36,17 +37,6 @@ const READ_AND_WRITE: c_int = 3;
 const ON_DEVICE: c_int = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 const MINIMUM: c_int = 0;
-
-/// Calls a function that not every driver has.
-macro_rules! call {
-    ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        let function = $driver.optional(stringify!($name), $driver.api.$name)?;
-        // SAFETY: the call writes to variables of the caller, which have the right types; handles and
-        // addresses are the driver's.
-        let code = unsafe { function($($argument),*) };
-        $driver.check(stringify!($name), code)
-    }};
-}
 
 /// Returns a number of bytes as the driver takes it. The driver refuses a number beyond the address space.
 fn size(bytes: u64) -> usize {

@@ -13,8 +13,8 @@ pub(super) mod owners;
 
 use crate::codes;
 use crate::device::Device;
+use crate::driver::calls::PointerAttribute;
 use crate::driver::context::BoundContext;
-use crate::driver::pointers::PointerAttribute;
 use crate::error::{Error, Result};
 use owners::ForeignRange;
 
