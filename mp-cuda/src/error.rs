@@ -152,23 +152,22 @@ impl From<mp_core::Error> for Error {
 }
 
 impl Error {
-    /// Returns the error for a driver's result.
+    /// Returns the error for a driver's result, whose name the driver returns.
     pub(crate) fn driver(call: &'static str, code: u32, ask: impl FnOnce() -> Option<String>) -> Self {
-        if codes::is_lost(code) {
+        if codes::lost_name(code).is_some() {
             return Self::DeviceLost { call, code };
         }
-        Self::Driver { call, code, name: name(code, ask), help: codes::help(code) }
+        Self::Driver {
+            call,
+            code,
+            name: ask().unwrap_or_else(|| UNNAMED.to_owned()),
+            help: codes::help(code),
+        }
     }
 }
 
-/// Returns the name of a result, from the list of this crate or from the driver, which may have names of
-/// newer results.
-fn name(code: u32, ask: impl FnOnce() -> Option<String>) -> String {
-    let known = codes::name(code).map(|name| format!("CUDA_ERROR_{name}"));
-    known
-        .or_else(ask)
-        .unwrap_or_else(|| "a result that neither this version of mp-cuda nor the driver names".to_owned())
-}
+/// Name of a result that the driver does not name.
+const UNNAMED: &str = "a result that neither this version of mp-cuda nor the driver names";
 
 /// Formats a driver's version like its release notes.
 fn cuda(version: i32) -> String {
@@ -251,7 +250,7 @@ impl fmt::Display for Error {
                  copy the tensor by `to_device`"
             ),
             Self::DeviceLost { call, code } => {
-                write!(f, "{call}: {} ({code}): ", name(*code, || None))?;
+                write!(f, "{call}: {} ({code}): ", codes::lost_name(*code).unwrap_or(UNNAMED))?;
                 f.write_str(codes::help(*code).unwrap_or("the device is lost to this process"))?;
                 f.write_str("; start another process")
             }

@@ -188,8 +188,9 @@ impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
 }
 
 /// Converts an error of cudarc, in a call of this kind.
-fn of_cudarc(call: &'static str, DriverError(code): DriverError) -> Error {
-    Error::driver(call, code as u32, || None)
+fn of_cudarc(call: &'static str, error: DriverError) -> Error {
+    let name = || Some(error.error_name().ok()?.to_string_lossy().into_owned());
+    Error::driver(call, error.0 as u32, name)
 }
 
 fn contiguous(is: bool, shape: &[usize]) -> Result<()> {

@@ -42,9 +42,11 @@ struct Log {
     text: String,
 }
 
-/// Returns the driver's name of a result.
+/// Returns the name of a result without its prefix, or the number of an unknown result.
 fn named(code: u32) -> String {
-    codes::name(code).map_or_else(|| code.to_string(), str::to_owned)
+    let name = mp_cuda_sim::codes::name(code).and_then(|name| name.to_str().ok());
+    let short = |name: &str| name.trim_start_matches("CUDA_").trim_start_matches("ERROR_").to_owned();
+    name.map_or_else(|| code.to_string(), short)
 }
 
 /// Maps host memory, which stays, with its file.
