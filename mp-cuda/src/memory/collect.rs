@@ -1,10 +1,12 @@
-//! Functions that give unused device memory back.
+//! Functions that give unused device memory back, and figures.
 
 use mp_core::Arena;
 
 use super::foreign::owners;
 use super::own::pool;
 use super::registry::{self, UnusedSlabs};
+use super::stats::DeviceMemoryStats;
+use crate::device::Device;
 use crate::stream::order::events;
 
 /// Finds memory that other processes have dropped, and unmaps memory of other processes that this process has
@@ -83,6 +85,32 @@ fn give_back(which: UnusedSlabs) -> u64 {
     events::close_all();
     owners::reclaim();
     given_back
+}
+
+/// Returns the amount of device memory of this process, which is 0 in a copy of it by `fork`. First checks
+/// for returned memory, and drops the owners of other libraries' memory that no process has any more.
+///
+/// ```no_run
+/// use mp_cuda::{Device, memory_stats};
+///
+/// let stats = memory_stats(&Device::new(0)?);
+/// println!("{} of {} bytes are in tensors", stats.allocated, stats.reserved);
+/// # Ok::<(), mp_cuda::Error>(())
+/// ```
+///
+/// Does not block, unless another thread makes a slab at the same time.
+#[doc(alias = "torch.cuda.memory_stats")]
+#[must_use]
+pub fn memory_stats(device: &Device) -> DeviceMemoryStats {
+    if Arena::get().is_none() {
+        return DeviceMemoryStats::default();
+    }
+    pool::scan();
+    owners::reclaim();
+    let (mapped_slabs, mapped) = registry::mapped_slabs();
+    let mut stats = DeviceMemoryStats { mapped_slabs, mapped, ..pool::figures(device.uuid()) };
+    owners::add_figures(device.uuid(), &mut stats);
+    stats
 }
 
 /// Gives back memory without tensors of this process, before the process ends. Other processes have mappings

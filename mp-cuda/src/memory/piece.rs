@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use mp_core::Hold;
-use mp_core::clocks::Tick;
 use mp_core::mutex::MutexGuard;
 use mp_tensor::parts::View;
 
@@ -21,6 +20,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::exit::{self, ExitPhase};
 use crate::stream::CudaStream;
+use crate::stream::work::WaitPurpose;
 use crate::uuid::Uuid;
 
 /// Piece of device memory, of which a tensor is a view. A clone is the same piece, and so is a piece that
@@ -56,7 +56,7 @@ impl Piece {
             let piece = Self::exclusive(cut.slab, cut.object);
             // Another stream may be the first to use the piece.
             piece.uses().record_earlier_uses(&cut.ticks);
-            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for_memory(tick).map(drop)) {
+            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for(tick, WaitPurpose::Memory)) {
                 Ok(()) => return Ok(piece),
                 // The process of the last use died meanwhile: the slab is retired, and no more pieces are cut
                 // out of it.
@@ -94,14 +94,14 @@ impl Piece {
 
     /// Returns a piece that arrived: the registry's piece, if this process has it already.
     pub(super) fn received(slab: Arc<Slab>, object: PieceObject) -> Self {
-        Self(registry::piece(object.mark(), || PieceInner::shared(slab, object, release)))
+        Self(registry::piece(object.mark(), || PieceInner::new(slab, object, false, release)))
     }
 
     /// Returns a piece as [`received`](Self::received) does, if the contents of its object were
     /// [recorded](registry::record_info), and have this mode. Otherwise the handle is returned.
     #[inline]
     pub(super) fn registered(slab: u64, hold: Hold, mode: PieceMode) -> std::result::Result<Self, Hold> {
-        let make = |slab, object| PieceInner::shared(slab, object, release);
+        let make = |slab, object| PieceInner::new(slab, object, false, release);
         registry::find_piece(slab, hold, mode, make).map(Self)
     }
 
@@ -109,7 +109,7 @@ impl Piece {
     /// gets none until this piece is [opened](Self::share_as). So the registry is not searched.
     #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
-        Self(PieceInner::exclusive(slab, object, release))
+        Self(PieceInner::new(slab, object, true, release))
     }
 
     /// Returns the device of the memory. This process need not see the device.
@@ -228,11 +228,10 @@ impl Piece {
         &self.0.uses
     }
 
-    /// Records the last ticks of streams of this process that used the piece, after it was moved into a
-    /// message. The slab stays mapped until these ticks are complete.
+    /// Joins all uses of this process, which gives the piece to a message.
     #[inline]
-    pub(crate) fn note_uses(&self, ticks: &[Tick]) {
-        self.0.slab().note_uses(ticks);
+    pub(crate) fn leave(&self) {
+        self.0.leave(self.0.slab());
     }
 
     pub(super) fn slab(&self) -> &Arc<Slab> {

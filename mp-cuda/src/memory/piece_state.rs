@@ -37,34 +37,16 @@ pub(super) struct ExclusiveHandle {
 }
 
 impl PieceInner {
-    /// Returns a piece that other processes may have, too. Dropping the piece passes the slab to `release`.
+    /// Creates the state of a piece, which `release` gives back. The process's handle is in `exclusive` if the
+    /// piece has one owner.
     #[inline(always)]
-    pub(super) fn shared(
+    pub(super) fn new(
         slab: Arc<Slab>,
         PieceObject { hold, info }: PieceObject,
+        is_exclusive: bool,
         release: fn(Arc<Slab>),
     ) -> Arc<Self> {
-        Self::new(slab, info, Some(hold), None, release)
-    }
-
-    /// Returns a piece that this process alone has.
-    #[inline(always)]
-    pub(super) fn exclusive(
-        slab: Arc<Slab>,
-        PieceObject { hold, info }: PieceObject,
-        release: fn(Arc<Slab>),
-    ) -> Arc<Self> {
-        Self::new(slab, info, None, Some(hold), release)
-    }
-
-    #[inline(always)]
-    fn new(
-        slab: Arc<Slab>,
-        info: PieceInfo,
-        shared: Option<Hold>,
-        object: Option<Hold>,
-        release: fn(Arc<Slab>),
-    ) -> Arc<Self> {
+        let (shared, object) = if is_exclusive { (None, Some(hold)) } else { (Some(hold), None) };
         let exclusive = Mutex::new(ExclusiveHandle { object, view: None, is_listed: false });
         Arc::new(Self { slab: Some(slab), info, shared, exclusive, uses: PieceUses::default(), release })
     }
@@ -75,6 +57,12 @@ impl PieceInner {
 
     pub(super) fn row(&self) -> PieceRow {
         self.slab().object().row(self.info.row())
+    }
+
+    /// Joins all uses of this process into the row, and records them for the slab.
+    #[inline]
+    pub(super) fn leave(&self, slab: &Slab) {
+        slab.note_uses(&self.uses.leave(|| slab.object().row(self.info.row())));
     }
 
     /// Returns `true` in the process that has the piece, and `false` in its forked copies.
@@ -95,8 +83,7 @@ impl Drop for PieceInner {
         let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
         let object = self.shared.take().or_else(|| self.exclusive.get_mut().object.take());
         if object.is_some() {
-            let used = self.uses.leave(|| slab.object().row(self.info.row()));
-            slab.note_uses(&used);
+            self.leave(&slab);
         }
         // Dropped after the row was written: a process that finds no holder reads the row.
         drop(object);

@@ -25,6 +25,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::CudaStream;
 use crate::stream::order::tick::{are_of_one_stream, is_complete, keep_latest};
+use crate::stream::work::WaitPurpose;
 use crate::sync::{AtomicBool, Ordering};
 use mp_core::steps::device::use_record::{LastUseChange, last_use_change};
 
@@ -116,29 +117,19 @@ impl StreamUse {
         matches!(self.stream.has_run(), Ok(true))
     }
 
-    /// Has the stream wait for a tick, unless it has waited for it before.
-    fn wait_for(&mut self, tick: Tick) -> Result<()> {
-        if contains(&self.waited, tick) {
+    /// Has the stream wait for a tick, unless it has waited for it before. A dead process's tick is an error
+    /// only if its results are used.
+    fn wait_for(&mut self, tick: Tick, purpose: WaitPurpose) -> Result<()> {
+        let waited = if contains(&self.waited, tick) {
             // The tick's process may have died since.
-            return is_complete(tick).map(drop);
+            is_complete(tick).map(drop)
+        } else {
+            self.stream.wait_for(tick, purpose).inspect(|()| keep_latest(&mut self.waited, tick))
+        };
+        match waited {
+            Err(Error::ProducerDied { .. }) if purpose == WaitPurpose::Memory => Ok(()),
+            waited => waited,
         }
-        self.stream.wait_for(tick)?;
-        keep_latest(&mut self.waited, tick);
-        Ok(())
-    }
-
-    /// Has the stream wait for a tick as [`wait_for`](Self::wait_for) does, but does not fail if the tick's
-    /// process is dead.
-    fn wait_for_memory(&mut self, tick: Tick) -> Result<()> {
-        if contains(&self.waited, tick) {
-            return Ok(());
-        }
-        match self.stream.wait_for_memory(tick) {
-            Ok(_) => keep_latest(&mut self.waited, tick),
-            Err(Error::ProducerDied { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 }
 
@@ -245,10 +236,10 @@ impl PieceUses {
         }
         let this = &mut records.streams[at];
         for tick in &records.earlier {
-            this.wait_for_memory(*tick)?;
+            this.wait_for(*tick, WaitPurpose::Memory)?;
         }
         for tick in to_wait {
-            let waited = this.wait_for(tick);
+            let waited = this.wait_for(tick, WaitPurpose::Results);
             if matches!(waited, Err(Error::ProducerDied { .. })) && access.shared {
                 // The error is returned once: later writes by other processes are valid again.
                 records.before.retain(|one| *one != tick);
@@ -374,7 +365,7 @@ impl UseLog {
                     None => release.insert(release_of(one.stream.device(), &ticks)?),
                 };
                 if let Some(tick) = last {
-                    stream.wait_for(tick)?;
+                    stream.wait_for(tick, WaitPurpose::Results)?;
                 }
                 stream.tick()?
             };
@@ -392,7 +383,7 @@ static RELEASE: PerProcess<Mutex<Vec<CudaStream>>> =
 /// Returns the release stream of a device, after waits for these ticks were submitted to it.
 fn release_of(device: &Device, ticks: &[Tick]) -> Result<CudaStream> {
     let stream = release(device)?;
-    ticks.iter().try_for_each(|tick| stream.wait_for(*tick).map(drop))?;
+    ticks.iter().try_for_each(|tick| stream.wait_for(*tick, WaitPurpose::Results))?;
     Ok(stream)
 }
 

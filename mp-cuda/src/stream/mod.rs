@@ -27,7 +27,7 @@ use crate::driver::context;
 use crate::error::Result;
 use order::StreamClock;
 use order::clock::StreamWait;
-use work::StreamWork;
+use work::{StreamWork, WaitPurpose};
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -63,17 +63,9 @@ pub struct CudaStream(Arc<StreamInner>);
 
 struct StreamInner {
     stream: DriverHandle,
-    owned: StreamOwner,
+    /// Value that keeps the stream alive, if the stream is another library's.
+    keep_alive: Option<Box<dyn Any + Send + Sync>>,
     work: Arc<StreamWork>,
-}
-
-/// Owner of the stream, which destroys it.
-enum StreamOwner {
-    Own,
-    /// Value of the user that keeps the stream alive.
-    External {
-        keep_alive: Box<dyn Any + Send + Sync>,
-    },
 }
 
 impl CudaStream {
@@ -91,7 +83,7 @@ impl CudaStream {
     /// code.
     pub(crate) fn beside_locks(device: &Device) -> Result<Self> {
         let stream = device.bind()?.stream_create()?;
-        Ok(Self::of(device.clone(), stream, StreamOwner::Own))
+        Ok(Self::of(device.clone(), stream, None))
     }
 
     /// Wraps a stream of another library (`CUcontext` and `CUstream`), which is not destroyed. A null
@@ -131,12 +123,12 @@ impl CudaStream {
                 return Err(crate::Error::OtherContext);
             }
         }
-        Ok(Self::of(device, stream, StreamOwner::External { keep_alive: Box::new(keep_alive) }))
+        Ok(Self::of(device, stream, Some(Box::new(keep_alive))))
     }
 
-    fn of(device: Device, stream: DriverHandle, owned: StreamOwner) -> Self {
+    fn of(device: Device, stream: DriverHandle, keep_alive: Option<Box<dyn Any + Send + Sync>>) -> Self {
         let work = StreamWork::new(&device, StreamClock::default());
-        let stream = Self(Arc::new(StreamInner { stream, owned, work }));
+        let stream = Self(Arc::new(StreamInner { stream, keep_alive, work }));
         ownerless::register(&stream);
         stream
     }
@@ -300,37 +292,22 @@ impl CudaStream {
         self.check_device(tick)
     }
 
-    /// Has the stream wait for a tick of any process before it runs later work. Returns `true` if the stream
-    /// has to wait.
+    /// Has the stream wait for a tick of any process before it runs later work. If the work before the tick
+    /// never runs, later work of the stream is lost, too, unless the stream waits only for memory.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if the work before the tick is lost;
     /// [`Capturing`](crate::Error::Capturing); errors of the driver.
-    pub(crate) fn wait_for(&self, tick: Tick) -> Result<bool> {
-        self.wait(tick, true)
-    }
-
-    /// Has the stream wait as [`wait_for`](Self::wait_for) does, for work whose results the stream does not
-    /// use. If that work never runs, no data of this stream is lost.
-    ///
-    /// # Errors
-    /// Errors of [`wait_for`](Self::wait_for).
-    pub(crate) fn wait_for_memory(&self, tick: Tick) -> Result<bool> {
-        self.wait(tick, false)
-    }
-
-    fn wait(&self, tick: Tick, is_source: bool) -> Result<bool> {
+    pub(crate) fn wait_for(&self, tick: Tick, purpose: WaitPurpose) -> Result<()> {
         // SAFETY: the stream is alive as long as `self`.
         let outcome =
             self.check_device(unsafe { order::clock::wait(&self.0.work.device, self.0.stream, tick) })?;
-        if outcome == StreamWait::ByHost {
-            self.check_device(host::wait(tick, Wait::Forever))?;
+        match outcome {
+            StreamWait::Over => {}
+            StreamWait::ByHost => _ = self.check_device(host::wait(tick, Wait::Forever))?,
+            StreamWait::Pending => self.0.work.awaited.lock().record(tick, purpose),
         }
-        let waits = outcome == StreamWait::Pending;
-        if waits {
-            self.0.work.awaited.lock().record(tick, is_source);
-        }
-        Ok(waits)
+        Ok(())
     }
 
     pub(crate) fn handle(&self) -> DriverHandle {
@@ -353,10 +330,8 @@ impl Drop for StreamInner {
         if Driver::loaded().is_none() {
             return;
         }
-        let (stream, keep_alive) = match std::mem::replace(&mut self.owned, StreamOwner::Own) {
-            StreamOwner::Own => (Some(self.stream), None),
-            StreamOwner::External { keep_alive } => (None, Some(keep_alive)),
-        };
+        let keep_alive = self.keep_alive.take();
+        let stream = keep_alive.is_none().then_some(self.stream);
         self.work.orphan_ticks();
         ownerless::add(ownerless::OwnerlessStream { work: Arc::clone(&self.work), stream, keep_alive });
         ownerless::sweep_some();
@@ -365,10 +340,9 @@ impl Drop for StreamInner {
 
 impl fmt::Debug for CudaStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owned = matches!(self.0.owned, StreamOwner::Own);
         f.debug_struct("CudaStream")
             .field("device", &self.0.work.device.uuid())
-            .field("owned", &owned)
+            .field("owned", &self.0.keep_alive.is_none())
             .finish()
     }
 }

@@ -69,6 +69,15 @@ pub(crate) fn of(device: &Device) -> Vec<Arc<StreamWork>> {
     all.into_iter().filter(|one| one.device == *device).collect()
 }
 
+/// Use of the work before a tick that a stream waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WaitPurpose {
+    /// The stream uses the results. If they are lost, so are the results of its later work.
+    Results,
+    /// The stream uses the same memory, and no results.
+    Memory,
+}
+
 /// Ticks for which waits were submitted to a stream.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedTicks {
@@ -92,10 +101,10 @@ impl AwaitedTicks {
     /// Records the last tick of each other stream. The order of the calls does not matter, because the work
     /// of a stream ends in order. A lost tick stays: it may block this stream for ever, and later work of
     /// this stream may be lost, too.
-    pub(super) fn record(&mut self, tick: Tick, is_source: bool) {
+    pub(super) fn record(&mut self, tick: Tick, purpose: WaitPurpose) {
         self.prune();
         tick::keep_latest(&mut self.ticks, tick);
-        if is_source {
+        if purpose == WaitPurpose::Results {
             tick::keep_latest(&mut self.sources, tick);
         }
     }
@@ -209,15 +218,15 @@ mod tests {
         };
         let (first, second) = (tick(), tick());
         let mut awaited = AwaitedTicks::default();
-        awaited.record(second, true);
-        awaited.record(first, true);
+        awaited.record(second, WaitPurpose::Results);
+        awaited.record(first, WaitPurpose::Results);
         clock.complete(first).unwrap();
         awaited.prune();
         assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second][..], &[second][..]));
         // The owner dies. Ticks of the clock's next owner do not cover its work.
         clock.declare_dead();
         let next = Tick::new(second.clock(), Tick::base(second.epoch() + 1) + 1);
-        awaited.record(next, true);
+        awaited.record(next, WaitPurpose::Results);
         assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second, next][..], &[second, next][..]));
     }
 }

@@ -117,8 +117,7 @@ impl RawCudaTensor<Exclusive> {
         let ticks = piece.uses().cover(false).map_err(unsendable)?;
         let number = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
         // The message owns the piece from here on: another process may have it before this call returns.
-        let used = piece.uses().leave(|| piece.row());
-        piece.note_uses(&used);
+        piece.leave();
         let attachment = Some((number, &ticks[..]));
         let written = wire::bytes(&handle, attachment, |bytes| C::write_bytes(out, bytes));
         let Some(piece) = self.piece.take() else { return written };

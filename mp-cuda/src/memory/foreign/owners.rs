@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::memory::object::{FOREIGN_ROWS, PieceObject, SlabObject};
 use crate::memory::registry::{self, UnusedSlabs};
 use crate::memory::slab::Slab;
+use crate::memory::stats::DeviceMemoryStats;
 use crate::memory::ticks::{self, TickProgress};
 use crate::uuid::Uuid;
 
@@ -63,14 +64,6 @@ static ALLOCATIONS: PerProcess<Mutex<Option<ForeignAllocations>>> =
 /// Number of allocations that are inspected for each piece that is shared. So the list is as long as the
 /// number of allocations in use.
 const FEW: usize = 8;
-
-/// Memory of a device that is retained for other processes: number of owners, and bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct OwnerFigures {
-    pub(crate) owners: usize,
-    pub(crate) bytes: u64,
-    pub(crate) retired: u64,
-}
 
 /// Memory to share: its address, its bytes, and its handle, if it is not exported as a descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -138,20 +131,15 @@ pub(in crate::memory) fn reclaim() {
     reclaim_with(|allocations| allocations.some(usize::MAX));
 }
 
-/// Returns the memory of a device that is retained for other processes.
-pub(in crate::memory) fn figures(device: Uuid) -> OwnerFigures {
+/// Adds the owners of memory of a device.
+pub(in crate::memory) fn add_figures(device: Uuid, stats: &mut DeviceMemoryStats) {
     let allocations = ALLOCATIONS.lock();
-    let mut all = OwnerFigures::default();
-    let of_device = allocations
-        .iter()
-        .flat_map(|allocations| &allocations.all)
-        .filter(|one| one.slab.object().uuid() == device);
-    for share in of_device.flat_map(|one| &one.pieces) {
-        all.owners += 1;
-        all.bytes += share.bytes;
-        all.retired += if share.is_retired { share.bytes } else { 0 };
+    let all = allocations.iter().flat_map(|allocations| &allocations.all);
+    for share in all.filter(|one| one.slab.object().uuid() == device).flat_map(|one| &one.pieces) {
+        stats.foreign_owners += 1;
+        stats.foreign += share.bytes;
+        stats.foreign_retired += if share.is_retired { share.bytes } else { 0 };
     }
-    all
 }
 
 /// Removes owners, and drops them without a lock, because a drop runs the user's code.

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::memory::object::PieceObject;
 use crate::memory::registry::{self, UnusedSlabs};
 use crate::memory::slab::Slab;
+use crate::memory::stats::DeviceMemoryStats;
 use crate::memory::virtual_memory::DeviceMemory;
 use crate::uuid::Uuid;
 
@@ -63,16 +64,6 @@ pub(crate) struct CutPiece {
     pub(crate) slab: Arc<Slab>,
     pub(crate) object: PieceObject,
     pub(crate) ticks: Vec<Tick>,
-}
-
-/// Memory of a device in this process's slabs: numbers of bytes, slabs and pieces.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct PoolFigures {
-    pub(crate) reserved: u64,
-    pub(crate) allocated: u64,
-    pub(crate) retired: u64,
-    pub(crate) slabs: usize,
-    pub(crate) pieces: usize,
 }
 
 /// Cuts a piece of this many bytes, at least one.
@@ -164,8 +155,8 @@ impl DevicePool {
         Ok(())
     }
 
-    fn figures(&self) -> PoolFigures {
-        let mut all = PoolFigures::default();
+    fn figures(&self) -> DeviceMemoryStats {
+        let mut all = DeviceMemoryStats::default();
         for own in &self.slabs {
             let (bytes, unit) = (own.slab.object().bytes(), own.slab.object().unit());
             all.reserved += bytes;
@@ -248,8 +239,8 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Driver { code: codes::OUT_OF_MEMORY, .. })
 }
 
-fn out_of_memory(device: &Device, asked: u64, figures: PoolFigures) -> Error {
-    let PoolFigures { reserved, retired, .. } = figures;
+fn out_of_memory(device: &Device, asked: u64, figures: DeviceMemoryStats) -> Error {
+    let DeviceMemoryStats { reserved, retired, .. } = figures;
     Error::OutOfDeviceMemory { asked, free: device.free_memory().unwrap_or(0), ours: reserved, retired }
 }
 
@@ -287,12 +278,12 @@ pub(crate) fn leave() {
 }
 
 /// Returns the memory of a device in this process's slabs.
-pub(crate) fn figures(device: Uuid) -> PoolFigures {
+pub(crate) fn figures(device: Uuid) -> DeviceMemoryStats {
     let pools = POOLS.lock();
     pools
         .iter()
         .find(|pool| pool.device.uuid() == device)
-        .map_or_else(PoolFigures::default, DevicePool::figures)
+        .map_or_else(DeviceMemoryStats::default, DevicePool::figures)
 }
 
 #[cfg(test)]
