@@ -63,9 +63,6 @@ mod bundle;
 mod codec;
 pub mod descriptor;
 mod error;
-#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
-#[doc(hidden)]
-pub mod fuzz;
 mod invite;
 mod pack;
 mod reduce;

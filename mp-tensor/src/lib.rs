@@ -36,9 +36,6 @@
 mod any;
 mod element;
 mod foreign;
-#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
-#[doc(hidden)]
-pub mod fuzz;
 mod meta;
 mod nested;
 mod sparse;

@@ -1,6 +1,7 @@
 //! Round trips through messages: shapes of serde's data model, limits, and unreadable values.
 
 mod buffers;
+mod fuzz;
 mod golden;
 mod hostile;
 mod nesting;

@@ -1,16 +1,20 @@
 //! All targets: those of the crates, and messages with attachments, of hosts and of devices.
 
 mod devices;
+#[path = "../../../mp-tensor/tests/handles.rs"]
+mod handles;
 mod messages;
+#[path = "../../../mp-reduce/tests/codec/fuzz.rs"]
+mod values;
 
 use mp_harness::hostile::Target;
 
 /// Returns the targets for each parser of bytes from other processes.
 pub fn targets() -> Vec<Target> {
     let of_crates = [
-        mp_reduce::fuzz::TARGETS,
+        values::TARGETS,
         mp_core::fuzz::TARGETS,
-        mp_tensor::fuzz::TARGETS,
+        handles::TARGETS,
         mp_spawn::fuzz::TARGETS,
         mp_queue::fuzz::TARGETS,
         mp_sync::fuzz::TARGETS,

@@ -1,4 +1,4 @@
-//! Fuzz target of this crate: the bytes of messages. A decoded value is encoded and decoded again, and must
+//! Fuzz target: the bytes of messages. A decoded value is encoded and decoded again, and must
 //! be equal. Other bytes must cause a decoding error.
 
 use std::collections::BTreeMap;
@@ -7,15 +7,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
+use mp_harness::hostile::{Target, short};
+use mp_reduce::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
 
 /// Name, function under test, and generator of inputs: outputs of the encoder, and inputs that no encoder
 /// writes. The first byte selects the type.
-#[allow(
-    clippy::type_complexity,
-    reason = "the type of the test harness, which this crate can name in tests only"
-)]
-pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("values", values, seeds)];
+#[allow(unreachable_pub, reason = "`tools/fuzz` includes this file")]
+pub const TARGETS: &[Target] = &[("values", values, seeds)];
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(untagged)]
@@ -216,10 +214,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn mutated_bytes_decode_or_fail() {
-        mp_harness::hostile::short(super::TARGETS);
-    }
+#[test]
+fn mutated_bytes_decode_or_fail() {
+    short(TARGETS);
 }
