@@ -14,7 +14,7 @@ use crate::tensor::mode::{Aliased, Exclusive, Frozen, Mode, Sendable, Shared};
 use crate::tensor::raw::RawTensor;
 use crate::view::View;
 use crate::wire::handle::TensorHandle;
-use crate::{aliasing_methods, grad_methods, shape_methods, view_methods};
+use crate::{aliasing_methods, downcast_error, grad_methods, shape_methods, view_methods};
 use mp_core::DType;
 use mp_core::Storage;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, PlainOutcome, UnsentValues, scope};
@@ -50,36 +50,7 @@ pub struct AnyTensor<M: Mode = Exclusive> {
 
 impl<M: Mode> PlainOutcome for AnyTensor<M> {}
 
-/// Error of [`AnyTensor::downcast`]: the tensor has another element type. Contains the tensor.
-pub struct DowncastError<M: Mode> {
-    /// The tensor.
-    pub tensor: AnyTensor<M>,
-    /// Requested element type.
-    pub expected: DType,
-}
-
-impl<M: Mode> fmt::Debug for DowncastError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DowncastError")
-            .field("expected", &self.expected)
-            .field("found", &self.tensor.dtype)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<M: Mode> fmt::Display for DowncastError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Error::DType { expected: self.expected, found: self.tensor.dtype }.fmt(f)
-    }
-}
-
-impl<M: Mode> std::error::Error for DowncastError<M> {}
-
-impl<M: Mode> From<DowncastError<M>> for Error {
-    fn from(e: DowncastError<M>) -> Self {
-        Error::DType { expected: e.expected, found: e.tensor.dtype }
-    }
-}
+downcast_error!(DowncastError, AnyTensor, Mode, mp_core::Error);
 
 impl<T: Element, M: Mode> From<Tensor<T, M>> for AnyTensor<M> {
     fn from(t: Tensor<T, M>) -> Self {
@@ -124,16 +95,6 @@ impl<M: Mode> AnyTensor<M> {
             return Ok(Tensor::of(self.raw));
         }
         Err(DowncastError { tensor: self, expected: T::DTYPE })
-    }
-
-    fn show(&self) -> TensorDisplay<'_> {
-        TensorDisplay {
-            name: M::NAME,
-            dtype: self.dtype,
-            storage: self.raw.storage(),
-            view: &self.raw.view,
-            requires_grad: self.requires_grad(),
-        }
     }
 }
 
@@ -190,16 +151,10 @@ impl AnyTensor<Exclusive> {
 /// Views, as for [`Tensor`].
 impl<M: Aliased> AnyTensor<M> {
     view_methods!(by_ref);
-    aliasing_methods!();
+    aliasing_methods!(raw.view);
 
-    fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(*self.raw.view)?;
-        Ok(Self { raw: self.raw.another(view), dtype: self.dtype })
-    }
-
-    fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
-        let views = f(*self.raw.view)?.into_iter();
-        Ok(views.map(|v| Self { raw: self.raw.another(v), dtype: self.dtype }).collect())
+    fn another(&self, view: View) -> Self {
+        Self { raw: self.raw.another(view), dtype: self.dtype }
     }
 }
 
@@ -255,13 +210,13 @@ impl<'de, M: Sendable> Deserialize<'de> for AnyTensor<M> {
 /// Prints one line.
 impl<M: Mode> fmt::Debug for AnyTensor<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.show(), f)
+        fmt::Debug::fmt(&TensorDisplay::of(&self.raw, self.dtype), f)
     }
 }
 
 /// Prints rows.
 impl<M: Mode> fmt::Display for AnyTensor<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.show(), f)
+        fmt::Display::fmt(&TensorDisplay::of(&self.raw, self.dtype), f)
     }
 }

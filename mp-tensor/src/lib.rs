@@ -67,7 +67,7 @@ pub mod parts {
     pub use crate::view::recent::{nothing, row_major};
     pub use crate::view::{View, count};
     pub use crate::wire::grad::Grad;
-    pub use crate::wire::handle::{MOST as MOST_HANDLE, TensorHandle, TensorHeader};
+    pub use crate::wire::handle::{MOST as MOST_HANDLE, TensorHandle, TensorHeader, read_bytes};
 }
 
 /// Doc test of the README.

@@ -39,7 +39,7 @@ pub struct MetaTensor {
 impl MetaTensor {
     shape_methods!(view);
     view_methods!(by_ref);
-    aliasing_methods!();
+    aliasing_methods!(view);
 
     /// Creates a meta tensor of this shape.
     ///
@@ -68,12 +68,8 @@ impl MetaTensor {
         AnyTensor::empty(self.shape(), self.dtype)
     }
 
-    fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        Ok(Self { view: f(self.view)?, ..*self })
-    }
-
-    fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
-        Ok(f(self.view)?.into_iter().map(|view| Self { view, ..*self }).collect())
+    fn another(&self, view: View) -> Self {
+        Self { view, ..*self }
     }
 }
 

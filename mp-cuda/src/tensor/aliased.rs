@@ -18,16 +18,10 @@ impl<T: Element, M: CudaAliased> Clone for CudaTensor<T, M> {
 /// Views: other handles of the same memory, with some of the elements, or another order.
 impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
     view_methods!(by_ref);
-    aliasing_methods!();
+    aliasing_methods!(raw.view);
 
-    fn viewed(&self, f: impl FnOnce(View) -> mp_core::Result<View>) -> mp_core::Result<Self> {
-        let view = f(*self.raw.view)?;
-        Ok(Self::of(self.raw.another(view)))
-    }
-
-    fn pieces(&self, f: impl FnOnce(View) -> mp_core::Result<Vec<View>>) -> mp_core::Result<Vec<Self>> {
-        let views = f(*self.raw.view)?.into_iter();
-        Ok(views.map(|view| Self::of(self.raw.another(view))).collect())
+    fn another(&self, view: View) -> Self {
+        Self::of(self.raw.another(view))
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::fmt;
 
+use mp_core::DType;
 use mp_core::message::PlainOutcome;
-use mp_core::{DType, Error as CoreError};
 use mp_tensor::parts::View;
 use mp_tensor::{
-    Element, Exclusive, Frozen, Shared, aliasing_methods, dispatch, grad_methods, shape_methods, view_methods,
+    Element, Exclusive, Frozen, Shared, aliasing_methods, dispatch, downcast_error, grad_methods,
+    shape_methods, view_methods,
 };
 
 use super::mode::{CudaAliased, CudaMode};
 use super::raw::RawCudaTensor;
 use super::{CudaStorageId, CudaTensor};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::stream::CudaStream;
 use crate::uuid::Uuid;
 
@@ -39,42 +40,7 @@ pub struct AnyCudaTensor<M: CudaMode = Exclusive> {
 
 impl<M: CudaMode> PlainOutcome for AnyCudaTensor<M> {}
 
-/// Error returned when a tensor has another element type than requested. It contains the tensor.
-pub struct CudaDowncastError<M: CudaMode> {
-    /// The unconverted tensor.
-    pub tensor: AnyCudaTensor<M>,
-    /// Requested type.
-    pub expected: DType,
-}
-
-impl<M: CudaMode> CudaDowncastError<M> {
-    fn told(&self) -> CoreError {
-        CoreError::DType { expected: self.expected, found: self.tensor.dtype }
-    }
-}
-
-impl<M: CudaMode> fmt::Debug for CudaDowncastError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CudaDowncastError")
-            .field("expected", &self.expected)
-            .field("found", &self.tensor.dtype)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<M: CudaMode> fmt::Display for CudaDowncastError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.told().fmt(f)
-    }
-}
-
-impl<M: CudaMode> std::error::Error for CudaDowncastError<M> {}
-
-impl<M: CudaMode> From<CudaDowncastError<M>> for Error {
-    fn from(error: CudaDowncastError<M>) -> Self {
-        error.told().into()
-    }
-}
+downcast_error!(CudaDowncastError, AnyCudaTensor, CudaMode, crate::error::Error);
 
 impl<T: Element, M: CudaMode> From<CudaTensor<T, M>> for AnyCudaTensor<M> {
     fn from(t: CudaTensor<T, M>) -> Self {
@@ -161,16 +127,10 @@ impl AnyCudaTensor<Exclusive> {
 /// Views, as for [`CudaTensor`].
 impl<M: CudaAliased> AnyCudaTensor<M> {
     view_methods!(by_ref);
-    aliasing_methods!();
+    aliasing_methods!(raw.view);
 
-    fn viewed(&self, f: impl FnOnce(View) -> mp_core::Result<View>) -> mp_core::Result<Self> {
-        let view = f(*self.raw.view)?;
-        Ok(Self { raw: self.raw.another(view), dtype: self.dtype })
-    }
-
-    fn pieces(&self, f: impl FnOnce(View) -> mp_core::Result<Vec<View>>) -> mp_core::Result<Vec<Self>> {
-        let views = f(*self.raw.view)?.into_iter();
-        Ok(views.map(|view| Self { raw: self.raw.another(view), dtype: self.dtype }).collect())
+    fn another(&self, view: View) -> Self {
+        Self { raw: self.raw.another(view), dtype: self.dtype }
     }
 }
 

@@ -412,11 +412,7 @@ impl Dlpack {
         tensor: CudaTensor<T, M>,
         stream: &CudaStream,
     ) -> Result<Self, ConversionError<CudaTensor<T, M>>> {
-        let back = |refused: ConversionError<RawCudaTensor<M>>| ConversionError {
-            value: CudaTensor::of(refused.value),
-            error: refused.error,
-        };
-        export(tensor.raw, T::DTYPE, stream).map(Self).map_err(back)
+        export(tensor.raw, T::DTYPE, stream).map(Self).map_err(|refused| refused.map(CudaTensor::of))
     }
 
     /// Exports a tensor as [`export`](Self::export) does, with an element type that is a value.
@@ -428,11 +424,8 @@ impl Dlpack {
         stream: &CudaStream,
     ) -> Result<Self, ConversionError<AnyCudaTensor<M>>> {
         let dtype = tensor.dtype;
-        let back = |refused: ConversionError<RawCudaTensor<M>>| ConversionError {
-            value: AnyCudaTensor { raw: refused.value, dtype },
-            error: refused.error,
-        };
-        export(tensor.raw, dtype, stream).map(Self).map_err(back)
+        let back = |raw| AnyCudaTensor { raw, dtype };
+        export(tensor.raw, dtype, stream).map(Self).map_err(|refused| refused.map(back))
     }
 }
 
@@ -450,11 +443,7 @@ impl DlpackUnversioned {
             let why = "a frozen tensor can't be exported without a version, which can't mark it as read-only";
             return Err(ConversionError { value: tensor, error: CoreError::Unsupported(why.into()).into() });
         }
-        let back = |refused: ConversionError<RawCudaTensor<M>>| ConversionError {
-            value: CudaTensor::of(refused.value),
-            error: refused.error,
-        };
-        export(tensor.raw, T::DTYPE, stream).map(Self).map_err(back)
+        export(tensor.raw, T::DTYPE, stream).map(Self).map_err(|refused| refused.map(CudaTensor::of))
     }
 }
 

@@ -101,6 +101,14 @@ pub struct ConversionError<V> {
     pub error: Error,
 }
 
+impl<V> ConversionError<V> {
+    /// Converts the value.
+    #[cfg(feature = "dlpack")]
+    pub(super) fn map<W>(self, f: impl FnOnce(V) -> W) -> ConversionError<W> {
+        ConversionError { value: f(self.value), error: self.error }
+    }
+}
+
 impl<V> fmt::Debug for ConversionError<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConversionError").field("error", &self.error).finish_non_exhaustive()

@@ -9,12 +9,9 @@
 //!
 //! Numbers are little-endian.
 
-use std::fmt;
-
 use mp_core::clocks::Tick;
 use mp_core::{Error, Result};
-use mp_tensor::parts::{MOST_HANDLE, TensorHandle, View};
-use serde::de::{Error as _, SeqAccess, Visitor};
+use mp_tensor::parts::{MOST_HANDLE, TensorHandle, View, read_bytes};
 use serde::{Deserialize, Deserializer};
 
 /// Largest number of ticks of one tensor, one for each stream.
@@ -83,36 +80,15 @@ impl ReceivedTensor {
     }
 }
 
-/// Calls `make` with a tensor that arrives, and returns its result. The call is made where the bytes are,
-/// because each returning function would copy the tensor.
+/// Reads the bytes of a tensor, or a list of bytes in formats without byte strings.
 #[inline]
 pub(super) fn read<'de, T, D: Deserializer<'de>>(
     d: D,
     make: impl FnOnce(ReceivedTensor) -> Result<T>,
 ) -> std::result::Result<T, D::Error> {
-    struct TensorBytesVisitor<F>(F);
-    impl<'de, T, F: FnOnce(ReceivedTensor) -> Result<T>> Visitor<'de> for TensorBytesVisitor<F> {
-        type Value = T;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the bytes of a tensor of a device's memory")
-        }
-        #[inline]
-        fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<T, E> {
-            ReceivedTensor::read(bytes).and_then(self.0).map_err(E::custom)
-        }
-        // Formats without byte strings write a list.
-        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
-            let mut bytes = Vec::new();
-            while let Some(byte) = seq.next_element::<u8>()? {
-                if bytes.len() == MOST {
-                    return Err(A::Error::custom("more bytes than a tensor of a device's memory has"));
-                }
-                bytes.push(byte);
-            }
-            self.visit_bytes(&bytes)
-        }
-    }
-    d.deserialize_bytes(TensorBytesVisitor(make))
+    let what =
+        ["the bytes of a tensor of a device's memory", "more bytes than a tensor of a device's memory has"];
+    read_bytes(d, what, MOST, |bytes| ReceivedTensor::read(bytes).and_then(make))
 }
 
 impl<'de> Deserialize<'de> for ReceivedTensor {

@@ -10,12 +10,8 @@ mod coo;
 pub use compressed::{Layout, SparseCompressed};
 pub use coo::SparseCoo;
 
+use crate::view::misfit;
 use mp_core::{Error, Result};
-
-/// Returns the error of parts that don't match.
-fn misfit<T>(why: String) -> Result<T> {
-    Err(Error::Shape(why))
-}
 
 /// Returns the error of invalid indices.
 fn malformed<T>(why: String) -> Result<T> {

@@ -186,7 +186,7 @@ impl<T: Integer> Atomic<T> {
 /// # Panics
 /// If some elements are out of bounds.
 #[inline]
-pub(super) fn of<T: Element>(storage: &Storage, first: usize, len: usize) -> &[Atomic<T>] {
+pub(crate) fn atomics<T: Element>(storage: &Storage, first: usize, len: usize) -> &[Atomic<T>] {
     if len == 0 {
         return &[];
     }
@@ -197,7 +197,7 @@ pub(super) fn of<T: Element>(storage: &Storage, first: usize, len: usize) -> &[A
 
 /// Returns an element as an atomic, see [`of`].
 #[inline]
-pub(super) fn one<T: Element>(storage: &Storage, i: usize) -> &Atomic<T> {
+pub(crate) fn atomic<T: Element>(storage: &Storage, i: usize) -> &Atomic<T> {
     let p = storage.at::<T>(i, 1);
     // SAFETY: as above.
     unsafe { p.cast::<Atomic<T>>().as_ref() }

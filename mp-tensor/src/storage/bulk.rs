@@ -12,7 +12,7 @@
 
 use mp_core::Storage;
 
-use super::StorageElements;
+use super::{load, store};
 use crate::element::Element;
 
 /// Below this number of bytes, a loop is faster than the start-up of the string instruction.
@@ -54,24 +54,24 @@ unsafe fn move_elements<T: Element>(from: *const T, to: *mut T, len: usize) {
 
 /// Reads elements from `first` on, each by a relaxed load.
 #[inline]
-pub(super) fn load_all<T: Element>(storage: &Storage, first: usize, to: &mut [T]) {
+pub(crate) fn load_all<T: Element>(storage: &Storage, first: usize, to: &mut [T]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if size_of_val(to) >= SHORT {
         let from = storage.at::<T>(first, to.len());
         // SAFETY: `from` is checked, `to` is a slice; see above.
         return unsafe { move_elements(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
-    to.iter_mut().zip(first..).for_each(|(to, i)| *to = storage.load(i));
+    to.iter_mut().zip(first..).for_each(|(to, i)| *to = load(storage, i));
 }
 
 /// Writes elements from `first` on, each by a relaxed store.
 #[inline]
-pub(super) fn store_all<T: Element>(storage: &Storage, first: usize, from: &[T]) {
+pub(crate) fn store_all<T: Element>(storage: &Storage, first: usize, from: &[T]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if size_of_val(from) >= SHORT {
         let to = storage.at::<T>(first, from.len());
         // SAFETY: `to` is checked, `from` is a slice; see above.
         return unsafe { move_elements(from.as_ptr(), to.as_ptr(), from.len()) };
     }
-    from.iter().zip(first..).for_each(|(v, i)| storage.store(i, *v));
+    from.iter().zip(first..).for_each(|(v, i)| store(storage, i, *v));
 }

@@ -23,15 +23,10 @@ impl<T: Element, M: Aliased> Clone for Tensor<T, M> {
 /// Views: further handles to the same storage, without copying an element.
 impl<T: Element, M: Aliased> Tensor<T, M> {
     view_methods!(by_ref);
-    aliasing_methods!();
+    aliasing_methods!(raw.view);
 
-    fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(*self.raw.view)?;
-        Ok(Self::of(self.raw.another(view)))
-    }
-
-    fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
-        Ok(f(*self.raw.view)?.into_iter().map(|v| Self::of(self.raw.another(v))).collect())
+    fn another(&self, view: View) -> Self {
+        Self::of(self.raw.another(view))
     }
 }
 

@@ -4,9 +4,10 @@ use std::fmt;
 
 use crate::dispatch;
 use crate::element::Element;
-use crate::storage::StorageElements;
+use crate::storage;
 use crate::tensor::Tensor;
 use crate::tensor::mode::Mode;
+use crate::tensor::raw::RawTensor;
 use crate::view::View;
 use mp_core::DType;
 use mp_core::Storage;
@@ -20,11 +21,18 @@ const EDGE: usize = 3;
 
 /// Parts of a tensor to print. Elements are read as atomics, which is valid in every mode.
 pub(crate) struct TensorDisplay<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) dtype: DType,
-    pub(crate) storage: &'a Storage,
-    pub(crate) view: &'a View,
-    pub(crate) requires_grad: bool,
+    name: &'a str,
+    dtype: DType,
+    storage: &'a Storage,
+    view: &'a View,
+    requires_grad: bool,
+}
+
+impl<'a> TensorDisplay<'a> {
+    pub(crate) fn of<M: Mode>(raw: &'a RawTensor<M>, dtype: DType) -> Self {
+        let requires_grad = raw.grad.requires();
+        Self { name: M::NAME, dtype, storage: raw.storage(), view: &raw.view, requires_grad }
+    }
 }
 
 impl TensorDisplay<'_> {
@@ -35,7 +43,7 @@ impl TensorDisplay<'_> {
 
     /// Formats an element.
     fn text(&self, at: usize) -> String {
-        dispatch!(self.dtype, T => format!("{:?}", self.storage.load::<T>(at)))
+        dispatch!(self.dtype, T => format!("{:?}", storage::load::<T>(self.storage, at)))
     }
 
     /// Returns the entries of dimension `dim` to print. `None` stands for the entries in between.
@@ -125,29 +133,16 @@ impl fmt::Display for TensorDisplay<'_> {
     }
 }
 
-impl<T: Element, M: Mode> Tensor<T, M> {
-    fn show(&self) -> TensorDisplay<'_> {
-        TensorDisplay {
-            name: M::NAME,
-            dtype: T::DTYPE,
-            storage: self.storage(),
-            view: &self.raw.view,
-            requires_grad: self.requires_grad(),
-        }
-    }
-}
-
-/// Prints type, shape and elements in one line, above 24 elements only the edges.
 impl<T: Element, M: Mode> fmt::Debug for Tensor<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.show(), f)
+        fmt::Debug::fmt(&TensorDisplay::of(&self.raw, T::DTYPE), f)
     }
 }
 
 /// Prints rows like torch, above 1000 elements only the edges.
 impl<T: Element, M: Mode> fmt::Display for Tensor<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.show(), f)
+        fmt::Display::fmt(&TensorDisplay::of(&self.raw, T::DTYPE), f)
     }
 }
 

@@ -120,7 +120,7 @@ macro_rules! view_method {
 }
 
 /// Views in which no element appears twice. `by_ref` returns another handle to the same storage, `by_value`
-/// consumes the tensor. The type has a function `viewed`.
+/// consumes the tensor. The type has a function `viewed`, which [`aliasing_methods`] defines for `by_ref`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! view_methods {
@@ -214,11 +214,12 @@ macro_rules! view_methods {
     };
 }
 
-/// Views that may overlap, and several views at once, for tensors with several handles.
+/// Views that may overlap, and several views at once, for tensors with several handles. The type has a function
+/// `another`, which returns a handle with another view.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! aliasing_methods {
-    () => {
+    ($($view:ident).+) => {
         /// Repeats dimensions of one entry and prepends new ones, up to `shape`. No element is copied: the
         /// stride is 0.
         ///
@@ -273,6 +274,59 @@ macro_rules! aliasing_methods {
         /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if the dimension does not exist.
         pub fn unbind(&self, dim: usize) -> mp_core::Result<Vec<Self>> {
             self.pieces(|v| v.unbind(dim))
+        }
+
+        fn viewed(
+            &self,
+            f: impl FnOnce($crate::parts::View) -> mp_core::Result<$crate::parts::View>,
+        ) -> mp_core::Result<Self> {
+            Ok(self.another(f($crate::parts::View::clone(&self.$($view).+))?))
+        }
+
+        fn pieces(
+            &self,
+            f: impl FnOnce($crate::parts::View) -> mp_core::Result<Vec<$crate::parts::View>>,
+        ) -> mp_core::Result<Vec<Self>> {
+            let views = f($crate::parts::View::clone(&self.$($view).+))?.into_iter();
+            Ok(views.map(|view| self.another(view)).collect())
+        }
+    };
+}
+
+/// Error of `downcast`, which contains the tensor.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! downcast_error {
+    ($name:ident, $tensor:ident, $mode:ident, $error:ty) => {
+        /// Error returned when a tensor has another element type than requested. It contains the tensor.
+        pub struct $name<M: $mode> {
+            /// The unconverted tensor.
+            pub tensor: $tensor<M>,
+            /// Requested type.
+            pub expected: $crate::DType,
+        }
+
+        impl<M: $mode> std::fmt::Debug for $name<M> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name))
+                    .field("expected", &self.expected)
+                    .field("found", &self.tensor.dtype)
+                    .finish_non_exhaustive()
+            }
+        }
+
+        impl<M: $mode> std::fmt::Display for $name<M> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                mp_core::Error::DType { expected: self.expected, found: self.tensor.dtype }.fmt(f)
+            }
+        }
+
+        impl<M: $mode> std::error::Error for $name<M> {}
+
+        impl<M: $mode> From<$name<M>> for $error {
+            fn from(error: $name<M>) -> Self {
+                mp_core::Error::DType { expected: error.expected, found: error.tensor.dtype }.into()
+            }
         }
     };
 }

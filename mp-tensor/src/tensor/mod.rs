@@ -28,7 +28,7 @@ pub use share_memory::ShareMemory;
 pub use typed_storage::{FrozenStorage, TypedStorage};
 
 use crate::element::Element;
-use crate::storage::StorageElements;
+use crate::storage;
 use crate::tensor::raw::RawTensor;
 use crate::{grad_methods, shape_methods};
 
@@ -128,13 +128,13 @@ impl<T: Element, M: Mode> Tensor<T, M> {
 
     /// Iterates over the elements in row-major order, in any mode. Each is read when the iterator reaches it.
     pub(crate) fn loads(&self) -> impl ExactSizeIterator<Item = T> + '_ {
-        self.raw.view.positions().map(|p| self.raw.storage().load(p))
+        self.raw.view.positions().map(|p| storage::load(self.raw.storage(), p))
     }
 
     /// Returns the `i`-th element in row-major order, which exists.
     #[inline]
     pub(crate) fn load_nth(&self, i: usize) -> T {
-        self.raw.storage().load(self.raw.view.nth(i))
+        storage::load(self.raw.storage(), self.raw.view.nth(i))
     }
 
     /// Returns the element type.

@@ -11,7 +11,7 @@
 use std::ops::Index;
 
 use crate::element::Element;
-use crate::storage::StorageElements as _;
+use crate::storage;
 use crate::tensor::mode::{Borrowed, Mode, Readable};
 use crate::{Tensor, TensorView};
 use mp_core::Result;
@@ -69,7 +69,7 @@ impl<T: Element, M: Mode> Tensor<T, M> {
     {
         self.raw.contiguous()?;
         // SAFETY: in a readable mode no code writes while the tensor is borrowed.
-        Ok(unsafe { self.storage().slice(self.offset(), self.len()) })
+        Ok(unsafe { storage::slice(self.storage(), self.offset(), self.len()) })
     }
 }
 
@@ -81,7 +81,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn get(&self, index: &[usize]) -> Result<T> {
         self.raw.here()?;
-        Ok(self.storage().load(self.raw.view.position(index)?))
+        Ok(storage::load(self.storage(), self.raw.view.position(index)?))
     }
 
     /// Returns the only element of a tensor.
@@ -91,7 +91,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     pub fn item(&self) -> Result<T> {
         let one = self.raw.view.reshape(&[])?;
         self.raw.here()?;
-        Ok(self.storage().load(one.offset()))
+        Ok(storage::load(self.storage(), one.offset()))
     }
 
     /// Iterates over copies of the elements, in row-major order.
@@ -217,7 +217,7 @@ impl<'a, T: Element> Tensor<T, Borrowed<'a>> {
         self.raw.contiguous()?;
         let storage: &'a Storage = self.raw.keep;
         // SAFETY: the viewed tensor is borrowed for 'a, so no code writes.
-        Ok(unsafe { storage.slice(self.offset(), self.len()) })
+        Ok(unsafe { storage::slice(storage, self.offset(), self.len()) })
     }
 }
 
@@ -232,7 +232,7 @@ impl<T: Element, M: Readable, const N: usize> Index<[usize; N]> for Tensor<T, M>
     fn index(&self, index: [usize; N]) -> &T {
         match self.raw.view.position(&index) {
             // SAFETY: see `as_slice`; the position is one of the view.
-            Ok(at) => &(unsafe { self.storage().slice(at, 1) })[0],
+            Ok(at) => &(unsafe { storage::slice(self.storage(), at, 1) })[0],
             Err(e) => panic!("{e}"),
         }
     }

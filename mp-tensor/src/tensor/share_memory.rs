@@ -38,20 +38,6 @@ impl<T: Element> ShareMemory for [T] {
     }
 }
 
-impl<T: Element> ShareMemory for Vec<T> {
-    type Element = T;
-    fn share_memory(&self) -> Result<Tensor<T>> {
-        self[..].share_memory()
-    }
-}
-
-impl<T: Element, const N: usize> ShareMemory for [T; N] {
-    type Element = T;
-    fn share_memory(&self) -> Result<Tensor<T>> {
-        self[..].share_memory()
-    }
-}
-
 impl<T: Element, const N: usize, const M: usize> ShareMemory for [[T; N]; M] {
     type Element = T;
     fn share_memory(&self) -> Result<Tensor<T>> {
@@ -68,18 +54,22 @@ impl ShareMemory for [bool] {
     }
 }
 
-impl ShareMemory for Vec<bool> {
-    type Element = Bool;
-    fn share_memory(&self) -> Result<Tensor<Bool>> {
-        self[..].share_memory()
-    }
+macro_rules! by_slice {
+    ($([$($parameters:tt)*] $t:ty, $element:ty;)*) => {$(
+        impl<$($parameters)*> ShareMemory for $t {
+            type Element = $element;
+            fn share_memory(&self) -> Result<Tensor<$element>> {
+                self[..].share_memory()
+            }
+        }
+    )*};
 }
 
-impl<const N: usize> ShareMemory for [bool; N] {
-    type Element = Bool;
-    fn share_memory(&self) -> Result<Tensor<Bool>> {
-        self[..].share_memory()
-    }
+by_slice! {
+    [T: Element] Vec<T>, T;
+    [T: Element, const N: usize] [T; N], T;
+    [] Vec<bool>, Bool;
+    [const N: usize] [bool; N], Bool;
 }
 
 impl<T: Element> Tensor<T> {

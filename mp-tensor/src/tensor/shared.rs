@@ -1,8 +1,7 @@
 //! Tensors that all processes read and write.
 
 use crate::element::{Element, Integer, Number};
-use crate::storage::Atomic;
-use crate::storage::StorageElements;
+use crate::storage::{self, Atomic};
 use crate::tensor::Tensor;
 use crate::tensor::mode::{Readable, Shared};
 use mp_core::{Error, Result};
@@ -11,7 +10,7 @@ impl<T: Element> Tensor<T, Shared> {
     #[inline]
     fn nth(&self, i: usize) -> &Atomic<T> {
         let at = self.raw.view.straight(i).unwrap_or_else(|| self.nth_apart(i));
-        self.storage().atomic(at)
+        storage::atomic(self.storage(), at)
     }
 
     /// Returns the position of an element in a non-contiguous view, or panics. Not inlined, to keep loads
@@ -50,7 +49,7 @@ impl<T: Element> Tensor<T, Shared> {
     #[inline]
     pub fn as_atomics(&self) -> Result<&[Atomic<T>]> {
         self.raw.contiguous()?;
-        Ok(self.storage().atomics(self.offset(), self.len()))
+        Ok(storage::atomics(self.storage(), self.offset(), self.len()))
     }
 
     /// Reads the `i`-th element in row-major order.
@@ -76,7 +75,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// # Errors
     /// [`Error::OutOfBounds`] if the element does not exist, [`Error::Forked`] in a forked copy.
     pub fn get(&self, index: &[usize]) -> Result<T> {
-        Ok(self.storage().load(self.position(index)?))
+        Ok(storage::load(self.storage(), self.position(index)?))
     }
 
     /// Writes the element at `index`.
@@ -84,7 +83,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// # Errors
     /// [`Error::OutOfBounds`] if the element does not exist, [`Error::Forked`] in a forked copy.
     pub fn set(&self, index: &[usize], value: T) -> Result<()> {
-        self.storage().store(self.position(index)?, value);
+        storage::store(self.storage(), self.position(index)?, value);
         Ok(())
     }
 
@@ -119,7 +118,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// Reads into a slice of the tensor's length.
     fn read_unchecked(&self, to: &mut [T]) {
         if self.is_contiguous() {
-            self.storage().load_all(self.offset(), to);
+            storage::load_all(self.storage(), self.offset(), to);
         } else {
             let mut to = to.iter_mut();
             self.iter().for_each(|v| _ = to.next().map(|to| *to = v));
@@ -137,11 +136,11 @@ impl<T: Element> Tensor<T, Shared> {
         }
         self.raw.here()?;
         if self.is_contiguous() {
-            self.storage().store_all(self.offset(), from);
+            storage::store_all(self.storage(), self.offset(), from);
         } else {
             let storage = self.storage();
             let mut from = from.iter();
-            self.raw.view.positions().for_each(|p| _ = from.next().map(|v| storage.store(p, *v)));
+            self.raw.view.positions().for_each(|p| _ = from.next().map(|v| storage::store(storage, p, *v)));
         }
         Ok(())
     }
@@ -155,9 +154,9 @@ impl<T: Element> Tensor<T, Shared> {
         self.raw.here()?;
         let storage = self.storage();
         if self.is_contiguous() {
-            storage.atomics(self.offset(), self.len()).iter().for_each(|at| at.store(value));
+            storage::atomics(storage, self.offset(), self.len()).iter().for_each(|at| at.store(value));
         } else {
-            self.raw.view.positions().for_each(|p| storage.store(p, value));
+            self.raw.view.positions().for_each(|p| storage::store(storage, p, value));
         }
         Ok(())
     }
@@ -176,7 +175,7 @@ impl<T: Element> Tensor<T, Shared> {
             Ok(from) => self.write_from(from),
             Err(_apart) => {
                 let storage = self.storage();
-                self.raw.view.positions().zip(from.iter()).for_each(|(p, v)| storage.store(p, v));
+                self.raw.view.positions().zip(from.iter()).for_each(|(p, v)| storage::store(storage, p, v));
                 Ok(())
             }
         }

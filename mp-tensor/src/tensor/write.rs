@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ops::IndexMut;
 
 use crate::element::Element;
-use crate::storage::StorageElements;
+use crate::storage;
 use crate::tensor::mode::{BorrowedMut, Mode, Readable, Writable};
 use crate::tensor::raw::RawTensor;
 use crate::view::{Positions, View};
@@ -39,7 +39,7 @@ impl<T: Element, M: Mode> Tensor<T, M> {
         self.raw.contiguous()?;
         let (first, len) = (self.offset(), self.len());
         // SAFETY: in a writable mode, mutably borrowed, no other code accesses the elements.
-        Ok(unsafe { self.storage().slice_mut(first, len) })
+        Ok(unsafe { storage::slice_mut(self.storage(), first, len) })
     }
 }
 
@@ -50,7 +50,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// [`Error::OutOfBounds`] if the element does not exist, [`Error::Forked`] in a forked copy.
     pub fn set(&mut self, index: &[usize], value: T) -> Result<()> {
         self.raw.here()?;
-        self.storage().store(self.raw.view.position(index)?, value);
+        storage::store(self.storage(), self.raw.view.position(index)?, value);
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl<'a, T: Element> Iterator for ElementIterMut<'a, T> {
         let at = self.positions.next()?;
         // SAFETY: this iterator has the view for 'a, and returns each position once. No two positions are the
         // same element.
-        unsafe { self.tensor.raw.keep.slice_mut(at, 1) }.first_mut()
+        unsafe { storage::slice_mut(self.tensor.raw.keep, at, 1) }.first_mut()
     }
     fn size_hint(&self) -> (usize, Option<usize>) {
         self.positions.size_hint()
@@ -224,7 +224,7 @@ impl<'a, T: Element> Iterator for ElementIterMut<'a, T> {
         let storage = self.tensor.raw.keep;
         self.positions.fold(init, |all, at| {
             // SAFETY: see `next`.
-            let element = unsafe { storage.slice_mut(at, 1) };
+            let element = unsafe { storage::slice_mut(storage, at, 1) };
             f(all, &mut element[0])
         })
     }
@@ -239,7 +239,7 @@ impl<'a, T: Element> Tensor<T, BorrowedMut<'a>> {
     pub fn into_mut_slice(self) -> Result<&'a mut [T]> {
         self.raw.contiguous()?;
         // SAFETY: see `as_mut_slice`; the consumed view was the only one of its elements for 'a.
-        Ok(unsafe { self.raw.keep.slice_mut(self.offset(), self.len()) })
+        Ok(unsafe { storage::slice_mut(self.raw.keep, self.offset(), self.len()) })
     }
 }
 
@@ -252,7 +252,7 @@ impl<T: Element, M: Writable, const N: usize> IndexMut<[usize; N]> for Tensor<T,
     fn index_mut(&mut self, index: [usize; N]) -> &mut T {
         match self.raw.view.position(&index) {
             // SAFETY: see `as_mut_slice`; the position is one of the view.
-            Ok(at) => &mut (unsafe { self.storage().slice_mut(at, 1) })[0],
+            Ok(at) => &mut (unsafe { storage::slice_mut(self.storage(), at, 1) })[0],
             Err(e) => panic!("{e}"),
         }
     }

@@ -205,29 +205,52 @@ impl Serialize for TensorHandle<&View> {
 impl<'de> Deserialize<'de> for TensorHandle {
     #[inline]
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct HandleVisitor;
-        impl<'de> Visitor<'de> for HandleVisitor {
-            type Value = TensorHandle;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the bytes of a handle to a tensor")
-            }
-            #[inline]
-            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<TensorHandle, E> {
-                TensorHandle::read(bytes).map_err(E::custom)
-            }
-            // Formats without byte strings write a list.
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<TensorHandle, A::Error> {
-                let (mut bytes, mut len) = ([0; MOST], 0);
-                while let Some(byte) = seq.next_element::<u8>()? {
-                    *bytes.get_mut(len).ok_or_else(|| A::Error::custom("more bytes than a handle has"))? =
-                        byte;
-                    len += 1;
-                }
-                TensorHandle::read(&bytes[..len]).map_err(A::Error::custom)
-            }
-        }
-        d.deserialize_bytes(HandleVisitor)
+        let what = ["the bytes of a handle to a tensor", "more bytes than a handle has"];
+        read_bytes(d, what, MOST, TensorHandle::read)
     }
+}
+
+/// Reads at most `most` bytes, and converts them by `make`. The texts name them and an error.
+#[inline]
+pub fn read_bytes<'de, T, D: Deserializer<'de>>(
+    d: D,
+    [expected, too_long]: [&'static str; 2],
+    most: usize,
+    make: impl FnOnce(&[u8]) -> Result<T>,
+) -> std::result::Result<T, D::Error> {
+    struct BytesVisitor<F> {
+        expected: &'static str,
+        too_long: &'static str,
+        most: usize,
+        make: F,
+    }
+
+    impl<'de, T, F: FnOnce(&[u8]) -> Result<T>> Visitor<'de> for BytesVisitor<F> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.expected)
+        }
+
+        #[inline]
+        fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<T, E> {
+            (self.make)(bytes).map_err(E::custom)
+        }
+
+        // Formats without byte strings write a list.
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
+            let mut bytes = Vec::new();
+            while let Some(byte) = seq.next_element::<u8>()? {
+                if bytes.len() == self.most {
+                    return Err(A::Error::custom(self.too_long));
+                }
+                bytes.push(byte);
+            }
+            self.visit_bytes(&bytes)
+        }
+    }
+
+    d.deserialize_bytes(BytesVisitor { expected, too_long, most, make })
 }
 
 #[cfg(test)]
