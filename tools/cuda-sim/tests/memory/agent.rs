@@ -216,6 +216,14 @@ impl Agent {
         answer.number.map(|number| panic!("{what:?}: {number}")).unwrap_err()
     }
 
+    /// Allocates a piece, fills it with a byte, and freezes it.
+    #[track_caller]
+    pub(crate) fn frozen(&self, piece: u32, bytes: u64, byte: u8) {
+        for what in [Do::Allocate(piece, bytes), Do::Fill(piece, byte), Do::Freeze(piece)] {
+            self.ok(what);
+        }
+    }
+
     /// Returns a parcel of one of the agent's pieces.
     #[track_caller]
     pub(crate) fn give(&self, piece: u32, frozen: bool) -> Parcel {
@@ -249,6 +257,22 @@ impl Agent {
 pub(crate) fn process(session: &Session) -> ProcessBuilder {
     let builder = Process::builder().env_remove("CUDA_VISIBLE_DEVICES");
     session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
+}
+
+/// Returns a session of a test that runs alone, and agents with a queue of moved pieces.
+#[track_caller]
+pub(crate) fn agents<const N: usize>() -> (std::sync::MutexGuard<'static, ()>, Session, [Agent; N]) {
+    let (alone, session, moves) = (alone(), setup().start().unwrap(), moves());
+    let agents = [(); N].map(|()| Agent::new(&session, &moves));
+    (alone, session, agents)
+}
+
+/// Ends agents by a normal exit. Checks that the device has no memory in use then, and that nothing was found.
+#[track_caller]
+pub(crate) fn end<const N: usize>(session: &Session, agents: [Agent; N]) {
+    agents.into_iter().for_each(Agent::leave);
+    until(session, "bytes", 0);
+    nothing_found(session);
 }
 
 /// Returns a queue of pieces that move.

@@ -6,7 +6,7 @@ use mp_harness::signal;
 use mp_spawn::ExitStatus;
 use rustix::process::Signal;
 
-use crate::agent::{Agent, Do, alone, locker_is, moves, nothing_found, setup, until};
+use crate::agent::{Agent, Do, agents, alone, end, locker_is, moves, nothing_found, setup, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -28,9 +28,7 @@ fn receivers_keep_pieces_of_a_killed_maker() {
     let moves = moves();
     let maker = Agent::new(&session, &moves);
     let others = [(); 2].map(|()| Agent::new(&session, &moves));
-    maker.ok(Do::Allocate(1, 1000));
-    maker.ok(Do::Fill(1, 5));
-    maker.ok(Do::Freeze(1));
+    maker.frozen(1, 1000, 5);
     let parcel = maker.give(1, true);
     others[0].ok(Do::Keep(1, parcel.clone()));
     assert_eq!(others[0].ok(Do::Read(1)), 5);
@@ -52,13 +50,8 @@ fn receivers_keep_pieces_of_a_killed_maker() {
 /// A thread of the other process unmaps the slab.
 #[test]
 fn unused_slab_is_unmapped_after_its_makers_death() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
-    maker.ok(Do::Allocate(1, 1000));
-    maker.ok(Do::Fill(1, 5));
-    maker.ok(Do::Freeze(1));
+    let (_alone, session, [maker, other]) = agents();
+    maker.frozen(1, 1000, 5);
     other.ok(Do::Keep(1, maker.give(1, true)));
     assert_eq!(other.ok(Do::Read(1)), 5);
     other.ok(Do::Drop(1));
@@ -74,10 +67,7 @@ fn unused_slab_is_unmapped_after_its_makers_death() {
 /// A process that only reads may die safely: its memory is reused.
 #[test]
 fn killed_reader_releases_its_pieces() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, reader) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (_alone, session, [maker, reader]) = agents();
     maker.ok(Do::Allocate(1, 4 * MIB));
     let at = maker.ok(Do::Open(1, 0));
     maker.ok(Do::Fill(1, 1));
@@ -89,9 +79,7 @@ fn killed_reader_releases_its_pieces() {
     assert_eq!(maker.stats()[1..5], [0, 0, 1, 0]);
     maker.ok(Do::Allocate(2, 4 * MIB));
     assert_eq!(maker.ok(Do::Open(2, 0)), at);
-    maker.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [maker]);
 }
 
 /// The device of a dead process may still write: the slab is not used any more, and is freed with its last
@@ -131,13 +119,8 @@ fn killed_writer_loses_its_pieces() {
 /// A stopped process is not dead: its memory stays allocated, and no other process waits for it.
 #[test]
 fn stopped_maker_delays_no_process() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
-    maker.ok(Do::Allocate(1, 1000));
-    maker.ok(Do::Fill(1, 5));
-    maker.ok(Do::Freeze(1));
+    let (_alone, session, [maker, other]) = agents();
+    maker.frozen(1, 1000, 5);
     let parcel = maker.give(1, true);
     signal(maker.process.pid(), Signal::STOP);
     other.ok(Do::Keep(1, parcel));
@@ -148,10 +131,7 @@ fn stopped_maker_delays_no_process() {
     other.ok(Do::Collect);
     signal(maker.process.pid(), Signal::CONT);
     assert_eq!(maker.ok(Do::Read(1)), 5);
-    maker.leave();
-    other.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [maker, other]);
 }
 
 /// Calls that make, export and release a slab, and that open one of another process.

@@ -1,15 +1,13 @@
 //! Failing driver, and a full device.
 
-use crate::agent::{Agent, Do, alone, moves, nothing_found, setup, stat, until};
+use crate::agent::{Agent, Do, agents, alone, end, moves, nothing_found, setup, stat};
 
 const MIB: u64 = 1 << 20;
 
 /// Runs all operations of a process with pieces of its own and of another process, and returns the errors.
 fn all(agent: &Agent, maker: &Agent) -> Vec<String> {
     let mut errors = Vec::new();
-    maker.ok(Do::Allocate(1, 1000));
-    maker.ok(Do::Fill(1, 5));
-    maker.ok(Do::Freeze(1));
+    maker.frozen(1, 1000, 5);
     agent.ok(Do::Keep(1, maker.give(1, true)));
     let mut attempt = |what| match agent.attempt(what).expect("it lives").number {
         Ok(number) => Some(number),
@@ -117,10 +115,7 @@ fn full_device_error_names_the_sizes() {
     maker.ok(Do::Drop(2));
     maker.ok(Do::Allocate(4, 75 * MIB));
     assert_eq!(stat(&session, "bytes"), 76 * MIB);
-    maker.leave();
-    other.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [maker, other]);
 }
 
 /// A device without virtual memory gets an error that names the missing feature.
@@ -158,10 +153,7 @@ fn impossible_size_is_an_error() {
 /// The child gets errors and zeros, and releases nothing of its parent.
 #[test]
 fn forked_copy_is_refused_device_memory() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let agent = Agent::new(&session, &moves);
+    let (_alone, session, [agent]) = agents();
     agent.ok(Do::Allocate(1, 1000));
     agent.ok(Do::Fill(1, 4));
     let said = agent.fails(Do::Copied(1));
@@ -169,21 +161,14 @@ fn forked_copy_is_refused_device_memory() {
     assert!(said.contains(") 0 DeviceMemoryStats { reserved: 0"), "{said}");
     assert_eq!(agent.ok(Do::Read(0)), 4);
     assert_eq!(agent.stats(), [32 * MIB, 1024, 0, 1, 1, 0]);
-    agent.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [agent]);
 }
 
 /// The piece can be opened once descriptors are available again.
 #[test]
 fn exhausted_descriptors_are_an_error() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
-    maker.ok(Do::Allocate(1, 1000));
-    maker.ok(Do::Fill(1, 5));
-    maker.ok(Do::Freeze(1));
+    let (_alone, session, [maker, other]) = agents();
+    maker.frozen(1, 1000, 5);
     other.ok(Do::Keep(1, maker.give(1, true)));
     other.ok(Do::Stats);
     for more in 0..2 {
@@ -193,8 +178,5 @@ fn exhausted_descriptors_are_an_error() {
         other.ok(Do::Limit(None));
     }
     assert_eq!(other.ok(Do::Read(1)), 5);
-    maker.leave();
-    other.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [maker, other]);
 }

@@ -3,20 +3,15 @@
 use mp_cuda::memory::PieceMode;
 use mp_queue::Queue;
 
-use crate::agent::{Agent, Do, Parcel, alone, moves, nothing_found, setup, stat, until};
+use crate::agent::{Agent, Do, Parcel, agents, alone, end, moves, nothing_found, setup, stat, until};
 
 const MIB: u64 = 1 << 20;
 
 /// The maker drops the piece, and ends. The other process has it unchanged.
 #[test]
 fn piece_dropped_by_its_maker_stays_valid() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
-    maker.ok(Do::Allocate(1, 1000));
-    maker.ok(Do::Fill(1, 7));
-    maker.ok(Do::Freeze(1));
+    let (_alone, session, [maker, other]) = agents();
+    maker.frozen(1, 1000, 7);
     other.ok(Do::Keep(1, maker.give(1, true)));
     maker.ok(Do::Drop(1));
     assert_eq!(other.ok(Do::Read(1)), 7);
@@ -38,10 +33,7 @@ fn piece_dropped_by_its_maker_stays_valid() {
 /// A piece's units are free again when the other process has dropped it.
 #[test]
 fn dropped_piece_is_reused() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (_alone, session, [maker, other]) = agents();
     maker.ok(Do::Allocate(1, 4 * MIB));
     let at = maker.ok(Do::Open(1, 0));
     maker.ok(Do::Share(1));
@@ -66,10 +58,7 @@ fn dropped_piece_is_reused() {
 /// A piece is opened once, however often it arrives, and the descriptor is closed.
 #[test]
 fn piece_received_twice_is_opened_once() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (_alone, session, [maker, other]) = agents();
     for piece in 1..=2 {
         maker.ok(Do::Allocate(piece, 1000));
         maker.ok(Do::Freeze(piece));
@@ -93,10 +82,7 @@ fn piece_received_twice_is_opened_once() {
     assert_eq!(more(2) - more(1), more(3) - more(2));
     assert_eq!(other.ok(Do::Files), files);
     assert_eq!(other.stats()[5], 1);
-    maker.leave();
-    other.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [maker, other]);
 }
 
 /// The piece moves from process to process, and back to its maker, which has its own mapping.
@@ -247,10 +233,7 @@ fn opens_a_slab(maker: &Agent, other: &Agent) {
 /// A process that opens many slabs, and drops all pieces, has few slabs mapped, and no descriptor of a slab.
 #[test]
 fn unused_slabs_are_unmapped() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (_alone, session, [maker, other]) = agents();
     let (mut most, mut files) = (0, Vec::new());
     for _ in 0..100 {
         opens_a_slab(&maker, &other);
@@ -272,10 +255,7 @@ fn unused_slabs_are_unmapped() {
 /// A slab whose pieces arrive again and again stays mapped, however many others are opened meanwhile.
 #[test]
 fn repeatedly_used_slab_stays_mapped() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (_alone, session, [maker, other]) = agents();
     maker.ok(Do::Allocate(2, 1000));
     maker.ok(Do::Freeze(2));
     for round in 0..70 {
@@ -295,10 +275,7 @@ fn repeatedly_used_slab_stays_mapped() {
 /// Another piece of the slab arrives afterwards, in the same mapping.
 #[test]
 fn slab_with_a_used_piece_is_not_collected() {
-    let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (_alone, session, [maker, other]) = agents();
     for piece in 1..=2 {
         maker.ok(Do::Allocate(piece, 1000));
         maker.ok(Do::Freeze(piece));
@@ -309,10 +286,7 @@ fn slab_with_a_used_piece_is_not_collected() {
     other.ok(Do::Keep(2, maker.give(2, true)));
     assert_eq!((other.ok(Do::Open(2, 0)), other.stats()[5]), (first + 1024, 1));
     assert_eq!(collected, 0);
-    maker.leave();
-    other.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [maker, other]);
 }
 
 /// Neither its own mapping nor that of another process is used for a device that can't access the memory.
@@ -324,9 +298,7 @@ fn unreachable_device_is_an_error() {
     let maker = Agent::new(&session, &moves);
     // The other process begins with the second device, and sees both.
     let other = Agent::with(&session, &moves, &[("CUDA_VISIBLE_DEVICES", "1,0")]);
-    maker.ok(Do::Allocate(1, 100));
-    maker.ok(Do::Fill(1, 8));
-    maker.ok(Do::Freeze(1));
+    maker.frozen(1, 100, 8);
     other.ok(Do::Keep(1, maker.give(1, true)));
     for (agent, device) in [(&maker, 1), (&other, 0)] {
         let refused = agent.fails(Do::Open(1, device));
@@ -338,8 +310,5 @@ fn unreachable_device_is_an_error() {
     // Each process can access it by its own device.
     other.ok(Do::Open(1, 1));
     assert_eq!(maker.ok(Do::Read(1)), 8);
-    maker.leave();
-    other.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
+    end(&session, [maker, other]);
 }
