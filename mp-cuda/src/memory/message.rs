@@ -50,7 +50,7 @@ impl Piece {
     pub fn take_back(&self, hold: Hold) -> Result<()> {
         self.is_here()?;
         let object = PieceObject::open(hold, self.slab().object(), PieceMode::Exclusive)?;
-        if object.mark() != self.id() {
+        if object.info.mark != self.id() {
             return Err(crate::Error::Malformed(
                 "another piece of device memory came back than was sent".into(),
             ));
@@ -85,7 +85,7 @@ impl Piece {
         let object = match info {
             Some(info) => PieceObject::with_info(hold, info, mode),
             None => PieceObject::open(hold, slab.object(), mode)
-                .inspect(|object| registry::record_info(&slab, object.info())),
+                .inspect(|object| registry::record_info(&slab, object.info)),
         };
         match object {
             Ok(object) if mode == PieceMode::Exclusive => Ok(Self::exclusive(slab, object)),
@@ -173,11 +173,11 @@ mod tests {
         let one = piece(&slab, 3, 5000);
         assert!(one.share_as(PieceMode::Frozen));
         let (mut inc, number) = sent(&one);
-        let (mark, id) = (slab.object().mark(), one.id());
+        let (mark, id) = (slab.object().mark, one.id());
         drop((one, slab));
         assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the message has them");
         let one = Piece::take(inc.arrived(), number, PieceMode::Frozen).unwrap();
-        assert!(one.slab().object().mark() == mark && one.bytes() == 5000);
+        assert!(one.slab().object().mark == mark && one.bytes() == 5000);
         assert!(!one.slab().object().is_held(), "what takes memory waits until it is opened");
         drop(inc);
         assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the piece has it");

@@ -97,11 +97,15 @@ pub(crate) struct SlabObject {
     structure: Structure,
     /// Handle of a slab that arrived and was opened by this process. Before that, the slab's pieces hold it.
     hold: OnceLock<Hold>,
-    mark: u64,
-    uuid: Uuid,
-    bytes: u64,
-    unit: u64,
-    maker: (Member, u32),
+    /// Mark of the object, which no other object ever has.
+    pub(super) mark: u64,
+    /// Device of the memory.
+    pub(super) uuid: Uuid,
+    pub(super) bytes: u64,
+    /// Number of bytes of a unit.
+    pub(super) unit: u64,
+    /// Process that made the slab.
+    pub(super) maker: (Member, u32),
     kind: SlabKind,
 }
 
@@ -116,9 +120,9 @@ impl SlabObject {
     pub(crate) fn foreign(uuid: Uuid, bytes: u64, handle: Option<IpcHandle>) -> Result<Self> {
         let kind = if handle.is_some() { SlabKind::Legacy } else { SlabKind::Exported };
         let object = Self::of(uuid, bytes, 1, kind, u64::from(FOREIGN_ROWS))?;
-        for (i, word) in (HEAD..).zip(handle.iter().flat_map(|handle| handle.0.chunks_exact(8))) {
-            let word = word.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
-            words(object.structure.arena()).store_relaxed(object.structure.word(i), word);
+        for (i, word) in (HEAD..).zip(handle.iter().flat_map(|handle| handle.0.as_chunks().0)) {
+            words(object.structure.arena())
+                .store_relaxed(object.structure.word(i), u64::from_le_bytes(*word));
         }
         Ok(object)
     }
@@ -213,11 +217,6 @@ impl SlabObject {
         self.structure.arena()
     }
 
-    /// Returns the mark of the object, which no other object ever has.
-    pub(crate) fn mark(&self) -> u64 {
-        self.mark
-    }
-
     /// Stores a long-lived descriptor by which other processes open the slab. The descriptor exists as long
     /// as a process has this object, or a message has a piece of the slab.
     pub(crate) fn keep_descriptor(&self, file: OwnedFd) -> Result<()> {
@@ -226,21 +225,7 @@ impl SlabObject {
 
     /// Returns a copy of the long-lived descriptor.
     pub(crate) fn kept_descriptor(&self) -> Result<Option<OwnedFd>> {
-        Ok(Descriptors(self.structure.arena()).kept_descriptor(self.mark())?)
-    }
-
-    /// Returns the device of the memory.
-    pub(crate) fn uuid(&self) -> Uuid {
-        self.uuid
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Returns the number of bytes of a unit.
-    pub(crate) fn unit(&self) -> u64 {
-        self.unit
+        Ok(Descriptors(self.structure.arena()).kept_descriptor(self.mark)?)
     }
 
     pub(crate) fn units(&self) -> u32 {
@@ -250,11 +235,6 @@ impl SlabObject {
     /// Returns the number of units that this many bytes take.
     pub(crate) fn units_of(&self, bytes: u64) -> u32 {
         u32::try_from(bytes.div_ceil(self.unit).max(1)).unwrap_or(u32::MAX)
-    }
-
-    /// Returns the process that made the slab.
-    pub(crate) fn maker(&self) -> (Member, u32) {
-        self.maker
     }
 
     /// Returns `true` if this process has the slab, and is not a forked copy of the process that has it.
@@ -362,37 +342,21 @@ pub(crate) struct PieceObject {
 /// Contents of a piece's object, which never change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceInfo {
-    mark: u64,
+    /// Mark of the object, which no other object ever has.
+    pub(super) mark: u64,
     mode: Word,
-    row: u32,
-    offset: u64,
-    bytes: u64,
+    /// Number of the piece's row in the slab.
+    pub(super) row: u32,
+    /// Offset of the piece in the slab, in bytes.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
 }
 
 impl PieceInfo {
-    /// Returns the mark of the object.
-    pub(crate) fn mark(self) -> u64 {
-        self.mark
-    }
-
     /// Returns an error if the object's mode is not the mode in which it arrived.
     #[inline]
     pub(crate) fn check_mode(self, arena: Arena, mode: PieceMode) -> Result<()> {
         check_mode(words(arena).load(self.mode), mode)
-    }
-
-    /// Returns the number of the piece's row in the slab.
-    pub(crate) fn row(self) -> u32 {
-        self.row
-    }
-
-    /// Returns the offset of the piece in the slab, in bytes.
-    pub(crate) fn offset(self) -> u64 {
-        self.offset
-    }
-
-    pub(crate) fn bytes(self) -> u64 {
-        self.bytes
     }
 
     /// Returns `true` if the piece is open to others that may write it.
@@ -405,11 +369,6 @@ impl PieceInfo {
     pub(crate) fn share_as(self, arena: Arena, mode: PieceMode) -> bool {
         let set = words(arena).cas(self.mode, PieceMode::Exclusive as u64, mode as u64);
         set.map_or_else(|found| found == mode as u64, |()| true)
-    }
-
-    /// Returns `true` if the object has this mark.
-    pub(crate) fn is_of(self, mark: u64) -> bool {
-        self.mark == mark
     }
 }
 
@@ -458,28 +417,12 @@ impl PieceObject {
     #[inline(always)]
     pub(crate) fn with_info(hold: Hold, info: PieceInfo, mode: PieceMode) -> Result<Self> {
         info.check_mode(hold.arena(), mode)?;
-        Ok(Self::from_info(hold, info))
-    }
-
-    /// Returns the object as [`with_info`](Self::with_info) does, after the mode was checked.
-    #[inline(always)]
-    pub(crate) fn from_info(hold: Hold, info: PieceInfo) -> Self {
-        Self { hold, info }
-    }
-
-    /// Returns the contents of the object.
-    pub(crate) fn info(&self) -> PieceInfo {
-        self.info
+        Ok(Self { hold, info })
     }
 
     fn of(structure: Structure, row: u32, offset: u64, bytes: u64) -> Self {
         let (mark, mode) = (structure.hold().mark(), structure.word(2));
         Self { hold: structure.into_hold(), info: PieceInfo { mark, mode, row, offset, bytes } }
-    }
-
-    /// Returns the mark of the object, which no other object ever has.
-    pub(crate) fn mark(&self) -> u64 {
-        self.info.mark
     }
 }
 
@@ -494,13 +437,10 @@ fn check_mode(found: u64, mode: PieceMode) -> Result<()> {
 }
 
 fn halves(uuid: Uuid) -> [u64; 2] {
-    let (low, high) = uuid.0.split_at(8);
-    [low, high].map(|half| half.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)))
+    let number = u128::from_le_bytes(uuid.0);
+    [number as u64, (number >> 64) as u64]
 }
 
-fn whole(halves: [u64; 2]) -> Uuid {
-    let mut uuid = [0; 16];
-    let bytes = halves.into_iter().flat_map(u64::to_le_bytes);
-    uuid.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
-    Uuid(uuid)
+fn whole([low, high]: [u64; 2]) -> Uuid {
+    Uuid((u128::from(low) | u128::from(high) << 64).to_le_bytes())
 }

@@ -94,7 +94,7 @@ impl Piece {
 
     /// Returns a piece that arrived: the registry's piece, if this process has it already.
     pub(super) fn received(slab: Arc<Slab>, object: PieceObject) -> Self {
-        Self(registry::piece(object.mark(), || PieceInner::new(slab, object, false, release)))
+        Self(registry::piece(object.info.mark, || PieceInner::new(slab, object, false, release)))
     }
 
     /// Returns a piece as [`received`](Self::received) does, if the contents of its object were
@@ -114,18 +114,18 @@ impl Piece {
 
     /// Returns the device of the memory. This process need not see the device.
     pub fn uuid(&self) -> Uuid {
-        self.0.slab().object().uuid()
+        self.0.slab().object().uuid
     }
 
     /// Returns the requested number of bytes.
     pub fn bytes(&self) -> u64 {
-        self.0.info.bytes()
+        self.0.info.bytes
     }
 
     /// Returns the number of the memory, which is the same in all processes. Two pieces that are alive have
     /// different numbers.
     pub fn id(&self) -> u64 {
-        self.0.info.mark()
+        self.0.info.mark
     }
 
     /// Returns `true` if this process has made the piece.
@@ -135,7 +135,7 @@ impl Piece {
 
     /// Returns the id of the process that has made the piece.
     pub fn maker(&self) -> u32 {
-        self.0.slab().maker().1
+        self.0.slab().object().maker.1
     }
 
     /// Returns a weak reference to the piece.
@@ -166,7 +166,7 @@ impl Piece {
         let (base, is_new) = match slab.open(device) {
             Err(error) if pool::is_out_of_memory(&error) => {
                 collect::make_room();
-                slab.open(device).map_err(|error| pool::with_figures(error, device, slab.object().bytes()))?
+                slab.open(device).map_err(|error| pool::with_figures(error, device, slab.object().bytes))?
             }
             opened => opened?,
         };
@@ -174,7 +174,7 @@ impl Piece {
             exit::register(ExitPhase::Memory, collect::leave);
             registry::record_opening(slab);
         }
-        let address = base + self.0.info.offset();
+        let address = base + self.0.info.offset;
         #[cfg(feature = "inject")]
         self.declare(address)?;
         Ok(address)
@@ -184,7 +184,7 @@ impl Piece {
     #[cfg(feature = "inject")]
     fn declare(&self, address: u64) -> Result<()> {
         let shared = self.0.info.is_shared(self.0.slab().object().arena());
-        crate::driver::Driver::get()?.declare(address, self.0.info.bytes(), shared);
+        crate::driver::Driver::get()?.declare(address, self.0.info.bytes, shared);
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl Piece {
 
 /// Releases the slab of a dropped piece, and the owners of another library's memory that is unused then.
 fn release(slab: Arc<Slab>) {
-    let foreign = slab.object().is_foreign().then(|| slab.object().mark());
+    let foreign = slab.object().is_foreign().then(|| slab.object().mark);
     registry::release(slab);
     if let Some(slab) = foreign {
         owners::on_piece_dropped(slab);
@@ -292,9 +292,9 @@ impl fmt::Debug for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slab = self.0.slab();
         f.debug_struct("Piece")
-            .field("device", &slab.object().uuid())
-            .field("bytes", &self.0.info.bytes())
-            .field("maker", &slab.maker().1)
+            .field("device", &slab.object().uuid)
+            .field("bytes", &self.0.info.bytes)
+            .field("maker", &slab.object().maker.1)
             .field("mapped", &(self.0.is_here() && slab.is_mapped()))
             .finish_non_exhaustive()
     }

@@ -56,13 +56,13 @@ impl PieceInner {
     }
 
     pub(super) fn row(&self) -> PieceRow {
-        self.slab().object().row(self.info.row())
+        self.slab().object().row(self.info.row)
     }
 
     /// Joins all uses of this process into the row, and records them for the slab.
     #[inline]
     pub(super) fn leave(&self, slab: &Slab) {
-        slab.note_uses(&self.uses.leave(|| slab.object().row(self.info.row())));
+        slab.note_uses(&self.uses.leave(|| slab.object().row(self.info.row)));
     }
 
     /// Returns `true` in the process that has the piece, and `false` in its forked copies.

@@ -14,7 +14,6 @@
 //! used again. A thread that gives everything back ([`ipc_collect`](crate::ipc_collect)) waits for both
 //! queues.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
@@ -60,7 +59,7 @@ impl Hasher for MarkHasher {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Registry {
     /// Slabs by the marks of their objects.
     slabs: ByMark<SlabEntry>,
@@ -75,11 +74,21 @@ struct Registry {
     openings: u64,
 }
 
+impl Registry {
+    const NEW: Self = Self {
+        slabs: HashMap::with_hasher(BuildHasherDefault::new()),
+        leaving: [ReleaseQueue::NEW, ReleaseQueue::NEW],
+        pieces: HashMap::with_hasher(BuildHasherDefault::new()),
+        full: 0,
+        openings: 0,
+    };
+}
+
 const QUICK: usize = 0;
 const SLOW: usize = 1;
 
 /// Slabs that are given back one after the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ReleaseQueue {
     /// Slabs, each with the time when it was added.
     entries: VecDeque<(Instant, SlabEntry)>,
@@ -90,6 +99,8 @@ struct ReleaseQueue {
 }
 
 impl ReleaseQueue {
+    const NEW: Self = Self { entries: VecDeque::new(), is_taken: false, done: 0 };
+
     fn add(&mut self, entries: Vec<SlabEntry>) {
         self.entries.extend(entries.into_iter().map(|entry| (Instant::now(), entry)));
     }
@@ -123,6 +134,10 @@ struct SlabEntry {
 }
 
 impl SlabEntry {
+    fn new(slab: Arc<Slab>, used: u64) -> Self {
+        Self { slab, used, is_orphan: false, info: Vec::new() }
+    }
+
     /// Returns `true` if only the registry has the slab. This can't change under the registry's lock, because
     /// all other code gets the slab from the registry.
     fn is_unused(&self) -> bool {
@@ -135,8 +150,8 @@ impl SlabEntry {
     }
 }
 
-static REGISTRY: PerProcess<Mutex<Option<Registry>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static REGISTRY: PerProcess<Mutex<Registry>> =
+    PerProcess::new([const { Mutex::new(Registry::NEW) }; GENERATIONS]);
 
 /// Selection of unused slabs to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,21 +167,16 @@ pub(crate) enum UnusedSlabs {
 
 /// Adds a slab that this process has made.
 pub(crate) fn add(slab: &Arc<Slab>) {
-    let mut registry = REGISTRY.lock();
-    let table = registry.get_or_insert_default();
+    let mut table = REGISTRY.lock();
     let used = table.openings;
-    table.slabs.insert(
-        slab.object().mark(),
-        SlabEntry { slab: Arc::clone(slab), used, is_orphan: false, info: Vec::new() },
-    );
+    table.slabs.insert(slab.object().mark, SlabEntry::new(Arc::clone(slab), used));
 }
 
 /// Returns the slab whose object has this mark, if the registry has it, and the contents of a piece's object
 /// if they were [recorded](record_info).
 #[inline(always)]
 pub(crate) fn find(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<PieceInfo>)> {
-    let mut registry = REGISTRY.lock();
-    registry.as_mut()?.find(slab, piece)
+    REGISTRY.lock().find(slab, piece)
 }
 
 /// Combines [`find`] and [`piece`] under one lock, which costs as much as the search itself. Returns the
@@ -179,24 +189,21 @@ pub(crate) fn find_piece(
     make: impl FnOnce(Arc<Slab>, PieceObject) -> Arc<PieceInner>,
 ) -> Result<Arc<PieceInner>, Hold> {
     let (arena, mark) = (hold.arena(), hold.mark());
-    let mut registry = REGISTRY.lock();
-    let Some(table) = registry.as_mut() else { return Err(hold) };
+    let mut table = REGISTRY.lock();
     table.make_room();
     let (slab, info) = match table.find(slab, mark) {
         Some((slab, Some(info))) if info.check_mode(arena, mode).is_ok() => (slab, info),
         _ => return Err(hold),
     };
-    Ok(table.piece(mark, || make(slab, PieceObject::from_info(hold, info))))
+    Ok(table.piece(mark, || make(slab, PieceObject { hold, info })))
 }
 
 /// Records the contents of a piece's object. They were written before other code had the object's block, so
 /// they are valid for its mark for ever.
 pub(crate) fn record_info(slab: &Slab, info: PieceInfo) {
-    let mut registry = REGISTRY.lock();
-    let entry = registry.as_mut().and_then(|table| table.slabs.get_mut(&slab.object().mark()));
-    if let Some(entry) = entry {
+    if let Some(entry) = REGISTRY.lock().slabs.get_mut(&slab.object().mark) {
         entry.info.resize(SEEN, None);
-        entry.info[place_of(info.mark())] = Some(info);
+        entry.info[place_of(info.mark)] = Some(info);
     }
 }
 
@@ -209,33 +216,25 @@ fn place_of(piece: u64) -> usize {
 
 /// Returns the registry's slab for an object that arrived, and adds the slab if it is new.
 pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
-    let mut registry = REGISTRY.lock();
-    let table = registry.get_or_insert_default();
+    let mut table = REGISTRY.lock();
     let used = table.openings;
-    table.restore(object.mark());
-    let entry = table.slabs.entry(object.mark());
-    let entry = entry.or_insert_with(|| SlabEntry {
-        slab: Arc::new(Slab::received(object)),
-        used,
-        is_orphan: false,
-        info: Vec::new(),
-    });
+    table.restore(object.mark);
+    let entry = table.slabs.entry(object.mark);
+    let entry = entry.or_insert_with(|| SlabEntry::new(Arc::new(Slab::received(object)), used));
     entry.used = used;
     Arc::clone(&entry.slab)
 }
 
 /// Returns the piece whose object has this mark, or adds the piece that `make` returns.
 pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<PieceInner> {
-    let mut registry = REGISTRY.lock();
-    let table = registry.get_or_insert_default();
+    let mut table = REGISTRY.lock();
     table.make_room();
     table.piece(mark, make)
 }
 
 /// Adds a piece that was exclusive and is now open to others: from now on it may arrive.
 pub(crate) fn insert_piece(mark: u64, piece: &Arc<PieceInner>) {
-    let mut registry = REGISTRY.lock();
-    let table = registry.get_or_insert_default();
+    let mut table = REGISTRY.lock();
     table.make_room();
     table.pieces.insert(mark, Arc::downgrade(piece));
 }
@@ -248,8 +247,7 @@ pub(crate) fn release(slab: Arc<Slab>) {
         return;
     }
     let (gone, queues_to_start) = {
-        let mut registry = REGISTRY.lock();
-        let Some(table) = registry.as_mut() else { return };
+        let mut table = REGISTRY.lock();
         let gone = table.remove_if_unused(slab);
         let left = table.enqueue_legacy(gone);
         (left, table.queues_to_start())
@@ -266,7 +264,7 @@ impl Registry {
         let look = |entry: &mut SlabEntry| {
             entry.used = used;
             let info = entry.info.get(place_of(piece)).copied().flatten();
-            let info = info.filter(|info| info.is_of(piece));
+            let info = info.filter(|info| info.mark == piece);
             (Arc::clone(&entry.slab), info)
         };
         if let Some(entry) = self.slabs.get_mut(&mark) {
@@ -280,26 +278,17 @@ impl Registry {
     /// hold no last handle then: the piece has others, and the registry holds the slab.
     #[inline]
     fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<PieceInner> {
-        match self.pieces.entry(mark) {
-            Entry::Occupied(mut one) => match one.get().upgrade() {
-                Some(known) => known,
-                _ => {
-                    let new = make();
-                    one.insert(Arc::downgrade(&new));
-                    new
-                }
-            },
-            Entry::Vacant(place) => {
-                let new = make();
-                place.insert(Arc::downgrade(&new));
-                new
-            }
+        if let Some(known) = self.pieces.get(&mark).and_then(Weak::upgrade) {
+            return known;
         }
+        let new = make();
+        self.pieces.insert(mark, Arc::downgrade(&new));
+        new
     }
 
     /// Moves a slab from its queue back to the registry's slabs if a piece of it has arrived.
     fn restore(&mut self, mark: u64) {
-        let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark() == mark;
+        let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark == mark;
         if self.slabs.contains_key(&mark) {
             return;
         }
@@ -336,7 +325,7 @@ impl Registry {
     /// Removes the entry of a slab that the caller does not use any more, if nothing else uses the slab. The
     /// caller drops the entry without the lock.
     fn remove_if_unused(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
-        let key = slab.object().mark();
+        let key = slab.object().mark;
         drop(slab);
         match self.slabs.get(&key) {
             Some(entry) if entry.is_unused() && !entry.must_stay() => self.slabs.remove(&key),
@@ -349,13 +338,12 @@ impl Registry {
 pub(crate) fn record_opening(slab: &Slab) {
     Recovery::on_deaths(crate::on_deaths);
     // The hook is not called for a death that this process has found before.
-    let is_orphan = Arena::get().is_some_and(|arena| Members(arena).is_dead(slab.maker().0));
+    let is_orphan = Arena::get().is_some_and(|arena| Members(arena).is_dead(slab.object().maker.0));
     {
-        let mut registry = REGISTRY.lock();
-        let table = registry.get_or_insert_default();
+        let mut table = REGISTRY.lock();
         table.openings += 1;
         let used = table.openings;
-        table.slabs.entry(slab.object().mark()).and_modify(|entry| {
+        table.slabs.entry(slab.object().mark).and_modify(|entry| {
             entry.used = used;
             entry.is_orphan |= is_orphan;
         });
@@ -367,16 +355,15 @@ pub(crate) fn record_opening(slab: &Slab) {
 /// the registry's lock. Then the next thread that opens a slab, or finds a death, does this.
 pub(crate) fn on_deaths() {
     let Some(arena) = Arena::get() else { return };
-    let Some(mut registry) = REGISTRY.try_lock() else { return };
-    let Some(table) = registry.as_mut() else { return };
+    let Some(mut table) = REGISTRY.try_lock() else { return };
     for entry in table.slabs.values_mut() {
-        entry.is_orphan |= Members(arena).is_dead(entry.slab.maker().0);
+        entry.is_orphan |= Members(arena).is_dead(entry.slab.object().maker.0);
     }
     let gone = table.take_unused(UnusedSlabs::Stale);
     let quick = table.enqueue_legacy(gone);
     table.leaving[QUICK].add(quick);
     let queues_to_start = table.queues_to_start();
-    drop(registry);
+    drop(table);
     queues_to_start.into_iter().for_each(start);
 }
 
@@ -385,15 +372,15 @@ pub(crate) fn on_deaths() {
 fn start(line: usize) {
     let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
     if thread.spawn(move || if line == QUICK { unmap() } else { close() }).is_err() {
-        REGISTRY.lock().get_or_insert_default().leaving[line].is_taken = false;
+        REGISTRY.lock().leaving[line].is_taken = false;
     }
 }
 
 /// Unmaps the slabs in the quick queue, one after the other, until the queue is empty.
 fn unmap() {
     let next = |done: u64| {
-        let mut registry = REGISTRY.lock();
-        let line = &mut registry.as_mut()?.leaving[QUICK];
+        let mut table = REGISTRY.lock();
+        let line = &mut table.leaving[QUICK];
         line.done += done;
         let next = line.entries.pop_front();
         line.is_taken = next.is_some();
@@ -414,8 +401,7 @@ fn close() {
     loop {
         activity.look();
         let next = {
-            let mut registry = REGISTRY.lock();
-            let Some(table) = registry.as_mut() else { return };
+            let mut table = REGISTRY.lock();
             let line = &mut table.leaving[SLOW];
             let mut now = Vec::new();
             for (since, entry) in std::mem::take(&mut line.entries) {
@@ -451,9 +437,7 @@ const SELDOM: Duration = Duration::from_millis(50);
 /// because work on the device may wait for that.
 fn wait(until: Option<Instant>, is_so: impl Fn(&[ReleaseQueue; 2]) -> bool) {
     let mut pause = Duration::from_micros(20);
-    while !REGISTRY.lock().as_ref().is_none_or(|table| is_so(&table.leaving))
-        && until.is_none_or(|until| Instant::now() < until)
-    {
+    while !is_so(&REGISTRY.lock().leaving) && until.is_none_or(|until| Instant::now() < until) {
         closing::reclaim_if_due();
         // sleep: the driver wakes no thread when it has given memory back.
         std::thread::sleep(pause);
@@ -493,10 +477,9 @@ impl Registry {
 /// [`UnusedSlabs::All`], waits neither for a lock that a thread holds during driver calls, nor for work on
 /// the device.
 pub(crate) fn release_unused(which: UnusedSlabs) -> u64 {
-    let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes()).sum::<u64>();
+    let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes).sum::<u64>();
     let (given_up, quick, slow, queues_to_start, done) = {
-        let mut registry = REGISTRY.lock();
-        let Some(table) = registry.as_mut() else { return 0 };
+        let mut table = REGISTRY.lock();
         let mut slow = if which == UnusedSlabs::All { table.leaving[SLOW].take_all() } else { Vec::new() };
         let gone = table.take_unused(which);
         let mut given_up = bytes(&gone) + bytes(&slow);
@@ -528,24 +511,21 @@ pub(crate) fn release_unused(which: UnusedSlabs) -> u64 {
 /// Removes a slab that this process made, if the process has no piece of it. Returns `true` if it was
 /// removed.
 pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
-    let mut registry = REGISTRY.lock();
-    let Some(table) = registry.as_mut() else { return true };
+    let mut table = REGISTRY.lock();
     // The registry has one reference, and the caller has one.
     if Arc::strong_count(slab) > 2 {
         return false;
     }
-    table.slabs.remove(&slab.object().mark());
+    table.slabs.remove(&slab.object().mark);
     true
 }
 
 /// Returns the number of slabs of other processes that are mapped, and their bytes, without a slab that is
 /// being unmapped.
 pub(crate) fn mapped_slabs() -> (usize, u64) {
-    let registry = REGISTRY.lock();
-    let all = registry
-        .iter()
-        .flat_map(|table| table.slabs.values().chain(table.leaving.iter().flat_map(ReleaseQueue::all)));
+    let table = REGISTRY.lock();
+    let all = table.slabs.values().chain(table.leaving.iter().flat_map(ReleaseQueue::all));
     let slabs = all.map(|entry| &entry.slab);
     let mapped = slabs.filter(|slab| !slab.object().is_mine() && slab.is_mapped());
-    mapped.fold((0, 0), |(count, bytes), slab| (count + 1, bytes + slab.object().bytes()))
+    mapped.fold((0, 0), |(count, bytes), slab| (count + 1, bytes + slab.object().bytes))
 }

@@ -14,7 +14,6 @@ use std::os::fd::AsFd;
 
 use mp_core::clocks::Tick;
 use mp_core::mutex::Mutex;
-use mp_core::words::Member;
 use mp_core::{Arena, Members};
 
 use super::legacy::LegacyMapping;
@@ -110,7 +109,7 @@ impl Slab {
     pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
         let mut mapping = self.mapping.lock();
         if let Some(base) = mapping.foreign {
-            let own = by.uuid() == self.object.uuid();
+            let own = by.uuid() == self.object.uuid;
             return if own { Ok((base, false)) } else { Err(self.no_access(by)) };
         }
         if let Some(handle) = self.object.handle() {
@@ -136,7 +135,7 @@ impl Slab {
     /// Opens the slab by its legacy handle, once for each device. The memory is gone when its maker is dead,
     /// even if it is open.
     fn open_legacy(&self, mapping: &mut SlabMapping, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
-        let (maker, pid) = self.object.maker();
+        let (maker, pid) = self.object.maker;
         let is_dead = || Arena::current().map(|arena| Members(arena).is_dead(maker));
         let died = Error::ProducerDied { pid: Some(pid).filter(|pid| *pid != 0) };
         if is_dead()? {
@@ -162,7 +161,7 @@ impl Slab {
     fn import(&self, by: &Device) -> Result<MappedMemory> {
         self.reaches(by)?;
         let file = self.object.kept_descriptor()?.ok_or(Error::Gone)?;
-        let memory = DeviceMemory::import(by, file.as_fd(), self.object.bytes())?;
+        let memory = DeviceMemory::import(by, file.as_fd(), self.object.bytes)?;
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
@@ -176,16 +175,16 @@ impl Slab {
     }
 
     fn no_access(&self, by: &Device) -> Error {
-        Error::PeerAccess { from: by.uuid(), to: self.object.uuid() }
+        Error::PeerAccess { from: by.uuid(), to: self.object.uuid }
     }
 
     /// Returns an error unless the device can access memory of the slab's device, and this process sees both
     /// devices.
     fn reaches(&self, by: &Device) -> Result<()> {
-        if by.uuid() == self.object.uuid() {
+        if by.uuid() == self.object.uuid {
             return Ok(());
         }
-        let owner = Device::by_uuid(self.object.uuid())?;
+        let owner = Device::by_uuid(self.object.uuid)?;
         let reaches = by.can_access(&owner)?;
         if reaches { Ok(()) } else { Err(self.no_access(by)) }
     }
@@ -212,11 +211,6 @@ impl Slab {
         let mut mapping = self.mapping.lock();
         ticks::retain_pending(&mut mapping.uses);
         mapping.uses.is_empty()
-    }
-
-    /// Returns the process that made the slab.
-    pub(crate) fn maker(&self) -> (Member, u32) {
-        self.object.maker()
     }
 }
 

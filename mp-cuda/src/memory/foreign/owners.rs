@@ -52,14 +52,13 @@ struct ForeignAllocation {
 }
 
 /// Allocations, and the next one to inspect.
-#[derive(Default)]
 struct ForeignAllocations {
     all: Vec<ForeignAllocation>,
     next: usize,
 }
 
-static ALLOCATIONS: PerProcess<Mutex<Option<ForeignAllocations>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static ALLOCATIONS: PerProcess<Mutex<ForeignAllocations>> =
+    PerProcess::new([const { Mutex::new(ForeignAllocations { all: Vec::new(), next: 0 }) }; GENERATIONS]);
 
 /// Number of allocations that are inspected for each piece that is shared. So the list is as long as the
 /// number of allocations in use.
@@ -84,7 +83,7 @@ pub(in crate::memory) fn share(
 ) -> Result<(Arc<Slab>, PieceObject)> {
     reclaim_with(|allocations| allocations.some(FEW));
     let mut allocations = ALLOCATIONS.lock();
-    let all = &mut allocations.get_or_insert_default().all;
+    let all = &mut allocations.all;
     let same = |one: &ForeignAllocation| one.is(device, range);
     let free = |one: &ForeignAllocation| if same(one) { one.free_row() } else { None };
     let known = all.iter().enumerate().find_map(|(at, one)| Some((at, free(one)?)));
@@ -98,7 +97,7 @@ pub(in crate::memory) fn share(
     };
     slab.object().row(row).begin();
     let object = PieceObject::at(slab.object(), row, begins, bytes)?;
-    let share = ForeignPiece { mark: object.mark(), row, bytes, owner: None, is_retired: false };
+    let share = ForeignPiece { mark: object.info.mark, row, bytes, owner: None, is_retired: false };
     match known {
         Some((at, _)) => all[at].pieces.push(share),
         None => {
@@ -113,8 +112,7 @@ pub(in crate::memory) fn share(
 /// Sets the owner of a piece, by the piece's mark. The caller has the piece.
 pub(in crate::memory) fn set_owner(mark: u64, owner: impl Any + Send) {
     let mut allocations = ALLOCATIONS.lock();
-    let pieces =
-        allocations.iter_mut().flat_map(|allocations| &mut allocations.all).flat_map(|one| &mut one.pieces);
+    let pieces = allocations.all.iter_mut().flat_map(|one| &mut one.pieces);
     if let Some(share) = pieces.into_iter().find(|share| share.mark == mark) {
         share.owner = Some(Box::new(owner));
     }
@@ -134,8 +132,9 @@ pub(in crate::memory) fn reclaim() {
 /// Adds the owners of memory of a device.
 pub(in crate::memory) fn add_figures(device: Uuid, stats: &mut DeviceMemoryStats) {
     let allocations = ALLOCATIONS.lock();
-    let all = allocations.iter().flat_map(|allocations| &allocations.all);
-    for share in all.filter(|one| one.slab.object().uuid() == device).flat_map(|one| &one.pieces) {
+    for share in
+        allocations.all.iter().filter(|one| one.slab.object().uuid == device).flat_map(|one| &one.pieces)
+    {
         stats.foreign_owners += 1;
         stats.foreign += share.bytes;
         stats.foreign_retired += if share.is_retired { share.bytes } else { 0 };
@@ -144,7 +143,7 @@ pub(in crate::memory) fn add_figures(device: Uuid, stats: &mut DeviceMemoryStats
 
 /// Removes owners, and drops them without a lock, because a drop runs the user's code.
 fn reclaim_with(take: impl FnOnce(&mut ForeignAllocations) -> Vec<ForeignPiece>) {
-    let gone = ALLOCATIONS.lock().as_mut().map(take).unwrap_or_default();
+    let gone = take(&mut ALLOCATIONS.lock());
     for share in gone {
         // A panic of an owner does not affect the thread that drops it.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(share.owner))) {
@@ -171,7 +170,7 @@ impl ForeignAllocations {
 
     /// Inspects the allocation of this slab.
     fn of(&mut self, slab: u64) -> Vec<ForeignPiece> {
-        let Some(at) = self.all.iter().position(|one| one.slab.object().mark() == slab) else {
+        let Some(at) = self.all.iter().position(|one| one.slab.object().mark == slab) else {
             return Vec::new();
         };
         let gone = self.all[at].released();
@@ -193,7 +192,7 @@ impl ForeignAllocation {
     fn is(&self, device: Uuid, range: ForeignRange) -> bool {
         let ForeignRange { base, bytes, handle } = range;
         let object = self.slab.object();
-        (self.base, object.bytes(), object.uuid()) == (base, bytes, device)
+        (self.base, object.bytes, object.uuid) == (base, bytes, device)
             && self.handle.map(|handle| handle.0) == handle.map(|handle| handle.0)
     }
 

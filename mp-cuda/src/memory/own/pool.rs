@@ -124,11 +124,11 @@ impl DevicePool {
         let goes = |own: &mut OwnSlab| {
             own.ledger.is_empty() && which(own) && own.slab.is_idle() && registry::remove(&own.slab)
         };
-        self.slabs.extract_if(.., goes).map(|own| own.slab.object().bytes()).sum()
+        self.slabs.extract_if(.., goes).map(|own| own.slab.object().bytes).sum()
     }
 
     fn reserved(&self) -> u64 {
-        self.slabs.iter().map(|own| own.slab.object().bytes()).sum()
+        self.slabs.iter().map(|own| own.slab.object().bytes).sum()
     }
 
     /// Makes a slab with room for this many bytes.
@@ -158,7 +158,7 @@ impl DevicePool {
     fn figures(&self) -> DeviceMemoryStats {
         let mut all = DeviceMemoryStats::default();
         for own in &self.slabs {
-            let (bytes, unit) = (own.slab.object().bytes(), own.slab.object().unit());
+            let (bytes, unit) = (own.slab.object().bytes, own.slab.object().unit);
             all.reserved += bytes;
             all.slabs += 1;
             all.pieces += own.ledger.outstanding();
@@ -175,8 +175,8 @@ impl OwnSlab {
     fn cut(&mut self, bytes: u64) -> Result<Option<CutPiece>> {
         let slab = self.slab.object();
         // A slab of one unit is for pieces of more than half its size, other slabs are for smaller pieces.
-        let is_large = bytes > slab.bytes() / 2;
-        if self.ledger.is_retired() || bytes > slab.bytes() || is_large != (slab.units() == 1) {
+        let is_large = bytes > slab.bytes / 2;
+        if self.ledger.is_retired() || bytes > slab.bytes || is_large != (slab.units() == 1) {
             return Ok(None);
         }
         let Some(units) = self.ranges.take(slab.units_of(bytes)) else { return Ok(None) };
@@ -197,7 +197,7 @@ impl OwnSlab {
         let slab = self.slab.object();
         slab.row(units.start).begin();
         let object = PieceObject::new(slab, units.start, bytes)?;
-        self.ledger.give(object.mark(), units);
+        self.ledger.give(object.info.mark, units);
         Ok(object)
     }
 }

@@ -33,21 +33,11 @@ pub(super) fn key(device: &Device) -> u64 {
     device.uuid().0.iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
-impl Order {
-    /// Returns the number of the order in the arena.
-    fn number(self) -> u8 {
-        match self {
-            Self::Clocks => 1,
-            Self::IpcEvents => 2,
-            Self::Host => 3,
-        }
-    }
-
-    fn of_number(number: u8) -> Result<Self> {
-        let all = [Self::Clocks, Self::IpcEvents, Self::Host];
-        let methods = all.into_iter().find(|order| order.number() == number);
-        methods.ok_or_else(|| Error::Malformed(format!("{number} is no order of streams")))
-    }
+/// Returns the order that has this number in shared memory.
+fn order_of(number: u8) -> Result<Order> {
+    let order =
+        [Order::Clocks, Order::IpcEvents, Order::Host].into_iter().find(|order| *order as u8 == number);
+    order.ok_or_else(|| Error::Malformed(format!("{number} is no order of streams")))
 }
 
 /// Returns the method of a device's streams.
@@ -61,10 +51,10 @@ pub(super) fn method(device: &Device) -> Result<TickMethod> {
     }
     let clocks = Clocks(Arena::current()?);
     let method = match clocks.order(key(device))? {
-        Some(chosen) => method_for(device, Order::of_number(chosen)?)?,
+        Some(chosen) => method_for(device, order_of(chosen)?)?,
         None => {
             let (order, method) = best(device)?;
-            match Order::of_number(clocks.choose_order(key(device), order.number())?)? {
+            match order_of(clocks.choose_order(key(device), order as u8)?)? {
                 chosen if chosen == order => method,
                 // Another process has chosen first.
                 chosen => method_for(device, chosen)?,

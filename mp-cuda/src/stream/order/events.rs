@@ -224,37 +224,26 @@ impl EventTable {
         }
         exit::register(ExitPhase::Events, leave);
         Recovery::on_deaths(crate::on_deaths);
-        close(self.take(EventSelection::Orphans));
+        close(self.take_orphans());
         let event = device.bind()?.event_open(name)?;
         let opened = OpenedEvent { event, device: device.clone(), maker };
         self.opened.insert(key, opened);
         Ok(event)
     }
 
-    /// Removes the events that are to be closed.
-    fn take(&mut self, which: EventSelection) -> Vec<OpenedEvent> {
+    /// Removes the opened events of dead processes. The caller closes them.
+    fn take_orphans(&mut self) -> Vec<OpenedEvent> {
         let Some(arena) = Arena::get() else { return Vec::new() };
         // Each query takes system calls.
-        let mut makers: Vec<(Member, bool)> = Vec::new();
-        let mut is_gone = |maker: Member| match makers.iter().find(|(known, _)| *known == maker) {
-            Some((_, gone)) => *gone,
-            None => {
-                makers.push((maker, Members(arena).is_dead(maker)));
-                makers.last().is_some_and(|(_, gone)| *gone)
-            }
-        };
-        let over = self.opened.iter().filter(|(_, one)| which == EventSelection::All || is_gone(one.maker));
-        let over: Vec<_> = over.map(|(name, _)| *name).collect();
-        over.iter().filter_map(|name| self.opened.remove(name)).collect()
+        let mut makers = BTreeMap::new();
+        let mut is_gone = |maker| *makers.entry(maker).or_insert_with(|| Members(arena).is_dead(maker));
+        self.opened.extract_if(.., |_, one| is_gone(one.maker)).map(|(_, one)| one).collect()
     }
-}
 
-/// Selection of opened events.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum EventSelection {
-    All,
-    /// Events of dead processes.
-    Orphans,
+    /// Removes all opened events. The caller closes them.
+    fn take_all(&mut self) -> Vec<OpenedEvent> {
+        std::mem::take(&mut self.opened).into_values().collect()
+    }
 }
 
 /// Closes events that no other code can find. If they have work, the driver closes them later, and the caller
@@ -271,7 +260,7 @@ fn close(opened: Vec<OpenedEvent>) {
 /// thread holds the lock, the next opening or the next death closes the events.
 pub(crate) fn on_deaths() {
     let Some(mut table) = EVENT_TABLE.try_lock() else { return };
-    let orphans = table.take(EventSelection::Orphans);
+    let orphans = table.take_orphans();
     // Closing may block, and no thread waits for this lock meanwhile.
     drop(table);
     close(orphans);
@@ -279,7 +268,7 @@ pub(crate) fn on_deaths() {
 
 /// Closes all opened events. They are opened again when a stream has to wait for them.
 pub(crate) fn close_all() {
-    let all = EVENT_TABLE.lock().take(EventSelection::All);
+    let all = EVENT_TABLE.lock().take_all();
     close(all);
 }
 
@@ -290,6 +279,6 @@ fn leave() {
         return;
     }
     if let Some(mut table) = EVENT_TABLE.try_lock() {
-        close(table.take(EventSelection::All));
+        close(table.take_all());
     }
 }

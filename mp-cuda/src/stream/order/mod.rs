@@ -32,9 +32,10 @@ pub(super) use table::end_probes;
 /// chooses the first of these orders that it supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[repr(u8)]
 pub enum Order {
     /// Streams write words and wait for them, on the device. No host waits.
-    Clocks,
+    Clocks = 1,
     /// Streams use CUDA's events between processes, on the device: if streams have no 64-bit memory
     /// operations, or the driver doesn't let them access the memory of processes. A host waits only for
     /// streams of different devices.
@@ -45,10 +46,10 @@ pub enum Order {
     /// [`CudaStream::synchronize`](crate::CudaStream::synchronize). Make another stream then. A process
     /// reports the end of its own work, so the work of a stopped process seems pending until it continues.
     /// Streams of other processes run after that work nevertheless.
-    IpcEvents,
+    IpcEvents = 2,
     /// Hosts wait: sending, recording and dropping block until the stream has run its work. Devices that
     /// support neither of the others use this.
-    Host,
+    Host = 3,
 }
 
 /// Returns the order between a device's streams and streams of other processes. All processes that see a
