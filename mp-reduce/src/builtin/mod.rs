@@ -1,10 +1,10 @@
 //! [`Reduce`] for types of the standard library that serde does not support, or only for some values.
 
-mod errors;
 mod time;
 
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -24,36 +24,51 @@ fn bytes_of(name: &OsStr) -> ByteString {
     ByteString(name.as_bytes().to_vec())
 }
 
-/// Any path, including non-UTF-8 ones, which serde's own implementation refuses.
-impl Reduce for PathBuf {
-    type Handle = ByteString;
-    fn reduce(&self) -> Result<ByteString, BoxError> {
-        Ok(bytes_of(self.as_os_str()))
-    }
-    fn rebuild(bytes: ByteString) -> Result<Self, BoxError> {
-        Ok(OsString::from_vec(bytes.0).into())
-    }
+macro_rules! reduced_as {
+    ($($(#[$doc:meta])* $t:ty: $handle:ty, |$value:ident| $reduced:expr, |$arrived:ident| $rebuilt:expr;)*) => {$(
+        $(#[$doc])*
+        impl Reduce for $t {
+            type Handle = $handle;
+
+            fn reduce(&self) -> Result<$handle, BoxError> {
+                let $value = self;
+                Ok($reduced)
+            }
+
+            fn rebuild($arrived: $handle) -> Result<Self, BoxError> {
+                Ok($rebuilt)
+            }
+        }
+    )*};
 }
 
-impl Reduce for OsString {
-    type Handle = ByteString;
-    fn reduce(&self) -> Result<ByteString, BoxError> {
-        Ok(bytes_of(self))
-    }
-    fn rebuild(bytes: ByteString) -> Result<Self, BoxError> {
-        Ok(OsString::from_vec(bytes.0))
-    }
-}
-
-/// Encoded like the status of `waitpid(2)`: code, signal and core file.
-impl Reduce for ExitStatus {
-    type Handle = i32;
-    fn reduce(&self) -> Result<i32, BoxError> {
-        Ok(self.into_raw())
-    }
-    fn rebuild(raw: i32) -> Result<Self, BoxError> {
-        Ok(ExitStatus::from_raw(raw))
-    }
+reduced_as! {
+    /// Any path, including non-UTF-8 ones, which serde's own implementation refuses.
+    PathBuf: ByteString, |path| bytes_of(path.as_os_str()), |bytes| OsString::from_vec(bytes.0).into();
+    OsString: ByteString, |name| bytes_of(name), |bytes| OsString::from_vec(bytes.0);
+    /// Encoded like the status of `waitpid(2)`: code, signal and core file.
+    ExitStatus: i32, |status| status.into_raw(), |raw| ExitStatus::from_raw(raw);
+    /// An error with a code of the system arrives as the same error. Any other error arrives with its kind, and
+    /// with its text and sources as an [`ErrorChain`].
+    io::Error: IoError, |error| IoError::from_error(error), |error| error.into();
+    /// Arrives as an [`ErrorChain`].
+    ///
+    /// ```
+    /// use mp_reduce::{ErrorChain, Reduced, pack, unpack};
+    /// use std::error::Error;
+    ///
+    /// let error: Box<dyn Error + Send + Sync> = "ä".parse::<u8>().unwrap_err().into();
+    /// // A serde type by itself, and the target of `Box<dyn Error + Send + Sync>` at the receiver.
+    /// let chain = unpack::<ErrorChain>(pack(ErrorChain::new(&*error)).map_err(|e| e.error)?)?;
+    /// assert_eq!(chain.to_string(), "invalid digit found in string");
+    /// let envelope = pack(Reduced(error)).map_err(|e| e.error)?;
+    /// let Reduced(error) = unpack::<Reduced<Box<dyn Error + Send + Sync>>>(envelope)?;
+    /// assert_eq!(error.downcast_ref(), Some(&chain));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    Box<dyn Error + Send + Sync>: ErrorChain, |error| ErrorChain::new(&**error), |chain| chain.into();
+    /// Arrives as an [`ErrorChain`].
+    Box<dyn Error>: ErrorChain, |error| ErrorChain::new(&**error), |chain| chain.into();
 }
 
 impl<T: Reduce> Reduce for Option<T> {

@@ -64,6 +64,14 @@ impl CodecError {
         matches!(self.0.why, Cause::TooDeep(_))
     }
 
+    /// Returns the error's text, after the position of the value in the message.
+    pub(crate) fn located(&self) -> String {
+        match self.path() {
+            path if path.is_empty() => self.to_string(),
+            path => format!("at {path}: {self}"),
+        }
+    }
+
     /// Returns the position of the error: `jobs[3].name`. A long path contains only its two ends: `next.next
     /// … next.value`.
     pub(super) fn path(&self) -> String {

@@ -268,9 +268,9 @@ fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) 
         if !written.wide {
             return Ok(());
         }
-        let (name, at) = (std::any::type_name::<T>(), position_prefix(&e));
+        let (name, why) = (std::any::type_name::<T>(), e.located());
         Err(Error::Unsendable(format!(
-            "a value of type {name} contains a number of 128 bits and can't be decoded: {at}{e}; serde does \
+            "a value of type {name} contains a number of 128 bits and can't be decoded: {why}; serde does \
              not support such numbers in untagged and internally tagged enums and in flattened fields: use \
              two numbers of 64 bits there, or a text"
         )))
@@ -365,15 +365,8 @@ fn undecodable<T>(error: &CodecError, bytes: &[u8]) -> Error {
 
 #[cold]
 fn unencodable(error: &CodecError) -> Error {
-    let why = format!("a value can't be encoded: {}{error}", position_prefix(error));
+    let why = format!("a value can't be encoded: {}", error.located());
     if error.is_too_deep() { Error::LimitExceeded(why) } else { Error::Unsendable(why) }
-}
-
-pub(crate) fn position_prefix(error: &CodecError) -> String {
-    match error.path() {
-        path if path.is_empty() => path,
-        path => format!("at {path}: "),
-    }
 }
 
 #[cfg(test)]

@@ -5,36 +5,76 @@
 
 use mp_core::message::{PlainNumber, SmallBytes};
 
-/// Destination of a number.
-pub(super) trait NumberSink {
-    /// Writes the first `len` of these bytes. The rest of the array is zero. `len` is known at compile time.
-    fn put(&mut self, len: usize, bytes: [u8; SmallBytes::MOST]);
+use super::first;
+
+/// Destination of numbers, each in the shortest form.
+pub(super) trait NumberSink: Sized {
+    type Written;
+
+    /// Writes the first byte of a number, and the following ones.
+    fn after<const N: usize>(self, first: u8, bytes: [u8; N]) -> Self::Written;
+
+    #[inline]
+    fn unsigned(self, n: u64) -> Self::Written {
+        match n {
+            0..=0x7f => self.after(n as u8, []),
+            0x80..=0xff => self.after(first::U8, [n as u8]),
+            0x100..=0xffff => self.after(first::U16, (n as u16).to_be_bytes()),
+            0x1_0000..=0xffff_ffff => self.after(first::U32, (n as u32).to_be_bytes()),
+            _ => self.after(first::U64, n.to_be_bytes()),
+        }
+    }
+
+    #[inline]
+    fn signed(self, n: i64) -> Self::Written {
+        match n {
+            0.. => self.unsigned(n as u64),
+            -0x20.. => self.after(n as u8, []),
+            -0x80.. => self.after(first::I8, [n as u8]),
+            -0x8000.. => self.after(first::I16, (n as i16).to_be_bytes()),
+            -0x8000_0000.. => self.after(first::I32, (n as i32).to_be_bytes()),
+            _ => self.after(first::I64, n.to_be_bytes()),
+        }
+    }
 }
 
-impl NumberSink for Vec<u8> {
+/// Returns the length of a number, its bytes, and zeros.
+#[inline(always)]
+fn with_length<const N: usize>(first: u8, bytes: [u8; N]) -> [u8; SmallBytes::MOST] {
+    let mut all = [0; SmallBytes::MOST];
+    (all[0], all[1]) = (N as u8 + 1, first);
+    all[2..2 + N].copy_from_slice(&bytes);
+    all
+}
+
+impl NumberSink for &mut Vec<u8> {
+    type Written = ();
+
     #[inline(always)]
-    fn put(&mut self, len: usize, bytes: [u8; SmallBytes::MOST]) {
-        self.extend_from_slice(&bytes[..len]);
+    fn after<const N: usize>(self, first: u8, bytes: [u8; N]) {
+        self.extend_from_slice(&with_length(first, bytes)[..2 + N]);
     }
 }
 
 /// Holds a single number.
-impl NumberSink for SmallBytes {
+impl NumberSink for &mut SmallBytes {
+    type Written = ();
+
     #[inline(always)]
-    fn put(&mut self, len: usize, bytes: [u8; SmallBytes::MOST]) {
-        *self = SmallBytes::first(len, bytes);
+    fn after<const N: usize>(self, first: u8, bytes: [u8; N]) {
+        *self = SmallBytes::first(2 + N, with_length(first, bytes));
     }
 }
 
 /// Appends the length and the bytes of a number.
 #[inline(always)]
-pub(super) fn append(to: &mut impl NumberSink, number: PlainNumber) {
+pub(super) fn append(to: impl NumberSink<Written = ()>, number: PlainNumber) {
     match number {
-        PlainNumber::Unsigned(n) => unsigned(to, n),
-        PlainNumber::Signed(n) => signed(to, n),
-        PlainNumber::F32(n) => after(to, 0xca, n.to_be_bytes()),
-        PlainNumber::F64(n) => after(to, 0xcb, n.to_be_bytes()),
-        PlainNumber::None => short(to, 0xc0),
+        PlainNumber::Unsigned(n) => to.unsigned(n),
+        PlainNumber::Signed(n) => to.signed(n),
+        PlainNumber::F32(n) => to.after(first::F32, n.to_be_bytes()),
+        PlainNumber::F64(n) => to.after(first::F64, n.to_be_bytes()),
+        PlainNumber::None => to.after(first::NIL, []),
     }
 }
 
@@ -43,53 +83,15 @@ pub(super) fn append(to: &mut impl NumberSink, number: PlainNumber) {
 #[inline(always)]
 pub(super) fn append_wide(to: &mut Vec<u8>, number: PlainNumber, size: usize) {
     match (number, size) {
-        (PlainNumber::Unsigned(n), 1) => after(to, 0xcc, [n as u8]),
-        (PlainNumber::Unsigned(n), 2) => after(to, 0xcd, (n as u16).to_be_bytes()),
-        (PlainNumber::Unsigned(n), 4) => after(to, 0xce, (n as u32).to_be_bytes()),
-        (PlainNumber::Unsigned(n), _) => after(to, 0xcf, n.to_be_bytes()),
-        (PlainNumber::Signed(n), 1) => after(to, 0xd0, [n as u8]),
-        (PlainNumber::Signed(n), 2) => after(to, 0xd1, (n as i16).to_be_bytes()),
-        (PlainNumber::Signed(n), 4) => after(to, 0xd2, (n as i32).to_be_bytes()),
-        (PlainNumber::Signed(n), _) => after(to, 0xd3, n.to_be_bytes()),
+        (PlainNumber::Unsigned(n), 1) => to.after(first::U8, [n as u8]),
+        (PlainNumber::Unsigned(n), 2) => to.after(first::U16, (n as u16).to_be_bytes()),
+        (PlainNumber::Unsigned(n), 4) => to.after(first::U32, (n as u32).to_be_bytes()),
+        (PlainNumber::Unsigned(n), _) => to.after(first::U64, n.to_be_bytes()),
+        (PlainNumber::Signed(n), 1) => to.after(first::I8, [n as u8]),
+        (PlainNumber::Signed(n), 2) => to.after(first::I16, (n as i16).to_be_bytes()),
+        (PlainNumber::Signed(n), 4) => to.after(first::I32, (n as i32).to_be_bytes()),
+        (PlainNumber::Signed(n), _) => to.after(first::I64, n.to_be_bytes()),
         (PlainNumber::F32(_) | PlainNumber::F64(_) | PlainNumber::None, _) => append(to, number),
-    }
-}
-
-/// Writes the length, a byte with the kind, and the bytes of the number.
-#[inline]
-fn after<const N: usize>(to: &mut impl NumberSink, marker: u8, bytes: [u8; N]) {
-    let mut all = [0; SmallBytes::MOST];
-    (all[0], all[1]) = (N as u8 + 1, marker);
-    all[2..2 + N].copy_from_slice(&bytes);
-    to.put(2 + N, all);
-}
-
-/// Writes the length of one byte, and that byte.
-#[inline]
-fn short(to: &mut impl NumberSink, byte: u8) {
-    to.put(2, [1, byte, 0, 0, 0, 0, 0, 0, 0, 0]);
-}
-
-#[inline]
-fn unsigned(to: &mut impl NumberSink, n: u64) {
-    match n {
-        0..=0x7f => short(to, n as u8),
-        0x80..=0xff => after(to, 0xcc, [n as u8]),
-        0x100..=0xffff => after(to, 0xcd, (n as u16).to_be_bytes()),
-        0x1_0000..=0xffff_ffff => after(to, 0xce, (n as u32).to_be_bytes()),
-        _ => after(to, 0xcf, n.to_be_bytes()),
-    }
-}
-
-#[inline]
-fn signed(to: &mut impl NumberSink, n: i64) {
-    match (n, i8::try_from(n), i16::try_from(n), i32::try_from(n)) {
-        (0.., ..) => unsigned(to, n as u64),
-        (-32..0, ..) => short(to, n as u8),
-        (_, Ok(n), ..) => after(to, 0xd0, n.to_be_bytes()),
-        (_, _, Ok(n), _) => after(to, 0xd1, n.to_be_bytes()),
-        (_, _, _, Ok(n)) => after(to, 0xd2, n.to_be_bytes()),
-        _ => after(to, 0xd3, n.to_be_bytes()),
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn write_reference<P: Any + Clone>(
                 part.bytes = Some(bytes.as_deref().unwrap_or_default().into());
             }
         });
-        bytes.map_err(|e| format!("{}{e}", super::position_prefix(&e)))?;
+        bytes.map_err(|e| e.located())?;
     }
     Ok(number)
 }
@@ -225,7 +225,7 @@ pub(crate) fn read_reference<P: Any + Clone>(
             part.built.extend(value.as_ref().ok().map(|value| Box::new(value.clone()) as Box<dyn Any>));
         }
     });
-    value.map_err(|e| format!("the shared {}: {}{e}", type_name::<P>(), super::position_prefix(&e)))
+    value.map_err(|e| format!("the shared {}: {}", type_name::<P>(), e.located()))
 }
 
 /// Calls `f` with the written parts available for reading, to check that they can be read.

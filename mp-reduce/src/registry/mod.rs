@@ -90,9 +90,7 @@ where
     T: Send + Sync + 'static,
     H: Serialize + DeserializeOwned,
 {
-    let name = type_name::<T>();
-    standard::check_name::<T>(name)?;
-    table::add(name, reduce, rebuild)
+    register_as(type_name::<T>(), reduce, rebuild)
 }
 
 /// Registers a type under this name. Otherwise like [`register()`].
@@ -109,7 +107,7 @@ where
     H: Serialize + DeserializeOwned,
 {
     standard::check_name::<T>(name)?;
-    table::add(name, reduce, rebuild)
+    table::add(name, reduce, rebuild, table::share::<T>())
 }
 
 /// Registers a type that is not `Send` and `Sync`, such as a type that contains an `Rc` or a `Cell`. Its
@@ -145,7 +143,7 @@ where
 {
     let name = type_name::<T>();
     standard::check_name::<T>(name)?;
-    table::add_local(name, reduce, rebuild)
+    table::add(name, reduce, rebuild, None)
 }
 
 /// Registers a serde type, so that it can be an [`AnyValue`]. Otherwise like [`register()`].

@@ -11,9 +11,9 @@ use mp_core::fork::SetOnce;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::table::{add, name_taken};
+use super::table::{add, name_taken, share};
 use crate::builtin::{ByteString, ErrorChain};
-use crate::codec::{position_prefix, read_part, write_part};
+use crate::codec::{read_part, write_part};
 use crate::reduce::Reduce;
 
 /// Registers a serde type under `name`.
@@ -22,18 +22,14 @@ pub(super) fn serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>(
 ) -> mp_core::Result<()> {
     add(
         name,
-        |value: &T| match write_part::<T, T>(value) {
-            Ok(bytes) => Ok(ByteString(bytes)),
-            Err(e) => Err(format!("{}{e}", position_prefix(&e)).into()),
-        },
-        |bytes: ByteString| {
-            read_part::<T>(&bytes.0).map_err(|e| format!("{}{e}", position_prefix(&e)).into())
-        },
+        |value: &T| write_part::<T, T>(value).map(ByteString).map_err(|e| e.located().into()),
+        |bytes: ByteString| read_part::<T>(&bytes.0).map_err(|e| e.located().into()),
+        share::<T>(),
     )
 }
 
 fn reduced<T: Reduce + Send + Sync + 'static>(name: &str) -> mp_core::Result<()> {
-    add(name, T::reduce, T::rebuild)
+    add(name, T::reduce, T::rebuild, share::<T>())
 }
 
 /// Registers all of them, at the first call.

@@ -12,7 +12,7 @@ use mp_core::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::{position_prefix, read_part, write_part};
+use crate::codec::{read_part, write_part};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type WriteFn = dyn Fn(&dyn Any) -> Result<Vec<u8>, String> + Send + Sync;
@@ -65,32 +65,13 @@ fn unknown(name: &str) -> String {
     )
 }
 
-/// Adds a type, unless it is already in the table.
-pub(super) fn add<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result<()>
-where
-    T: Send + Sync + 'static,
-    H: Serialize + DeserializeOwned,
-    F: Fn(&T) -> Result<H, BoxError> + Send + Sync + 'static,
-    G: Fn(H) -> Result<T, BoxError> + Send + Sync + 'static,
-{
-    add_entry(RegistryEntry {
-        share: Some(|value| value.downcast::<T>().ok().map(|value| value as _)),
-        ..entry(name, reduce, rebuild)
-    })
+/// Returns the conversion of a type's values to values that may go to any thread.
+pub(super) fn share<T: Send + Sync + 'static>() -> Option<ShareFn> {
+    Some(|value| value.downcast::<T>().ok().map(|value| value as _))
 }
 
-/// Adds a type whose values stay in one thread.
-pub(super) fn add_local<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result<()>
-where
-    T: 'static,
-    H: Serialize + DeserializeOwned,
-    F: Fn(&T) -> Result<H, BoxError> + Send + Sync + 'static,
-    G: Fn(H) -> Result<T, BoxError> + Send + Sync + 'static,
-{
-    add_entry(entry(name, reduce, rebuild))
-}
-
-fn entry<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> RegistryEntry
+/// Adds a type, unless it is already in the table. Values of a type without `share` stay in one thread.
+pub(super) fn add<T, H, F, G>(name: &str, reduce: F, rebuild: G, share: Option<ShareFn>) -> Result<()>
 where
     T: 'static,
     H: Serialize + DeserializeOwned,
@@ -101,28 +82,26 @@ where
         let value = value.downcast_ref::<T>().ok_or_else(|| unknown(type_name::<T>()))?;
         let handle = catch_call::<T, _>("reduced", || reduce(value))?;
         write_part::<H, H>(&handle)
-            .map_err(|e| format!("the reduced form of {}: {}{e}", type_name::<T>(), position_prefix(&e)))
+            .map_err(|e| format!("the reduced form of {}: {}", type_name::<T>(), e.located()))
     };
     let read = move |bytes: &[u8]| {
         let handle = read_part::<H>(bytes).map_err(|e| {
             let (this, handle) = (type_name::<T>(), type_name::<H>());
-            format!(
-                "{this}, as {handle}: {}{e}; is it registered in the same way on both sides?",
-                position_prefix(&e)
-            )
+            let why = e.located();
+            format!("{this}, as {handle}: {why}; is it registered in the same way on both sides?")
         })?;
         let value = catch_call::<T, _>("rebuilt", || rebuild(handle))?;
         Ok(Box::new(value) as Box<dyn Any>)
     };
-    RegistryEntry {
+    add_entry(RegistryEntry {
         name: name.to_string(),
         type_id: TypeId::of::<T>(),
         type_name: type_name::<T>(),
         code: (size_of::<F>() + size_of::<G>() == 0).then(|| [TypeId::of::<F>(), TypeId::of::<G>()]),
         write: Box::new(write),
         read: Box::new(read),
-        share: None,
-    }
+        share,
+    })
 }
 
 fn add_entry(entry: RegistryEntry) -> Result<()> {

@@ -17,6 +17,7 @@ use serde::ser::{Error as _, Serialize, Serializer};
 use super::buffer::{self, BufferKind, NumberKind};
 use super::error::CodecError;
 use super::first;
+use super::number::NumberSink;
 use output::OutputBuffer;
 pub(super) use output::ValueProperties;
 use parts::{MapWriter, SequenceWriter, StructWriter};
@@ -81,35 +82,6 @@ impl<'a> Writer<'_, 'a> {
     #[inline]
     fn byte(self, byte: u8) -> usize {
         self.to.put_few(self.at, byte, [])
-    }
-
-    /// Writes a first byte and the bytes after it.
-    #[inline]
-    fn after<const N: usize>(self, first: u8, bytes: [u8; N]) -> usize {
-        self.to.put_few(self.at, first, bytes)
-    }
-
-    #[inline]
-    fn unsigned(self, n: u64) -> usize {
-        match n {
-            0..=0x7f => self.byte(n as u8),
-            0x80..=0xff => self.after(first::U8, [n as u8]),
-            0x100..=0xffff => self.after(first::U16, (n as u16).to_be_bytes()),
-            0x1_0000..=0xffff_ffff => self.after(first::U32, (n as u32).to_be_bytes()),
-            _ => self.after(first::U64, n.to_be_bytes()),
-        }
-    }
-
-    #[inline]
-    fn signed(self, n: i64) -> usize {
-        match n {
-            0.. => self.unsigned(n as u64),
-            -0x20.. => self.byte(n as u8),
-            -0x80.. => self.after(first::I8, [n as u8]),
-            -0x8000.. => self.after(first::I16, (n as i16).to_be_bytes()),
-            -0x8000_0000.. => self.after(first::I32, (n as i32).to_be_bytes()),
-            _ => self.after(first::I64, n.to_be_bytes()),
-        }
     }
 
     /// Writes a length that does not fit into the first byte. `sixteen` is the kind with a length of two
@@ -230,6 +202,15 @@ impl<'a> Writer<'_, 'a> {
         self.to.append(self.at, |to| {
             rmp_serde::Serializer::new(to).serialize_newtype_struct(name, value).map_err(CodecError::custom)
         })
+    }
+}
+
+impl NumberSink for Writer<'_, '_> {
+    type Written = usize;
+
+    #[inline]
+    fn after<const N: usize>(self, first: u8, bytes: [u8; N]) -> usize {
+        self.to.put_few(self.at, first, bytes)
     }
 }
 

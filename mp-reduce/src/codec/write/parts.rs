@@ -8,6 +8,7 @@ use serde::ser::{
 use super::super::buffer::{self, BufferKind, HEAD, NumberKind, ROW, RowNumber};
 use super::super::error::CodecError;
 use super::super::first;
+use super::super::number::NumberSink;
 use super::{ContainerKind, OutputBuffer, Writer};
 
 /// Writer of the elements of a sequence.
