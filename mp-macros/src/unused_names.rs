@@ -4,9 +4,7 @@
 //! absolute paths, and its own names begin with `__mp`. If the type itself uses such a name, the generated
 //! name is lengthened.
 
-use std::collections::HashSet;
-
-use proc_macro2::{Ident, Span, TokenStream as Tokens, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream as Tokens};
 use quote::{ToTokens, format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, Lifetime};
@@ -21,11 +19,17 @@ pub(crate) struct UnusedNames {
 
 impl UnusedNames {
     pub(crate) fn of(input: &DeriveInput) -> UnusedNames {
-        let mut used = HashSet::new();
-        collect(input.to_token_stream(), &mut used);
+        let text = input.to_token_stream().to_string();
+        let unused = |name: &str| {
+            let mut name = name.to_owned();
+            while text.contains(&name) {
+                name.push('_');
+            }
+            name
+        };
         UnusedNames {
-            codec: unused(&used, "__MpCodec"),
-            lifetime: Lifetime::new(&format!("'{}", unused(&used, "s")), Span::call_site()),
+            codec: format_ident!("{}", unused("__MpCodec")),
+            lifetime: Lifetime::new(&unused("'s"), Span::call_site()),
         }
     }
 }
@@ -35,24 +39,6 @@ pub(crate) fn locals<'f>(fields: impl IntoIterator<Item = &'f Field>) -> Vec<Ide
     let place = |field: &Field| field.ident.as_ref().map_or_else(|| field.ty.span(), Ident::span);
     let local = |(i, field)| Ident::new(&format!("__mp_field_{i}"), place(field));
     fields.into_iter().enumerate().map(local).collect()
-}
-
-fn unused(used: &HashSet<String>, name: &str) -> Ident {
-    let mut name = name.to_owned();
-    while used.contains(&name) {
-        name.push('_');
-    }
-    format_ident!("{name}")
-}
-
-fn collect(tokens: Tokens, used: &mut HashSet<String>) {
-    for token in tokens {
-        match token {
-            TokenTree::Ident(ident) => _ = used.insert(ident.to_string()),
-            TokenTree::Group(group) => collect(group.stream(), used),
-            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
-        }
-    }
 }
 
 /// Returns a primitive type by its absolute path, since the deriving crate may have an item of the same name.

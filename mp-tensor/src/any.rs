@@ -79,13 +79,6 @@ impl<M: Mode> AnyTensor<M> {
         self.dtype
     }
 
-    /// Returns the same elements as a leaf that requires no gradients.
-    #[must_use]
-    pub fn detach(mut self) -> Self {
-        self.raw.grad = Default::default();
-        self
-    }
-
     /// Converts to a typed tensor.
     ///
     /// # Errors
@@ -150,7 +143,7 @@ impl AnyTensor<Exclusive> {
 
 /// Views, as for [`Tensor`].
 impl<M: Aliased> AnyTensor<M> {
-    view_methods!(by_ref);
+    view_methods!(&);
     aliasing_methods!(raw.view);
 
     fn another(&self, view: View) -> Self {
@@ -160,7 +153,7 @@ impl<M: Aliased> AnyTensor<M> {
 
 /// Consuming views, as for [`Tensor`].
 impl AnyTensor<Exclusive> {
-    view_methods!(by_value);
+    view_methods!();
 
     fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
         let view = f(*self.raw.view)?;

@@ -38,7 +38,7 @@ pub struct MetaTensor {
 
 impl MetaTensor {
     shape_methods!(view);
-    view_methods!(by_ref);
+    view_methods!(&);
     aliasing_methods!(view);
 
     /// Creates a meta tensor of this shape.

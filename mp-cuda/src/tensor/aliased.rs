@@ -17,7 +17,7 @@ impl<T: Element, M: CudaAliased> Clone for CudaTensor<T, M> {
 
 /// Views: other handles of the same memory, with some of the elements, or another order.
 impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
-    view_methods!(by_ref);
+    view_methods!(&);
     aliasing_methods!(raw.view);
 
     fn another(&self, view: View) -> Self {

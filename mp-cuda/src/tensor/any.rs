@@ -85,13 +85,6 @@ impl<M: CudaMode> AnyCudaTensor<M> {
         }
         Err(CudaDowncastError { tensor: self, expected: T::DTYPE })
     }
-
-    /// Returns the same elements as a leaf that requires no gradients.
-    #[must_use]
-    pub fn detach(mut self) -> Self {
-        self.raw.grad = Default::default();
-        self
-    }
 }
 
 impl AnyCudaTensor<Exclusive> {
@@ -126,7 +119,7 @@ impl AnyCudaTensor<Exclusive> {
 
 /// Views, as for [`CudaTensor`].
 impl<M: CudaAliased> AnyCudaTensor<M> {
-    view_methods!(by_ref);
+    view_methods!(&);
     aliasing_methods!(raw.view);
 
     fn another(&self, view: View) -> Self {
@@ -136,7 +129,7 @@ impl<M: CudaAliased> AnyCudaTensor<M> {
 
 /// Consuming views, as for [`CudaTensor`].
 impl AnyCudaTensor<Exclusive> {
-    view_methods!(by_value);
+    view_methods!();
 
     fn viewed(self, f: impl FnOnce(View) -> mp_core::Result<View>) -> mp_core::Result<Self> {
         let view = f(*self.raw.view)?;

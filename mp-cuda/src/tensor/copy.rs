@@ -10,14 +10,17 @@
 //!   the stream has run the copy when the call returns.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
+use mp_core::Error as CoreError;
 use mp_core::bytemuck::{self, Pod};
-use mp_core::{Error as CoreError, Result as CoreResult};
 use mp_tensor::parts::View;
 use mp_tensor::{Element, Exclusive, Shared, Tensor};
 
 use super::CudaTensor;
 use super::mode::CudaMode;
 use super::raw::{RawCudaTensor, TensorUse};
+use crate::driver::context::BoundContext;
 use crate::error::Result;
 use crate::memory::Piece;
 use crate::stream::CudaStream;
@@ -64,61 +67,54 @@ fn at<T>(used: &TensorUse<'_>, index: usize) -> u64 {
     used.address + (index * size_of::<T>()) as u64
 }
 
-/// Copies elements to a device.
-fn write<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, from: &[T], stream: &CudaStream) -> Result<()> {
-    if from.len() != raw.view.len() {
-        return Err(other_shape(raw.view.shape(), from.len()).into());
+/// Copies each run of a view by a call with its address and its place among `len` elements of the host, and
+/// waits for the stream.
+fn copy_runs<T: Pod, M: CudaMode>(
+    raw: &RawCudaTensor<M>,
+    len: usize,
+    stream: &CudaStream,
+    writes: bool,
+    mut copy: impl FnMut(&BoundContext<'_>, u64, Range<usize>) -> Result<()>,
+) -> Result<()> {
+    if len != raw.view.len() {
+        return Err(other_shape(raw.view.shape(), len).into());
     }
-    if from.is_empty() {
+    if len == 0 {
         return Ok(());
     }
-    let used = raw.lend(size_of::<T>(), stream, true)?;
+    let used = raw.lend(size_of::<T>(), stream, writes)?;
     let bound = stream.device().bind()?;
-    let mut from = from;
+    let mut done = 0;
     for (start, len) in runs(&raw.view) {
-        let (here, rest) = from.split_at(len);
-        // SAFETY: the run lies within the piece, which this use may write; the stream is waited for below.
-        let copied = unsafe {
-            bound.copy_to_device(at::<T>(&used, start), bytemuck::cast_slice(here), stream.handle())
-        };
+        let copied = copy(&bound, at::<T>(&used, start), done..done + len);
         if copied.is_err() {
             // Earlier runs may be pending.
             stream.synchronize()?;
         }
         copied?;
-        from = rest;
+        done += len;
     }
     used.synchronize()
+}
+
+/// Copies elements to a device.
+fn write<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, from: &[T], stream: &CudaStream) -> Result<()> {
+    copy_runs::<T, M>(raw, from.len(), stream, true, |bound, to, run| {
+        // SAFETY: the run lies within the piece, which this use may write; the stream is waited for.
+        unsafe { bound.copy_to_device(to, bytemuck::cast_slice(&from[run]), stream.handle()) }
+    })
 }
 
 /// Copies elements to the host.
 fn read<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, to: &mut [T], stream: &CudaStream) -> Result<()> {
-    if to.len() != raw.view.len() {
-        return Err(other_shape(raw.view.shape(), to.len()).into());
-    }
-    if to.is_empty() {
-        return Ok(());
-    }
-    let used = raw.lend(size_of::<T>(), stream, false)?;
-    let bound = stream.device().bind()?;
-    let mut to = to;
-    for (start, len) in runs(&raw.view) {
-        let (here, rest) = to.split_at_mut(len);
-        // SAFETY: the run lies within the piece, which this use may read; the stream is waited for below.
-        let copied = unsafe {
-            bound.copy_to_host(bytemuck::cast_slice_mut(here), at::<T>(&used, start), stream.handle())
-        };
-        if copied.is_err() {
-            stream.synchronize()?;
-        }
-        copied?;
-        to = rest;
-    }
-    used.synchronize()
+    copy_runs::<T, M>(raw, to.len(), stream, false, |bound, from, run| {
+        // SAFETY: the run lies within the piece, which this use may read; the stream is waited for.
+        unsafe { bound.copy_to_host(bytemuck::cast_slice_mut(&mut to[run]), from, stream.handle()) }
+    })
 }
 
 /// Returns the bytes of a piece that a view spans.
-fn span<M: CudaMode>(raw: &RawCudaTensor<M>, element: usize) -> std::ops::Range<usize> {
+fn span<M: CudaMode>(raw: &RawCudaTensor<M>, element: usize) -> Range<usize> {
     raw.view.offset() * element..raw.view.end().unwrap_or(0) * element
 }
 
@@ -285,7 +281,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     #[doc(alias = "cpu")]
     pub fn to_host(&self, stream: &CudaStream) -> Result<Tensor<T>> {
         let mut t = Tensor::<T>::empty(self.shape())?;
-        read(&self.raw, slice(&mut t)?, stream)?;
+        read(&self.raw, t.as_mut_slice()?, stream)?;
         Ok(t)
     }
 
@@ -300,10 +296,6 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         copy::<T, _, _>(&t.raw, &self.raw, stream)?;
         Ok(t)
     }
-}
-
-fn slice<T: Element>(t: &mut Tensor<T>) -> CoreResult<&mut [T]> {
-    t.as_mut_slice()
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
 
 /// Consuming views. Elements outside of the view become unreachable, and an error drops the tensor.
 impl<T: Element> CudaTensor<T, Exclusive> {
-    view_methods!(by_value);
+    view_methods!();
 
     fn viewed(self, f: impl FnOnce(View) -> mp_core::Result<View>) -> mp_core::Result<Self> {
         let view = f(*self.raw.view)?;

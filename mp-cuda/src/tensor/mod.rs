@@ -151,13 +151,6 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     pub fn on(&self, stream: &CudaStream) -> Result<StreamGuard<'_, T>> {
         Ok(StreamGuard::of(self.raw.lend(size_of::<T>(), stream, false)?, &self.raw.view))
     }
-
-    /// Returns the same elements as a leaf that requires no gradients.
-    #[must_use]
-    pub fn detach(mut self) -> Self {
-        self.raw.grad = Default::default();
-        self
-    }
 }
 
 impl<T: Element, M: CudaMode> fmt::Debug for CudaTensor<T, M> {

@@ -22,7 +22,7 @@ impl<T: Element, M: Aliased> Clone for Tensor<T, M> {
 
 /// Views: further handles to the same storage, without copying an element.
 impl<T: Element, M: Aliased> Tensor<T, M> {
-    view_methods!(by_ref);
+    view_methods!(&);
     aliasing_methods!(raw.view);
 
     fn another(&self, view: View) -> Self {
@@ -55,7 +55,7 @@ impl<T: Element, M: Sendable> Tensor<T, M> {
         offset: usize,
     ) -> Result<Self> {
         let elements = self.storage().len() / size_of::<T>();
-        self.viewed(|v| v.as_strided(shape.as_ref(), strides.as_ref(), offset, elements))
+        self.viewed(|_| View::from_parts(offset, shape.as_ref(), strides.as_ref(), elements))
     }
 }
 

@@ -21,7 +21,7 @@ use mp_core::Result;
 ///
 /// `expand` and `unfold` are missing, because no element may appear twice in a writable view.
 impl<T: Element> Tensor<T, BorrowedMut<'_>> {
-    view_methods!(by_value);
+    view_methods!();
 
     fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
         let view = f(*self.raw.view)?;

@@ -116,7 +116,7 @@ impl<T: Element> Tensor<T, Exclusive> {
 /// Consuming views. Elements outside the view become unreachable, and an error drops the tensor. To view a
 /// part and keep the whole, use [`view`](Tensor::view) and [`view_mut`](Tensor::view_mut).
 impl<T: Element> Tensor<T, Exclusive> {
-    view_methods!(by_value);
+    view_methods!();
 
     fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
         let view = f(*self.raw.view)?;

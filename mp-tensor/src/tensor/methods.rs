@@ -98,6 +98,13 @@ macro_rules! grad_methods {
         pub fn set_non_leaf(&mut self) {
             self.raw.grad.set_result();
         }
+
+        /// Returns the same elements as a leaf that requires no gradients.
+        #[must_use]
+        pub fn detach(mut self) -> Self {
+            self.raw.grad = Default::default();
+            self
+        }
     };
 }
 
@@ -105,33 +112,27 @@ macro_rules! grad_methods {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! view_method {
-    (by_ref, $(#[$doc:meta])* $name:ident ($($arg:ident: $t:ty),*), $view:expr) => {
+    ([$($by:tt)?], $(#[$doc:meta])* $name:ident ($($arg:ident: $t:ty),*), $view:expr) => {
         $(#[$doc])*
-        pub fn $name(&self $(, $arg: $t)*) -> mp_core::Result<Self> {
-            self.viewed($view)
-        }
-    };
-    (by_value, $(#[$doc:meta])* $name:ident ($($arg:ident: $t:ty),*), $view:expr) => {
-        $(#[$doc])*
-        pub fn $name(self $(, $arg: $t)*) -> mp_core::Result<Self> {
+        pub fn $name($($by)? self $(, $arg: $t)*) -> mp_core::Result<Self> {
             self.viewed($view)
         }
     };
 }
 
-/// Views in which no element appears twice. `by_ref` returns another handle to the same storage, `by_value`
-/// consumes the tensor. The type has a function `viewed`, which [`aliasing_methods`] defines for `by_ref`.
+/// Views in which no element appears twice. With `&`, they return another handle to the same storage,
+/// otherwise they consume the tensor. The type has a function `viewed`, which [`aliasing_methods`] defines with `&`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! view_methods {
-    ($by:ident) => {
-        $crate::view_method!($by,
+    ($($by:tt)?) => {
+        $crate::view_method!([$($by)?],
             /// Keeps `len` entries of dimension `dim`, from `start` on.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if the dimension has fewer entries.
             narrow(dim: usize, start: usize, len: usize), |v| v.narrow(dim, start, len));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Keeps every `step`-th entry of a range of dimension `dim`.
             /// Python's `x[1:7:2]` is `x.slice(0, 1..7, 2)`.
             ///
@@ -141,33 +142,33 @@ macro_rules! view_methods {
             /// zero.
             slice(dim: usize, range: impl std::ops::RangeBounds<usize>, step: isize),
             |v| v.slice(dim, range, step));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Selects one entry of dimension `dim`, and removes the dimension.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if the entry does not exist.
             select(dim: usize, index: usize), |v| v.select(dim, index));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Exchanges two dimensions.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if a dimension does not exist.
             #[doc(alias = "swapaxes")]
             transpose(a: usize, b: usize), |v| v.transpose(a, b));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Transposes a matrix. A tensor with fewer than two dimensions is unchanged.
             ///
             /// # Errors
             /// [`Error::Shape`](mp_core::Error::Shape) for more than two dimensions.
             t(), |v| v.t());
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Reorders the dimensions.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) if `order` does not name each
             /// dimension once.
             permute(order: &[usize]), |v| v.permute(order));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Changes the shape and keeps the order of the elements, without copying. Non-contiguous tensors
             /// are possible if strides can express the new shape.
             ///
@@ -176,26 +177,26 @@ macro_rules! view_methods {
             /// requires a copy.
             #[doc(alias = "view")]
             reshape(shape: impl AsRef<[usize]>), |v| v.reshape(shape.as_ref()));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Merges a range of dimensions into one. `..` merges all.
             ///
             /// # Errors
             /// [`Error::Shape`](mp_core::Error::Shape), see [`reshape`](Self::reshape).
             #[doc(alias = "ravel")]
             flatten(dims: impl std::ops::RangeBounds<usize>), |v| v.flatten(dims));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Removes the dimensions of one entry.
             ///
             /// # Errors
             /// None.
             squeeze(), |v| v.squeeze());
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Removes dimension `dim` if it has one entry. Otherwise the tensor is unchanged.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if the dimension does not exist.
             squeeze_dim(dim: usize), |v| v.squeeze_dim(dim));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Inserts a dimension of one entry as dimension `dim`.
             ///
             /// # Errors
@@ -203,7 +204,7 @@ macro_rules! view_methods {
             /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) if there are already
             /// [`MAX_RANK`](crate::MAX_RANK) dimensions.
             unsqueeze(dim: usize), |v| v.unsqueeze(dim));
-        $crate::view_method!($by,
+        $crate::view_method!([$($by)?],
             /// Returns the elements whose index in dimension `b` is their index in dimension `a` plus
             /// `offset`, as the last dimension.
             ///

@@ -141,11 +141,4 @@ impl<T: Element, M: Mode> Tensor<T, M> {
     pub fn dtype(&self) -> DType {
         T::DTYPE
     }
-
-    /// Returns the same elements as a leaf that requires no gradients.
-    #[must_use]
-    pub fn detach(mut self) -> Self {
-        self.raw.grad = Default::default();
-        self
-    }
 }

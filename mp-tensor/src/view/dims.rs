@@ -1,10 +1,9 @@
 //! Short lists with a number for each dimension.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::view::MAX_RANK;
@@ -101,21 +100,6 @@ impl<N: Serialize> Serialize for Dims<N> {
 
 impl<'de, N: Deserialize<'de> + Copy + Default> Deserialize<'de> for Dims<N> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct DimsVisitor<N>(PhantomData<N>);
-        impl<'de, N: Deserialize<'de> + Copy + Default> Visitor<'de> for DimsVisitor<N> {
-            type Value = Dims<N>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "at most {MAX_RANK} dimensions")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Self::Value, A::Error> {
-                let mut dims = Dims::new();
-                while let Some(n) = seq.next_element()? {
-                    let at = dims.len();
-                    dims.insert(at, n).map_err(A::Error::custom)?;
-                }
-                Ok(dims)
-            }
-        }
-        d.deserialize_seq(DimsVisitor(PhantomData))
+        Self::from_slice(&Vec::deserialize(d)?).map_err(D::Error::custom)
     }
 }

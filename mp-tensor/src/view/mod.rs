@@ -192,7 +192,7 @@ impl View {
     ///
     /// Each stride has to exceed the reach of all smaller strides. This holds for all views of a row-major
     /// tensor except by [`expand`](Self::expand), [`unfold`](Self::unfold) and
-    /// [`as_strided`](Self::as_strided).
+    /// [`from_parts`](Self::from_parts).
     pub fn is_injective(&self) -> bool {
         if self.len < 2 || self.is_contiguous() {
             return true;

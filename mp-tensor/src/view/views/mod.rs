@@ -348,17 +348,6 @@ impl View {
         let n = self.dim(dim)?;
         pieces(n, (0..n).map(|i| self.select(dim, i)))
     }
-
-    /// Returns a view of any shape and strides within a storage of `elements` elements.
-    pub fn as_strided(
-        self,
-        shape: &[usize],
-        strides: &[isize],
-        offset: usize,
-        elements: usize,
-    ) -> Result<Self> {
-        Self::from_parts(offset, shape, strides, elements)
-    }
 }
 
 #[cfg(test)]

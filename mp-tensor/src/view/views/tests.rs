@@ -59,9 +59,9 @@ fn out_of_range_arguments_are_refused() {
         (v.diagonal(0, 1, 1).err(), "with itself"),
         (v.flatten(1..3).err(), "of 2"),
         (v.unsqueeze(3).err(), "new dimension 3"),
-        (v.as_strided(&[2], &[12], 0, 12).err(), "outside of a storage"),
-        (v.as_strided(&[2], &[-1], 3, 12).err(), "negative"),
-        (v.as_strided(&[2, 1], &[1], 0, 12).err(), "1 strides"),
+        (View::from_parts(0, &[2], &[12], 12).err(), "outside of a storage"),
+        (View::from_parts(3, &[2], &[-1], 12).err(), "negative"),
+        (View::from_parts(0, &[2, 1], &[1], 12).err(), "1 strides"),
     ] {
         let why_not = refused.unwrap_or_else(|| panic!("not refused: {why}")).to_string();
         assert!(why_not.contains(why), "{why_not}, not {why}");
@@ -154,11 +154,11 @@ fn overlapping_views_are_not_injective() {
     for overlapping in [
         row.expand(&[3, 4]).unwrap(),
         row.unfold(0, 2, 1).unwrap(),
-        v.as_strided(&[2, 3], &[2, 1], 0, 12).unwrap(),
-        v.as_strided(&[3], &[0], 0, 12).unwrap(),
+        View::from_parts(0, &[2, 3], &[2, 1], 12).unwrap(),
+        View::from_parts(0, &[3], &[0], 12).unwrap(),
     ] {
         assert!(!overlapping.is_injective(), "{overlapping:?}");
     }
     assert!(row.unfold(0, 2, 2).unwrap().is_injective(), "windows side by side");
-    assert!(v.as_strided(&[1, 3], &[0, 1], 0, 12).unwrap().is_injective(), "a stride that is not used");
+    assert!(View::from_parts(0, &[1, 3], &[0, 1], 12).unwrap().is_injective(), "a stride that is not used");
 }
