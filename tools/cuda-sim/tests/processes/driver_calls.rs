@@ -1,13 +1,15 @@
 //! Number of driver calls for a send and a receive, when memory is open and streams have their clocks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mp_cuda::{CudaEvent, CudaTensor};
+use mp_cuda::{CudaEvent, CudaTensor, Order};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
 use mp_sync::Barrier;
 
-use crate::support::{Outcome, kernels, nothing_found, session, stat, stays, stream, taken, with_gpu};
+use crate::support::{
+    Outcome, join, kernels, nothing_found, session, stat, stays, stream, taken, under, with_gpu,
+};
 
 const WARM: usize = 3;
 const ROUNDS: u64 = 10;
@@ -96,4 +98,47 @@ fn status_checks_make_two_calls_at_most() {
     let session = session();
     let calls = [0, 1, 2].map(|_| stat(&session, "calls"));
     assert!(calls[2] - calls[1] <= 2, "{calls:?}");
+}
+
+/// Work of a stream before each message.
+const WORK: Duration = Duration::from_millis(5);
+
+/// Puts tensors whose work is pending. Returns the microseconds that the calls of `put` took.
+fn sends_pending(tensors: Queue<CudaTensor<f32>>) -> Outcome<u64> {
+    let stream = stream();
+    let mut blocked = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        let mut t = CudaTensor::<f32>::empty([100], &stream)?;
+        let on = t.on_mut(&stream)?;
+        kernels().spin(&stream, WORK);
+        kernels().fill(&stream, on.ptr(), on.len(), 1.0);
+        drop(on);
+        let begun = Instant::now();
+        tensors.put(t).unwrap();
+        blocked += begun.elapsed();
+    }
+    tensors.close();
+    Ok(blocked.as_micros() as u64)
+}
+
+fn reads(tensors: Queue<CudaTensor<f32>>) -> Outcome {
+    let stream = stream();
+    while let Some(t) = tensors.get_timeout(DEADLINE)? {
+        assert_eq!(t.to_vec(&stream)?, [1.0; 100]);
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "prints the figures of ADR 38"]
+fn orders_differ_in_calls_and_waits() {
+    for order in [Order::Clocks, Order::IpcEvents, Order::Host] {
+        let session = under(order);
+        let tensors = Queue::unbounded().unwrap();
+        let reader = with_gpu(&session).spawn(reads, tensors.clone()).unwrap();
+        let blocked = join(with_gpu(&session).spawn(sends_pending, tensors).unwrap());
+        join(reader);
+        let calls = stat(&session, "calls");
+        println!("{order:?}: put blocks for {} us, {calls} calls in all", blocked / ROUNDS);
+    }
 }
