@@ -44,11 +44,11 @@ fn time(
     })
 }
 
-/// A bare socket: `read_exact` into one buffer.
+/// A bare socket: `read_exact` into a new buffer for each message, as `recv_bytes` returns one.
 fn bare(plan: &Plan, bytes: usize) -> Outcome {
     let (mut here, mut there) = UnixStream::pair()?;
-    let mut buffer = vec![0; bytes];
     let receive = || {
+        let mut buffer = vec![0; bytes];
         here.read_exact(&mut buffer)?;
         Ok([buffer[0], buffer[bytes - 1]])
     };

@@ -180,7 +180,7 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::socket::bare_1m,
         ours: ours::socket::connection_1m,
         peers: peers![],
-        note: || "limit: `write_all` and `read_exact` of a `UnixStream`, into one buffer; two threads",
+        note: || "limit: `write_all` and `read_exact` of a `UnixStream`, into a new buffer each; two threads",
     },
     Row {
         id: "socket_64m",
@@ -191,7 +191,7 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::socket::bare_64m,
         ours: ours::socket::connection_64m,
         peers: peers![],
-        note: || "limit: `write_all` and `read_exact` of a `UnixStream`, into one buffer; two threads",
+        note: || "limit: `write_all` and `read_exact` of a `UnixStream`, into a new buffer each; two threads",
     },
     Row {
         id: "socket_1g",
@@ -202,7 +202,7 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::socket::bare_1g,
         ours: ours::socket::connection_1g,
         peers: peers![],
-        note: || "limit: `write_all` and `read_exact` of a `UnixStream`, into one buffer; two threads",
+        note: || "limit: `write_all` and `read_exact` of a `UnixStream`, into a new buffer each; two threads",
     },
     Row {
         id: "idle_1",
