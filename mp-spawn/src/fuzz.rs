@@ -7,21 +7,19 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::RaisedKind;
-use crate::error::call_failure::CallFailure;
+use crate::error::{CallFailure, RaisedKind};
 use crate::protocol::fields::{Field, FieldReader, from_bytes, to_bytes};
 use crate::protocol::frame::{Frame, FrameKind, HEADER, Inbox, append};
 use crate::protocol::function::{FunctionRef, RankedFunction, StartFn, resolve};
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::message::{
-    Crash, CrashCause, EnvironmentChanges, FromChild, Hello, PanicNote, ServerAnswer, StartMessage, unpack,
+    Crash, CrashCause, EnvironmentChanges, FromChild, Hello, InheritedSettings, PanicNote, ServerAnswer,
+    StartMessage, unpack,
 };
 use crate::protocol::outbox::ReceivedFiles;
-use crate::protocol::payload::TICKET;
-use crate::protocol::payload::receive::ParentPayload;
+use crate::protocol::payload::{ParentPayload, TICKET};
 use crate::protocol::report::Report;
 use crate::protocol::resource_limits::Limits;
-use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::{Token, TokenTarget};
 
 /// Name of a target, its parser, and a function that encodes its seeds.

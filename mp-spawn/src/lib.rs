@@ -133,12 +133,11 @@ pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
 pub use child::panic_hook::{CaughtPanic, record_panics, set_panic_callbacks, with_panics_recorded};
 #[doc(hidden)]
-pub use error::call_failure::CallFailure;
-pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
-pub use error::function_error::FunctionError;
-pub use error::gave_up::{FailedAttempt, GaveUp, GaveUpReason};
-pub use error::process_name::ProcessName;
-pub use error::{LaunchError, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
+pub use error::CallFailure;
+pub use error::{
+    ExitDetail, ExitReport, ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, LaunchError,
+    ProcessExited, ProcessName, ProcessRaised, RaisedKind, Result, Signal, SpawnError,
+};
 pub use io::captured::CapturedOutput;
 pub use io::setup::{ProcessOptions, Stdio};
 #[cfg(feature = "authkey")]
@@ -150,12 +149,11 @@ pub use mp_core::{interrupted, take_interrupt};
 pub use parent::active::{ActiveChild, active_children};
 pub use parent::fork_server::set_forkserver_preload;
 pub use parent::options::{OnFailure, SpawnOptions};
-pub use parent::process_status::ProcessStatus;
+pub use parent::restart::Backoff;
 pub use parent::restart::Restart;
-pub use parent::restart::backoff::Backoff;
-pub use parent::restart::event::ProcessEvent;
+pub use parent::restart::event::{ProcessEvent, ProcessStatus};
 #[doc(hidden)]
-pub use parent::restart::failure_reports::FailureReports;
+pub use parent::restart::supervision::FailureReports;
 pub use protocol::command::{set_command, set_executable};
 pub use protocol::interrupt::{Interrupt, InterruptSignals};
 pub use protocol::lifeline::detach;

@@ -24,7 +24,7 @@ use crate::parent::start::{self, ProcessNames, StartPlan};
 use crate::protocol::function::PlainFunction;
 use crate::protocol::inherited_files::InheritedFile;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::payload::send::ChildPayload;
+use crate::protocol::payload::ChildPayload;
 use crate::protocol::report::is_unit;
 use crate::protocol::resource_limits::Limits;
 use crate::start_method::StartMethod;

@@ -10,13 +10,12 @@ use mp_core::message::Message;
 use mp_core::{Descriptor, WaitPoint, Waitable};
 
 use crate::api::spawn;
-use crate::error::Result;
-use crate::error::exit_status::{ExitStatus, Signal};
+use crate::error::{ExitStatus, Result, Signal};
 use crate::io::captured::CapturedOutput;
 use crate::parent::active;
 use crate::parent::group::ChildGroup;
-use crate::parent::process_status::ProcessStatus;
-use crate::sys::clock::deadline;
+use crate::parent::restart::event::ProcessStatus;
+use crate::sys::deadline;
 
 /// A process that runs a function. `T` is the type of the function's result.
 ///
@@ -66,9 +65,7 @@ impl<T: Message> Process<T> {
     /// taken it. [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this
     /// one.
     pub fn join(&self) -> Result<T> {
-        self.group.check_owner()?;
-        self.group.wait(None, false);
-        self.group.mark_all_reported();
+        self.group.join_all()?;
         spawn::result(&self.group, 0)
     }
 }
@@ -96,10 +93,8 @@ impl<T> Process<T> {
     ///
     /// [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this one.
     pub fn wait(&self) -> Result<ExitStatus> {
-        self.group.check_owner()?;
-        self.group.wait(None, false);
-        self.group.mark_all_reported();
-        Ok(self.group.exit(0).unwrap_or(ExitStatus::Unknown))
+        self.group.join_all()?;
+        Ok(self.group.exit(0)?.unwrap_or(ExitStatus::Unknown))
     }
 
     /// Waits for the end of the process for at most `timeout`. Returns `true` if it has ended, successfully
@@ -148,11 +143,7 @@ impl<T> Process<T> {
     /// [`Failed`](ProcessStatus::Failed) with [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess).
     #[must_use]
     pub fn status(&self) -> ProcessStatus {
-        let status = self.group.status(0).unwrap_or_else(ProcessStatus::Failed);
-        if matches!(status, ProcessStatus::Failed(_)) {
-            self.group.mark_reported(0);
-        }
-        status
+        self.group.status(0).unwrap_or_else(ProcessStatus::Failed)
     }
 
     /// Returns the exit status, or `None` while the process runs. It is known as soon as the
@@ -161,11 +152,7 @@ impl<T> Process<T> {
     #[must_use]
     #[doc(alias = "exitcode")]
     pub fn exit(&self) -> Option<ExitStatus> {
-        let exit = self.group.exit(0);
-        if exit.is_some() {
-            self.group.mark_reported(0);
-        }
-        exit
+        self.group.exit(0).ok().flatten()
     }
 
     /// Returns a descriptor that becomes readable when the process ends, for `poll(2)` and similar functions,
@@ -231,7 +218,6 @@ impl<T> Process<T> {
     /// [`SpawnError::NotSignalled`](crate::SpawnError::NotSignalled) if the system refuses,
     /// [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this one.
     pub fn terminate(&self) -> Result<()> {
-        self.group.check_owner()?;
         self.group.send_signal(0, Signal::TERM)
     }
 
@@ -241,7 +227,6 @@ impl<T> Process<T> {
     ///
     /// See [`terminate`](Self::terminate).
     pub fn kill(&self) -> Result<()> {
-        self.group.check_owner()?;
         self.group.send_signal(0, Signal::KILL)
     }
 

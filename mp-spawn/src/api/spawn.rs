@@ -1,6 +1,5 @@
 //! Functions that start processes, and the handle of a group of processes.
 
-use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -12,20 +11,18 @@ use mp_reduce::Unread;
 
 use crate::api::closure::Closure;
 use crate::bounds::{Argument, CapturesNothing};
-use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
-use crate::error::{ProcessExited, Result, SpawnError};
+use crate::error::{ExitDetail, ExitStatus, ProcessExited, Result, Signal, SpawnError};
 use crate::io::captured::CapturedOutput;
 use crate::parent::active;
-use crate::parent::control::signals::GRACE;
+use crate::parent::control::GRACE;
 use crate::parent::group::ChildGroup;
 use crate::parent::options::{OnFailure, SpawnOptions};
-use crate::parent::process_status::ProcessStatus;
+use crate::parent::restart::event::ProcessStatus;
 use crate::parent::start::{self, ProcessNames, StartPlan};
 use crate::protocol::function::RankedFunction;
-use crate::protocol::payload::result::ReceivedValue;
-use crate::protocol::payload::send::ChildPayload;
-use crate::protocol::report::is_unit;
-use crate::sys::clock::deadline;
+use crate::protocol::payload::{ChildPayload, ReceivedValue};
+use crate::protocol::report::{is_unit, unit};
+use crate::sys::deadline;
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
 ///
@@ -242,20 +239,21 @@ impl<T: Message> ProcessContext<T> {
     /// close some, and call this again.
     pub fn join(&self) -> Result<Vec<T>> {
         self.wait()?;
-        let mut all: Vec<JoinedValue<T>> = Vec::with_capacity(self.group.len());
+        let mut all = Vec::with_capacity(self.group.len());
         // Checks all values before the first is read, so that after a lack of descriptors a later call finds
         // all of them.
         for rank in 0..self.group.len() {
-            match find(&self.group, rank) {
-                Ok(found) => all.push(found),
+            match take_value::<T>(&self.group, rank) {
+                Ok(value) => all.push(value),
                 Err(error) => {
-                    let others = all.into_iter().enumerate();
-                    others.for_each(|(rank, found)| found.return_value(&self.group, rank, &error));
+                    let others = all.into_iter().enumerate().filter(|_| error.unread().is_some());
+                    let others = others.filter_map(|(rank, value)| Some((rank, value?)));
+                    others.for_each(|(rank, value)| self.group.return_value(rank, value));
                     return Err(error);
                 }
             }
         }
-        all.into_iter().enumerate().map(|(rank, found)| found.read(&self.group, rank)).collect()
+        all.into_iter().enumerate().map(|(rank, value)| read_value(&self.group, rank, value)).collect()
     }
 
     /// Waits until all processes have ended, successfully or not. Returns their results by rank. No process
@@ -275,9 +273,7 @@ impl<T: Message> ProcessContext<T> {
     /// [`SpawnError::OtherProcess`] in a process forked from this one. The result of a value that an earlier
     /// call has taken is [`SpawnError::Value`].
     pub fn results(&self) -> Result<Vec<Result<T>>> {
-        self.group.check_owner()?;
-        self.group.wait(None, false);
-        self.group.mark_all_reported();
+        self.group.join_all()?;
         Ok((0..self.group.len()).map(|rank| result(&self.group, rank)).collect())
     }
 }
@@ -288,38 +284,25 @@ pub(crate) fn result<T: Message>(group: &ChildGroup, rank: usize) -> Result<T> {
         ProcessStatus::Failed(error) => Err(error),
         ProcessStatus::Terminated(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
             who: group.process_name(rank),
-            exit: group.exit(rank).unwrap_or(ExitStatus::Unknown),
-            begun: group.has_begun(rank),
+            exit: group.exit(rank)?.unwrap_or(ExitStatus::Unknown),
+            begun: group.with_rank(rank, |rank| rank.begun).unwrap_or(false),
             detail: Some(ExitDetail::Requested),
             stderr: None,
         }))),
         ProcessStatus::Running | ProcessStatus::Restarting { .. } | ProcessStatus::Ended => {
-            value(group, rank)
+            read_value(group, rank, take_value::<T>(group, rank)?)
         }
     }
 }
 
-/// Returns the result of the function in a process that ended successfully.
-fn value<T: Message>(group: &ChildGroup, rank: usize) -> Result<T> {
-    find::<T>(group, rank)?.read(group, rank)
-}
-
-/// Result of a function.
-enum JoinedValue<T> {
-    Nothing(T),
-    /// The value can be decoded.
-    Ready(ReceivedValue),
-}
-
-/// Finds the result of the function in a process that ended successfully. If there are too few descriptors
-/// for it, it stays in the group.
-fn find<T: Message>(group: &ChildGroup, rank: usize) -> Result<JoinedValue<T>> {
-    let nothing: Box<dyn Any> = Box::new(());
-    if let Ok(nothing) = nothing.downcast::<T>() {
-        return Ok(JoinedValue::Nothing(*nothing));
+/// Takes the value that a process returned, after a check that it can be decoded. Returns `None` for `()`,
+/// which is not sent.
+fn take_value<T: Message>(group: &ChildGroup, rank: usize) -> Result<Option<ReceivedValue>> {
+    if is_unit::<T>() {
+        return Ok(None);
     }
     let value = group.take_value(rank).map_err(|why| value_error(group, rank, why, None))?;
-    value.ready().map(JoinedValue::Ready).map_err(|(error, unread)| {
+    value.ready().map(Some).map_err(|(error, unread)| {
         if let Some(unread) = &unread {
             group.return_value(rank, ReceivedValue::Unread(unread.clone()));
         }
@@ -327,28 +310,16 @@ fn find<T: Message>(group: &ChildGroup, rank: usize) -> Result<JoinedValue<T>> {
     })
 }
 
-fn value_error(group: &ChildGroup, rank: usize, why: impl ToString, unread: Option<Unread>) -> SpawnError {
-    SpawnError::Value { who: group.process_name(rank).into(), message: why.to_string(), unread }
+/// Decodes a value. `None` stands for `()`.
+fn read_value<T: Message>(group: &ChildGroup, rank: usize, value: Option<ReceivedValue>) -> Result<T> {
+    match value {
+        Some(value) => value.unpack().map_err(|error| value_error(group, rank, error, None)),
+        None => unit().ok_or_else(|| value_error(group, rank, "it did not arrive", None)),
+    }
 }
 
-impl<T: Message> JoinedValue<T> {
-    fn read(self, group: &ChildGroup, rank: usize) -> Result<T> {
-        match self {
-            JoinedValue::Nothing(nothing) => Ok(nothing),
-            JoinedValue::Ready(value) => {
-                value.unpack().map_err(|error| value_error(group, rank, error, None))
-            }
-        }
-    }
-
-    /// Keeps a value for a later call, if another value could not be read for lack of descriptors.
-    fn return_value(self, group: &ChildGroup, rank: usize, error: &SpawnError) {
-        if let JoinedValue::Ready(value) = self
-            && error.unread().is_some()
-        {
-            group.return_value(rank, value);
-        }
-    }
+fn value_error(group: &ChildGroup, rank: usize, why: impl ToString, unread: Option<Unread>) -> SpawnError {
+    SpawnError::Value { who: group.process_name(rank).into(), message: why.to_string(), unread }
 }
 
 impl<T> ProcessContext<T> {
@@ -457,11 +428,7 @@ impl<T> ProcessContext<T> {
     ///
     /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn status(&self, rank: usize) -> Result<ProcessStatus> {
-        let status = self.group.status(rank)?;
-        if matches!(status, ProcessStatus::Failed(_)) {
-            self.group.mark_reported(rank);
-        }
-        Ok(status)
+        self.group.status(rank)
     }
 
     /// Returns the exit status of the process with this rank, or `None` while it runs. Does not block.
@@ -470,12 +437,7 @@ impl<T> ProcessContext<T> {
     ///
     /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn exit(&self, rank: usize) -> Result<Option<ExitStatus>> {
-        self.group.status(rank)?;
-        let exit = self.group.exit(rank);
-        if exit.is_some() {
-            self.group.mark_reported(rank);
-        }
-        Ok(exit)
+        self.group.exit(rank)
     }
 
     /// Returns the standard output so far of the process with this rank, if it is captured, see
@@ -501,9 +463,7 @@ impl<T> ProcessContext<T> {
     /// one, the only failure is [`SpawnError::OtherProcess`].
     #[must_use]
     pub fn failures(&self) -> Vec<SpawnError> {
-        let failures = self.group.failures();
-        failures.iter().filter_map(SpawnError::rank).for_each(|rank| self.group.mark_reported(rank));
-        failures
+        self.group.failures()
     }
 
     /// Sends SIGKILL to the process with this rank, unless it has ended. The process counts as failed, as
@@ -514,7 +474,6 @@ impl<T> ProcessContext<T> {
     /// [`SpawnError::NoSuchRank`], [`SpawnError::NotSignalled`] if the system refuses, and
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill(&self, rank: usize) -> Result<()> {
-        self.group.check_owner()?;
         self.group.send_signal(rank, Signal::KILL)
     }
 
@@ -524,7 +483,6 @@ impl<T> ProcessContext<T> {
     ///
     /// See [`kill`](Self::kill).
     pub fn terminate(&self, rank: usize) -> Result<()> {
-        self.group.check_owner()?;
         self.group.send_signal(rank, Signal::TERM)
     }
 
@@ -549,7 +507,6 @@ impl<T> ProcessContext<T> {
     /// [`SpawnError::NotSignalled`] if the system refuses a signal, after all were sent.
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill_all(&self) -> Result<()> {
-        self.group.check_owner()?;
         self.group.send_signal_to_all(Signal::KILL)
     }
 
@@ -560,7 +517,6 @@ impl<T> ProcessContext<T> {
     ///
     /// See [`kill_all`](Self::kill_all).
     pub fn terminate_all(&self) -> Result<()> {
-        self.group.check_owner()?;
         self.group.send_signal_to_all(Signal::TERM)
     }
 }

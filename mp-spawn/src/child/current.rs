@@ -11,7 +11,7 @@ use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
 use mp_core::{Descriptor, WaitPoint, Waitable};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::sys::clock::{deadline, wait_readable};
+use crate::sys::{deadline, wait_readable};
 
 #[derive(Debug)]
 pub(crate) struct WorkerIdentity {

@@ -17,16 +17,13 @@ use mp_core::Arena;
 
 use crate::child::clone::{self, CloneSide, PidCell, SingleThreadProof};
 use crate::child::main::FrameReader;
-use crate::error::EXIT_USELESS;
-use crate::error::call_failure::CallFailure;
-use crate::error::os_limit;
+use crate::error::{CallFailure, EXIT_USELESS, os_limit};
 use crate::protocol::frame::{self, Frame, FrameKind};
 use crate::protocol::function::{self, FunctionRef, PreloadFn};
 use crate::protocol::lifeline;
 use crate::protocol::message::ServerAnswer;
 use crate::protocol::token::{Token, TokenTarget};
-use crate::sys;
-use crate::sys::descriptors::send_all;
+use crate::sys::{self, send_all};
 
 /// Duty of a copy.
 pub(crate) struct ForkedChild {

@@ -9,49 +9,36 @@
 //! stores its state in a [`SetOnce`](mp_core::fork::SetOnce).
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
-use std::thread;
+use std::{io, thread};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::sync::shared::{AtomicBool, Ordering};
+use mp_core::words::Member;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
-use crate::child::crash_handler;
 use crate::child::current::{self, WorkerIdentity};
-use crate::child::entry;
 use crate::child::fork_server::{self, ForkedChild};
-use crate::child::limits;
-use crate::child::panic_hook;
-use crate::child::shared_library;
-use crate::error::EXIT_USELESS;
-use crate::error::call_failure::CallFailure;
-use crate::error::os_limit;
-use crate::protocol::command;
+use crate::child::{crash_handler, entry, limits, panic_hook, shared_library};
+use crate::error::{CallFailure, EXIT_USELESS, os_limit};
 use crate::protocol::control_socket::{self, ParentSocket};
 use crate::protocol::fields::{from_bytes, to_bytes};
 use crate::protocol::frame::{Frame, FrameKind, Inbox};
 use crate::protocol::function::{self, FunctionRef};
-use crate::protocol::inherited_files;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
-use crate::protocol::lifeline;
-use crate::protocol::message::{EnvironmentChanges, Hello, StartMessage};
+use crate::protocol::message::{EnvironmentChanges, Hello, InheritedSettings, StartMessage};
 use crate::protocol::outbox::ReceivedFiles;
-use crate::protocol::payload::receive::ParentPayload;
-use crate::protocol::payload::shared_memory;
+use crate::protocol::payload::{ParentPayload, shared_memory};
 use crate::protocol::report::Report;
-use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::Token;
+use crate::protocol::{command, inherited_files, lifeline};
 use crate::start_method;
-use crate::sys;
-use crate::sys::descriptors::OWN_FDS;
 use crate::sys::log_event::event;
-use crate::sys::pid_number;
-use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::sync::shared::{AtomicBool, Ordering};
-use mp_core::words::Member;
+use crate::sys::{self, OWN_FDS, pid_number};
 
 /// Exit code after a failure that was reported.
 const FAILED: i32 = 1;

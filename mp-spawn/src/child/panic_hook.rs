@@ -11,9 +11,8 @@ use mp_core::fork::SetOnce;
 use mp_core::sync::shared::{AtomicBool, Ordering};
 
 use crate::child::current;
-use crate::error::RaisedKind;
 use crate::error::backtrace::{__rust_begin_short_backtrace, write_short};
-use crate::error::call_failure::{CallFailure, cut};
+use crate::error::{CallFailure, RaisedKind, cut};
 use crate::protocol::control_socket;
 use crate::protocol::frame::FrameKind;
 use crate::protocol::message::PanicNote;

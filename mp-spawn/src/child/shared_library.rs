@@ -36,16 +36,13 @@ use std::path::{Path, PathBuf};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-use crate::error::SpawnError;
-use crate::error::function_error::FunctionError;
-use crate::error::launch_error;
-use crate::protocol::function::FunctionRef;
+use crate::error::{FunctionError, SpawnError, launch_error};
 use crate::protocol::function::build_id::BuildIdentity;
-use crate::protocol::function::elf;
 use crate::protocol::function::loaded_objects::{self, Object};
+use crate::protocol::function::{FunctionRef, elf};
 use crate::protocol::report::Report;
 use crate::protocol::token::TokenTarget;
-use crate::sys::environment::Environment;
+use crate::sys::Environment;
 
 /// Environment variable that names libraries to the loader.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";

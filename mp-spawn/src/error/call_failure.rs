@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::process_name::ProcessName;
-use crate::error::{ProcessRaised, RaisedKind};
+use crate::error::{ProcessName, ProcessRaised, RaisedKind};
 
 /// Maximum length of a text that a child sends, in bytes. The rest is cut.
 const TEXT: usize = 64 << 10;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::SpawnError;
-use crate::error::process_name::ProcessName;
+use crate::error::{ProcessName, SpawnError};
 
 /// Failure of a [supervised](crate::Restart) process that is not restarted, with the number of starts, the
 /// reason, and its failures.

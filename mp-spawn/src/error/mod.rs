@@ -1,27 +1,28 @@
 //! Errors of processes, from the attempt to start a process to its end.
 
 pub(crate) mod backtrace;
-pub(crate) mod call_failure;
-pub(crate) mod exit_status;
-pub(crate) mod function_error;
-pub(crate) mod gave_up;
+mod call_failure;
+mod exit_status;
+mod function_error;
+mod gave_up;
 pub(crate) mod os_limit;
-pub(crate) mod process_name;
+mod process_name;
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use mp_reduce::Unread;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
-use crate::error::function_error::FunctionError;
-use crate::error::gave_up::GaveUp;
-use crate::error::process_name::ProcessName;
+pub use crate::error::call_failure::CallFailure;
+pub(crate) use crate::error::call_failure::cut;
+pub use crate::error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
+pub use crate::error::function_error::FunctionError;
+pub use crate::error::gave_up::{FailedAttempt, GaveUp, GaveUpReason};
+pub use crate::error::process_name::ProcessName;
 use crate::start_method::StartMethod;
 
 /// Result type of this crate.

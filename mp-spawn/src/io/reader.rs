@@ -23,12 +23,11 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::error::Result;
-use crate::error::launch_error;
 use crate::error::os_limit::{NO_EPOLL, OWN_WATCH};
+use crate::error::{Result, launch_error};
 use crate::io::captured::OutputPipe;
 use crate::io::tee::Tee;
-use crate::sys::descriptors::{new_event, notify};
+use crate::sys::{new_event, notify};
 
 /// Time for which a terminal may block before waiters stop waiting for it.
 const STILL: Duration = Duration::from_millis(200);

@@ -17,8 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use crate::error::Result;
-use crate::error::launch_error;
+use crate::error::{Result, launch_error};
 use crate::io::captured::{CapturedOutput, OutputPipe};
 use crate::io::pattern;
 use crate::io::reader::{OutputReader, add_pipe};

@@ -8,7 +8,7 @@ use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::io::reader;
-use crate::parent::control::signals::GRACE;
+use crate::parent::control::GRACE;
 use crate::parent::group::ChildGroup;
 use crate::parent::supervisor;
 use crate::sys;

@@ -20,7 +20,6 @@ pub(crate) mod fork_server;
 pub(crate) mod group;
 pub(crate) mod launch;
 pub(crate) mod options;
-pub(crate) mod process_status;
 pub(crate) mod restart;
 pub(crate) mod start;
 pub(crate) mod supervisor;

@@ -10,7 +10,7 @@ use rustix::net::RecvFlags;
 use serde::Serialize;
 
 use crate::protocol::frame::{self, FrameKind};
-use crate::sys::descriptors::send_all;
+use crate::sys::send_all;
 
 static PARENT: PerProcess<SetOnce<ParentSocket>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::protocol::fields::{Field, FieldReader, field_enum};
-use crate::sys::descriptors::MOST_INHERITED;
+use crate::sys::MOST_INHERITED;
 
 /// Number of bytes before the payload.
 pub(crate) const HEADER: usize = 5;

@@ -18,11 +18,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::error::Result;
-use crate::error::launch_error;
+use crate::error::{Result, launch_error};
 use crate::protocol::lifeline;
-use crate::sys;
-use crate::sys::descriptors::{MOST_INHERITED, moved_off};
+use crate::sys::{self, MOST_INHERITED, moved_off};
 
 const WHAT: &str = "the inheritance of file descriptors";
 

@@ -31,11 +31,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use crate::error::Result;
-use crate::error::launch_error;
+use crate::error::{Result, launch_error};
 use crate::protocol::control_socket::identity;
-use crate::sys;
-use crate::sys::descriptors::{above_standard, moved_off};
+use crate::sys::{self, above_standard, moved_off};
 
 #[derive(Debug)]
 struct Pipe {

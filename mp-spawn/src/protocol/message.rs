@@ -1,17 +1,22 @@
-//! Contents of the frames between a parent and a child.
+//! Contents of the frames between a parent and a child, with the settings that processes inherit.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+#[cfg(feature = "authkey")]
+use mp_core::AuthKey;
 use serde::{Deserialize, Serialize};
 
+use crate::protocol::command::CommandLine;
 use crate::protocol::fields::{Field, FieldReader, field_enum, fields, from_bytes};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, FrameKind};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::report::Report;
 use crate::protocol::resource_limits::Limits;
-use crate::protocol::settings::InheritedSettings;
+#[cfg(any(test, feature = "fuzz"))]
+use crate::start_method::StartMethod;
+use crate::start_method::StartSettings;
 
 /// Start message: identity and duty of the child.
 #[derive(Debug)]
@@ -172,6 +177,40 @@ impl FromChild {
         }
     }
 }
+
+/// Settings that processes inherit from the process that starts them.
+#[derive(Clone, Debug)]
+pub(crate) struct InheritedSettings {
+    pub(crate) start: StartSettings,
+    /// Command that processes are started by, if it isn't the running program.
+    pub(crate) command: Option<CommandLine>,
+    /// Secret of the family.
+    #[cfg(feature = "authkey")]
+    pub(crate) key: Option<AuthKey>,
+    /// Level of the logger that prints.
+    pub(crate) log: Option<String>,
+}
+
+impl InheritedSettings {
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn example() -> InheritedSettings {
+        InheritedSettings {
+            start: StartSettings { method: StartMethod::ForkServer, fork: true },
+            command: CommandLine::command(["a", "b"]),
+            #[cfg(feature = "authkey")]
+            key: Some(b"secret".as_slice().into()),
+            log: Some("INFO".to_string()),
+        }
+    }
+}
+
+fields!(InheritedSettings {
+    start,
+    command,
+    #[cfg(feature = "authkey")]
+    key,
+    log,
+});
 
 #[cfg(test)]
 mod tests {

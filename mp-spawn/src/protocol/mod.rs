@@ -13,5 +13,4 @@ pub(crate) mod outbox;
 pub(crate) mod payload;
 pub(crate) mod report;
 pub(crate) mod resource_limits;
-pub(crate) mod settings;
 pub(crate) mod token;

@@ -15,7 +15,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use crate::protocol::fields::to_bytes;
 use crate::protocol::frame::{self, FrameKind, WireError};
 use crate::protocol::message::EnvironmentChanges;
-use crate::sys::descriptors::MAX_FDS;
+use crate::sys::MAX_FDS;
 
 const MEMORY: u8 = 1;
 const LIFELINE: u8 = 2;

@@ -1,16 +1,14 @@
 //! Report of a child on the call of its function.
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 
 use mp_core::EnvelopeTicket;
 use mp_core::message::{IntoOutcome, Message};
 use serde::{Deserialize, Serialize};
 
-use crate::error::RaisedKind;
-use crate::error::call_failure::{CallFailure, cut};
-use crate::error::function_error::FunctionError;
+use crate::error::{CallFailure, FunctionError, RaisedKind, cut};
 use crate::protocol::payload::Packed;
-use crate::sys::clock::now;
+use crate::sys::now;
 
 /// Result of the function.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,4 +63,10 @@ impl Report {
 /// Returns `true` if a value of this type carries no information, and need not be sent.
 pub(crate) fn is_unit<T: Message>() -> bool {
     TypeId::of::<T>() == TypeId::of::<()>()
+}
+
+/// Returns `()`, if that is the type.
+pub(crate) fn unit<T: 'static>() -> Option<T> {
+    let unit: Box<dyn Any> = Box::new(());
+    unit.downcast().ok().map(|unit| *unit)
 }

@@ -1,7 +1,7 @@
 //! System calls that have no safe wrapper elsewhere, and readers for `/proc`.
 
-pub(crate) mod clock;
-pub(crate) mod descriptors;
+mod clock;
+mod descriptors;
 mod launch;
 pub(crate) mod log_event;
 mod process;
@@ -12,6 +12,8 @@ use std::io;
 
 use rustix::process::Pid;
 
+pub(crate) use clock::*;
+pub(crate) use descriptors::*;
 pub(crate) use launch::*;
 pub(crate) use process::*;
 pub(crate) use receive::*;

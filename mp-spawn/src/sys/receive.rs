@@ -10,7 +10,7 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::sys::descriptors::MAX_FDS;
+use crate::sys::MAX_FDS;
 
 /// Receives bytes, and the file descriptors that are sent with them, which are close-on-exec. See
 /// `recvmsg(2)`.

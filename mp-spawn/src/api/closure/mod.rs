@@ -5,23 +5,22 @@
 //! like the function of a process. The captures are serde values. Both form a [`Closure`], whose type
 //! contains only arguments and result.
 
-mod bytes;
-mod code;
+mod captures;
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use mp_core::message::PlainOutcome;
-use serde::de::{DeserializeOwned, Error as _};
+use mp_core::serde_with::ByteString;
+use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::borrowed_state::BorrowedState;
 use crate::bounds::CapturesNothing;
 use crate::protocol::function::{self, FunctionDesc, FunctionRef, instance};
-use bytes::CaptureBytes;
-pub use code::Code;
+pub use captures::{Capture, Captures, list_in_the_brackets_what_the_body_uses, parts};
 
 /// A closure that can be sent as an argument, in a message or as a result. It is called with `A` and returns
 /// `R`.
@@ -47,32 +46,7 @@ pub use code::Code;
 ///
 /// Run it in a process by [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) or
 /// [`start_closure`](crate::start_closure), or in place by [`call`](Self::call).
-pub struct Closure<A: 'static, R: 'static>(ClosureStorage<A, R>);
-
-/// Storage of a closure.
-enum ClosureStorage<A: 'static, R: 'static> {
-    /// A closure without captures: a constant of the program.
-    Constant(&'static dyn ErasedClosure<A, R>),
-    Shared(Arc<dyn ErasedClosure<A, R>>),
-}
-
-impl<A: 'static, R: 'static> ClosureStorage<A, R> {
-    fn get(&self) -> &dyn ErasedClosure<A, R> {
-        match self {
-            ClosureStorage::Constant(constant) => *constant,
-            ClosureStorage::Shared(shared) => &**shared,
-        }
-    }
-}
-
-impl<A: 'static, R: 'static> Clone for ClosureStorage<A, R> {
-    fn clone(&self) -> Self {
-        match self {
-            ClosureStorage::Constant(constant) => ClosureStorage::Constant(*constant),
-            ClosureStorage::Shared(shared) => ClosureStorage::Shared(Arc::clone(shared)),
-        }
-    }
-}
+pub struct Closure<A: 'static, R: 'static>(Arc<dyn ErasedClosure<A, R>>);
 
 /// A closure with erased types except arguments and result.
 trait ErasedClosure<A, R>: Send + Sync {
@@ -86,7 +60,6 @@ trait ErasedClosure<A, R>: Send + Sync {
     fn captures_nothing(&self) -> bool;
     /// Encodes the captures.
     fn captures(&self) -> mp_core::Result<Vec<u8>>;
-    fn name(&self) -> &'static str;
 }
 
 /// Code `F` and its captures.
@@ -107,9 +80,13 @@ where
 {
     const DESC: &'static FunctionDesc<RebuildFn<A, R>> =
         &FunctionDesc::new::<Self>(std::any::type_name::<F>, |bytes| match C::nothing() {
-            Some(nothing) if bytes.is_empty() => Ok(nothing.into_closure::<F, A, R>()),
-            _ => Ok(mp_reduce::from_part::<C>(bytes)?.into_closure::<F, A, R>()),
+            Some(nothing) if bytes.is_empty() => Ok(Self::closure(nothing)),
+            _ => Ok(Self::closure(mp_reduce::from_part(bytes)?)),
         });
+
+    fn closure(captures: C) -> Closure<A, R> {
+        Closure(Arc::new(CapturedClosure::<F, C, A, R> { captures, types: PhantomData }))
+    }
 }
 
 impl<F, C, A, R> ErasedClosure<A, R> for CapturedClosure<F, C, A, R>
@@ -134,74 +111,7 @@ where
     fn captures(&self) -> mp_core::Result<Vec<u8>> {
         if C::nothing().is_some() { Ok(Vec::new()) } else { mp_reduce::to_part(&self.captures) }
     }
-
-    fn name(&self) -> &'static str {
-        std::any::type_name::<F>()
-    }
 }
-
-/// Types that a [`Closure`] can capture: serde values, including frozen and shared tensors and queues.
-#[diagnostic::on_unimplemented(
-    message = "a sendable closure can't capture `{Self}`",
-    label = "`{Self}` can't be sent to another process",
-    note = "it can capture types that are `Serialize + DeserializeOwned + Send + Sync + 'static`: numbers, \
-            strings, structs of them with `#[derive(Serialize, Deserialize)]`, frozen and shared tensors, \
-            queues, other closures. Pass an exclusive tensor as an argument, or freeze it first; capture the \
-            path of a file, and the contents of an `Rc`"
-)]
-pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
-
-// Otherwise the compiler error would name `Serialize` instead of the reason.
-#[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
-
-/// All captures of a closure: none, or one value and the others. This allows any number of captures, and
-/// compiler errors about a single value.
-#[doc(hidden)]
-pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Returns the value of an empty list of captures, which is encoded as no bytes.
-    fn nothing() -> Option<Self> {
-        None
-    }
-
-    /// Creates the closure of this code with these captures.
-    fn into_closure<F, A: 'static, R: 'static>(self) -> Closure<A, R>
-    where
-        F: Fn(&Self, A) -> R + Copy + Send + 'static,
-    {
-        Closure(ClosureStorage::Shared(Arc::new(CapturedClosure::<F, Self, A, R> {
-            captures: self,
-            types: PhantomData,
-        })))
-    }
-}
-
-impl Captures for () {
-    fn nothing() -> Option<()> {
-        Some(())
-    }
-
-    fn into_closure<F, A: 'static, R: 'static>(self) -> Closure<A, R>
-    where
-        F: Fn(&(), A) -> R + Copy + Send + 'static,
-    {
-        Closure(ClosureStorage::Constant(
-            const { &CapturedClosure::<F, (), A, R> { captures: (), types: PhantomData } },
-        ))
-    }
-}
-
-impl<First: Capture, Others: Captures> Captures for (First, Others) {}
-
-/// Returns the two parts of a closure, with their types inferred.
-#[doc(hidden)]
-pub fn parts<C, A, R, F: Fn(&C, A) -> R>(captures: C, code: F) -> (C, F) {
-    (captures, code)
-}
-
-/// Refuses closures that capture. The compiler error names the variable, and shows the name of this function.
-#[doc(hidden)]
-pub fn list_in_the_brackets_what_the_body_uses<C, A, R>(_: fn(&C, A) -> R) {}
 
 impl<A: 'static, R: 'static> Closure<A, R> {
     /// Creates a closure from the parts into which [`closure!`](crate::closure!) splits it.
@@ -210,7 +120,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         const { function::assert_no_captures::<F>() };
         // Only its type is needed, which identifies the code.
         let _ = code;
-        captures.into_closure::<F, A, R>()
+        CapturedClosure::<F, C, A, R>::closure(captures)
     }
 
     /// Wraps a function, or a closure without captures, so that functions can be sent as values.
@@ -249,7 +159,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// assert_eq!(add.call((1, 2)), 6);
     /// ```
     pub fn call(&self, args: A) -> R {
-        self.0.get().call(args)
+        self.0.call(args)
     }
 
     /// Encodes the captures into the message that is being written. Returns no bytes if and only if there are
@@ -259,52 +169,108 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// If the `Serialize` of a capture returns an error.
     #[doc(hidden)]
     pub fn captures(&self) -> mp_core::Result<Vec<u8>> {
-        self.0.get().captures()
+        self.0.captures()
     }
 
     /// Returns `true` if there are no captures.
     #[doc(hidden)]
     pub fn captures_nothing(&self) -> bool {
-        self.0.get().captures_nothing()
+        self.0.captures_nothing()
     }
 
     /// Returns the compiler's name of the code.
     #[doc(hidden)]
     pub fn name(&self) -> &'static str {
-        self.0.get().name()
+        self.0.code().name()
     }
 }
 
 impl<A: 'static, R: 'static> Clone for Closure<A, R> {
     fn clone(&self) -> Self {
-        Closure(self.0.clone())
+        Closure(Arc::clone(&self.0))
     }
 }
 
 impl<A: 'static, R: 'static> fmt::Debug for Closure<A, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Closure({})", self.0.get().name())
+        write!(f, "Closure({})", self.0.code().name())
     }
 }
 
 impl<A: 'static, R: 'static> Serialize for Closure<A, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let code = reference(self.0.get().code()).map_err(S::Error::custom)?;
+        let code = reference(self.0.code()).map_err(S::Error::custom)?;
         // Both parts belong to the same message, and share its attachments.
-        let captures = self.0.get().captures().map_err(S::Error::custom)?;
-        (code, CaptureBytes(captures)).serialize(serializer)
+        let captures = self.0.captures().map_err(S::Error::custom)?;
+        (code, ByteString(captures)).serialize(serializer)
     }
 }
 
 impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (code, CaptureBytes(captures)) = <(FunctionRef, CaptureBytes)>::deserialize(deserializer)?;
+        let (code, ByteString(captures)) = <(FunctionRef, ByteString)>::deserialize(deserializer)?;
         let desc = resolve::<A, R>(&code).map_err(D::Error::custom)?;
         (desc.entry)(&captures).map_err(D::Error::custom)
     }
 }
 
 impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
+
+/// Code of a [`Closure`], a constant of the program. It is sent as a reference, which is verified when it is
+/// read.
+#[doc(hidden)]
+pub struct Code<A: 'static, R: 'static>(&'static FunctionDesc<RebuildFn<A, R>>);
+
+impl<A: 'static, R: 'static> Closure<A, R> {
+    /// Returns the code without the captures. Sent once, it rebuilds closures from the bytes of
+    /// [`captures`](Self::captures).
+    #[doc(hidden)]
+    pub fn code(&self) -> Code<A, R> {
+        Code(self.0.code())
+    }
+}
+
+impl<A: 'static, R: 'static> Code<A, R> {
+    /// Returns a number that identifies the code within this process.
+    pub fn id(self) -> usize {
+        std::ptr::from_ref(self.0).addr()
+    }
+
+    /// Creates the closure with these captures.
+    ///
+    /// # Errors
+    /// If [`Closure::captures`] did not write the bytes, or a captured value's `Deserialize` returns an
+    /// error.
+    pub fn capturing(self, captures: &[u8]) -> mp_core::Result<Closure<A, R>> {
+        (self.0.entry)(captures)
+    }
+}
+
+impl<A: 'static, R: 'static> Clone for Code<A, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A: 'static, R: 'static> Copy for Code<A, R> {}
+
+impl<A: 'static, R: 'static> fmt::Debug for Code<A, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Code({:?})", self.0)
+    }
+}
+
+impl<A: 'static, R: 'static> Serialize for Code<A, R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        reference(self.0).map_err(S::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl<'de, A: 'static, R: 'static> Deserialize<'de> for Code<A, R> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        resolve(&FunctionRef::deserialize(deserializer)?).map(Code).map_err(D::Error::custom)
+    }
+}
 
 fn reference<A: 'static, R: 'static>(
     code: &'static FunctionDesc<RebuildFn<A, R>>,
@@ -377,22 +343,8 @@ macro_rules! closure {
     ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty $(,)? | $($body:tt)+) => {
         $crate::closure!(@state $bar [$($captures)*] ($state, $held) (()) (()) $($body)+)
     };
-    ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $arg:ident: $type:ty $(,)? | $($body:tt)+) => {
-        $crate::closure!(@state $bar [$($captures)*] ($state, $held) ($arg) ($type) $($body)+)
-    };
-    (
-        [$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+
-    ) => {
-        $crate::closure!(@state $bar [$($captures)*] ($state, $held) (($($arg,)+)) (($($type,)+)) $($body)+)
-    };
-    // The bar token is the caller's, so that the compiler reports errors at the closure.
-    ([$($captures:tt)*] $bar:tt $arg:ident: $type:ty $(,)? | $($body:tt)+) => {
-        $crate::closure!(@make $bar [$($captures)*] ($arg) ($type) $($body)+)
-    };
-    ([$($captures:tt)*] $bar:tt $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+) => {
-        $crate::closure!(@make $bar [$($captures)*] (($($arg,)+)) (($($type,)+)) $($body)+)
-    };
-    // Arguments with patterns: each is moved to the list after the captures, as its pattern and its type.
+    // Each argument is moved to the list after the captures, as its pattern and its type. The bar token is the
+    // caller's, so that the compiler reports errors at the closure.
     ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($rest:tt)+) => {
         $crate::closure!(@args $bar [$($captures)*] [@state ($state, $held)] [] $($rest)+)
     };

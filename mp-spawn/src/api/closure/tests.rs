@@ -143,9 +143,9 @@ fn closure_of_another_type_is_refused() {
 fn tampered_code_reference_is_refused() {
     let one = 1_u8;
     let closure = closure!([one] |x: u8| x + one);
-    let code = closure.0.get().code().reference().unwrap();
+    let code = closure.0.code().reference().unwrap();
     let moved = |by| {
-        let bytes = rmp_serde::to_vec(&(code.moved(by), CaptureBytes(Vec::new()))).unwrap();
+        let bytes = rmp_serde::to_vec(&(code.moved(by), ByteString(Vec::new()))).unwrap();
         rmp_serde::from_slice::<Closure<u8, u8>>(&bytes).map(drop).unwrap_err().to_string()
     };
     assert!(moved(1).contains("not aligned"), "{}", moved(1));

@@ -19,14 +19,11 @@ use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal};
 
 use crate::child::clone::PidCell;
-use crate::error::exit_status::ExitStatus;
-use crate::error::launch_error;
-use crate::error::{Result, SpawnError};
+use crate::error::{ExitStatus, Result, SpawnError, launch_error};
 use crate::parent::fork_server::deadline::ServerDeadline;
 use crate::parent::fork_server::pending_child::{EXIT_TIME, PendingChild, ReadyChild, hung_up};
-use crate::parent::launch;
 use crate::parent::launch::command::{LaunchCommand, LaunchOptions};
-use crate::parent::launch::launched::{LaunchedProcess, nonce, socket_pair};
+use crate::parent::launch::{self, LaunchedProcess, nonce, socket_pair};
 use crate::parent::supervisor;
 use crate::protocol::fields::to_bytes;
 use crate::protocol::frame::{FrameKind, Inbox};
@@ -34,10 +31,8 @@ use crate::protocol::function::FunctionRef;
 use crate::protocol::lifeline;
 use crate::protocol::message::{ServerAnswer, unpack};
 use crate::protocol::outbox::{Outbox, is_gone};
-use crate::sys::clock::{deadline, timespec};
-use crate::sys::pid_number;
 use crate::sys::proc_stat::ProcessActivity;
-use crate::sys::process_handle::ProcessHandle;
+use crate::sys::{ProcessHandle, deadline, pid_number, timespec};
 
 /// Reason why a server can't be used any more. Its exit status is reported in addition.
 #[derive(Clone, Debug, PartialEq, Eq)]

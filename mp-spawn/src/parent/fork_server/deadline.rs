@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use crate::parent::supervisor;
-use crate::sys::clock::deadline;
+use crate::sys::deadline;
 use crate::sys::log_event::{self, event};
 use crate::sys::proc_stat::ProcessActivity;
 

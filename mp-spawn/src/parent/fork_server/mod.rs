@@ -40,12 +40,10 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::bounds::CapturesNothing;
-use crate::error::Result;
-use crate::error::exit_status::ExitStatus;
+use crate::error::{ExitStatus, Result};
 use crate::parent::fork_server::connection::{EndedServer, ForkServer, ServerFailure};
 use crate::parent::launch::command::LaunchCommand;
-use crate::parent::launch::launched::LaunchedProcess;
-use crate::parent::launch::preload;
+use crate::parent::launch::{LaunchedProcess, preload, set_preload};
 use crate::protocol::function::PreloadFunction;
 use crate::protocol::outbox::Outbox;
 use crate::sys::log_event::event;
@@ -94,7 +92,7 @@ static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
 pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<()> {
     // Only its type is needed, which identifies the function.
     let _ = function;
-    preload::set(Some(PreloadFunction::<F>::DESC.start_reference()?));
+    set_preload(Some(PreloadFunction::<F>::DESC.start_reference()?));
     let old = SERVER.lock().take();
     drop(old);
     Ok(())
@@ -120,7 +118,7 @@ pub(crate) fn launch(
                 continue;
             }
             Some(server) => (server, None),
-            None => match ForkServer::start(command, preload::get(), timeout)? {
+            None => match ForkServer::start(command, preload(), timeout)? {
                 Ok(server) => {
                     let pid = server.pid();
                     (server, Some(pid))

@@ -8,7 +8,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::Pid;
 
 use crate::error::Result;
-use crate::sys::clock::deadline;
+use crate::sys::deadline;
 use crate::sys::process_handle::{self, ProcessHandle};
 
 /// Time to wait for a process that has closed its files, the last step before its end.
@@ -76,7 +76,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::parent::launch::launched::socket_pair;
+    use crate::parent::launch::socket_pair;
 
     #[test]
     fn signal_during_the_poll_reports_no_end() {

@@ -5,27 +5,24 @@
 
 pub(crate) mod rank;
 pub(crate) mod restarts;
-pub(crate) mod sentinels;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use mp_core::children;
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 use mp_core::user_code::{UserValue, catch_panic};
+use mp_core::{children, long_lived_fds};
 use rustix::process::Pid;
 
-use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
-use crate::error::process_name::ProcessName;
-use crate::error::{RaisedKind, Result, SpawnError};
+use crate::error::{ExitDetail, ProcessName, RaisedKind, Result, SpawnError};
 use crate::io::streams::OutputStreams;
 use crate::parent::group::rank::{RankState, RunningProcess};
 use crate::parent::restart::supervision::Supervision;
-use crate::protocol::payload::result::ReceivedValue;
-use crate::sys::descriptors::{new_event, notify};
-use crate::sys::pid_number;
+use crate::protocol::payload::ReceivedValue;
+use crate::sys::{new_event, notify, pid_number};
 
 /// Processes of one start.
 #[derive(Debug)]
@@ -100,6 +97,15 @@ impl ChildGroup {
         self.ranks.lock().get_mut(rank).map(call)
     }
 
+    /// Calls a function with the state of a rank that the program names.
+    pub(crate) fn with_known_rank<R>(
+        &self,
+        rank: usize,
+        call: impl FnOnce(&mut RankState) -> R,
+    ) -> Result<R> {
+        self.with_rank(rank, call).ok_or(SpawnError::NoSuchRank { rank, nprocs: self.len() })
+    }
+
     pub(crate) fn name(&self, rank: usize) -> String {
         self.ranks.lock().get(rank).map(|rank| rank.name.clone()).unwrap_or_default()
     }
@@ -128,19 +134,10 @@ impl ChildGroup {
         });
     }
 
-    /// Sets the streams of this rank.
-    pub(crate) fn set_streams(&self, rank: usize, streams: OutputStreams) {
-        if let Some(rank) = self.ranks.lock().get_mut(rank) {
-            rank.streams = streams;
-        }
-    }
-
     /// Returns the streams of a rank.
     pub(crate) fn streams(&self, rank: usize) -> Result<OutputStreams> {
         self.check_owner()?;
-        let ranks = self.ranks.lock();
-        let nprocs = ranks.len();
-        ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
+        self.with_known_rank(rank, |rank| rank.streams.clone())
     }
 
     /// Reads the remaining output of a rank that has ended. Returns the last lines of its standard error, if
@@ -149,13 +146,6 @@ impl ChildGroup {
         let streams = self.streams(rank).ok()?;
         streams.drain();
         streams.last_stderr_lines()
-    }
-
-    /// Stores the value that the function of this rank returned.
-    pub(crate) fn set_value(&self, rank: usize, value: ReceivedValue) {
-        if let Some(rank) = self.ranks.lock().get_mut(rank) {
-            rank.value = Some(value);
-        }
     }
 
     /// Takes the value that the function of this rank returned.
@@ -178,38 +168,17 @@ impl ChildGroup {
         }
     }
 
-    /// Records the exit status of the process of this rank.
-    pub(crate) fn record_exit(&self, rank: usize, exit: ExitStatus, begun: bool) {
-        if let Some(rank) = self.ranks.lock().get_mut(rank) {
-            rank.exit = Some(exit);
-            rank.begun = begun;
-        }
-    }
-
-    /// Returns `true` if the process of this rank, which has ended, had reported as a worker.
-    pub(crate) fn has_begun(&self, rank: usize) -> bool {
-        self.ranks.lock().get(rank).is_some_and(|rank| rank.begun)
-    }
-
-    /// Returns the exit status and the failure of the present process of this rank.
-    pub(crate) fn outcome(&self, rank: usize) -> (Option<ExitStatus>, Option<SpawnError>) {
-        let outcome =
-            |rank: &mut RankState| (rank.exit, rank.failure.as_ref().map(|(_, error)| error.clone()));
-        self.with_rank(rank, outcome).unwrap_or_default()
+    /// Waits until all processes are over. Their failures count as reported.
+    pub(crate) fn join_all(&self) -> Result<()> {
+        self.check_owner()?;
+        self.wait(None, false);
+        self.mark_all_reported();
+        Ok(())
     }
 
     /// Records that all failures so far were returned to the program.
     pub(crate) fn mark_all_reported(&self) {
         self.ranks.lock().iter_mut().for_each(RankState::mark_reported);
-    }
-
-    /// Records that the status of this rank was returned to the program.
-    pub(crate) fn mark_reported(&self, rank: usize) {
-        if self.check_owner().is_ok()
-            && let Some(rank) = self.ranks.lock().get_mut(rank)
-        {
-            rank.mark_reported();
-        }
     }
 
     /// Returns the first failure that was not returned to the program, and that no signal of the program
@@ -275,11 +244,6 @@ impl ChildGroup {
         }
     }
 
-    /// Returns the last signal that the program sent to this rank alone.
-    pub(crate) fn requested_signal(&self, rank: usize) -> Option<Signal> {
-        self.ranks.lock().get(rank).and_then(|rank| rank.requested_signal)
-    }
-
     fn change(&self, rank: usize, change: impl FnOnce(&mut RankState)) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             change(rank);
@@ -331,6 +295,62 @@ impl ChildGroup {
 pub(super) fn ends_others(error: &SpawnError) -> bool {
     let SpawnError::ProcessRaised(raised) = error else { return true };
     raised.kind != RaisedKind::Interrupted
+}
+
+/// Permanently readable, because a copy of the process that started others has no ends to wait for.
+static COPY_SENTINEL: PerProcess<OnceLock<OwnedFd>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+impl ChildGroup {
+    /// Sets the descriptor that serves as the sentinel of processes that are over. It is permanently
+    /// readable.
+    pub(crate) fn set_over_sentinel(&self, over: &Arc<OwnedFd>) {
+        self.over_sentinel.get_or_init(|| Arc::clone(over));
+    }
+
+    /// Returns the sentinels of the processes, by rank. They stay open from now on, also after the ends of
+    /// the processes.
+    pub(crate) fn sentinels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let ours = self.check_owner().is_ok();
+        let all = self.sentinels.iter().enumerate();
+        all.filter_map(move |(rank, kept)| {
+            if !ours {
+                return self.sentinel_in_copy();
+            }
+            if kept.get().is_none() {
+                let sentinel = self.find_sentinel(rank)?;
+                // Another thread may have set it first. Either value is valid.
+                let _ = kept.set(sentinel);
+            }
+            kept.get().map(|sentinel| sentinel.as_fd())
+        })
+    }
+
+    fn find_sentinel(&self, rank: usize) -> Option<Arc<OwnedFd>> {
+        let ranks = self.ranks.lock();
+        let rank = ranks.get(rank)?;
+        if let Some(end) = rank.supervision.as_ref().and_then(|its| its.end()) {
+            return Some(Arc::clone(end));
+        }
+        match &rank.running {
+            Some(running) => Some(Arc::clone(running.handle.shared_sentinel())),
+            None => self.over_sentinel.get().cloned(),
+        }
+    }
+
+    /// Returns the sentinel for all processes in a copy of the owner.
+    fn sentinel_in_copy(&self) -> Option<BorrowedFd<'_>> {
+        let nothing: &'static OnceLock<OwnedFd> = &COPY_SENTINEL;
+        if nothing.get().is_none()
+            && let Ok(readable) = new_event(1)
+        {
+            long_lived_fds::register("copy: sentinel", &readable);
+            // Another thread may have set it first. Either value is valid.
+            let _ = nothing.set(readable);
+        }
+        let nothing = nothing.get().map(AsFd::as_fd);
+        nothing.or_else(|| self.over_sentinel.get().map(|over| over.as_fd()))
+    }
 }
 
 #[cfg(test)]

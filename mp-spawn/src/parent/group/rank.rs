@@ -6,15 +6,12 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::error::SpawnError;
-use crate::error::exit_status::{ExitStatus, Signal};
+use crate::error::{ExitStatus, Signal, SpawnError};
 use crate::io::streams::OutputStreams;
-use crate::parent::process_status::ProcessStatus;
-use crate::parent::restart::event::ProcessEvent;
+use crate::parent::restart::event::{ProcessEvent, ProcessStatus};
 use crate::parent::restart::supervision::{RestartPhase, Supervision};
-use crate::protocol::payload::result::ReceivedValue;
-use crate::sys::pid_number;
-use crate::sys::process_handle::ProcessHandle;
+use crate::protocol::payload::ReceivedValue;
+use crate::sys::{ProcessHandle, pid_number};
 
 /// Process that has not been reaped.
 #[derive(Clone, Debug)]

@@ -3,19 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::exit_status::ExitStatus;
-use crate::error::gave_up::GaveUpReason;
-use crate::error::process_name::ProcessName;
-use crate::error::{RaisedKind, SpawnError};
+use crate::error::{ExitStatus, GaveUpReason, ProcessName, RaisedKind, SpawnError};
 use crate::parent::group::ChildGroup;
 use crate::parent::group::rank::RankState;
-use crate::parent::process_status::ProcessStatus;
-use crate::parent::restart::event::ProcessEvent;
+use crate::parent::restart::event::{ProcessEvent, ProcessStatus};
 use crate::parent::restart::history::RestartDecision;
 use crate::parent::restart::restarter::Restartable;
 use crate::parent::restart::supervision::{RespawnFn, RestartPhase, RestartResources};
-use crate::sys::clock::now;
 use crate::sys::log_event::event;
+use crate::sys::now;
 
 /// Action after the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,12 +236,12 @@ mod tests {
     use rustix::process::Pid;
 
     use super::*;
-    use crate::error::exit_status::Signal;
+    use crate::error::Signal;
     use crate::parent::group::rank::RunningProcess;
     use crate::parent::restart::Restart;
     use crate::parent::restart::supervision::{RestartTerms, Supervision};
-    use crate::sys::clock::timespec;
-    use crate::sys::process_handle::ProcessHandle;
+    use crate::sys::ProcessHandle;
+    use crate::sys::timespec;
 
     /// Creates a group whose process is about to be started.
     fn starting() -> Arc<ChildGroup> {
@@ -276,7 +272,7 @@ mod tests {
         let ended = rustix::event::poll(&mut [PollFd::new(&sentinel, PollFlags::IN)], Some(&time));
         let exit = handle.end(None).unwrap();
         assert_eq!(ended, Ok(1), "it runs on");
-        group.record_exit(0, exit, true);
+        group.with_rank(0, |rank| (rank.exit, rank.begun) = (Some(exit), true));
         group.handle_end(0);
         assert!(group.all_over());
     }

@@ -17,8 +17,7 @@ use crate::protocol::inherited_files;
 use crate::protocol::interrupt::Interrupt;
 use crate::protocol::outbox::StreamEnds;
 use crate::protocol::token::{self, TokenTarget};
-use crate::sys::environment::Environment;
-use crate::sys::file_privileges;
+use crate::sys::{Environment, file_privileges};
 
 /// Common properties of all children of one start.
 #[derive(Clone, Debug)]

@@ -32,16 +32,13 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::{mem, ptr};
+use std::{io, mem, ptr};
 
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
-use crate::sys::descriptors::above_standard;
-use crate::sys::process_handle;
-use crate::sys::{self, INHERITED_IGNORED, Program, STANDARD_SIGNALS};
+use crate::sys::{self, INHERITED_IGNORED, Program, STANDARD_SIGNALS, above_standard, process_handle};
 
 /// Process that was made just now, with its pidfd, if the kernel made one.
 pub(crate) type StartedProcess = (Pid, Option<OwnedFd>);

@@ -39,21 +39,17 @@ use std::panic::{self, AssertUnwindSafe};
 
 use mp_core::fork::Fork;
 
-use crate::child::entry;
-use crate::child::main;
-use crate::error::{EXIT_USELESS, launch_error};
-use crate::error::{Result, SpawnError};
+use crate::child::{entry, main};
+use crate::error::{EXIT_USELESS, Result, SpawnError, launch_error};
 use crate::io::setup::ProcessOptions;
 use crate::parent::launch::command::LaunchOptions;
-use crate::parent::launch::launched::{LaunchedProcess, nonce, socket_pair};
-use crate::parent::launch::preload;
+use crate::parent::launch::{LaunchedProcess, nonce, preload, set_preload, socket_pair};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::inherited_files;
 use crate::protocol::outbox::Outbox;
 use crate::protocol::token::{Token, TokenTarget};
 use crate::start_method;
-use crate::sys;
-use crate::sys::process_handle::ProcessHandle;
+use crate::sys::{self, ProcessHandle};
 
 /// Returns an error if this process must not be copied.
 pub(crate) fn check() -> Result<()> {
@@ -86,7 +82,7 @@ pub(crate) fn launch(
             nonce,
             taker: TokenTarget::Program,
         },
-        preload: preload::get(),
+        preload: preload(),
         thread: !sys::on_main_thread(),
     };
     // Another thread would deadlock here with a thread that prints and waits for it.
@@ -151,7 +147,7 @@ impl CopySettings {
         sys::skip_exit_handlers_so_far();
         sys::reset_signal_handlers(launch_options.interrupts_wait);
         main::set_on_thread_stack(thread);
-        preload::set(preload);
+        set_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());
         let LaunchOptions { ends, files, .. } = launch_options;
         let streams = ends.install().map_err(|error| format!("setting its streams failed: {error}"));

@@ -1,22 +1,25 @@
-//! Start of one process: its socket, its environment.
+//! Start of one process: its socket, its environment, the function that a fork server preloads.
 
 pub(crate) mod command;
 pub(crate) mod current_exe;
 pub(crate) mod exec;
 pub(crate) mod fork;
-pub(crate) mod launched;
-pub(crate) mod preload;
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::Pid;
 
 use crate::error::{Result, launch_error};
 use crate::parent::launch::command::{LaunchCommand, LaunchOptions};
-use crate::parent::launch::launched::{LaunchedProcess, nonce, socket_pair};
+use crate::protocol::function::FunctionRef;
 use crate::protocol::token::{self, Token};
-use crate::sys::Program;
-use crate::sys::descriptors::moved_off;
-use crate::sys::process_handle::ProcessHandle;
+use crate::sys::{ProcessHandle, Program, above_standard, moved_off};
 
 /// Starts a process. The kernel ends it when the calling thread ends.
 pub(crate) fn launch(command: &LaunchCommand, launch_options: &LaunchOptions) -> Result<LaunchedProcess> {
@@ -52,4 +55,42 @@ pub(crate) fn launch(command: &LaunchCommand, launch_options: &LaunchOptions) ->
     let handle =
         pidfd.map_or_else(|| ProcessHandle::open(pid), |pidfd| Ok(ProcessHandle::from_pidfd(pid, pidfd)))?;
     Ok(LaunchedProcess { pid, handle, socket: ours, nonce })
+}
+
+/// Process that was started just now.
+#[derive(Debug)]
+pub(crate) struct LaunchedProcess {
+    pub(crate) pid: Pid,
+    pub(crate) handle: ProcessHandle,
+    /// Parent's end of its socket. Reads and writes don't block.
+    pub(crate) socket: OwnedFd,
+    pub(crate) nonce: u64,
+}
+
+/// Returns a random number that can't be guessed.
+pub(crate) fn nonce() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Creates a socket pair. Both ends are close-on-exec and have numbers above the standard streams. The first
+/// end doesn't block.
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let (ours, theirs) = (above_standard(ours)?, above_standard(theirs)?);
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+
+/// Sets the function, for this process or for a copy of the process that has set it.
+pub(crate) fn set_preload(function: Option<FunctionRef>) {
+    *PRELOAD.lock() = function;
+}
+
+/// Returns the function that was set.
+pub(crate) fn preload() -> Option<FunctionRef> {
+    PRELOAD.lock().clone()
 }

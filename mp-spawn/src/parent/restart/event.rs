@@ -1,12 +1,12 @@
-//! Events of a supervised process.
+//! Status and events of a process.
 
 use std::fmt;
 use std::time::Duration;
 
 use mp_core::user_code::UserValue;
+use serde::{Deserialize, Serialize};
 
-use crate::error::SpawnError;
-use crate::error::exit_status::ExitStatus;
+use crate::error::{ExitStatus, Signal, SpawnError};
 
 /// Event of a supervised process: see [`ProcessBuilder::on_event`](crate::ProcessBuilder::on_event). Its
 /// `Display` is a line for a log.
@@ -88,3 +88,34 @@ impl fmt::Display for ProcessEvent {
 
 /// Callback for the events of a process.
 pub(crate) type EventListener = UserValue<Box<dyn Fn(ProcessEvent) + Send + Sync>>;
+
+/// Status of a process.
+///
+/// ```
+/// use mp_spawn::{SpawnOptions, ProcessStatus, start_processes};
+///
+/// let context = start_processes(|_rank: usize, (): ()| {}, (), SpawnOptions::nprocs(1))?;
+/// context.wait()?;
+/// assert!(matches!(context.status(0)?, ProcessStatus::Ended));
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ProcessStatus {
+    /// The process runs.
+    Running,
+    /// The process ended without a failure: its function returned, or it called `exit(0)`.
+    Ended,
+    /// The process failed. It may not have exited yet.
+    Failed(SpawnError),
+    /// The process has ended and waits for a restart, or is being started: see [`Restart`](crate::Restart).
+    Restarting {
+        /// Number of the next start. The first start was 1.
+        attempt: u32,
+        /// Failure of its last process, if that failed.
+        error: Option<SpawnError>,
+    },
+    /// The process was ended because another one failed, or because it was no longer needed. Has the last
+    /// signal that was sent.
+    Terminated(Signal),
+}

@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::error::SpawnError;
-use crate::error::gave_up::{FailedAttempt, GaveUp, GaveUpReason};
-use crate::error::process_name::ProcessName;
+use crate::error::{FailedAttempt, GaveUp, GaveUpReason, ProcessName, SpawnError};
 use crate::parent::restart::Restart;
 
 /// Number of failures before the last one that are stored.
@@ -93,7 +91,7 @@ impl RestartHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parent::restart::backoff::Backoff;
+    use crate::parent::restart::Backoff;
 
     const SHORT: Duration = Duration::ZERO;
     const LONG: Duration = Duration::from_secs(60);

@@ -26,16 +26,13 @@
 //! | this program, while the process runs or is being started | the process | the kernel, as with any child |
 //! | this program, while the process waits | nothing: the stored arguments belong to this process | the reclaim of this process |
 
-pub(crate) mod backoff;
 pub(crate) mod event;
-pub(crate) mod failure_reports;
 pub(crate) mod history;
 pub(crate) mod restarter;
 pub(crate) mod supervision;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
-
-use crate::parent::restart::backoff::Backoff;
 
 /// Policy for the restart of a process after its end: see
 /// [`ProcessBuilder::restart`](crate::ProcessBuilder::restart).
@@ -99,5 +96,118 @@ impl Restart {
     #[must_use]
     pub fn always() -> Restart {
         Restart::Always { backoff: Backoff::new(FIRST) }
+    }
+}
+
+/// Delay between attempts: it grows with each attempt and varies at random, so that processes that failed
+/// together don't retry together. Used between the starts of a process ([`Restart`](crate::Restart)), and
+/// between the attempts of a task of a pool.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_spawn::Backoff;
+///
+/// let (first, longest) = (Duration::from_millis(100), Duration::from_secs(5));
+/// let patient = Backoff::new(first).factor(3.0).max(longest).jitter(0.5);
+/// // Before the second attempt 50 to 100 ms, before the third 150 to 300, and 5 s at most.
+/// assert_eq!(patient.before(1), Duration::ZERO);
+/// assert!((Duration::from_millis(50)..=Duration::from_millis(100)).contains(&patient.before(2)));
+/// ```
+///
+/// A [`Duration`] converts into a constant back-off.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Backoff {
+    first: Duration,
+    factor: f64,
+    max: Duration,
+    jitter: f64,
+}
+
+impl Default for Backoff {
+    /// Returns a back-off without delays.
+    fn default() -> Self {
+        Duration::ZERO.into()
+    }
+}
+
+impl From<Duration> for Backoff {
+    fn from(always: Duration) -> Self {
+        Backoff { first: always, factor: 1.0, max: always, jitter: 0.0 }
+    }
+}
+
+impl Backoff {
+    /// Creates a back-off that waits `first` before the second attempt, and twice as long each time, up to a
+    /// minute. A random part of up to a quarter is subtracted.
+    #[must_use]
+    pub fn new(first: Duration) -> Backoff {
+        Backoff { first, factor: 2.0, max: Duration::from_secs(60).max(first), jitter: 0.25 }
+    }
+
+    /// Sets the factor by which the delay grows with each attempt. Values below 1, and NaN, count as 1.
+    #[must_use]
+    pub fn factor(mut self, factor: f64) -> Backoff {
+        // `max` also replaces NaN.
+        self.factor = factor.max(1.0);
+        self
+    }
+
+    /// Sets the longest delay.
+    #[must_use]
+    pub fn max(mut self, max: Duration) -> Backoff {
+        self.max = max;
+        self
+    }
+
+    /// Sets the largest part of the delay that is subtracted at random, from 0 (none) to 1 (all). Values
+    /// outside that range are clamped, and NaN counts as 0.
+    #[must_use]
+    pub fn jitter(mut self, part: f64) -> Backoff {
+        self.jitter = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
+        self
+    }
+
+    /// Returns the delay before attempt number `attempt`. Attempt 1 is the first and has no delay.
+    #[must_use]
+    pub fn before(&self, attempt: u32) -> Duration {
+        if attempt < 2 {
+            return Duration::ZERO;
+        }
+        let random = RandomState::new().build_hasher().finish();
+        self.delay(attempt, random as f64 / u64::MAX as f64)
+    }
+
+    /// Returns the delay for a random number `chance` from 0 to 1.
+    fn delay(&self, attempt: u32, chance: f64) -> Duration {
+        let power = i32::try_from(attempt.saturating_sub(2)).unwrap_or(i32::MAX);
+        let most = self.max.as_secs_f64();
+        // Zero stays zero, even if the power is infinite or NaN.
+        let grown = match self.first {
+            Duration::ZERO => 0.0,
+            first => (first.as_secs_f64() * self.factor.powi(power)).min(most),
+        };
+        Duration::try_from_secs_f64(grown * (1.0 - self.jitter * chance)).unwrap_or(self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_grows_to_the_maximum_and_subtracts_jitter() {
+        let ms = Duration::from_millis;
+        let backoff = Backoff::new(ms(100)).factor(3.0).max(ms(1000)).jitter(0.5);
+        let longest: Vec<_> = (2..7).map(|attempt| backoff.delay(attempt, 0.0)).collect();
+        assert_eq!(longest, [ms(100), ms(300), ms(900), ms(1000), ms(1000)]);
+        assert_eq!((backoff.delay(2, 1.0), backoff.delay(9, 0.5)), (ms(50), ms(750)));
+        assert_eq!(backoff.delay(u32::MAX, 0.0), ms(1000));
+        assert_eq!(Backoff::from(ms(7)).delay(5, 1.0), ms(7));
+        assert_eq!(Backoff::default().delay(5, 0.0), Duration::ZERO);
+        let none = Backoff::new(Duration::ZERO);
+        assert!([2, 9, 1100, u32::MAX].iter().all(|attempt| none.delay(*attempt, 0.0).is_zero()));
+        let odd = Backoff::new(Duration::MAX).factor(f64::NAN).jitter(f64::NAN);
+        assert_eq!(odd.delay(2, 1.0), Duration::MAX);
+        assert_eq!(Backoff::new(ms(1)).factor(f64::INFINITY).max(ms(9)).jitter(7.0).delay(3, 1.0), ms(0));
     }
 }

@@ -7,12 +7,11 @@
 //! delays the restarts of others, but neither their ends nor starts that the program requests.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::Write as _;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
@@ -20,8 +19,7 @@ use mp_core::user_code::catch_panic;
 
 use crate::error::{Result, SpawnError, launch_error};
 use crate::parent::restart::event::{EventListener, ProcessEvent};
-use crate::sys;
-use crate::sys::clock::deadline;
+use crate::sys::{self, deadline};
 
 /// Interval at which a wait checks for Ctrl-C.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);

@@ -8,14 +8,11 @@ use std::time::{Duration, Instant};
 use mp_core::mutex::Mutex;
 
 use crate::error::{Result, SpawnError};
-use crate::parent::process_status::ProcessStatus;
 use crate::parent::restart::Restart;
-use crate::parent::restart::event::{EventListener, ProcessEvent};
-use crate::parent::restart::failure_reports::FailureReports;
+use crate::parent::restart::event::{EventListener, ProcessEvent, ProcessStatus};
 use crate::parent::restart::history::RestartHistory;
 use crate::parent::restart::restarter::{RestarterHandle, acquire};
-use crate::sys::descriptors::{new_event, notify};
-use crate::sys::log_event;
+use crate::sys::{log_event, new_event, notify};
 
 /// Terms of the supervision of a process.
 #[derive(Debug)]
@@ -159,5 +156,49 @@ impl RestartResources {
     pub(crate) fn announce_end(self) {
         // Can't fail, because no other thread adds to the counter.
         notify(&self.end);
+    }
+}
+
+/// Time between the first two reports. It doubles with each report.
+const FIRST: Duration = Duration::from_secs(10);
+/// Longest time between two reports.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Decides which failures of a process, or of the workers of a pool, are reported.
+#[derive(Debug, Default)]
+pub struct FailureReports {
+    /// Earliest time of the next report, and its distance from the last report.
+    next: Option<(Instant, Duration)>,
+    unreported: u32,
+}
+
+impl FailureReports {
+    /// Counts a failure. Returns the number of failures since the last report, with this one, if a report is
+    /// due.
+    pub fn failed(&mut self, now: Instant) -> Option<u32> {
+        self.unreported = self.unreported.saturating_add(1);
+        let interval = match self.next {
+            Some((at, _)) if now < at => return None,
+            // After a long time without a failure, the intervals begin anew.
+            Some((at, interval)) if now < at + interval => (2 * interval).min(LONGEST),
+            _ => FIRST,
+        };
+        self.next = Some((now + interval, interval));
+        Some(std::mem::take(&mut self.unreported))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_between_reports_grow() {
+        let (mut reports, begin) = (FailureReports::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let told: Vec<_> = (0..100).filter_map(|s| reports.failed(at(s)).map(|count| (s, count))).collect();
+        assert_eq!(told, [(0, 1), (10, 10), (30, 20), (70, 40)]);
+        assert_eq!(reports.failed(at(10_000)), Some(30));
+        assert_eq!(reports.failed(at(10_010)), Some(1), "a row of its own");
     }
 }

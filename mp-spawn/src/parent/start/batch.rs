@@ -1,106 +1,63 @@
 //! Processes that are started together, and their start, one after the other.
 
-use std::collections::VecDeque;
 use std::io;
 use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 
-use crate::error::{Result, SpawnError, launch_error};
+use crate::error::{Result, launch_error};
 use crate::io::streams::OutputStreams;
-use crate::parent::fork_server;
 use crate::parent::group::ChildGroup;
 use crate::parent::launch::command::LaunchCommand;
 use crate::parent::launch::{self, fork};
 use crate::parent::start::member_quota::MemberReservation;
-use crate::parent::supervisor;
 use crate::parent::supervisor::child::LaunchOrder;
 use crate::parent::supervisor::diagnosis::StartProperties;
-use crate::parent::supervisor::shared::{StartJob, Supervisor, thread_ended};
+use crate::parent::supervisor::shared::Supervisor;
+use crate::parent::{fork_server, supervisor};
 use crate::protocol::frame::WireError;
 use crate::protocol::lifeline;
 use crate::protocol::outbox::StreamEnds;
 use crate::start_method::StartMethod;
 use crate::sys;
 
-/// Processes that wait to be started, in order.
-pub(crate) type LaunchOrders = VecDeque<LaunchOrder>;
-
-/// Processes of one start, to be started.
+/// Common data of the processes of one start.
 #[derive(Debug)]
 pub(crate) struct StartBatch {
     pub(crate) command: LaunchCommand,
     pub(crate) group: Arc<ChildGroup>,
     pub(crate) properties: Arc<StartProperties>,
-    pub(crate) orders: LaunchOrders,
-    pub(crate) reservation: MemberReservation,
 }
 
-/// Starts the processes of a batch, in order. Blocks until all run, or until one could not be started. In the
-/// latter case the running ones have been sent a SIGKILL.
-pub(crate) fn start(batch: StartBatch) -> Result<()> {
+/// Starts processes, in order. Blocks until all run, or until one could not be started. In the latter case the
+/// running ones have been sent a SIGKILL.
+pub(crate) fn start(
+    batch: &Arc<StartBatch>,
+    orders: Vec<LaunchOrder>,
+    reservation: MemberReservation,
+) -> Result<()> {
     let supervisor = supervisor::get()?;
-    // Processes made by a fork server are children of the thread that started the server.
-    if sys::on_main_thread() || batch.properties.method == StartMethod::ForkServer {
-        return start_here(&supervisor, batch);
-    }
-    if batch.properties.method == StartMethod::Fork {
+    if batch.properties.method == StartMethod::Fork && !sys::on_main_thread() {
         // Buffered output belongs to the calling thread, which may be printing. A copy of another thread
         // would write it again.
         let _ = io::stdout().flush();
     }
-    let (reply, answer) = channel();
-    let job = BatchJob { batch, started: Vec::new(), reply, supervisor: Arc::clone(&supervisor) };
-    supervisor.submit(Box::new(job))?;
-    answer.recv().unwrap_or_else(|_| Err(thread_ended()))
-}
-
-/// Start of a batch on the supervisor thread.
-#[derive(Debug)]
-struct BatchJob {
-    batch: StartBatch,
-    /// Numbers of the running processes of the batch.
-    started: Vec<u64>,
-    reply: Sender<Result<()>>,
-    supervisor: Arc<Supervisor>,
-}
-
-impl StartJob for BatchJob {
-    fn step(mut self: Box<Self>) -> Option<Box<dyn StartJob>> {
-        let outcome = match self.batch.orders.pop_front() {
-            None => Ok(()),
-            Some(order) => launch(&self.supervisor, &self.batch, order).map(|id| self.started.push(id)),
-        };
-        if outcome.is_ok() && !self.batch.orders.is_empty() {
-            return Some(self);
-        }
-        let BatchJob { batch, started, reply, supervisor } = *self;
-        if outcome.is_err() {
-            supervisor.kill(&started);
-        }
-        // Frees the reserved places before the caller learns of the failure and may retry.
-        drop(batch);
-        // The requesting thread may have ended. Its context still exists.
-        let _ = reply.send(outcome);
-        None
-    }
-
-    fn fail(self: Box<Self>, error: SpawnError) {
-        let _ = self.reply.send(Err(error));
-    }
-}
-
-/// Starts the processes of a batch from the calling thread.
-fn start_here(supervisor: &Supervisor, mut batch: StartBatch) -> Result<()> {
     let mut started = Vec::new();
-    while let Some(order) = batch.orders.pop_front() {
-        match launch(supervisor, &batch, order) {
+    for order in orders {
+        let (shared, its) = (Arc::clone(&supervisor), Arc::clone(batch));
+        let launched = match batch.properties.method {
+            // Processes made by a fork server are children of the thread that started the server.
+            StartMethod::ForkServer => launch(&supervisor, batch, order),
+            // One request for each process, so that events of running processes are handled in between.
+            _ => supervisor::run_on_lasting_thread(move || launch(&shared, &its, order)),
+        };
+        match launched {
             Ok(id) => started.push(id),
             Err(error) => {
                 supervisor.kill(&started);
                 return Err(error);
             }
         }
+        reservation.release_one();
     }
     Ok(())
 }
@@ -140,10 +97,9 @@ fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -
             supervisor.with_unneeded_files(|files| fork::launch(launch_options, setup, outbox, files))?
         }
     };
-    batch.group.set_streams(order.rank, streams);
+    batch.group.with_rank(order.rank, |rank| rank.streams = streams);
     let id = supervisor.watch(&batch.group, &batch.properties, order, launched)?;
     // Done only now, because a thread that reserves room locks the reservations first and the children
     // second. For a moment the process counts twice.
-    batch.reservation.release_one();
     Ok(id)
 }

@@ -11,13 +11,12 @@
 //! | it runs ([`MemberReservation::release_one`]) | a child that has not joined |
 //! | it could not be started, or its batch was dropped ([`Drop`]) | nothing |
 
-use mp_core::Members;
 use std::cell::Cell;
 use std::io;
 
-use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
+use mp_core::{Arena, Members};
 
 use crate::error::{LaunchError, Result, SpawnError};
 use crate::parent::supervisor;

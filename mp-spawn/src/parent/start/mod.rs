@@ -18,21 +18,18 @@ use crate::parent::launch::command::LaunchCommand;
 use crate::parent::launch::fork;
 use crate::parent::options::SpawnOptions;
 use crate::parent::restart::supervision::{PreparedStart, RespawnFn, RestartTerms, Supervision};
-use crate::parent::start::batch::{LaunchOrders, StartBatch};
+use crate::parent::start::batch::StartBatch;
 use crate::parent::start::member_quota::MemberReservation;
 use crate::parent::supervisor::child::LaunchOrder;
 use crate::parent::supervisor::diagnosis::StartProperties;
-use crate::protocol::command;
 use crate::protocol::fields::to_bytes;
 use crate::protocol::frame::{self, FrameKind, WireError};
-use crate::protocol::function::FunctionRef;
-use crate::protocol::function::loaded_objects;
+use crate::protocol::function::{FunctionRef, loaded_objects};
 use crate::protocol::interrupt::Interrupt;
-use crate::protocol::message::StartMessage;
+use crate::protocol::message::{InheritedSettings, StartMessage};
 use crate::protocol::outbox::Outbox;
-use crate::protocol::payload::send::ChildPayload;
-use crate::protocol::settings::InheritedSettings;
-use crate::protocol::token;
+use crate::protocol::payload::ChildPayload;
+use crate::protocol::{command, token};
 use crate::start_method::{self, StartMethod, get_start_method};
 use crate::sys;
 use crate::sys::log_event::{self, event};
@@ -137,15 +134,10 @@ impl StartTemplate {
         Ok(LaunchOrder { rank, outbox: frames(&start, &bytes, memory)?, promise, setup })
     }
 
-    /// Creates the batch of all orders.
-    fn batch(
-        &self,
-        group: &Arc<ChildGroup>,
-        orders: LaunchOrders,
-        reservation: MemberReservation,
-    ) -> StartBatch {
+    /// Creates the common data of the processes of a group.
+    fn batch(&self, group: &Arc<ChildGroup>) -> Arc<StartBatch> {
         let (group, properties) = (Arc::clone(group), Arc::clone(&self.properties));
-        StartBatch { command: self.command.clone(), group, properties, orders, reservation }
+        Arc::new(StartBatch { command: self.command.clone(), group, properties })
     }
 }
 
@@ -175,8 +167,8 @@ pub(crate) fn start(
     let (template, names) = StartTemplate::new(plan, options)?;
     let group = Arc::new(ChildGroup::new(names.iter().cloned(), template.ranked));
     let order = |(rank, name)| template.order(rank, name, 1, options.setup(rank), pack(rank)?);
-    let orders: LaunchOrders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
-    begin(template.batch(&group, orders, reservation), group)
+    let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
+    begin(&template.batch(&group), orders, reservation)
 }
 
 /// Starts a process that is restarted after its end according to the terms. `pack` creates the arguments for
@@ -197,7 +189,7 @@ pub(crate) fn start_supervised(
     let mut ahead: Option<ChildPayload> = None;
     let group = Arc::new(ChildGroup::new([name].into_iter(), template.ranked));
     let weak = Arc::downgrade(&group);
-    let mut next_batch = move |attempt: u32| -> Result<StartBatch> {
+    let mut next_start = move |attempt: u32| -> Result<_> {
         // The caller of a start, and the thread that restarts the process, hold the group.
         let over = || launch_error("the restart", None, std::io::Error::other("the process is over"));
         let group = weak.upgrade().ok_or_else(over)?;
@@ -207,27 +199,31 @@ pub(crate) fn start_supervised(
         // If there is no room for them now, there may be later.
         ahead = pack().ok();
         let order = template.order(0, named.clone(), attempt, setup, args)?;
-        Ok(template.batch(&group, LaunchOrders::from([order]), reservation))
+        Ok((template.batch(&group), vec![order], reservation))
     };
-    let first = next_batch(1)?;
+    let (batch, orders, reservation) = next_start(1)?;
     let respawn = move |attempt| {
-        let batch = next_batch(attempt)?;
-        Ok(Box::new(move || batch::start(batch)) as PreparedStart)
+        let (batch, orders, reservation) = next_start(attempt)?;
+        Ok(Box::new(move || batch::start(&batch, orders, reservation)) as PreparedStart)
     };
     let respawn: Arc<RespawnFn> = Arc::new(Mutex::new(Box::new(respawn)));
     group.supervise(Supervision::new(terms, graceful, respawn)?);
-    begin(first, group)
+    begin(&batch, orders, reservation)
 }
 
 /// Starts the processes of a group for the first time.
-fn begin(batch: StartBatch, group: Arc<ChildGroup>) -> Result<Arc<ChildGroup>> {
-    let method = batch.properties.method;
+fn begin(
+    batch: &Arc<StartBatch>,
+    orders: Vec<LaunchOrder>,
+    reservation: MemberReservation,
+) -> Result<Arc<ChildGroup>> {
+    let (group, method) = (Arc::clone(&batch.group), batch.properties.method);
     // At exit, output is written that was read from the streams of the processes and not passed on.
     active::register_exit_handler();
-    for order in batch.orders.iter().filter(|order| order.setup.interrupt == Interrupt::Graceful) {
+    for order in orders.iter().filter(|order| order.setup.interrupt == Interrupt::Graceful) {
         sys::record_first_interrupt(order.setup.interrupt_signals.numbers(), is_child());
     }
-    match batch::start(batch) {
+    match batch::start(batch, orders, reservation) {
         Ok(()) => {
             let started = if log_event::wanted() { group.pids() } else { Vec::new() };
             for (rank, pid) in started.into_iter().enumerate() {

@@ -5,32 +5,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::{Promise, children};
+use mp_reduce::Unread;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::Signal;
 
-use crate::error::SpawnError;
-use crate::error::exit_status::ExitStatus;
-use crate::error::launch_error;
-use crate::error::process_name::ProcessName;
+use crate::error::{ExitStatus, ProcessName, SpawnError, launch_error};
 use crate::io::setup::ProcessOptions;
 use crate::parent::group::ChildGroup;
-use crate::parent::group::rank::RunningProcess;
-use crate::parent::launch::launched::LaunchedProcess;
+use crate::parent::group::rank::{RankState, RunningProcess};
+use crate::parent::launch::LaunchedProcess;
 use crate::parent::supervisor::diagnosis::{self, Evidence, StartProperties};
 use crate::protocol::frame::{FrameKind, Inbox};
 use crate::protocol::message::{FromChild, Hello};
 use crate::protocol::outbox::{Outbox, is_gone};
-use crate::protocol::payload::result::ReceivedValue;
-use crate::protocol::payload::shared_memory;
+use crate::protocol::payload::{ReceivedValue, shared_memory};
 use crate::protocol::report::Report;
-use crate::sys::clock::{deadline, now, now_is_late};
 use crate::sys::log_event::event;
-use crate::sys::oom;
 use crate::sys::proc_stat::ProcessActivity;
-use crate::sys::process_handle::ProcessHandle;
-use mp_core::{Promise, children};
-use mp_reduce::Unread;
+use crate::sys::{ProcessHandle, deadline, now, now_is_late, oom};
 
 const CHUNK: usize = 64 << 10;
 /// Time for which the supervisor does not watch a process that may be short-lived: see
@@ -180,14 +174,10 @@ impl WatchedChild {
                 FromChild::Crash(crash) => self.evidence.crash = Some(crash),
                 FromChild::Report(Report::Done) => self.evidence.done = true,
                 FromChild::Report(Report::Plain(value)) => {
-                    self.group.set_value(self.rank, ReceivedValue::Plain(value));
-                    self.evidence.done = true;
-                    self.evidence.returned = true;
+                    self.record_value(ReceivedValue::Plain(value));
                 }
                 FromChild::Report(Report::Value(ticket)) => {
-                    self.group.set_value(self.rank, ReceivedValue::Shared(shared_memory::claim(ticket)?));
-                    self.evidence.done = true;
-                    self.evidence.returned = true;
+                    self.record_value(ReceivedValue::Shared(shared_memory::claim(ticket)?));
                     self.send_taken()?;
                 }
                 FromChild::Report(Report::Unread(message, ticket)) => {
@@ -212,6 +202,12 @@ impl WatchedChild {
     }
 
     /// Confirms that the value from the child was taken.
+    fn record_value(&mut self, value: ReceivedValue) {
+        self.group.with_rank(self.rank, |rank| rank.value = Some(value));
+        self.evidence.done = true;
+        self.evidence.returned = true;
+    }
+
     fn send_taken(&mut self) -> Result<(), String> {
         self.outbox.append(FrameKind::Taken, &[]).map_err(|e| e.to_string())?;
         // The child reads nothing else, so there is room for it.
@@ -271,11 +267,15 @@ impl WatchedChild {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
         self.swept = shared_memory::declare_dead_child(self.member);
-        self.group.record_exit(self.rank, exit, self.evidence.hello);
-        let asked = self.group.requested_signal(self.rank);
+        let begun = self.evidence.hello;
+        let asked = self.group.with_rank(self.rank, |rank| {
+            (rank.exit, rank.begun) = (Some(exit), begun);
+            rank.requested_signal
+        });
+        let asked = asked.flatten();
         let mut evidence = std::mem::take(&mut self.evidence);
         evidence.last_stderr_lines = self.group.drain(self.rank);
-        let sent_by_us = asked == Some(crate::error::exit_status::Signal::KILL);
+        let sent_by_us = asked == Some(crate::error::Signal::KILL);
         evidence.out_of_memory = exit.is_kill() && !sent_by_us && oom::has_killed_process();
         if let Some((at, error)) =
             diagnosis::exit_failure(&self.who, &self.properties, evidence, exit, asked, now())
@@ -291,8 +291,9 @@ impl WatchedChild {
         if self.swept > 0 {
             event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.swept);
         }
-        match self.group.outcome(self.rank) {
-            (_, Some(error)) => event!(Warn, "{error}"),
+        let outcome = |rank: &mut RankState| (rank.exit, rank.failure.clone());
+        match self.group.with_rank(self.rank, outcome).unwrap_or_default() {
+            (_, Some((_, error))) => event!(Warn, "{error}"),
             (exit, None) => event!(Info, "{name} (pid {pid}) {}", exit.unwrap_or(ExitStatus::Unknown)),
         }
     }

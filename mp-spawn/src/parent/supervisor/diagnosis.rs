@@ -5,10 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
-use crate::error::launch_error;
-use crate::error::process_name::ProcessName;
-use crate::error::{ProcessExited, SpawnError};
+use crate::error::{ExitDetail, ExitStatus, ProcessExited, ProcessName, Signal, SpawnError, launch_error};
 use crate::protocol::message::{Crash, CrashCause, PanicNote};
 use crate::protocol::report::Report;
 use crate::start_method::StartMethod;
@@ -147,7 +144,7 @@ pub(crate) fn exit_failure(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::call_failure::CallFailure;
+    use crate::error::CallFailure;
 
     fn who() -> ProcessName {
         ProcessName::new(Some(2), "rank-2".to_string(), 7)

@@ -26,9 +26,7 @@
 //! A process that is killed while it is new is reaped by the waiter, or by the supervisor a moment later.
 
 pub(crate) mod child;
-mod children;
 pub(crate) mod diagnosis;
-mod events;
 pub(crate) mod shared;
 mod thread;
 
@@ -38,10 +36,8 @@ use std::sync::mpsc::channel;
 use rustix::event::epoll;
 
 use crate::error::Result;
-use crate::parent::supervisor::shared::{SUPERVISOR, Supervisor, SupervisorRequest, thread_ended};
-use crate::sys;
-use crate::sys::process_handle::ProcessHandle;
-
+use crate::parent::supervisor::shared::{SUPERVISOR, Supervisor, thread_ended};
+use crate::sys::{self, ProcessHandle};
 pub(crate) use thread::is_this_thread;
 
 /// Returns the supervisor of this process, and starts it if there is none.
@@ -73,7 +69,7 @@ pub(crate) fn run_on_lasting_thread<T: Send + 'static>(
     }
     let (reply, answer) = channel();
     // The receiver is missing if the requesting thread has ended.
-    get()?.send_request(SupervisorRequest::Call(Box::new(move || _ = reply.send(call()))))?;
+    get()?.send_request(Box::new(move || _ = reply.send(call())))?;
     answer.recv().unwrap_or_else(|_| Err(thread_ended()))
 }
 
@@ -81,7 +77,7 @@ pub(crate) fn run_on_lasting_thread<T: Send + 'static>(
 /// called if that thread has ended.
 pub(crate) fn run_later(call: impl FnOnce() + Send + 'static) {
     if let Ok(supervisor) = get() {
-        let _ = supervisor.send_request(SupervisorRequest::Call(Box::new(call)));
+        let _ = supervisor.send_request(Box::new(call));
     }
 }
 

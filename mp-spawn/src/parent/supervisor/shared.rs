@@ -1,29 +1,32 @@
-//! State of the supervisor that the threads of a process share.
+//! State of the supervisor that the threads of a process share: the watched children, and the handling of
+//! their messages, timeouts and ends.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::long_lived_fds;
 use mp_core::mutex::Mutex;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::error::os_limit::{NO_EPOLL, OWN_WATCH, WATCH};
 use crate::error::{Result, SpawnError, launch_error};
 use crate::parent::group::ChildGroup;
-use crate::parent::launch::launched::LaunchedProcess;
+use crate::parent::launch::LaunchedProcess;
 use crate::parent::supervisor::child::{LaunchOrder, WatchedChild};
-use crate::parent::supervisor::children::{WatchedChildren, add};
 use crate::parent::supervisor::diagnosis::StartProperties;
 use crate::protocol::control_socket::{self, ParentSocket};
 use crate::protocol::lifeline;
-use crate::sys::descriptors::new_event;
-use crate::sys::log_event::event;
-use crate::sys::process_handle::ProcessHandle;
+use crate::sys::log_event::{self, event};
+use crate::sys::{ProcessHandle, new_event, timespec};
 
 /// Event data for new requests. The events of processes have their numbers.
 pub(super) const WAKE: u64 = u64::MAX;
@@ -32,21 +35,8 @@ pub(super) const TIMER: u64 = u64::MAX - 1;
 /// Event data for the end of a fork server.
 pub(super) const SERVER: u64 = u64::MAX - 2;
 
-/// Start of several processes on the supervisor thread, one in each step, so that events of running processes
-/// are handled in between.
-pub(crate) trait StartJob: Send {
-    /// Starts a process. Returns the job, unless it is done.
-    fn step(self: Box<Self>) -> Option<Box<dyn StartJob>>;
-
-    /// Ends the job with an error, because the supervisor thread ends.
-    fn fail(self: Box<Self>, error: SpawnError);
-}
-
-/// Request of another thread to the supervisor thread.
-pub(super) enum SupervisorRequest {
-    Start(Box<dyn StartJob>),
-    Call(Box<dyn FnOnce() + Send>),
-}
+/// Call that another thread requests of the supervisor thread.
+pub(super) type SupervisorCall = Box<dyn FnOnce() + Send>;
 
 /// State of the supervisor that the threads of a process share.
 #[derive(Debug)]
@@ -60,7 +50,7 @@ pub(crate) struct Supervisor {
     /// Permanently readable: the sentinel of processes whose end was detected before a caller requested
     /// theirs.
     over: Arc<OwnedFd>,
-    requests: Mutex<Sender<SupervisorRequest>>,
+    requests: Mutex<Sender<SupervisorCall>>,
     pub(super) children: Mutex<WatchedChildren>,
     /// Fork servers that have not been reaped.
     servers: Mutex<Vec<Arc<ProcessHandle>>>,
@@ -76,7 +66,7 @@ pub(crate) fn thread_ended() -> SpawnError {
 
 impl Supervisor {
     /// Opens the descriptors of a supervisor, which receives its requests from this channel.
-    pub(super) fn new(requests: Sender<SupervisorRequest>) -> Result<Supervisor> {
+    pub(super) fn new(requests: Sender<SupervisorCall>) -> Result<Supervisor> {
         let refused = |what| move |error: Errno| launch_error(what, None, error.into());
         let wake = new_event(0)?;
         let over = new_event(1)?;
@@ -102,13 +92,8 @@ impl Supervisor {
         })
     }
 
-    /// Begins a start of several processes on the supervisor thread.
-    pub(crate) fn submit(&self, job: Box<dyn StartJob>) -> Result<()> {
-        self.send_request(SupervisorRequest::Start(job))
-    }
-
     /// Sends a request to the supervisor thread.
-    pub(super) fn send_request(&self, request: SupervisorRequest) -> Result<()> {
+    pub(super) fn send_request(&self, request: SupervisorCall) -> Result<()> {
         if self.requests.lock().send(request).is_err() {
             *SUPERVISOR.lock() = None;
             return Err(thread_ended());
@@ -203,5 +188,155 @@ impl Supervisor {
     pub(crate) fn kill(&self, started: &[u64]) {
         let children = self.children.lock();
         started.iter().filter_map(|id| children.by_id.get(id)).for_each(WatchedChild::kill);
+    }
+}
+
+/// Processes that are watched.
+#[derive(Debug, Default)]
+pub(super) struct WatchedChildren {
+    pub(super) by_id: HashMap<u64, WatchedChild>,
+    /// Sentinels of ended processes that a caller may still hold.
+    pub(super) over: Vec<Weak<OwnedFd>>,
+    pub(super) next: u64,
+    /// Time for which the timer is set.
+    pub(super) timer: Option<Instant>,
+}
+
+impl WatchedChildren {
+    /// Records that a process has ended. The caller that started it may hold its sentinel.
+    pub(super) fn record_end(&mut self, handle: &ProcessHandle) {
+        if self.over.len() == self.over.capacity() {
+            self.over.retain(|sentinel| sentinel.strong_count() > 0);
+        }
+        self.over.push(Arc::downgrade(handle.shared_sentinel()));
+    }
+
+    /// Sets the timer so that it fires at this time, or before.
+    pub(super) fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
+        let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
+        self.timer = Some(until);
+        let value = timespec(until.saturating_duration_since(Instant::now()));
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let once = Itimerspec { it_interval: never, it_value: value };
+        // Can't fail for a valid timer and a valid time.
+        let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
+    }
+}
+
+/// Begins to watch a process: sends the data that its socket accepts, and adds it to the epoll set. A new
+/// process is added only if some data is unsent.
+pub(super) fn add(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> Result<()> {
+    if child.send() && child.unwatched_deadline.is_some() { Ok(()) } else { listen(poll, id, child) }
+}
+
+/// Adds a process to the epoll set. If that is impossible, fails the process and returns `false`.
+pub(super) fn try_listen(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> bool {
+    listen(poll, id, child).map_err(|error| child.fail(error)).is_ok()
+}
+
+/// Adds the socket and the sentinel of a process to the epoll set.
+fn listen(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> Result<()> {
+    child.unwatched_deadline = None;
+    let refused = |error: Errno| launch_error(WATCH, None, error.into());
+    let end = epoll::EventData::new_u64(id << 1 | 1);
+    epoll::add(poll, child.handle.sentinel(), end, epoll::EventFlags::IN).map_err(refused)?;
+    let sent = child.send();
+    if let Some(socket) = &child.socket {
+        let flags = if sent { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT };
+        if let Err(error) = epoll::add(poll, socket, epoll::EventData::new_u64(id << 1), flags) {
+            // Otherwise the sentinel would stay in the set, never handled, and readable for as long as a
+            // process has it open.
+            let _ = epoll::delete(poll, child.handle.sentinel());
+            return Err(refused(error));
+        }
+    }
+    Ok(())
+}
+
+impl Supervisor {
+    /// Handles the timer: processes whose time is over. Then sets the timer for the others.
+    pub(super) fn handle_timeouts(&self) {
+        let mut children = self.children.lock();
+        children.timer = None;
+        let now = Instant::now();
+        let over = |time: Option<Instant>| time.is_some_and(|time| time <= now);
+        let mut unwatchable = Vec::new();
+        for (&id, child) in &mut children.by_id {
+            if over(child.unwatched_deadline) && !try_listen(&self.poll, id, child) {
+                unwatchable.push(id);
+            }
+            if over(child.hello_until) {
+                child.handle_hello_timeout();
+            }
+        }
+        let unwatchable: Vec<_> = unwatchable.iter().filter_map(|id| children.by_id.remove(id)).collect();
+        let next = children.by_id.values().filter_map(WatchedChild::next_timeout).min();
+        children.set_timer(&self.timer, next);
+        drop(children);
+        unwatchable.into_iter().for_each(WatchedChild::abandon);
+    }
+
+    pub(super) fn begin_watching(&self, id: u64) {
+        let mut children = self.children.lock();
+        let Some(child) = children.by_id.get_mut(&id).filter(|child| child.unwatched_deadline.is_some())
+        else {
+            return;
+        };
+        if !try_listen(&self.poll, id, child)
+            && let Some(child) = children.by_id.remove(&id)
+        {
+            drop(children);
+            child.abandon();
+        }
+    }
+
+    /// Handles an event of a process or of its socket.
+    pub(super) fn handle_event(&self, id: u64, ended: bool, flags: epoll::EventFlags) {
+        let mut children = self.children.lock();
+        let Some(child) = children.by_id.get_mut(&id) else { return };
+        if ended {
+            if child.reap()
+                && let Some(child) = children.by_id.remove(&id)
+            {
+                children.record_end(&child.handle);
+                drop(children);
+                if log_event::wanted() {
+                    child.log_end();
+                }
+                self.remove(child);
+            }
+            return;
+        }
+        if flags.contains(epoll::EventFlags::OUT)
+            && child.send()
+            && let Some(socket) = &child.socket
+        {
+            let listen = epoll::EventFlags::IN;
+            // If this fails, the socket stays writable and the next turn tries again.
+            let _ = epoll::modify(&self.poll, socket, epoll::EventData::new_u64(id << 1), listen);
+        }
+        let more = child.receive();
+        if let Some(socket) = &child.socket
+            && (!more || child.reported)
+        {
+            // Deleted explicitly, because a forked process may hold the socket too. It may have been deleted
+            // before. A process that has reported is about to end, and a wake-up for each step of its end
+            // would cost as much as the rest.
+            let _ = epoll::delete(&self.poll, socket);
+        }
+        if !more {
+            child.socket = None;
+        }
+    }
+
+    fn remove(&self, child: WatchedChild) {
+        if child.unwatched_deadline.is_none() {
+            // Can't fail, because the sentinel was added. The socket may have been deleted.
+            let _ = epoll::delete(&self.poll, child.handle.sentinel());
+            if let Some(socket) = child.socket.as_ref().filter(|_| !child.reported) {
+                let _ = epoll::delete(&self.poll, socket);
+            }
+        }
+        child.close();
     }
 }

@@ -16,25 +16,23 @@ pub(crate) mod build_id;
 pub(crate) mod elf;
 pub(crate) mod loaded_objects;
 
-use std::any::{Any, TypeId};
-use std::fmt;
+use std::any::TypeId;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
 use std::mem::offset_of;
-use std::ptr;
+use std::{fmt, ptr};
 
 use mp_core::EnvelopeTicket;
 use mp_core::message::{IntoOutcome, Message};
 use serde::{Deserialize, Serialize};
 
 use crate::error::backtrace::__rust_begin_short_backtrace;
-use crate::error::function_error::FunctionError;
-use crate::error::{SpawnError, launch_error};
+use crate::error::{FunctionError, SpawnError, launch_error};
 use crate::protocol::fields::fields;
 use crate::protocol::function::build_id::BuildIdentity;
 use crate::protocol::function::loaded_objects::{CrateMarker, MARKER, Object};
-use crate::protocol::payload::receive::ParentPayload;
-use crate::protocol::report::Report;
+use crate::protocol::payload::ParentPayload;
+use crate::protocol::report::{Report, unit};
 
 /// Magic number of this layout. Another layout has another number.
 const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
@@ -67,6 +65,11 @@ impl<E: 'static> FunctionDesc<E> {
         let head =
             DescHead { magic: MAGIC, marker: &MARKER, kind: TypeId::of::<E>, types: TypeId::of::<T>, name };
         FunctionDesc { head, entry }
+    }
+
+    /// Returns the name of the function.
+    pub(crate) fn name(&self) -> &'static str {
+        (self.head.name)()
     }
 
     /// Returns a reference to this constant, or `None` if the object that holds it can't be identified.
@@ -164,13 +167,8 @@ impl<F: Fn() + Copy + Send + 'static> PreloadFunction<F> {
 
 /// Calls a function with the arguments that the parent sent, and packs its return value.
 fn call<A: Message, R: IntoOutcome>(args: ParentPayload, function: impl FnOnce(A) -> R) -> Report {
-    let nothing: Box<dyn Any> = Box::new(());
-    let args = match nothing.downcast::<A>() {
-        // `()` needs no decoding.
-        Ok(nothing) => Ok(*nothing),
-        Err(_) => args.unpack::<A>(),
-    };
-    match args {
+    // `()` needs no decoding.
+    match unit().map_or_else(|| args.unpack::<A>(), Ok) {
         Ok(args) => Report::returned(function(args)),
         Err((message, None)) => Report::Undecodable(message),
         Err((message, Some(args))) => Report::Unread(message, EnvelopeTicket::leave(args)),

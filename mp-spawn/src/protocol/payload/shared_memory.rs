@@ -8,15 +8,13 @@
 //! wins. A death is declared after `waitid`.
 #![allow(unsafe_code)]
 
-use mp_core::Members;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mp_core::words::Member;
-use mp_core::{Arena, Envelope, EnvelopeTicket};
+use mp_core::{Arena, Envelope, EnvelopeTicket, Members};
 
-use crate::error::os_limit;
-use crate::error::{LaunchError, Result, SpawnError};
+use crate::error::{LaunchError, Result, SpawnError, os_limit};
 
 /// Returns the shared memory of this process, and joins it if necessary.
 pub(crate) fn arena() -> Result<Arena> {

@@ -1,22 +1,21 @@
-//! Execution of a program: `posix_spawn(3)`, with inherited files and signals.
+//! Execution of a program by `posix_spawn(3)`, with inherited files and signals, and copies by `fork(3)`.
 //!
 //! # Safety
-//! Unsafe, because it passes libc pointers. Sound, because each is made from a reference or an owned buffer
-//! that outlives the call.
+//! Unsafe, because it passes libc pointers, and because a copy has only one of several threads. Sound, because
+//! each pointer is made from a reference or an owned buffer that outlives the call. The caller of `fork`
+//! vouches for the code that runs in the copy.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr;
 use std::sync::Arc;
+use std::{io, ptr};
 
 use rustix::process::Pid;
 
-use crate::sys::environment::Environment;
 use crate::sys::signals::{STANDARD_SIGNALS, initial_signal_mask, no_signals};
-use crate::sys::{check, descriptors};
+use crate::sys::{Environment, check, descriptors};
 
 /// Program to be executed, and its setup.
 #[derive(Debug)]
@@ -161,5 +160,18 @@ impl Drop for SpawnAttributes {
     fn drop(&mut self) {
         // SAFETY: initialised by the constructor and destroyed only here.
         unsafe { libc::posix_spawnattr_destroy(&raw mut self.0) };
+    }
+}
+
+/// Copies this process with `fork(3)` of the C library. Returns `None` in the copy.
+///
+/// # Safety
+/// Code that runs in the copy must not depend on unfinished work of other threads of this process, locks
+/// included.
+pub(crate) unsafe fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: the caller vouches for the code that runs in the copy.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(Pid::from_raw(pid)),
     }
 }

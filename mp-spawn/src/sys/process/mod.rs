@@ -5,10 +5,7 @@ pub(crate) mod oom;
 pub(crate) mod proc_stat;
 pub(crate) mod process_handle;
 pub(in crate::sys) mod signals;
-mod thread;
-mod user;
 
 pub(crate) use exit::*;
+pub(crate) use process_handle::ProcessHandle;
 pub(crate) use signals::*;
-pub(crate) use thread::*;
-pub(crate) use user::*;

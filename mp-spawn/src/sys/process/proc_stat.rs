@@ -4,9 +4,8 @@
 //! program is read from a busy disk can't report while the kernel waits for the page (more than ten seconds
 //! were observed, during a compilation). A process that has had no processor has had no time at all.
 
-use std::fmt;
-use std::fs;
 use std::time::Duration;
+use std::{fmt, fs};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 

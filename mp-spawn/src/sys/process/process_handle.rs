@@ -23,12 +23,8 @@ use mp_core::mutex::Mutex;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
-use crate::error::Result;
-use crate::error::exit_status::{self, ExitStatus};
-use crate::error::launch_error;
-use crate::sys;
-use crate::sys::clock::wait_readable;
-use crate::sys::descriptors::{new_event, notify};
+use crate::error::{self, ExitStatus, Result, launch_error};
+use crate::sys::{self, new_event, notify, wait_readable};
 
 /// Handle to a process that this one has made.
 #[derive(Debug)]
@@ -188,10 +184,9 @@ pub(crate) fn end(pid: Pid) {
 fn exit_of(status: &WaitIdStatus) -> ExitStatus {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => ExitStatus::Code(code),
-        (None, Some(signal)) => ExitStatus::Signal {
-            signal: exit_status::Signal::from_number(signal),
-            core_dumped: status.dumped(),
-        },
+        (None, Some(signal)) => {
+            ExitStatus::Signal { signal: error::Signal::from_number(signal), core_dumped: status.dumped() }
+        }
         (None, None) => ExitStatus::Unknown,
     }
 }
@@ -246,7 +241,7 @@ mod tests {
             wait(&handle);
             let exit = handle.reap();
             let Some(ExitStatus::Signal { signal, .. }) = exit else { panic!("{exit:?}") };
-            assert_eq!(signal, exit_status::Signal::KILL);
+            assert_eq!(signal, error::Signal::KILL);
         }
     }
 

@@ -6,9 +6,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::io;
 use std::mem::MaybeUninit;
-use std::ptr;
+use std::{io, ptr};
 
 use crate::sys::check;
 use crate::sys::exec::INHERITED_IGNORED;

@@ -1,0 +1,47 @@
+//! Values that a closure captures, and the check that it names all of them.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Types that a [`Closure`] can capture: serde values, including frozen and shared tensors and queues.
+#[diagnostic::on_unimplemented(
+    message = "a sendable closure can't capture `{Self}`",
+    label = "`{Self}` can't be sent to another process",
+    note = "it can capture types that are `Serialize + DeserializeOwned + Send + Sync + 'static`: numbers, \
+            strings, structs of them with `#[derive(Serialize, Deserialize)]`, frozen and shared tensors, \
+            queues, other closures. Pass an exclusive tensor as an argument, or freeze it first; capture the \
+            path of a file, and the contents of an `Rc`"
+)]
+pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
+
+// Otherwise the compiler error would name `Serialize` instead of the reason.
+#[diagnostic::do_not_recommend]
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
+
+/// All captures of a closure: none, or one value and the others. This allows any number of captures, and
+/// compiler errors about a single value.
+#[doc(hidden)]
+pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Returns the value of an empty list of captures, which is encoded as no bytes.
+    fn nothing() -> Option<Self> {
+        None
+    }
+}
+
+impl Captures for () {
+    fn nothing() -> Option<()> {
+        Some(())
+    }
+}
+
+impl<First: Capture, Others: Captures> Captures for (First, Others) {}
+
+/// Returns the two parts of a closure, with their types inferred.
+#[doc(hidden)]
+pub fn parts<C, A, R, F: Fn(&C, A) -> R>(captures: C, code: F) -> (C, F) {
+    (captures, code)
+}
+
+/// Refuses closures that capture. The compiler error names the variable, and shows the name of this function.
+#[doc(hidden)]
+pub fn list_in_the_brackets_what_the_body_uses<C, A, R>(_: fn(&C, A) -> R) {}
