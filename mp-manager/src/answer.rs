@@ -6,6 +6,7 @@ use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, SmallBytes, Undecodable, UnsentValues, scope};
 use mp_reduce::MessagePack;
 use mp_spawn::CallFailure;
+use serde::{Deserialize, Serialize};
 
 /// Rest of a message after its head: received, or to be sent.
 ///
@@ -189,12 +190,14 @@ pub(crate) fn bytes<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u8; 
     Ok(bytes)
 }
 
-/// Answer of an object.
-pub(crate) enum CallAnswer {
+/// Answer of an object: the result of a call, or a status in place of a result.
+pub(crate) struct CallAnswer(pub(crate) Result<MessageBody, AnswerStatus>);
+
+/// Answer without a result.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum AnswerStatus {
     /// The object is created, with this number in its server.
     Created { object: u64 },
-    /// The call is done, with this result.
-    Done(MessageBody),
     /// The call, or the closure that creates the object, failed or panicked.
     Raised(Box<CallFailure>),
     /// The arguments can't be decoded. Contains path and reason.
@@ -211,50 +214,22 @@ pub(crate) enum CallAnswer {
     NoThread(String),
 }
 
-const CREATED: u8 = 0;
+/// First byte of an answer with a result, which follows.
 const DONE: u8 = 1;
-const RAISED: u8 = 2;
-const UNDECODABLE: u8 = 3;
-const UNREADABLE: u8 = 4;
-const UNSENDABLE: u8 = 5;
-const WRONG_TYPE: u8 = 6;
-const FREED: u8 = 7;
-const NO_THREAD: u8 = 8;
-
-impl CallAnswer {
-    fn kind(&self) -> u8 {
-        match self {
-            CallAnswer::Created { .. } => CREATED,
-            CallAnswer::Done(_) => DONE,
-            CallAnswer::Raised(_) => RAISED,
-            CallAnswer::Undecodable(_) => UNDECODABLE,
-            CallAnswer::Unreadable(_) => UNREADABLE,
-            CallAnswer::Unsendable(_) => UNSENDABLE,
-            CallAnswer::WrongType(_) => WRONG_TYPE,
-            CallAnswer::Freed => FREED,
-            CallAnswer::NoThread(_) => NO_THREAD,
-        }
-    }
-}
+/// First byte of an answer without a result. The status follows.
+const STATUS: u8 = 0;
 
 impl Message for CallAnswer {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        let kind = self.kind();
-        out.bytes().push(kind);
-        match self {
-            CallAnswer::Created { object } => C::write(out, object),
-            CallAnswer::Done(body) => body.write(out),
-            CallAnswer::Raised(raise) => C::write(out, raise),
-            CallAnswer::Undecodable(arguments) => {
-                C::write(out, &arguments.to_parts())?;
-                out.bytes().extend_from_slice(arguments.bytes());
-                Ok(())
+        match &mut self.0 {
+            Ok(body) => {
+                out.bytes().push(DONE);
+                body.write(out)
             }
-            CallAnswer::Unreadable(why)
-            | CallAnswer::Unsendable(why)
-            | CallAnswer::WrongType(why)
-            | CallAnswer::NoThread(why) => C::write(out, why),
-            CallAnswer::Freed => Ok(()),
+            Err(status) => {
+                out.bytes().push(STATUS);
+                C::write(out, status)
+            }
         }
     }
 
@@ -264,14 +239,13 @@ impl Message for CallAnswer {
 
     #[inline(always)]
     fn to_small_bytes<C: Codec>(&self) -> Option<SmallBytes> {
-        let CallAnswer::Done(body) = self else { return None };
-        body.with_head([DONE])
+        self.0.as_ref().ok()?.with_head([DONE])
     }
 
     #[inline(always)]
     fn from_small_bytes<C: Codec>(few: SmallBytes) -> Option<Self> {
         match MessageBody::split_head(few)? {
-            ([DONE], body) => Some(CallAnswer::Done(body)),
+            ([DONE], body) => Some(CallAnswer(Ok(body))),
             _ => None,
         }
     }
@@ -279,18 +253,8 @@ impl Message for CallAnswer {
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let [kind] = bytes(inc)?;
         match kind {
-            CREATED => Ok(CallAnswer::Created { object: C::read(inc)? }),
-            DONE => Ok(CallAnswer::Done(MessageBody::rest(inc))),
-            RAISED => Ok(CallAnswer::Raised(C::read(inc)?)),
-            UNDECODABLE => {
-                let parts = C::read::<[String; 3]>(inc)?;
-                Ok(CallAnswer::Undecodable(Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()))))
-            }
-            UNREADABLE => Ok(CallAnswer::Unreadable(C::read(inc)?)),
-            UNSENDABLE => Ok(CallAnswer::Unsendable(C::read(inc)?)),
-            WRONG_TYPE => Ok(CallAnswer::WrongType(C::read(inc)?)),
-            FREED => Ok(CallAnswer::Freed),
-            NO_THREAD => Ok(CallAnswer::NoThread(C::read(inc)?)),
+            DONE => Ok(CallAnswer(Ok(MessageBody::rest(inc)))),
+            STATUS => C::read(inc).map(|status| CallAnswer(Err(status))),
             other => Err(Error::Malformed(format!("an answer of kind {other}"))),
         }
     }

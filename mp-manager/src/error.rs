@@ -6,9 +6,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_core::INTERRUPTED;
 use mp_core::message::Undecodable;
-use mp_core::serde_with;
+use mp_core::{INTERRUPTED, serde_with};
 use mp_queue::{Address, ConnectError};
 use mp_spawn::{ProcessRaised, SpawnError};
 use serde::{Deserialize, Serialize};

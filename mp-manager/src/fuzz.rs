@@ -5,7 +5,7 @@ use mp_core::message::{Incoming, Message, Outgoing, SmallBytes, Undecodable};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, StateClosure, closure};
 
-use crate::answer::{CallAnswer, MessageBody};
+use crate::answer::{AnswerStatus, CallAnswer, MessageBody};
 use crate::object::{ObjectCall, write_call};
 use crate::request::{LazyClosure, ObjectRequest};
 
@@ -56,12 +56,12 @@ fn requests(bytes: &[u8]) {
 
 fn answers(bytes: &[u8]) {
     match both::<CallAnswer>(bytes) {
-        Some([CallAnswer::Done(mut body), CallAnswer::Done(mut short)]) => {
+        Some([CallAnswer(Ok(mut body)), CallAnswer(Ok(mut short))]) => {
             assert_eq!(body.unread(), short.unread());
             let (long, short) = (body.read::<Option<u64>>(), short.read::<Option<u64>>());
             assert_eq!(long.ok(), short.ok());
         }
-        Some([CallAnswer::Done(_), _]) => panic!("another answer without an envelope"),
+        Some([CallAnswer(Ok(_)), _]) => panic!("another answer without an envelope"),
         // All other answers consist of serde values: encoding and decoding restores them.
         Some([other, _]) => {
             let again = encode_args(other);
@@ -91,23 +91,21 @@ fn request_seeds() -> Vec<Vec<u8>> {
 }
 
 fn answer_seeds() -> Vec<Vec<u8>> {
-    let done = |value: Option<u64>| CallAnswer::Done(MessageBody::few([], &value).unwrap());
+    let done = |value: Option<u64>| CallAnswer(Ok(MessageBody::few([], &value).unwrap()));
     let why = || "why".to_string();
     let undecodable = Undecodable::from_parts(["u64".into(), "a field".into(), why()], vec![1, 2]);
-    let all = [
-        CallAnswer::Created { object: 300 },
-        done(Some(7)),
-        done(Some(1 << 32)),
-        done(None),
-        CallAnswer::Raised(CallFailure::error(&std::io::Error::other("why"))),
-        CallAnswer::Undecodable(Box::new(undecodable)),
-        CallAnswer::Unreadable(why()),
-        CallAnswer::Unsendable(why()),
-        CallAnswer::WrongType(why()),
-        CallAnswer::Freed,
-        CallAnswer::NoThread(why()),
+    let statuses = [
+        AnswerStatus::Created { object: 300 },
+        AnswerStatus::Raised(CallFailure::error(&std::io::Error::other("why"))),
+        AnswerStatus::Undecodable(Box::new(undecodable)),
+        AnswerStatus::Unreadable(why()),
+        AnswerStatus::Unsendable(why()),
+        AnswerStatus::WrongType(why()),
+        AnswerStatus::Freed,
+        AnswerStatus::NoThread(why()),
     ];
-    all.into_iter().map(encode_args).collect()
+    let statuses = statuses.into_iter().map(|status| CallAnswer(Err(status)));
+    [done(Some(7)), done(Some(1 << 32)), done(None)].into_iter().chain(statuses).map(encode_args).collect()
 }
 
 #[cfg(test)]

@@ -12,39 +12,44 @@ use mp_core::message::{IntoOutcome, Message, PlainNumber, Undecodable, scope};
 use mp_core::user_code::{UserValue, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{BorrowedState, CallFailure, Closure, Code, StateClosure, StateSlot};
-
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{CallAnswer, MessageBody, empty_buffer, too_short_error};
+use crate::answer::{AnswerStatus, MessageBody, empty_buffer, too_short_error};
 
 pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Result of a closure that creates an object.
 pub(crate) type ObjectResult = Result<ServedObject, BoxedError>;
 
-/// Error returned when an object was not created because its arguments could not be decoded.
-pub(crate) struct BadArguments(pub(crate) Box<Undecodable>);
+/// Error of the server itself, in place of an error of the called closure.
+pub(crate) enum ServeError {
+    /// The arguments can't be decoded.
+    BadArguments(Box<Undecodable>),
+    /// An object was not created because no thread could be started for it.
+    NoThread(std::io::Error),
+}
 
-impl fmt::Display for BadArguments {
+impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self {
+            ServeError::BadArguments(why) => why.fmt(f),
+            ServeError::NoThread(why) => why.fmt(f),
+        }
     }
 }
 
-impl std::error::Error for BadArguments {}
+mp_core::readable_debug!(ServeError);
 
-/// Error returned when an object was not created because no thread could be started for it.
-pub(crate) struct NoThread(pub(crate) std::io::Error);
+impl std::error::Error for ServeError {}
 
-impl fmt::Display for NoThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+/// Returns the answer to a call, or to the creation of an object, that returned an error.
+pub(crate) fn failure(error: BoxedError) -> AnswerStatus {
+    match error.downcast().map(|error| *error) {
+        Ok(ServeError::BadArguments(why)) => AnswerStatus::Undecodable(why),
+        Ok(ServeError::NoThread(why)) => AnswerStatus::NoThread(why.to_string()),
+        Err(error) => AnswerStatus::Raised(CallFailure::error(&*error)),
     }
 }
-
-mp_core::readable_debug!(BadArguments, NoThread);
-
-impl std::error::Error for NoThread {}
 
 /// Code of a closure that is called with an object, `&mut T`, and arguments.
 pub(crate) type CallCode<T, A, R> = Code<(BorrowedState<T>, A), (BorrowedState<T>, R)>;
@@ -73,7 +78,7 @@ impl fmt::Debug for ServedObject {
 /// encodes its result.
 pub(crate) struct ObjectCall(Box<RunFn>);
 
-type RunFn = dyn Fn(&ServedObject, MessageBody) -> CallAnswer;
+type RunFn = dyn Fn(&ServedObject, MessageBody) -> Result<MessageBody, AnswerStatus>;
 
 impl fmt::Debug for ObjectCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,7 +118,7 @@ impl ObjectCall {
         )
     }
 
-    pub(crate) fn run(&self, object: &ServedObject, body: MessageBody) -> CallAnswer {
+    pub(crate) fn run(&self, object: &ServedObject, body: MessageBody) -> Result<MessageBody, AnswerStatus> {
         (self.0)(object, body)
     }
 }
@@ -202,13 +207,6 @@ pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoi
 /// Marker of a length of captures that follows separately.
 const LONG: u8 = u8::MAX;
 
-/// Progress of a call.
-enum CallProgress {
-    Nothing,
-    /// The closure has returned its result.
-    Result,
-}
-
 fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     object: &ServedObject,
     mut body: MessageBody,
@@ -216,55 +214,52 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     closure: impl FnOnce(
         &mut MessageBody,
     ) -> mp_core::Result<CallClosure<'a, (BorrowedState<T>, A), (BorrowedState<T>, R)>>,
-) -> CallAnswer {
+) -> Result<MessageBody, AnswerStatus> {
     let Some(home) = object.home.downcast_ref::<StateSlot<T>>() else {
-        return CallAnswer::WrongType(object.type_name.into());
+        return Err(AnswerStatus::WrongType(object.type_name.into()));
     };
-    let mut reached = CallProgress::Nothing;
     // Declared outside, so that they are dropped separately whatever panics.
     let (mut result, mut encode_args) = (None, None);
     let ran = CallFailure::catch(|| {
-        let closure = closure(&mut body).map_err(|error| CallAnswer::Unreadable(error.to_string()))?;
+        let closure = closure(&mut body).map_err(|error| AnswerStatus::Unreadable(error.to_string()))?;
         let args = body.read::<A>().map_err(|error| match error {
-            mp_core::Error::Undecodable(arguments) => CallAnswer::Undecodable(arguments),
-            other => CallAnswer::Unreadable(other.to_string()),
+            mp_core::Error::Undecodable(arguments) => AnswerStatus::Undecodable(arguments),
+            other => AnswerStatus::Unreadable(other.to_string()),
         })?;
         // Attachments that are not part of the arguments are dropped here, not kept while the arguments are
         // used.
         drop(body);
         let (Some(lent), Some(closure)) = (BorrowedState::borrow_from(home), closure.get()) else {
-            return Err(CallAnswer::Freed);
+            return Err(AnswerStatus::Freed);
         };
         let (lent, returned) = closure.call((lent, args));
         drop(lent);
         let value = match returned.into_result() {
             Ok(value) => result.insert(value),
-            Err(error) => {
-                return Err(match error.downcast::<NoThread>() {
-                    Ok(no_thread) => CallAnswer::NoThread(no_thread.to_string()),
-                    Err(error) => CallAnswer::Raised(CallFailure::error(&*error)),
-                });
-            }
+            Err(error) => return Err(failure(error)),
         };
-        reached = CallProgress::Result;
         encode_args = Some(written_result(value, placement)?);
         Ok(())
     });
+    let has_returned = result.is_some();
     drop_caught(result);
-    match (encode_args, ran, reached) {
+    Err(match (encode_args, ran) {
         // Done even if the closure panics when it is dropped.
-        (Some(body), ..) => CallAnswer::Done(body),
-        (None, Ok(Err(answer)), _) => answer,
-        (None, Err(raise), CallProgress::Result) => {
-            CallAnswer::Unsendable(format!("its `Serialize` panicked: {}", raise.message()))
+        (Some(body), _) => return Ok(body),
+        (None, Ok(Err(status))) => status,
+        (None, Err(raise)) if has_returned => {
+            AnswerStatus::Unsendable(format!("its `Serialize` panicked: {}", raise.message()))
         }
-        (None, Err(raise), CallProgress::Nothing) => CallAnswer::Raised(raise),
-        (None, Ok(Ok(())), _) => CallAnswer::Unsendable("it was not written".into()),
-    }
+        (None, Err(raise)) => AnswerStatus::Raised(raise),
+        (None, Ok(Ok(()))) => AnswerStatus::Unsendable("it was not written".into()),
+    })
 }
 
 /// Encodes the result of a call for its answer.
-fn written_result<V: Message>(value: &mut V, placement: ResultPlacement) -> Result<MessageBody, CallAnswer> {
+fn written_result<V: Message>(
+    value: &mut V,
+    placement: ResultPlacement,
+) -> Result<MessageBody, AnswerStatus> {
     let mut out = match placement {
         ResultPlacement::SharedMemory => match MessageBody::few([], value) {
             Some(body) => return Ok(body),
@@ -274,7 +269,7 @@ fn written_result<V: Message>(value: &mut V, placement: ResultPlacement) -> Resu
         ResultPlacement::Inline => Box::new(Outgoing::in_band()),
     };
     as_separate_message::<V, _>(|| value.encode::<MessagePack>(&mut out))
-        .map_err(|error| CallAnswer::Unsendable(error.to_string()))?;
+        .map_err(|error| AnswerStatus::Unsendable(error.to_string()))?;
     Ok(match placement {
         ResultPlacement::SharedMemory => MessageBody::of(out),
         #[cfg(feature = "authkey")]

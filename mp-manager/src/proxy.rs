@@ -13,11 +13,11 @@ use mp_queue::{GetError, Sender, channel};
 use mp_spawn::{BorrowedState, CallFailure, Closure, ProcessName, StateClosure};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::answer::{CallAnswer, MessageBody};
+use crate::answer::{AnswerStatus, CallAnswer, MessageBody};
 use crate::call_cycle;
 use crate::caller::{Caller, send};
 use crate::error::{CallError, CallName};
-use crate::object::{BoxedError, NoThread, ObjectCall, ObjectResult, is_written_here, write_call};
+use crate::object::{BoxedError, ObjectCall, ObjectResult, ServeError, is_written_here, write_call};
 use crate::request::{LazyClosure, ObjectRequest};
 use crate::server::ManagerServer;
 
@@ -225,7 +225,7 @@ impl<T: 'static> Proxy<T> {
             },
         )?;
         match answer {
-            CallAnswer::Done(value) => read_value::<R::Value>(value),
+            CallAnswer(Ok(value)) => read_value::<R::Value>(value),
             other => Err(answer_error(other, self.link.server, call)),
         }
     }
@@ -321,7 +321,7 @@ pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<B
 fn serve_value<U: Send + 'static>(value: U) -> Result<Proxy<U>, BoxedError> {
     let server = ManagerServer::current()?;
     let (requests, receiver) = channel::<ObjectRequest>()?;
-    let object = server.serve_value(receiver, value).map_err(NoThread)?;
+    let object = server.serve_value(receiver, value).map_err(ServeError::NoThread)?;
     Ok(Proxy::new(ObjectLink::new(requests, std::process::id(), object, None)))
 }
 
@@ -349,7 +349,7 @@ impl ObjectLink {
         let request = ObjectRequest::Make { caller: caller.number(), maker: LazyClosure::Out(maker) };
         send(&requests, request, server)?;
         match answer(&requests, &mut caller, server, None, &call, gone)? {
-            CallAnswer::Created { object } => {
+            CallAnswer(Err(AnswerStatus::Created { object })) => {
                 Ok(ObjectLink::new(requests, server, object, Some(IdleCaller(Box::new(caller)))))
             }
             other => Err(answer_error(other, server, call)),
@@ -364,7 +364,7 @@ impl ObjectLink {
     ) -> Result<(), CallError> {
         let free = |_: &ObjectLink, caller: &mut Caller| Ok(ObjectRequest::Free { caller: caller.number() });
         match self.request(timeout, &call, gone, free)? {
-            CallAnswer::Freed => Ok(()),
+            CallAnswer(Err(AnswerStatus::Freed)) => Ok(()),
             other => Err(answer_error(other, self.server, call)),
         }
     }
@@ -457,23 +457,23 @@ pub(crate) fn read_value<V: Message>(mut body: MessageBody) -> Result<V, CallErr
 /// Converts an answer into an error.
 #[cold]
 pub(crate) fn answer_error(answer: CallAnswer, server: u32, call: CallName) -> CallError {
-    match answer {
-        CallAnswer::Raised(raise) => {
+    let malformed = || mp_core::Error::Malformed("an answer to another request".into()).into();
+    let CallAnswer(Err(status)) = answer else { return malformed() };
+    match status {
+        AnswerStatus::Raised(raise) => {
             let who = ProcessName::new(None, "a call in the manager's server".to_string(), server);
             CallError::Raised(Box::new(raise.into_raised(who)))
         }
-        CallAnswer::Undecodable(undecodable) => {
+        AnswerStatus::Undecodable(undecodable) => {
             let why = undecodable.to_string();
             CallError::Arguments { why, undecodable: Some(undecodable.into()) }
         }
-        CallAnswer::Unreadable(why) => CallError::Arguments { why, undecodable: None },
-        CallAnswer::Unsendable(why) => CallError::Value { why, undecodable: None },
-        CallAnswer::WrongType(found) => CallError::WrongType { call, found },
-        CallAnswer::Freed => CallError::Freed { call },
-        CallAnswer::NoThread(why) => CallError::NoThread { why },
-        CallAnswer::Created { .. } | CallAnswer::Done(_) => {
-            mp_core::Error::Malformed("an answer to another request".into()).into()
-        }
+        AnswerStatus::Unreadable(why) => CallError::Arguments { why, undecodable: None },
+        AnswerStatus::Unsendable(why) => CallError::Value { why, undecodable: None },
+        AnswerStatus::WrongType(found) => CallError::WrongType { call, found },
+        AnswerStatus::Freed => CallError::Freed { call },
+        AnswerStatus::NoThread(why) => CallError::NoThread { why },
+        AnswerStatus::Created { .. } => malformed(),
     }
 }
 

@@ -20,11 +20,9 @@
 //! | with a proxy | the seat of its sender is reclaimed: if it was the last, the thread finds that the channel has ended |
 
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::OnceLock;
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -34,10 +32,10 @@ use mp_queue::{GetError, PutError, Receiver, Sender};
 use mp_spawn::CallFailure;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{CallAnswer, MessageBody};
+use crate::answer::{AnswerStatus, CallAnswer, MessageBody};
 use crate::call_cycle;
 use crate::caller::{CHECK_INTERVAL, is_of};
-use crate::object::{BadArguments, BoxedError, ObjectCall, ObjectResult, ServedObject};
+use crate::object::{BoxedError, ObjectCall, ObjectResult, ServedObject, failure};
 use crate::request::{Control, LazyClosure, ObjectRequest};
 
 /// First and maximum pause after a failed receive.
@@ -71,6 +69,14 @@ pub(crate) struct ServerArgs {
     pub(crate) ready: Sender<u32>,
 }
 
+/// Connection of another program.
+#[cfg(feature = "authkey")]
+pub(crate) struct RemoteConnection {
+    pub(crate) connection: mp_queue::Connection,
+    /// Number of the session whose calls it serves. The end of the session shuts it down.
+    pub(crate) session: Option<u64>,
+}
+
 /// State shared by all threads of the server.
 pub(crate) struct ManagerServer {
     /// Set when the manager ends.
@@ -82,7 +88,7 @@ pub(crate) struct ManagerServer {
     /// Connections of other programs. They are shut down when the manager ends, because their threads don't
     /// check for it.
     #[cfg(feature = "authkey")]
-    pub(crate) connections: Mutex<BTreeMap<u64, mp_queue::Connection>>,
+    pub(crate) connections: Mutex<BTreeMap<u64, RemoteConnection>>,
 }
 
 static SERVER: PerProcess<OnceLock<ManagerServer>> =
@@ -172,7 +178,7 @@ pub(crate) fn serve(orders: ServerArgs) -> Result<(), BoxedError> {
     };
     _ = server.stop.set(());
     #[cfg(feature = "authkey")]
-    server.connections.lock().values().for_each(mp_queue::Connection::shut_down);
+    server.connections.lock().values().for_each(|remote| remote.connection.shut_down());
     server.working.lock().take();
     // Waits until all threads have dropped their ends, or the time is over: then they end with the process.
     // Idle threads check within `CHECK_INTERVAL`.
@@ -192,7 +198,7 @@ fn refuse(requests: &Receiver<ObjectRequest>, error: &io::Error) {
         }
     }
     if let Some(answers) = answers {
-        _ = answers.try_send(CallAnswer::NoThread(error.to_string()));
+        _ = answers.try_send(CallAnswer(Err(AnswerStatus::NoThread(error.to_string()))));
     }
 }
 
@@ -269,18 +275,17 @@ impl ObjectThread {
                 if self.slot.is_none_or(|slot| is_of(caller, slot)) {
                     call_cycle::record_created(caller, object);
                 }
-                let made = make(maker);
-                let answer = match made {
+                let answer = match make(maker) {
                     Ok(made) => {
                         self.state = ObjectState::Present(made);
-                        CallAnswer::Created { object }
+                        AnswerStatus::Created { object }
                     }
                     Err(answer) => {
                         self.state = ObjectState::Refused;
                         answer
                     }
                 };
-                self.answer(caller, answer);
+                self.answer(caller, CallAnswer(Err(answer)));
             }
             ObjectRequest::Learn { caller, code, task } => {
                 let Some(caller_state) = self.callers.get_mut(&caller) else { return };
@@ -294,12 +299,12 @@ impl ObjectThread {
             ObjectRequest::Call { caller, code, body } => {
                 let Some(caller_state) = self.callers.get(&caller) else { return };
                 let answer = call(&self.state, caller_state, code, body);
-                self.answer(caller, answer);
+                self.answer(caller, CallAnswer(answer));
             }
             ObjectRequest::Free { caller } => {
                 let was = std::mem::replace(&mut self.state, ObjectState::Freed);
                 drop_caught(was);
-                self.answer(caller, CallAnswer::Freed);
+                self.answer(caller, CallAnswer(Err(AnswerStatus::Freed)));
             }
         }
     }
@@ -325,7 +330,7 @@ impl ObjectThread {
         // For example, too large for the available memory.
         let why = error.to_string();
         drop_caught(error);
-        if caller_state.answers.try_send(CallAnswer::Unsendable(why)).is_err() {
+        if caller_state.answers.try_send(CallAnswer(Err(AnswerStatus::Unsendable(why)))).is_err() {
             // Without an answer the caller would wait forever.
             self.callers.remove(&caller);
         }
@@ -333,27 +338,28 @@ impl ObjectThread {
 }
 
 /// Calls the object for this caller.
-fn call(state: &ObjectState, caller: &CallerState, code: u16, body: MessageBody) -> CallAnswer {
-    let ObjectState::Present(object) = state else { return CallAnswer::Freed };
+fn call(
+    state: &ObjectState,
+    caller: &CallerState,
+    code: u16,
+    body: MessageBody,
+) -> Result<MessageBody, AnswerStatus> {
+    let ObjectState::Present(object) = state else { return Err(AnswerStatus::Freed) };
     match caller.codes.get(usize::from(code)) {
         Some(Ok(task)) => task.run(object, body),
-        Some(Err(why)) => CallAnswer::Unreadable(why.clone()),
-        None => CallAnswer::Unreadable("its code did not arrive".into()),
+        Some(Err(why)) => Err(AnswerStatus::Unreadable(why.clone())),
+        None => Err(AnswerStatus::Unreadable("its code did not arrive".into())),
     }
 }
 
 /// Creates the object, or returns an error answer.
-fn make(maker: LazyClosure<ObjectResult>) -> Result<ServedObject, CallAnswer> {
-    let maker = UserValue::new(maker.read().map_err(CallAnswer::Unreadable)?);
-    let Some(maker) = maker.get() else { return Err(CallAnswer::Freed) };
-    let failed = |error: BoxedError| match error.downcast::<BadArguments>() {
-        Ok(bad) => CallAnswer::Undecodable(bad.0),
-        Err(error) => CallAnswer::Raised(CallFailure::error(&*error)),
-    };
-    match CallFailure::catch(|| maker.call(()).map_err(failed)) {
+fn make(maker: LazyClosure<ObjectResult>) -> Result<ServedObject, AnswerStatus> {
+    let maker = UserValue::new(maker.read().map_err(AnswerStatus::Unreadable)?);
+    let Some(maker) = maker.get() else { return Err(AnswerStatus::Freed) };
+    match CallFailure::catch(|| maker.call(()).map_err(failure)) {
         Ok(Ok(object)) => Ok(object),
         Ok(Err(answer)) => Err(answer),
-        Err(raise) => Err(CallAnswer::Raised(raise)),
+        Err(raise) => Err(AnswerStatus::Raised(raise)),
     }
 }
 

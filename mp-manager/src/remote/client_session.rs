@@ -166,11 +166,7 @@ impl<'a> RequestLimit<'a> {
     }
 
     fn round_trip(&self, connection: &Connection, request: Framed<Ask>) -> Result<Framed<Reply>, CallError> {
-        let sent = match self.until {
-            Some(until) => connection.send_deadline(request, until),
-            None => connection.send(request),
-        };
-        match sent {
+        match send_until(connection, request, self.until) {
             Ok(()) => {}
             Err(PutError::Full(_)) => return Err(self.timed_out().unsent()),
             Err(PutError::Interrupted(_)) => return Err(CallError::Interrupted),
@@ -179,11 +175,7 @@ impl<'a> RequestLimit<'a> {
             }
             Err(_) => return Err(self.gone()),
         }
-        let reply = match self.until {
-            Some(until) => connection.recv_deadline(until),
-            None => connection.recv(),
-        };
-        reply.map_err(|error| self.lost(error))
+        recv_until(connection, self.until).map_err(|error| self.lost(error))
     }
 
     /// Returns the error of a call whose reply was not received.
@@ -228,6 +220,21 @@ pub(super) fn reply_error(reply: Reply, call: &CallName) -> CallError {
     }
 }
 
+fn send_until(
+    connection: &Connection,
+    request: Framed<Ask>,
+    until: Option<Instant>,
+) -> Result<(), PutError<Framed<Ask>>> {
+    match until {
+        Some(until) => connection.send_deadline(request, until),
+        None => connection.send(request),
+    }
+}
+
+fn recv_until(connection: &Connection, until: Option<Instant>) -> Result<Framed<Reply>, GetError> {
+    until.map_or_else(|| connection.recv(), |until| connection.recv_deadline(until))
+}
+
 /// Connects when the server accepts. While it is stopped, or lacks descriptors, retries until the time limit.
 fn connect(
     options: &SocketOptions,
@@ -260,21 +267,13 @@ fn open_session(
     let connection = connect(options, address, until)?;
     let strange = |why: String| ManagerError::Incompatible(why);
     let open = Framed::bare(Ask::Open { version: VERSION, travels });
-    let sent = match until {
-        Some(until) => connection.send_deadline(open, until),
-        None => connection.send(open),
-    };
-    match sent {
+    match send_until(&connection, open, until) {
         // A reply that the server sent before it disconnected contains the reason.
         Ok(()) | Err(PutError::Disconnected(_)) => {}
         Err(PutError::Full(_)) => return Err(ConnectError::TimedOut(TIME_LIMIT).into()),
         Err(error) => return Err(strange(error.to_string())),
     }
-    let reply = match until {
-        Some(until) => connection.recv_deadline::<Framed<Reply>>(until),
-        None => connection.recv(),
-    };
-    match reply.map(|framed| framed.head) {
+    match recv_until(&connection, until).map(|framed| framed.head) {
         Ok(Reply::Opened { session, server }) => Ok((connection, session, server)),
         Ok(Reply::Refused(why)) => Err(strange(why)),
         Ok(_) => Err(strange("it replies to something else".into())),

@@ -4,23 +4,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use mp_core::message::{Incoming, Outgoing};
+use mp_core::message::Incoming;
 use mp_core::peer::{self, Liveness};
 use mp_core::serde_with::ByteString;
 use mp_queue::{Connection, GetError, PutError, channel};
 use mp_spawn::Closure;
 
 use crate::answer::{CallAnswer, MessageBody};
-use crate::caller::CHECK_INTERVAL;
-use crate::caller::send;
+use crate::caller::{CHECK_INTERVAL, send};
 use crate::error::{CallError, CallName};
 use crate::object::ObjectResult;
 use crate::proxy::{ObjectLink, Proxy, answer_error, read_value};
-use crate::remote::methods::{Constructor, RegisteredType};
-use crate::remote::registry::{HandleError, NameRegistry, ObjectHandle, ServerSession};
+use crate::remote::methods::Constructor;
+use crate::remote::registry::{NameRegistry, ObjectHandle, RequestError, ServerSession};
 use crate::remote::wire::{Ask, Framed, OfferedNames, Reply, VERSION};
 use crate::request::{LazyClosure, ObjectRequest};
-use crate::server::ManagerServer;
+use crate::server::{ManagerServer, RemoteConnection};
 
 /// Server of this process, with its named types and objects.
 #[derive(Clone, Copy)]
@@ -39,28 +38,20 @@ enum ConnectionRole {
     Calls(Weak<ServerSession>),
 }
 
-/// Reason why a request has no result; `Refused` makes the connection unusable.
-enum RequestError {
-    Failed(CallError),
-    Refused(String),
-}
-
-impl From<CallError> for RequestError {
-    fn from(error: CallError) -> Self {
-        RequestError::Failed(error)
-    }
-}
-
 /// Serves one connection until its program closes it, or the manager ends.
 pub(super) fn serve(connection: &Connection, number: u64, context: ServerContext) {
     // From here on, the end of the manager shuts the connection down, or was seen by the check below.
-    context.server.connections.lock().insert(number, connection.clone());
+    let remote = RemoteConnection { connection: connection.clone(), session: None };
+    context.server.connections.lock().insert(number, remote);
     let mut role = ConnectionRole::Unknown;
     serve_requests(connection, number, context, &mut role);
-    match role {
-        ConnectionRole::Unknown => {}
-        ConnectionRole::Keeps(session, _) => session.end(),
-        ConnectionRole::Calls(session) => _ = session.upgrade().map(|session| session.leave(number)),
+    if let ConnectionRole::Keeps(session, _) = role {
+        // The handles are dropped even while one of the session's calls runs.
+        let _handles = session.end();
+        // Its connections end, even if a fork of the program has them.
+        let connections = context.server.connections.lock();
+        let its = connections.values().filter(|remote| remote.session == Some(session.number));
+        its.for_each(|remote| remote.connection.shut_down());
     }
     let last = context.server.connections.lock().remove(&number);
     drop(last);
@@ -171,11 +162,13 @@ impl ConnectionRole {
                 Err(RequestError::Refused(why))
             }
             (ConnectionRole::Unknown, Ask::Join { session }) => {
-                let open = context.registry.session(session).filter(|session| {
-                    session.upgrade().is_some_and(|session| session.join(number, connection))
-                });
+                // Noted before the check: the end of the session comes after one of the two.
+                if let Some(remote) = context.server.connections.lock().get_mut(&number) {
+                    remote.session = Some(session);
+                }
+                let open = context.registry.session(session).filter(|session| session.is_open());
                 let ended = || RequestError::Refused(format!("there is no session {session}"));
-                *self = ConnectionRole::Calls(open.ok_or_else(ended)?);
+                *self = ConnectionRole::Calls(Arc::downgrade(&open.ok_or_else(ended)?));
                 Ok(Some(Framed::bare(Reply::Joined)))
             }
             (_, head) => {
@@ -215,22 +208,17 @@ impl ServerSession {
                     return Err(CallError::NoSuchMethod { call, known: registered.method_names() }.into());
                 };
                 let link = Arc::new(make(server, constructor, args, call)?);
-                object_reply(self.insert(handle, ObjectHandle { link, registered }))?
+                self.insert(handle, ObjectHandle { link, registered })?
             }
-            Ask::Find { name, handle } => object_reply(self.insert(handle, registry.published(&name)?))?,
+            Ask::Find { name, handle } => self.insert(handle, registry.published(&name)?)?,
             Ask::Share { session, of, handle } => {
-                let other = registry.session(session).and_then(|session| session.upgrade());
+                let other = registry.session(session);
                 let none =
                     || RequestError::Refused(format!("there is no handle {of} in a session {session}"));
-                object_reply(self.insert(handle, other.and_then(|other| other.handle(of)).ok_or_else(none)?))?
+                self.insert(handle, other.and_then(|other| other.handle(of)).ok_or_else(none)?)?
             }
             Ask::Call { handle, method, object } => {
-                let called = MethodCall::new(&self.find_handle(handle)?, method, object.is_some(), registry)?;
-                let value = called.call(args, connection)?;
-                match object {
-                    None => called.value(value)?,
-                    Some(number) => object_reply(self.insert(number, called.object(value)?))?,
-                }
+                self.call(self.find_handle(handle)?, method, object, args, connection, registry)?
             }
             Ask::Free { handle } => {
                 let ObjectHandle { link, registered } = self.find_handle(handle)?;
@@ -249,15 +237,71 @@ impl ServerSession {
     fn find_handle(&self, handle: u64) -> Result<ObjectHandle, RequestError> {
         self.handle(handle).ok_or_else(|| RequestError::Refused(format!("it has no handle {handle}")))
     }
-}
 
-/// Returns the reply with a handle.
-fn object_reply(inserted: Result<(u64, String), HandleError>) -> Result<Framed<Reply>, RequestError> {
-    let (object, type_name) = inserted.map_err(|no| match no {
-        HandleError::Ended => RequestError::Refused("its session has ended".into()),
-        HandleError::Taken => RequestError::Refused("it has a handle by that number".into()),
-    })?;
-    Ok(Framed::bare(Reply::Object { object, type_name }))
+    /// Calls a method, and waits for its result while the program is connected. `number` is the handle for the
+    /// returned object, if the program expects one.
+    fn call(
+        &self,
+        ObjectHandle { link, registered }: ObjectHandle,
+        method: String,
+        number: Option<u64>,
+        args: Incoming,
+        connection: &Connection,
+        registry: &NameRegistry,
+    ) -> Result<Framed<Reply>, RequestError> {
+        let call = CallName::at_caller(method, registered.name.clone());
+        let Some(method) = registered.methods.iter().find(|method| method.name == call.closure) else {
+            return Err(CallError::NoSuchMethod { call, known: registered.method_names() }.into());
+        };
+        let returned = match (&method.object, number) {
+            (Some(object), Some(number)) => Some((registry.registered(&object.name)?, number)),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(unusable(
+                    "the method returns an object, which stays in the server: `call_to_object` has a handle \
+                    to it",
+                ));
+            }
+            (None, Some(_)) => {
+                return Err(unusable("the method returns a value, and no object: `call` has it"));
+            }
+        };
+        let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
+        let body = args.into_outgoing().map(Box::new).ok_or_else(received).map_err(CallError::from)?;
+        // Registered types and their methods are never moved, so the address identifies the method.
+        let id = std::ptr::from_ref(method).addr();
+        let gone = || connection.is_disconnected();
+        let answer = link.request(None, &call, gone, |link, caller| {
+            let (code, new) = caller.code(id);
+            if new {
+                let task = LazyClosure::Out(method.task.clone());
+                let learn = ObjectRequest::Learn { caller: caller.number(), code, task };
+                send(&link.requests, learn, link.server)?;
+            }
+            Ok(ObjectRequest::Call { caller: caller.number(), code, body: MessageBody::Out(body) })
+        })?;
+        let value = match answer {
+            CallAnswer(Ok(value)) => value,
+            other => return Err(answer_error(other, link.server, call).into()),
+        };
+        let Some((registered, number)) = returned else {
+            let out = value.into_incoming().into_outgoing().filter(|out| out.plain().is_some());
+            let body = out.ok_or_else(|| {
+                unusable(
+                    "a tensor, queue, lock or descriptor is in the memory of the manager's program, which \
+                    another program does not have: return what is in it",
+                )
+            })?;
+            return Ok(Framed { head: Reply::Done, body: MessageBody::Out(Box::new(body)) });
+        };
+        // The registered method determines the type.
+        let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
+        if link.server != std::process::id() {
+            let why = format!("the object is of another manager, whose server is pid {}", link.server);
+            return Err(unusable(&why));
+        }
+        self.insert(number, ObjectHandle { link, registered })
+    }
 }
 
 /// Creates an object, which has its own thread like any other.
@@ -278,104 +322,7 @@ fn make(
     ObjectLink::make(requests, std::process::id(), maker, call, || server.is_stopping())
 }
 
-/// Method call of a program.
-struct MethodCall {
-    handle: ObjectHandle,
-    /// Index of the method in its type.
-    method: usize,
-    /// Type of the returned object, if the program expects one.
-    returned: Option<Arc<RegisteredType>>,
-    call: CallName,
-}
-
-impl MethodCall {
-    fn new(
-        handle: &ObjectHandle,
-        method: String,
-        to_object: bool,
-        registry: &NameRegistry,
-    ) -> Result<MethodCall, CallError> {
-        let (registered, call) =
-            (&handle.registered, CallName::at_caller(method, handle.registered.name.clone()));
-        let found = registered.methods.iter().enumerate().find(|(_, method)| method.name == call.closure);
-        let Some((method, found)) = found else {
-            return Err(CallError::NoSuchMethod { call, known: registered.method_names() });
-        };
-        let returned = match (&found.object, to_object) {
-            (Some(object), true) => Some(registry.registered(&object.name)?),
-            (None, false) => None,
-            (Some(_), false) => {
-                return Err(kind_mismatch(
-                    "an object, which stays in the server: `call_to_object` has a handle to it",
-                ));
-            }
-            (None, true) => return Err(kind_mismatch("a value, and no object: `call` has it")),
-        };
-        Ok(MethodCall { handle: handle.clone(), method, returned, call })
-    }
-
-    /// Calls the method, and waits for its result while the program is connected.
-    fn call(&self, args: Incoming, connection: &Connection) -> Result<MessageBody, CallError> {
-        let ObjectHandle { link, registered } = &self.handle;
-        let Some(method) = registered.methods.get(self.method) else {
-            return Err(CallError::NoSuchMethod {
-                call: self.call.clone(),
-                known: registered.method_names(),
-            });
-        };
-        let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
-        let body = args.into_outgoing().map(Box::new).ok_or_else(received)?;
-        // Registered types and their methods are never moved, so the address identifies the method.
-        let id = std::ptr::from_ref(method).addr();
-        let gone = || connection.is_disconnected();
-        let answer = link.request(None, &self.call, gone, |link, caller| {
-            let (code, new) = caller.code(id);
-            if new {
-                let task = LazyClosure::Out(method.task.clone());
-                send(
-                    &link.requests,
-                    ObjectRequest::Learn { caller: caller.number(), code, task },
-                    link.server,
-                )?;
-            }
-            Ok(ObjectRequest::Call { caller: caller.number(), code, body: MessageBody::Out(body) })
-        })?;
-        match answer {
-            CallAnswer::Done(value) => Ok(value),
-            other => Err(answer_error(other, link.server, self.call.clone())),
-        }
-    }
-
-    /// Returns the reply with a value.
-    fn value(&self, value: MessageBody) -> Result<Framed<Reply>, CallError> {
-        let body = plain(value.into_incoming()).ok_or_else(|| CallError::Value {
-            why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which \
-                  another program does not have: return what is in it"
-                .into(),
-            undecodable: None,
-        })?;
-        Ok(Framed { head: Reply::Done, body: MessageBody::Out(body) })
-    }
-
-    /// Returns the handle of the returned object.
-    fn object(self, value: MessageBody) -> Result<ObjectHandle, CallError> {
-        // The registered method determines the type.
-        let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
-        if link.server != std::process::id() {
-            let why = format!("the object is of another manager, whose server is pid {}", link.server);
-            return Err(CallError::Value { why, undecodable: None });
-        }
-        let registered = self.returned.ok_or_else(|| kind_mismatch("a value"))?;
-        Ok(ObjectHandle { link, registered })
-    }
-}
-
-/// Returns the error of a call that expects another kind of result. The method was not called.
-fn kind_mismatch(what: &str) -> CallError {
-    CallError::Value { why: format!("the method returns {what}"), undecodable: None }
-}
-
-/// Returns the message if nothing is attached to it.
-fn plain(value: Incoming) -> Option<Box<Outgoing>> {
-    value.into_outgoing().filter(|out| out.plain().is_some()).map(Box::new)
+/// Returns the error of a call whose result the program can't have.
+fn unusable(why: &str) -> RequestError {
+    RequestError::Failed(CallError::Value { why: why.into(), undecodable: None })
 }

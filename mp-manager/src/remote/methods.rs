@@ -9,7 +9,7 @@ use mp_spawn::{Closure, StateClosure};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::read_whole;
-use crate::object::{BadArguments, BoxedError, ObjectCall, ObjectResult, ResultPlacement, ServedObject};
+use crate::object::{BoxedError, ObjectCall, ObjectResult, ResultPlacement, ServeError, ServedObject};
 use crate::proxy::{Proxy, to_object, try_to_object};
 
 /// Function that creates an object from the bytes of its arguments.
@@ -238,7 +238,7 @@ impl<T> fmt::Debug for Methods<T> {
 /// Decodes the arguments of a constructor.
 fn read<A: Message>(ByteString(bytes): ByteString) -> Result<A, BoxedError> {
     read_whole(&mut Incoming::from_plain(bytes)).map_err(|error| match error {
-        mp_core::Error::Undecodable(why) => BadArguments(why).into(),
+        mp_core::Error::Undecodable(why) => ServeError::BadArguments(why).into(),
         other => other.into(),
     })
 }

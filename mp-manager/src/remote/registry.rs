@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use mp_queue::Connection;
 
 use crate::error::CallError;
 use crate::object::BoxedError;
 use crate::proxy::ObjectLink;
 use crate::remote::methods::RegisteredType;
+use crate::remote::wire::{Framed, Reply};
 use crate::server::ManagerServer;
 
 /// Names and sessions of a server.
@@ -58,76 +58,59 @@ pub(crate) struct ServerSession {
     /// Offset of the numbers of objects.
     objects: u64,
     /// `None` after the session has ended.
-    resources: Mutex<Option<SessionResources>>,
+    handles: Mutex<Option<BTreeMap<u64, ObjectHandle>>>,
 }
 
-/// Resources of a session.
-#[derive(Default)]
-struct SessionResources {
-    /// Handles of the program, by the numbers that it chose.
-    handles: BTreeMap<u64, ObjectHandle>,
-    /// Connections for calls.
-    connections: BTreeMap<u64, Connection>,
+/// Reason why a request has no result. `Refused` makes the connection unusable.
+pub(super) enum RequestError {
+    Failed(CallError),
+    Refused(String),
 }
 
-/// Reason why a session can't add a handle.
-pub(crate) enum HandleError {
-    Ended,
-    /// The number is in use.
-    Taken,
+impl From<CallError> for RequestError {
+    fn from(error: CallError) -> Self {
+        RequestError::Failed(error)
+    }
 }
 
 impl ServerSession {
     fn new(number: u64, objects: u64) -> Self {
-        ServerSession { number, objects, resources: Mutex::new(Some(SessionResources::default())) }
+        ServerSession { number, objects, handles: Mutex::new(Some(BTreeMap::new())) }
     }
 
-    /// Adds a handle. Returns the object's number, and the name of its type.
-    pub(crate) fn insert(&self, number: u64, handle: ObjectHandle) -> Result<(u64, String), HandleError> {
+    /// Adds a handle. Returns the reply.
+    pub(super) fn insert(&self, number: u64, handle: ObjectHandle) -> Result<Framed<Reply>, RequestError> {
         let object = self.objects.wrapping_add(handle.link.object);
         let type_name = handle.registered.name.clone();
-        let mut resources = self.resources.lock();
-        let held = &mut resources.as_mut().ok_or(HandleError::Ended)?.handles;
-        if held.contains_key(&number) {
-            return Err(HandleError::Taken);
+        let mut handles = self.handles.lock();
+        let refused = |why: &str| RequestError::Refused(why.into());
+        match handles.as_mut().ok_or_else(|| refused("its session has ended"))?.entry(number) {
+            Entry::Occupied(_) => Err(refused("it has a handle by that number")),
+            Entry::Vacant(entry) => {
+                entry.insert(handle);
+                Ok(Framed::bare(Reply::Object { object, type_name }))
+            }
         }
-        held.insert(number, handle);
-        Ok((object, type_name))
     }
 
     /// Removes a handle, if there is one with this number.
     pub(crate) fn remove(&self, number: u64) {
-        let _forgotten =
-            self.resources.lock().as_mut().and_then(|resources| match resources.handles.entry(number) {
-                Entry::Occupied(entry) => Some(entry.remove()),
-                Entry::Vacant(_) => None,
-            });
+        let removed = self.handles.lock().as_mut().and_then(|handles| handles.remove(&number));
+        // Dropped without the lock.
+        drop(removed);
     }
 
     pub(crate) fn handle(&self, number: u64) -> Option<ObjectHandle> {
-        self.resources.lock().as_ref()?.handles.get(&number).cloned()
+        self.handles.lock().as_ref()?.get(&number).cloned()
     }
 
-    /// Adds a connection with a unique number. Returns `false` if the session has ended.
-    pub(crate) fn join(&self, number: u64, connection: &Connection) -> bool {
-        let mut resources = self.resources.lock();
-        resources.as_mut().map(|resources| resources.connections.insert(number, connection.clone())).is_some()
+    pub(super) fn is_open(&self) -> bool {
+        self.handles.lock().is_some()
     }
 
-    /// Removes a connection.
-    pub(crate) fn leave(&self, number: u64) {
-        let left = self.resources.lock().as_mut().and_then(|resources| resources.connections.remove(&number));
-        drop(left);
-    }
-
-    /// Ends the session after its program has ended: drops its handles, even while one of its calls runs, and
-    /// shuts down its connections, even if a fork of the program has them.
-    pub(crate) fn end(&self) {
-        let resources = self.resources.lock().take();
-        if let Some(resources) = &resources {
-            resources.connections.values().for_each(Connection::shut_down);
-        }
-        drop(resources);
+    /// Ends the session after its program has ended. Returns its handles.
+    pub(super) fn end(&self) -> Option<BTreeMap<u64, ObjectHandle>> {
+        self.handles.lock().take()
     }
 }
 
@@ -226,7 +209,7 @@ impl NameRegistry {
         session
     }
 
-    pub(crate) fn session(&self, number: u64) -> Option<Weak<ServerSession>> {
-        self.sessions.lock().open.get(&number).filter(|session| session.strong_count() > 0).cloned()
+    pub(crate) fn session(&self, number: u64) -> Option<Arc<ServerSession>> {
+        self.sessions.lock().open.get(&number)?.upgrade()
     }
 }
