@@ -11,8 +11,7 @@ use std::str::FromStr;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::protocol::fields::{field_enum, fields};
 
@@ -51,7 +50,8 @@ use crate::protocol::fields::{field_enum, fields};
 ///
 /// [`set_forkserver_preload`]: crate::set_forkserver_preload
 /// [`SpawnOptions::inherit_fds`]: crate::SpawnOptions::inherit_fds
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum StartMethod {
     /// Executes the running program anew for each process.
@@ -72,19 +72,6 @@ impl StartMethod {
             StartMethod::ForkServer => "forkserver",
             StartMethod::Fork => "fork",
         }
-    }
-}
-
-/// Serializes the [name](StartMethod::name).
-impl Serialize for StartMethod {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(self.name())
-    }
-}
-
-impl<'de> Deserialize<'de> for StartMethod {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(D::Error::custom)
     }
 }
 

@@ -13,13 +13,11 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::sys::{deadline, wait_readable};
 
+/// Identity of a worker. The process id is set when it is returned, because the process may be forked.
 #[derive(Debug)]
 pub(crate) struct WorkerIdentity {
-    pub(crate) rank: Option<usize>,
-    pub(crate) name: String,
+    pub(crate) process: CurrentProcess,
     pub(crate) parent: u32,
-    pub(crate) daemon: bool,
-    pub(crate) attempt: u32,
 }
 
 static CURRENT: PerProcess<SetOnce<WorkerIdentity>> =
@@ -28,7 +26,7 @@ static CURRENT: PerProcess<SetOnce<WorkerIdentity>> =
 /// Records the identity of this process, once, before its function is called.
 #[inline]
 pub(crate) fn set(current: WorkerIdentity) {
-    mp_core::waits::name_process(&current.name);
+    mp_core::waits::name_process(&current.process.name);
     // The only caller runs once in the life of a process.
     CURRENT.set(current);
 }
@@ -47,13 +45,13 @@ pub(crate) fn set(current: WorkerIdentity) {
 /// ```
 #[must_use]
 pub fn rank() -> Option<usize> {
-    CURRENT.get().and_then(|current| current.rank)
+    CURRENT.get().and_then(|current| current.process.rank)
 }
 
 /// Returns the name of this process, such as `rank-3`, or `None` if it was not started by this crate.
 #[must_use]
 pub fn name() -> Option<&'static str> {
-    CURRENT.get().map(|current| current.name.as_str())
+    CURRENT.get().map(|current| current.process.name.as_str())
 }
 
 /// Returns `true` if this process was started by this crate.
@@ -101,9 +99,7 @@ pub struct CurrentProcess {
 pub fn current_process() -> CurrentProcess {
     let pid = std::process::id();
     match CURRENT.get() {
-        Some(WorkerIdentity { rank, name, daemon, attempt, .. }) => {
-            CurrentProcess { name: name.clone(), pid, rank: *rank, daemon: *daemon, attempt: *attempt }
-        }
+        Some(current) => CurrentProcess { pid, ..current.process.clone() },
         None => CurrentProcess { name: "main".to_string(), pid, rank: None, daemon: false, attempt: 1 },
     }
 }

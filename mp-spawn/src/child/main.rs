@@ -21,7 +21,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
-use crate::child::current::{self, WorkerIdentity};
+use crate::child::current::{self, CurrentProcess, WorkerIdentity};
 use crate::child::fork_server::{self, ForkedChild};
 use crate::child::{crash_handler, entry, limits, panic_hook, shared_library};
 use crate::error::{CallFailure, EXIT_USELESS, os_limit};
@@ -302,13 +302,9 @@ fn work(line: &'static ParentSocket, parent: u32, start: StartMessage, args: Par
     // Shown by `ps`.
     sys::name_thread(&name);
     apply_settings(settings);
-    current::set(WorkerIdentity {
-        rank: ranked.then_some(rank),
-        name: name.clone(),
-        parent,
-        daemon,
-        attempt,
-    });
+    let rank_of = ranked.then_some(rank);
+    let process = CurrentProcess { name: name.clone(), pid: 0, rank: rank_of, daemon, attempt };
+    current::set(WorkerIdentity { process, parent });
     panic_hook::install_hook();
     if let Some(report) = library.and_then(|library| shared_library::load(&library, &function.object).err()) {
         return send_report(line, &report);

@@ -11,9 +11,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::protocol::function::loaded_objects;
+use crate::protocol::function::loaded_objects::{self, mapped_at};
 use crate::sys;
 
 /// Path of the running program, valid whatever happened to its file.
@@ -48,7 +48,7 @@ fn loader_command() -> Option<ProgramCommand> {
         return None;
     }
     let maps = std::fs::read("/proc/self/maps").ok()?;
-    let program = file_at(&maps, loaded_objects::program()?.start()?)?;
+    let program = mapped_at(&maps, loaded_objects::program()?.start()?).filter(|path| path.exists())?;
     if std::fs::read_link(SELF).ok()? == program {
         return None;
     }
@@ -73,23 +73,10 @@ fn loader_args(said: &[u8], args: &[OsString]) -> Vec<OsString> {
     }
 }
 
-/// Returns the file that is mapped at an address, in a list like `/proc/self/maps` (see `proc(5)`).
-fn file_at(maps: &[u8], address: usize) -> Option<PathBuf> {
-    let line = maps.split(|byte| *byte == b'\n').find(|line| {
-        let range = line.split(|byte| *byte == b' ').next().and_then(|range| std::str::from_utf8(range).ok());
-        let (start, end) = range.and_then(|range| range.split_once('-')).unwrap_or_default();
-        let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
-        (number(start)..number(end)).contains(&address)
-    })?;
-    // Range, access, offset, device and inode precede it, without a slash. A newline in the path is written
-    // as `\012`.
-    let path = &line[line.iter().position(|byte| *byte == b'/')?..];
-    let path = Path::new(OsStr::from_bytes(path));
-    path.exists().then(|| path.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn words(all: &[&str]) -> Vec<OsString> {
@@ -114,10 +101,11 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         let maps = std::fs::read("/proc/self/maps").unwrap();
         let address = loaded_objects::program().unwrap().start().unwrap();
-        assert_eq!(file_at(&maps, address), Some(std::fs::canonicalize(own).unwrap()));
-        assert_eq!(file_at(&maps, 1), None);
-        assert_eq!(file_at(b"1000-2000 r-xp 0 0 0 /no/such/file (deleted)\n", 0x1000), None);
-        assert_eq!(file_at(b"1000-2000 r-xp 0 0 0 [vdso]\nnonsense\n", 0x1fff), None);
+        assert_eq!(mapped_at(&maps, address), Some(std::fs::canonicalize(own).unwrap()));
+        assert_eq!(mapped_at(&maps, 1), None);
+        let deleted = mapped_at(b"1000-2000 r-xp 0 0 0 /no/such/file (deleted)\n", 0x1000);
+        assert_eq!(deleted.unwrap(), Path::new("/no/such/file (deleted)"));
+        assert_eq!(mapped_at(b"1000-2000 r-xp 0 0 0 [vdso]\nnonsense\n", 0x1fff), None);
     }
 
     #[test]

@@ -34,7 +34,7 @@
 #![allow(unsafe_code)]
 
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{self, AssertUnwindSafe};
 
 use mp_core::fork::Fork;
@@ -44,7 +44,6 @@ use crate::error::{EXIT_USELESS, Result, SpawnError, launch_error};
 use crate::io::setup::ProcessOptions;
 use crate::parent::launch::command::LaunchOptions;
 use crate::parent::launch::{LaunchedProcess, nonce, preload, set_preload, socket_pair};
-use crate::protocol::function::FunctionRef;
 use crate::protocol::inherited_files;
 use crate::protocol::outbox::Outbox;
 use crate::protocol::token::{Token, TokenTarget};
@@ -75,18 +74,11 @@ pub(crate) fn launch(
     let nonce = nonce();
     // The copy finds the data at its first read. The supervisor sends the rest later.
     outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
-    let inherited = CopySettings {
-        token: Token {
-            fd: theirs.as_raw_fd(),
-            parent: std::process::id(),
-            nonce,
-            taker: TokenTarget::Program,
-        },
-        preload: preload(),
-        thread: !sys::on_main_thread(),
-    };
+    let (parent, taker) = (std::process::id(), TokenTarget::Program);
+    let token = Token { fd: theirs.as_raw_fd(), parent, nonce, taker };
+    let (preloaded, of_a_thread) = (preload(), !sys::on_main_thread());
     // Another thread would deadlock here with a thread that prints and waits for it.
-    let mut printing = (!inherited.thread).then(|| (io::stdout().lock(), io::stderr().lock()));
+    let mut printing = (!of_a_thread).then(|| (io::stdout().lock(), io::stderr().lock()));
     if let Some((out, _)) = &mut printing {
         // Output that can't be written now can't be written later either.
         let _ = out.flush();
@@ -105,7 +97,7 @@ pub(crate) fn launch(
         Ok(None) => {
             // Done first, because the following code would wait for ever if the original was exiting, which
             // holds the locks of `exit`. If the request is refused, the worker reports that, like any other.
-            if main::has_parent(inherited.token.parent) == Ok(false) {
+            if main::has_parent(parent) == Ok(false) {
                 sys::exit_at_once(EXIT_USELESS);
             }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -114,7 +106,18 @@ pub(crate) fn launch(
                 // which the copy has another instance.
                 let fit = unsafe { memory.begin(files) };
                 drop((printing, ours));
-                inherited.become_worker(theirs, launch_options, setup, fit.map_err(|error| error.to_string()))
+                sys::skip_exit_handlers_so_far();
+                sys::reset_signal_handlers(launch_options.interrupts_wait);
+                main::set_on_thread_stack(of_a_thread);
+                set_preload(preloaded);
+                entry::change_environment(setup.environment.iter().cloned());
+                let LaunchOptions { ends, files, .. } = launch_options;
+                let streams = ends.install().map_err(|error| format!("setting its streams failed: {error}"));
+                // The streams come first, because their files may have numbers that other files must get.
+                let mut socket = theirs;
+                let fit = fit.map_err(|error| error.to_string()).and(streams);
+                let fit = fit.and_then(|()| inherited_files::replace(&files, &mut socket));
+                main::main(token, socket, fit)
             }));
             // Destructors of the original must not run here.
             code.unwrap_or_else(|_| sys::exit_at_once(EXIT_USELESS))
@@ -123,36 +126,5 @@ pub(crate) fn launch(
             sys::restore_signal_mask(&signals);
             Err(launch_error("fork", None, error))
         }
-    }
-}
-
-/// Settings that a copy inherits, read before the fork.
-struct CopySettings {
-    token: Token,
-    preload: Option<FunctionRef>,
-    /// `true` if another thread than the main thread has forked.
-    thread: bool,
-}
-
-impl CopySettings {
-    /// In the copy: applies the setup, and becomes the worker.
-    fn become_worker(
-        self,
-        mut socket: OwnedFd,
-        launch_options: LaunchOptions,
-        setup: &ProcessOptions,
-        fit: std::result::Result<(), String>,
-    ) -> ! {
-        let CopySettings { token, preload, thread } = self;
-        sys::skip_exit_handlers_so_far();
-        sys::reset_signal_handlers(launch_options.interrupts_wait);
-        main::set_on_thread_stack(thread);
-        set_preload(preload);
-        entry::change_environment(setup.environment.iter().cloned());
-        let LaunchOptions { ends, files, .. } = launch_options;
-        let streams = ends.install().map_err(|error| format!("setting its streams failed: {error}"));
-        // The streams come first, because their files may have numbers that other files must get.
-        let fit = fit.and(streams).and_then(|()| inherited_files::replace(&files, &mut socket));
-        main::main(token, socket, fit)
     }
 }

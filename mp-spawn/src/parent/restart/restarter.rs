@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{fmt, thread};
+use std::thread;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
@@ -25,7 +25,6 @@ use crate::sys::{self, deadline};
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// State that the thread shares with others.
-#[derive(Debug)]
 pub(crate) struct Restarter {
     /// Process that the restarter belongs to. Differs from the current process after a fork.
     process: u32,
@@ -35,24 +34,17 @@ pub(crate) struct Restarter {
 
 /// Pending work. It is bounded by the number of processes: while the event of a process is pending, the
 /// process is not restarted.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct PendingWork {
     /// Number of supervised processes.
     processes: usize,
-    deliveries: VecDeque<Delivery>,
+    /// Calls of listeners, and reports to print.
+    deliveries: VecDeque<Box<dyn FnOnce() + Send>>,
     waiting: Vec<DelayedRestart>,
 }
 
-/// Event or report to be delivered.
-#[derive(Debug)]
-enum Delivery {
-    Event(Arc<EventListener>, ProcessEvent),
-    /// Line for stderr, which may block for an unlimited time.
-    Report(String),
-}
-
 /// Process that the thread restarts.
-pub(crate) trait Restartable: fmt::Debug + Send + Sync {
+pub(crate) trait Restartable: Send + Sync {
     /// Restarts the process after its delay. Blocks until it is started.
     fn restart(self: Arc<Self>);
 
@@ -62,7 +54,6 @@ pub(crate) trait Restartable: fmt::Debug + Send + Sync {
 }
 
 /// Process that waits for its next start.
-#[derive(Debug)]
 struct DelayedRestart {
     process: Arc<dyn Restartable>,
     /// Time of the next start. `None` means never.
@@ -86,7 +77,6 @@ static RESTARTER: PerProcess<Mutex<Option<Arc<Restarter>>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Reference of a supervised process to the thread. The thread exists as long as there are such references.
-#[derive(Debug)]
 pub(crate) struct RestarterHandle(Arc<Restarter>);
 
 impl Deref for RestarterHandle {
@@ -151,13 +141,20 @@ fn describe_delays() -> String {
 impl Restarter {
     /// Queues an event for a listener. Events are delivered in the order of the calls.
     pub(crate) fn queue_event(&self, listener: &Arc<EventListener>, event: ProcessEvent) {
-        self.queue.lock().deliveries.push_back(Delivery::Event(Arc::clone(listener), event));
-        self.changed.notify_one();
+        let listener = Arc::clone(listener);
+        // A panic of the listener, which the hook has printed, ends here.
+        self.deliver(move || _ = catch_panic(|| listener.get().map(|call| call(event))));
     }
 
     /// Queues a line to be printed.
     pub(crate) fn queue_report(&self, line: String) {
-        self.queue.lock().deliveries.push_back(Delivery::Report(line));
+        // Written in one piece, so that lines of other processes don't come between. It may block for an
+        // unlimited time. It fails if the reader has closed the pipe, which is not a failure of this thread.
+        self.deliver(move || _ = std::io::stderr().lock().write_all(line.as_bytes()));
+    }
+
+    fn deliver(&self, call: impl FnOnce() + Send + 'static) {
+        self.queue.lock().deliveries.push_back(Box::new(call));
         self.changed.notify_one();
     }
 
@@ -183,21 +180,8 @@ impl Restarter {
         let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
-            if let Some(deliveries) = queue.deliveries.pop_front() {
-                MutexGuard::unlocked(&mut queue, || {
-                    let (listener, event) = match deliveries {
-                        Delivery::Event(listener, event) => (listener, event),
-                        // Written in one piece, so that lines of other processes don't come between. A write
-                        // fails if the reader has closed the pipe, which is not a failure of this thread.
-                        Delivery::Report(line) => {
-                            _ = std::io::stderr().lock().write_all(line.as_bytes());
-                            return;
-                        }
-                    };
-                    // A panic of the listener, which the hook has printed, ends here.
-                    catch_panic(|| listener.get().map(|call| call(event)));
-                    drop(listener);
-                });
+            if let Some(call) = queue.deliveries.pop_front() {
+                MutexGuard::unlocked(&mut queue, call);
             } else if let Some(at) = queue.waiting.iter().position(|waiting| waiting.is_due(now)) {
                 let DelayedRestart { process, .. } = queue.waiting.swap_remove(at);
                 MutexGuard::unlocked(&mut queue, move || process.restart());

@@ -167,21 +167,24 @@ fn own_library() -> Option<&'static Object> {
 /// Returns the file that is mapped at an address. The loader's name of a library may be relative to the
 /// working directory at that time.
 fn file_at(address: usize) -> Option<PathBuf> {
-    let maps = std::fs::read("/proc/self/maps").ok()?;
-    maps.split(|byte| *byte == b'\n').find_map(|line| {
-        // From, to, permissions, offset, device, inode, blanks, path.
-        let mut parts = line.splitn(6, |byte| *byte == b' ');
-        let range = str::from_utf8(parts.next()?).ok()?;
-        let (from, to) = range.split_once('-')?;
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        if !(number(from)?..number(to)?).contains(&address) {
-            return None;
-        }
-        let path = parts.nth(4)?.trim_ascii_start();
-        // Former path of the file. Another file may have it by now.
-        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-        path.starts_with(b"/").then(|| PathBuf::from(OsStr::from_bytes(path)))
-    })
+    let path = mapped_at(&std::fs::read("/proc/self/maps").ok()?, address)?;
+    // Former path of the file. Another file may have it by now.
+    let former = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
+    Some(former.map_or_else(|| path.clone(), |former| OsStr::from_bytes(former).into()))
+}
+
+/// Returns the path at an address in a list like `/proc/self/maps` (see `proc(5)`). A newline in the path is
+/// written as `\012`, and a file that is gone is marked as deleted.
+pub(crate) fn mapped_at(maps: &[u8], address: usize) -> Option<PathBuf> {
+    let line = maps.split(|byte| *byte == b'\n').find(|line| {
+        let range = line.split(|byte| *byte == b' ').next().and_then(|range| str::from_utf8(range).ok());
+        let (start, end) = range.and_then(|range| range.split_once('-')).unwrap_or_default();
+        let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+        (number(start)..number(end)).contains(&address)
+    })?;
+    // Range, access, offset, device and inode precede it, without a slash.
+    let path = &line[line.iter().position(|byte| *byte == b'/')?..];
+    Some(OsStr::from_bytes(path).into())
 }
 
 /// Returns the file of a loaded build that is neither the program nor the library that holds this copy of the
