@@ -21,6 +21,9 @@ const PAYLOAD: Column = Column { base: Word::at(96), stride: 24 };
 /// Token of one side of a channel, with one seat.
 const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(152), inline: 1, per_page: 1 };
 const GROUPS: Column = Column { base: Word::at(176), stride: 8 };
+/// Words of leases, which other models use otherwise. The meta words are in the place of the payloads.
+const RETURNS: ReturnWords = ReturnWords { returned: Word::at(24), limit: 0 };
+const COUNT: Word = Word::at(64);
 const WORDS: usize = 10 + 3 * 3 + 3 + 1;
 
 fn intent(i: u32) -> Word {
@@ -81,6 +84,27 @@ fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutOutcome {
     run(Put::new(ring(slots), intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner), m)
 }
 
+/// Starts a thread that uses the same memory.
+fn spawn<R: 'static>(
+    m: &Arc<HeapMem>,
+    f: impl FnOnce(&HeapMem) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let m = Arc::clone(m);
+    thread::spawn(move || f(&m))
+}
+
+/// Checks every interleaving with up to three preemptions.
+fn check_bounded(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Puts an envelope into a ring with room.
+fn put_ok(m: &HeapMem, slots: u32, me: u32, e: u32) {
+    assert!(matches!(put(m, slots, me, e), PutOutcome::Done(_)));
+}
+
 /// Gets until there is a message. Returns its payload.
 fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     loop {
@@ -101,22 +125,33 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     }
 }
 
+/// Leases envelope 0 to member 0. Returns the steps that give it back.
+fn lease(m: &HeapMem) -> Return {
+    m.store(COUNT, 1);
+    m.store(GROUPS.of(0), GroupState::InUse.pack());
+    let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
+    m.store(OWNER.of(0), leased.pack());
+    Return::new(RETURNS, OWNER.of(0), PAYLOAD.of(0), leased)
+}
+
+/// Leases a returned message, if it finds one.
+fn reclaim(m: &HeapMem, me: u32) -> Option<(u32, Owner)> {
+    let all = EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNER, places: PLACE };
+    run(Reclaim::new(RETURNS, ring(1), all, (Holder::Returned, Holder::Leased(member(me)))), m)
+}
+
 /// A consumer that sees a small message sees all of it, and gets it once.
 #[test]
 fn loom_small_messages_arrive_once() {
     loom::model(|| {
         let m = memory(1);
         let numbers = |n: u64| SmallMessage::new(&[n as u8 + 1; SmallMessage::MOST]).unwrap();
-        let producer = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || {
+        let producer = spawn(&m, move |m| {
                 for n in 0..2 {
-                    while run(PutSmall::new(ring(1), numbers(n)), &*m) == PutOutcome::Full(()) {
+                    while run(PutSmall::new(ring(1), numbers(n)), m) == PutOutcome::Full(()) {
                         thread::yield_now();
                     }
-                }
-            })
-        };
+                }});
         for n in 0..2 {
             assert_eq!(get(&m, 1, 1), Some(u64::from_le_bytes([n + 1; 8])), "torn, or twice");
         }
@@ -131,11 +166,8 @@ fn loom_small_messages_and_envelopes_arrive_once() {
         let m = memory(2);
         let small = SmallMessage::new(&[7; SmallMessage::MOST]).unwrap();
         assert!(matches!(run(PutSmall::new(ring(2), small), &*m), PutOutcome::Done(_)));
-        assert!(matches!(put(&m, 2, 0, 0), PutOutcome::Done(_)));
-        let other = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || get(&m, 2, 1))
-        };
+        put_ok(&m, 2, 0, 0);
+        let other = spawn(&m, move |m| get(m, 2, 1));
         let mut got = [get(&m, 2, 2), other.join().unwrap()];
         got.sort_unstable();
         assert_eq!(got, [Some(100), Some(u64::from_le_bytes([7; 8]))]);
@@ -146,10 +178,7 @@ fn loom_small_messages_and_envelopes_arrive_once() {
 fn loom_put_arrives_at_a_get() {
     loom::model(|| {
         let m = memory(1);
-        let producer = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || put(&m, 1, 0, 0))
-        };
+        let producer = spawn(&m, move |m| put(m, 1, 0, 0));
         assert_eq!(get(&m, 1, 1), Some(100));
         assert!(matches!(producer.join().unwrap(), PutOutcome::Done(_)));
     });
@@ -157,15 +186,10 @@ fn loom_put_arrives_at_a_get() {
 
 #[test]
 fn loom_two_producers_put_once_each() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    check_bounded(|| {
         let m = memory(2);
         let producers: Vec<_> = (0..2)
-            .map(|i| {
-                let m = Arc::clone(&m);
-                thread::spawn(move || put(&m, 2, i, i))
-            })
+            .map(|i| spawn(&m, move |m| put(m, 2, i, i)))
             .collect();
         let mut got = [get(&m, 2, 2).unwrap(), get(&m, 2, 2).unwrap()];
         got.sort_unstable();
@@ -178,16 +202,11 @@ fn loom_two_producers_put_once_each() {
 
 #[test]
 fn loom_two_consumers_take_once_each() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    check_bounded(|| {
         let m = memory(2);
-        assert!(matches!(put(&m, 2, 0, 0), PutOutcome::Done(_)));
-        assert!(matches!(put(&m, 2, 0, 1), PutOutcome::Done(_)));
-        let other = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || get(&m, 2, 1).unwrap())
-        };
+        put_ok(&m, 2, 0, 0);
+        put_ok(&m, 2, 0, 1);
+        let other = spawn(&m, move |m| get(m, 2, 1).unwrap());
         let mut got = [get(&m, 2, 2).unwrap(), other.join().unwrap()];
         got.sort_unstable();
         assert_eq!(got, [100, 101], "one twice, or one lost");
@@ -196,18 +215,10 @@ fn loom_two_consumers_take_once_each() {
 
 #[test]
 fn loom_message_arrives_before_the_close() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    check_bounded(|| {
         let m = memory(1);
-        let producer = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || put(&m, 1, 0, 0))
-        };
-        let closer = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || run(Close::new(ring(1)), &*m))
-        };
+        let producer = spawn(&m, move |m| put(m, 1, 0, 0));
+        let closer = spawn(&m, move |m| run(Close::new(ring(1)), m));
         let got = get(&m, 1, 2);
         if got.is_some() {
             assert_eq!(get(&m, 1, 2), None);
@@ -228,12 +239,9 @@ fn loom_settled_envelope_has_one_owner() {
     loom::model(|| {
         let m = memory(1);
         // The producer published, and died before it cleared its intent.
-        assert!(matches!(put(&m, 1, 0, 0), PutOutcome::Done(_)));
+        put_ok(&m, 1, 0, 0);
         m.store(intent(0), 1);
-        let consumer = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || get(&m, 1, 1))
-        };
+        let consumer = spawn(&m, move |m| get(m, 1, 1));
         let steps = Settle::new(intent(0), (OWNER, PLACE), TestContext);
         let settled = run(steps, &*m);
         assert!(!matches!(settled, SettleOutcome::Owned(_)), "robbed a live consumer");
@@ -249,10 +257,7 @@ fn loom_stale_intent_takes_no_envelope_of_a_put() {
     loom::model(|| {
         let m = memory(1);
         m.store(intent(0), 1);
-        let producer = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || put(&m, 1, 1, 0))
-        };
+        let producer = spawn(&m, move |m| put(m, 1, 1, 0));
         let settled = run(Settle::new(intent(0), (OWNER, PLACE), TestContext), &*m);
         assert!(!matches!(settled, SettleOutcome::Owned(_)), "robbed a live producer");
         assert!(matches!(producer.join().unwrap(), PutOutcome::Done(_)));
@@ -267,12 +272,9 @@ fn loom_segment_is_extended_once() {
     loom::model(|| {
         let m = memory(1);
         let link = Word::at(24);
-        assert!(matches!(put(&m, 1, 0, 0), PutOutcome::Done(_)));
+        put_ok(&m, 1, 0, 0);
         let others: Vec<_> = (0..2)
-            .map(|_| {
-                let m = Arc::clone(&m);
-                thread::spawn(move || run(Extend::new(ring(1), link), &*m))
-            })
+            .map(|_| spawn(&m, move |m| run(Extend::new(ring(1), link), m)))
             .collect();
         for other in others {
             assert_eq!(other.join().unwrap(), Link::Open);
@@ -288,25 +290,11 @@ fn loom_segment_is_extended_once() {
 fn loom_returned_message_is_reclaimed_once() {
     loom::model(|| {
         let m = memory(1);
-        // Word 24 is not used here. The meta words are in the place of the payloads.
-        let at = ReturnWords { returned: Word::at(24), limit: 0 };
-        let count = Word::at(64);
-        m.store(count, 1);
-        m.store(GROUPS.of(0), GroupState::InUse.pack());
-        let all = EnvelopesAt { count, groups: GROUPS, owners: OWNER, places: PLACE };
-        let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
-        m.store(OWNER.of(0), leased.pack());
-        let giver = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || run(Return::new(at, OWNER.of(0), PAYLOAD.of(0), leased), &*m))
-        };
-        let reclaim = || {
-            let to = (Holder::Returned, Holder::Leased(member(1)));
-            run(Reclaim::new(at, ring(1), all, to), &*m)
-        };
-        let first = reclaim();
+        let give_back = lease(&m);
+        let giver = spawn(&m, move |m| run(give_back, m));
+        let first = reclaim(&m, 1);
         assert_eq!(giver.join().unwrap(), Some(Holder::Returned));
-        let second = reclaim();
+        let second = reclaim(&m, 1);
         assert!(first.is_some() != second.is_some(), "found {first:?} and {second:?}");
     });
 }
@@ -315,30 +303,15 @@ fn loom_returned_message_is_reclaimed_once() {
 /// hide a message that the other scan missed.
 #[test]
 fn loom_empty_scan_hides_no_returned_message() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    check_bounded(|| {
         let m = memory(1);
-        let at = ReturnWords { returned: Word::at(24), limit: 0 };
-        let count = Word::at(64);
-        m.store(count, 1);
-        m.store(GROUPS.of(0), GroupState::InUse.pack());
-        let all = EnvelopesAt { count, groups: GROUPS, owners: OWNER, places: PLACE };
-        run(NoteReturned::new(at), &*m);
-        let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
-        m.store(OWNER.of(0), leased.pack());
-        let reclaim = move |m: &HeapMem, me: u32| {
-            let to = (Holder::Returned, Holder::Leased(member(me)));
-            run(Reclaim::new(at, ring(1), all, to), m)
+        run(NoteReturned::new(RETURNS), &*m);
+        let give_back = lease(&m);
+        let give = move |m: &HeapMem| {
+            run(give_back, m);
+            None
         };
-        let others = {
-            let (giver, looker) = (Arc::clone(&m), Arc::clone(&m));
-            let give = move || {
-                run(Return::new(at, OWNER.of(0), PAYLOAD.of(0), leased), &*giver);
-                None
-            };
-            [thread::spawn(give), thread::spawn(move || reclaim(&looker, 1))]
-        };
+        let others = [spawn(&m, give), spawn(&m, move |m| reclaim(m, 1))];
         let mine = reclaim(&m, 2);
         let theirs = others.map(|t| t.join().unwrap());
         let found = [mine, theirs[1], reclaim(&m, 2)];
@@ -350,13 +323,9 @@ fn loom_empty_scan_hides_no_returned_message() {
 /// batch.
 #[test]
 fn loom_batch_arrives_in_order() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    check_bounded(|| {
         let m = memory(2);
-        let producer = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || {
+        let producer = spawn(&m, move |m| {
                 let mut run_of = None;
                 for e in 0..2 {
                     let owner = Owner { holder: Holder::Member(member(0)), seq: 1 };
@@ -365,13 +334,11 @@ fn loom_batch_arrives_in_order() {
                     let words = (e, OWNER.of(e), PLACE.of(e));
                     let last = run_of.map(|(_, last)| last);
                     let put = Put::new(ring(2), intent(0), words, member(0), owner).batched(last);
-                    let PutOutcome::Done(position) = run(put, &*m) else { panic!("there is room") };
+                    let PutOutcome::Done(position) = run(put, m) else { panic!("there is room") };
                     run_of = Some((run_of.map_or(position, |(first, _)| first), position));
                 }
                 let (first, last) = run_of.unwrap();
-                run(Advance::tail(ring(2), first, last), &*m);
-            })
-        };
+                run(Advance::tail(ring(2), first, last), m);});
         let mut last = None;
         for wanted in 0..2 {
             loop {
@@ -408,15 +375,11 @@ fn loom_last_sender_disconnects_after_its_message() {
             BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 }.pack(),
         );
         m.store(TOKEN.seat(0), mine.pack());
-        let sender = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || {
-                assert!(matches!(put(&m, 1, 0, 0), PutOutcome::Done(_)));
+        let sender = spawn(&m, move |m| {
+                put_ok(m, 1, 0, 0);
                 let release = ReleaseSeat::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
-                let ReleaseOutcome::MustFree(state) = run(release, &*m) else { panic!("it was the last") };
-                run(UnclaimBlock::new(TOKEN, state), &*m);
-            })
-        };
+                let ReleaseOutcome::MustFree(state) = run(release, m) else { panic!("it was the last") };
+                run(UnclaimBlock::new(TOKEN, state), m);});
         let look = || run(Get::new(ring(1), intent(1), OWNER, member(1)), &*m);
         if look() == GetOutcome::Empty && BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live {
             assert!(

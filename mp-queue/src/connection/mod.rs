@@ -1,12 +1,10 @@
 //! Connections: ends of pipes in shared memory, and of sockets.
 
 pub(crate) mod bytes;
-pub(crate) mod future;
 pub(crate) mod invite;
 pub(crate) mod named;
 pub(crate) mod pipe;
 pub(crate) mod socket;
-pub(crate) mod waitable;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mp_core::waits::BlockingCall;
-use mp_core::{Message, ReadyFd, Wait};
+use mp_core::{Message, ReadyFd, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -26,6 +24,7 @@ use crate::connection::pipe::type_of;
 use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
 use crate::queue::channel::ChannelEnd;
+use crate::queue::future::get;
 use crate::queue::put_as;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::{WaitError, WaitSite};
@@ -233,6 +232,41 @@ impl Connection {
         got
     }
 
+    /// Receives the next value, asynchronously: see [`Queue::get_async`](crate::Queue::get_async). If the
+    /// future is dropped, the received part of a message stays in the connection of a socket for the next
+    /// receive.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`recv`](Self::recv). For a socket, also returns an error if no thread or
+    /// descriptor is left for waiting.
+    pub async fn recv_async<T: Message>(&self) -> Result<T, GetError> {
+        if let Some(socket) = self.transport.socket() {
+            return socket.recv_async().await;
+        }
+        let fingerprint = TypeFingerprint::<Named<T>>::new();
+        let got = get(self.receiver()?.raw(), fingerprint).await;
+        self.update_ready_fd();
+        got.map_err(unwrap_error::<T>)?.map(|named| named.0).ok_or(GetError::Disconnected)
+    }
+
+    /// Sends a value, asynchronously. Waits like [`send`](Self::send): only for a socket whose other end does
+    /// not receive.
+    ///
+    /// For a socket, a future that is dropped before the first byte is sent has sent nothing. If it is
+    /// dropped later, the message counts as sent. The rest of the message follows as soon as there is room,
+    /// before any other message, also if this was the last handle. If the process ends before that, the other
+    /// end gets an error for a truncated message.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`send`](Self::send). For a socket, also returns an error if no thread or
+    /// descriptor is left for waiting.
+    pub async fn send_async<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
+        match &self.transport {
+            Transport::Socket(socket) => socket.send_async(value).await,
+            _ => self.send(value),
+        }
+    }
+
     /// Updates the descriptor of `as_fd` after a receive, whether it found a message or not.
     pub(crate) fn update_ready_fd(&self) {
         if let Some(ready) = self.ready.get() {
@@ -364,6 +398,38 @@ impl Connection {
         match self.transport.socket() {
             Some(socket) => socket.is_disconnected(),
             None => self.transport.ends().any(|end| end.raw().is_disconnected()),
+        }
+    }
+}
+
+/// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
+/// that receiving returns an error.
+impl Waitable for Connection {
+    fn wait_point(&self) -> WaitPoint<'_> {
+        match &self.transport {
+            Transport::Pipe { recv: Some(into), .. } => into.raw().message_wait_point(),
+            Transport::Pipe { recv: None, send } => {
+                send.as_ref().map_or(WaitPoint::Nowhere, |out| out.raw().room_wait_point())
+            }
+            Transport::Socket(socket) => WaitPoint::Readable(socket.as_fd()),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        match &self.transport {
+            Transport::Pipe { recv: Some(into), .. } => into.raw().has_message(),
+            Transport::Pipe { recv: None, send } => {
+                send.as_ref().is_none_or(|out| out.raw().memory().is_accessible())
+            }
+            Transport::Socket(socket) => socket.has_arrived(),
+        }
+    }
+
+    fn description(&self) -> Option<String> {
+        match (&self.transport, self.given_name()) {
+            (Transport::Socket(socket), _) => Some(socket.description()),
+            (_, Some(name)) => Some(format!("pipe {name:?}")),
+            (_, None) => Some("pipe".into()),
         }
     }
 }

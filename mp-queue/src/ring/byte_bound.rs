@@ -98,7 +98,6 @@ impl PutByteBounded {
         owner: Owner,
         weight: Weight,
     ) -> Self {
-        let (position, seen) = (Position { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
         Self {
             ring,
             intent,
@@ -106,9 +105,9 @@ impl PutByteBounded {
             me,
             owner,
             weight,
-            position,
-            at: position,
-            seen,
+            position: Position::NONE,
+            at: Position::NONE,
+            seen: Slot::NONE,
             found: 0,
             begin: 0,
             turns: Turns::default(),
@@ -191,8 +190,7 @@ impl Steps for PutByteBounded {
             }
             Pc::Help if !self.turns.one_more() => return Some(PutOutcome::Full(self.owner)),
             Pc::Help => {
-                let next = self.position.skip_used(self.seen, self.ring.slots);
-                _ = m.cas(self.ring.tail, self.position.pack(), next.pack());
+                self.ring.help(m, self.ring.tail, self.position, self.seen);
                 self.pc = Pc::Tail;
             }
             Pc::Before => {

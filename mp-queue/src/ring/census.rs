@@ -57,7 +57,7 @@ pub struct Census {
 impl Census {
     /// Creates the steps for the queue `chain`.
     pub fn new(chain: ChainAt, envelopes: EnvelopesAt) -> Self {
-        let (position, holder) = (Position { lap: 0, index: 0 }, Holder::Free);
+        let (position, holder) = (Position::NONE, Holder::Free);
         let (segment, before, count, envelope, found) = (0, None, 0, 0, MessageCounts::default());
         let (turns, pc) = (Turns::default(), Pc::Link);
         Self { chain, envelopes, segment, position, before, count, envelope, holder, found, turns, pc }

@@ -33,13 +33,7 @@ pub struct Close {
 impl Close {
     /// Creates the steps to close `ring`.
     pub fn new(ring: RingAt) -> Self {
-        Self {
-            ring,
-            position: Position { lap: 0, index: 0 },
-            slot: Slot { lap: 0, state: SlotState::Empty },
-            turns: Turns::default(),
-            pc: Pc::Tail,
-        }
+        Self { ring, position: Position::NONE, slot: Slot::NONE, turns: Turns::default(), pc: Pc::Tail }
     }
 }
 
@@ -65,8 +59,7 @@ impl Steps for Close {
             }
             Pc::Help if !self.turns.one_more() => return Some(false),
             Pc::Help => {
-                let next = self.position.skip_used(self.slot, self.ring.slots);
-                _ = m.cas(self.ring.tail, self.position.pack(), next.pack());
+                self.ring.help(m, self.ring.tail, self.position, self.slot);
                 self.pc = Pc::Tail;
             }
             Pc::Mark => {

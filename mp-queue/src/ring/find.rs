@@ -2,12 +2,49 @@
 //! envelope, [`Get`](super::Get) continues.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::words::EnvelopeId;
+use mp_core::words::{EnvelopeId, Owner};
 
 use super::RingAt;
-use super::outcome::{GetOutcome, OldestMessage};
-use super::slot::{Lag, Position, Slot, SlotState, Turns};
-use super::small_message::SmallMessage;
+use super::slot::{Lag, Position, Slot, SlotState, SmallMessage, Turns};
+
+/// Result of an attempt to get, in every layer. `M` is the message that a step machine has found or taken. In
+/// the layers above, which store the message in a place of the caller, `M` is `()`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum GetOutcome<M = TakenMessage> {
+    /// A message was found or taken.
+    Done(M),
+    /// The queue is empty.
+    Empty,
+    /// The queue is empty and closed.
+    Closed,
+}
+
+/// Message taken by [`Get`](super::Get).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TakenMessage {
+    /// An envelope, which now belongs to the caller with this owner word. It was taken at this position.
+    Envelope(EnvelopeId, Owner, Position),
+    /// The slot named an envelope that does not exist or is not queued, because a process wrote garbage. Only
+    /// the slot is taken.
+    Stray(EnvelopeId),
+    /// A small message, taken at this position. If it is to be leased, it is still in the slot, for
+    /// [`Enclose`].
+    ///
+    /// [`Enclose`]: super::Enclose
+    Small(SmallMessage, Position),
+}
+
+/// Result of [`FindOldest`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum OldestMessage {
+    /// An envelope in the slot with this word, at this position. It is not taken yet.
+    Envelope(u64, Position),
+    /// The slot named an envelope that does not exist. The slot is taken.
+    Stray(EnvelopeId),
+    /// A small message, taken at this position. If it is to be leased, it is still in the slot, for
+    /// [`Enclose`](super::Enclose).
+    Small(SmallMessage, Position),
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
@@ -44,8 +81,8 @@ impl FindOldest {
     pub fn new(ring: RingAt) -> Self {
         Self {
             ring,
-            position: Position { lap: 0, index: 0 },
-            slot: Slot { lap: 0, state: SlotState::Empty },
+            position: Position::NONE,
+            slot: Slot::NONE,
             word: 0,
             rest: 0,
             leasing: false,
@@ -134,8 +171,7 @@ impl Steps for FindOldest {
                 if !self.turns.one_more() {
                     return Some(GetOutcome::Empty);
                 }
-                let next = self.position.skip_used(self.slot, self.ring.slots);
-                if m.cas(self.ring.head, self.position.pack(), next.pack()).is_err() {
+                if !self.ring.help(m, self.ring.head, self.position, self.slot) {
                     m.lost();
                 }
                 self.pc = Pc::Head;
@@ -170,7 +206,7 @@ impl Steps for FindOldest {
                 };
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.head, self.position.pack(), self.position.next(self.ring.slots).pack());
+                self.ring.pass(m, self.ring.head, self.position);
                 return self.small();
             }
         }

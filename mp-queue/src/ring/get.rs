@@ -4,8 +4,7 @@ use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::RingAt;
-use super::find::FindOldest;
-use super::outcome::{GetOutcome, OldestMessage, TakenMessage};
+use super::find::{FindOldest, GetOutcome, OldestMessage, TakenMessage};
 use super::slot::{Position, Slot};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,7 +45,7 @@ impl Get {
             intent,
             owners,
             to: Holder::Member(me),
-            position: Position { lap: 0, index: 0 },
+            position: Position::NONE,
             word: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
             pc: Pc::FindOldest,
@@ -80,6 +79,21 @@ impl Get {
     fn envelope(&self) -> EnvelopeId {
         Slot::unpack(self.word).envelope().unwrap_or(0)
     }
+}
+
+/// Makes `to` the holder of a queued envelope. Returns the owner word, and `false` if the envelope was not
+/// queued. Then the word must be [restored](unclaim).
+#[inline(always)]
+pub(super) fn claim<M: Mem + ?Sized>(m: &M, at: Word, to: Holder) -> (Owner, bool) {
+    let found = Owner::unpack(m.add(at, Owner::queued_to(to)));
+    let queued = found.holder == Holder::Queued;
+    (found.then(to), queued)
+}
+
+/// Restores the word after a [`claim`]: the sum of both additions is 0.
+#[inline(always)]
+pub(super) fn unclaim<M: Mem + ?Sized>(m: &M, at: Word, to: Holder) {
+    m.add(at, Owner::queued_to(to).wrapping_neg());
 }
 
 impl Steps for Get {
@@ -121,22 +135,20 @@ impl Steps for Get {
                 self.pc = Pc::FindOldest;
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.head, self.position.pack(), self.position.next(self.ring.slots).pack());
+                self.ring.pass(m, self.ring.head, self.position);
                 self.pc = Pc::Claim;
             }
             // A single access, which fetches the envelope's line for writing, instead of one for reading and
             // another for writing. No other process changes the word now: while the caller's intent names the
             // envelope, no recovery takes the envelope over.
             Pc::Claim => {
-                let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
-                let queued = Owner::unpack(queued);
-                self.owner = queued.then(self.to);
-                let queued = queued.holder == Holder::Queued;
+                let (owner, queued) = claim(m, self.owners.of(self.envelope()), self.to);
+                self.owner = owner;
                 self.pc = if queued { Pc::Clear } else { Pc::Undo };
             }
             // Restores the word: the sum of both additions is 0.
             Pc::Undo => {
-                m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to).wrapping_neg());
+                unclaim(m, self.owners.of(self.envelope()), self.to);
                 self.pc = Pc::Forget;
             }
             Pc::Forget => {

@@ -68,39 +68,33 @@ mod get;
 mod hostile_words;
 mod lease;
 mod newest;
-mod outcome;
 mod pins;
 mod put;
 mod settle;
 mod slot;
 mod small;
-mod small_message;
 
 pub use byte_bound::{CheckRoom, PutByteBounded, Weight};
 pub use census::{Census, MessageCounts};
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
-pub use find::FindOldest;
+pub use find::{FindOldest, GetOutcome, OldestMessage, TakenMessage};
 pub use get::Get;
 pub use lease::{NoteReturned, Reclaim, Return, ReturnWords, may_have_returned};
 pub use newest::{AssignNumber, FindNewest, FindNext, NextMessage, ReadNumber};
-pub use outcome::{GetOutcome, OldestMessage, TakenMessage};
 pub use pins::{
     Collect, CollectOutcome, FindPublishSlot, Pin, PinOutcome, Pins, PublishSlot, Retire, SkipPosition, Unpin,
 };
 pub use put::{Advance, Put, PutOutcome};
 pub use settle::{IntentContext, Settle, SettleOutcome};
 pub(crate) use slot::PositionState;
-pub use slot::{Content, Position, Slot, SlotState};
+pub use slot::{Content, Position, Slot, SlotState, SmallMessage};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use small::small_words;
 pub use small::{Enclose, PutSmall};
-pub use small_message::SmallMessage;
 
-#[cfg(doc)]
-use mp_core::mem::Mem;
-use mp_core::mem::Word;
-use mp_core::words::BlockId;
+use mp_core::mem::{Mem, Word};
+use mp_core::words::{BlockId, RingPlace};
 
 /// Locations of a ring's words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -138,5 +132,24 @@ impl RingAt {
     #[inline]
     pub const fn slot(&self, i: u32) -> Word {
         self.first.plus(self.index(i) as u64 * (Self::SLOT / 8))
+    }
+
+    /// Returns the place word of a message at a position.
+    #[inline(always)]
+    fn place(&self, position: Position) -> u64 {
+        RingPlace { ring: self.block, slot: self.before + self.index(position.index) }.pack()
+    }
+
+    /// Advances a hint past a position, unless another process has advanced it.
+    #[inline(always)]
+    fn pass<M: Mem + ?Sized>(&self, m: &M, hint: Word, position: Position) {
+        _ = m.cas(hint, position.pack(), position.next(self.slots).pack());
+    }
+
+    /// Advances a lagging hint past a position, whose slot is used. Returns `false` if another process has
+    /// advanced it.
+    #[inline(always)]
+    fn help<M: Mem + ?Sized>(&self, m: &M, hint: Word, position: Position, slot: Slot) -> bool {
+        m.cas(hint, position.pack(), position.skip_used(slot, self.slots).pack()).is_ok()
     }
 }

@@ -28,8 +28,7 @@ pub struct FindNewest {
 impl FindNewest {
     /// Creates the steps for `ring`.
     pub fn new(ring: RingAt) -> Self {
-        let position = Position { lap: 0, index: 0 };
-        Self { ring, position, turns: Turns::default(), pc: NewestPc::Tail, back: 0 }
+        Self { ring, position: Position::NONE, turns: Turns::default(), pc: NewestPc::Tail, back: 0 }
     }
 }
 
@@ -195,8 +194,8 @@ impl SetNumber {
     /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has
     /// found.
     fn new(ring: RingAt, position: Position, number: u64) -> Self {
-        let empty = Slot { lap: position.lap, state: SlotState::Empty };
-        Self { slot: ring.slot(position.index), empty: empty.pack(), number, pc: NumberPc::Read }
+        let (slot, empty) = (ring.slot(position.index), position.empty_slot().pack());
+        Self { slot, empty, number, pc: NumberPc::Read }
     }
 }
 

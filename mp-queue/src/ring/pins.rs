@@ -42,6 +42,7 @@ use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::RingAt;
+use super::get::{claim, unclaim};
 use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
 /// Distance of positions from which on they count as being in the opposite order.
@@ -238,8 +239,7 @@ impl Collect {
     /// Creates the steps for slot `index` of `ring`, for `me`. `intent` is the intent word of the calling
     /// thread's lane.
     pub fn new(ring: RingAt, pins: Pins, intent: Word, owners: Column, me: Member, index: u32) -> Self {
-        let slot = Slot { lap: 0, state: SlotState::Empty };
-        let owner = Owner { holder: Holder::Free, seq: 0 };
+        let (slot, owner) = (Slot::NONE, Owner { holder: Holder::Free, seq: 0 });
         let index = ring.index(index);
         Self { ring, pins, intent, owners, me, index, slot, owner, all: false, pc: CollectPc::Load }
     }
@@ -300,16 +300,12 @@ impl Steps for Collect {
             // As for a consumer: while the caller's intent names the envelope, no recovery takes the envelope
             // over.
             CollectPc::Claim => {
-                let to = Holder::Member(self.me);
-                let found = m.add(self.owners.of(self.envelope()), Owner::queued_to(to));
-                let found = Owner::unpack(found);
-                self.owner = found.then(to);
-                let queued = found.holder == Holder::Queued;
+                let (owner, queued) = claim(m, self.owners.of(self.envelope()), Holder::Member(self.me));
+                self.owner = owner;
                 self.pc = if queued { CollectPc::Clear(true) } else { CollectPc::Undo };
             }
             CollectPc::Undo => {
-                let to = Holder::Member(self.me);
-                m.add(self.owners.of(self.envelope()), Owner::queued_to(to).wrapping_neg());
+                unclaim(m, self.owners.of(self.envelope()), Holder::Member(self.me));
                 self.pc = CollectPc::Clear(false);
             }
             CollectPc::Clear(mine) => {
@@ -348,8 +344,7 @@ pub struct Retire {
 impl Retire {
     /// Creates the steps for `ring`, which keeps `keep` messages.
     pub fn new(ring: RingAt, keep: u32, newest: Position) -> Self {
-        let slot = Slot { lap: 0, state: SlotState::Empty };
-        Self { ring, keep, newest, head: newest, slot, pc: RetirePc::Head }
+        Self { ring, keep, newest, head: newest, slot: Slot::NONE, pc: RetirePc::Head }
     }
 }
 
@@ -383,7 +378,7 @@ impl Steps for Retire {
             }
             // After the slot: all messages before the head are retired.
             RetirePc::Advance(collect) => {
-                _ = m.cas(self.ring.head, self.head.pack(), self.head.next(self.ring.slots).pack());
+                self.ring.pass(m, self.ring.head, self.head);
                 self.pc = RetirePc::Head;
                 return collect.map(Some);
             }
@@ -424,12 +419,7 @@ pub struct FindPublishSlot {
 impl FindPublishSlot {
     /// Creates the steps for `ring`.
     pub fn new(ring: RingAt) -> Self {
-        Self {
-            ring,
-            position: Position { lap: 0, index: 0 },
-            turns: Turns::default(),
-            pc: PublishSlotPc::Tail,
-        }
+        Self { ring, position: Position::NONE, turns: Turns::default(), pc: PublishSlotPc::Tail }
     }
 }
 
@@ -460,8 +450,7 @@ impl Steps for FindPublishSlot {
                 if !self.turns.one_more() {
                     return Some(PublishSlot::Inconsistent);
                 }
-                let next = self.position.skip_used(slot, self.ring.slots);
-                _ = m.cas(self.ring.tail, self.position.pack(), next.pack());
+                self.ring.help(m, self.ring.tail, self.position, slot);
                 self.pc = PublishSlotPc::Tail;
             }
         }

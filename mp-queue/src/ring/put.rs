@@ -1,7 +1,7 @@
 //! Puts of envelopes into a ring.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::words::{EnvelopeId, Holder, Member, Owner, RingPlace};
+use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::RingAt;
 use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
@@ -81,7 +81,6 @@ impl Put {
         me: Member,
         owner: Owner,
     ) -> Self {
-        let position = Position { lap: 0, index: 0 };
         Self {
             ring,
             intent,
@@ -90,12 +89,12 @@ impl Put {
             envelope,
             me,
             owner,
-            position,
+            position: Position::NONE,
             end: None,
             batched: false,
             known: false,
             only: false,
-            seen: Slot { lap: 0, state: SlotState::Empty },
+            seen: Slot::NONE,
             turns: Turns::default(),
             pc: Pc::Intend,
         }
@@ -166,18 +165,13 @@ impl Steps for Put {
                 if !self.turns.one_more() {
                     return self.end(PutOutcome::Full(self.owner));
                 }
-                let next = self.position.skip_used(self.seen, self.ring.slots);
-                if m.cas(self.ring.tail, self.position.pack(), next.pack()).is_err() {
+                if !self.ring.help(m, self.ring.tail, self.position, self.seen) {
                     m.lost();
                 }
                 self.pc = Pc::Tail;
             }
             Pc::Place => {
-                let place = RingPlace {
-                    ring: self.ring.block,
-                    slot: self.ring.before + self.ring.index(self.position.index),
-                };
-                m.store_relaxed(self.place_at, place.pack());
+                m.store_relaxed(self.place_at, self.ring.place(self.position));
                 self.pc = Pc::Queue;
             }
             Pc::Queue => {
@@ -186,9 +180,8 @@ impl Steps for Put {
                 self.pc = Pc::Publish;
             }
             Pc::Publish => {
-                let empty = Slot { lap: self.position.lap, state: SlotState::Empty };
-                let state = SlotState::Full(Content::of(self.envelope));
-                let full = Slot { lap: self.position.lap, state };
+                let empty = self.position.empty_slot();
+                let full = Slot { state: SlotState::Full(Content::of(self.envelope)), ..empty };
                 self.pc = match m.cas(self.slot_at(), empty.pack(), full.pack()) {
                     Ok(()) if self.batched => return self.end(PutOutcome::Done(self.position)),
                     Ok(()) => Pc::Advance,
@@ -205,7 +198,7 @@ impl Steps for Put {
                 self.pc = Pc::Tail;
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.tail, self.position.pack(), self.position.next(self.ring.slots).pack());
+                self.ring.pass(m, self.ring.tail, self.position);
                 return self.end(PutOutcome::Done(self.position));
             }
             Pc::Clear => {

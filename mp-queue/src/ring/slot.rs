@@ -2,9 +2,8 @@
 
 use std::hash::{Hash, Hasher};
 
+use mp_core::message::SmallBytes;
 use mp_core::words::EnvelopeId;
-
-use super::small_message::SmallMessage;
 
 const LAP_BITS: u32 = 38;
 const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
@@ -47,7 +46,72 @@ impl Content {
     /// Returns the small message, if the content is one, with the slot's second word.
     #[inline]
     pub(super) const fn small_message(self, rest: u64) -> Option<SmallMessage> {
-        if self.0 < Self::SMALL { None } else { Some(SmallMessage::from_words(self.0 & !Self::SMALL, rest)) }
+        if self.0 < Self::SMALL { None } else { Some(SmallMessage { head: self.0 & !Self::SMALL, rest }) }
+    }
+}
+
+/// A message of up to [`MOST`](Self::MOST) bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SmallMessage {
+    /// `0 4 | len 4 | second byte 8 | first byte 8`.
+    head: u32,
+    rest: u64,
+}
+
+impl SmallMessage {
+    /// Largest number of bytes.
+    pub const MOST: usize = SmallBytes::MOST;
+
+    /// Returns the message with these bytes, or `None` if there are too many.
+    #[inline]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        SmallBytes::new(bytes).map(Self::of)
+    }
+
+    /// Returns the message with these bytes.
+    #[inline]
+    pub fn of(bytes: SmallBytes) -> Self {
+        let [a, b, rest @ ..] = bytes.all();
+        let len = bytes.len() as u32;
+        let head = len << 16 | u32::from(b) << 8 | u32::from(a);
+        Self { head, rest: u64::from_le_bytes(rest) }
+    }
+
+    /// Returns the bytes of the message.
+    #[inline]
+    pub fn bytes(self) -> SmallBytes {
+        let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
+        let len = (self.head >> 16 & 15) as usize;
+        // The length may be garbage.
+        let len = if len < Self::MOST { len } else { Self::MOST };
+        SmallBytes::first(len, [self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h])
+    }
+
+    /// Returns the length and the first two bytes, as they are stored in a slot's first word.
+    #[inline]
+    pub(super) const fn head(self) -> u32 {
+        self.head
+    }
+
+    /// Returns the other bytes: the second word of the slot.
+    #[inline]
+    pub(super) const fn rest(self) -> u64 {
+        self.rest
+    }
+
+    /// Returns the small message in a slot with these words, if it contains one.
+    #[inline]
+    pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
+        match Slot::unpack(first).content() {
+            Some(content) => content.small_message(rest),
+            None => None,
+        }
+    }
+
+    /// Returns the words of a slot with this message.
+    #[inline]
+    pub(super) fn slot(self, lap: u64) -> [u64; 2] {
+        [Slot { lap, state: SlotState::Full(Content::small(self.head())) }.pack(), self.rest()]
     }
 }
 
@@ -81,6 +145,9 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Empty slot of no position.
+    pub(super) const NONE: Self = Self { lap: 0, state: SlotState::Empty };
+
     /// Converts the slot into a word.
     #[inline]
     pub const fn pack(self) -> u64 {
@@ -135,23 +202,6 @@ impl Slot {
             _ => SlotState::Empty,
         };
         Self { lap: (self.lap + 1) & LAP_MASK, state }
-    }
-}
-
-impl SmallMessage {
-    /// Returns the small message in a slot with these words, if it contains one.
-    #[inline]
-    pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
-        match Slot::unpack(first).content() {
-            Some(content) => content.small_message(rest),
-            None => None,
-        }
-    }
-
-    /// Returns the words of a slot with this message.
-    #[inline]
-    pub(super) fn slot(self, lap: u64) -> [u64; 2] {
-        [Slot { lap, state: SlotState::Full(Content::small(self.head())) }.pack(), self.rest()]
     }
 }
 
@@ -211,6 +261,15 @@ pub(super) enum Lag {
 }
 
 impl Position {
+    /// No position: laps start at 1.
+    pub(crate) const NONE: Self = Self { lap: 0, index: 0 };
+
+    /// Returns the slot of this position before its message is published.
+    #[inline(always)]
+    pub(super) const fn empty_slot(self) -> Slot {
+        Slot { lap: self.lap, state: SlotState::Empty }
+    }
+
     /// Converts the position into a word.
     #[inline]
     pub const fn pack(self) -> u64 {

@@ -26,17 +26,16 @@
 //! Delivery is at least once, as leases promise.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::words::{Holder, Member, Owner, RingPlace};
+use mp_core::words::{Holder, Member, Owner};
 
 use super::RingAt;
 use super::put::PutOutcome;
-use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
-use super::small_message::SmallMessage;
+use super::slot::{Content, Lag, Position, Slot, SlotState, SmallMessage, Turns};
 
 /// Returns the words of a slot in this lap, with or without a message.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn small_words(message: Option<SmallMessage>, lap: u64) -> [u64; 2] {
-    let empty = [Slot { lap, state: SlotState::Empty }.pack(), 0];
+    let empty = [Position { lap, index: 0 }.empty_slot().pack(), 0];
     message.map_or(empty, |message| message.slot(lap))
 }
 
@@ -69,8 +68,8 @@ pub struct PutSmall {
 impl PutSmall {
     /// Creates the steps to put `message`.
     pub fn new(ring: RingAt, message: SmallMessage) -> Self {
-        let (position, seen) = (Position { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
-        Self { ring, message, position, batched: false, seen, rest: 0, turns: Turns::default(), pc: Pc::Tail }
+        let (position, seen, turns) = (Position::NONE, Slot::NONE, Turns::default());
+        Self { ring, message, position, batched: false, seen, rest: 0, turns, pc: Pc::Tail }
     }
 
     /// Makes it part of a batch: see [`Put::batched`](super::Put::batched).
@@ -120,14 +119,13 @@ impl Steps for PutSmall {
                 if !self.turns.one_more() {
                     return Some(PutOutcome::Full(()));
                 }
-                let next = self.position.skip_used(self.seen, self.ring.slots);
-                if m.cas(self.ring.tail, self.position.pack(), next.pack()).is_err() {
+                if !self.ring.help(m, self.ring.tail, self.position, self.seen) {
                     m.lost();
                 }
                 self.pc = Pc::Tail;
             }
             Pc::Publish => {
-                let empty = Slot { lap: self.position.lap, state: SlotState::Empty };
+                let empty = self.position.empty_slot();
                 let full = self.message.slot(self.position.lap);
                 self.pc = match m.cas_pair(self.slot_at(), [empty.pack(), 0], full) {
                     true if self.batched => return Some(PutOutcome::Done(self.position)),
@@ -147,12 +145,12 @@ impl Steps for PutSmall {
                 self.pc = if whole { Pc::Tail } else { Pc::Clear };
             }
             Pc::Clear => {
-                let empty = Slot { lap: self.position.lap, state: SlotState::Empty }.pack();
+                let empty = self.position.empty_slot().pack();
                 m.cas_pair(self.slot_at(), [empty, self.rest], [empty, 0]);
                 self.pc = Pc::Tail;
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.tail, self.position.pack(), self.position.next(self.ring.slots).pack());
+                self.ring.pass(m, self.ring.tail, self.position);
                 return Some(PutOutcome::Done(self.position));
             }
         }
@@ -196,7 +194,7 @@ impl Enclose {
         (me, owner): (Member, Owner),
         (message, position): (SmallMessage, Position),
     ) -> Self {
-        let slot = Slot { lap: position.lap, state: SlotState::Empty };
+        let slot = position.empty_slot();
         Self { ring, owner_at, place_at, me, owner, message, position, slot, pc: EnclosePc::Place }
     }
 }
@@ -208,11 +206,7 @@ impl Steps for Enclose {
         let slot_at = self.ring.slot(self.position.index);
         match self.pc {
             EnclosePc::Place => {
-                let place = RingPlace {
-                    ring: self.ring.block,
-                    slot: self.ring.before + self.ring.index(self.position.index),
-                };
-                m.store_relaxed(self.place_at, place.pack());
+                m.store_relaxed(self.place_at, self.ring.place(self.position));
                 self.pc = EnclosePc::Lease;
             }
             EnclosePc::Lease => {
@@ -233,7 +227,7 @@ impl Steps for Enclose {
                 self.pc = if taken { EnclosePc::Advance } else { EnclosePc::Unlease };
             }
             EnclosePc::Advance => {
-                _ = m.cas(self.ring.head, self.position.pack(), self.position.next(self.ring.slots).pack());
+                self.ring.pass(m, self.ring.head, self.position);
                 return Some((self.owner, true));
             }
             EnclosePc::Unlease => {
@@ -265,7 +259,7 @@ mod tests {
     #[test]
     fn too_long_small_message_is_truncated() {
         assert_eq!(
-            SmallMessage::from_words(0xf_ffff, u64::MAX).bytes().as_slice(),
+            Content::small(0xf_ffff).small_message(u64::MAX).unwrap().bytes().as_slice(),
             [255; SmallMessage::MOST]
         );
     }

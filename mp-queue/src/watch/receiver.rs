@@ -206,8 +206,7 @@ impl<T> Receiver<T> {
 
     /// Marks the current value as not seen.
     pub fn mark_changed(&self) {
-        // No position has this lap: laps start at 1.
-        self.state.lock().seen = Position { lap: 0, index: 0 };
+        self.state.lock().seen = Position::NONE;
     }
 
     /// Marks the current value as seen.

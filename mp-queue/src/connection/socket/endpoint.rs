@@ -15,9 +15,9 @@ use mp_core::{Descriptor, Wait, WaitPoint, Waitable};
 use rustix::event::PollFlags;
 use rustix::net::Shutdown;
 
-use super::handshake::{Handshake, PeerIdentity};
+use super::handshake::Handshake;
 use super::reader::MessageReader;
-use super::stream::{SocketStream, found};
+use super::stream::{PeerIdentity, SocketStream, found};
 use super::tcp;
 use super::writer::MessageWriter;
 

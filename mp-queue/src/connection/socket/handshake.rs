@@ -29,39 +29,13 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::key::{self, Key, NONCE, PROOF, ProofInput};
-use super::stream::{SocketStream, read};
+use super::stream::{PeerIdentity, SocketStream, read};
 use super::{Address, ConnectError};
 
 const MAGIC: &[u8; 8] = b"mp-sock\x08";
 pub(super) const HELLO: usize = MAGIC.len() + 1 + NONCE;
 /// Answer of a listener to a wrong proof, in place of its own.
 const REFUSAL: [u8; PROOF] = [0; PROOF];
-
-/// Other end of a connection, as reported by the kernel.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum PeerIdentity {
-    /// A process of this machine, over a Unix socket.
-    Process(peer::Peer),
-    /// A TCP address.
-    Host(SocketAddr),
-}
-
-impl PeerIdentity {
-    /// Process id, or 0 if unknown.
-    pub(crate) fn pid(&self) -> u32 {
-        match self {
-            PeerIdentity::Process(process) => process.pid,
-            PeerIdentity::Host(_) => 0,
-        }
-    }
-
-    pub(crate) fn host(&self) -> Option<SocketAddr> {
-        match *self {
-            PeerIdentity::Process(_) => None,
-            PeerIdentity::Host(host) => Some(host),
-        }
-    }
-}
 
 /// A connection during its handshake.
 pub(crate) struct Handshake {

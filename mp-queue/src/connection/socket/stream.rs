@@ -1,12 +1,38 @@
 //! Connected socket, without the state of its messages.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use mp_core::peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::handshake::PeerIdentity;
+/// Other end of a connection, as reported by the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PeerIdentity {
+    /// A process of this machine, over a Unix socket.
+    Process(peer::Peer),
+    /// A TCP address.
+    Host(SocketAddr),
+}
+
+impl PeerIdentity {
+    /// Process id, or 0 if unknown.
+    pub(crate) fn pid(&self) -> u32 {
+        match self {
+            PeerIdentity::Process(process) => process.pid,
+            PeerIdentity::Host(_) => 0,
+        }
+    }
+
+    pub(crate) fn host(&self) -> Option<SocketAddr> {
+        match *self {
+            PeerIdentity::Process(_) => None,
+            PeerIdentity::Host(host) => Some(host),
+        }
+    }
+}
 
 /// Descriptor and other end of a connected socket.
 pub(super) struct SocketStream {
