@@ -85,10 +85,7 @@ fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutOutcome {
 }
 
 /// Starts a thread that uses the same memory.
-fn spawn<R: 'static>(
-    m: &Arc<HeapMem>,
-    f: impl FnOnce(&HeapMem) -> R + 'static,
-) -> thread::JoinHandle<R> {
+fn spawn<R: 'static>(m: &Arc<HeapMem>, f: impl FnOnce(&HeapMem) -> R + 'static) -> thread::JoinHandle<R> {
     let m = Arc::clone(m);
     thread::spawn(move || f(&m))
 }
@@ -147,11 +144,12 @@ fn loom_small_messages_arrive_once() {
         let m = memory(1);
         let numbers = |n: u64| SmallMessage::new(&[n as u8 + 1; SmallMessage::MOST]).unwrap();
         let producer = spawn(&m, move |m| {
-                for n in 0..2 {
-                    while run(PutSmall::new(ring(1), numbers(n)), m) == PutOutcome::Full(()) {
-                        thread::yield_now();
-                    }
-                }});
+            for n in 0..2 {
+                while run(PutSmall::new(ring(1), numbers(n)), m) == PutOutcome::Full(()) {
+                    thread::yield_now();
+                }
+            }
+        });
         for n in 0..2 {
             assert_eq!(get(&m, 1, 1), Some(u64::from_le_bytes([n + 1; 8])), "torn, or twice");
         }
@@ -188,9 +186,7 @@ fn loom_put_arrives_at_a_get() {
 fn loom_two_producers_put_once_each() {
     check_bounded(|| {
         let m = memory(2);
-        let producers: Vec<_> = (0..2)
-            .map(|i| spawn(&m, move |m| put(m, 2, i, i)))
-            .collect();
+        let producers: Vec<_> = (0..2).map(|i| spawn(&m, move |m| put(m, 2, i, i))).collect();
         let mut got = [get(&m, 2, 2).unwrap(), get(&m, 2, 2).unwrap()];
         got.sort_unstable();
         assert_eq!(got, [100, 101]);
@@ -273,9 +269,7 @@ fn loom_segment_is_extended_once() {
         let m = memory(1);
         let link = Word::at(24);
         put_ok(&m, 1, 0, 0);
-        let others: Vec<_> = (0..2)
-            .map(|_| spawn(&m, move |m| run(Extend::new(ring(1), link), m)))
-            .collect();
+        let others: Vec<_> = (0..2).map(|_| spawn(&m, move |m| run(Extend::new(ring(1), link), m))).collect();
         for other in others {
             assert_eq!(other.join().unwrap(), Link::Open);
         }
@@ -326,19 +320,20 @@ fn loom_batch_arrives_in_order() {
     check_bounded(|| {
         let m = memory(2);
         let producer = spawn(&m, move |m| {
-                let mut run_of = None;
-                for e in 0..2 {
-                    let owner = Owner { holder: Holder::Member(member(0)), seq: 1 };
-                    m.store(OWNER.of(e), owner.pack());
-                    m.store_relaxed(PAYLOAD.of(e), u64::from(e) + 100);
-                    let words = (e, OWNER.of(e), PLACE.of(e));
-                    let last = run_of.map(|(_, last)| last);
-                    let put = Put::new(ring(2), intent(0), words, member(0), owner).batched(last);
-                    let PutOutcome::Done(position) = run(put, m) else { panic!("there is room") };
-                    run_of = Some((run_of.map_or(position, |(first, _)| first), position));
-                }
-                let (first, last) = run_of.unwrap();
-                run(Advance::tail(ring(2), first, last), m);});
+            let mut run_of = None;
+            for e in 0..2 {
+                let owner = Owner { holder: Holder::Member(member(0)), seq: 1 };
+                m.store(OWNER.of(e), owner.pack());
+                m.store_relaxed(PAYLOAD.of(e), u64::from(e) + 100);
+                let words = (e, OWNER.of(e), PLACE.of(e));
+                let last = run_of.map(|(_, last)| last);
+                let put = Put::new(ring(2), intent(0), words, member(0), owner).batched(last);
+                let PutOutcome::Done(position) = run(put, m) else { panic!("there is room") };
+                run_of = Some((run_of.map_or(position, |(first, _)| first), position));
+            }
+            let (first, last) = run_of.unwrap();
+            run(Advance::tail(ring(2), first, last), m);
+        });
         let mut last = None;
         for wanted in 0..2 {
             loop {
@@ -376,10 +371,11 @@ fn loom_last_sender_disconnects_after_its_message() {
         );
         m.store(TOKEN.seat(0), mine.pack());
         let sender = spawn(&m, move |m| {
-                put_ok(m, 1, 0, 0);
-                let release = ReleaseSeat::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
-                let ReleaseOutcome::MustFree(state) = run(release, m) else { panic!("it was the last") };
-                run(UnclaimBlock::new(TOKEN, state), m);});
+            put_ok(m, 1, 0, 0);
+            let release = ReleaseSeat::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
+            let ReleaseOutcome::MustFree(state) = run(release, m) else { panic!("it was the last") };
+            run(UnclaimBlock::new(TOKEN, state), m);
+        });
         let look = || run(Get::new(ring(1), intent(1), OWNER, member(1)), &*m);
         if look() == GetOutcome::Empty && BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live {
             assert!(

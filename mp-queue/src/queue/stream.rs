@@ -18,64 +18,59 @@ use crate::raw::RawQueue;
 use crate::raw::handles::Capabilities;
 use crate::raw::pending::PendingMessage;
 
-/// Stream of the messages of a [`Queue`] or a [`Receiver`]: see [`Queue::stream`].
-pub struct QueueStream<Q> {
-    of: Q,
-    watch: Option<WakeRegistration>,
-    terminated: bool,
-}
-
 mod sealed {
-    use mp_core::Message;
-    use mp_reduce::TypeFingerprint;
-
-    use crate::raw::RawQueue;
-
     /// A handle to a queue of messages of one type.
     pub trait Endpoint: Unpin {
         /// Type of the messages.
-        type Message: Message;
-
-        fn raw(&self) -> &RawQueue;
-        fn fingerprint(&self) -> TypeFingerprint<Self::Message>;
+        type Message: mp_core::Message;
     }
 }
 use sealed::Endpoint;
 
-macro_rules! endpoints {
-    ($($handle:ident: |$of:ident| $raw:expr;)*) => {$(
-        impl<T: Message> Endpoint for $handle<T> {
-            type Message = T;
-
-            fn raw(&self) -> &RawQueue {
-                let $of = self;
-                $raw
-            }
-
-            fn fingerprint(&self) -> TypeFingerprint<T> {
-                self.fingerprint()
-            }
-        }
-    )*};
+impl<T: Message> Endpoint for Queue<T> {
+    type Message = T;
+}
+impl<T: Message> Endpoint for Sender<T> {
+    type Message = T;
+}
+impl<T: Message> Endpoint for Receiver<T> {
+    type Message = T;
 }
 
-endpoints! {
-    Queue: |queue| queue.raw();
-    Sender: |sender| sender.end().raw();
-    Receiver: |receiver| receiver.end().raw();
+/// Stream of the messages of a [`Queue`] or a [`Receiver`]: see [`Queue::stream`].
+pub struct QueueStream<Q: Endpoint> {
+    of: Q,
+    raw: fn(&Q) -> &RawQueue,
+    fingerprint: TypeFingerprint<Q::Message>,
+    watch: Option<WakeRegistration>,
+    terminated: bool,
 }
 
 /// Sink into a [`Queue`] or a [`Sender`]: see [`Queue::sink`].
 pub struct QueueSink<Q: Endpoint> {
     of: Q,
+    raw: fn(&Q) -> &RawQueue,
+    fingerprint: TypeFingerprint<Q::Message>,
     watch: Option<WakeRegistration>,
     waiting: Option<(Q::Message, PendingMessage)>,
+}
+
+impl<Q: Endpoint> QueueStream<Q> {
+    fn new(of: Q, raw: fn(&Q) -> &RawQueue, fingerprint: TypeFingerprint<Q::Message>) -> Self {
+        Self { of, raw, fingerprint, watch: None, terminated: false }
+    }
+}
+
+impl<Q: Endpoint> QueueSink<Q> {
+    fn new(of: Q, raw: fn(&Q) -> &RawQueue, fingerprint: TypeFingerprint<Q::Message>) -> Self {
+        Self { of, raw, fingerprint, watch: None, waiting: None }
+    }
 }
 
 /// No field is pinned.
 impl<Q: Endpoint> Unpin for QueueSink<Q> {}
 
-impl<Q: fmt::Debug> fmt::Debug for QueueStream<Q> {
+impl<Q: Endpoint + fmt::Debug> fmt::Debug for QueueStream<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("QueueStream").field(&self.of).finish()
     }
@@ -111,14 +106,14 @@ impl<T: Message> Queue<T> {
     /// handle only gets. A further handle of the queue in this process can put, so it prevents the stream
     /// from ending as [deserted](crate::DesertedWhen).
     pub fn stream(&self) -> QueueStream<Self> {
-        QueueStream { of: self.with_capabilities(Capabilities::GET), watch: None, terminated: false }
+        QueueStream::new(self.with_capabilities(Capabilities::GET), Queue::raw, self.fingerprint())
     }
 
     /// Returns the queue as a sink. The sink buffers at most one message, which is dropped with the sink. It
     /// accepts the next message when the previous one is put. Closing the sink flushes it and does not close
     /// the queue.
     pub fn sink(&self) -> QueueSink<Self> {
-        QueueSink { of: self.with_capabilities(Capabilities::PUT), watch: None, waiting: None }
+        QueueSink::new(self.with_capabilities(Capabilities::PUT), Queue::raw, self.fingerprint())
     }
 }
 
@@ -126,14 +121,14 @@ impl<T: Message> Receiver<T> {
     /// Returns the received messages as a stream, which ends when there are no senders: see
     /// [`Queue::stream`].
     pub fn stream(&self) -> QueueStream<Self> {
-        QueueStream { of: self.clone(), watch: None, terminated: false }
+        QueueStream::new(self.clone(), |receiver| receiver.end().raw(), self.fingerprint())
     }
 }
 
 impl<T: Message> Sender<T> {
     /// Returns the channel as a sink: see [`Queue::sink`].
     pub fn sink(&self) -> QueueSink<Self> {
-        QueueSink { of: self.clone(), watch: None, waiting: None }
+        QueueSink::new(self.clone(), |sender| sender.end().raw(), self.fingerprint())
     }
 }
 
@@ -141,14 +136,13 @@ impl<Q: Endpoint> Stream for QueueStream<Q> {
     type Item = Result<Q::Message, GetError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { of, watch, terminated } = self.get_mut();
+        let Self { of, raw, fingerprint, watch, terminated } = self.get_mut();
+        let raw = raw(of);
         if *terminated {
             return Poll::Ready(None);
         }
-        let got = match ready!(poll_get(watch, cx, of.raw())) {
-            Ok(Some(payload)) => {
-                Some(payload.unpack_from(of.raw(), of.fingerprint()).map_err(GetError::from))
-            }
+        let got = match ready!(poll_get(watch, cx, raw)) {
+            Ok(Some(payload)) => Some(payload.unpack_from(raw, *fingerprint).map_err(GetError::from)),
             Ok(None) | Err(GetError::Disconnected) => None,
             Err(e) => Some(Err(e)),
         };
@@ -166,7 +160,7 @@ impl<Q: Endpoint> FusedStream for QueueStream<Q> {
 impl<Q: Endpoint> QueueSink<Q> {
     fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<Q::Message>>> {
         let Some((_, unsent)) = &mut self.waiting else { return Poll::Ready(Ok(())) };
-        let put = ready!(poll_put(&mut self.watch, cx, self.of.raw(), unsent));
+        let put = ready!(poll_put(&mut self.watch, cx, (self.raw)(&self.of), unsent));
         Poll::Ready(self.waiting.take().map_or(Ok(()), |(value, unsent)| unsent.end(value, put)))
     }
 }
@@ -177,7 +171,7 @@ impl<Q: Endpoint> Sink<Q::Message> for QueueSink<Q> {
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let this = self.get_mut();
         ready!(this.poll_empty(cx))?;
-        let raw = this.of.raw();
+        let raw = (this.raw)(&this.of);
         // Puts into unbounded queues don't wait.
         if raw.memory().is_unbounded() {
             return Poll::Ready(Ok(()));
@@ -192,7 +186,7 @@ impl<Q: Endpoint> Sink<Q::Message> for QueueSink<Q> {
         if this.waiting.is_some() {
             return Err(PutError::Full(value));
         }
-        match PendingMessage::try_encode(this.of.raw(), this.of.fingerprint(), &mut value) {
+        match PendingMessage::try_encode((this.raw)(&this.of), this.fingerprint, &mut value) {
             Ok(unsent) => this.waiting = Some((value, unsent)),
             Err(e) => return Err(e.map(|()| value)),
         }

@@ -64,7 +64,7 @@ impl LocalState {
 ///
 /// `handle` and `local` are dropped before `hold`: see [`handles`](crate::raw::handles).
 #[derive(Debug)]
-pub struct RawQueue {
+pub(crate) struct RawQueue {
     handle: Option<Box<CountedHandle>>,
     local: Arc<LocalState>,
     hold: Hold,

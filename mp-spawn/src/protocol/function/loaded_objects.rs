@@ -336,9 +336,7 @@ mod tests {
     #[test]
     fn initializers_match_the_dynamic_section() {
         let here = walk(usize::MAX).into_iter().next().unwrap();
-        assert!(
-            here.initialisers_after(program_is_first_and_has_an_identity as fn() as usize).is_empty()
-        );
+        assert!(here.initialisers_after(program_is_first_and_has_an_identity as fn() as usize).is_empty());
         let find = |tag| here.dynamic_entries().iter().find(|entry| entry[0] == tag).map(|entry| entry[1]);
         let (Some(array), Some(size)) = (find(DT_INIT_ARRAY), find(DT_INIT_ARRAYSZ)) else { return };
         let (first, end) = (here.base + array, here.base + array + size);
