@@ -361,15 +361,18 @@ impl From<mp_reduce::Error> for CallError {
 }
 
 /// Error returned when a manager can't be started or connected, or ended with a failure.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManagerError {
     /// The server could not be started.
-    Start(SpawnError),
+    #[error("the manager's server could not be started: {0}")]
+    Start(#[from] SpawnError),
     /// The server ended for a reason other than [`shutdown`](crate::Manager::shutdown).
-    Server(SpawnError),
+    #[error("the manager's server ended: {0}")]
+    Server(#[source] SpawnError),
     /// The server did not end in time and was killed: it was stopped, or a `Drop` of an object did not
     /// return.
+    #[error("the manager's server (pid {server}) did not end within {grace:?} and was killed")]
     Killed {
         /// Process id of the server.
         server: u32,
@@ -377,60 +380,17 @@ pub enum ManagerError {
         grace: Duration,
     },
     /// The connection to the server of [another program](crate::RemoteManager) failed.
-    Connect(ConnectError),
+    #[error("no connection to the manager's server: {0}")]
+    Connect(#[from] ConnectError),
     /// The peer is not a manager's server, or has an incompatible version.
+    #[error("the other side is no manager's server of this version of the library: {0}")]
     Incompatible(String),
     /// Shared memory is unavailable, belongs to another process, or similar.
-    Failed(mp_reduce::Error),
-}
-
-impl fmt::Display for ManagerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ManagerError::Start(error) => write!(f, "the manager's server could not be started: {error}"),
-            ManagerError::Server(error) => write!(f, "the manager's server ended: {error}"),
-            ManagerError::Killed { server, grace } => {
-                write!(f, "the manager's server (pid {server}) did not end within {grace:?} and was killed")
-            }
-            ManagerError::Connect(error) => write!(f, "no connection to the manager's server: {error}"),
-            ManagerError::Incompatible(why) => {
-                write!(f, "the other side is no manager's server of this version of the library: {why}")
-            }
-            ManagerError::Failed(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ManagerError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ManagerError::Start(error) | ManagerError::Server(error) => Some(error),
-            ManagerError::Connect(error) => Some(error),
-            ManagerError::Failed(error) => Some(error),
-            ManagerError::Killed { .. } | ManagerError::Incompatible(_) => None,
-        }
-    }
+    #[error("{0}")]
+    Failed(#[from] mp_reduce::Error),
 }
 
 mp_core::readable_debug!(CallError, ManagerError);
-
-impl From<SpawnError> for ManagerError {
-    fn from(error: SpawnError) -> Self {
-        ManagerError::Start(error)
-    }
-}
-
-impl From<ConnectError> for ManagerError {
-    fn from(error: ConnectError) -> Self {
-        ManagerError::Connect(error)
-    }
-}
-
-impl From<mp_reduce::Error> for ManagerError {
-    fn from(error: mp_reduce::Error) -> Self {
-        ManagerError::Failed(error)
-    }
-}
 
 impl From<mp_core::Error> for ManagerError {
     fn from(error: mp_core::Error) -> Self {

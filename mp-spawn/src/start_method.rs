@@ -13,8 +13,6 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::fields::{field_enum, fields};
-
 /// Method that starts processes.
 ///
 /// ```
@@ -112,9 +110,6 @@ pub(crate) struct StartSettings {
     /// `true` if a caller has called [`allow_fork`].
     pub(crate) fork: bool,
 }
-
-field_enum!(StartMethod { Spawn, ForkServer, Fork });
-fields!(StartSettings { method, fork });
 
 static SETTINGS: PerProcess<Mutex<StartSettings>> = PerProcess::new(
     [const { Mutex::new(StartSettings { method: StartMethod::Spawn, fork: false }) }; GENERATIONS],

@@ -238,8 +238,8 @@ impl ServerSession {
         self.handle(handle).ok_or_else(|| RequestError::Refused(format!("it has no handle {handle}")))
     }
 
-    /// Calls a method, and waits for its result while the program is connected. `number` is the handle for the
-    /// returned object, if the program expects one.
+    /// Calls a method, and waits for its result while the program is connected. `number` is the handle for
+    /// the returned object, if the program expects one.
     fn call(
         &self,
         ObjectHandle { link, registered }: ObjectHandle,

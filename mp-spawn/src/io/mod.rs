@@ -1,7 +1,6 @@
 //! Input and output of processes: set-up before the start, capture while they run.
 
 pub(crate) mod captured;
-mod pattern;
 pub(crate) mod reader;
 pub(crate) mod setup;
 pub(crate) mod streams;

@@ -184,8 +184,8 @@ impl SpawnOptions {
         /// Adds file descriptors of this process that the processes inherit under the same numbers. All other
         /// descriptors, except the standard streams, are closed in processes that are started by
         /// [`Spawn`](StartMethod::Spawn) or [`ForkServer`](StartMethod::ForkServer), whether they are
-        /// close-on-exec or not. Copies by [`Fork`](StartMethod::Fork) have all descriptors, unless a file that
-        /// is named here takes the number.
+        /// close-on-exec or not. Copies by [`Fork`](StartMethod::Fork) have all descriptors, unless a file
+        /// that is named here takes the number.
         ///
         /// ```
         /// use mp_spawn::{SpawnOptions, start_processes};
@@ -195,7 +195,8 @@ impl SpawnOptions {
         /// let (mut reader, writer) = std::io::pipe()?;
         /// // What a worker does with a number is up to it; here it finds the file by its path.
         /// let write = |_: usize, number: i32| {
-        ///     std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"))?.write_all(b"hello")
+        ///     let path = format!("/proc/self/fd/{number}");
+        ///     std::fs::File::options().write(true).open(path)?.write_all(b"hello")
         /// };
         /// let options = SpawnOptions::nprocs(1).inherit_fds([&writer]);
         /// start_processes(write, writer.as_raw_fd(), options)?.join()?;
@@ -207,18 +208,19 @@ impl SpawnOptions {
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         ///
-        /// The descriptors are duplicated at once, and the duplicates are closed when the options are dropped.
-        /// Meanwhile this process may close its own descriptors and reuse their numbers. In the processes, a
-        /// number refers to the file that had it when it was named, with every start method: a copy by `Fork`
-        /// closes the file that has the number at the start. The descriptors are not close-on-exec in the
-        /// processes, so programs that these execute inherit them. Further calls add descriptors. If a number is
-        /// named twice, the later file is used. For standard streams, use [`stdout`](Self::stdout) and
-        /// [`stderr`](Self::stderr).
+        /// The descriptors are duplicated at once, and the duplicates are closed when the options are
+        /// dropped. Meanwhile this process may close its own descriptors and reuse their numbers. In the
+        /// processes, a number refers to the file that had it when it was named, with every start method: a
+        /// copy by `Fork` closes the file that has the number at the start. The descriptors are not
+        /// close-on-exec in the processes, so programs that these execute inherit them. Further calls add
+        /// descriptors. If a number is named twice, the later file is used. For standard streams, use
+        /// [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
         ///
         /// # Errors
         ///
-        /// The start returns [`SpawnError::Launch`] if a descriptor could not be duplicated, if there are more
-        /// than 200, or if the function that a fork server preloads has opened another file under such a number.
+        /// The start returns [`SpawnError::Launch`] if a descriptor could not be duplicated, if there are
+        /// more than 200, or if the function that a fork server preloads has opened another file under such a
+        /// number.
         ///
         /// [`SpawnError::Launch`]: crate::SpawnError::Launch
         #[doc(alias = "pass_fds")]

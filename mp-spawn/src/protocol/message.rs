@@ -14,9 +14,7 @@ use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::report::Report;
 use crate::protocol::resource_limits::Limits;
-#[cfg(any(test, feature = "fuzz"))]
-use crate::start_method::StartMethod;
-use crate::start_method::StartSettings;
+use crate::start_method::{StartMethod, StartSettings};
 
 /// Start message: identity and duty of the child.
 #[derive(Debug)]
@@ -204,6 +202,8 @@ impl InheritedSettings {
     }
 }
 
+field_enum!(StartMethod { Spawn, ForkServer, Fork });
+fields!(StartSettings { method, fork });
 fields!(InheritedSettings {
     start,
     command,

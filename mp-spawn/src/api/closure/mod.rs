@@ -343,8 +343,8 @@ macro_rules! closure {
     ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty $(,)? | $($body:tt)+) => {
         $crate::closure!(@state $bar [$($captures)*] ($state, $held) (()) (()) $($body)+)
     };
-    // Each argument is moved to the list after the captures, as its pattern and its type. The bar token is the
-    // caller's, so that the compiler reports errors at the closure.
+    // Each argument is moved to the list after the captures, as its pattern and its type. The bar token is
+    // the caller's, so that the compiler reports errors at the closure.
     ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($rest:tt)+) => {
         $crate::closure!(@args $bar [$($captures)*] [@state ($state, $held)] [] $($rest)+)
     };

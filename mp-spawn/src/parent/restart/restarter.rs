@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::io::Write as _;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};

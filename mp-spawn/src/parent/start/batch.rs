@@ -28,8 +28,8 @@ pub(crate) struct StartBatch {
     pub(crate) properties: Arc<StartProperties>,
 }
 
-/// Starts processes, in order. Blocks until all run, or until one could not be started. In the latter case the
-/// running ones have been sent a SIGKILL.
+/// Starts processes, in order. Blocks until all run, or until one could not be started. In the latter case
+/// the running ones have been sent a SIGKILL.
 pub(crate) fn start(
     batch: &Arc<StartBatch>,
     orders: Vec<LaunchOrder>,

@@ -1,9 +1,9 @@
 //! Execution of a program by `posix_spawn(3)`, with inherited files and signals, and copies by `fork(3)`.
 //!
 //! # Safety
-//! Unsafe, because it passes libc pointers, and because a copy has only one of several threads. Sound, because
-//! each pointer is made from a reference or an owned buffer that outlives the call. The caller of `fork`
-//! vouches for the code that runs in the copy.
+//! Unsafe, because it passes libc pointers, and because a copy has only one of several threads.
+//! Sound, because each pointer is made from a reference or an owned buffer that outlives the call. The caller
+//! of `fork` vouches for the code that runs in the copy.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};

@@ -1,9 +1,9 @@
 //! This process: its end with or without exit handlers, its user, its threads.
 //!
 //! # Safety
-//! Unsafe, because it registers C callbacks, and calls C functions with a pointer. Sound, because the
-//! callbacks are functions of the program that take nothing and never unwind, and the pointers are to an empty
-//! list or to a name that outlives the call. Only the C library can change the user of all threads.
+//! Unsafe, because it registers C callbacks, and calls C functions with a pointer. Sound, because
+//! the callbacks are functions of the program that take nothing and never unwind, and the pointers are to an
+//! empty list or to a name that outlives the call. Only the C library can change the user of all threads.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
