@@ -194,7 +194,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         let ring = *self.end.retained()?;
         let what = || {
             let next = self.next.lock().position;
-            self.end.raw().ready_at(self.end.receiver_parking(), move |raw| is_ready(raw, &ring, next))
+            self.end
+                .raw()
+                .ready_at(self.end.raw().memory().not_empty(), move |raw| is_ready(raw, &ring, next))
         };
         mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.attempt()))).await?
     }
@@ -267,7 +269,7 @@ fn is_ready(raw: &RawQueue, ring: &RetainedRing, next: Position) -> bool {
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](RecvError::Empty).
 impl<T> Waitable for Receiver<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.receiver_parking().into())
+        WaitPoint::Parking(self.end.raw().memory().not_empty().into())
     }
 
     fn is_ready(&self) -> bool {
@@ -290,7 +292,7 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
-crate::queue::retained_end::sides!(Sender: "broadcast::Sender" Receiver: "broadcast::Receiver");
+crate::queue::channel::sides!(Sender: "broadcast::Sender" Receiver: "broadcast::Receiver");
 
 impl<T: 'static> Serialize for Sender<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

@@ -241,22 +241,36 @@ impl<T: Message> Receiver<T> {
     }
 }
 
-macro_rules! side {
-    ($side:ident, $name:literal, $receivers:literal) => {
-        /// Methods of both sides.
-        impl<T: Message> $side<T> {
+/// `Debug` and methods for names, of the sides of a channel.
+macro_rules! sides {
+    ($($side:ident: $name:literal)*) => {$(
+        impl<T> ::std::fmt::Debug for $side<T> {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                write!(f, concat!($name, "<{}>{:?}"), ::std::any::type_name::<T>(), self.end)
+            }
+        }
+
+        impl<T> $side<T> {
             /// Names the channel, like [`Queue::named`](crate::Queue::named).
             #[must_use]
             pub fn named(self, name: &str) -> Self {
-                mp_core::waits::name_object(self.end.raw.hold(), name);
+                mp_core::waits::name_object(self.end.raw().hold(), name);
                 self
             }
 
             /// Returns the name that a process has [given](Self::named) the channel.
             pub fn given_name(&self) -> Option<String> {
-                mp_core::waits::object_name(self.end.raw.hold())
+                mp_core::waits::object_name(self.end.raw().hold())
             }
+        }
+    )*};
+}
+pub(crate) use sides;
 
+macro_rules! side {
+    ($side:ident, $name:literal, $receivers:literal) => {
+        /// Methods of both sides.
+        impl<T: Message> $side<T> {
             pub(crate) fn end(&self) -> &ChannelEnd {
                 &self.end
             }
@@ -299,11 +313,7 @@ macro_rules! side {
             }
         }
 
-        impl<T> fmt::Debug for $side<T> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($name, "<{}>{:?}"), std::any::type_name::<T>(), self.end)
-            }
-        }
+        sides!($side: $name);
 
         impl<T: Message> Serialize for $side<T> {
             fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

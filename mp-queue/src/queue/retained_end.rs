@@ -7,14 +7,14 @@ use mp_core::message::Incoming;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_core::waits::BlockingCall;
-use mp_core::{Message, Parking, Wait};
+use mp_core::{Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_with};
 
 use crate::error::{GetError, PutError};
 use crate::queue::channel::{ChannelEnd, ends_for};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
-use crate::raw::memory::pinned_read::{ReadOutcome, RetainedRing};
+use crate::raw::memory::pinned_read::RetainedRing;
 use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{Position, PutOutcome, Slot};
@@ -32,32 +32,6 @@ impl Clone for RetainedEnd {
         Self::of(self.end.clone(), self.retained)
     }
 }
-
-/// `Debug` and methods for names, of the sides of a channel with retained messages.
-macro_rules! sides {
-    ($($side:ident: $name:literal)*) => {$(
-        impl<T> ::std::fmt::Debug for $side<T> {
-            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                write!(f, concat!($name, "<{}>{:?}"), ::std::any::type_name::<T>(), self.end)
-            }
-        }
-
-        impl<T> $side<T> {
-            /// Names the channel, like [`Queue::named`](crate::Queue::named).
-            #[must_use]
-            pub fn named(self, name: &str) -> Self {
-                mp_core::waits::name_object(self.end.raw().hold(), name);
-                self
-            }
-
-            /// Returns the name that a process has [given](Self::named) the channel.
-            pub fn given_name(&self) -> Option<String> {
-                mp_core::waits::object_name(self.end.raw().hold())
-            }
-        }
-    )*};
-}
-pub(crate) use sides;
 
 impl fmt::Debug for RetainedEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,16 +98,6 @@ impl RetainedEnd {
         Ok(&self.retained)
     }
 
-    /// Returns the wait point of receivers.
-    pub(crate) fn receiver_parking(&self) -> Parking {
-        self.retained.memory().not_empty()
-    }
-
-    /// Returns the wait point of senders.
-    pub(crate) fn sender_parking(&self) -> Parking {
-        self.retained.memory().not_full()
-    }
-
     /// Publishes a value. With `after`, only if the newest value has this position.
     pub(crate) fn send<T: Message>(
         &self,
@@ -148,10 +112,10 @@ impl RetainedEnd {
             }
             Err(error) => return Err(PutError::Failed { value, error }),
         };
-        let gone = self.retained.memory().last_gone().map_or(0, |(gone, _)| gone.pack());
+        let gone = self.raw().memory().last_gone().map_or(0, |(gone, _)| gone.pack());
         match self.retained.publish(&mut unsent.payload, after) {
             Ok(PutOutcome::Done(position)) => {
-                self.receiver_parking().notify_all();
+                self.raw().memory().not_empty().notify_all();
                 unsent.commit(value);
                 let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
                 if died {
@@ -176,19 +140,16 @@ impl RetainedEnd {
     ) -> Result<Option<T>, Error> {
         let retained = self.retained()?;
         let mut gone = false;
-        let value = unpack_with(fingerprint, |inc: &mut Incoming| match retained.read(at, inc)? {
-            ReadOutcome::Done => {
-                // Claim before the message counts as read: a receiver that has no free descriptors now can
-                // then read it later.
-                inc.claim()?;
-                done();
-                Ok(())
-            }
-            ReadOutcome::Replaced => {
+        let value = unpack_with(fingerprint, |inc: &mut Incoming| {
+            if !retained.read(at, inc)? {
                 gone = true;
-                Err(mp_core::Error::Stale("a message was replaced while it was read".into()))
+                return Err(mp_core::Error::Stale("a message was replaced while it was read".into()));
             }
-            ReadOutcome::Busy => Err(retained.busy_error()),
+            // Claim before the message counts as read: a receiver that has no free descriptors now can then
+            // read it later.
+            inc.claim()?;
+            done();
+            Ok(())
         });
         if gone { Ok(None) } else { value.map(Some) }
     }
@@ -201,7 +162,8 @@ impl RetainedEnd {
         attempt: impl Fn() -> Option<Result<R, E>>,
     ) -> Result<R, E> {
         let raw = self.raw();
-        let at = WaitSite { parking: self.receiver_parking(), purpose: Some(WaitPurpose::Message), call };
+        let parking = raw.memory().not_empty();
+        let at = WaitSite { parking, purpose: Some(WaitPurpose::Message), call };
         raw.attempt_until(wait, (raw.get_spin(), None), at, attempt)
     }
 
@@ -216,7 +178,8 @@ impl RetainedEnd {
     /// Waits until the other side is gone. Returns `true` if it is.
     pub(crate) fn wait_peer_gone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();
-        let at = WaitSite { parking: self.sender_parking(), purpose: None, call: BlockingCall::WatchClosed };
+        let parking = raw.memory().not_full();
+        let at = WaitSite { parking, purpose: None, call: BlockingCall::WatchClosed };
         let attempt = || match raw.arena().me() {
             Ok(_) => self.is_peer_gone().then_some(Ok(())),
             Err(e) => Some(Err(GetError::Failed(e.into()))),

@@ -75,11 +75,7 @@ impl Census {
         None
     }
 
-    fn next(&mut self) -> Option<MessageCounts> {
-        self.skip(1)
-    }
-
-    /// Skips this many envelopes.
+    /// Continues after this many envelopes.
     fn skip(&mut self, envelopes: u32) -> Option<MessageCounts> {
         self.envelope += envelopes;
         self.pc = if self.envelope.is_multiple_of(GroupState::ENVELOPES) { Pc::Group } else { Pc::Owner };
@@ -126,7 +122,7 @@ impl Steps for Census {
             Pc::Owner => {
                 self.holder = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope))).holder;
                 match self.holder {
-                    Holder::Free | Holder::Member(_) => return self.next(),
+                    Holder::Free | Holder::Member(_) => return self.skip(1),
                     Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
                         self.pc = Pc::Place;
                     }
@@ -138,7 +134,7 @@ impl Steps for Census {
                 let lost = self.holder == Holder::Undeliverable;
                 self.found.lost += usize::from(place.ring == self.chain.block() && lost);
                 self.found.unfinished += usize::from(place.ring == self.chain.block() && !lost);
-                return self.next();
+                return self.skip(1);
             }
         }
         None

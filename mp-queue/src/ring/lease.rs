@@ -203,12 +203,7 @@ impl Reclaim {
         Self { all: true, pc: ReclaimPc::Count, ..self }
     }
 
-    /// Continues with the next envelope. After the last one, ends unless the hint is to be changed.
-    fn next(&mut self) -> Option<Option<(EnvelopeId, Owner)>> {
-        self.skip(1)
-    }
-
-    /// Skips this many envelopes.
+    /// Continues after this many envelopes. After the last one, ends unless the hint is to be changed.
     fn skip(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += envelopes;
         if u64::from(self.envelope) < self.count {
@@ -249,7 +244,7 @@ impl Steps for Reclaim {
             ReclaimPc::Owner => {
                 self.owner = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope)));
                 if self.owner.holder != self.wanted {
-                    return self.next();
+                    return self.skip(1);
                 }
                 self.pc = ReclaimPc::Place;
             }
@@ -258,7 +253,7 @@ impl Steps for Reclaim {
             ReclaimPc::Place => {
                 let place = RingPlace::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 if place.ring != self.ring {
-                    return self.next();
+                    return self.skip(1);
                 }
                 self.pc = ReclaimPc::Take;
             }

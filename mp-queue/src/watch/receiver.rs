@@ -197,7 +197,7 @@ impl<T> Receiver<T> {
         let (ring, seen) = (*self.end.retained()?, self.seen());
         let what = || {
             let raw = self.end.raw();
-            raw.ready_at(self.end.receiver_parking(), move |raw| is_ready(raw, &ring, seen))
+            raw.ready_at(self.end.raw().memory().not_empty(), move |raw| is_ready(raw, &ring, seen))
         };
         let position = mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.change()))).await??;
         self.state.lock().seen = position;
@@ -245,7 +245,7 @@ fn is_ready(raw: &RawQueue, ring: &RetainedRing, seen: Position) -> bool {
 /// ```
 impl<T> Waitable for Receiver<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.receiver_parking().into())
+        WaitPoint::Parking(self.end.raw().memory().not_empty().into())
     }
 
     fn is_ready(&self) -> bool {
@@ -262,7 +262,7 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
-crate::queue::retained_end::sides!(Receiver: "watch::Receiver");
+crate::queue::channel::sides!(Receiver: "watch::Receiver");
 
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

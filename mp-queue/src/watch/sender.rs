@@ -161,7 +161,7 @@ impl<T> Sender<T> {
             self.end.retained()?;
             Ok::<_, Error>(self.end.is_peer_gone().then_some(()))
         };
-        let ready = || self.end.raw().ready_at(self.end.sender_parking(), RawQueue::is_disconnected);
+        let ready = || self.end.raw().ready_at(self.end.raw().memory().not_full(), RawQueue::is_disconnected);
         mp_core::until(ready, poll).await
     }
 }
@@ -172,7 +172,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-crate::queue::retained_end::sides!(Sender: "watch::Sender");
+crate::queue::channel::sides!(Sender: "watch::Sender");
 
 impl<T: 'static> Serialize for Sender<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

@@ -42,16 +42,6 @@ impl ReadPosition {
     }
 }
 
-/// Result of reading a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ReadOutcome {
-    Done,
-    /// The message was replaced.
-    Replaced,
-    /// There are too many concurrent readers, most of which must be stopped.
-    Busy,
-}
-
 /// A ring with retained messages, in the memory of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetainedRing {
@@ -104,10 +94,6 @@ impl RingMemory {
 }
 
 impl RetainedRing {
-    pub(crate) fn memory(&self) -> &RingMemory {
-        &self.memory
-    }
-
     /// Returns the number of messages that the ring keeps.
     pub(crate) fn capacity(&self) -> u32 {
         self.limit
@@ -274,25 +260,29 @@ impl RetainedRing {
         run(FindNext::new(self.ring, position), self.words())
     }
 
-    /// Reads the message of a position that was found in this slot into `inc`, which must be empty.
+    /// Reads the message of a position that was found in this slot into `inc`, which must be empty. Returns
+    /// `false` if the message was replaced.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many concurrent readers, most of which must be stopped.
     pub(crate) fn read(
         &self,
         (slot, position): (Slot, Position),
         inc: &mut Incoming,
-    ) -> mp_core::Result<ReadOutcome> {
+    ) -> mp_core::Result<bool> {
         let (arena, index) = (self.arena(), position.index);
         let me = arena.me()?;
         let Some(e) = slot.envelope().filter(|&e| e < self.ring.envelopes) else {
             return Err(self.memory.stray_error(slot.envelope().unwrap_or(0)));
         };
         let read = match run(Pin::new(self.ring, self.pins, me, index, slot), self.words()) {
-            PinOutcome::Exhausted => return Ok(ReadOutcome::Busy),
-            PinOutcome::Changed(pin) => (pin, Ok(ReadOutcome::Replaced)),
+            PinOutcome::Exhausted => return Err(busy_error()),
+            PinOutcome::Changed(pin) => (pin, Ok(false)),
             PinOutcome::Pinned(pin) => {
                 let owner = Owner::unpack(self.words().load(Envelopes(arena).owner_words().of(e)));
                 // SAFETY: the slot is pinned until the read has ended, so the message stays unchanged.
                 let message = unsafe { Leased::from_raw(arena, e, owner) };
-                (pin, message.read(inc).map(|()| ReadOutcome::Done))
+                (pin, message.read(inc).map(|()| true))
             }
         };
         let (pin, read) = read;
@@ -301,11 +291,12 @@ impl RetainedRing {
         }
         read
     }
+}
 
-    /// Returns the error for too many concurrent readers.
-    #[cold]
-    pub(crate) fn busy_error(&self) -> Error {
-        let why = format!("more than {PINS} threads read one value at the same time; are they stopped?");
-        Error::LimitExceeded(why)
-    }
+/// Returns the error for too many concurrent readers.
+#[cold]
+fn busy_error() -> Error {
+    Error::LimitExceeded(format!(
+        "more than {PINS} threads read one value at the same time; are they stopped?"
+    ))
 }
