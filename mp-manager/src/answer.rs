@@ -3,7 +3,9 @@
 use std::cell::Cell;
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, SmallBytes, Undecodable, UnsentValues, scope};
+use mp_core::message::{
+    self, Codec, Incoming, Message, Outgoing, SmallBytes, Undecodable, UnsentValues, scope,
+};
 use mp_reduce::MessagePack;
 use mp_spawn::CallFailure;
 use serde::{Deserialize, Serialize};
@@ -147,7 +149,7 @@ impl MessageBody {
     #[inline(always)]
     pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
         if let MessageBody::Few { .. } = self
-            && let Some(number) = V::decode_number::<MessagePack>(self.unread())
+            && let Some(number) = message::decode_number::<V, MessagePack>(self.unread())
         {
             return Ok(number);
         }

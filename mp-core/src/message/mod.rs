@@ -63,17 +63,6 @@ pub trait Message: Sized + 'static {
     /// `encode` did not reach stay unchanged.
     fn take_back(&mut self, back: &mut UnsentValues);
 
-    /// Writes the value like [`encode`](Self::encode), but with a fixed size for all numbers of a type. A
-    /// sequence of them is written and read faster, and needs no positions.
-    ///
-    /// # Errors
-    /// The same as for `encode`.
-    #[doc(hidden)]
-    #[inline]
-    fn encode_wide<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
-        self.encode::<C>(out)
-    }
-
     /// Returns the bytes that [`encode`](Self::encode) writes, if they are few, have no attachments and are
     /// written without user code. `None` makes no statement about the value.
     #[doc(hidden)]
@@ -116,14 +105,6 @@ pub trait Message: Sized + 'static {
         Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
     }
 
-    /// Reads a number in a few instructions. Returns `None` if the type has no numbers, and for bytes that
-    /// need [`decode_plain`](Self::decode_plain).
-    #[doc(hidden)]
-    #[inline(always)]
-    fn decode_number<C: Codec>(_bytes: &[u8]) -> Option<Self> {
-        None
-    }
-
     /// Reads a value that [`to_small_bytes`](Self::to_small_bytes) wrote, without user code. Returns `None`
     /// for bytes that need [`decode_plain`](Self::decode_plain).
     #[doc(hidden)]
@@ -140,14 +121,6 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
         // A constant for each type.
         match PlainNumber::of(self) {
             Some(number) => C::write_number(out, number),
-            None => C::write_whole(out, self),
-        }
-    }
-
-    #[inline]
-    fn encode_wide<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
-        match PlainNumber::of(self) {
-            Some(number) => C::write_wide_number(out, number, PlainNumber::size::<Self>()),
             None => C::write_whole(out, self),
         }
     }
@@ -179,14 +152,31 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 
     #[inline(always)]
-    fn decode_number<C: Codec>(bytes: &[u8]) -> Option<Self> {
-        if PlainNumber::has::<Self>() { C::read_quickly(bytes) } else { None }
-    }
-
-    #[inline(always)]
     fn from_small_bytes<C: Codec>(small_bytes: SmallBytes) -> Option<Self> {
-        Self::decode_number::<C>(small_bytes.as_slice())
+        decode_number::<Self, C>(small_bytes.as_slice())
     }
+}
+
+/// Writes a value like [`Message::encode`], but with a fixed size for all numbers of a type. A sequence of
+/// them is written and read faster, and needs no positions.
+///
+/// # Errors
+/// The same as for `encode`.
+#[doc(hidden)]
+#[inline]
+pub fn encode_wide<T: Message, C: Codec>(value: &mut T, out: &mut Outgoing) -> Result<()> {
+    match PlainNumber::of(value) {
+        Some(number) => C::write_wide_number(out, number, PlainNumber::size::<T>()),
+        None => value.encode::<C>(out),
+    }
+}
+
+/// Reads a number in a few instructions. Returns `None` if the type has no numbers, and for bytes that need
+/// [`Message::decode_plain`].
+#[doc(hidden)]
+#[inline(always)]
+pub fn decode_number<T: 'static, C: Codec>(bytes: &[u8]) -> Option<T> {
+    if PlainNumber::has::<T>() { C::read_quickly(bytes) } else { None }
 }
 
 /// Value that is a number, an option of a number, or `()`. It can't have attachments, so it is written

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use mp_core::message::Undecodable;
+use mp_core::message::{Undecodable, decode_number};
 use mp_core::user_code::UserValues;
 use mp_core::{WaitPoint, Waitable};
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
@@ -51,7 +51,7 @@ pub(crate) fn read<T: Message>(run: &mut OutcomeRun, i: usize) -> Result<T, Task
 /// Reads a result from a message with several results.
 #[inline(always)]
 fn read_plain<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
-    match bytes.and_then(T::decode_number::<MessagePack>) {
+    match bytes.and_then(decode_number::<T, MessagePack>) {
         Some(number) => Ok(number),
         None => read_any(bytes),
     }

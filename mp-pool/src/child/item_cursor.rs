@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use mp_core::message::{Incoming, Message, Outgoing, Undecodable};
+use mp_core::message::{Incoming, Message, Outgoing, Undecodable, decode_number};
 use mp_core::{Error, Result};
 use mp_reduce::MessagePack;
 
@@ -149,7 +149,7 @@ impl<'a> ItemCursor<'a> {
     #[inline(always)]
     pub(crate) fn number<A: Message>(&self) -> Option<A> {
         match &self.args {
-            ArgsSource::Many(all) => A::decode_number::<MessagePack>(all.get(self.item)?),
+            ArgsSource::Many(all) => decode_number::<A, MessagePack>(all.get(self.item)?),
             ArgsSource::One(_) => None,
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use mp_core::Error;
 use mp_core::message::level::as_separate_message;
-use mp_core::message::{IntoOutcome, Message, Undecodable};
+use mp_core::message::{IntoOutcome, Message, Undecodable, encode_wide};
 use mp_core::user_code::drop_caught;
 use mp_reduce::{MessagePack, TypeFingerprint};
 use mp_spawn::{BorrowedState, CallFailure, StateClosure};
@@ -124,7 +124,7 @@ fn run_items<A: Message, R: IntoOutcome>(
             row.reached = ItemStage::Returned;
             let out = &mut row.part.out;
             // Encoding a number calls no user code.
-            let written = as_separate_message::<R::Value, _>(|| value.encode_wide::<MessagePack>(out));
+            let written = as_separate_message::<R::Value, _>(|| encode_wide::<_, MessagePack>(value, out));
             if let Err(error) = written {
                 return RunOutcome::Unsendable(error.to_string());
             }

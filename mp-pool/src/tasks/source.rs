@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use mp_core::message::Outgoing;
 use mp_core::message::level::with_nested_message;
+use mp_core::message::{Outgoing, encode_wide};
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{UserValue, UserValues, drop_caught};
 use mp_reduce::{Message, MessagePack};
@@ -216,7 +216,7 @@ impl PieceEncoder {
             with_nested_message(|| {
                 while let Some(args) = items.pop_front() {
                     let args = item.insert(args);
-                    args.encode_wide::<MessagePack>(&mut self.out)?;
+                    encode_wide::<_, MessagePack>(args, &mut self.out)?;
                     let Some(bytes) = self.out.plain() else { return Ok(()) };
                     let end = bytes.len();
                     if end - self.ends.last() > MOST_BYTES {

@@ -123,6 +123,7 @@ pub(super) fn read<T: 'static>(bytes: &[u8]) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use mp_core::Message;
+    use mp_core::message::encode_wide;
     use serde::Serialize;
     use serde::de::DeserializeOwned;
 
@@ -230,7 +231,7 @@ mod tests {
         let mut len = None;
         for value in values {
             let mut out = mp_core::message::Outgoing::default();
-            { *value }.encode_wide::<crate::MessagePack>(&mut out).unwrap();
+            encode_wide::<_, crate::MessagePack>(&mut { *value }, &mut out).unwrap();
             let bytes = out.bytes().clone();
             assert_eq!(*len.get_or_insert(bytes.len()), bytes.len(), "{value:?}");
             assert_eq!(T::decode_plain::<crate::MessagePack>(&bytes).unwrap(), *value);
