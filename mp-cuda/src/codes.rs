@@ -1,5 +1,5 @@
-//! Results of the driver, and advice about them. Results are numbers everywhere, because a newer driver returns
-//! results that no list has.
+//! Results of the driver, and advice about them. Results are numbers everywhere, because a newer driver
+//! returns results that no list has.
 
 /// The call succeeded.
 pub const SUCCESS: u32 = 0;
@@ -16,7 +16,8 @@ pub(crate) const NOT_PERMITTED: u32 = 800;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
-/// Results after which a context returns only errors: the work on the device is lost. With the driver's names.
+/// Results after which a context returns only errors, because the work on the device is lost, with their
+/// names.
 const LOST: [(u32, &str); 14] = [
     (46, "CUDA_ERROR_DEVICE_UNAVAILABLE"),
     (214, "CUDA_ERROR_ECC_UNCORRECTABLE"),

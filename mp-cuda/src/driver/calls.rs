@@ -49,14 +49,14 @@ pub(crate) enum PointerAttribute {
     MappingBase = 19,
 }
 
-/// Calls a function of the driver that writes one value, and returns that value. The closure's parameter stands
-/// for the address to write to.
+/// Calls a function of the driver that writes one value, and returns that value. The closure's parameter is
+/// the address to write to.
 macro_rules! value {
     ($initial:expr, |$to:ident| $driver:ident.$name:ident($($argument:expr),*)) => {{
         let mut value = $initial;
         let $to = &raw mut value;
-        // SAFETY: it writes a value of this type to the variable. The driver checks numbers, names and addresses;
-        // callers guarantee objects.
+        // SAFETY: it writes a value of this type to the variable. The driver checks numbers, names and
+        // addresses; callers guarantee objects.
         let code = unsafe { ($driver.api.$name)($($argument),*) };
         $driver.check(stringify!($name), code)?;
         value
@@ -67,8 +67,8 @@ macro_rules! value {
 macro_rules! optional_call {
     ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
         let function = $driver.optional(stringify!($name), $driver.api.$name)?;
-        // SAFETY: the call writes to variables of the caller, which have the right types; handles, streams and
-        // addresses are the driver's.
+        // SAFETY: the call writes to variables of the caller, which have the right types; handles, streams
+        // and addresses are the driver's.
         let code = unsafe { function($($argument),*) };
         $driver.check(stringify!($name), code)
     }};

@@ -25,7 +25,10 @@ fn bytes_of(name: &OsStr) -> ByteString {
 }
 
 macro_rules! reduced_as {
-    ($($(#[$doc:meta])* $t:ty: $handle:ty, |$value:ident| $reduced:expr, |$arrived:ident| $rebuilt:expr;)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $t:ty: $handle:ty, |$value:ident| $reduced:expr, |$arrived:ident| $rebuilt:expr;
+    )*) => {$(
         $(#[$doc])*
         impl Reduce for $t {
             type Handle = $handle;
@@ -48,8 +51,8 @@ reduced_as! {
     OsString: ByteString, |name| bytes_of(name), |bytes| OsString::from_vec(bytes.0);
     /// Encoded like the status of `waitpid(2)`: code, signal and core file.
     ExitStatus: i32, |status| status.into_raw(), |raw| ExitStatus::from_raw(raw);
-    /// An error with a code of the system arrives as the same error. Any other error arrives with its kind, and
-    /// with its text and sources as an [`ErrorChain`].
+    /// An error with a code of the system arrives as the same error. Any other error arrives with its kind,
+    /// and with its text and sources as an [`ErrorChain`].
     io::Error: IoError, |error| IoError::from_error(error), |error| error.into();
     /// Arrives as an [`ErrorChain`].
     ///

@@ -121,7 +121,8 @@ macro_rules! view_method {
 }
 
 /// Views in which no element appears twice. With `&`, they return another handle to the same storage,
-/// otherwise they consume the tensor. The type has a function `viewed`, which [`aliasing_methods`] defines with `&`.
+/// otherwise they consume the tensor. The type has a function `viewed`. For `&`, [`aliasing_methods`]
+/// defines it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! view_methods {
@@ -215,8 +216,8 @@ macro_rules! view_methods {
     };
 }
 
-/// Views that may overlap, and several views at once, for tensors with several handles. The type has a function
-/// `another`, which returns a handle with another view.
+/// Views that may overlap, and several views at once, for tensors with several handles. The type has a
+/// function `another`, which returns a handle with another view.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! aliasing_methods {
