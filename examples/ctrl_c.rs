@@ -52,10 +52,10 @@ fn main() -> mp::AnyResult<()> {
     }
     let (numbers, squares) = (Queue::bounded(64)?, Queue::bounded(64)?);
     let made = Tensor::zeros([2])?.share();
-    let told = SpawnOptions::nprocs(2).name("producer").interrupt(Interrupt::Graceful);
-    let producers = start_processes(produce, (numbers.clone(), made.clone()), told)?;
-    let not_told = SpawnOptions::nprocs(2).name("squarer").interrupt(Interrupt::Ignore);
-    let squarers = start_processes(square, (numbers.clone(), squares.clone()), not_told)?;
+    let graceful = SpawnOptions::nprocs(2).name("producer").interrupt(Interrupt::Graceful);
+    let producers = start_processes(produce, (numbers.clone(), made.clone()), graceful)?;
+    let ignoring = SpawnOptions::nprocs(2).name("squarer").interrupt(Interrupt::Ignore);
+    let squarers = start_processes(square, (numbers.clone(), squares.clone()), ignoring)?;
 
     let (mut got, mut shown) = (0_u64, std::time::Instant::now());
     println!("making squares; Ctrl-C ends it");

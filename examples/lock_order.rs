@@ -15,7 +15,7 @@ fn worker(rank: usize, (a, b, both): (Lock<u32>, Lock<u32>, Barrier)) -> mp::Any
             (*held, *other) = (*held + 1, *other + 1);
             println!("one worker has both locks");
         }
-        Err(LockError::Deadlock(deadlock)) => println!("the other one is told: {deadlock}"),
+        Err(LockError::Deadlock(deadlock)) => println!("the other thread gets an error: {deadlock}"),
         Err(other) => return Err(other.into()),
     }
     Ok(())

@@ -35,7 +35,7 @@ fn main() -> mp::AnyResult<()> {
                 }
             }
             Some(2) => {
-                println!("it was told to stop, so the process is ended");
+                println!("it was asked to stop, so the process is ended");
                 child.kill()?;
                 stop.clear()?;
             }

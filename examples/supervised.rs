@@ -30,12 +30,12 @@ fn main() -> mp::AnyResult<()> {
     numbers.put_many(0..1000)?;
     numbers.close();
 
-    let (tell, events) = mpsc::channel();
+    let (report, events) = mpsc::channel();
     let backoff = Backoff::new(Duration::from_millis(10)).max(Duration::from_secs(1));
     let worker = Process::builder()
         .name("worker")
         .restart(Restart::OnFailure { max: 5, backoff })
-        .on_event(move |event: ProcessEvent| _ = tell.send(event))
+        .on_event(move |event: ProcessEvent| _ = report.send(event))
         .spawn(work, (numbers.clone(), squares.clone()))?;
     // Ends when no other start follows.
     for event in events {

@@ -26,13 +26,13 @@ const NAME: &str = "test::Object";
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Sends a line to the test. No shared access.
-fn tell(what: &str) {
+fn report(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\ntold {what}").and_then(|()| out.flush()).unwrap();
 }
 
-fn told(tick: Tick, done: bool) {
-    tell(&format!("{} {}", tick.raw(), u8::from(done)));
+fn reported(tick: Tick, done: bool) {
+    report(&format!("{} {}", tick.raw(), u8::from(done)));
 }
 
 /// Uses three clocks: one whose work is done, one with pending work, one whose device is lost.
@@ -40,10 +40,10 @@ fn tick(arena: Arena) -> Outcome {
     let next = |clock: &mut Clock, done: bool| -> Outcome {
         let tick = clock.next()?;
         clock.submitted(tick)?;
-        told(tick, false);
+        reported(tick, false);
         if done {
             clock.complete(tick)?;
-            told(tick, true);
+            reported(tick, true);
         }
         Ok(())
     };
@@ -84,7 +84,7 @@ fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Stru
 fn keep(arena: Arena, ticket: &str) -> Outcome {
     let object = received(arena, ticket, false)?;
     object.keep_descriptor(std::io::stderr())?;
-    tell("kept");
+    report("kept");
     drop(Descriptors(arena).kept_descriptor(object.mark())?.ok_or("it keeps nothing")?);
     // And an object that no other process has.
     let own = Structure::new(NAME, 1)?;
@@ -134,8 +134,8 @@ fn leave(arena: Arena, ticket: &str) -> Outcome {
 /// Reads the descriptor kept by an object that this process doesn't hold.
 fn look(arena: Arena, mark: &str) -> Outcome {
     match Descriptors(arena).kept_descriptor(mark.parse()?)? {
-        Some(kept) => tell(&inode(kept).to_string()),
-        None => tell("none"),
+        Some(kept) => report(&inode(kept).to_string()),
+        None => report("none"),
     }
     Ok(())
 }
@@ -238,16 +238,16 @@ fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
     println!("{end} accesses");
 }
 
-fn swept(what: &str, mut so: impl FnMut() -> bool) {
+fn wait_reclaimed(what: &str, mut so: impl FnMut() -> bool) {
     eventually(what, || {
         Arena::current().unwrap().reclaim().unwrap();
         so()
     });
 }
 
-fn check_ticks(told: &[String], pid: u32, at: u64) {
+fn check_ticks(reported: &[String], pid: u32, at: u64) {
     let clocks = Clocks(Arena::current().unwrap());
-    let ticks: Vec<(Tick, bool)> = told
+    let ticks: Vec<(Tick, bool)> = reported
         .iter()
         .map(|line| {
             let (raw, done) = line.split_once(' ').unwrap();
@@ -260,7 +260,7 @@ fn check_ticks(told: &[String], pid: u32, at: u64) {
         let died = matches!(state, TickState::Died { pid: named } if named.is_none_or(|named| named == pid));
         assert!(
             state == TickState::Complete || (died && !done),
-            "{tick:?} is {state:?}, killed at access {at}, which has told {told:?}"
+            "{tick:?} is {state:?}, killed at access {at}, which has reported {reported:?}"
         );
         // A device that waits for the tick is released.
         let reached = clocks.done(tick.clock()).wrapping_sub(tick.value()).cast_signed() >= 0;
@@ -274,10 +274,10 @@ fn clock_owner_is_killed_at_every_access() {
     let clocks = Clocks(Arena::current().unwrap());
     for_every_access(60, |at| {
         let mut process = start("tick", at, Signal::KILL, None);
-        let (told, killed) = process.end();
-        swept("its clocks end", || clocks.owned() == 0);
-        check_ticks(&told, process.child.id(), at);
-        assert!(killed || told.len() == 11, "{told:?}");
+        let (reported, killed) = process.end();
+        wait_reclaimed("its clocks end", || clocks.owned() == 0);
+        check_ticks(&reported, process.child.id(), at);
+        assert!(killed || reported.len() == 11, "{reported:?}");
         killed
     });
 }
@@ -304,9 +304,9 @@ fn others_continue_while_an_owner_is_stopped() {
         if !ended {
             signal(pid, Signal::KILL);
         }
-        let (told, _) = process.end();
-        swept("its clocks end", || Clocks(arena).owned() == 0);
-        check_ticks(&told, pid, at);
+        let (reported, _) = process.end();
+        wait_reclaimed("its clocks end", || Clocks(arena).owned() == 0);
+        check_ticks(&reported, pid, at);
         !ended
     });
 }
@@ -330,13 +330,15 @@ fn killed_at_every_access_of_keep_descriptor() {
         let mut object = Structure::new(NAME, 1).unwrap();
         let promise = promised(&mut object, false);
         let mut process = start("keep", at, Signal::KILL, Some(promise.ticket()));
-        let (told, killed) = process.end();
-        swept("it is swept", || arena.members().len() == 1);
+        let (reported, killed) = process.end();
+        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
         // The process has ended, and the descriptor that it left is found any number of times.
         for _ in 0..3 {
             match Descriptors(arena).kept_descriptor(object.mark()).unwrap() {
                 Some(kept) => std::fs::File::from(kept).write_all(b"x").unwrap(),
-                None => assert!(told.is_empty() && killed, "{told:?} was kept, killed at access {at}"),
+                None => {
+                    assert!(reported.is_empty() && killed, "{reported:?} was kept, killed at access {at}")
+                }
             }
         }
         let mark = object.mark();
@@ -376,9 +378,12 @@ fn kept_descriptor_of_a_freed_object_is_not_found() {
         if !ended {
             signal(process.child.id(), Signal::CONT);
         }
-        let (told, _) = process.end();
-        assert!(told == ["none"] || told == [file.to_string()], "{told:?}, stopped at access {at}");
-        swept("it is swept", || arena.members().len() == 1);
+        let (reported, _) = process.end();
+        assert!(
+            reported == ["none"] || reported == [file.to_string()],
+            "{reported:?}, stopped at access {at}"
+        );
+        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
         !ended
     });
     assert!(places.iter().any(|(one, next)| one == next), "none has the place of the one before: {places:?}");
@@ -394,7 +399,7 @@ fn object_owner_is_killed_at_every_access() {
         let promise = promised(&mut object, true);
         assert!(object.is_empty() && object.hold().is_nowhere() && Blocks(arena).lives(mark));
         let (_, killed) = start("own", at, Signal::KILL, Some(promise.ticket())).end();
-        swept("it is swept", || arena.members().len() == 1);
+        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
         drop(promise);
         assert!(!Blocks(arena).lives(mark), "killed at access {at}");
         killed
@@ -418,7 +423,7 @@ fn killed_at_every_access_of_set_parent() {
             let (mark, promise) = (whole.mark(), promised(&mut whole, false));
             let whole = Some(whole).filter(|_| held_here);
             let (_, killed) = start("part", at, Signal::KILL, Some(promise.ticket())).end();
-            swept("it is swept", || arena.members().len() == 1);
+            wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
             drop(promise);
             if let Some(whole) = whole {
                 let holders = whole.holders();
@@ -451,7 +456,7 @@ fn stopped_at_every_access_of_set_parent() {
         let (_, killed) = process.end();
         assert!(!killed, "it finds the whole by its part, stopped at access {at}");
         drop(promise);
-        swept("it is swept", || arena.members().len() == 1);
+        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
         assert!(!Blocks(arena).lives(mark) && in_use() == before, "stopped at access {at}");
         !ended
     });
@@ -471,7 +476,7 @@ fn last_holder_of_a_child_killed_at_every_access() {
         drop((whole, part));
         assert!(marks.iter().all(|mark| Blocks(arena).lives(*mark)), "the message has them");
         let (_, killed) = start("leave", at, Signal::KILL, Some(promise.ticket())).end();
-        swept("it is swept", || arena.members().len() == 1);
+        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
         drop(promise);
         assert!(!marks.iter().any(|mark| Blocks(arena).lives(*mark)), "killed at access {at}");
         assert_eq!(in_use(), before, "killed at access {at}");
@@ -492,6 +497,6 @@ fn hook_runs_after_deaths() {
     assert_eq!(CALLS.load(Ordering::SeqCst), before, "no process has died");
     let (_, killed) = start("tick", 1, Signal::KILL, None).end();
     assert!(killed);
-    swept("it is swept", || arena.members().len() == 1);
+    wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
     assert_eq!(CALLS.load(Ordering::SeqCst), before + 1);
 }

@@ -86,7 +86,7 @@ impl CudaEvent {
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &CudaStream) -> Result<()> {
         self.0.arena().me()?;
-        ownerless::sweep_some();
+        ownerless::end_some();
         let tick = stream.tick()?;
         // SAFETY: this structure's own word.
         unsafe { self.0.arena().words() }.store(self.0.word(TICK), tick.raw());

@@ -233,7 +233,7 @@ fn impossible_window_in_a_state_changes_no_batch() {
     let right = order.batch(70).unwrap();
     let state = serde_json::to_value(order.state(70)).unwrap();
     assert!(state["window"]["number"].as_u64().unwrap() > 1);
-    let told = |window: serde_json::Value| {
+    let reported = |window: serde_json::Value| {
         let mut state = state.clone();
         state["window"] = window;
         let state: PlanState = serde_json::from_value(state).unwrap();
@@ -247,9 +247,9 @@ fn impossible_window_in_a_state_changes_no_batch() {
     for (number, before) in
         [(u64::MAX, 3), (DRAWS / WINDOW, 3), (2, 41), (100, 3 * 71), (0, 2), (u64::MAX, u64::MAX)]
     {
-        assert_eq!(told(window(number, before)), right, "{number} {before}");
+        assert_eq!(reported(window(number, before)), right, "{number} {before}");
     }
-    assert_eq!(told(serde_json::Value::Null), right);
+    assert_eq!(reported(serde_json::Value::Null), right);
 }
 
 #[derive(Debug)]

@@ -30,7 +30,7 @@ fn server_death_is_an_error_for_all_callers() {
     });
     for caller in callers {
         assert!(caller.wait_timeout(DEADLINE), "{caller:?} waits on");
-        assert!(caller.join().unwrap(), "it was told otherwise");
+        assert!(caller.join().unwrap(), "it got another result");
     }
     // From now on all calls are refused.
     let error = busy.call(closure!([] |object: &mut u32| *object)).unwrap_err();

@@ -69,8 +69,9 @@ struct Ring {
 fn call_dropping_its_own_last_proxy_completes() {
     let manager = manager();
     let (dropped, gate) = (Queue::unbounded().unwrap(), Gate::new());
-    let told = dropped.clone();
-    let make = closure!([told] || Ring { own: None, _noisy: Noisy { value: 0, dropped: told.clone() } });
+    let reported = dropped.clone();
+    let make =
+        closure!([reported] || Ring { own: None, _noisy: Noisy { value: 0, dropped: reported.clone() } });
     let ring = made(&manager, make);
     ring.call_with(closure!([] |ring: &mut Ring, own: Proxy<Ring>| ring.own = Some(own)), ring.clone())
         .unwrap();

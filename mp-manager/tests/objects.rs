@@ -152,13 +152,13 @@ fn many_returned_objects_leave_no_resources() {
     let (parent, dropped) = noisy(&manager);
     let round = || drop(child(&child(&parent).unwrap()).unwrap());
     round();
-    let told = || (0..2).for_each(|_| assert_eq!(take(&dropped), manager.server_pid()));
-    told();
+    let reported = || (0..2).for_each(|_| assert_eq!(take(&dropped), manager.server_pid()));
+    reported();
     eventually("that the first are gone", || threads(manager.server_pid()) <= 2);
     let before = in_use();
     for _ in 0..20 {
         round();
-        told();
+        reported();
     }
     let no_more = |(a, b, c): (u64, u64, u64)| a <= before.0 && b <= before.1 && c <= before.2;
     eventually("that nothing is left", || no_more(in_use()) && threads(manager.server_pid()) <= 2);

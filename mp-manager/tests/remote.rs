@@ -30,7 +30,7 @@ fn words() -> Methods<Words> {
         .constructor(closure!([] |first: String| vec![first]))
         .method("push", closure!([] |words: &mut Words, word: String| { words.push(word); words.len() }))
         .method("all", closure!([] |words: &mut Words| words.clone()))
-        .method("fail", closure!([] |_words: &mut Words| Err::<u32, &str>("as it was told")))
+        .method("fail", closure!([] |_words: &mut Words| Err::<u32, &str>("as requested")))
         .method("panic", closure!([] |words: &mut Words| -> u32 { words.clear(); panic!("oh") }))
         .method("bytes", closure!([] |_words: &mut Words, n: usize| vec![7_u8; n]))
         .method("frozen", closure!([] |_words: &mut Words| Tensor::<f32>::zeros([3]).unwrap().freeze()))
@@ -149,10 +149,10 @@ fn killed_program_releases_its_objects() {
 fn last_handle_drop_frees_the_object() {
     let manager = manager();
     let (noisy, dropped) = noisy(&manager);
-    let told = dropped.clone();
+    let reported = dropped.clone();
     type Noisy = common::Noisy;
     let methods = Methods::<Noisy>::of("Noisy")
-        .constructor(closure!([told] || Noisy { value: 3, dropped: told.clone() }))
+        .constructor(closure!([reported] || Noisy { value: 3, dropped: reported.clone() }))
         .method("value", closure!([] |noisy: &mut Noisy| noisy.value));
     manager.register(methods).unwrap();
     manager.publish("first", &noisy).unwrap();
@@ -182,7 +182,7 @@ fn errors_and_panics_are_returned_to_the_caller() {
     let (_manager, remote) = served("errors");
     let words = create(&remote, "a");
     let error = words.call::<u32>("fail", ()).unwrap_err();
-    assert!(matches!(&error, CallError::Raised(raised) if raised.message == "as it was told"), "{error}");
+    assert!(matches!(&error, CallError::Raised(raised) if raised.message == "as requested"), "{error}");
     let error = words.call::<u32>("panic", ()).unwrap_err();
     assert!(matches!(&error, CallError::Raised(raised) if raised.message == "oh"), "{error}");
     assert!(all(&words).is_empty(), "it lives on, as the panic left it");
@@ -377,9 +377,9 @@ fn object_of_another_manager_is_not_published() {
 /// Creates an object whose calls wait until the gate is opened, and that reports its drop.
 fn waiting(manager: &Manager, test: &str) -> (Gate, Queue<u32>) {
     let (gate, dropped) = (Gate::new(), Queue::unbounded().unwrap());
-    let (stop, told) = (gate.clone(), dropped.clone());
+    let (stop, reported) = (gate.clone(), dropped.clone());
     let methods = Methods::<common::Noisy>::of("Noisy")
-        .constructor(closure!([told] || common::Noisy { value: 3, dropped: told.clone() }))
+        .constructor(closure!([reported] || common::Noisy { value: 3, dropped: reported.clone() }))
         .method("wait", closure!([stop] |_noisy: &mut common::Noisy| stop.pass()))
         .method("value", closure!([] |noisy: &mut common::Noisy| noisy.value));
     manager.register(methods).unwrap();

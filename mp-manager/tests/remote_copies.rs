@@ -19,11 +19,11 @@ use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 /// Starts a server in which the gate stops the constructor if its argument is 0.
 fn served(test: &str) -> Served {
     Served::new(test, |dropped, gate| {
-        let (told, stop) = (dropped.clone(), gate.clone());
+        let (reported, stop) = (dropped.clone(), gate.clone());
         Methods::<Noisy>::of("Noisy")
-            .constructor(closure!([told, stop] |value: u64| {
+            .constructor(closure!([reported, stop] |value: u64| {
                 if value == 0 { stop.pass() }
-                Noisy { value, dropped: told.clone() }
+                Noisy { value, dropped: reported.clone() }
             }))
             .method("value", closure!([] |noisy: &mut Noisy| noisy.value))
     })

@@ -17,12 +17,12 @@ use mp_spawn::{Process, closure};
 use rustix::process::Signal;
 
 fn noisy(dropped: &Queue<u32>, gate: &Gate) -> Methods<Noisy> {
-    let (told, stop) = (dropped.clone(), gate.clone());
+    let (reported, stop) = (dropped.clone(), gate.clone());
     let slow = gate.clone();
     Methods::<Noisy>::of("Noisy")
-        .constructor(closure!([told, stop] |value: u64| {
+        .constructor(closure!([reported, stop] |value: u64| {
             if value == 0 { stop.pass() }
-            Noisy { value, dropped: told.clone() }
+            Noisy { value, dropped: reported.clone() }
         }))
         .method("value", closure!([] |noisy: &mut Noisy| noisy.value))
         .method("add", closure!([] |noisy: &mut Noisy, n: u64| { noisy.value += n; noisy.value }))

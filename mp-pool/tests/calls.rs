@@ -514,21 +514,21 @@ fn results_are_futures() {
 #[test]
 fn callbacks_get_results_and_errors() {
     let pool = Pool::new(1).unwrap();
-    let (tell, told) = mpsc::channel();
+    let (notify, reported) = mpsc::channel();
     let half = |x: u32| if x.is_multiple_of(2) { Ok(x / 2) } else { Err("odd") };
     pool.apply_async(square, 1).on_done(|_| panic!("a callback that panics costs no other call anything"));
     for x in [4, 5] {
-        let tell = tell.clone();
+        let notify = notify.clone();
         pool.apply_async(half, x)
-            .on_done(move |result| tell.send(result.map_err(|e| e.to_string())).unwrap());
+            .on_done(move |result| notify.send(result.map_err(|e| e.to_string())).unwrap());
     }
-    assert_eq!(told.recv_timeout(DEADLINE).unwrap(), Ok(2));
-    assert!(told.recv_timeout(DEADLINE).unwrap().unwrap_err().contains("odd"));
+    assert_eq!(reported.recv_timeout(DEADLINE).unwrap(), Ok(2));
+    assert!(reported.recv_timeout(DEADLINE).unwrap().unwrap_err().contains("odd"));
     // A callback that is set when all tasks are done is called at once, in this thread.
     let done = pool.apply_async(square, 6);
     done.wait();
-    done.on_done(move |result| tell.send(Ok(result.unwrap() as u32)).unwrap());
-    assert_eq!(told.try_recv().unwrap(), Ok(36));
+    done.on_done(move |result| notify.send(Ok(result.unwrap() as u32)).unwrap());
+    assert_eq!(reported.try_recv().unwrap(), Ok(36));
 }
 
 #[test]

@@ -406,17 +406,17 @@ fn results_arrive_while_the_next_item_runs() {
         }
         10 * item
     }));
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(|| call.chunksize(8).imap(0..8).for_each(|result| _ = tell.send(result)));
+        scope.spawn(|| call.chunksize(8).imap(0..8).for_each(|result| _ = report.send(result)));
         gate.arrived();
         for item in 0..5 {
-            assert_eq!(told.recv_timeout(DEADLINE).expect("while item 5 runs").unwrap(), 10 * item);
+            assert_eq!(reported.recv_timeout(DEADLINE).expect("while item 5 runs").unwrap(), 10 * item);
         }
-        assert!(told.try_recv().is_err());
+        assert!(reported.try_recv().is_err());
         gate.open(1);
         for item in 5..8 {
-            assert_eq!(told.recv_timeout(DEADLINE).expect("item 5 is done").unwrap(), 10 * item);
+            assert_eq!(reported.recv_timeout(DEADLINE).expect("item 5 is done").unwrap(), 10 * item);
         }
     });
     join(&pool);

@@ -87,11 +87,11 @@ fn stopped_worker_with_unused_functions_delays_none() {
         looks == 20
     });
     let pool = Arc::new(pool);
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let caller = Arc::clone(&pool);
     // Runs in a thread of its own, because it must not be delayed.
-    std::thread::spawn(move || _ = tell.send(caller.map_async(|x: u32| x, 0..10)));
-    let results = told.recv_timeout(DEADLINE).expect("it only takes the tasks");
+    std::thread::spawn(move || _ = report.send(caller.map_async(|x: u32| x, 0..10)));
+    let results = reported.recv_timeout(DEADLINE).expect("it only takes the tasks");
     // All tasks except the one that an idle worker receives.
     eventually("the other one has done the rest", || results.progress().done >= 9);
     signal(pid, Signal::CONT);

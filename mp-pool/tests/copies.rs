@@ -198,9 +198,9 @@ const CALLS: &[(&str, Check)] = &[
     }),
     ("AsyncResult::results", |_, o| all_ended(o.many.results())),
     ("AsyncResult::on_done", |_, o| {
-        let (tell, told) = channel();
-        o.one.on_done(move |result| _ = tell.send(result));
-        ended(told.try_recv().map_err(|error| error.to_string())?)
+        let (report, reported) = channel();
+        o.one.on_done(move |result| _ = report.send(result));
+        ended(reported.try_recv().map_err(|error| error.to_string())?)
     }),
     ("AsyncResult: Future", |_, o| ended(at_once(o.many)?)),
     ("as_completed", |_, o| {

@@ -41,12 +41,12 @@ fn released() {
 
 /// Ends something in a thread of its own, which must finish.
 fn ends(what: &str, end: impl FnOnce() + Send + 'static) {
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         end();
-        tell.send(()).unwrap();
+        report.send(()).unwrap();
     });
-    assert!(told.recv_timeout(DEADLINE).is_ok(), "not within {DEADLINE:?}: {what}");
+    assert!(reported.recv_timeout(DEADLINE).is_ok(), "not within {DEADLINE:?}: {what}");
     thread.join().unwrap();
 }
 
@@ -140,13 +140,13 @@ fn pool_is_dropped_in_a_callback() {
     let (pid, gate) = (pool.pids()[0], Gate::new());
     let result = pool.apply_async(stop_at, (gate.clone(), 1));
     gate.arrived();
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     result.on_done(move |_| {
         drop(pool);
-        tell.send(()).unwrap();
+        report.send(()).unwrap();
     });
     gate.open(1);
-    told.recv_timeout(DEADLINE).unwrap();
+    reported.recv_timeout(DEADLINE).unwrap();
     eventually("the worker is gone", || !alive(pid));
 }
 
@@ -156,30 +156,30 @@ fn waiting_in_a_callback_is_an_error() {
     let pool = Arc::new(Pool::new(1).unwrap());
     let pid = pool.pids()[0];
     let gate = Gate::new();
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let caller = Arc::clone(&pool);
     pool.apply_async(stop_at, (gate.clone(), 1)).on_done(move |_| {
         let refused = caller.join_timeout(DEADLINE);
         // The pool continues, and accepts tasks.
         let result = caller.apply_async(square, 3);
-        _ = tell.send((refused, result, caller));
+        _ = report.send((refused, result, caller));
     });
     gate.arrived();
     gate.open(1);
-    let (refused, result, caller) = told.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    let (refused, result, caller) = reported.recv_timeout(DEADLINE).expect("it does not wait for itself");
     assert!(matches!(refused, Err(PoolError::InCallback)), "{refused:?}");
     assert_eq!(got(result).unwrap(), 9);
     drop(caller);
 
     // A callback that owns the pool ends it.
     let pool = Arc::into_inner(pool).unwrap();
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let result = pool.apply_async(stop_at, (gate.clone(), 2));
     gate.arrived();
     let waits = pool.apply_async(stop_at, (gate.clone(), 3));
-    result.on_done(move |_| _ = tell.send(pool.join()));
+    result.on_done(move |_| _ = report.send(pool.join()));
     gate.open(1);
-    let refused = told.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    let refused = reported.recv_timeout(DEADLINE).expect("it does not wait for itself");
     assert!(matches!(refused, Err(PoolError::InCallback)), "{refused:?}");
     assert!(matches!(got(waits), Err(TaskError::Terminated)));
     eventually("the worker is gone", || !alive(pid));
@@ -259,13 +259,13 @@ fn submission_blocks_at_the_limit_of_waiting_tasks() {
 fn callback_submits_to_a_full_pool() {
     let _alone = alone();
     let pool = Arc::new(Pool::builder().processes(1).max_waiting(1).build().unwrap());
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let caller = Arc::clone(&pool);
     pool.apply_async(square, 2).on_done(move |result| {
         let more = [3, 4, 5].map(|x| caller.apply_async(square, x));
-        _ = tell.send((result, more));
+        _ = report.send((result, more));
     });
-    let (first, more) = told.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    let (first, more) = reported.recv_timeout(DEADLINE).expect("it does not wait for itself");
     assert_eq!(first.unwrap(), 4);
     assert_eq!(more.map(|result| got(result).unwrap()), [9, 16, 25]);
     join(&pool);

@@ -83,9 +83,9 @@ fn tasks_wait_while_other_queues_have_all_messages() {
 
 /// Takes all messages, including those that the pool's thread keeps for later.
 fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
-    let (tell, told) = std::sync::mpsc::channel();
-    pool.task(|x: u64| x).map_async(0..1).on_done(move |_| _ = tell.send(all_messages()));
-    [told.recv_timeout(DEADLINE).unwrap(), all_messages()]
+    let (report, reported) = std::sync::mpsc::channel();
+    pool.task(|x: u64| x).map_async(0..1).on_done(move |_| _ = report.send(all_messages()));
+    [reported.recv_timeout(DEADLINE).unwrap(), all_messages()]
 }
 
 /// Tasks that wait for room can be cancelled, and the others outlive their worker.

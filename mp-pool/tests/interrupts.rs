@@ -76,7 +76,7 @@ fn stream_continues_after_take_interrupt() {
         assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
         let until = Instant::now() + DEADLINE;
         while !interrupted() {
-            assert!(Instant::now() < until, "it was not told");
+            assert!(Instant::now() < until, "it was not interrupted");
             std::thread::yield_now();
         }
         assert!(matches!(result_of(&stream, 2), Err(TaskError::Interrupted)));

@@ -278,10 +278,10 @@ fn failed_starts_of_removed_places_break_no_pool() {
 #[test]
 fn callback_resizes_its_pool() {
     let pool = std::sync::Arc::new(Pool::new(1).unwrap());
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let resized = std::sync::Arc::clone(&pool);
-    pool.apply_async(|x: u32| x, 1).on_done(move |_| _ = tell.send(resized.resize(2).is_ok()));
-    assert!(told.recv_timeout(DEADLINE).unwrap());
+    pool.apply_async(|x: u32| x, 1).on_done(move |_| _ = report.send(resized.resize(2).is_ok()));
+    assert!(reported.recv_timeout(DEADLINE).unwrap());
     workers_are(&pool, 2);
     join(&pool);
 }

@@ -58,18 +58,18 @@ fn close_wakes_a_thread_that_waits_for_room() {
     let at_work = pool.apply_async(stop_at, (gate.clone(), 0));
     gate.arrived();
     std::thread::scope(|scope| {
-        let (tell, told) = channel();
+        let (report, reported) = channel();
         let (say, said) = channel();
         let (stream, gate_of_it) = (&stream, gate.clone());
         scope.spawn(move || {
             let here = std::fs::read_link("/proc/thread-self").unwrap();
             say.send(here.to_str().unwrap().to_string()).unwrap();
-            _ = tell.send(stream.push((gate_of_it, 1)));
+            _ = report.send(stream.push((gate_of_it, 1)));
         });
         let thread = said.recv_timeout(DEADLINE).unwrap();
         eventually("it waits", || sleeps(&thread));
         stream.close();
-        let refused = told.recv_timeout(DEADLINE / 4);
+        let refused = reported.recv_timeout(DEADLINE / 4);
         // The thread must end in any case.
         gate.open(2);
         assert!(matches!(refused, Ok(Err(PushError::Closed((_, 1))))), "{refused:?}");

@@ -173,21 +173,21 @@ impl Wake for Rude {
 fn pool_survives_panicking_wakers_and_callbacks() {
     let pool = Pool::new(1).unwrap();
     let (gate, first) = busy(&pool);
-    let (tell, told) = mpsc::channel();
-    let rude = || Waker::from(Arc::new(Rude(tell.clone())));
+    let (report, reported) = mpsc::channel();
+    let rude = || Waker::from(Arc::new(Rude(report.clone())));
     let mut polled = pin!(pool.apply_async(square, 3));
     for waker in [rude(), rude()] {
         assert!(polled.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
     first.on_done(|_| resume_unwind(Box::new(bomb(2))));
-    let captured = (bomb(2), tell.clone());
+    let captured = (bomb(2), report.clone());
     pool.apply_async(square, 4).on_done(move |_| {
         let all = captured;
         _ = all.1.send(());
     });
     gate.open(1);
     for _ in 0..3 {
-        told.recv_timeout(DEADLINE).expect("each waker is woken, and each callback called");
+        reported.recv_timeout(DEADLINE).expect("each waker is woken, and each callback called");
     }
     assert!(matches!(polled.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(9))));
     assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);

@@ -8,7 +8,7 @@
 //! for text in ["a", "b", "c"] {
 //!     sender.send(text.into())?; // never waits: the oldest goes where there is no room
 //! }
-//! // "a" is gone: a receiver is told how many it has missed, and goes on with the oldest that is there.
+//! // "a" is gone: a receiver gets the number of missed messages, and continues with the oldest one.
 //! assert!(matches!(one.recv(), Err(RecvError::Lagged(1))));
 //! assert_eq!((one.recv()?, one.recv()?), ("b".to_string(), "c".to_string()));
 //! drop(sender);

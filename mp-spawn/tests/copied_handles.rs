@@ -84,9 +84,9 @@ fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
     at("restarts");
     assert_eq!(process.restarts(), 0);
     at("on_exit");
-    let (tell, told) = std::sync::mpsc::channel::<()>();
-    process.on_exit(move || _ = tell.send(()));
-    assert!(told.recv_timeout(DEADLINE).is_err(), "it is dropped, and not called");
+    let (report, reported) = std::sync::mpsc::channel::<()>();
+    process.on_exit(move || _ = report.send(()));
+    assert!(reported.recv_timeout(DEADLINE).is_err(), "it is dropped, and not called");
     at("sentinel");
     assert_eq!(wait(&[process], Some(DEADLINE))?, [0]);
     assert_eq!(context.sentinels().len(), 2);

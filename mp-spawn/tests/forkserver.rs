@@ -134,9 +134,9 @@ fn server_kills_lose_no_start_and_leak_no_process() {
         for round in 0..150 {
             start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap().join().unwrap();
             let victim = server();
-            let (go, told) = channel();
+            let (go, reported) = channel();
             let killer = std::thread::spawn(move || {
-                told.recv().unwrap();
+                reported.recv().unwrap();
                 // Longer in total than most of these starts take.
                 let until = Instant::now() + Duration::from_micros(3 * round);
                 while Instant::now() < until {

@@ -107,9 +107,9 @@ fn replaced_fork_server_is_logged_once() {
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
     });
     let end = "was killed by SIGKILL (signal 9), and another one takes its place";
-    let told =
+    let reported =
         text.lines().filter(|l| l.starts_with("[WARN/tested] a fork server (pid ") && l.ends_with(end));
-    assert_eq!(told.count(), 1, "{text}");
+    assert_eq!(reported.count(), 1, "{text}");
 }
 
 #[test]

@@ -311,7 +311,7 @@ fn blocked_terminal_does_not_delay_starts() {
         talk(rank, lines).map_err(|error| error.to_string())?;
         if rank == TEED - 1 { Err("the last one fails".to_string()) } else { Ok(()) }
     }
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let (out, err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let waiter = std::thread::spawn(move || {
         // At most three attempts, because the machine may be busy.
@@ -334,9 +334,9 @@ fn blocked_terminal_does_not_delay_starts() {
             assert!(failure(&context).to_string().contains("the last one fails"));
             took
         });
-        _ = tell.send(took.take_while(|took| *took >= HELD_UP).collect::<Vec<_>>());
+        _ = report.send(took.take_while(|took| *took >= HELD_UP).collect::<Vec<_>>());
     });
-    let held_up = told.recv_timeout(3 * DEADLINE);
+    let held_up = reported.recv_timeout(3 * DEADLINE);
     drop((out, err));
     waiter.join().unwrap();
     assert!(held_up.as_ref().is_ok_and(|times| times.len() < 3), "{held_up:?}");
@@ -344,16 +344,16 @@ fn blocked_terminal_does_not_delay_starts() {
 
 #[test]
 fn holder_of_stdout_can_wait_for_writing_processes() {
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let held = std::io::stdout().lock();
     // On another thread, so that the test ends if this one waits for ever.
     let waiter = std::thread::spawn(move || {
         let options = SpawnOptions::nprocs(2).stdout(Stdio::Tee).stderr(Stdio::Null);
         let context = start_processes(talk, 100, options).unwrap();
         join(&context).unwrap();
-        _ = tell.send([0, 1].map(|rank| context.stdout(rank).unwrap().text()));
+        _ = report.send([0, 1].map(|rank| context.stdout(rank).unwrap().text()));
     });
-    let texts = told.recv_timeout(DEADLINE);
+    let texts = reported.recv_timeout(DEADLINE);
     drop(held);
     for text in texts.expect("its output is read, and its end is seen") {
         assert_eq!(text.lines().count(), 100);

@@ -345,15 +345,15 @@ fn parent_can_be_watched() {
 
 #[test]
 fn panic_in_an_exit_callback_is_caught() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     let first = Process::spawn(|name: String| wait_for_word(&name), Meeting::new("unused").name);
     let first = first.unwrap();
     first.on_exit(|| panic!("not so quick"));
     first.kill().unwrap();
     eventually("it has ended", || !first.is_alive());
     let second = Process::spawn(|(): ()| {}, ()).unwrap();
-    second.on_exit(move || _ = tell.send(()));
-    told.recv_timeout(DEADLINE).expect("the supervisor still watches");
+    second.on_exit(move || _ = report.send(()));
+    reported.recv_timeout(DEADLINE).expect("the supervisor still watches");
 }
 
 #[test]

@@ -211,14 +211,14 @@ fn process_ended_by_sigint_is_not_restarted() {
 
 #[test]
 fn end_wakes_callbacks_and_all_waits_once() {
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let (builder, _events) = supervised(at_most(2));
     let child = builder.spawn(flaky, Tensor::<u64>::zeros([1]).unwrap().freeze()).unwrap();
-    child.on_exit(move || _ = tell.send(()));
+    child.on_exit(move || _ = report.send(()));
     assert_eq!(mp_spawn::wait(&[&child], Some(DEADLINE)).unwrap(), [0]);
     assert_eq!(child.exit(), Some(ExitStatus::Code(0)));
-    told.recv_timeout(DEADLINE).unwrap();
-    assert!(told.recv_timeout(DEADLINE).is_err(), "once");
+    reported.recv_timeout(DEADLINE).unwrap();
+    assert!(reported.recv_timeout(DEADLINE).is_err(), "once");
 }
 
 #[test]

@@ -301,18 +301,18 @@ fn closure_keeps_its_captures_for_each_attempt() {
 
 #[test]
 fn callbacks_may_panic_and_start_processes() {
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let child = Process::builder()
         .restart(at_most(2))
         .on_event(move |event| {
             let helper = Process::spawn(|n: u32| Ok::<_, String>(n + 1), 1).unwrap();
             assert!(helper.wait_timeout(DEADLINE) && helper.join().unwrap() == 2);
-            _ = tell.send(event);
+            _ = report.send(event);
             std::panic::resume_unwind(Box::new("a callback"));
         })
         .spawn(|(): ()| Err::<(), _>("no"), ())
         .unwrap();
     ended(&child);
     assert!(child.join().is_err());
-    assert_eq!(kinds(&rest(&told)).len(), 9);
+    assert_eq!(kinds(&rest(&reported)).len(), 9);
 }

@@ -48,15 +48,15 @@ fn panic_of_a_callback_leaves_the_supervisor_running() {
     #[cfg(feature = "log")]
     rude::install();
     for _ in 0..2 {
-        let (tell, told) = mpsc::channel();
+        let (report, reported) = mpsc::channel();
         let child = Process::spawn(|x: u32| Ok::<_, String>(x + 1), 1).unwrap();
-        let captured = (tell, Bomb(2));
+        let captured = (report, Bomb(2));
         child.on_exit(move || {
             let all = captured;
             _ = all.0.send(());
         });
         child.on_exit(|| resume_unwind(Box::new(Bomb(2))));
-        told.recv_timeout(DEADLINE).expect("it has ended");
+        reported.recv_timeout(DEADLINE).expect("it has ended");
         assert!(child.wait_timeout(DEADLINE));
         assert_eq!(child.join().unwrap(), 2);
     }

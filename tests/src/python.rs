@@ -65,7 +65,7 @@ impl Python {
     }
 
     /// Sends a line to its `input()`.
-    pub fn tell(&mut self, line: &str) {
+    pub fn report(&mut self, line: &str) {
         writeln!(self.to, "{line}").unwrap();
     }
 

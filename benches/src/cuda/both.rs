@@ -28,7 +28,7 @@ struct Side {
 
 struct Running {
     child: Child,
-    /// `None` after it was told to end.
+    /// `None` after it was asked to end.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     ready: bool,
@@ -139,7 +139,7 @@ impl Side {
     ) -> Result<(), RowError> {
         let lost = |error: &dyn std::fmt::Display| RowError::Lost(error.to_string());
         let running = self.start().map_err(|e| lost(&e))?;
-        let input = running.input.as_mut().ok_or_else(|| lost(&"it was told to end"))?;
+        let input = running.input.as_mut().ok_or_else(|| lost(&"it was asked to end"))?;
         writeln!(input, "{row} {round}").map_err(|e| lost(&e))?;
         input.flush().map_err(|e| lost(&e))?;
         loop {

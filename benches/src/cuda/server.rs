@@ -185,7 +185,7 @@ impl Server {
     }
 
     /// Prints a row.
-    fn tell(&self, row: &str, who: &str, unit: &str, samples: &[f64]) -> AnyResult<()> {
+    fn report(&self, row: &str, who: &str, unit: &str, samples: &[f64]) -> AnyResult<()> {
         let row = Row::of(row, who, unit, samples).ok_or_else(|| format!("no samples of {row}"))?;
         line(&serde_json::to_value(row)?);
         Ok(())
@@ -211,7 +211,7 @@ impl Server {
 
     fn kernel_floor(&self) -> AnyResult<()> {
         self.workers[2].ask(Job::Floor { warm: 50, count: self.count(1000, 50) })?;
-        self.tell("kernel_floor", "mp", "us", &us(&of(&self.workers[2].reply()?, "ns")?))
+        self.report("kernel_floor", "mp", "us", &us(&of(&self.workers[2].reply()?, "ns")?))
     }
 
     fn cpu_round_trip(&self) -> AnyResult<()> {
@@ -221,13 +221,13 @@ impl Server {
         self.workers[0].ask(Job::Ping { to: there, from: back, warm, count })?;
         let said = self.workers[0].reply()?;
         self.workers[1].reply()?;
-        self.tell("cpu_round_trip", "mp", "us", &us(&of(&said, "ns")?))
+        self.report("cpu_round_trip", "mp", "us", &us(&of(&said, "ns")?))
     }
 
     fn two_streams(&self) -> AnyResult<()> {
         for (who, driver) in [("mp", false), ("driver", true)] {
             self.workers[0].ask(Job::TwoStreams { warm: 50, count: self.count(500, 20), driver })?;
-            self.tell("two_streams", who, "us", &us(&of(&self.workers[0].reply()?, "ns")?))?;
+            self.report("two_streams", who, "us", &us(&of(&self.workers[0].reply()?, "ns")?))?;
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Server {
         for (who, spin) in [("mp", Spin::Adaptive), ("mp_busy", Spin::Busy)] {
             let (_, taken) = Self::exchange(pair, elements, counts, (spin, ready))?;
             for (what, row) in [("done", ""), ("launched", "_launched"), ("got", "_got")] {
-                self.tell(&format!("{name}{row}"), who, "us", &us(&of(&taken, what)?))?;
+                self.report(&format!("{name}{row}"), who, "us", &us(&of(&taken, what)?))?;
             }
         }
         Ok(())
@@ -268,7 +268,7 @@ impl Server {
         there.put(0)?;
         let said = self.workers[0].reply()?;
         self.workers[2].reply()?;
-        self.tell("switch_floor", "mp", "us", &us(&of(&said, "ns")?))
+        self.report("switch_floor", "mp", "us", &us(&of(&said, "ns")?))
     }
 
     /// Runs in processes that have a context, and no slab.
@@ -281,9 +281,9 @@ impl Server {
         let (made, taken) = Self::exchange((&pair.0, &pair.1), 1024, (0, 1), (Spin::Adaptive, false))?;
         pair.1.end()?;
         pair.0.end()?;
-        self.tell("cold", "mp", "us", &us(&of(&taken, "done")?))?;
+        self.report("cold", "mp", "us", &us(&of(&taken, "done")?))?;
         let all = first(&taken, "ends")? - first(&made, "began")?;
-        self.tell("cold_with_allocation", "mp", "us", &us(&[all]))
+        self.report("cold_with_allocation", "mp", "us", &us(&[all]))
     }
 
     fn frozen(
@@ -303,7 +303,7 @@ impl Server {
         let sums = of(&got, "sums")?;
         ensure!(sums == expected, "{name}: the sums are {sums:?} instead of {expected:?}");
         let each = (first(&got, "ended")? - first(&sent, "began")?) / count as f64;
-        self.tell(name, "mp", "us", &us(&[each]))
+        self.report(name, "mp", "us", &us(&[each]))
     }
 
     fn event_hop(&self) -> AnyResult<()> {
@@ -328,14 +328,14 @@ impl Server {
         let value = last(&b, "value")?;
         ensure!(value == 2.0 * hops as f64, "{value} after {} hops", 2 * hops);
         let each = (last(&b, "times")? - began) / (2 * hops) as f64;
-        self.tell("event_hop", "mp", "us", &us(&[each]))
+        self.report("event_hop", "mp", "us", &us(&[each]))
     }
 
     fn alloc_free(&self) -> AnyResult<()> {
         let (rounds, each) = (self.count(20, 3), self.count(200, 20));
         for (who, driver) in [("mp", false), ("driver_async", true)] {
             self.workers[0].ask(Job::AllocFree { bytes: MIB, rounds, each, driver })?;
-            self.tell("alloc_free", who, "us", &us(&of(&self.workers[0].reply()?, "ns")?))?;
+            self.report("alloc_free", who, "us", &us(&of(&self.workers[0].reply()?, "ns")?))?;
         }
         Ok(())
     }
@@ -346,7 +346,7 @@ impl Server {
         let (made, _) = Self::exchange(pair, 4 * MIB, (0, count), (Spin::Adaptive, false))?;
         let reserved = of(&made, "reserved")?;
         note(&format!("reuse: bytes reserved after 10, 100 and {count} exchanges of 16 MiB: {reserved:?}"));
-        self.tell("reuse_reserved", "mp", "bytes", &reserved[reserved.len() - 1..])?;
+        self.report("reuse_reserved", "mp", "bytes", &reserved[reserved.len() - 1..])?;
         ensure!(reserved[1..].iter().all(|bytes| *bytes <= reserved[0]), "it grew: {reserved:?}");
         Ok(())
     }
@@ -362,17 +362,17 @@ impl Server {
         let replies: Vec<_> = self.workers[1..].iter().map(Worker::reply).collect();
         let said = self.workers[0].reply()?;
         replies.into_iter().collect::<AnyResult<Vec<_>>>()?;
-        self.tell("broadcast_4", "mp", "us", &us(&of(&said, "ns")?))
+        self.report("broadcast_4", "mp", "us", &us(&of(&said, "ns")?))
     }
 
     /// Relays through three processes. With marks, measures the memory at these numbers.
     fn relay(&self, name: &str, count: usize, marks: &[usize]) -> AnyResult<()> {
         let (one, two) = (Queue::bounded(16)?, Queue::bounded(16)?);
-        let (told, go) = (Numbers::bounded(4)?, Numbers::bounded(4)?);
+        let (reported, go) = (Numbers::bounded(4)?, Numbers::bounded(4)?);
         let take = Job::RelayTake {
             from: two.clone(),
             marks: marks.to_vec(),
-            told: told.clone(),
+            reported: reported.clone(),
             go: go.clone(),
             count,
         };
@@ -381,7 +381,7 @@ impl Server {
         self.workers[0].ask(Job::RelayMake { to: one, count })?;
         let mut there = Vec::new();
         for mark in marks {
-            let found = told.get_timeout(3 * DEADLINE)?;
+            let found = reported.get_timeout(3 * DEADLINE)?;
             ensure!(found == Some(*mark as u64), "{found:?} instead of {mark}");
             there.push(self.there()?);
             note(&format!("{name}: after {mark} tensors {:?}", there[there.len() - 1]));
@@ -392,14 +392,14 @@ impl Server {
         let (taken, made) = (taken?, made?);
         relayed?;
         let time = last(&taken, "ended")? - first(&made, "began")? - first(&taken, "paused")?;
-        self.tell(name, "mp", "1/s", &[count as f64 / time * 1e9])?;
+        self.report(name, "mp", "1/s", &[count as f64 / time * 1e9])?;
         if let [first, .., last] = &there[..] {
             let grown = first.free as f64 - last.free as f64;
-            self.tell("relay_device_growth", "mp", "bytes", &[grown])?;
-            self.tell("relay_arena_growth", "mp", "bytes", &[last.arena as f64 - first.arena as f64])?;
+            self.report("relay_device_growth", "mp", "bytes", &[grown])?;
+            self.report("relay_arena_growth", "mp", "bytes", &[last.arena as f64 - first.arena as f64])?;
             let more =
                 first.anonymous.iter().zip(&last.anonymous).map(|(a, b)| 1024.0 * (*b as f64 - *a as f64));
-            self.tell("relay_rss_growth", "mp", "bytes", &more.collect::<Vec<_>>())?;
+            self.report("relay_rss_growth", "mp", "bytes", &more.collect::<Vec<_>>())?;
             ensure!(last.free >= first.free, "memory of the device: {there:?}");
             ensure!(last.arena <= first.arena + (1 << 20), "memory of the arena: {there:?}");
             let flat = first.anonymous.iter().zip(&last.anonymous).all(|(a, b)| *b <= a + 4096);
@@ -443,8 +443,8 @@ impl Server {
             held.push(alive);
             left.push(ended);
         }
-        self.tell("killed_survivor_holds", "mp", "bytes", &held)?;
-        self.tell("killed_left", "mp", "bytes", &left)?;
+        self.report("killed_survivor_holds", "mp", "bytes", &held)?;
+        self.report("killed_left", "mp", "bytes", &left)?;
         ensure!(left.iter().all(|bytes| *bytes == 0.0), "bytes that were left: {left:?}");
         Ok(())
     }

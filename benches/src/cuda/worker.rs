@@ -51,7 +51,7 @@ pub(crate) enum Job {
     /// Second of three processes.
     Relay { from: Queue<CudaTensor<f32>>, to: Queue<CudaTensor<f32>>, count: usize },
     /// Third of three processes: reports when it has as many tensors as each mark, and waits for `go`.
-    RelayTake { from: Queue<CudaTensor<f32>>, marks: Vec<usize>, told: Numbers, go: Numbers, count: usize },
+    RelayTake { from: Queue<CudaTensor<f32>>, marks: Vec<usize>, reported: Numbers, go: Numbers, count: usize },
     /// Waits for the other one's event, adds one by a kernel, records its own, and notifies. The process with
     /// the last hop reads the values.
     Hop {
@@ -83,7 +83,7 @@ pub(crate) enum Job {
     Ping { to: Numbers, from: Numbers, warm: usize, count: usize },
     /// Other side of `Ping`.
     Pong { from: Numbers, to: Numbers, count: usize },
-    /// Puts tensors until it is told to stop, and then frees everything.
+    /// Puts tensors until it is asked to stop, and then frees everything.
     Stream { to: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
     /// Gets, reads and writes them likewise.
     Drain { from: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
@@ -168,7 +168,7 @@ fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Figures> {
             }
             Ok(said([]))
         }
-        Job::RelayTake { from, marks, told, go, count } => relay_take(gpu, &from, &marks, &told, &go, count),
+        Job::RelayTake { from, marks, reported, go, count } => relay_take(gpu, &from, &marks, &reported, &go, count),
         Job::HopTensor { to } => {
             put(&to, gpu.filled(1024, 0.0)?.share())?;
             Ok(said([]))
@@ -305,7 +305,7 @@ fn relay_take(
     gpu: &Gpu,
     from: &Queue<CudaTensor<f32>>,
     marks: &[usize],
-    told: &Numbers,
+    reported: &Numbers,
     go: &Numbers,
     count: usize,
 ) -> AnyResult<Figures> {
@@ -320,7 +320,7 @@ fn relay_take(
         drop(x);
         if marks.contains(&(i + 1)) {
             let t0 = now();
-            put(told, i as u64 + 1)?;
+            put(reported, i as u64 + 1)?;
             taken(go)?;
             paused += now() - t0;
         }

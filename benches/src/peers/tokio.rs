@@ -16,9 +16,9 @@ fn ended<T>(ended: std::thread::Result<T>) -> Result<T> {
 pub(crate) fn watch_send(plan: &Plan) -> Outcome {
     let last = plan.repetitions(1_000_000);
     let (sender, mut receiver) = watch::channel(value(0));
-    let (tell, there) = std::sync::mpsc::channel();
+    let (report, there) = std::sync::mpsc::channel();
     let look = move || -> Result<()> {
-        tell.send(())?;
+        report.send(())?;
         let mut seen = 0;
         while seen < last {
             seen = version(&receiver.borrow_and_update(), seen)?;
@@ -42,9 +42,9 @@ pub(crate) fn broadcast(plan: &Plan) -> Outcome {
     FAR.store(0, Ordering::Relaxed);
     let count = plan.repetitions(2_000_000).next_multiple_of(WINDOW);
     let (sender, mut receiver) = broadcast::channel(WINDOW as usize);
-    let (tell, there) = std::sync::mpsc::channel();
+    let (report, there) = std::sync::mpsc::channel();
     let hear = move || -> Result<()> {
-        tell.send(())?;
+        report.send(())?;
         let mut counted = SequenceCheck(0);
         while counted.0 < count {
             counted.next(receiver.blocking_recv()?)?;

@@ -213,7 +213,7 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::crowd::no_limit,
         ours: ours::crowd::idle_1,
         peers: peers![],
-        note: || "it wakes each 100 ms, and looks for dead processes",
+        note: || "it wakes each 100 ms, and checks for dead processes",
     },
     Row {
         id: "idle_100",
@@ -224,7 +224,7 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::crowd::no_limit,
         ours: ours::crowd::idle_100,
         peers: peers![],
-        note: || "one of them looks for dead processes, for all",
+        note: || "one of them checks for dead processes, for all",
     },
     Row {
         id: "syscalls_per_message",

@@ -257,7 +257,7 @@ impl Allocator {
         let Some(word) = Blocks(self.0).seat_word(block, seat(e)) else { return };
         // The waiter of the ring may be its last holder afterwards. The ring must be notified while this
         // process holds it.
-        let is_told = e & RING != 0;
+        let wakes_waiters = e & RING != 0;
         let (at, m) = (Blocks(self.0).block_at(block), *self.map());
         let releases = || {
             let release = ReleaseSeat::new(at, Blocks(self.0).pages(), me, word, Seat::Member(me))
@@ -266,7 +266,7 @@ impl Allocator {
                 self.finish_free(block, state);
             }
         };
-        if !is_told {
+        if !wakes_waiters {
             return releases();
         }
         // Waiters may check before the release, and sleep again.

@@ -248,7 +248,7 @@ impl fmt::Display for MemoryStats {
             "blocks"
         )?;
         writeln!(f, "{:<12}{queued:>12}  with {}", "in queues", short(*queued_bytes))?;
-        writeln!(f, "{:<12}{members:>12}  {deaths} swept", "members")?;
+        writeln!(f, "{:<12}{members:>12}  {deaths} reclaimed", "members")?;
         writeln!(f, "\n{:<12}{:>12}{:>12}", "size", "live", "cached")?;
         for c in &self.classes {
             writeln!(f, "{:<12}{:>12}{:>12}", short(c.size), c.live, c.cached)?;

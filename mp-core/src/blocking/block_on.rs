@@ -108,7 +108,7 @@ fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> 
         }
         let watch = watch.get_or_insert_with(|| Watch::new(now, wait));
         if patience.is_busy() {
-            watch.looked(now, || waiter.subject());
+            watch.record_poll(now, || waiter.subject());
             // Make the checks that a sleeping wait makes around its sleep.
             if let Some(found) = waiter.between(now) {
                 return Some(found);
@@ -120,7 +120,7 @@ fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> 
             return Some(found);
         }
         let asleep = Instant::now();
-        watch.looked(asleep, || waiter.subject());
+        watch.record_poll(asleep, || waiter.subject());
         missed_wakes::forget();
         if waiter.sleep(announced, asleep) {
             let found = waiter.woken();
@@ -228,9 +228,9 @@ mod tests {
 
         fn look(&mut self, call: &'static str) -> Option<usize> {
             self.calls.push(call);
-            let looks =
+            let polls =
                 self.calls.iter().filter(|call| ["look", "last look", "woken"].contains(call)).count();
-            (looks == self.finds).then_some(looks)
+            (polls == self.finds).then_some(polls)
         }
     }
 

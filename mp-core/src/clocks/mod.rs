@@ -116,7 +116,7 @@ impl Clock {
     /// [`Error::LimitExceeded`] after 2^36 ticks: the stream needs another clock.
     pub fn next(&self) -> Result<Tick> {
         if self.last_count() == Tick::MOST {
-            let why = "this clock has told 2^36 ticks, and has no more: drop it, and claim another one";
+            let why = "this clock has used its 2^36 ticks: drop it, and claim another clock";
             return Err(Error::LimitExceeded(why.into()));
         }
         Ok(Tick::new(self.index, self.submitted + 1))

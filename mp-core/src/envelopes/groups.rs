@@ -35,7 +35,7 @@ const AT_ONCE: usize = 16;
 /// Number of groups that a waiting process returns per check: 4 MiB, which takes about a millisecond.
 const AT_A_LOOK: u32 = 256;
 /// Number of counts of idle groups in a second.
-const LOOKS: u64 = 10;
+const SCANS: u64 = 10;
 /// Size of a group in bytes.
 const BYTES: u64 = ENVELOPE * GroupState::ENVELOPES as u64;
 
@@ -43,7 +43,7 @@ const BYTES: u64 = ENVELOPE * GroupState::ENVELOPES as u64;
 /// surplus groups.
 #[derive(Clone, Copy, Default)]
 struct IdleGroups {
-    looks: u64,
+    scans: u64,
     least: u32,
     surplus: u32,
 }
@@ -52,20 +52,20 @@ impl IdleGroups {
     const COUNT: u32 = 24;
 
     fn pack(self) -> u64 {
-        self.looks << (2 * Self::COUNT) | u64::from(self.least) << Self::COUNT | u64::from(self.surplus)
+        self.scans << (2 * Self::COUNT) | u64::from(self.least) << Self::COUNT | u64::from(self.surplus)
     }
 
     fn unpack(w: u64) -> Self {
         let count = |w: u64| w as u32 & ((1 << Self::COUNT) - 1);
-        Self { looks: w >> (2 * Self::COUNT), least: count(w >> Self::COUNT), surplus: count(w) }
+        Self { scans: w >> (2 * Self::COUNT), least: count(w >> Self::COUNT), surplus: count(w) }
     }
 
     /// Returns the word after a count that found `free` groups.
-    fn looked(self, free: u32) -> Self {
-        let least = if self.looks == 0 { free } else { self.least.min(free) };
-        match self.looks + 1 {
-            LOOKS.. => Self { looks: 0, least: 0, surplus: least.saturating_sub(KEPT) },
-            looks => Self { looks, least, surplus: self.surplus.min(free.saturating_sub(KEPT)) },
+    fn observe(self, free: u32) -> Self {
+        let least = if self.scans == 0 { free } else { self.least.min(free) };
+        match self.scans + 1 {
+            SCANS.. => Self { scans: 0, least: 0, surplus: least.saturating_sub(KEPT) },
+            scans => Self { scans, least, surplus: self.surplus.min(free.saturating_sub(KEPT)) },
         }
     }
 }
@@ -367,7 +367,7 @@ impl Envelopes {
     pub(crate) fn trim_idle_envelopes(self, me: Member) {
         let free = (0..self.groups_to_look_at(false)).filter(|&group| self.seems_free(group)).count() as u32;
         let at = Word::at(control::IDLE_GROUPS);
-        let mut idle = IdleGroups::unpack(self.map().load(at)).looked(free);
+        let mut idle = IdleGroups::unpack(self.map().load(at)).observe(free);
         if idle.surplus > 0 {
             idle.surplus -= self.trim_envelopes(me, KEPT, idle.surplus.min(AT_A_LOOK)).min(idle.surplus);
         }
@@ -382,17 +382,20 @@ mod tests {
     /// Groups that were free for a second are surplus. Groups in use in one of the counts are not.
     #[test]
     fn groups_idle_for_a_second_are_surplus() {
-        let looks = |free: &[u32]| {
+        let surplus_after = |free: &[u32]| {
             free.iter()
-                .fold(IdleGroups::default(), |idle, &free| IdleGroups::unpack(idle.looked(free).pack()))
+                .fold(IdleGroups::default(), |idle, &free| IdleGroups::unpack(idle.observe(free).pack()))
         };
-        assert_eq!(looks(&[1000; 9]).surplus, 0);
-        assert_eq!(looks(&[1000; 10]).surplus, 1000 - KEPT);
-        assert_eq!(looks(&[1000, 1000, 1000, 1000, 100, 1000, 1000, 1000, 1000, 1000]).surplus, 100 - KEPT);
-        assert_eq!(looks(&[KEPT; 30]).surplus, 0);
+        assert_eq!(surplus_after(&[1000; 9]).surplus, 0);
+        assert_eq!(surplus_after(&[1000; 10]).surplus, 1000 - KEPT);
+        assert_eq!(
+            surplus_after(&[1000, 1000, 1000, 1000, 100, 1000, 1000, 1000, 1000, 1000]).surplus,
+            100 - KEPT
+        );
+        assert_eq!(surplus_after(&[KEPT; 30]).surplus, 0);
         // Groups that are in use by now are no longer surplus.
         let idle = IdleGroups { surplus: 500, ..IdleGroups::default() };
-        assert_eq!(idle.looked(KEPT + 7).surplus, 7);
-        assert_eq!(idle.looked(0).surplus, 0);
+        assert_eq!(idle.observe(KEPT + 7).surplus, 7);
+        assert_eq!(idle.observe(0).surplus, 0);
     }
 }

@@ -159,7 +159,7 @@ impl AdaptiveSpin {
 
     /// Returns `true` if waits spin.
     #[inline]
-    pub fn looks(&self) -> bool {
+    pub fn spins(&self) -> bool {
         self.nanos.load(Ordering::Relaxed) != 0
     }
 
@@ -284,12 +284,12 @@ impl SpinState {
         }
         // If the yield took the rest of the time, spinning has not paid, regardless of any result meanwhile:
         // a sleeping thread would have been woken.
-        let looked = self.since.elapsed();
-        if looked >= Duration::from_nanos(u64::from(self.nanos)) {
+        let spun = self.since.elapsed();
+        if spun >= Duration::from_nanos(u64::from(self.nanos)) {
             patience.has_not_paid(self.nanos);
             return false;
         }
-        if self.limited && looked >= Duration::from_nanos(u64::from(LEAST)) {
+        if self.limited && spun >= Duration::from_nanos(u64::from(LEAST)) {
             match Seat::take() {
                 Ok(seat) => (self.seat, self.limited) = (seat, false),
                 // Another thread spins on this processor. Stopping here does not measure the spin time that

@@ -97,10 +97,10 @@ impl Recovery {
         if let Some(look) = PROMISES.get() {
             look();
         }
-        let swept = self.reclaim_members(me);
+        let reclaimed = self.reclaim_members(me);
         Clocks(self.0).end_clocks();
         tell_of_deaths(self.deaths());
-        Ok(swept)
+        Ok(reclaimed)
     }
 
     /// Sets a function that each reclaim of this process calls first.
@@ -123,17 +123,17 @@ impl Recovery {
             return 0;
         }
         let _visits = RECOVERIES.lock();
-        let mut swept = 0;
+        let mut reclaimed = 0;
         for _ in 0..ATTEMPTS {
-            let (mut to_sweep, disturbed) = self.recover(&dead, me);
-            to_sweep.extend(dead.iter().filter(|d| self.take_over(d, me)));
-            swept += self.reclaim_all(&to_sweep, me);
+            let (mut to_reclaim, disturbed) = self.recover(&dead, me);
+            to_reclaim.extend(dead.iter().filter(|d| self.take_over(d, me)));
+            reclaimed += self.reclaim_all(&to_reclaim, me);
             if !disturbed {
                 break;
             }
             std::thread::yield_now();
         }
-        swept
+        reclaimed
     }
 
     /// Returns the number of members reclaimed since the arena was created.
@@ -184,10 +184,10 @@ impl Recovery {
     /// now reclaims the member.
     fn take_over(self, dead: &Dead, me: Member) -> bool {
         let t = Members(self.0).tenancy(dead.member.slot());
-        let sweeper_died =
+        let reclaimer_died =
             matches!(t.presence, Presence::Reclaiming(by) if by != me && Members(self.0).is_dead(by));
         let mine = Tenancy { presence: Presence::Reclaiming(me), epoch: dead.epoch };
-        sweeper_died && t.epoch == dead.epoch && Members(self.0).change_tenancy(dead.member.slot(), t, mine)
+        reclaimer_died && t.epoch == dead.epoch && Members(self.0).change_tenancy(dead.member.slot(), t, mine)
     }
 
     /// Reclaims members that are marked as reclaimed by this process, and returns their number.
@@ -221,9 +221,9 @@ impl Recovery {
         }
         for d in dead {
             self.map().add(Word::at(control::DEATHS), 1);
-            let sweeping = Tenancy { presence: Presence::Reclaiming(me), epoch: d.epoch };
-            let free = Tenancy { presence: Presence::Free, ..sweeping };
-            Members(self.0).change_tenancy(d.member.slot(), sweeping, free);
+            let reclaiming = Tenancy { presence: Presence::Reclaiming(me), epoch: d.epoch };
+            let free = Tenancy { presence: Presence::Free, ..reclaiming };
+            Members(self.0).change_tenancy(d.member.slot(), reclaiming, free);
         }
         Backing(self.0).clean_up();
         dead.len()

@@ -83,7 +83,7 @@ enum Queues {
 struct PassResult {
     deserted: Vec<DesertedQueue>,
     /// Queues that were notified, in which dead members have seats.
-    told: Vec<BlockId>,
+    to_wake: Vec<BlockId>,
 }
 
 fn members(in_recovery: &[DeadInRecovery]) -> Vec<Dead> {
@@ -114,10 +114,10 @@ impl Recovery {
             next.map(|counted| DeadInRecovery { counted, ..v })
         };
         let mut to_vacate = Vec::new();
-        let mut told = Vec::new();
+        let mut to_wake = Vec::new();
         if !to_tell.is_empty() {
             let (settled, queues) = self.recover_for(&members(&to_tell));
-            told = queues;
+            to_wake = queues;
             let mut done = Vec::new();
             for (v, left) in to_tell.into_iter().zip(settled) {
                 let (slot, epoch) = (v.dead.member.slot(), v.dead.epoch);
@@ -132,20 +132,20 @@ impl Recovery {
             }
             // At the notification, the recovery was not recorded yet, and tokens of channels were held:
             // waiters that checked went back to sleep.
-            told.iter().for_each(|&ring| Blocks(self.0).wake_ring(ring));
+            to_wake.iter().for_each(|&ring| Blocks(self.0).wake_ring(ring));
             to_vacate.extend(done.into_iter().filter_map(&mut end));
         }
         if !to_vacate.is_empty() {
             // This process was alone when it read all queues of these members: they have no seats in other
             // queues.
-            self.vacate(&members(&to_vacate), told);
+            self.vacate(&members(&to_vacate), to_wake);
         }
         if !late.is_empty() {
             self.vacate_all(&members(&late));
         }
-        let to_sweep = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
+        let to_reclaim = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
         self.map().store(mine, 0);
-        (to_sweep, disturbed)
+        (to_reclaim, disturbed)
     }
 
     fn recovers_alone(self, slot: u32, me: Member) -> bool {
@@ -164,7 +164,7 @@ impl Recovery {
         self.recover_envelopes(dead, &mut found);
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Tell, &mut found));
         self.recover_deserted(Queues::Tell, &mut found);
-        (settled, found.told)
+        (settled, found.to_wake)
     }
 
     /// Releases the dead members' seats in these queues.
@@ -282,7 +282,7 @@ impl Recovery {
                 DetachedProcess::Member(dead),
                 Members(self.0).pid_of(dead),
             );
-            self.note_told(block, dead, found);
+            self.record_ring_to_wake(block, dead, found);
         }
     }
 
@@ -367,7 +367,7 @@ impl Recovery {
             }
         });
         if let Some(had) = had {
-            self.note_told(block, had, found);
+            self.record_ring_to_wake(block, had, found);
         } else if !held
             && let Some(d) = dead.iter().find(|d| Members(self.0).has_touched(d.member, block / SLAB_BLOCKS))
         {
@@ -379,8 +379,8 @@ impl Recovery {
     }
 
     /// Records that a queue was notified, in which a dead member has a seat.
-    fn note_told(self, block: BlockId, had: Member, found: &mut PassResult) {
-        found.told.push(block);
+    fn record_ring_to_wake(self, block: BlockId, had: Member, found: &mut PassResult) {
+        found.to_wake.push(block);
         if self.only_dead_hold(block) {
             found.deserted.push((block, had));
         }

@@ -162,7 +162,7 @@ fn recovery_frees_everything_of_a_dead_member() {
         assert!(is_hinted(arena, block));
         assert!(
             Members(arena).has_touched(me, block / SLAB_BLOCKS),
-            "a sweeper that dies now would leave it"
+            "a recoverer that dies now would leave it"
         );
     }
     assert!(is_hinted(arena, free));
@@ -225,10 +225,10 @@ fn seat_page_linked_by_a_dead_member_is_kept() {
 fn awaited_recovery_runs_during_another_recovery() {
     let (_one, arena) = one();
     let m = arena.map();
-    let (dead, visitor) = (living(arena), living(arena));
+    let (dead, recoverer) = (living(arena), living(arena));
     let slot = dead.member.slot();
     m.store(
-        Members(arena).recovering_word(visitor.member.slot()),
+        Members(arena).recovering_word(recoverer.member.slot()),
         RecoveringSlots { first: slot, last: slot }.pack(),
     );
     let held = data_of(arena, 21 << 10, Seat::Member(dead.member));
@@ -249,8 +249,8 @@ fn awaited_recovery_runs_during_another_recovery() {
     assert_ne!(owner(arena, e), promised, "the child would get it");
     assert!(Members(arena).has_left(dead.member, 0), "not all of it was recovered");
     // The other process finishes, or dies, and its word no longer counts.
-    kill(arena, visitor);
-    while presence(arena, dead) != Presence::Free || presence(arena, visitor) != Presence::Free {
+    kill(arena, recoverer);
+    while presence(arena, dead) != Presence::Free || presence(arena, recoverer) != Presence::Free {
         assert!(Recovery(arena).reclaim().unwrap() > 0, "{:?}", presence(arena, dead));
     }
     for block in [held, attached] {
@@ -262,15 +262,15 @@ fn awaited_recovery_runs_during_another_recovery() {
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn only_a_dead_reclaimer_is_replaced() {
     let (_one, arena) = one();
-    let (dead, sweeper) = (living(arena), living(arena));
+    let (dead, recoverer) = (living(arena), living(arena));
     kill(arena, dead);
-    set_presence(arena, dead, Presence::Reclaiming(sweeper.member));
+    set_presence(arena, dead, Presence::Reclaiming(recoverer.member));
     Recovery(arena).reclaim().unwrap();
-    assert_eq!(presence(arena, dead), Presence::Reclaiming(sweeper.member));
-    kill(arena, sweeper);
+    assert_eq!(presence(arena, dead), Presence::Reclaiming(recoverer.member));
+    kill(arena, recoverer);
     Recovery(arena).reclaim().unwrap();
     Recovery(arena).reclaim().unwrap();
-    assert_eq!((presence(arena, dead), presence(arena, sweeper)), (Presence::Free, Presence::Free));
+    assert_eq!((presence(arena, dead), presence(arena, recoverer)), (Presence::Free, Presence::Free));
 }
 
 /// This process has no ring layer: it leaves a dead member that used queues to others.
@@ -326,7 +326,7 @@ fn recovered_member_has_left_its_rings() {
     Members(arena).note_recovered(slot, epoch, None);
     assert!(left(RING));
     Members(arena).note_recovered(slot, epoch, Some(RING));
-    assert!(left(RING), "a late visitor has taken it back");
+    assert!(left(RING), "a late recoverer has taken it back");
     kill(arena, dead);
     Recovery(arena).reclaim().unwrap();
     assert!(left(RING), "it is gone");

@@ -275,7 +275,7 @@ fn poison_mark_of_a_death_remains() {
 }
 
 const TENANCY: Word = word(44);
-const VISITING: Word = word(45);
+const RECOVERING_WORD: Word = word(45);
 
 fn tenancy(m: &HeapMem) -> Presence {
     Tenancy::unpack(m.load(TENANCY)).presence
@@ -298,9 +298,9 @@ fn concurrent_recovery_does_not_end_the_phase() {
 #[test]
 fn only_live_recoverer_is_awaited() {
     let m = memory();
-    m.store(VISITING, RecoveringSlots { first: 3, last: 5 }.pack());
+    m.store(RECOVERING_WORD, RecoveringSlots { first: 3, last: 5 }.pack());
     for (slot, is_dead, alone) in [(4, false, false), (4, true, true), (6, false, true)] {
-        let alone_is = CheckSoleRecovery::new(slot, vec![(VISITING, other())], |_| is_dead);
+        let alone_is = CheckSoleRecovery::new(slot, vec![(RECOVERING_WORD, other())], |_| is_dead);
         assert_eq!(run(alone_is, &m), alone, "{slot} {is_dead}");
     }
 }

@@ -242,13 +242,13 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
 fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     missed_wakes::forget();
     let mut watch = watch(deadline);
-    let mut sweeps = RecoveryTimer::of(things);
+    let mut timer = RecoveryTimer::of(things);
     let mut words = Vec::with_capacity(things.len());
     loop {
         words.clear();
         words.extend(parkings(things).map(|parking| (parking.futex(), parking.announce() as u32)));
         // At the end of the list: if it exceeds the kernel's limit, a death is noticed after a poll interval.
-        words.extend(sweeps.words());
+        words.extend(timer.words());
         if let Some(found) = recheck(things)? {
             return Ok(found);
         }
@@ -259,14 +259,14 @@ fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<
             return Err(Error::Interrupted);
         }
         let now = Instant::now();
-        watch.looked(now, || subject(things));
+        watch.record_poll(now, || subject(things));
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));
         if !futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL))) && left >= POLL_INTERVAL {
             missed_wakes::through(words.iter().copied());
         } else {
             missed_wakes::forget();
         }
-        sweeps.if_due(things)?;
+        timer.if_due(things)?;
     }
 }
 
@@ -277,7 +277,7 @@ fn wait_on_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> R
     let mut watch = watch(deadline);
     loop {
         let now = Instant::now();
-        watch.looked(now, || subject(things));
+        watch.record_poll(now, || subject(things));
         let next = now + POLL_INTERVAL;
         readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
         let found = ready(things, |_| true)?;
@@ -310,7 +310,7 @@ fn wait_on_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<V
     let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.wait_point()).collect();
     let mut fds = vec![(bell.0.as_fd(), false)];
     fds.extend(places.iter().filter_map(WaitPoint::descriptor));
-    let mut sweeps = RecoveryTimer::of(things);
+    let mut timer = RecoveryTimer::of(things);
     let mut watch = watch(deadline);
     let mut watched: Vec<reactor::WordEntry> = parkings(things).map(reactor::WordEntry::at).collect();
     loop {
@@ -331,9 +331,9 @@ fn wait_on_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<V
             return Err(Error::Interrupted);
         }
         let now = Instant::now();
-        watch.looked(now, || subject(things));
+        watch.record_poll(now, || subject(things));
         let next = now + POLL_INTERVAL;
         readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
-        sweeps.if_due(things)?;
+        timer.if_due(things)?;
     }
 }

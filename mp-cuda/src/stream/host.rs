@@ -59,8 +59,8 @@ impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for DeviceWa
 
     fn on_interval(&mut self, _: Instant, _: bool) -> Option<Result<bool>> {
         // A recovery finds deaths, and ends the clocks of processes that died.
-        let swept = Recovery(self.arena).reclaim_if_due().map(drop).map_err(Error::from);
-        swept.and_then(|()| (self.check)()).err().map(Err)
+        let reclaimed = Recovery(self.arena).reclaim_if_due().map(drop).map_err(Error::from);
+        reclaimed.and_then(|()| (self.check)()).err().map(Err)
     }
 
     fn interrupted(&mut self) -> Option<Result<bool>> {

@@ -75,7 +75,7 @@ impl CudaStream {
     /// Errors of the driver; [`Forked`](crate::Error::Forked) in a copy of the process that made the device.
     #[doc(alias = "cuStreamCreate")]
     pub fn new(device: &Device) -> Result<Self> {
-        ownerless::sweep();
+        ownerless::end_all();
         Self::beside_locks(device)
     }
 
@@ -158,7 +158,7 @@ impl CudaStream {
     /// errors of the driver.
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
-        ownerless::sweep_some();
+        ownerless::end_some();
         if self.waits()? {
             let look = || Ok(!self.waits()? || self.has_run_now()?);
             host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
@@ -282,7 +282,7 @@ impl CudaStream {
         let mut tick = unsafe { clock.tick(device, *stream) };
         if matches!(tick, Err(crate::Error::TooManyStreams)) {
             // Frees clocks of ended streams that have run all their work.
-            ownerless::sweep_ours();
+            ownerless::end_own();
             // SAFETY: likewise.
             tick = unsafe { clock.tick(device, *stream) };
         }
@@ -334,7 +334,7 @@ impl Drop for StreamInner {
         let stream = keep_alive.is_none().then_some(self.stream);
         self.work.orphan_ticks();
         ownerless::add(ownerless::OwnerlessStream { work: Arc::clone(&self.work), stream, keep_alive });
-        ownerless::sweep_some();
+        ownerless::end_some();
     }
 }
 

@@ -77,19 +77,19 @@ pub(crate) fn add(ended: OwnerlessStream) {
 }
 
 /// Ends the streams that have run their work. Drops values of users, whose code may call anything.
-pub(super) fn sweep() {
+pub(super) fn end_all() {
     order::end_probes();
     end(usize::MAX, |_| true);
 }
 
 /// Queries some streams, different ones at each call. The caller must not hold a lock that the drop of a
 /// user's value may take.
-pub(crate) fn sweep_some() {
+pub(crate) fn end_some() {
     end(AT_ONCE, |_| true);
 }
 
 /// Ends streams that have no value of a user.
-pub(super) fn sweep_ours() {
+pub(super) fn end_own() {
     order::end_probes();
     end(usize::MAX, |one| one.keep_alive.is_none());
 }
@@ -98,8 +98,8 @@ fn end(at_most: usize, which: impl Fn(&OwnerlessStream) -> bool) {
     // Another thread ends streams.
     let Some(mut ended) = OWNERLESS.try_lock() else { return };
     let count = at_most.min(ended.len());
-    let looked: Vec<OwnerlessStream> = ended.drain(..count).collect();
-    let (done, left): (Vec<_>, Vec<_>) = looked.into_iter().partition(|one| which(one) && !one.has_work());
+    let queried: Vec<OwnerlessStream> = ended.drain(..count).collect();
+    let (done, left): (Vec<_>, Vec<_>) = queried.into_iter().partition(|one| which(one) && !one.has_work());
     // Added last: the others are queried next.
     ended.extend(left);
     drop(ended);

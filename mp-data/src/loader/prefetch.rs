@@ -330,11 +330,11 @@ impl ReportSchedule {
     }
 
     /// Reports the wait if a report is due. The next report is due when the wait is twice as long.
-    pub(crate) fn if_due(&mut self, tell: impl FnOnce(Duration)) {
+    pub(crate) fn if_due(&mut self, report: impl FnOnce(Duration)) {
         let now = Instant::now();
         if self.until.is_some_and(|until| until <= now) {
             let waited = now.saturating_duration_since(self.since);
-            tell(waited);
+            report(waited);
             self.until = now.checked_add(waited);
         }
     }

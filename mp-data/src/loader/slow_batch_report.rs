@@ -74,7 +74,7 @@ impl<K: BatchSource> Prefetch<K> {
         for line in self.running() {
             text.push_str(&format!("  {line}\n"));
         }
-        waits::tell(&text);
+        waits::publish_report(&text);
     }
 }
 

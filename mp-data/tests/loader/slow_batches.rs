@@ -77,11 +77,11 @@ fn failed_worker_start_is_reported_once() {
     assert!(text.contains("\nworker 1 can't begin: "), "{text}");
     assert!(!text.contains("prefetch more") && !text.contains("add workers"), "{text}");
     let said = SAID.lock().unwrap();
-    let told: Vec<&String> = said.iter().filter(|text| text.contains("has no GPU")).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let reported: Vec<&String> = said.iter().filter(|text| text.contains("has no GPU")).collect();
+    assert_eq!(reported.len(), 1, "{reported:?}");
     let begin = "mp: pool \"data loader\": worker 1 can't begin: 5 starts have failed, the last so: worker 1 \
                  has no GPU\n";
-    assert!(told[0].starts_with(begin), "{told:?}");
+    assert!(reported[0].starts_with(begin), "{reported:?}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn late_batch_is_reported_with_worker_and_sample() {
         let batch = next(&mut batches).unwrap().unwrap();
         (batch.info.number, batches)
     });
-    eventually("it is told of", || said("mp: batch 1 of epoch 0 has been waited for").is_some());
+    eventually("it is reported of", || said("mp: batch 1 of epoch 0 has been waited for").is_some());
     let text = said("mp: batch 1 of epoch 0").unwrap();
     assert!(text.contains(&format!("\n  {line}")), "{text}");
     signal(pid, Signal::CONT);
@@ -140,13 +140,13 @@ fn late_batch_is_reported_with_worker_and_sample() {
         before > 4 * longest + Duration::from_secs(1)
     });
     // The next report is due when the wait has lasted twice as long.
-    let told = {
+    let reported = {
         let all = SAID.lock().unwrap();
         all.iter().filter(|text| text.contains("mp: batch 0 of epoch 7")).map(|text| waited(text)).max()
     };
     assert!(
-        told.is_some_and(|told| told + Duration::from_millis(100) > before / 2),
-        "{told:?} of {before:?}, in calls of at most {longest:?}"
+        reported.is_some_and(|reported| reported + Duration::from_millis(100) > before / 2),
+        "{reported:?} of {before:?}, in calls of at most {longest:?}"
     );
     signal(loader.pids()[0], Signal::CONT);
     assert!(next(&mut batches).unwrap().is_ok());
@@ -157,7 +157,7 @@ fn late_batch_is_reported_with_worker_and_sample() {
     signal(pid, Signal::STOP);
     let mut batches = loader.epoch(9);
     let waits = std::thread::spawn(move || batches.next_timeout(DEADLINE).map(|batch| batch.is_some()));
-    eventually("it is told of", || said("batch 0 of epoch 9 has been waited for").is_some());
+    eventually("it is reported of", || said("batch 0 of epoch 9 has been waited for").is_some());
     signal(pid, Signal::CONT);
     assert!(waits.join().unwrap().unwrap());
     report_hangs_after(None);

@@ -67,9 +67,9 @@ fn row_threads_end_with_their_loader() {
 
 /// Dataset that reports the thread variables of its worker's environment.
 #[derive(Serialize, Deserialize)]
-struct Told;
+struct ReportsThreads;
 
-impl Dataset for Told {
+impl Dataset for ReportsThreads {
     type Batch = Strings;
 
     fn len(&self) -> usize {
@@ -89,18 +89,19 @@ impl Dataset for Told {
 #[test]
 fn thread_variables_of_the_user_are_kept() {
     let trainer = |name: String| {
-        let loader = DataLoader::builder(Told).num_workers(1).threads_per_worker(3).build().unwrap();
-        let told = next(&mut loader.epoch(0)).unwrap().unwrap().get(0).unwrap().to_owned();
+        let loader =
+            DataLoader::builder(ReportsThreads).num_workers(1).threads_per_worker(3).build().unwrap();
+        let reported = next(&mut loader.epoch(0)).unwrap().unwrap().get(0).unwrap().to_owned();
         // The trainer's own environment is unchanged.
-        (told, std::env::var(name).unwrap_or_default())
+        (reported, std::env::var(name).unwrap_or_default())
     };
-    for (name, value, told) in [
+    for (name, value, reported) in [
         ("OMP_NUM_THREADS", "7", "3 7 3 3"),
         ("RAYON_NUM_THREADS", "", " 3 3 3"),
         ("OPENBLAS_NUM_THREADS", "1", "3 3 3 1"),
     ] {
         let process = Process::builder().env(name, value).spawn(trainer, name.to_owned()).unwrap();
         assert!(process.wait_timeout(DEADLINE), "{process:?}");
-        assert_eq!(process.join().unwrap(), (told.to_owned(), value.to_owned()));
+        assert_eq!(process.join().unwrap(), (reported.to_owned(), value.to_owned()));
     }
 }

@@ -139,13 +139,13 @@ fn skipped_samples_are_reported() {
     let loader = streaming_of(shards, 1).lanes(1).on_error(OnError::SkipSample).build().unwrap();
     let mut batches = loader.epoch(0);
     let first = next_of(&mut batches).unwrap().unwrap();
-    let told: Vec<_> = first
+    let reported: Vec<_> = first
         .info
         .skipped
         .iter()
         .map(|skipped| (skipped.shard.unwrap(), skipped.item.index, skipped.rest_of_shard))
         .collect();
-    assert_eq!(told, [(0, 2, true), (1, 1, false)]);
+    assert_eq!(reported, [(0, 2, true), (1, 1, false)]);
     assert_eq!(places(&[streamed(&first)]), [(0, 0), (0, 1), (1, 0)]);
     assert_eq!(loader.metrics().skipped_samples, 2);
     // The state contains the cut, so the failure does not happen again.

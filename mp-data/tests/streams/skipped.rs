@@ -16,7 +16,7 @@ const EVERY_POLICY: [OnError; 3] = [OnError::Report, OnError::SkipBatch, OnError
 /// without workers it makes the batches.
 #[track_caller]
 fn results(what: &str, loader: StreamLoaderBuilder<Shards>, most: usize) -> Vec<Result<usize, String>> {
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let loader = loader.build().unwrap();
         let mut batches = loader.epoch(0);
@@ -26,9 +26,9 @@ fn results(what: &str, loader: StreamLoaderBuilder<Shards>, most: usize) -> Vec<
             assert!(all.len() <= most, "more than {most} results: {all:?}");
         }
         assert!(next_of(&mut batches).is_none());
-        _ = tell.send(all);
+        _ = report.send(all);
     });
-    let all = told.recv_timeout(DEADLINE);
+    let all = reported.recv_timeout(DEADLINE);
     let Ok(all) = all else { panic!("{what}: {all:?}") };
     thread.join().unwrap();
     all

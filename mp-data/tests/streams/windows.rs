@@ -13,7 +13,7 @@ use crate::common::{Fault, Random};
 struct Given {
     places: Vec<(u64, u64)>,
     /// Skipped samples: shard, sample, and `true` if later samples of the shard may be missing, too.
-    told: Vec<(u64, u64, bool)>,
+    reported: Vec<(u64, u64, bool)>,
     /// Number of batches with an error in their place, and of skipped batches.
     lost: u64,
 }
@@ -43,7 +43,7 @@ impl Given {
             };
             match next {
                 Ok(batch) => {
-                    self.told.extend(batch.info.skipped.iter().map(at));
+                    self.reported.extend(batch.info.skipped.iter().map(at));
                     self.places.extend(places(&[streamed(&batch)]));
                 }
                 Err(error) => self.note(&error),
@@ -58,15 +58,15 @@ impl Given {
     fn note(&mut self, error: &mp_data::LoadError) {
         self.lost += 1;
         let (Some(shard), Some(item)) = (error.shard, error.item) else { panic!("not known where: {error}") };
-        self.told.push((shard as u64, item.index as u64, true));
+        self.reported.push((shard as u64, item.index as u64, true));
         // The error of a batch without samples names all of its skipped samples.
         let text = error.to_string();
         let named = text.split("sample ").filter_map(|lacks| lacks.split_once(" of shard "));
         for (sample, rest) in named.filter(|(sample, _)| sample.bytes().all(|byte| byte.is_ascii_digit())) {
             let shard = rest.split(' ').next().unwrap();
-            let told = (shard.parse().unwrap(), sample.parse().unwrap(), true);
-            if !self.told.contains(&told) {
-                self.told.push(told);
+            let reported = (shard.parse().unwrap(), sample.parse().unwrap(), true);
+            if !self.reported.contains(&reported) {
+                self.reported.push(reported);
             }
         }
     }
@@ -79,13 +79,14 @@ impl Given {
         let all =
             sizes.iter().enumerate().flat_map(|(shard, size)| (0..*size).map(move |i| (shard as u64, i)));
         let missing: BTreeSet<_> = all.filter(|place| !given.contains(place)).collect();
-        let is_told = |&(shard, index): &(u64, u64)| {
-            let is =
-                |told: &(u64, u64, bool)| told.0 == shard && (told.1 == index || told.2 && told.1 < index);
-            self.told.iter().any(is)
+        let is_reported = |&(shard, index): &(u64, u64)| {
+            let is = |reported: &(u64, u64, bool)| {
+                reported.0 == shard && (reported.1 == index || reported.2 && reported.1 < index)
+            };
+            self.reported.iter().any(is)
         };
-        let others = missing.iter().filter(|place| !is_told(place)).count() as u64;
-        assert!(others <= self.lost * batch, "{what}: {missing:?} missing, told of {:?}", self.told);
+        let others = missing.iter().filter(|place| !is_reported(place)).count() as u64;
+        assert!(others <= self.lost * batch, "{what}: {missing:?} missing, reported {:?}", self.reported);
         missing
     }
 }
@@ -116,7 +117,7 @@ fn window_of_several_shards_yields_readable_rest() {
                 let mut given = Given { places: before.places.clone(), ..Given::default() };
                 given.take(of(shards, how), Some(&state), u64::MAX);
                 let missing = given.check(&SIZES, 3, &what);
-                assert_eq!(given.told.len(), 1, "{what}: {:?}", given.told);
+                assert_eq!(given.reported.len(), 1, "{what}: {:?}", given.reported);
                 if how == OnError::SkipSample {
                     // Exactly the unreadable samples that were not delivered before are missing.
                     let rest = (sample..SIZES[shard]).map(|sample| (shard as u64, sample));
@@ -167,8 +168,8 @@ fn failed_row_in_a_cut_window_costs_one_batch() {
         let shards = Shards::new(&SIZES).with((When::Read, 0, cut), Fault::Panic, -1);
         given.take(of(shards.with((When::Row, 0, bad), Fault::Error, -1)), Some(&state), u64::MAX);
         let what = format!("cut at {cut}, row {bad}");
-        let of_row = given.told.iter().filter(|told| (told.0, told.1) == (0, bad)).count();
-        assert_eq!(of_row, 1, "{what}: {:?}", given.told);
+        let of_row = given.reported.iter().filter(|reported| (reported.0, reported.1) == (0, bad)).count();
+        assert_eq!(of_row, 1, "{what}: {:?}", given.reported);
         // The row's batch and the unreadable samples may be missing.
         let missing = given.check(&SIZES, 4, &what);
         let others = missing.iter().filter(|(shard, sample)| *shard != 0 || *sample < cut).count();
@@ -190,7 +191,7 @@ fn shorter_shard_costs_its_missing_samples() {
     given.take(of(&[4, 9]), Some(&state), u64::MAX);
     let missing = given.check(&[6, 9], 3, "shorter");
     assert_eq!(missing, [(0, 4), (0, 5)].into_iter().filter(|place| !before.contains(place)).collect());
-    assert_eq!(given.told, [(0, 4, true)]);
+    assert_eq!(given.reported, [(0, 4, true)]);
 }
 
 #[test]

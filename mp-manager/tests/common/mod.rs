@@ -66,8 +66,8 @@ impl Drop for Noisy {
 #[track_caller]
 pub fn noisy(manager: &ManagerHandle) -> (Proxy<Noisy>, Queue<u32>) {
     let dropped = Queue::unbounded().unwrap();
-    let told = dropped.clone();
-    let make = mp_spawn::closure!([told] || Noisy { value: 0, dropped: told.clone() });
+    let reported = dropped.clone();
+    let make = mp_spawn::closure!([reported] || Noisy { value: 0, dropped: reported.clone() });
     (made(manager, make), dropped)
 }
 

@@ -273,12 +273,12 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder().processes(1).max_waiting(1).build()?;
-    /// let (_tell, told) = std::os::unix::net::UnixStream::pair()?;
+    /// let (_peer, socket) = std::os::unix::net::UnixStream::pair()?;
     /// let name = |x: u32| std::thread::sleep(std::time::Duration::from_millis(u64::from(x)));
     /// let first = pool.task(name).try_apply_async(50).unwrap();
     /// assert_eq!(pool.task(name).try_apply_async(7).unwrap_err().0, 7);
     /// first.get()?;
-    /// # drop(told);
+    /// # drop(socket);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -296,9 +296,9 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(1)?;
-    /// let (tell, told) = std::sync::mpsc::channel();
-    /// pool.apply_async(|x: u32| x + 1, 1).on_done(move |result| _ = tell.send(result));
-    /// assert_eq!(told.recv()??, 2);
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// pool.apply_async(|x: u32| x + 1, 1).on_done(move |result| _ = sender.send(result));
+    /// assert_eq!(receiver.recv()??, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -275,7 +275,7 @@ impl PoolShared {
         drop(state);
         if report {
             let (pool, why) = (self.settings.pool_name(), self.packer.too_many_messages());
-            mp_core::waits::tell(&format!("mp: {pool}: its tasks wait for room: {why}\n"));
+            mp_core::waits::publish_report(&format!("mp: {pool}: its tasks wait for room: {why}\n"));
         }
         // The pool's thread must set the time of the next attempt.
         if self.thread.get() != Some(&thread::current().id()) {

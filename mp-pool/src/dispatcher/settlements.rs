@@ -165,7 +165,7 @@ impl PoolShared {
         // Locked until outcomes are settled and counted, so a caller that has a result finds it counted.
         let mut meter = self.check_owner().is_ok().then(|| self.meter.lock());
         let mut count = 0;
-        let mut told: Vec<Arc<CallState>> = Vec::new();
+        let mut notified: Vec<Arc<CallState>> = Vec::new();
         for (job, runs) in outcomes {
             let look =
                 |run: &OutcomeRun| (run.count, run.run_time, TaskCounts::of(run.error(), run.count as u64));
@@ -183,8 +183,8 @@ impl PoolShared {
                     }
                 }
             });
-            if told.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
-                told.push(job);
+            if notified.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
+                notified.push(job);
             }
         }
         let last = (count > 0 && meter.is_some()).then(|| {
@@ -202,7 +202,7 @@ impl PoolShared {
                 self.wake_thread();
             }
         }
-        told.iter().for_each(|job| job.notify());
+        notified.iter().for_each(|job| job.notify());
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
         PoolError::Settings(format!("what worker {number} is to be started with panicked: {why}"))
     })??;
     let pid = process.pid();
-    let told = Arc::downgrade(shared);
+    let reported = Arc::downgrade(shared);
     let mut state = shared.state.lock();
     state.restarts += u64::from(!first);
     state.ever_started = state.ever_started.max(number + 1);
@@ -56,7 +56,7 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
     // The process may have ended before this call, which then calls the closure at once: it adds an event,
     // and takes no lock.
     process.on_exit(move || {
-        if let Some(shared) = told.upgrade() {
+        if let Some(shared) = reported.upgrade() {
             shared.record_exit(WorkerExit { worker: number, pid });
         }
     });
@@ -105,7 +105,7 @@ pub(crate) fn report_failed_starts(shared: &PoolShared, number: usize) {
     let failed = shared.state.lock().workers[number].failed_to_start(number);
     let Some(failed) = failed else { return };
     let pool = shared.settings.pool_name();
-    mp_core::waits::tell(&format!(
+    mp_core::waits::publish_report(&format!(
         "mp: {pool}: {failed}\n  the other workers do its tasks; it is tried again, later each time, up to \
         once a \
          minute\n"
@@ -198,7 +198,7 @@ impl WorkerDeath<'_> {
         };
         let (pool, failure) = (shared.settings.pool_name(), without_process_name(failure));
         let failure = failure.lines().next().unwrap_or_default();
-        mp_core::waits::tell(&format!(
+        mp_core::waits::publish_report(&format!(
             "mp: {pool}: worker {number} (pid {pid}) failed and is replaced{since}: {failure}\n"
         ));
     }

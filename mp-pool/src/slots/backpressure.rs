@@ -95,10 +95,10 @@ mod tests {
         let mut state = waiting();
         let begin = Instant::now();
         let mut now = begin;
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         while now < begin + 3 * REPORTED {
             if state.lacks_room(now, 0) {
-                told.push(now - begin);
+                notified.push(now - begin);
             }
             let due = state.next_room().unwrap();
             assert!(
@@ -106,7 +106,7 @@ mod tests {
             );
             now = due;
         }
-        assert!(matches!(told[..], [at] if at >= REPORTED && at < REPORTED + LONGEST), "{told:?}");
+        assert!(matches!(notified[..], [at] if at >= REPORTED && at < REPORTED + LONGEST), "{notified:?}");
         // Some tasks found room, so pauses start over.
         assert!(!state.lacks_room(now, 1));
         assert_eq!(state.next_room(), Some(now + FIRST));

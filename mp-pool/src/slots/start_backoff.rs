@@ -98,17 +98,17 @@ mod tests {
         let mut state = PoolState::new(vec![worker(), worker()]);
         state.workers[1].bury();
         let mut waits = Vec::new();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for _ in 0..12 {
             let has_other_ready = state.has_other_ready(1);
-            told.push(state.workers[1].start_failed(now, why(), has_other_ready));
+            reported.push(state.workers[1].start_failed(now, why(), has_other_ready));
             state.shorten_delays(now);
             waits.push(state.workers[1].restart_at.unwrap() - now);
         }
         let millis: Vec<u128> = waits.iter().map(Duration::as_millis).collect();
         assert_eq!(millis, [10, 20, 40, 80, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]);
-        assert_eq!(told.iter().position(|told| *told), Some(4));
-        assert_eq!(told.iter().filter(|told| **told).count(), 1);
+        assert_eq!(reported.iter().position(|reported| *reported), Some(4));
+        assert_eq!(reported.iter().filter(|reported| **reported).count(), 1);
         // The other worker ends.
         state.workers[0].bury();
         state.shorten_delays(now);

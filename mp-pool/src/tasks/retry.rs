@@ -47,9 +47,9 @@ impl RetryPolicy {
     pub(crate) fn wait(&self, tries: u32, error: &TaskError) -> Option<Duration> {
         let tries_left = tries <= self.times && self.times > 0;
         // A worker may receive Ctrl-C before this process does.
-        let told = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted);
+        let reported = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted);
         let wanted = || self.when.as_deref().and_then(UserValue::get).is_some_and(|when| when(error));
-        if !tries_left || told || !catch_panic(wanted).unwrap_or(false) {
+        if !tries_left || reported || !catch_panic(wanted).unwrap_or(false) {
             return None;
         }
         Some(self.backoff.before(tries.saturating_add(1)))

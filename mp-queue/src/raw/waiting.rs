@@ -131,7 +131,7 @@ impl RawQueue {
             return end.unwrap_or_else(|| Err(WaitError::TimedOut.into()));
         }
         if let Some(pace) = pace
-            && spin.looks()
+            && spin.spins()
             && self.memory.capacity() >= Pace::MIN_SLOTS
         {
             pace.back_off();
@@ -145,7 +145,7 @@ impl RawQueue {
             nap: NAP,
             detach_pending: false,
             noticed: None,
-            unswept: None,
+            unreclaimed_since: None,
         };
         block_on(&mut waiter, spin, wait).unwrap_or_else(|| Err(WaitError::TimedOut.into()))
     }
@@ -231,7 +231,7 @@ struct QueueWaiter<'a, Attempt> {
     /// Count of deaths and releases before the last check, if some process has released the queue.
     noticed: Option<u32>,
     /// Time since which the thread has slept without a reclaim.
-    unswept: Option<Instant>,
+    unreclaimed_since: Option<Instant>,
 }
 
 impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> QueueWaiter<'_, Attempt> {
@@ -250,11 +250,11 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
         // Measured by the clock, since a signal every 10 ms would end each sleep early.
-        if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
+        if self.unreclaimed_since.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
             if let Err(e) = Recovery(self.raw.arena()).reclaim_if_due() {
                 return Some(Err(WaitError::Failed(e.into()).into()));
             }
-            self.unswept = None;
+            self.unreclaimed_since = None;
             // A message may have been given back.
             if let Some(found) = (self.attempt)() {
                 return Some(found);
@@ -291,7 +291,7 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
     }
 
     fn sleep(&mut self, announced: u64, now: Instant) -> bool {
-        self.unswept.get_or_insert(now);
+        self.unreclaimed_since.get_or_insert(now);
         let mut until = match self.wait {
             Wait::Until(deadline) => Some(deadline),
             Wait::Never | Wait::Forever => None,
@@ -313,7 +313,7 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
     }
 
     fn between(&mut self, now: Instant) -> Option<Self::Found> {
-        self.unswept.get_or_insert(now);
+        self.unreclaimed_since.get_or_insert(now);
         self.deserted()
     }
 

@@ -343,10 +343,10 @@ impl ProcessBuilder<Supervised> {
     /// use std::time::Duration;
     /// use mp_spawn::{Process, ProcessEvent, Restart};
     ///
-    /// let (tell, events) = mpsc::channel();
+    /// let (sender, events) = mpsc::channel();
     /// let child = Process::builder()
     ///     .restart(Restart::OnFailure { max: 1, backoff: Duration::ZERO.into() })
-    ///     .on_event(move |event| _ = tell.send(event))
+    ///     .on_event(move |event| _ = sender.send(event))
     ///     .spawn(|(): ()| std::process::exit(3), ())?;
     /// let mut starts = 0;
     /// // The loop ends with the supervision, which drops `call`.

@@ -196,10 +196,10 @@ impl<T> Process<T> {
     /// ```
     /// use mp_spawn::Process;
     ///
-    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let (sender, receiver) = std::sync::mpsc::channel();
     /// let child = Process::spawn(|(): ()| {}, ())?;
-    /// child.on_exit(move || _ = tell.send("it is over"));
-    /// assert_eq!(told.recv().unwrap(), "it is over");
+    /// child.on_exit(move || _ = sender.send("it is over"));
+    /// assert_eq!(receiver.recv().unwrap(), "it is over");
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///

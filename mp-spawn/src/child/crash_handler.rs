@@ -150,7 +150,7 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
         let address = unsafe { info.si_addr() }.addr();
         // SAFETY: with SA_SIGINFO the kernel passes a context that is valid while the handler runs.
         let stack = unsafe { stack_pointer(context) };
-        tell(&CONTEXT, signal, raised_by_instruction.then_some(FaultAccess { address, stack }));
+        report(&CONTEXT, signal, raised_by_instruction.then_some(FaultAccess { address, stack }));
     }
     // SAFETY: this installs no handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -195,7 +195,7 @@ unsafe fn stack_pointer(context: *mut c_void) -> Option<usize> {
     stack.and_then(|stack| usize::try_from(stack).ok())
 }
 
-fn tell(facts: &CrashContext, signal: c_int, fault: Option<FaultAccess>) {
+fn report(facts: &CrashContext, signal: c_int, fault: Option<FaultAccess>) {
     let guard = facts.guard_begin.load(Ordering::Relaxed)..facts.guard_end.load(Ordering::Relaxed);
     let socket = facts.socket.load(Ordering::Relaxed).cast_signed();
     let cause = match fault {

@@ -200,7 +200,7 @@ impl ChildGroup {
             let watch =
                 watch.get_or_insert_with(|| Watch::new(now, until.map_or(Wait::Forever, Wait::Until)));
             if watch.is_due(now) {
-                MutexGuard::unlocked(&mut ranks, || watch.looked(now, || self.wait_subject()));
+                MutexGuard::unlocked(&mut ranks, || watch.record_poll(now, || self.wait_subject()));
                 if settled(&ranks) {
                     break;
                 }

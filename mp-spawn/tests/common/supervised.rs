@@ -25,8 +25,8 @@ pub fn after(delay: Duration) -> Restart {
 pub fn with_events(
     builder: ProcessBuilder<Supervised>,
 ) -> (ProcessBuilder<Supervised>, Receiver<ProcessEvent>) {
-    let (tell, events) = channel();
-    (builder.on_event(move |event| _ = tell.send(event)), events)
+    let (report, events) = channel();
+    (builder.on_event(move |event| _ = report.send(event)), events)
 }
 
 pub fn supervised(restart: Restart) -> (ProcessBuilder<Supervised>, Receiver<ProcessEvent>) {

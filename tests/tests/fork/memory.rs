@@ -226,7 +226,7 @@ fn copy_and_killed_original_release_all() {
     // The children end with their parent. Without a parent that reaps them, only their locks show their
     // deaths.
     let arena = Arena::current().unwrap();
-    eventually("all is swept", || {
+    eventually("all is reclaimed", || {
         arena.reclaim().unwrap();
         in_use() == before && arena.members().len() == members
     });
@@ -281,7 +281,7 @@ fn dead_original_is_detected_while_its_copies_live() {
     });
     assert!(is_member(copy), "the copy lives");
     kill(copy);
-    eventually("all is swept", || {
+    eventually("all is reclaimed", || {
         arena.reclaim().unwrap();
         in_use() == before && !is_member(copy)
     });

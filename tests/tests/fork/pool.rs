@@ -233,9 +233,9 @@ fn copied_results_survive_use_by_other_threads() {
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(third.as_mut().poll(&mut context), Poll::Ready(Err(TaskError::Terminated))));
         assert!(third.as_mut().poll(&mut context).is_pending());
-        let (tell, told) = channel();
-        fourth.on_done(move |result| _ = tell.send(result));
-        assert!(matches!(told.try_recv()?, Err(TaskError::Terminated)));
+        let (report, reported) = channel();
+        fourth.on_done(move |result| _ = report.send(result));
+        assert!(matches!(reported.try_recv()?, Err(TaskError::Terminated)));
         assert!(matches!(stream.next(), Some(Err(TaskError::Terminated))));
         assert_eq!((stream.next().is_none(), stream.size_hint()), (true, (0, Some(0))));
         Ok(())

@@ -112,7 +112,7 @@ fn raw_copy_does_and_releases_nothing() {
                     forked(&mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), [1])),
                 ),
                 ("to_dense", forked(&sparse.to_dense())),
-                ("sweep", forked(&arena.reclaim())),
+                ("reclaim", forked(&arena.reclaim())),
                 ("empty_cache", forked(&arena.empty_cache())),
                 ("wait", forked(&mp::wait(&[&queue, &queue.put_ready()], None))),
                 ("select", forked(&mp::select(&[&Descriptor(std::io::stdin()), &queue], None))),

@@ -15,7 +15,7 @@ use crate::{end, guest as program, outcome, said, wait_for_file};
 const STRANGER: u32 = 65_534;
 
 /// Prints the outcome in a line of its own.
-fn tell(what: &str) {
+fn report(what: &str) {
     match accept_invitation::<String>() {
         Ok(value) => println!("\n{what}: took {value}"),
         Err(error) => println!("\n{what}: {error}"),
@@ -24,18 +24,18 @@ fn tell(what: &str) {
 
 pub(crate) fn guest(what: &str, argument: &str) -> bool {
     match what {
-        "tells" => tell("it"),
+        "tells" => report("it"),
         "tells-twice" => {
-            tell("first");
-            tell("second");
+            report("first");
+            report("second");
         }
         "has-memory" => {
             Arena::current().unwrap();
-            tell("it");
+            report("it");
         }
         "waits" => {
             wait_for_file(argument);
-            tell("it");
+            report("it");
         }
         "invites-and-dies" => {
             let file: String = accept_invitation().unwrap();

@@ -8,7 +8,7 @@ mod queues;
 mod retained;
 mod small_messages;
 mod stopped_producers;
-mod stopped_sweepers;
+mod stopped_recoverers;
 mod stopped_updates;
 mod sync;
 mod values;

@@ -31,14 +31,14 @@ fn die_with_queues(_: usize, (): ()) -> Outcome {
 /// Starts children that die like this, one after the other.
 fn nothing_is_left_of_killed_children() {
     let die = |_: usize| assert!(killed(&one_process(die_with_queues, ())));
-    let swept = || Arena::current().unwrap().reclaim().unwrap();
+    let reclaim = || Arena::current().unwrap().reclaim().unwrap();
     let bytes = || Arena::current().unwrap().memory_stats().allocated;
     // The first process allocates memory that stays.
     join(&one_process(|_, (): ()| {}, ())).unwrap();
     let before = (in_use(), bytes());
     (0..CHILDREN).for_each(die);
     eventually("nothing is left of children that were killed", || {
-        swept();
+        reclaim();
         (in_use(), bytes()) == before
     });
 }

@@ -302,7 +302,7 @@ fn dies(_: usize, go: Queue<()>) -> Outcome {
 }
 
 /// Recovers and reclaims a child with which it shares one queue.
-fn sweeps(_: usize, at: u64) -> Outcome {
+fn recovers(_: usize, at: u64) -> Outcome {
     let go = Queue::bounded(1)?;
     let context = start_processes(dies, go.clone(), SpawnOptions::nprocs(1))?;
     inject::arm_at_change(at, STOP);
@@ -321,7 +321,7 @@ fn stopped_recoverer_writes_no_foreign_memory() {
         let queue = Queue::bounded(1).unwrap();
         give(&queue, 5_u64);
         drop(queue.get_lease().unwrap());
-        let context = one_process(sweeps, at);
+        let context = one_process(recovers, at);
         let (pid, ended) = (context.pids()[0], !stopped(&context));
         if !ended {
             assert_eq!(queue.try_get().unwrap(), Some(5));
@@ -331,7 +331,7 @@ fn stopped_recoverer_writes_no_foreign_memory() {
             signal(pid, Signal::CONT);
             assert!(!killed(&context));
             for tensor in tensors {
-                assert!(tensor.iter().all(|v| v == 7), "changed by the sweeper stopped at change {at}");
+                assert!(tensor.iter().all(|v| v == 7), "changed by the recoverer stopped at change {at}");
             }
         }
         !ended

@@ -204,11 +204,11 @@ fn killed_at_every_access_of_a_condition_wait() {
         let args: Shop = (Lock::new(0).unwrap(), Condition::new().unwrap(), at);
         let (jobs, changed, _) = &args;
         let context = one_process(consume_two, args.clone());
-        let (theirs, told) = (jobs.clone(), changed.clone());
+        let (theirs, notified) = (jobs.clone(), changed.clone());
         let other = std::thread::spawn(move || {
             let mut left = 1;
             while left > 0 {
-                match told.wait_for_timeout(locked(&theirs), DEADLINE, |jobs| *jobs > 0) {
+                match notified.wait_for_timeout(locked(&theirs), DEADLINE, |jobs| *jobs > 0) {
                     Ok((mut jobs, so)) => {
                         assert!(so, "no notification came; killed at access {at}");
                         *jobs -= 1;
@@ -251,9 +251,9 @@ fn notify(_: usize, (jobs, changed, at): Shop) -> Outcome {
 fn process_is_killed_at_every_access_of_notifying() {
     for_every_access(|at| {
         let args: Shop = (Lock::new(0).unwrap(), Condition::new().unwrap(), at);
-        let (theirs, told) = (args.0.clone(), args.1.clone());
+        let (theirs, notified) = (args.0.clone(), args.1.clone());
         let waiter = std::thread::spawn(move || {
-            let (_jobs, notified) = told.wait_timeout(theirs.lock().unwrap(), DEADLINE)?;
+            let (_jobs, notified) = notified.wait_timeout(theirs.lock().unwrap(), DEADLINE)?;
             assert!(notified, "killed at access {at}");
             Ok(())
         });

@@ -103,8 +103,8 @@ fn object_owner_is_killed_at_every_access() {
                      (at, handle, dropped): (u64, mp::manager::ManagerHandle, Queue<u64>)|
          -> AnyResult<()> {
             inject::arm(at, KILL);
-            let object = handle.create_closure(closure!([dropped] || Told(dropped.clone())))?;
-            object.call(closure!([] |told: &mut Told| told.0.len()))?;
+            let object = handle.create_closure(closure!([dropped] || ReportsDrop(dropped.clone())))?;
+            object.call(closure!([] |reported: &mut ReportsDrop| reported.0.len()))?;
             Ok(())
         };
         let reached = killed(&one_process(owner, (at, manager.handle(), dropped.clone())));
@@ -126,9 +126,9 @@ fn object_owner_is_killed_at_every_access() {
 }
 
 /// Reports its drop.
-struct Told(Queue<u64>);
+struct ReportsDrop(Queue<u64>);
 
-impl Drop for Told {
+impl Drop for ReportsDrop {
     fn drop(&mut self) {
         _ = self.0.put(1);
     }

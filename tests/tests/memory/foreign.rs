@@ -169,7 +169,7 @@ say(b.tolist())
     // SAFETY: torch keeps the length of its storages.
     let where_it_is = unsafe { MappedFile::<i64>::from_unsealed(&file, 0, 6) }.unwrap();
     where_it_is.store(5, -5).unwrap();
-    python.tell("look");
+    python.report("look");
     assert_eq!(python.line(), "[[0, 1, 2], [3, 4, -5]]");
     python.end();
 }

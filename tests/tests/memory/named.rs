@@ -264,7 +264,7 @@ shm.close(); shm.unlink()
     assert!(memory.len() >= 5000);
     assert_eq!(memory.read(4990, 10).unwrap(), b"0123456789");
     memory.write_at(0, b"hello").unwrap();
-    python.tell("go on");
+    python.report("go on");
     assert_eq!(python.line(), "hello");
     python.end();
     assert!(SharedMemory::open(&name).is_err(), "unlinked by Python, and still there for us");
@@ -335,7 +335,7 @@ l.shm.close(); l.shm.unlink()
     assert_eq!(list.format().unwrap(), list_format());
     list.set(0, "from rust").unwrap();
     list.set(1, false).unwrap();
-    python.tell("go on");
+    python.report("go on");
     assert!(python.line().starts_with("['from rust', False, 1e+300, True"));
     python.end();
 }

@@ -163,12 +163,12 @@ impl Wake for Rude {
 
 /// Polls the future with such a waker, makes it ready, and polls again after the wake-up.
 fn woken<F: Future<Output: Debug>>(future: F, make_ready: impl FnOnce()) {
-    let (tell, told) = mpsc::channel();
-    let waker = Waker::from(Arc::new(Rude(tell)));
+    let (report, reported) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Rude(report)));
     let mut future = pin!(future);
     assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     make_ready();
-    told.recv_timeout(DEADLINE).expect("it is woken");
+    reported.recv_timeout(DEADLINE).expect("it is woken");
     eventually("it is ready", || {
         matches!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
     });

@@ -160,7 +160,7 @@ impl Host {
         }
     }
 
-    fn tell(&mut self) {
+    fn notify(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     }
 
@@ -396,7 +396,7 @@ fn replaced_or_deleted_library_is_refused() {
             bytes[place + note.len()] ^= 1;
             std::fs::write(&path, bytes).unwrap();
         }
-        host.tell();
+        host.notify();
         let (said, status) = host.end();
         assert!(said.contains("embedded: failed: ") && said.contains(expected), "{status}: {said}");
     }
@@ -442,7 +442,7 @@ fn library_that_started_a_process_stays_loaded() {
     let mut host = Host::start(Command::new(&host).arg(library()).arg("one that stays"));
     // It has closed the library, whose thread waits for the process.
     assert_eq!(host.wait_for("host: still loaded"), "host: main\nembedded: process-1\n");
-    host.tell();
+    host.notify();
     let (said, status) = host.end();
     assert!(status.success() && said.is_empty(), "{status}: {said}");
 }

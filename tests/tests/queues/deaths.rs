@@ -148,7 +148,7 @@ fn wait_continues_while_another_process_has_it() {
     let held = held_by(2);
     let before = Arena::current().unwrap().memory_stats().deaths;
     signal(held.context.pids()[0], Signal::KILL);
-    eventually("it is swept", || Arena::current().unwrap().memory_stats().deaths > before);
+    eventually("it is reclaimed", || Arena::current().unwrap().memory_stats().deaths > before);
     let error = held.queue.get_timeout(Duration::from_millis(300)).unwrap_err();
     assert!(error.is_empty(), "{error:?}");
     give(&held.go, ());

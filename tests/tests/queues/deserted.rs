@@ -79,9 +79,9 @@ fn put_waits_until_the_local_clone_is_dropped() {
 fn local_puts_arrive_after_the_peer_has_ended() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
-    let (clone, (go, told)) = (queue.clone(), mpsc::channel());
+    let (clone, (go, reported)) = (queue.clone(), mpsc::channel());
     let other = thread::spawn(move || {
-        told.recv_timeout(DEADLINE).unwrap();
+        reported.recv_timeout(DEADLINE).unwrap();
         give(&clone, 7);
     });
     goes_on(&queue);
@@ -269,7 +269,7 @@ fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
 }
 
 /// A waiter that checks during the drop of the last handle must not sleep until its poll interval ends. (By
-/// time alone, that can't be told from a busy machine.)
+/// time alone, that can't be distinguished from a busy machine.)
 fn hears_of_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
     let _alone = alone();
     let (queues, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());

@@ -44,15 +44,15 @@ fn occasionally_crashing_worker_loses_no_message() {
     eventually_in_use(before, "nothing is kept for another start");
 }
 
-/// A waiting caller can't tell whether the other process runs or is being restarted.
+/// A waiting caller can't determine whether the other process runs or is being restarted.
 #[test]
 fn supervision_keeps_queue_and_channel_connected() {
-    fn answer((words, tell): (Queue<String>, mp::queue::Sender<u32>)) -> Outcome {
+    fn answer((words, report): (Queue<String>, mp::queue::Sender<u32>)) -> Outcome {
         let attempt = current_process().attempt;
         if attempt < 3 {
             std::process::abort();
         }
-        tell.send(attempt)?;
+        report.send(attempt)?;
         send(&words, format!("attempt {attempt}"))
     }
     let _alone = alone();

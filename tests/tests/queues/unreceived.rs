@@ -25,9 +25,9 @@ fn uses(_: (Queue<u32>, Queue<u32>)) -> Outcome {
 
 /// Returns the error of a call without a time-out, which ends within the deadline.
 fn end_of_get(queue: Queue<u32>) -> GetError {
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || _ = tell.send(queue.get()));
-    told.recv_timeout(DEADLINE).expect("the get ends").expect_err("an error")
+    let (report, reported) = mpsc::channel();
+    thread::spawn(move || _ = report.send(queue.get()));
+    reported.recv_timeout(DEADLINE).expect("the get ends").expect_err("an error")
 }
 
 #[track_caller]

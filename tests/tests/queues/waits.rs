@@ -23,7 +23,7 @@ fn by_bytes<T: Message>(bytes: u64) -> Queue<T> {
     QueueOptions::new().capacity(100).bytes(bytes).create().unwrap()
 }
 
-fn takes_as_told(_: usize, (queue, orders): (Queue<Vec<u8>>, Queue<()>)) -> Outcome {
+fn takes_on_order(_: usize, (queue, orders): (Queue<Vec<u8>>, Queue<()>)) -> Outcome {
     while orders.get()?.is_some() {
         next(&queue)?;
     }
@@ -46,7 +46,7 @@ fn put_ready_for_waits_for_enough_bytes() {
     assert!(wait(&[&small, &large, &too_large], Some(MOMENT)).unwrap().is_empty());
     assert_eq!(wait(&[&queue.put_ready()], Some(Duration::ZERO)).unwrap(), [0]);
     let mut value = bytes(800);
-    let child = one_process(takes_as_told, (queue.clone(), orders.clone()));
+    let child = one_process(takes_on_order, (queue.clone(), orders.clone()));
     // Intended use: it puts as often as the wait finds room, no more.
     give(&orders, ());
     assert_eq!(select(&[&small, &large], Some(DEADLINE)).unwrap(), Some(0));
@@ -81,15 +81,15 @@ fn holds_one(_: usize, (jobs, ready): (Queue<u32>, Queue<u32>)) -> Outcome {
 #[test]
 fn consumer_at_the_end_names_holders_of_leases() {
     let _alone = alone();
-    let (jobs, told) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
+    let (jobs, reported) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
     let tasks = jobs.lease_ready();
     assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
     assert!(matches!(jobs.try_get_lease(), Err(GetError::Empty)));
     give(&jobs, 5);
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);
-    let child = one_process(holds_one, (jobs.clone(), told.clone()));
+    let child = one_process(holds_one, (jobs.clone(), reported.clone()));
     let pid = child.pids()[0];
-    assert_eq!(take(&told), 5);
+    assert_eq!(take(&reported), 5);
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     // Open: a new message may come.
@@ -131,11 +131,11 @@ fn holds_a_task(_: usize, (tasks, ready): (JoinableQueue<u32>, Queue<u32>)) -> O
 #[test]
 fn timed_out_join_names_its_processes() {
     let _alone = alone();
-    let (tasks, told) = (JoinableQueue::unbounded().unwrap(), Queue::bounded(4).unwrap());
+    let (tasks, reported) = (JoinableQueue::unbounded().unwrap(), Queue::bounded(4).unwrap());
     (0..3).for_each(|task| tasks.put(task).unwrap());
-    let child = one_process(holds_a_task, (tasks.clone(), told.clone()));
+    let child = one_process(holds_a_task, (tasks.clone(), reported.clone()));
     let pid = child.pids()[0];
-    take(&told);
+    take(&reported);
     signal(pid, Signal::STOP);
     let own = tasks.get().unwrap();
     let error = tasks.join_timeout(MOMENT).unwrap_err();

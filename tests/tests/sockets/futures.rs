@@ -207,7 +207,7 @@ fn dropped_connect_future_leaves_no_connection() {
     let connection = listener.accept_timeout(DEADLINE).unwrap().expect("one that stays");
     assert_eq!(connection.recv_timeout::<i32>(DEADLINE).unwrap(), 5);
     there.join().unwrap();
-    assert!(listener.accept_timeout(MOMENT).unwrap().is_none(), "the others have only looked");
+    assert!(listener.accept_timeout(MOMENT).unwrap().is_none(), "the other futures have only polled");
 }
 
 #[test]

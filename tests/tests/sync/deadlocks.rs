@@ -88,7 +88,7 @@ fn in_a_ring(rank: usize, (locks, order, have, all, ended): Ring) -> Outcome {
 /// Processes that each hold one lock and wait for another's: one of them gets an error, and the others
 /// continue.
 #[track_caller]
-fn one_of_a_ring_is_told(order: &[(Which, Which)]) -> String {
+fn reported_deadlock_of(order: &[(Which, Which)]) -> String {
     let n = order.len();
     let (have, all, ended) = (Queue::bounded(8).unwrap(), Event::new().unwrap(), Queue::bounded(8).unwrap());
     let ring: Ring = (locks(), order.to_vec(), have.clone(), all.clone(), ended.clone());
@@ -97,8 +97,10 @@ fn one_of_a_ring_is_told(order: &[(Which, Which)]) -> String {
     all.set().unwrap();
     let ends: Vec<Ended> = order.iter().map(|_| take(&ended)).collect();
     join(&context).unwrap();
-    let told: Vec<_> = ends.iter().filter_map(|(pid, found)| Some((pid, found.as_ref()?))).collect();
-    let [(pid, (named, text))] = told[..] else { panic!("not one of them is told: {ends:?}") };
+    let reported: Vec<_> = ends.iter().filter_map(|(pid, found)| Some((pid, found.as_ref()?))).collect();
+    let [(pid, (named, text))] = reported[..] else {
+        panic!("not exactly one of them gets an error: {ends:?}")
+    };
     assert_eq!(named[0], *pid, "it is named first: {text}");
     let mut named = named.clone();
     named.sort_unstable();
@@ -110,7 +112,7 @@ fn one_of_a_ring_is_told(order: &[(Which, Which)]) -> String {
 #[test]
 fn opposite_lock_orders_are_an_error_of_one_process() {
     let _alone = alone();
-    let text = one_of_a_ring_is_told(&[(Which::Lock, Which::Array), (Which::Array, Which::Lock)]);
+    let text = reported_deadlock_of(&[(Which::Lock, Which::Array), (Which::Array, Which::Lock)]);
     for part in [
         "deadlock: this thread",
         "for the Lock \"weights\" in block",
@@ -125,7 +127,7 @@ fn opposite_lock_orders_are_an_error_of_one_process() {
 #[test]
 fn cycle_of_four_is_detected() {
     let _alone = alone();
-    let text = one_of_a_ring_is_told(&[
+    let text = reported_deadlock_of(&[
         (Which::Lock, Which::RLock),
         (Which::RLock, Which::Array),
         (Which::Array, Which::Once),
@@ -138,10 +140,10 @@ fn cycle_of_four_is_detected() {
 fn cycle_of_readers_and_writers_is_detected() {
     let _alone = alone();
     // A writer waits for a reader.
-    let text = one_of_a_ring_is_told(&[(Which::Read, Which::Lock), (Which::Lock, Which::Write)]);
+    let text = reported_deadlock_of(&[(Which::Read, Which::Lock), (Which::Lock, Which::Write)]);
     assert!(text.contains("the RwLock in block") && text.contains("to write"), "{text}");
     // A reader waits for a writer.
-    let text = one_of_a_ring_is_told(&[(Which::Write, Which::RLock), (Which::RLock, Which::Read)]);
+    let text = reported_deadlock_of(&[(Which::Write, Which::RLock), (Which::RLock, Which::Read)]);
     assert!(text.contains("to read"), "{text}");
 }
 
@@ -353,7 +355,10 @@ fn cycle_through_a_dead_process_is_no_deadlock() {
     go.send(()).unwrap();
     assert!(ended.recv_timeout(LONG).is_err(), "it waits");
     signal(stops, Signal::CONT);
-    ended.recv_timeout(DEADLINE).unwrap().expect("the stopped one is told that the owner died, and ends");
+    ended
+        .recv_timeout(DEADLINE)
+        .unwrap()
+        .expect("the stopped thread gets the owner's death as an error, and ends");
     this.join().unwrap();
     failure(&stopped);
 }
@@ -374,7 +379,7 @@ fn stopped_waiter_is_part_of_a_deadlock() {
     join(&context).unwrap();
 }
 
-fn hold_until_told(_: usize, (lock, ready, end): (Lock<u64>, Queue<u32>, Event)) -> Outcome {
+fn hold_until_set(_: usize, (lock, ready, end): (Lock<u64>, Queue<u32>, Event)) -> Outcome {
     let _held = lock.lock()?;
     give(&ready, std::process::id());
     end.wait_timeout(DEADLINE)?;
@@ -385,7 +390,7 @@ fn hold_until_told(_: usize, (lock, ready, end): (Lock<u64>, Queue<u32>, Event))
 fn stopped_holder_is_no_deadlock() {
     let _alone = alone();
     let (lock, ready, end) = (Lock::new(0).unwrap(), Queue::bounded(1).unwrap(), Event::new().unwrap());
-    let context = one_process(hold_until_told, (lock.clone(), ready.clone(), end.clone()));
+    let context = one_process(hold_until_set, (lock.clone(), ready.clone(), end.clone()));
     let pid = take(&ready);
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
@@ -432,8 +437,8 @@ fn detection_can_be_disabled_and_enabled() {
     arena.set_deadlock_detection(true);
     let ends = [ended.recv_timeout(DEADLINE).unwrap(), thread.join().unwrap()];
     other.join().unwrap();
-    let told = ends.iter().filter(|end| matches!(end, Err(LockError::Deadlock(_)))).count();
-    assert_eq!((told, ends.iter().filter(|end| end.is_ok()).count()), (1, 1), "{ends:?}");
+    let reported = ends.iter().filter(|end| matches!(end, Err(LockError::Deadlock(_)))).count();
+    assert_eq!((reported, ends.iter().filter(|end| end.is_ok()).count()), (1, 1), "{ends:?}");
 }
 
 #[test]

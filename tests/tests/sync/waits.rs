@@ -156,20 +156,20 @@ fn each_notification_wakes_one_waiter() {
     assert!(!shop.1.notify_one().unwrap(), "no process waits");
 }
 
-fn wait_once(_: usize, ((jobs, changed, ready), told): (Shop, Queue<u32>)) -> Outcome {
+fn wait_once(_: usize, ((jobs, changed, ready), reported): (Shop, Queue<u32>)) -> Outcome {
     let jobs = jobs.lock()?;
     give(&ready, std::process::id());
     let (_jobs, notified) = changed.wait_timeout(jobs, DEADLINE)?;
     assert!(notified);
-    give(&told, std::process::id());
+    give(&reported, std::process::id());
     Ok(())
 }
 
 #[test]
 fn notification_of_a_killed_process_reaches_another() {
     let _alone = alone();
-    let (shop, told) = (shop(), Queue::bounded(4).unwrap());
-    let start = || one_process(wait_once, (shop.clone(), told.clone()));
+    let (shop, reported) = (shop(), Queue::bounded(4).unwrap());
+    let start = || one_process(wait_once, (shop.clone(), reported.clone()));
     let first = start();
     let pid = take(&shop.2);
     eventually("it waits", || shop.1.waiting() == 1);
@@ -181,7 +181,7 @@ fn notification_of_a_killed_process_reaches_another() {
     let other = take(&shop.2);
     eventually("the other one waits", || shop.1.waiting() == 1);
     signal(pid, Signal::KILL);
-    assert_eq!(take(&told), other);
+    assert_eq!(take(&reported), other);
     join(&second).unwrap();
     failure(&first);
     assert_eq!(shop.1.waiting(), 0);
@@ -190,8 +190,8 @@ fn notification_of_a_killed_process_reaches_another() {
 #[test]
 fn killed_waiter_is_no_longer_counted() {
     let _alone = alone();
-    let (shop, told) = (shop(), Queue::bounded(1).unwrap());
-    let context = one_process(wait_once, (shop.clone(), told));
+    let (shop, reported) = (shop(), Queue::bounded(1).unwrap());
+    let context = one_process(wait_once, (shop.clone(), reported));
     let pid = take(&shop.2);
     eventually("it waits", || shop.1.waiting() == 1);
     signal(pid, Signal::KILL);
@@ -205,8 +205,8 @@ fn killed_waiter_is_no_longer_counted() {
 fn token_of_a_killed_process_frees_its_slot() {
     let _alone = alone();
     let shop = (Lock::new(0).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
-    let told = Queue::bounded(1).unwrap();
-    let context = one_process(wait_once, (shop.clone(), told));
+    let reported = Queue::bounded(1).unwrap();
+    let context = one_process(wait_once, (shop.clone(), reported));
     let pid = take(&shop.2);
     eventually("it waits", || shop.1.waiting() == 1);
     signal(pid, Signal::STOP);
@@ -224,14 +224,15 @@ fn token_of_a_killed_process_frees_its_slot() {
 #[test]
 fn notifications_are_counted_and_distributed() {
     let _alone = alone();
-    let (shop, told) = (shop(), Queue::bounded(4).unwrap());
-    let context = start_processes(wait_once, (shop.clone(), told.clone()), SpawnOptions::nprocs(4)).unwrap();
+    let (shop, reported) = (shop(), Queue::bounded(4).unwrap());
+    let context =
+        start_processes(wait_once, (shop.clone(), reported.clone()), SpawnOptions::nprocs(4)).unwrap();
     eventually("all wait", || shop.1.waiting() == 4);
     assert_eq!(shop.1.notify(2).unwrap(), 2);
-    let first = [take(&told), take(&told)];
+    let first = [take(&reported), take(&reported)];
     assert_eq!(shop.1.waiting(), 2, "these wait still");
     assert_eq!(shop.1.notify_all().unwrap(), 2);
-    let second = [take(&told), take(&told)];
+    let second = [take(&reported), take(&reported)];
     assert!(first.iter().all(|pid| !second.contains(pid)));
     join(&context).unwrap();
 }
@@ -247,15 +248,15 @@ fn condition_wait_ends_in_time_with_the_lock() {
     let (guard, _) = condition.wait_deadline(guard, Instant::now()).unwrap();
     assert_eq!(*condition.wait_for(guard, |n| *n == 1).unwrap(), 1);
     // One may wait, and a second one gets an error.
-    let (theirs, told) = (lock.clone(), condition.clone());
+    let (theirs, reported) = (lock.clone(), condition.clone());
     let waiter = std::thread::spawn(move || {
         condition.wait_timeout(theirs.lock()?, DEADLINE).map(|(n, notified)| if notified { *n } else { 0 })
     });
-    eventually("it waits", || told.waiting() == 1);
-    let error = told.wait(lock.lock().unwrap()).unwrap_err();
+    eventually("it waits", || reported.waiting() == 1);
+    let error = reported.wait(lock.lock().unwrap()).unwrap_err();
     assert!(error.to_string().contains("1 in all"), "{error}");
     *lock.lock().unwrap() = 5;
-    assert!(told.notify_one().unwrap());
+    assert!(reported.notify_one().unwrap());
     assert_eq!(waiter.join().unwrap().unwrap(), 5);
 }
 
@@ -304,11 +305,11 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     let (jobs, changed, ready) = &desk;
     let holder = || one_process(hold_and_die, (jobs.clone(), ready.clone()));
     // No process notifies. Another one has the lock when the time is over, and is killed with it.
-    let (theirs, told, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
+    let (theirs, reported, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
     let waiter = std::thread::spawn(move || {
         let outer = theirs.lock().unwrap();
         // Longer than the start of a process that takes the lock.
-        let error = told.wait_timeout(theirs.lock().unwrap(), 16 * LONG).unwrap_err();
+        let error = reported.wait_timeout(theirs.lock().unwrap(), 16 * LONG).unwrap_err();
         assert!(matches!(error, LockError::OwnerDied { .. }), "{error}");
         at.1.recv_timeout(DEADLINE).unwrap();
         // It still has the lock once: its own level.
@@ -334,8 +335,8 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     assert_eq!(jobs.recover().unwrap().get(), 8);
     // Without other guards it returns without the lock, if that takes too long.
     let theirs = jobs.clone();
-    let told = changed.clone();
-    let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), LONG).map(|_| ()));
+    let reported = changed.clone();
+    let waiter = std::thread::spawn(move || reported.wait_timeout(theirs.lock().unwrap(), LONG).map(|_| ()));
     eventually("it waits", || changed.waiting() == 1);
     let context = holder();
     let pid = take(ready);
@@ -346,8 +347,9 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     failure(&context);
     // Also not if there is no place to wait in: one level is gone, and the others are unchanged.
     drop(jobs.recover().unwrap());
-    let (theirs, told) = (jobs.clone(), changed.clone());
-    let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), DEADLINE).map(|_| ()));
+    let (theirs, reported) = (jobs.clone(), changed.clone());
+    let waiter =
+        std::thread::spawn(move || reported.wait_timeout(theirs.lock().unwrap(), DEADLINE).map(|_| ()));
     eventually("it waits", || changed.waiting() == 1);
     let outer = jobs.lock().unwrap();
     let error = changed.wait(jobs.lock().unwrap()).unwrap_err();

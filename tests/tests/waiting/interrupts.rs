@@ -268,7 +268,7 @@ fn pool_of_a_graceful_program_continues() {
         let pending = pool.apply_async(waits, (event.clone(), words.clone()));
         begun(1, &words);
         terminal.press_ctrl_c();
-        eventually("the program is told", mp::interrupted);
+        eventually("the program is interrupted", mp::interrupted);
         // sleep: each wait has checked once more
         std::thread::sleep(3 * mp_core::POLL_INTERVAL);
         event.set()?;
@@ -373,10 +373,10 @@ fn tasks_after_a_busy_task_are_cancelled_at_once() {
     with_each_method(|terminal| {
         let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
         let (_, _, words) = things()?;
-        let told = words.clone();
-        let call = pool.task_closure(closure!([told] |item: u64| {
-            told.fetch_add(BEGUN, 1);
-            while told.load(GO_ON) == 0 {
+        let reported = words.clone();
+        let call = pool.task_closure(closure!([reported] |item: u64| {
+            reported.fetch_add(BEGUN, 1);
+            while reported.load(GO_ON) == 0 {
                 std::hint::spin_loop();
             }
             item
@@ -402,9 +402,9 @@ fn pool_with_own_ctrl_c_handler_loses_nothing() {
         handle_it_here();
         let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build()?;
         let (_, _, words) = things()?;
-        let told = words.clone();
-        let call = pool.task_closure(closure!([told] |item: u64| {
-            told.fetch_add(BEGUN, 1);
+        let reported = words.clone();
+        let call = pool.task_closure(closure!([reported] |item: u64| {
+            reported.fetch_add(BEGUN, 1);
             while item == 0 && !mp::interrupted() {
                 std::hint::spin_loop();
             }
@@ -433,7 +433,7 @@ fn second_ctrl_c_ends_the_program_and_its_workers() {
         let options = SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful);
         let _worker = start_processes(|_: usize, (): ()| std::thread::park(), (), options)?;
         terminal.press_ctrl_c();
-        eventually("it is told", mp::interrupted);
+        eventually("it is interrupted", mp::interrupted);
         terminal.press_ctrl_c();
         eventually("it is ended", || false);
         Ok(())
@@ -453,7 +453,7 @@ fn inherited_ignored_ctrl_c_stays_ignored() {
         };
         let things = things()?;
         let options = SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful);
-        let worker = start_processes(was_not_told, things.clone(), options)?;
+        let worker = start_processes(was_not_interrupted, things.clone(), options)?;
         begun(1, &things.2);
         terminal.press_ctrl_c();
         things.1.set()?;
@@ -463,8 +463,8 @@ fn inherited_ignored_ctrl_c_stays_ignored() {
     });
 }
 
-fn was_not_told(_: usize, (_, event, words): Things) -> Outcome {
+fn was_not_interrupted(_: usize, (_, event, words): Things) -> Outcome {
     words.fetch_add(BEGUN, 1);
     event.wait()?;
-    if mp::interrupted() { Err("it was told".into()) } else { Ok(()) }
+    if mp::interrupted() { Err("it was interrupted".into()) } else { Ok(()) }
 }

@@ -37,7 +37,7 @@ struct Kinds {
 }
 
 /// Makes objects ready on request, in a separate process.
-fn does_as_told(_: usize, kinds: Kinds) -> Outcome {
+fn follows_orders(_: usize, kinds: Kinds) -> Outcome {
     let mut permit = Some(kinds.semaphore.acquire()?);
     while let Some(order) = next(&kinds.orders)? {
         match order {
@@ -72,7 +72,7 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
     give(&kinds.full, 0);
     let room = kinds.full.put_ready();
     let child =
-        Process::spawn(|kinds| does_as_told(0, kinds).map_err(|e| e.to_string()), kinds.clone()).unwrap();
+        Process::spawn(|kinds| follows_orders(0, kinds).map_err(|e| e.to_string()), kinds.clone()).unwrap();
     eventually("the permit is taken", || kinds.semaphore.available() == 0);
     let (queue, event, semaphore, tasks) = (&kinds.queue, &kinds.event, &kinds.semaphore, &kinds.tasks);
     let mut all: Vec<&dyn Waitable> = vec![queue, &room, &receiver, event, semaphore, &here, tasks];

@@ -54,7 +54,7 @@ pub const PLANTED: &[(&str, &str)] = &[
     ("values", "codec.parts.count-not-compared"),
     ("messages", "arena.buffer.reads-not-counted"),
     ("devices", "cuda.message.view-not-compared"),
-    ("devices", "cuda.message.tick-not-looked-at"),
+    ("devices", "cuda.message.tick-unchecked"),
     ("envelopes", "arena.envelope.bytes-off-by-one"),
     ("envelopes", "arena.envelope.version-ignored"),
     ("parcels", "locker.parcel.number-not-compared"),

@@ -32,8 +32,8 @@ const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
 pub const COUNT: Word = RETURNED.plus(1);
 const GROUP: Word = LINKS.plus(2);
 const TENANCIES: Word = GROUP.plus(1);
-const VISITINGS: Word = TENANCIES.plus(MAX_ACTORS as u64);
-const SECOND: Word = VISITINGS.plus(MAX_ACTORS as u64);
+const RECOVERING_WORDS: Word = TENANCIES.plus(MAX_ACTORS as u64);
+const SECOND: Word = RECOVERING_WORDS.plus(MAX_ACTORS as u64);
 /// Number of words without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
 /// Number of words of a second segment of up to two slots.
@@ -76,8 +76,8 @@ pub fn tenancy(actor: usize) -> Word {
 }
 
 /// Returns the word in which an actor announces the member that it recovers.
-pub fn visiting(actor: usize) -> Word {
-    VISITINGS.plus(actor as u64)
+pub fn recovering_word(actor: usize) -> Word {
+    RECOVERING_WORDS.plus(actor as u64)
 }
 
 /// Returns the owner of an envelope. Not an access.
@@ -244,7 +244,7 @@ pub fn free(m: &Memory, e: u32, me: usize) {
 
 /// State of an actor that recovers and reclaims dead actors, in a queue without acknowledgement.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Sweep {
+pub enum RingRecovery {
     /// Finds remains of a dead actor.
     #[default]
     Look,
@@ -256,7 +256,7 @@ pub enum Sweep {
     Free(u32),
 }
 
-impl Sweep {
+impl RingRecovery {
     /// Makes one step. Returns `true` if it found no remains of dead actors.
     pub fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], chain: ChainAt) -> bool {
         *self = match self {

@@ -15,7 +15,7 @@ pub const DEAD: usize = 0;
 /// Actor that also has the queue, and leaves it.
 pub const LEAVER: usize = 1;
 /// First of the actors that recover for dead ones.
-pub const VISITORS: usize = 2;
+pub const RECOVERERS: usize = 2;
 /// Maximum number of actors.
 pub const ACTORS: usize = 5;
 
@@ -32,7 +32,7 @@ pub const MESSAGE: Seat = Seat::Envelope(0);
 /// Kind of the queue's slab.
 pub const SLAB: Word = Word::at(7 * 8);
 /// Memory of the queue. Recovering actors write it, and so does the leaver when it has reused the memory.
-pub const TOLD: Word = Word::at(8 * 8);
+pub const NOTIFIED: Word = Word::at(8 * 8);
 /// Contents after the reuse.
 pub const OTHER_USE: u64 = 9;
 
@@ -42,7 +42,7 @@ pub fn tenancy(actor: usize) -> Word {
 }
 
 /// Returns the word in which an actor announces the member that it recovers.
-pub fn visiting(actor: usize) -> Word {
+pub fn recovering_word(actor: usize) -> Word {
     tenancy(ACTORS).plus(actor as u64)
 }
 
@@ -72,15 +72,16 @@ pub fn presence(m: &Memory, actor: usize) -> Presence {
 }
 
 /// Returns `true` if an actor that is not dead announces a recovery of this one. Not an access.
-pub fn is_visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
-    let visits =
-        |a: usize| fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(visiting(a)), dead as u32);
-    (0..fates.len()).any(visits)
+pub fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
+    let recovers = |a: usize| {
+        fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(recovering_word(a)), dead as u32)
+    };
+    (0..fates.len()).any(recovers)
 }
 
 /// Returns `true` if a running actor may have stored the number of recoveries.
 pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
-    (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(visiting(a)) != 0)
+    (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(recovering_word(a)) != 0)
 }
 
 /// Returns `true` if no living actor has the queue. Not an access.

@@ -96,7 +96,7 @@ fn unmodified_library_has_no_finding() {
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn skipped_recovery_is_found() {
     // A waiter for a dead process's resources continues to wait.
-    is_found("planted.skipped-sweep", Where::Everywhere, &["Leaked: ", "Hang: "]);
+    is_found("planted.skipped-recovery", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn missing_fence_is_found() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn future_that_forgets_a_taken_message_is_found() {
-    is_found("planted.forgotten-look", Where::Workers, &WRONG);
+    is_found("planted.forgotten-poll", Where::Workers, &WRONG);
 }
 
 /// The next message in that compartment gets another file, or too few.
@@ -152,7 +152,7 @@ fn false_deadlock_is_found() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn undetected_deadlock_is_found() {
-    is_found("deadlock.not-looked-for", Where::Workers, &["Hang: "]);
+    is_found("deadlock.not-detected", Where::Workers, &["Hang: "]);
 }
 
 /// A resumed trainer continues after batches that it never received.

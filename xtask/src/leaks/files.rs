@@ -46,10 +46,10 @@ impl Shared {
             let mut others = if others.is_empty() { others } else { without_open(others) };
             others.retain(|path| !names_a_living_process(path) && path.symlink_metadata().is_ok());
             if others.is_empty() || Instant::now() > until {
-                let told = |path: &PathBuf| format!("file {}", path.display());
-                let ours = ours.iter().map(|path| Leak::certain(told(path)));
+                let reported = |path: &PathBuf| format!("file {}", path.display());
+                let ours = ours.iter().map(|path| Leak::certain(reported(path)));
                 return ours
-                    .chain(others.iter().map(|path| Leak { what: told(path), certain: false }))
+                    .chain(others.iter().map(|path| Leak { what: reported(path), certain: false }))
                     .collect();
             }
             // sleep: between two listings of a folder that other programs change

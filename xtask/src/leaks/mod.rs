@@ -147,8 +147,8 @@ fn watched(command: &mut Command) -> Result<Run, String> {
     leaks.extend(before.left_by(pid));
     // A program without the leak check, or a killed program, reports nothing. Its orphans may report leaks,
     // too.
-    let told = fs::read_to_string(scratch.0.join(format!("report-{pid}"))).unwrap_or_default();
-    leaks.extend(told.lines().skip(1).map(|line| Leak::certain(line.to_owned())));
+    let reported = fs::read_to_string(scratch.0.join(format!("report-{pid}"))).unwrap_or_default();
+    leaks.extend(reported.lines().skip(1).map(|line| Leak::certain(line.to_owned())));
     let skips = fs::read_to_string(skips).unwrap_or_default();
     let mut skips: Vec<String> = skips.lines().map(str::to_owned).collect();
     skips.sort();

@@ -75,10 +75,10 @@ mod tests {
     fn missing_feature_labels_are_reported() {
         let manifest = format!("{LINTS}[features]\n");
         let root = "//! A.\n#![cfg_attr(docsrs, feature(doc_cfg))]\n";
-        let told = format!("{manifest}[package.metadata.docs.rs]\n");
+        let reported = format!("{manifest}[package.metadata.docs.rs]\n");
         assert_eq!(check(&Tree::of(&[("a/Cargo.toml", &manifest), ("a/src/lib.rs", root)])).len(), 1);
-        assert_eq!(check(&Tree::of(&[("a/Cargo.toml", &told), ("a/src/lib.rs", "//! A.\n")])).len(), 1);
-        assert!(check(&Tree::of(&[("a/Cargo.toml", &told), ("a/src/lib.rs", root)])).is_empty());
+        assert_eq!(check(&Tree::of(&[("a/Cargo.toml", &reported), ("a/src/lib.rs", "//! A.\n")])).len(), 1);
+        assert!(check(&Tree::of(&[("a/Cargo.toml", &reported), ("a/src/lib.rs", root)])).is_empty());
         let private = manifest.replace("[package]\n", "[package]\npublish = false\n");
         assert!(check(&Tree::of(&[("a/Cargo.toml", &private), ("a/src/lib.rs", "//! A.\n")])).is_empty());
     }

@@ -33,7 +33,7 @@ pub use crate::layout::wait_table::RING_NAME;
 pub use call::BlockingCall;
 pub use dump::{dump, listen};
 pub use held::add_to_dumps;
-pub use report::{is_stopped, tell};
+pub use report::{is_stopped, publish_report};
 pub use settings::{on_report, report_hangs_after, report_waits_after, reported_after};
 pub(crate) use table::{Row, publish};
 pub use table::{Service, name_object, name_process, object_name, serves, serves_no_more, this_process};
@@ -134,13 +134,13 @@ impl Watch {
 
     /// Called by the waiting thread after each check that found nothing. May print a report.
     #[inline]
-    pub fn looked(&mut self, now: Instant, subject: impl Fn() -> Subject) {
+    pub fn record_poll(&mut self, now: Instant, subject: impl Fn() -> Subject) {
         if self.is_due(now) {
             self.look(now, &subject);
         }
     }
 
-    /// Returns how long the thread may sleep before it calls [`looked`](Self::looked) again, if nothing else
+    /// Returns how long the thread may sleep before it calls [`record_poll`](Self::record_poll) again, if nothing else
     /// wakes it.
     pub fn pause(&self) -> Duration {
         match &self.shown {
@@ -158,7 +158,7 @@ impl Watch {
             return;
         };
         if let Some(row) = &shown.row {
-            row.looked();
+            row.record_poll();
         }
         if shown.settings != settings::version() {
             shown.schedule(since);
@@ -193,7 +193,7 @@ pub fn wait_at<T>(
         let watch = watch.get_or_insert_with(|| Watch::new(now, until.map_or(Wait::Forever, Wait::Until)));
         if watch.is_due(now) {
             // A report runs user code: a logger.
-            MutexGuard::unlocked(guard, || watch.looked(now, &subject));
+            MutexGuard::unlocked(guard, || watch.record_poll(now, &subject));
             if so(guard) {
                 break;
             }

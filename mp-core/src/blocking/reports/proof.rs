@@ -131,7 +131,7 @@ impl Suspicion {
         if again.processes.len() != self.processes.len() {
             return Some(false);
         }
-        let mut all_looked = true;
+        let mut all_polled = true;
         for ((member, pid, rows), (same, of, now)) in self.processes.iter().zip(&again.processes) {
             if (member, pid) != (same, of) || rows.len() != now.len() {
                 return Some(false);
@@ -140,9 +140,9 @@ impl Suspicion {
                 let Some(later) = now.iter().find(|later| later.is_same_wait(row)) else {
                     return Some(false);
                 };
-                all_looked &= later.looks.wrapping_sub(row.looks) >= 2;
+                all_polled &= later.polls.wrapping_sub(row.polls) >= 2;
             }
         }
-        all_looked.then_some(true)
+        all_polled.then_some(true)
     }
 }

@@ -207,7 +207,7 @@ pub(super) fn publish(text: &str, hang: bool) {
 
 /// Publishes a report of a higher layer about one of its waits, which may end.
 #[doc(hidden)]
-pub fn tell(text: &str) {
+pub fn publish_report(text: &str) {
     publish(text, false);
 }
 

@@ -61,7 +61,7 @@ pub(super) struct ShownWait {
     pub(super) block: Option<BlockId>,
     pub(super) forever: bool,
     since: u64,
-    pub(super) looks: u64,
+    pub(super) polls: u64,
 }
 
 impl ShownWait {
@@ -108,7 +108,7 @@ impl Row {
     }
 
     /// Counts a check that found nothing.
-    pub(super) fn looked(&self) {
+    pub(super) fn record_poll(&self) {
         if self.arena.me().is_ok() {
             self.arena.map().add(self.word.plus(2), 1);
         }
@@ -128,13 +128,13 @@ pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(ShownWait)) {
     for row in 0..ROWS {
         let word = row_word(arena, member, row);
         let state = map.load(word);
-        let (since, looks) = (map.load(word.plus(1)), map.load(word.plus(2)));
+        let (since, polls) = (map.load(word.plus(1)), map.load(word.plus(2)));
         if state == 0 || map.load(word) != state {
             continue;
         }
         let Some(call) = BlockingCall::of((state >> 1 & 0x7f) as u8) else { continue };
         let block = (state >> 8 & 0xff_ffff).checked_sub(1).map(|block| block as BlockId);
-        f(ShownWait { thread: (state >> 32) as u32, call, block, forever: state & 1 != 0, since, looks });
+        f(ShownWait { thread: (state >> 32) as u32, call, block, forever: state & 1 != 0, since, polls });
     }
 }
 

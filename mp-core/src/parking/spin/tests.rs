@@ -135,9 +135,9 @@ fn fixed_spin_time_stays_constant() {
     let time = Duration::from_millis(3);
     let set = AdaptiveSpin { nanos: AtomicU32::new(nanos(time)), kind: Spin::For(time) };
     let adaptive = AdaptiveSpin { nanos: AtomicU32::new(40_000), kind: Spin::Adaptive };
-    let looked = (0..50).filter(|_| looks_for(&set) >= time).count();
+    let spun = (0..50).filter(|_| looks_for(&set) >= time).count();
     // Not if a thread of another test spins on the same processor at that moment.
-    assert!(looked > 25, "{looked} of 50");
+    assert!(spun > 25, "{spun} of 50");
     (0..50).for_each(|_| _ = looks_for(&adaptive));
     assert_eq!(adaptive.nanos.load(Ordering::Relaxed), LEAST);
 }
@@ -163,8 +163,8 @@ fn second_thread_sleeps_and_dead_members_free_seats() {
     let patience = AdaptiveSpin { nanos: AtomicU32::new(nanos(short)), kind: Spin::For(short) };
     // Repeatedly, since a seat is returned at the end of a wait, unless a thread of another test spins at
     // that moment.
-    let looked = (0..50).filter(|_| looks_for(&patience) >= short).count();
-    assert!(looked > 25, "{looked} of 50");
+    let spun = (0..50).filter(|_| looks_for(&patience) >= short).count();
+    assert!(spun > 25, "{spun} of 50");
 }
 
 /// A worker keeps the only processor busy. A result that arrives meanwhile is found, but does not extend the

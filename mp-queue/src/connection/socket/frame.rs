@@ -154,11 +154,11 @@ mod tests {
         for (len, limit) in [(0, 0), (10, 10), (u32::MAX as usize, usize::MAX)] {
             assert_eq!(length(len, limit).unwrap() as usize, len);
         }
-        for (len, limit, told) in
+        for (len, limit, reported) in
             [(1, 0, 0), (11, 10, 10), (1 << 32, usize::MAX, u32::MAX), (usize::MAX, 1 << 40, u32::MAX)]
         {
             let error = length(len, limit).unwrap_err().to_string();
-            assert!(error.contains(&format!("{len} bytes, and {told} is the limit")), "{error}");
+            assert!(error.contains(&format!("{len} bytes, and {reported} is the limit")), "{error}");
         }
     }
 }

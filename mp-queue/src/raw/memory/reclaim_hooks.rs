@@ -165,7 +165,7 @@ unsafe impl RingLayer for Rings {
         if let (Some(retained), Some(dead)) = (ring.retained(), member) {
             retained.unpin_dead(dead);
         }
-        ring.note_gone(gone, pid);
+        ring.record_detached(gone, pid);
         ring.wake_all();
     }
 

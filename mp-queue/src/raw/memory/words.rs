@@ -78,7 +78,7 @@ impl RingMemory {
     }
 
     /// Records that a holder has ended or dropped its last handle.
-    pub(super) fn note_gone(&self, gone: DetachedProcess, pid: u32) {
+    pub(super) fn record_detached(&self, gone: DetachedProcess, pid: u32) {
         let m = Self::words(self.arena);
         // An unknown process is less useful to readers than the process that was recorded before it.
         if gone == DetachedProcess::NeverJoined && pid == 0 && self.gone().read(m).is_some() {

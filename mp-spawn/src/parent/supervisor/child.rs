@@ -56,7 +56,7 @@ pub(crate) struct WatchedChild {
     promise: Option<Promise>,
     member: Option<u32>,
     /// Number of crashed processes whose memory was reclaimed after the end of this child.
-    swept: usize,
+    reclaimed: usize,
     evidence: Evidence,
     /// End of the time for its hello.
     pub(crate) hello_until: Option<Instant>,
@@ -102,7 +102,7 @@ impl WatchedChild {
             outbox: order.outbox,
             promise: order.promise,
             member: None,
-            swept: 0,
+            reclaimed: 0,
             evidence: Evidence { cpu_seconds: order.setup.limits.cpu_seconds(), ..Evidence::default() },
             hello_until: deadline(properties.timeout),
             unwatched_deadline,
@@ -266,7 +266,7 @@ impl WatchedChild {
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
-        self.swept = shared_memory::declare_dead_child(self.member);
+        self.reclaimed = shared_memory::declare_dead_child(self.member);
         let begun = self.evidence.hello;
         let asked = self.group.with_rank(self.rank, |rank| {
             (rank.exit, rank.begun) = (Some(exit), begun);
@@ -288,8 +288,8 @@ impl WatchedChild {
     /// Logs the end of the process. Called without locks.
     pub(crate) fn log_end(&self) {
         let ProcessName { name, pid, .. } = &self.who;
-        if self.swept > 0 {
-            event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.swept);
+        if self.reclaimed > 0 {
+            event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.reclaimed);
         }
         let outcome = |rank: &mut RankState| (rank.exit, rank.failure.clone());
         match self.group.with_rank(self.rank, outcome).unwrap_or_default() {

@@ -116,7 +116,7 @@ pub(crate) enum Do {
     Collect,
     Empty,
     /// Recovers and reclaims dead processes.
-    Sweep,
+    Reclaim,
     /// Returns statistics of the first device: reserved, allocated, retired, slabs, pieces, mapped slabs.
     Stats,
     /// Returns the number of the process's open descriptors.
@@ -341,7 +341,7 @@ impl Worker {
             Do::End(piece) => self.piece(piece).0.row().end_use(),
             Do::Collect => return Ok(mp_cuda::ipc_collect()),
             Do::Empty => return Ok(mp_cuda::empty_cache()),
-            Do::Sweep => _ = mp_core::Arena::current()?.reclaim()?,
+            Do::Reclaim => _ = mp_core::Arena::current()?.reclaim()?,
             Do::Stats => {
                 let stats = mp_cuda::memory_stats(&self.gpu()?.device);
                 let numbers = [stats.slabs, stats.pieces, stats.mapped_slabs].map(|number| number as u64);

@@ -34,7 +34,7 @@ fn receivers_keep_pieces_of_a_killed_maker() {
     assert_eq!(others[0].ok(Do::Read(1)), 5);
     maker.kill();
     // One process has opened the slab before it detects the death, and the other opens it afterwards.
-    others.iter().for_each(|other| _ = other.ok(Do::Sweep));
+    others.iter().for_each(|other| _ = other.ok(Do::Reclaim));
     others[1].ok(Do::Keep(1, parcel));
     assert_eq!(others[1].ok(Do::Read(1)), 5);
     assert_eq!(others.each_ref().map(|other| other.stats()[5]), [1, 1]);
@@ -57,7 +57,7 @@ fn unused_slab_is_unmapped_after_its_makers_death() {
     other.ok(Do::Drop(1));
     assert_eq!(other.stats()[5], 1);
     maker.kill();
-    other.ok(Do::Sweep);
+    other.ok(Do::Reclaim);
     until(&session, "bytes", 0);
     assert_eq!(other.stats()[5], 0);
     other.leave();

@@ -242,9 +242,9 @@ fn memory_of_unrecorded_reader_is_not_reused() {
     nothing_is_left(&session);
 }
 
-type Told = Queue<()>;
+type Signals = Queue<()>;
 
-fn reads_slowly((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> Outcome {
+fn reads_slowly((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Signals)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;
     let (on, to) = (t.on(&stream)?, sink.on_mut(&stream)?);
@@ -261,7 +261,7 @@ fn reads_slowly((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> Out
     Ok(())
 }
 
-fn reads_and_stays((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> Outcome {
+fn reads_and_stays((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Signals)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let on = t.on(&stream)?;
     kernels().spin(&stream, SLOW);
@@ -272,8 +272,8 @@ fn reads_and_stays((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> 
     Ok(())
 }
 
-fn makes_two_of_one_memory((tensors, told): (Queue<FrozenCudaTensor<f32>>, [Told; 2])) -> Outcome {
-    let ([dropped, begun], stream) = (told, stream());
+fn makes_two_of_one_memory((tensors, reported): (Queue<FrozenCudaTensor<f32>>, [Signals; 2])) -> Outcome {
+    let ([dropped, begun], stream) = (reported, stream());
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
     // The retained tensor is in the same slab, which stays.
     let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
@@ -296,7 +296,7 @@ fn makes_two_of_one_memory((tensors, told): (Queue<FrozenCudaTensor<f32>>, [Told
 fn memory_of_two_readers_survives_one_death() {
     let session = session();
     let tensors = Queue::unbounded().unwrap();
-    let [one_done, other_done, dropped, begun] = [(); 4].map(|()| Told::unbounded().unwrap());
+    let [one_done, other_done, dropped, begun] = [(); 4].map(|()| Signals::unbounded().unwrap());
     let maker = with_gpu(&session)
         .spawn(makes_two_of_one_memory, (tensors.clone(), [dropped.clone(), begun.clone()]))
         .unwrap();

@@ -262,7 +262,7 @@ fn read_of_killed_producer_returns_no_values() {
     eventually("all memory is free", || stat(&session, "bytes") == 0);
 }
 
-fn is_told(from: CudaTensor<f32>) -> Outcome {
+fn gets_the_loss(from: CudaTensor<f32>) -> Outcome {
     let stream = stream();
     let error = from.on(&stream).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { pid: Some(_) }), "{error}");
@@ -279,7 +279,7 @@ fn the_producer_is_killed_before_its_work_was_done(order: Order) {
     let t = taken(&queue);
     producer.kill().unwrap();
     assert!(producer.wait_timeout(DEADLINE));
-    run(&session, is_told, t);
+    run(&session, gets_the_loss, t);
     eventually("all memory is free", || stat(&session, "bytes") == 0);
     nothing_found(&session);
 }

@@ -84,7 +84,7 @@ fn calls_of(order: Order) -> &'static [&'static str] {
 under_each_order! {
 fn each_call_fails_once_and_is_told(order: Order) {
     let session = under(order);
-    let (mut told, calls) = (0, [&CALLS, calls_of(order)].concat());
+    let (mut reported, calls) = (0, [&CALLS, calls_of(order)].concat());
     for call in &calls {
         for number in 1.. {
             let rule = format!("fail={call}:{number}:4321");
@@ -95,7 +95,7 @@ fn each_call_fails_once_and_is_told(order: Order) {
                 errors.iter().all(|error| error.contains(call) && error.contains("4321")),
                 "{rule}: {errors:?}"
             );
-            told += errors.len();
+            reported += errors.len();
             // A failure during a drop reaches no caller: the memory is not used any more, and is freed with
             // the process.
             if errors.is_empty() {
@@ -103,7 +103,7 @@ fn each_call_fails_once_and_is_told(order: Order) {
             }
         }
     }
-    assert!(told >= calls.len(), "{told}");
+    assert!(reported >= calls.len(), "{reported}");
     nothing_is_left(&session);
 }
 }
@@ -152,9 +152,9 @@ fn goes_on((t, never): Sent) -> Outcome {
 #[test]
 fn lost_device_blocks_no_other_process() {
     let session = session();
-    let (queue, told) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-    let lost = with_gpu(&session).spawn(loses_its_device, (queue.clone(), told.clone())).unwrap();
-    taken(&told);
+    let (queue, reported) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let lost = with_gpu(&session).spawn(loses_its_device, (queue.clone(), reported.clone())).unwrap();
+    taken(&reported);
     run(&session, goes_on, taken(&queue));
     lost.kill().unwrap();
     assert!(lost.wait_timeout(DEADLINE));

@@ -246,18 +246,18 @@ fn allocation_is_opened_once_for_all_pieces() {
 
 pub(crate) type Moved = Queue<CudaTensor<f32>>;
 
-fn moves((by, out, told, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
+fn moves((by, out, reported, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
     out.put(shared(by, 1.0, &stream).0).unwrap();
     // The receiver has dropped the tensor, and has a pending kernel that writes there. The memory is still
     // mapped after the kernel has run.
     for _ in 0..2 {
-        taken(&told);
+        taken(&reported);
         ipc_collect();
         assert_eq!((freed(), memory_stats(stream.device()).foreign_owners), (0, 1));
         seen.put(()).unwrap();
     }
-    taken(&told);
+    taken(&reported);
     eventually("the owner is dropped", || {
         ipc_collect();
         freed() == 1
@@ -266,7 +266,7 @@ fn moves((by, out, told, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-fn writes((from, told, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
+fn writes((from, reported, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
     let mut t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -275,14 +275,14 @@ fn writes((from, told, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
     kernels().fill(&stream, on.ptr(), LEN, 2.0);
     drop(on);
     drop(t);
-    told.put(()).unwrap();
+    reported.put(()).unwrap();
     taken(&seen);
     stream.synchronize()?;
-    told.put(()).unwrap();
+    reported.put(()).unwrap();
     taken(&seen);
     // `ipc_collect` unmaps memory that was dropped under work.
     ipc_collect();
-    told.put(()).unwrap();
+    reported.put(()).unwrap();
     taken(&seen);
     Ok(())
 }
@@ -291,11 +291,11 @@ fn writes((from, told, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
 fn owner_stays_until_receiver_unmaps() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
-        let (out, told, seen) =
+        let (out, reported, seen) =
             (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-        let args = (out.clone(), told.clone(), seen.clone());
+        let args = (out.clone(), reported.clone(), seen.clone());
         let receiver = with_gpu(&session).spawn(writes, args).unwrap();
-        run(&session, moves, (by, out, told, seen));
+        run(&session, moves, (by, out, reported, seen));
         join(receiver);
         nothing_is_left(&session);
     }

@@ -221,7 +221,7 @@ fn each_failing_call_is_reported() {
         (By::Shareable, "cuMemExportToShareableHandle", 4321),
         (By::Shareable, "cuMemImportFromShareableHandle", 4321),
     ] {
-        let mut told = 0;
+        let mut reported = 0;
         for number in 1.. {
             let rule = format!("fail={call}:{number}:{code}");
             let (out, there) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -231,12 +231,12 @@ fn each_failing_call_is_reported() {
             let errors = [join(sender), join(reader)].concat();
             assert!(errors.len() <= 1, "{rule}: {errors:?}");
             assert!(errors.iter().all(|error| error.contains(call)), "{rule}: {errors:?}");
-            told += errors.len();
+            reported += errors.len();
             if errors.is_empty() {
                 break;
             }
         }
-        assert!(told > 0, "{by:?} {call}: no such call was made");
+        assert!(reported > 0, "{by:?} {call}: no such call was made");
     }
     nothing_found(&session);
     eventually("all memory is free", || stat(&session, "bytes") == 0);

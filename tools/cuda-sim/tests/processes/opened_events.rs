@@ -17,10 +17,10 @@ use crate::support::{
 const LEN: usize = 1 << 10;
 
 type Tensors = Queue<FrozenCudaTensor<f32>>;
-type Told = Queue<()>;
+type Signals = Queue<()>;
 
 /// Sends a tensor, ends its work after the first message, and returns after the second message.
-fn makes((tensors, told): (Tensors, Told)) -> Outcome {
+fn makes((tensors, reported): (Tensors, Signals)) -> Outcome {
     let stream = stream();
     let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
     let on = t.on_mut(&stream)?;
@@ -28,14 +28,14 @@ fn makes((tensors, told): (Tensors, Told)) -> Outcome {
     kernels().fill(&stream, on.ptr(), on.len(), 3.0);
     drop(on);
     tensors.put(t.freeze()).unwrap();
-    taken(&told);
+    taken(&reported);
     drop(gate);
-    taken(&told);
+    taken(&reported);
     Ok(())
 }
 
 /// Makes a stream wait for the tensor's work, and checks for deaths of others meanwhile.
-fn waits((tensors, (opened, ends)): (Tensors, (Told, Queue<bool>))) -> Outcome {
+fn waits((tensors, (opened, ends)): (Tensors, (Signals, Queue<bool>))) -> Outcome {
     let stream = stream();
     let mut all = Vec::new();
     loop {
@@ -57,8 +57,8 @@ struct Both {
     tensors: Tensors,
     maker: Process<()>,
     waiter: Process<()>,
-    opened: Told,
-    to_maker: Told,
+    opened: Signals,
+    to_maker: Signals,
     to_waiter: Queue<bool>,
 }
 
@@ -149,9 +149,9 @@ fn collected_event_is_opened_again() {
 type Pids = Queue<u32>;
 
 /// Starts the maker, whose death is not reported to the arena while this process is stopped.
-fn starts_the_maker((tensors, told, pids): (Tensors, Told, Pids)) -> Outcome {
+fn starts_the_maker((tensors, reported, pids): (Tensors, Signals, Pids)) -> Outcome {
     let maker = Process::builder().start_method(StartMethod::Spawn);
-    let maker = maker.spawn(makes, (tensors, told)).unwrap();
+    let maker = maker.spawn(makes, (tensors, reported)).unwrap();
     pids.put(maker.pid()).unwrap();
     stays();
     Ok(())
@@ -178,9 +178,10 @@ fn waits_for_a_dead_process((tensors, pids, refused): (Tensors, Pids, Queue<bool
 #[ignore = "run by the next test, in a family of its own"]
 fn alone_event_of_a_dead_maker() {
     let session = under(Order::IpcEvents);
-    let (tensors, told) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let (tensors, reported) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let (pids, refused) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-    let parent = with_gpu(&session).spawn(starts_the_maker, (tensors.clone(), told, pids.clone())).unwrap();
+    let parent =
+        with_gpu(&session).spawn(starts_the_maker, (tensors.clone(), reported, pids.clone())).unwrap();
     let pid = taken(&pids);
     let waiter = with_gpu(&session);
     let waiter = waiter.spawn(waits_for_a_dead_process, (tensors, pids.clone(), refused.clone())).unwrap();
@@ -202,7 +203,7 @@ fn event_of_a_dead_maker_is_not_awaited() {
 }
 
 /// Opens an event, stops until another maker has an event of the same name, and opens that event.
-fn is_stopped_between_two_makers((tensors, waits): (Tensors, Told)) -> Outcome {
+fn is_stopped_between_two_makers((tensors, waits): (Tensors, Signals)) -> Outcome {
     let ([first, second], t) = ([stream(), stream()], taken(&tensors));
     drop(t.on(&first)?);
     kill_process(getpid(), Signal::STOP)?;

@@ -33,13 +33,13 @@ const PLANTED: [Planted; 15] = [
     },
     // A tick is reported although the driver has refused it.
     Planted {
-        mutation: "cuda.clock.told-unaccepted",
+        mutation: "cuda.clock.published-unaccepted",
         test: "failures::refused_tick_is_not_published",
         says: &["Finding { kind"],
     },
     // A message is sent before the tick after its tensor's work.
     Planted {
-        mutation: "cuda.uses.sent-before-told",
+        mutation: "cuda.uses.sent-before-its-tick",
         test: "order::moved_tensor_is_read_after_senders_work::clocks",
         says: &["\"race\""],
     },
@@ -82,19 +82,19 @@ const PLANTED: [Planted; 15] = [
     },
     // The last use is not marked as following work of several processes.
     Planted {
-        mutation: "cuda.row.mixed-not-noted",
+        mutation: "cuda.row.mixed-not-recorded",
         test: "drops::memory_of_two_readers_survives_one_death",
         says: &["\"race\""],
     },
     // Memory is reused under work without a tick.
     Planted {
-        mutation: "cuda.uses.read-not-told",
+        mutation: "cuda.uses.read-not-reported",
         test: "drops::memory_of_unrecorded_reader_is_not_reused",
         says: &["\"race\""],
     },
     // The thread that detects a death unmaps.
     Planted {
-        mutation: "cuda.here.unmapped-by-the-sweeper",
+        mutation: "cuda.here.unmapped-by-the-recoverer",
         test: "drops::death_is_handled_without_waiting_for_a_device",
         says: &["it went on while its memory was being unmapped"],
     },
@@ -170,13 +170,13 @@ fn opening_of_an_own_handle_is_found() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn unaccepted_tick_is_found() {
-    is_found("cuda.clock.told-unaccepted");
+    is_found("cuda.clock.published-unaccepted");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn message_sent_before_its_tick_is_found() {
-    is_found("cuda.uses.sent-before-told");
+    is_found("cuda.uses.sent-before-its-tick");
 }
 
 #[test]
@@ -213,19 +213,19 @@ fn descriptor_removed_from_the_locker_is_found() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn unmarked_joint_last_use_is_found() {
-    is_found("cuda.row.mixed-not-noted");
+    is_found("cuda.row.mixed-not-recorded");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn unrecorded_read_is_found() {
-    is_found("cuda.uses.read-not-told");
+    is_found("cuda.uses.read-not-reported");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn unmapping_recoverer_is_found() {
-    is_found("cuda.here.unmapped-by-the-sweeper");
+    is_found("cuda.here.unmapped-by-the-recoverer");
 }
 
 #[test]

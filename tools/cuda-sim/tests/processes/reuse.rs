@@ -15,7 +15,7 @@ use crate::support::{
 pub(crate) const LEN: usize = 1 << 16;
 pub(crate) const SLOW: Duration = Duration::from_millis(100);
 
-pub(crate) type Told = Queue<()>;
+pub(crate) type Signals = Queue<()>;
 
 pub(crate) fn queues<T: mp_core::message::Message, const N: usize>() -> [Queue<T>; N] {
     [(); N].map(|()| Queue::unbounded().unwrap())
@@ -72,7 +72,7 @@ fn makes_and_moves(out: Moved) -> Outcome {
     Ok(())
 }
 
-fn reads_and_moves_on((from, to, written): (Moved, Moved, Told)) -> Outcome {
+fn reads_and_moves_on((from, to, written): (Moved, Moved, Signals)) -> Outcome {
     let ([slow, quick], t) = ([stream(), stream()], taken(&from));
     let [late, early] = [copies(&t, &slow, SLOW)?, copies(&t, &quick, Duration::ZERO)?];
     to.put(t).unwrap();
@@ -83,7 +83,7 @@ fn reads_and_moves_on((from, to, written): (Moved, Moved, Told)) -> Outcome {
     Ok(())
 }
 
-fn writes_what_was_read((from, written): (Moved, Told)) -> Outcome {
+fn writes_what_was_read((from, written): (Moved, Signals)) -> Outcome {
     let (stream, mut t) = (stream(), taken(&from));
     fills(&mut t, &stream, Duration::ZERO, 2.0)?;
     stream.synchronize()?;
@@ -109,7 +109,7 @@ fn next_owner_waits_for_a_relay_that_reads(order: Order) {
 pub(crate) type Frozen = Queue<FrozenCudaTensor<f32>>;
 
 /// Reads for this many milliseconds on request, and reports that it has dropped the tensor.
-fn reads_and_drops((tensors, go, dropped, milliseconds): (Frozen, Told, Told, u64)) -> Outcome {
+fn reads_and_drops((tensors, go, dropped, milliseconds): (Frozen, Signals, Signals, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     taken(&go);
     let copy = copies(&t, &stream, Duration::from_millis(milliseconds))?;
@@ -119,7 +119,7 @@ fn reads_and_drops((tensors, go, dropped, milliseconds): (Frozen, Told, Told, u6
     Ok(())
 }
 
-fn makes_for_two((tensors, gone): (Frozen, Told)) -> Outcome {
+fn makes_for_two((tensors, gone): (Frozen, Signals)) -> Outcome {
     let stream = stream();
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
     // A quick reader of this process, too.
@@ -230,7 +230,7 @@ fn leaves_slow_work(slow: &CudaStream) -> Outcome {
 }
 
 /// The first use of new memory is on another stream than its creation, in this process or in another one.
-fn uses_new_memory_elsewhere((out, read): (Moved, Told)) -> Outcome {
+fn uses_new_memory_elsewhere((out, read): (Moved, Signals)) -> Outcome {
     let [slow, one, other] = [(); 3].map(|()| stream());
     leaves_slow_work(&slow)?;
     let mut t = CudaTensor::<f32>::empty([LEN], &one)?;
@@ -278,7 +278,7 @@ fn returned_tensor_is_used_after_its_earlier_work(order: Order) {
 
 type Shared = Queue<SharedCudaTensor<f32>>;
 
-fn sends_during_a_use((out, read): (Shared, Told)) -> Outcome {
+fn sends_during_a_use((out, read): (Shared, Signals)) -> Outcome {
     let stream = stream();
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.share();
     let on = t.on_mut(&stream)?;
@@ -296,7 +296,7 @@ fn sends_during_a_use((out, read): (Shared, Told)) -> Outcome {
     Ok(())
 }
 
-fn reads_each_time((from, read): (Shared, Told)) -> Outcome {
+fn reads_each_time((from, read): (Shared, Signals)) -> Outcome {
     let stream = stream();
     for value in [1.0, 2.0, 3.0] {
         assert_eq!(taken(&from).to_vec(&stream)?, [value; LEN]);
@@ -379,7 +379,7 @@ fn memory_of_two_streams_is_reused_after_both(order: Order) {
 
 /// Reads a tensor to the host in one thread. Another thread begins a use on the same stream before the read
 /// ends, and launches its work afterwards.
-fn reads_on_one_stream_by_two_threads((began, go): (Told, Told)) -> Outcome {
+fn reads_on_one_stream_by_two_threads((began, go): (Signals, Signals)) -> Outcome {
     let [stream, other] = [(); 2].map(|()| stream());
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
     let mut copy = CudaTensor::<f32>::zeros([LEN], &stream)?;

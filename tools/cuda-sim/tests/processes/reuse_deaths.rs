@@ -12,7 +12,7 @@ use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 use rustix::process::Signal;
 
-use crate::reuse::{Frozen, LEN, Moved, SLOW, Told, copies, fills, queues};
+use crate::reuse::{Frozen, LEN, Moved, SLOW, Signals, copies, fills, queues};
 use crate::support::{
     Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, profile, run, setup, stat, stays,
     stream, taken, under, under_each_order, with_gpu,
@@ -22,7 +22,7 @@ const KILL: i32 = 9;
 const STOP: i32 = 19;
 
 /// Drops the tensor, and stops at this change that the drop makes in the arena.
-fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Told, u64)) -> Outcome {
+fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Signals, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let copy = copies(&t, &stream, SLOW * 3)?;
     inject::arm_at_change(at, STOP);
@@ -33,7 +33,7 @@ fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Told, u64)) -> Out
     Ok(())
 }
 
-fn makes_while_one_is_stopped((tensors, go, made): (Frozen, Told, Told)) -> Outcome {
+fn makes_while_one_is_stopped((tensors, go, made): (Frozen, Signals, Signals)) -> Outcome {
     let stream = stream();
     tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze()).unwrap();
     taken(&go);
@@ -77,7 +77,7 @@ fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
 }
 }
 
-type Args = (Moved, Told, u64);
+type Args = (Moved, Signals, u64);
 
 /// Drops a tensor with work that writes it, and is killed at this change that the drop makes in the arena.
 fn is_killed_while_it_drops((tensors, dropped, at): Args) -> Outcome {
@@ -91,7 +91,7 @@ fn is_killed_while_it_drops((tensors, dropped, at): Args) -> Outcome {
     Ok(())
 }
 
-fn makes_for_one_that_is_killed((tensors, gone): (Moved, Told)) -> Outcome {
+fn makes_for_one_that_is_killed((tensors, gone): (Moved, Signals)) -> Outcome {
     let stream = stream();
     tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?).unwrap();
     taken(&gone);
@@ -140,7 +140,7 @@ fn makes_two_and_stays(out: Two) -> Outcome {
 }
 
 /// Maps both, and drops the second. When it detects the maker's death, that is unmapped.
-fn reads_what_a_dead_process_made((tensors, opened): (Two, Told)) -> Outcome {
+fn reads_what_a_dead_process_made((tensors, opened): (Two, Signals)) -> Outcome {
     let (stream, (one, other)) = (stream(), taken(&tensors));
     assert!(one.to_vec(&stream)?[0] == 1.0 && other.to_vec(&stream)?[0] == 1.0);
     drop(other);
@@ -170,16 +170,16 @@ fn memory_of_a_dead_maker_stays_mapped_under_work(order: Order) {
 }
 }
 
-fn collects_while_a_thread_unmaps((tensors, told): (Frozen, Queue<u64>)) -> Outcome {
+fn collects_while_a_thread_unmaps((tensors, reported): (Frozen, Queue<u64>)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     drop(t);
-    told.put(0).unwrap();
+    reported.put(0).unwrap();
     eventually("another thread unmaps it", || {
         Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
     });
-    told.put(ipc_collect()).unwrap();
+    reported.put(ipc_collect()).unwrap();
     stays();
     Ok(())
 }
@@ -193,14 +193,14 @@ fn makes_one_and_stays(out: Frozen) -> Outcome {
 #[test]
 fn collecting_waits_for_a_thread_that_unmaps() {
     let session = setup().start().unwrap();
-    let ([tensors], [told]) = (queues(), queues());
+    let ([tensors], [reported]) = (queues(), queues());
     let maker = with_gpu(&session).spawn(makes_one_and_stays, tensors.clone()).unwrap();
     let reader = with_gpu(&session).env("MP_CUDA_SIM_INJECT", "delay=cuMemUnmap:1:1500");
-    let reader = reader.spawn(collects_while_a_thread_unmaps, (tensors, told.clone())).unwrap();
-    taken(&told);
+    let reader = reader.spawn(collects_while_a_thread_unmaps, (tensors, reported.clone())).unwrap();
+    taken(&reported);
     maker.kill().unwrap();
     assert!(maker.wait_timeout(DEADLINE));
-    taken(&told);
+    taken(&reported);
     assert!(
         stat(&session, "bytes") == 0 || !session.has_figures(),
         "it returned before the memory was unmapped"
@@ -210,7 +210,7 @@ fn collecting_waits_for_a_thread_that_unmaps() {
     nothing_is_left(&session);
 }
 
-fn drops_slow_work((tensors, dropped): (Moved, Told)) -> Outcome {
+fn drops_slow_work((tensors, dropped): (Moved, Signals)) -> Outcome {
     let (stream, mut t) = (stream(), taken(&tensors));
     fills(&mut t, &stream, 5 * SLOW, 7.0)?;
     drop(t);
@@ -219,7 +219,7 @@ fn drops_slow_work((tensors, dropped): (Moved, Told)) -> Outcome {
     Ok(())
 }
 
-type Steps = (Moved, Told, Told, Told);
+type Steps = (Moved, Signals, Signals, Signals);
 
 fn makes_before_a_death((tensors, dropped, made, killed): Steps) -> Outcome {
     let stream = stream();
@@ -261,7 +261,7 @@ fn memory_with_work_of_others_is_not_reused(order: Order) {
 }
 }
 
-fn makes_streams((rounds, made, go): (u32, Told, Told)) -> Outcome<usize> {
+fn makes_streams((rounds, made, go): (u32, Signals, Signals)) -> Outcome<usize> {
     let mut refused = 0;
     for _ in 0..rounds {
         let (stream, event) = (stream(), CudaEvent::new()?);

@@ -28,7 +28,7 @@ enum Bug {
     /// A party that finds a dead one leaves, whether its word was the last one or not.
     GoesAnyway,
     /// No party checks for dead ones.
-    NoSweep,
+    NoRecovery,
     /// Others end the phase for the party that acts.
     HelpsWhoActs,
 }
@@ -146,7 +146,7 @@ impl Actor for Process {
                 PhaseOutcome::Passed => return self.ended(true, ghost),
                 PhaseOutcome::Broken(_) => return self.ended(false, ghost),
                 PhaseOutcome::Open if self.bug == Bug::NoHelp => self.doing = Doing::Arrivals(0),
-                PhaseOutcome::Open if self.bug == Bug::NoSweep => {}
+                PhaseOutcome::Open if self.bug == Bug::NoRecovery => {}
                 PhaseOutcome::Open => {
                     let help = CompletePhase::new(at, self.phase);
                     let bug = self.bug == Bug::HelpsWhoActs;
@@ -344,7 +344,7 @@ fn party_that_leaves_the_end_to_the_last_hangs() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn skipped_recovery_is_found() {
-    explore(2, 1, 0, (1, 0), Bug::NoSweep);
+    explore(2, 1, 0, (1, 0), Bug::NoRecovery);
 }
 
 #[test]
@@ -356,5 +356,5 @@ fn uncoordinated_decision_is_found() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn random_schedules_find_a_skipped_recovery() {
-    at_random(|| explore(4, 3, 0, (1, 0), Bug::NoSweep));
+    at_random(|| explore(4, 3, 0, (1, 0), Bug::NoRecovery));
 }

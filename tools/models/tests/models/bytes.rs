@@ -7,7 +7,7 @@ use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
-use mp_models::ring::{ENVELOPES, OWNER, PLACE, Sweep, chain, free, intent, memory, owner, slots};
+use mp_models::ring::{ENVELOPES, OWNER, PLACE, RingRecovery, chain, free, intent, memory, owner, slots};
 use mp_queue::ring::{Get, GetOutcome, PutByteBounded, PutOutcome, RingAt, TakenMessage, Weight};
 
 /// Bytes of each envelope.
@@ -19,7 +19,7 @@ enum Doing {
     Put(PutByteBounded),
     Get(Get),
     Free(u32),
-    Sweep(Sweep),
+    Recover(RingRecovery),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -49,7 +49,7 @@ struct Setup {
     consumers: usize,
     /// Number of messages that each consumer puts again.
     again: u32,
-    sweepers: usize,
+    recoverers: usize,
     slots: u32,
     limit: u64,
 }
@@ -64,7 +64,7 @@ impl Setup {
         Column { base: chain(self.slots, self.slots + 1).second, stride: 16 }
     }
 
-    fn first_sweeper(&self) -> usize {
+    fn first_recoverer(&self) -> usize {
         self.producers + self.consumers
     }
 }
@@ -155,8 +155,9 @@ impl Actor for Process {
                 free(m, *e, me);
                 self.get(me)
             }
-            Doing::Sweep(sweep) => {
-                if sweep.step(me, m, fates, chain) && fates[..setup.first_sweeper()].iter().all(|f| f.gone())
+            Doing::Recover(recovery) => {
+                if recovery.step(me, m, fates, chain)
+                    && fates[..setup.first_recoverer()].iter().all(|f| f.gone())
                 {
                     return true;
                 }
@@ -171,13 +172,13 @@ impl Actor for Process {
 impl Setup {
     fn world(self) -> World<Process> {
         let m = memory(&chain(self.slots, self.slots + 1), 1);
-        let actors = (0..self.first_sweeper() + self.sweepers).map(|i| {
+        let actors = (0..self.first_recoverer() + self.recoverers).map(|i| {
             let first = self.first + i as u32 * self.items;
             let items = first..first + self.items;
             let (putting, again, doing) = (0, self.again, Doing::Claim);
             let mut p = Process { setup: self, items, putting, again, last: false, doing };
-            if i >= self.first_sweeper() {
-                p.doing = Doing::Sweep(Sweep::Look);
+            if i >= self.first_recoverer() {
+                p.doing = Doing::Recover(RingRecovery::Look);
             } else if i >= self.producers {
                 p.doing = p.get(i);
             }
@@ -191,7 +192,7 @@ impl Setup {
     }
 
     fn check(self, world: World<Process>, kills: u32, stops: u32) {
-        let consumers = self.producers..self.first_sweeper();
+        let consumers = self.producers..self.first_recoverer();
         let end = |w: &World<Process>| {
             let of = |fate| w.count(consumers.clone(), fate);
             if of(Fate::Ended) > 0 {
@@ -206,7 +207,7 @@ impl Setup {
 }
 
 const BASE: Setup =
-    Setup { producers: 1, items: 3, first: 0, consumers: 1, again: 0, sweepers: 0, slots: 2, limit: 3 };
+    Setup { producers: 1, items: 3, first: 0, consumers: 1, again: 0, recoverers: 0, slots: 2, limit: 3 };
 
 #[test]
 fn one_producer_waits_for_bytes() {
@@ -214,7 +215,7 @@ fn one_producer_waits_for_bytes() {
     BASE.explore(0, 1);
     Setup { limit: 4, slots: 3, ..BASE }.explore(1, 1);
     Setup { slots: 1, ..BASE }.explore(1, 0);
-    Setup { items: 2, sweepers: 1, ..BASE }.explore(1, 0);
+    Setup { items: 2, recoverers: 1, ..BASE }.explore(1, 0);
 }
 
 #[test]
@@ -242,9 +243,10 @@ fn repeated_put_frees_no_bytes() {
 #[test]
 fn long_random_schedules_hold() {
     at_random(|| {
-        Setup { producers: 2, consumers: 2, limit: 4, slots: 3, sweepers: 1, ..BASE }.explore(2, 1);
-        Setup { items: 6, consumers: 2, sweepers: 2, ..BASE }.explore(2, 1);
-        Setup { producers: 2, consumers: 2, again: 3, limit: 4, slots: 3, sweepers: 1, ..BASE }.explore(2, 1);
+        Setup { producers: 2, consumers: 2, limit: 4, slots: 3, recoverers: 1, ..BASE }.explore(2, 1);
+        Setup { items: 6, consumers: 2, recoverers: 2, ..BASE }.explore(2, 1);
+        Setup { producers: 2, consumers: 2, again: 3, limit: 4, slots: 3, recoverers: 1, ..BASE }
+            .explore(2, 1);
     });
 }
 

@@ -8,7 +8,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
 use mp_models::ring::{
-    ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, find_remains, free, intent, memory, owner, slots,
+    ENVELOPES, Ghost, OWNER, PLACE, RingRecovery, chain, find_remains, free, intent, memory, owner, slots,
 };
 use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, GetOutcome, Link, Put, PutOutcome, TakenMessage};
 
@@ -22,7 +22,7 @@ enum Doing {
     Follow(u32),
     Free(u32),
     Close(CloseChain),
-    Sweep(Sweep),
+    Recover(RingRecovery),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -33,7 +33,7 @@ struct Process {
     /// `true` if every actor that could still put had ended before the present check began.
     last: bool,
     producers: usize,
-    sweepers: usize,
+    recoverers: usize,
     doing: Doing,
 }
 
@@ -110,7 +110,7 @@ impl Actor for Process {
                 Some(GetOutcome::Done(TakenMessage::Envelope(e, _, _))) => {
                     let next = ghost.committed.iter().find(|e| !ghost.consumed.contains(e));
                     // With one consumer at a time that is not killed, the order is exact.
-                    assert!(self.sweepers - self.producers > 1 || next == Some(&e), "another order");
+                    assert!(self.recoverers - self.producers > 1 || next == Some(&e), "another order");
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     ghost.consumed.push(e);
                     Some(Doing::Free(e))
@@ -137,9 +137,9 @@ impl Actor for Process {
                 None => Some(doing),
                 Some(_) => None,
             },
-            Doing::Sweep(sweep) => {
-                let idle = sweep.step(me, m, fates, self.chain);
-                (!idle || !fates[..self.sweepers].iter().all(|f| f.gone())).then_some(doing)
+            Doing::Recover(recovery) => {
+                let idle = recovery.step(me, m, fates, self.chain);
+                (!idle || !fates[..self.recoverers].iter().all(|f| f.gone())).then_some(doing)
             }
         };
         // The queue is closed at one instant: the write of the last open segment's mark, or its link.
@@ -165,11 +165,11 @@ struct Setup {
     items: u32,
     consumers: usize,
     closers: usize,
-    sweepers: usize,
+    recoverers: usize,
 }
 
 impl Setup {
-    fn first_sweeper(&self) -> usize {
+    fn first_recoverer(&self) -> usize {
         self.producers + self.consumers + self.closers
     }
 
@@ -179,19 +179,19 @@ impl Setup {
 
     fn world(self) -> World<Process> {
         let chain = chain(1, 2);
-        let first_sweeper = self.first_sweeper();
-        let n = first_sweeper + self.sweepers;
+        let first_recoverer = self.first_recoverer();
+        let n = first_recoverer + self.recoverers;
         let actors = (0..n).map(|i| {
             let mut p = Process {
                 chain,
                 items: i as u32 * self.items..(i as u32 + 1) * self.items,
                 last: false,
                 producers: self.producers,
-                sweepers: first_sweeper,
+                recoverers: first_recoverer,
                 doing: Doing::Claim,
             };
-            if i >= first_sweeper {
-                p.doing = Doing::Sweep(Sweep::Look);
+            if i >= first_recoverer {
+                p.doing = Doing::Recover(RingRecovery::Look);
             } else if i >= self.producers + self.consumers {
                 p.doing = Doing::Close(CloseChain::new(chain));
             } else if i >= self.producers {
@@ -204,7 +204,7 @@ impl Setup {
 
     fn check(self, world: World<Process>, kills: u32, stops: u32) {
         let consumers = self.producers..self.producers + self.consumers;
-        let sweepers = self.first_sweeper()..world.actors.len();
+        let recoverers = self.first_recoverer()..world.actors.len();
         let end = |w: &World<Process>| {
             let of = |fate| w.count(consumers.clone(), fate);
             if of(Fate::Ended) > 0 {
@@ -212,8 +212,12 @@ impl Setup {
                 let taken_along = of(Fate::Killed) + of(Fate::Stopped);
                 assert!(lost <= taken_along, "{lost} messages lost, {taken_along} consumers");
             }
-            let unswept = find_remains(&w.memory, &w.fates).is_some();
-            if of(Fate::Ended) > 0 && stops == 0 && !unswept && w.count(sweepers.clone(), Fate::Ended) > 0 {
+            let unrecovered = find_remains(&w.memory, &w.fates).is_some();
+            if of(Fate::Ended) > 0
+                && stops == 0
+                && !unrecovered
+                && w.count(recoverers.clone(), Fate::Ended) > 0
+            {
                 (0..ENVELOPES).for_each(|e| {
                     assert_eq!(owner(&w.memory, e).holder, Holder::Free, "envelope {e} leaks");
                 });
@@ -225,12 +229,12 @@ impl Setup {
     }
 }
 
-const BASE: Setup = Setup { producers: 1, items: 3, consumers: 1, closers: 0, sweepers: 0 };
+const BASE: Setup = Setup { producers: 1, items: 3, consumers: 1, closers: 0, recoverers: 0 };
 
 #[test]
 fn growing_queue_survives_its_killed_producer() {
     BASE.explore(1, 0);
-    Setup { items: 2, sweepers: 1, ..BASE }.explore(1, 0);
+    Setup { items: 2, recoverers: 1, ..BASE }.explore(1, 0);
 }
 
 #[test]
@@ -263,9 +267,9 @@ fn double_close_strands_nothing() {
 #[test]
 fn long_random_schedules_hold() {
     at_random(|| {
-        Setup { producers: 2, closers: 1, sweepers: 1, ..BASE }.explore(2, 1);
-        Setup { items: 6, consumers: 2, closers: 1, sweepers: 1, ..BASE }.explore(3, 1);
-        Setup { items: 6, consumers: 2, sweepers: 2, ..BASE }.explore(3, 1);
+        Setup { producers: 2, closers: 1, recoverers: 1, ..BASE }.explore(2, 1);
+        Setup { items: 6, consumers: 2, closers: 1, recoverers: 1, ..BASE }.explore(3, 1);
+        Setup { items: 6, consumers: 2, recoverers: 2, ..BASE }.explore(3, 1);
     });
 }
 

@@ -49,7 +49,7 @@ struct Process {
     senders: usize,
     items: std::ops::Range<u32>,
     /// `true` if the receiver has found that no sender is left, and checks once more for messages.
-    told: bool,
+    reported: bool,
     /// Planted bug: it does not check again.
     hasty: bool,
     doing: Doing,
@@ -75,7 +75,7 @@ impl Process {
     }
 
     /// Recovers for dead actors, and then frees.
-    fn sweep(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+    fn recover(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let found = find_remains(m, fates);
         if let Some(Remains::Intent(dead)) = found {
             let context = TestContext::new(fates, self.chain, dead);
@@ -175,7 +175,7 @@ impl Actor for Process {
                     ghost.received.sort_unstable();
                     Doing::Free(e)
                 }
-                Some(GetOutcome::Empty) if self.told => {
+                Some(GetOutcome::Empty) if self.reported => {
                     for sender in (0..self.senders).filter(|s| !ghost.left.contains(s)) {
                         assert_eq!(fates[sender], Fate::Killed, "told the end before sender {sender} left");
                     }
@@ -191,8 +191,8 @@ impl Actor for Process {
                 Some(GetOutcome::Closed) => unreachable!("no actor closes"),
             },
             Doing::Ask => {
-                self.told = BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live;
-                if self.told && self.hasty {
+                self.reported = BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live;
+                if self.reported && self.hasty {
                     assert_eq!(ghost.sent, ghost.received, "told so before all was received");
                     return true;
                 }
@@ -202,7 +202,7 @@ impl Actor for Process {
                 free(m, *e, me);
                 if me > self.senders { Doing::Look } else { self.get(me) }
             }
-            Doing::Look => match self.sweep(m, fates) {
+            Doing::Look => match self.recover(m, fates) {
                 Some(doing) => doing,
                 None => return fates[..=self.senders].iter().all(|f| f.gone()),
             },
@@ -238,12 +238,12 @@ impl Actor for Process {
 struct Setup {
     senders: usize,
     items: u32,
-    sweepers: usize,
+    recoverers: usize,
     slots: u32,
     hasty: bool,
 }
 
-const BASE: Setup = Setup { senders: 1, items: 1, sweepers: 1, slots: 1, hasty: false };
+const BASE: Setup = Setup { senders: 1, items: 1, recoverers: 1, slots: 1, hasty: false };
 
 impl Setup {
     /// Creates senders, one receiver and recovering actors.
@@ -253,10 +253,10 @@ impl Setup {
         let live = BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 };
         m.poke(TOKEN.state, live.pack());
         (0..self.senders).for_each(|i| m.poke(TOKEN.seat(i as u32), Seat::Member(member(i)).pack()));
-        let actors = (0..self.senders + 1 + self.sweepers).map(|i| {
+        let actors = (0..self.senders + 1 + self.recoverers).map(|i| {
             let items = i as u32 * self.items..(i as u32 + 1) * self.items;
             let Self { senders, hasty, .. } = self;
-            let mut p = Process { chain, senders, items, told: false, hasty, doing: Doing::Claim };
+            let mut p = Process { chain, senders, items, reported: false, hasty, doing: Doing::Claim };
             if i == senders {
                 p.doing = p.get(i);
             } else if i > senders {
@@ -282,9 +282,9 @@ impl Setup {
             }
         };
         let wedged = |w: &World<Process>| {
-            let swept = w.count(receiver + 1..w.actors.len(), Fate::Running) > 0 || kills == 0;
+            let reclaimed = w.count(receiver + 1..w.actors.len(), Fate::Running) > 0 || kills == 0;
             let stopped = w.count(0..self.senders, Fate::Stopped) > 0;
-            w.fates[receiver] == Fate::Running && swept && !stopped
+            w.fates[receiver] == Fate::Running && reclaimed && !stopped
         };
         self.world().explore(kills, stops, end, wedged);
     }
@@ -295,25 +295,25 @@ fn receiver_disconnects_after_the_last_sender() {
     BASE.explore(1, 0);
     Setup { items: 2, ..BASE }.explore(1, 1);
     Setup { senders: 2, ..BASE }.explore(1, 0);
-    Setup { senders: 2, slots: 2, sweepers: 0, ..BASE }.explore(0, 1);
+    Setup { senders: 2, slots: 2, recoverers: 0, ..BASE }.explore(0, 1);
 }
 
 #[test]
 fn receiver_disconnects_despite_killed_recoverers() {
-    Setup { sweepers: 2, ..BASE }.explore(2, 0);
+    Setup { recoverers: 2, ..BASE }.explore(2, 0);
 }
 
 #[test]
 fn receiver_disconnects_despite_a_stopped_recoverer() {
-    Setup { sweepers: 2, ..BASE }.explore(1, 1);
+    Setup { recoverers: 2, ..BASE }.explore(1, 1);
 }
 
 #[test]
 fn long_random_schedules_hold() {
     at_random(|| {
-        Setup { senders: 2, items: 3, sweepers: 2, slots: 2, ..BASE }.explore(3, 0);
+        Setup { senders: 2, items: 3, recoverers: 2, slots: 2, ..BASE }.explore(3, 0);
         Setup { senders: 2, items: 3, ..BASE }.explore(2, 1);
-        Setup { senders: 2, items: 3, sweepers: 2, slots: 2, ..BASE }.explore(2, 1);
+        Setup { senders: 2, items: 3, recoverers: 2, slots: 2, ..BASE }.explore(2, 1);
     });
 }
 

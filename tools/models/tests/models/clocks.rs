@@ -42,7 +42,7 @@ enum Role {
     /// Checks known ticks this many times.
     Looker(u8),
     /// Ends clocks of dead owners, until nothing is left to do.
-    Sweeper,
+    Recoverer,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -76,7 +76,7 @@ struct Ghost {
     /// Orders of owners that devices have not written yet: owner, value.
     orders: Vec<(usize, u64)>,
     /// Ticks that are reported to other processes, and their owners.
-    told: BTreeMap<u64, usize>,
+    reported: BTreeMap<u64, usize>,
     done: Vec<u64>,
     /// Outcomes of ticks, which are final.
     verdicts: BTreeMap<u64, TickStatus>,
@@ -97,17 +97,17 @@ impl Process {
         &self,
         tick: Tick,
         found: TickStatus,
-        [was_told, known]: [bool; 2],
+        [was_reported, known]: [bool; 2],
         ghost: &mut Ghost,
         fates: &[Fate],
     ) {
         let value = tick.value();
-        let owner = ghost.told.get(&value).copied();
+        let owner = ghost.reported.get(&value).copied();
         if owner.is_none() {
             // A tick of an ended epoch may get any result that does not make a process wait.
             assert_ne!(found, TickStatus::Pending, "{tick:?} is waited for, and was not told");
         }
-        if !was_told {
+        if !was_reported {
             return;
         }
         match found {
@@ -158,13 +158,13 @@ impl Actor for Process {
             (Pc::Order(value), Role::Owner { .. }) => {
                 ghost.orders.push((me, value));
                 if self.bug == Bug::ToldTooEarly {
-                    ghost.told.insert(value, me);
+                    ghost.reported.insert(value, me);
                 }
                 Pc::Submit(value)
             }
             (Pc::Submit(value), Role::Owner { ticks, .. }) => {
                 m.store(CLOCK.submitted(), value);
-                ghost.told.insert(value, me);
+                ghost.reported.insert(value, me);
                 self.last = value;
                 if Tick::new(0, value).count() < ticks.into() {
                     Pc::Order(value + 1)
@@ -209,13 +209,13 @@ impl Actor for Process {
             }
             (Pc::Next, Role::Looker(0)) => return true,
             (Pc::Next, Role::Looker(n)) => {
-                let told = ghost.told.keys().copied().collect::<Vec<_>>();
+                let reported = ghost.reported.keys().copied().collect::<Vec<_>>();
                 // The newest and the oldest reported tick, in turn, or a tick that was not reported.
-                let pick = if n % 2 == 0 { told.last() } else { told.first() };
+                let pick = if n % 2 == 0 { reported.last() } else { reported.first() };
                 let value = pick.copied().unwrap_or(Tick::base(1) + 1);
                 self.role = Role::Looker(n - 1);
                 let tick = Tick::new(0, value);
-                let before = [ghost.told.contains_key(&value), ghost.verdicts.contains_key(&value)];
+                let before = [ghost.reported.contains_key(&value), ghost.verdicts.contains_key(&value)];
                 Pc::Look(tick, CheckTick::new(CLOCK, tick), before)
             }
             (Pc::Look(tick, mut steps, before), _) => match steps.step(m) {
@@ -225,7 +225,7 @@ impl Actor for Process {
                     Pc::Next
                 }
             },
-            (Pc::Next, Role::Sweeper) => {
+            (Pc::Next, Role::Recoverer) => {
                 let state = ClockState::unpack(m.peek(CLOCK.state()));
                 // Actors are owners, each followed by its device.
                 let dead = state.member().filter(|p| {
@@ -268,7 +268,7 @@ const fn owner(ticks: u8) -> Role {
 /// Explores owners, each with its device, then the others, and at the end a reclaiming process.
 fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i, late }]);
-    let roles = pairs.chain(others.iter().copied()).chain([Role::Sweeper]);
+    let roles = pairs.chain(others.iter().copied()).chain([Role::Recoverer]);
     let actors = roles.map(|role| Process::new(role, bug, late)).collect();
     let world = World::new(Memory::new(8), actors, Ghost::default());
     let devices: Vec<usize> = (0..owners.len()).map(|i| 2 * i + 1).collect();
@@ -284,7 +284,7 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
         }
         // No device waits for a write that is never made.
         let done = w.memory.peek(CLOCK.done());
-        for (&value, &a) in &w.ghost.told {
+        for (&value, &a) in &w.ghost.reported {
             let reached = done.wrapping_sub(value).cast_signed() >= 0;
             let still =
                 w.fates[a] == Fate::Stopped || w.fates[a + 1] != Fate::Ended || w.fates[a] == Fate::Ended;
@@ -306,8 +306,8 @@ fn owner_is_killed_at_every_step() {
 
 #[test]
 fn recoverers_are_killed_and_stopped() {
-    explore(&[owner(1)], &[Role::Looker(1), Role::Sweeper], false, (2, 0), Bug::None);
-    explore(&[owner(1)], &[Role::Looker(1), Role::Sweeper], false, (1, 1), Bug::None);
+    explore(&[owner(1)], &[Role::Looker(1), Role::Recoverer], false, (2, 0), Bug::None);
+    explore(&[owner(1)], &[Role::Looker(1), Role::Recoverer], false, (1, 1), Bug::None);
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn clock_has_successive_owners() {
 
 #[test]
 fn dead_clock_gets_another_owner() {
-    explore(&[owner(1), owner(1)], &[Role::Sweeper], false, (2, 0), Bug::None);
+    explore(&[owner(1), owner(1)], &[Role::Recoverer], false, (2, 0), Bug::None);
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn device_writes_late() {
 fn random_owners_keep_the_invariants() {
     at_random(|| {
         let owners = [Role::Owner { ticks: 3, tries: 4 }; 3];
-        explore(&owners, &[Role::Looker(6), Role::Looker(5), Role::Sweeper], false, (3, 1), Bug::None);
+        explore(&owners, &[Role::Looker(6), Role::Looker(5), Role::Recoverer], false, (3, 1), Bug::None);
     });
 }
 
@@ -342,7 +342,7 @@ fn tick_published_before_its_submission_is_found() {
 #[test]
 #[should_panic(expected = "died, and is done")]
 fn clock_ended_under_its_device_is_found() {
-    explore(&[owner(2)], &[Role::Looker(2), Role::Sweeper], false, (1, 0), Bug::EndedUnderDevice);
+    explore(&[owner(2)], &[Role::Looker(2), Role::Recoverer], false, (1, 0), Bug::EndedUnderDevice);
 }
 
 #[test]

@@ -115,7 +115,7 @@ struct Ghost {
     /// Number of the wait that began last.
     since: u64,
     /// Threads of each reported deadlock, until one of them continues.
-    told: Vec<Vec<usize>>,
+    reported: Vec<Vec<usize>>,
 }
 
 impl Ghost {
@@ -129,7 +129,7 @@ impl Ghost {
     }
 
     fn goes_on(&mut self, me: usize) {
-        self.told.retain(|told| !told.contains(&me));
+        self.reported.retain(|reported| !reported.contains(&me));
     }
 }
 
@@ -184,9 +184,9 @@ impl Thread {
             let next = threads[(i + 1) % threads.len()];
             assert!(ghost.waits_for(a, next), "it is told of a deadlock, and {a} waits for none of {next}");
         }
-        let again = ghost.told.iter().any(|told| told.iter().all(|a| threads.contains(a)));
+        let again = ghost.reported.iter().any(|reported| reported.iter().all(|a| threads.contains(a)));
         assert!(!again, "two threads of one deadlock are told");
-        ghost.told.push(threads);
+        ghost.reported.push(threads);
         self.give_up(me, ghost)
     }
 

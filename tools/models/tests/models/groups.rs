@@ -238,8 +238,8 @@ fn explore(group: GroupState, programs: &[&[Op]], (kills, stops): (u32, u32), bu
     }
     let process =
         |(program, last): (&[Op], bool)| Process { program: program.to_vec(), doing: Doing::Next, last, bug };
-    let sweepers: [(&[Op], bool); 2] = [(&[], true); 2];
-    let actors = programs.iter().map(|&program| (program, false)).chain(sweepers).map(process).collect();
+    let recoverers: [(&[Op], bool); 2] = [(&[], true); 2];
+    let actors = programs.iter().map(|&program| (program, false)).chain(recoverers).map(process).collect();
     let world = World::new(m, actors, BEGIN);
     let end = |w: &World<Process>| {
         if w.fates.last() != Some(&Fate::Ended) {

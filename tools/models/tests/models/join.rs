@@ -101,7 +101,7 @@ fn lost(m: &Memory) -> usize {
 
 /// Returns `true` if the queue does not show a returned task, while a dead actor still has a seat that keeps
 /// the queue. Not an access.
-fn untold(m: &Memory, fates: &[Fate]) -> bool {
+fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
 }
@@ -164,7 +164,7 @@ impl Process {
     }
 
     /// Returns the first step to recover remains of a dead actor.
-    fn visit(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+    fn recover(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let dead: Vec<Fate> = match self.bug {
             Bug::NoVisit => return None,
             Bug::TimeIsDeath => {
@@ -182,7 +182,7 @@ impl Process {
                 Some(Doing::Return(back.for_dead_holder()))
             }
             Some(Remains::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
-            None => untold(m, &dead).then(|| Doing::Note(NoteReturned::new(returns(LIMIT)))),
+            None => unnotified(m, &dead).then(|| Doing::Note(NoteReturned::new(returns(LIMIT)))),
         }
     }
 
@@ -190,7 +190,7 @@ impl Process {
     fn is_over(&self, m: &Memory, fates: &[Fate]) -> bool {
         let coming = |e| owner(m, e).holder == Holder::Queued && !waits_for_a_stopped(m, fates);
         find_remains(m, fates).is_none()
-            && !untold(m, fates)
+            && !unnotified(m, fates)
             && !not_begun(m, &self.chain)
             && !(0..ENVELOPES as u32).any(coming)
     }
@@ -202,9 +202,9 @@ impl Process {
             |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
         // Only the stopped actor can settle a task that a dead actor also intended.
         let in_doubt = (1..=ENVELOPES).any(|e| intends(Fate::Killed, e) && intends(Fate::Stopped, e));
-        let visited = find_remains(m, fates).is_none() && !untold(m, fates);
+        let recovered = find_remains(m, fates).is_none() && !unnotified(m, fates);
         let no_actor = fates[HEIR] != Fate::Ended && not_begun(m, &self.chain);
-        in_doubt || visited && (waits_for_a_stopped(m, fates) || no_actor)
+        in_doubt || recovered && (waits_for_a_stopped(m, fates) || no_actor)
     }
 
     /// Returns the next action after recovery: the joiner counts, the heir does the remaining tasks.
@@ -357,7 +357,7 @@ impl Actor for Process {
             }
             // The heir begins when the worker is gone.
             Doing::Look if me == HEIR && !fates[WORKER].gone() => Doing::Look,
-            Doing::Look => self.visit(m, fates).unwrap_or_else(|| self.then(me)),
+            Doing::Look => self.recover(m, fates).unwrap_or_else(|| self.then(me)),
             Doing::Settle(settle) => match settle.step(m) {
                 None => doing,
                 Some(SettleOutcome::Owned(_)) => unreachable!("everything is delivered again here"),

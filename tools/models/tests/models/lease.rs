@@ -46,7 +46,7 @@ struct Process {
     items: std::ops::Range<u32>,
     last: bool,
     producers: usize,
-    sweepers: usize,
+    recoverers: usize,
     /// Maximum number of deliveries of a message. 0 is unlimited.
     limit: u32,
     /// `true` if messages are so small that producers need no envelope.
@@ -108,7 +108,7 @@ impl Process {
 
 /// Returns `true` if the ring does not show a returned message, and a dead actor still has its seat. Not an
 /// access. (In processes a recovering process notes all returned messages, shown or not.)
-fn untold(m: &Memory, fates: &[Fate]) -> bool {
+fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
 }
@@ -133,7 +133,7 @@ impl Actor for Process {
     type Ghost = Ghost;
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
-        let consumer = me >= self.producers && me < self.sweepers;
+        let consumer = me >= self.producers && me < self.recoverers;
         let mut doing = self.doing.clone();
         let next = match &mut doing {
             Doing::Claim => match self.items.next() {
@@ -263,8 +263,8 @@ impl Actor for Process {
                     Some(Doing::Return(e, self.give_back(e, owner).for_dead_holder()))
                 }
                 Some(Remains::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
-                None if untold(m, fates) => Some(Doing::Note(NoteReturned::new(returns(self.limit)))),
-                None => (!fates[..self.sweepers].iter().all(|f| f.gone())).then_some(Doing::Look),
+                None if unnotified(m, fates) => Some(Doing::Note(NoteReturned::new(returns(self.limit)))),
+                None => (!fates[..self.recoverers].iter().all(|f| f.gone())).then_some(Doing::Look),
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),
@@ -293,7 +293,7 @@ struct Setup {
     producers: usize,
     items: u32,
     consumers: usize,
-    sweepers: usize,
+    recoverers: usize,
     slots: u32,
     limit: u32,
     gives_back: u32,
@@ -303,20 +303,20 @@ struct Setup {
 impl Setup {
     fn world(self) -> World<Process> {
         let chain = chain(self.slots, 0);
-        let first_sweeper = self.producers + self.consumers;
-        let actors = (0..first_sweeper + self.sweepers).map(|i| {
+        let first_recoverer = self.producers + self.consumers;
+        let actors = (0..first_recoverer + self.recoverers).map(|i| {
             let mut p = Process {
                 chain,
                 items: i as u32 * self.items..(i as u32 + 1) * self.items,
                 last: false,
                 producers: self.producers,
-                sweepers: first_sweeper,
+                recoverers: first_recoverer,
                 limit: self.limit,
                 smalls: self.smalls,
                 gives_back: self.gives_back,
                 doing: Doing::Claim,
             };
-            if i >= first_sweeper {
+            if i >= first_recoverer {
                 p.doing = Doing::Look;
             } else if i >= self.producers {
                 p.doing = p.look_again(i);
@@ -333,8 +333,8 @@ impl Setup {
     fn check(self, world: World<Process>, kills: u32, stops: u32) -> Explored {
         let consumers = self.producers..self.producers + self.consumers;
         let end = |w: &World<Process>| {
-            let swept = find_remains(&w.memory, &w.fates).is_none() && !untold(&w.memory, &w.fates);
-            if w.count(consumers.clone(), Fate::Ended) == 0 || !swept {
+            let reclaimed = find_remains(&w.memory, &w.fates).is_none() && !unnotified(&w.memory, &w.fates);
+            if w.count(consumers.clone(), Fate::Ended) == 0 || !reclaimed {
                 return;
             }
             for e in &w.ghost.committed {
@@ -359,9 +359,9 @@ impl Setup {
             }
         };
         // If a recovering actor continues, or none is needed, the consumers continue as well.
-        let sweepers = self.producers + self.consumers..world.actors.len();
+        let recoverers = self.producers + self.consumers..world.actors.len();
         let wedged = |w: &World<Process>| {
-            let swept = w.count(sweepers.clone(), Fate::Running) > 0 || kills == 0;
+            let reclaimed = w.count(recoverers.clone(), Fate::Running) > 0 || kills == 0;
             // A message that its producer, stopped at the very end of its put, still intends, and that a
             // consumer was just taking when it was killed: only the producer can decide whether it was put.
             // The consumer waits for it.
@@ -369,7 +369,7 @@ impl Setup {
             let in_doubt = intents(Fate::Killed)
                 .map(|at| w.memory.peek(at))
                 .any(|e| e != 0 && intents(Fate::Stopped).any(|stopped| w.memory.peek(stopped) == e));
-            w.count(consumers.clone(), Fate::Running) > 0 && swept && !in_doubt
+            w.count(consumers.clone(), Fate::Running) > 0 && reclaimed && !in_doubt
         };
         world.explore(kills, stops, end, wedged)
     }
@@ -379,7 +379,7 @@ const BASE: Setup = Setup {
     producers: 1,
     items: 1,
     consumers: 2,
-    sweepers: 1,
+    recoverers: 1,
     slots: 1,
     limit: 0,
     gives_back: 0,
@@ -394,7 +394,7 @@ fn leased_message_survives_its_consumer() {
 
 #[test]
 fn leased_message_survives_the_recoverer() {
-    Setup { consumers: 1, sweepers: 2, ..BASE }.explore(2);
+    Setup { consumers: 1, recoverers: 2, ..BASE }.explore(2);
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn consumer_stopped_with_a_message_delays_no_other() {
 /// is stopped.
 #[test]
 fn stopped_recoverer_delays_no_process() {
-    let s = Setup { sweepers: 2, ..BASE };
+    let s = Setup { recoverers: 2, ..BASE };
     let mut world = s.world();
     while world.ghost.committed.is_empty() {
         world.step(0);
@@ -422,7 +422,7 @@ fn stopped_recoverer_delays_no_process() {
     }
     world.fates[1] = Fate::Killed;
     s.check(world, 0, 1);
-    let s = Setup { consumers: 1, sweepers: 2, ..BASE };
+    let s = Setup { consumers: 1, recoverers: 2, ..BASE };
     s.check(s.world(), 1, 1);
 }
 
@@ -437,7 +437,7 @@ fn returned_message_is_redelivered_up_to_the_limit() {
 /// find nothing, too, and return a message: no recovering actor notes it again.
 #[test]
 fn empty_get_hides_no_returned_message() {
-    Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
+    Setup { items: 2, gives_back: 2, recoverers: 0, ..BASE }.explore(0);
 }
 
 #[test]
@@ -446,7 +446,7 @@ fn leased_small_message_survives_its_consumer() {
     smalls.explore(1);
     Setup { items: 2, ..smalls }.explore(1);
     Setup { items: 2, consumers: 1, slots: 2, gives_back: 1, ..smalls }.explore(1);
-    Setup { consumers: 1, sweepers: 2, ..smalls }.explore(2);
+    Setup { consumers: 1, recoverers: 2, ..smalls }.explore(2);
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn long_random_schedules_hold() {
             let world = Setup { producers: 2, ..s };
             world.check(world.world(), 2, 0);
             let limit = if smalls { 0 } else { 2 };
-            let world = Setup { sweepers: 2, limit, ..s };
+            let world = Setup { recoverers: 2, limit, ..s };
             world.check(world.world(), 3, 0);
             // This check does not count the small messages of a stopped consumer.
             world.check(world.world(), 2, u32::from(!smalls));
@@ -469,7 +469,7 @@ fn long_random_schedules_hold() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn missing_hint_hides_a_returned_message() {
-    let setup = Setup { consumers: 1, gives_back: 1, sweepers: 0, ..BASE };
+    let setup = Setup { consumers: 1, gives_back: 1, recoverers: 0, ..BASE };
     let mut world = setup.world();
     world.memory.lose([returns(0).returned]);
     setup.check(world, 0, 0);
@@ -479,7 +479,7 @@ fn missing_hint_hides_a_returned_message() {
 #[should_panic(expected = "wedged")]
 fn random_schedules_find_a_missing_hint() {
     at_random(|| {
-        let setup = Setup { items: 3, gives_back: 2, sweepers: 0, ..BASE };
+        let setup = Setup { items: 3, gives_back: 2, recoverers: 0, ..BASE };
         let mut world = setup.world();
         world.memory.lose([returns(0).returned]);
         setup.check(world, 0, 0);

@@ -95,7 +95,7 @@ enum Role {
     /// Receives messages. Two receivers read one message, as in a broadcast: the first does not free it.
     Receiver,
     /// Frees resources of dead actors.
-    Sweeper,
+    Recoverer,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -166,7 +166,7 @@ impl Process {
     fn is_for_me(&self, state: u64, b: u64, fates: &[Fate]) -> Option<Pc> {
         match self.role {
             Role::Receiver if state == QUEUED => Some(Pc::Get(b)),
-            Role::Sweeper if owner(state).is_some_and(|a| fates[a] == Fate::Killed) => {
+            Role::Recoverer if owner(state).is_some_and(|a| fates[a] == Fate::Killed) => {
                 Some(Pc::Inherit(b, state))
             }
             _ => None,
@@ -324,9 +324,9 @@ impl Actor for Process {
     }
 }
 
-fn world(senders: u64, receivers: usize, sweepers: usize, bug: Bug) -> World<Process> {
+fn world(senders: u64, receivers: usize, recoverers: usize, bug: Bug) -> World<Process> {
     let senders = (0..senders).map(Role::Sender);
-    let roles = senders.chain([Role::Receiver].repeat(receivers)).chain([Role::Sweeper].repeat(sweepers));
+    let roles = senders.chain([Role::Receiver].repeat(receivers)).chain([Role::Recoverer].repeat(recoverers));
     World::new(Memory::new(WORDS), roles.map(|role| Process::new(role, bug)).collect(), Ghost::default())
 }
 
@@ -337,8 +337,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = move |w: &World<Process>| {
         // The last actor to end has read the remains of all others. Without a reclaiming actor, nothing is
         // left if none was killed.
-        let sweeps = w.actors.last().is_some_and(|last| last.role == Role::Sweeper);
-        if w.fates.last() != Some(&Fate::Ended) || !sweeps && w.fates.contains(&Fate::Killed) {
+        let reclaims = w.actors.last().is_some_and(|last| last.role == Role::Recoverer);
+        if w.fates.last() != Some(&Fate::Ended) || !reclaims && w.fates.contains(&Fate::Killed) {
             return;
         }
         for i in 0..COMPARTMENTS {

@@ -16,8 +16,8 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{DeathSnapshot, is_killed, killed, member};
 use mp_models::random::at_random;
 use mp_models::vacating::{
-    ACTORS, DEAD, LEAVER, MESSAGE, NO_PAGES, Pages, QUEUE, VISITORS, has_no_seats, is_remembered, is_visited,
-    presence, seat_of, seats, state, tenancy, visiting,
+    ACTORS, DEAD, LEAVER, MESSAGE, NO_PAGES, Pages, QUEUE, RECOVERERS, has_no_seats, is_being_recovered,
+    is_remembered, presence, recovering_word, seat_of, seats, state, tenancy,
 };
 
 /// Maximum number of recoveries at a time. More show nothing new.
@@ -49,10 +49,10 @@ struct Setup {
     queued: bool,
     /// `true` if the waiter waits for the notification. Otherwise it drops the queue at any time.
     waits: bool,
-    visitors: usize,
+    recoverers: usize,
 }
 
-const BASE: Setup = Setup { bug: Bug::None, queued: true, waits: true, visitors: 2 };
+const BASE: Setup = Setup { bug: Bug::None, queued: true, waits: true, recoverers: 2 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -70,7 +70,7 @@ enum Doing {
     // recovering actors
     Look,
     Announce,
-    Visit(BeginRecovery),
+    Enter(BeginRecovery),
     Alone(CheckSoleRecovery<DeathSnapshot>),
     Message,
     Block(BlockAt),
@@ -83,12 +83,12 @@ enum Doing {
     Check(BlockAt, FreeCheck<Pages>),
     Contents,
     End,
-    Quit { sweeps: bool },
+    Quit { reclaims: bool },
     // the reclaiming actor
     TakeOver(u64),
     Own(BlockAt),
     Claimed(BlockAt, BlockState),
-    Swept,
+    Reclaimed,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -97,7 +97,7 @@ struct Process {
     dead: usize,
     counted: Option<Tenancy>,
     alone: bool,
-    told: [bool; 2],
+    reported: [bool; 2],
     deserted: bool,
     /// `true` after the actor has ended a phase of its recovery.
     goes_on: bool,
@@ -128,8 +128,8 @@ fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
 
 impl Process {
     fn new(setup: Setup, doing: Doing) -> Self {
-        let (counted, alone, told, deserted, goes_on) = (None, false, [false; 2], false, false);
-        Self { setup, dead: DEAD, counted, alone, told, deserted, goes_on, doing }
+        let (counted, alone, reported, deserted, goes_on) = (None, false, [false; 2], false, false);
+        Self { setup, dead: DEAD, counted, alone, reported, deserted, goes_on, doing }
     }
 
     fn vacates(&self) -> bool {
@@ -152,7 +152,7 @@ impl Process {
             match presence(m, d) {
                 Presence::Dead(n) | Presence::Vacating(n)
                     if (n < MOST || !is_remembered(m, fates)) && self.helps(m, fates, d)
-                        || !is_visited(m, fates, d) =>
+                        || !is_being_recovered(m, fates, d) =>
                 {
                     return Some(Doing::Announce);
                 }
@@ -168,7 +168,7 @@ impl Process {
     /// Returns the next step after a scan of a block: the next block.
     fn after(&self, block: BlockAt) -> Doing {
         match block.id == QUEUE.id {
-            true if !self.goes_on || self.told[1] => Doing::Block(RING),
+            true if !self.goes_on || self.reported[1] => Doing::Block(RING),
             _ => Doing::Contents,
         }
     }
@@ -263,23 +263,23 @@ impl Actor for Process {
                 Some(doing) => doing,
                 None => {
                     let stopped = fates.contains(&Fate::Stopped);
-                    let swept = killed(fates).all(|d| presence(m, d) == Presence::Free);
+                    let reclaimed = killed(fates).all(|d| presence(m, d) == Presence::Free);
                     let gone = fates[LEAVER].gone() && fates[waiter(fates)].gone();
-                    return gone && (stopped || swept);
+                    return gone && (stopped || reclaimed);
                 }
             },
             Doing::Announce => {
                 let slot = dead as u32;
-                m.store(visiting(me), RecoveringSlots { first: slot, last: slot }.pack());
-                Doing::Visit(BeginRecovery::new(tenancy(dead), 1))
+                m.store(recovering_word(me), RecoveringSlots { first: slot, last: slot }.pack());
+                Doing::Enter(BeginRecovery::new(tenancy(dead), 1))
             }
-            Doing::Visit(visit) => match visit.step(m) {
+            Doing::Enter(enter) => match enter.step(m) {
                 None => doing,
-                Some(None) => Doing::Quit { sweeps: false },
+                Some(None) => Doing::Quit { reclaims: false },
                 Some(counted) => {
                     self.counted = counted;
-                    let others = (VISITORS..VISITORS + self.setup.visitors).filter(|&a| a != me);
-                    let others = others.map(|a| (visiting(a), member(a))).collect();
+                    let others = (RECOVERERS..RECOVERERS + self.setup.recoverers).filter(|&a| a != me);
+                    let others = others.map(|a| (recovering_word(a), member(a))).collect();
                     Doing::Alone(CheckSoleRecovery::new(dead as u32, others, DeathSnapshot::new(me, fates)))
                 }
             },
@@ -311,7 +311,7 @@ impl Actor for Process {
                 _ = m.load(at);
                 match (seat, self.vacates()) {
                     (Seat::Member(_), false) if block.id == QUEUE.id => {
-                        self.told[0] = true;
+                        self.reported[0] = true;
                         Doing::Only
                     }
                     (Seat::Member(_), false) => Doing::Tell { then: self.after(block).into() },
@@ -332,7 +332,7 @@ impl Actor for Process {
                     "notifies a queue that it does not have"
                 );
                 m.store(NOTE, GONE);
-                self.told[1] |= self.setup.bug != Bug::NotVacated;
+                self.reported[1] |= self.setup.bug != Bug::NotVacated;
                 *then.clone()
             }
             Doing::Only => match BlockState::unpack(m.load(QUEUE.state)) {
@@ -365,21 +365,21 @@ impl Actor for Process {
             }
             Doing::Contents => Doing::End,
             Doing::End => match self.counted.filter(|_| self.alone) {
-                None => Doing::Quit { sweeps: false },
+                None => Doing::Quit { reclaims: false },
                 Some(counted) => {
                     self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
                     let vacates_now = !std::mem::replace(&mut self.goes_on, true);
                     match self.counted.map(|t| t.presence) {
-                        Some(Presence::Vacating(_)) if self.told[0] && vacates_now => Doing::Block(QUEUE),
-                        Some(Presence::Vacating(_)) if self.told[1] && vacates_now => Doing::Block(RING),
+                        Some(Presence::Vacating(_)) if self.reported[0] && vacates_now => Doing::Block(QUEUE),
+                        Some(Presence::Vacating(_)) if self.reported[1] && vacates_now => Doing::Block(RING),
                         Some(Presence::Vacating(_)) => Doing::End,
-                        presence => Doing::Quit { sweeps: presence.is_some() },
+                        presence => Doing::Quit { reclaims: presence.is_some() },
                     }
                 }
             },
-            Doing::Quit { sweeps } => {
-                m.store(visiting(me), 0);
-                let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
+            Doing::Quit { reclaims } => {
+                m.store(recovering_word(me), 0);
+                let next = if *reclaims { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
                 // If no actor has stored the number of recoveries, the number makes no difference.
                 let presence = match presence(m, dead) {
@@ -400,22 +400,22 @@ impl Actor for Process {
             Doing::Own(block) => {
                 let found = BlockState::unpack(m.load(block.state));
                 let has = seats(m, *block).any(|(_, seat)| seat == seat_of(dead));
-                assert!(found.life != BlockLife::Live || !has, "a sweeper in a queue");
+                assert!(found.life != BlockLife::Live || !has, "a recoverer in a queue");
                 match found.life {
                     BlockLife::Busy(by) if by == member(dead) => Doing::Claimed(*block, found),
                     _ if block.id == QUEUE.id => Doing::Own(RING),
-                    _ => Doing::Swept,
+                    _ => Doing::Reclaimed,
                 }
             }
             Doing::Claimed(block, found) => {
-                let next = if block.id == QUEUE.id { Doing::Own(RING) } else { Doing::Swept };
+                let next = if block.id == QUEUE.id { Doing::Own(RING) } else { Doing::Reclaimed };
                 let mine = found.with(BlockLife::Busy(member(me)));
                 match m.cas(block.state, found.pack(), mine.pack()) {
                     Ok(()) => Doing::Free { block: *block, claimed: mine, then: next.into() },
                     Err(_) => next,
                 }
             }
-            Doing::Swept => {
+            Doing::Reclaimed => {
                 m.store(tenancy(dead), Tenancy { presence: Presence::Free, epoch: 1 }.pack());
                 Doing::Look
             }
@@ -433,7 +433,7 @@ fn memory(setup: Setup) -> Memory {
         m.poke(QUEUE.seat(1), seat_of(LEAVER).pack());
     }
     m.poke(RING.state, live.pack());
-    m.poke(RING.seat(0), seat_of(VISITORS + setup.visitors).pack());
+    m.poke(RING.seat(0), seat_of(RECOVERERS + setup.recoverers).pack());
     m.poke(RING.seat(1), MESSAGE.pack());
     let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
     (0..ACTORS).for_each(|a| m.poke(tenancy(a), dead.pack()));
@@ -441,7 +441,7 @@ fn memory(setup: Setup) -> Memory {
 }
 
 fn world(setup: Setup) -> World<Process> {
-    let waiter = VISITORS + setup.visitors;
+    let waiter = RECOVERERS + setup.recoverers;
     let actors = (0..=waiter).map(|a| {
         let doing = match a {
             DEAD | LEAVER => Doing::Leave(QUEUE, release(QUEUE, a, QUEUE.seat(a as u32), seat_of(a))),
@@ -461,22 +461,22 @@ fn world(setup: Setup) -> World<Process> {
 fn explore(setup: Setup, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
         let m = &w.memory;
-        let swept = killed(&w.fates).all(|d| presence(m, d) == Presence::Free);
-        if swept && !w.fates.contains(&Fate::Stopped) {
+        let reclaimed = killed(&w.fates).all(|d| presence(m, d) == Presence::Free);
+        if reclaimed && !w.fates.contains(&Fate::Stopped) {
             assert_eq!(state(m, QUEUE).life, BlockLife::Free, "the outer queue leaks");
             assert_eq!(state(m, RING).life, BlockLife::Free, "the queue leaks");
         }
     };
     let wedged = |w: &World<Process>| {
-        let visitors = VISITORS..VISITORS + setup.visitors;
+        let recoverers = RECOVERERS..RECOVERERS + setup.recoverers;
         let stopped = |a: usize| w.fates[a] == Fate::Stopped;
         // Such an actor has the queue, like any process that is stopped with a handle.
         let has = |a: usize| {
             let holds = seats(&w.memory, RING).any(|(_, seat)| seat == seat_of(a));
             holds || state(&w.memory, RING).life == BlockLife::Busy(member(a))
         };
-        let excused = stopped(LEAVER) || visitors.clone().any(|a| stopped(a) && has(a));
-        w.count(visitors, Fate::Running) > 0 && !excused
+        let excused = stopped(LEAVER) || recoverers.clone().any(|a| stopped(a) && has(a));
+        w.count(recoverers, Fate::Running) > 0 && !excused
     };
     world(setup).explore(kills, stops, end, wedged);
 }
@@ -492,7 +492,7 @@ fn handle_in_a_dead_processs_message_is_recorded() {
 #[test]
 fn handle_in_a_dead_processs_queue_is_recorded() {
     explore(BASE, 0, 0);
-    explore(Setup { visitors: 1, ..BASE }, 1, 1);
+    explore(Setup { recoverers: 1, ..BASE }, 1, 1);
     explore(Setup { waits: false, ..BASE }, 0, 0);
 }
 
@@ -513,13 +513,13 @@ fn unrecorded_lost_handle_is_found() {
 }
 
 #[test]
-#[should_panic(expected = "a sweeper in a queue")]
+#[should_panic(expected = "a recoverer in a queue")]
 fn late_vacating_is_found() {
     explore(Setup { bug: Bug::Late, ..BASE }, 0, 0);
 }
 
 #[test]
-#[should_panic(expected = "a sweeper in a queue")]
+#[should_panic(expected = "a recoverer in a queue")]
 fn missing_vacating_is_found() {
     explore(Setup { bug: Bug::NotVacated, ..BASE }, 0, 0);
 }

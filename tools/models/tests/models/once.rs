@@ -185,8 +185,11 @@ fn explore(processes: usize, (kills, stops): (u32, u32), poll_interval: bool, bu
     let ghost = Ghost { sleepers: Sleepers::new(poll_interval), ..Ghost::default() };
     let world = World::new(Memory::new(6), vec![Process::new(bug); processes], ghost);
     let end = |w: &World<Process>| {
-        let told = w.count(0..processes, Fate::Ended) > 0;
-        assert!(!told || w.memory.peek(DONE) == 1, "a process found that it is done, and it doesn't say so");
+        let reported = w.count(0..processes, Fate::Ended) > 0;
+        assert!(
+            !reported || w.memory.peek(DONE) == 1,
+            "a process found that it is done, and it doesn't say so"
+        );
     };
     // While a process is stopped with the lock, processes that want the lock wait. Once the value is
     // initialized, no process wants the lock.

@@ -86,10 +86,10 @@ mod order {
         /// Order of each device, as reported to any member.
         type Ghost = BTreeMap<u64, u8>;
 
-        fn step(&mut self, me: usize, m: &Memory, _: &[Fate], told: &mut Self::Ghost) -> bool {
+        fn step(&mut self, me: usize, m: &Memory, _: &[Fate], reported: &mut Self::Ghost) -> bool {
             let Some(chosen) = Self::step(self, me, m) else { return false };
             let chosen = chosen.expect("there is room for all devices");
-            let before = *told.entry(self.key).or_insert(chosen);
+            let before = *reported.entry(self.key).or_insert(chosen);
             assert_eq!(before, chosen, "a device has two orders");
             self.left -= 1;
             (self.steps, self.at) = (Self::new(me + 7, self.key, self.bug).steps, (0, false));
@@ -144,7 +144,7 @@ enum Role {
     /// Reads the name of the last reported tick, this number of times.
     Reader(u8),
     /// Ends clocks of dead owners.
-    Sweeper,
+    Recoverer,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -174,7 +174,7 @@ struct Ghost {
     /// Orders of owners that devices have not done yet.
     orders: Vec<(usize, u64)>,
     /// Reported ticks, and the name of the event that was recorded for each, if it was an event.
-    told: BTreeMap<u64, Option<[u64; WORDS]>>,
+    reported: BTreeMap<u64, Option<[u64; WORDS]>>,
 }
 
 /// Returns the name of an owner's event.
@@ -185,7 +185,7 @@ fn name_of(owner: usize) -> [u64; WORDS] {
 impl Process {
     fn judge(tick: Tick, name: Option<[u64; WORDS]>, ghost: &Ghost) {
         if let Some(name) = name {
-            assert_eq!(Some(name), ghost.told[&tick.value()], "{tick:?} has another event");
+            assert_eq!(Some(name), ghost.reported[&tick.value()], "{tick:?} has another event");
         }
     }
 
@@ -235,7 +235,7 @@ impl Actor for Process {
             }
             (Pc::Submit, Role::Owner { has_events }) => {
                 m.store(CLOCK.submitted(), self.first);
-                ghost.told.insert(self.first, has_events.then(|| name_of(me)));
+                ghost.reported.insert(self.first, has_events.then(|| name_of(me)));
                 if has_events && self.bug == Bug::TickFirst {
                     self.write(me)
                 } else {
@@ -262,7 +262,7 @@ impl Actor for Process {
             (Pc::Next, Role::Reader(0)) => return true,
             (Pc::Next, Role::Reader(n)) => {
                 self.role = Role::Reader(n - 1);
-                let Some(&value) = ghost.told.keys().next_back() else { return false };
+                let Some(&value) = ghost.reported.keys().next_back() else { return false };
                 let tick = Tick::new(0, value);
                 match self.bug {
                     Bug::TickNotLookedAt | Bug::EpochNotCompared => Pc::Blindly(tick, [0; 4], 0),
@@ -280,7 +280,7 @@ impl Actor for Process {
                     Pc::Next
                 }
             },
-            (Pc::Next, Role::Sweeper) => {
+            (Pc::Next, Role::Recoverer) => {
                 let state = ClockState::unpack(m.peek(CLOCK.state()));
                 let dead = state.member().filter(|p| is_killed(fates, *p) && fates[actor_of(*p) + 1].gone());
                 match dead {
@@ -304,7 +304,7 @@ const WITHOUT: Role = Role::Owner { has_events: false };
 /// Explores owners, each with its device, then the others, and at the end a reclaiming process.
 fn explore(owners: &[Role], others: &[Role], (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i }]);
-    let roles = pairs.chain(others.iter().copied()).chain([Role::Sweeper]);
+    let roles = pairs.chain(others.iter().copied()).chain([Role::Recoverer]);
     let of = |role| Process { role, bug, pc: Pc::Next, first: 0 };
     let world = World::new(Memory::new(8 + 4), roles.map(of).collect(), Ghost::default());
     let devices: Vec<usize> = (0..owners.len()).map(|i| 2 * i + 1).collect();
@@ -330,7 +330,7 @@ fn process_is_stopped_while_another_is_killed() {
 fn random_owners_and_readers_agree() {
     at_random(|| {
         let owners = [WITH, WITHOUT, WITH, WITH];
-        explore(&owners, &[Role::Reader(6), Role::Reader(5), Role::Sweeper], (3, 1), Bug::None);
+        explore(&owners, &[Role::Reader(6), Role::Reader(5), Role::Recoverer], (3, 1), Bug::None);
     });
 }
 

@@ -8,7 +8,7 @@ use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 use mp_models::random::at_random;
-use mp_models::ring::{ENVELOPES, OWNER, PLACE, Sweep, chain, intent, memory, owner, slots};
+use mp_models::ring::{ENVELOPES, OWNER, PLACE, RingRecovery, chain, intent, memory, owner, slots};
 use mp_queue::ring::{
     AssignNumber, ChainAt, Collect, CollectOutcome, FindNewest, FindNext, FindPublishSlot, NextMessage, Pin,
     PinOutcome, Pins, Position, PublishSlot, Put, PutOutcome, ReadNumber, Retire, RingAt, SkipPosition, Slot,
@@ -53,7 +53,7 @@ enum Doing {
     Pin(Pin, Slot, Position),
     Read(u8, u32, Owner, u32, Position),
     Unpin(Unpin, u32),
-    Sweep(Sweep),
+    Recover(RingRecovery),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -301,8 +301,8 @@ impl Actor for Process {
                 }
                 Some(false) => self.look(),
             },
-            Doing::Sweep(sweep) => {
-                let idle = sweep.step(me, m, fates, chain(ring.slots, 0));
+            Doing::Recover(recovery) => {
+                let idle = recovery.step(me, m, fates, chain(ring.slots, 0));
                 if !idle {
                     return false;
                 }
@@ -311,7 +311,7 @@ impl Actor for Process {
                     m.store(pin, 0);
                     return false;
                 }
-                let others = fates.len() - self.setup.sweepers;
+                let others = fates.len() - self.setup.recoverers;
                 return fates[..others].iter().all(|f| f.gone());
             }
         };
@@ -329,7 +329,7 @@ struct Setup {
     rounds: u32,
     /// `true` if readers read all messages instead.
     all: bool,
-    sweepers: usize,
+    recoverers: usize,
     slots: u32,
     keep: u32,
 }
@@ -340,14 +340,14 @@ impl Setup {
         let (ring, m) = (chain(self.slots, 0).first, memory(&room, 1));
         let used = room.second;
         let pins = Pins { used, first: used.plus(1), count: self.readers.max(1) as u32 };
-        let n = self.senders + self.readers + self.sweepers;
+        let n = self.senders + self.readers + self.recoverers;
         let actors = (0..n).map(|i| {
             let doing = if i < self.senders {
                 Doing::Claim
             } else if i < self.senders + self.readers {
                 Doing::FindNewest(FindNewest::new(ring))
             } else {
-                Doing::Sweep(Sweep::Look)
+                Doing::Recover(RingRecovery::Look)
             };
             let items = i as u32 * self.items..(i as u32 + 1) * self.items;
             let first = (self.all).then_some(Position { lap: 1, index: 0 });
@@ -424,7 +424,7 @@ fn newest_value_is_read_while_replaced() {
     let s = Setup { senders: 1, items: 2, readers: 1, rounds: 2, slots: 3, keep: 1, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);
-    Setup { items: 3, sweepers: 1, ..s }.explore(1, 0);
+    Setup { items: 3, recoverers: 1, ..s }.explore(1, 0);
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn two_senders_replace_each_others_values() {
     s.explore(1, 0);
     s.explore(0, 1);
     at_random(|| {
-        Setup { items: 2, sweepers: 1, ..s }.explore(1, 1);
+        Setup { items: 2, recoverers: 1, ..s }.explore(1, 1);
     });
 }
 
@@ -443,7 +443,7 @@ fn two_readers_leave_one_message() {
     s.explore(0, 0);
     s.explore(1, 0);
     at_random(|| {
-        Setup { sweepers: 1, ..s }.explore(1, 1);
+        Setup { recoverers: 1, ..s }.explore(1, 1);
     });
 }
 
@@ -464,7 +464,7 @@ fn every_message_is_read_or_counted_as_missed() {
     s.explore(1, 0);
     s.explore(0, 1);
     Setup { senders: 2, items: 2, ..s }.explore(0, 0);
-    Setup { items: 3, sweepers: 1, ..s }.explore(1, 0);
+    Setup { items: 3, recoverers: 1, ..s }.explore(1, 0);
 }
 
 /// Slots of a stopped reader are skipped: their positions have no messages, and are not counted.
@@ -473,7 +473,7 @@ fn skipped_positions_are_not_counted() {
     let s = Setup { senders: 1, items: 4, readers: 2, all: true, slots: 3, keep: 1, ..Setup::default() };
     at_random(|| {
         s.explore(1, 1);
-        Setup { senders: 2, items: 2, sweepers: 1, ..s }.explore(1, 1);
+        Setup { senders: 2, items: 2, recoverers: 1, ..s }.explore(1, 1);
     });
 }
 
@@ -511,7 +511,7 @@ fn pin_outside_of_the_used_range_is_found() {
 #[test]
 #[should_panic(expected = "leaks")]
 fn missing_intents_leak_a_collected_message() {
-    let s = Setup { senders: 1, items: 2, sweepers: 1, slots: 2, keep: 1, ..Setup::default() };
+    let s = Setup { senders: 1, items: 2, recoverers: 1, slots: 2, keep: 1, ..Setup::default() };
     let mut world = s.world();
     world.memory.lose((0..world.actors.len()).map(intent));
     s.check(world, 1, 0);

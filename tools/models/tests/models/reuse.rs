@@ -284,8 +284,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             || (0..BLOCKS).any(|i| state(m, i).life == BlockLife::Live && seat(m, i) == Seat::Free);
         // Deaths after the last living process checked are left to the next reclaim. Stopped actors may
         // continue.
-        let swept = w.count(all.clone(), Fate::Ended) > 0 && !left;
-        if swept && w.count(all.clone(), Fate::Stopped) == 0 {
+        let reclaimed = w.count(all.clone(), Fate::Ended) > 0 && !left;
+        if reclaimed && w.count(all.clone(), Fate::Stopped) == 0 {
             for i in 0..BLOCKS {
                 assert_eq!(state(m, i).life, BlockLife::Free, "block {i} leaks");
             }

@@ -7,7 +7,9 @@ use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
-use mp_models::ring::{ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, intent, item, memory, number_of, small};
+use mp_models::ring::{
+    ENVELOPES, Ghost, OWNER, PLACE, RingRecovery, chain, intent, item, memory, number_of, small,
+};
 use mp_queue::ring::{
     Advance, Close, Get, GetOutcome, Position, Put, PutOutcome, PutSmall, RingAt, TakenMessage,
 };
@@ -25,7 +27,7 @@ enum Doing {
     Free(u32, Owner),
     /// Closes when it is scheduled.
     Close(Close),
-    Sweep(Sweep),
+    Recover(RingRecovery),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -38,7 +40,7 @@ struct Process {
     last: bool,
     producers: usize,
     /// Index of the first recovering actor.
-    sweepers: usize,
+    recoverers: usize,
     /// `true` if it puts and gets in batches. `run` has the positions of the first and the last message of
     /// the present batch.
     batches: bool,
@@ -215,10 +217,10 @@ impl Actor for Process {
                 ghost.closed |= done.is_some();
                 return done.is_some();
             }
-            Doing::Sweep(sweep) => {
+            Doing::Recover(recovery) => {
                 // A recovering actor runs while any other actor does.
-                let idle = sweep.step(me, m, fates, chain(self.ring.slots, 0));
-                return idle && fates[..self.sweepers].iter().all(|f| f.gone());
+                let idle = recovery.step(me, m, fates, chain(self.ring.slots, 0));
+                return idle && fates[..self.recoverers].iter().all(|f| f.gone());
             }
         };
         self.doing = next;
@@ -244,7 +246,7 @@ struct Setup {
     items: u32,
     consumers: usize,
     closers: usize,
-    sweepers: usize,
+    recoverers: usize,
     slots: u32,
     batches: bool,
     smalls: Smalls,
@@ -254,7 +256,7 @@ impl Setup {
     fn world(self) -> World<Process> {
         let chain = chain(self.slots, 0);
         let (ring, m) = (chain.first, memory(&chain, 1));
-        let n = self.producers + self.consumers + self.closers + self.sweepers;
+        let n = self.producers + self.consumers + self.closers + self.recoverers;
         let actors = (0..n).map(|i| {
             let doing = if i < self.producers {
                 Doing::Claim
@@ -263,7 +265,7 @@ impl Setup {
             } else if i < self.producers + self.consumers + self.closers {
                 Doing::Close(Close::new(ring))
             } else {
-                Doing::Sweep(Sweep::Look)
+                Doing::Recover(RingRecovery::Look)
             };
             let items = i as u32 * self.items..(i as u32 + 1) * self.items;
             Process {
@@ -271,7 +273,7 @@ impl Setup {
                 items,
                 last: false,
                 producers: self.producers,
-                sweepers: n - self.sweepers,
+                recoverers: n - self.recoverers,
                 batches: self.batches,
                 smalls: self.smalls,
                 run: None,
@@ -287,7 +289,7 @@ impl Setup {
 
     fn check(self, world: World<Process>, kills: u32, stops: u32) -> Explored {
         let consumers = self.producers..self.producers + self.consumers;
-        let sweepers = self.producers + self.consumers + self.closers..world.actors.len();
+        let recoverers = self.producers + self.consumers + self.closers..world.actors.len();
         let end = |w: &World<Process>| {
             let ended = w.count(consumers.clone(), Fate::Ended) > 0;
             let taken_along =
@@ -299,12 +301,12 @@ impl Setup {
             // A kill after the last check of a recovering actor is left to its next round: memory with
             // remains of dead actors is not judged.
             let dead = |a: &usize| w.fates[*a] == Fate::Killed;
-            let swept = (0..w.actors.len()).filter(dead).all(|a| w.memory.peek(intent(a)) == 0)
+            let reclaimed = (0..w.actors.len()).filter(dead).all(|a| w.memory.peek(intent(a)) == 0)
                 && (0..ENVELOPES).all(|e| {
                     let holder = Owner::unpack(w.memory.peek(OWNER.of(e))).holder;
                     !matches!(holder, Holder::Member(o) if dead(&actor_of(o)))
                 });
-            if ended && swept && stops == 0 && w.count(sweepers.clone(), Fate::Ended) > 0 {
+            if ended && reclaimed && stops == 0 && w.count(recoverers.clone(), Fate::Ended) > 0 {
                 for e in 0..ENVELOPES {
                     let holder = Owner::unpack(w.memory.peek(OWNER.of(e))).holder;
                     assert_eq!(holder, Holder::Free, "envelope {e} leaks");
@@ -320,7 +322,7 @@ impl Setup {
 fn killed_producer_or_consumer_loses_nothing() {
     let s = Setup { producers: 1, items: 2, consumers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 0);
-    Setup { sweepers: 1, ..s }.explore(1, 0);
+    Setup { recoverers: 1, ..s }.explore(1, 0);
 }
 
 #[test]
@@ -337,14 +339,14 @@ fn killed_or_stopped_consumers_lose_nothing() {
 
 #[test]
 fn recovery_runs_while_others_continue() {
-    let s = Setup { producers: 2, items: 1, consumers: 1, sweepers: 1, slots: 1, ..Setup::default() };
+    let s = Setup { producers: 2, items: 1, consumers: 1, recoverers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 0);
     Setup { producers: 1, items: 2, consumers: 2, ..s }.explore(1, 0);
 }
 
 #[test]
 fn recoverers_of_a_ring_are_killed() {
-    Setup { producers: 1, items: 1, consumers: 1, sweepers: 2, slots: 1, ..Setup::default() }.explore(2, 0);
+    Setup { producers: 1, items: 1, consumers: 1, recoverers: 2, slots: 1, ..Setup::default() }.explore(2, 0);
 }
 
 #[test]
@@ -361,7 +363,7 @@ fn batches_survive_killed_and_stopped_processes() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);
-    Setup { items: 2, sweepers: 1, ..s }.explore(1, 0);
+    Setup { items: 2, recoverers: 1, ..s }.explore(1, 0);
 }
 
 #[test]
@@ -410,7 +412,7 @@ fn small_messages_and_envelopes_are_ordered() {
         Setup { producers: 1, items: 3, consumers: 1, slots: 1, smalls: Smalls::Odd, ..Setup::default() };
     odd.explore(1, 0);
     Setup { slots: 2, ..odd }.explore(0, 1);
-    Setup { items: 2, closers: 1, sweepers: 1, ..odd }.explore(1, 0);
+    Setup { items: 2, closers: 1, recoverers: 1, ..odd }.explore(1, 0);
 }
 
 #[test]
@@ -448,7 +450,7 @@ fn unadvanced_hints_block_processes() {
 #[test]
 #[should_panic(expected = "leaks")]
 fn missing_intents_leak_an_envelope() {
-    let s = Setup { producers: 1, items: 1, consumers: 2, sweepers: 1, slots: 1, ..Setup::default() };
+    let s = Setup { producers: 1, items: 1, consumers: 2, recoverers: 1, slots: 1, ..Setup::default() };
     let mut world = s.world();
     world.memory.lose((0..world.actors.len()).map(intent));
     s.check(world, 1, 0);

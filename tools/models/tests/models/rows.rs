@@ -72,7 +72,7 @@ enum Pc {
     Leave,
     /// The maker waits for the last holder.
     Holders,
-    Sweep(u64),
+    Reclaim(u64),
     Returned(ReadUseRecord),
     Cut(ResetUseRecord),
     Give,
@@ -251,11 +251,11 @@ impl Process {
                 let dead = (1..devices(fates)).find(|a| now & 1 << a != 0 && fates[*a] == Fate::Killed);
                 match dead {
                     _ if now == 0 => Pc::Returned(ReadUseRecord::new(ROW)),
-                    Some(dead) => Pc::Sweep(1 << dead),
+                    Some(dead) => Pc::Reclaim(1 << dead),
                     None => Pc::Holders,
                 }
             }
-            Pc::Sweep(seat) => {
+            Pc::Reclaim(seat) => {
                 m.and(SEATS, !seat);
                 Pc::Holders
             }

@@ -27,7 +27,7 @@ enum Bug {
     /// A writer does not wait for readers.
     IgnoresReaders,
     /// No writer frees a dead reader's place.
-    NoSweep,
+    NoRecovery,
     /// A thread that adopts the lock clears every mark.
     IgnoresWriting,
     /// Any mark counts, whether its holder wrote or not.
@@ -230,7 +230,7 @@ impl Actor for Process {
             Doing::Readers(steps) => match steps.step(m) {
                 None => {}
                 Some(None) => self.doing = Doing::StoreWriting,
-                Some(Some(seen)) if killed(seen.slot.thread as usize) && self.bug != Bug::NoSweep => {
+                Some(Some(seen)) if killed(seen.slot.thread as usize) && self.bug != Bug::NoRecovery => {
                     let back = seen.slot.vacated(EMPTY);
                     self.doing = Doing::GiveBack(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, back));
                 }
@@ -357,7 +357,7 @@ fn writer_that_ignores_readers_is_found() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn skipped_recovery_is_found() {
-    explore(1, 1, (1, 0), Bug::NoSweep);
+    explore(1, 1, (1, 0), Bug::NoRecovery);
 }
 
 #[test]

@@ -38,7 +38,7 @@ enum Bug {
     /// A stopped process is taken for dead.
     TimeIsDeath,
     /// No process checks for dead ones.
-    NoSweep,
+    NoRecovery,
     /// A process that returns a permit wakes no waiter.
     NoWake,
     /// A waiter that has announced its sleep does not check again.
@@ -84,7 +84,7 @@ impl Actor for Process {
             Doing::ClaimSlot(steps) => match steps.step(m) {
                 None => {}
                 Some(Some(seen)) => self.inside(me, seen, fates, ghost),
-                Some(None) if self.bug == Bug::NoSweep => {
+                Some(None) if self.bug == Bug::NoRecovery => {
                     self.doing = Doing::Announce(Announce::new(PARKING))
                 }
                 Some(None) => self.doing = Doing::FindSlot(FindSlot::new(slots, set(&[HELD]), 0)),
@@ -242,7 +242,7 @@ fn stopped_holder_treated_as_dead_is_found() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn skipped_recovery_is_found() {
-    explore(2, 1, 1, (1, 0), true, Bug::NoSweep);
+    explore(2, 1, 1, (1, 0), true, Bug::NoRecovery);
 }
 
 #[test]

@@ -16,9 +16,9 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{DeathSnapshot, killed, member};
 use mp_models::random::at_random;
 use mp_models::vacating::{
-    DEAD, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SLAB, TOKEN, TOLD, VISITORS, has_no_seats,
-    is_deserted, is_remembered, is_visited, is_waited_for, memory, presence, seat_of, seats, state, tenancy,
-    visiting,
+    DEAD, LEAVER, MESSAGE, NO_PAGES, NOTIFIED, OTHER_USE, Pages, QUEUE, RECOVERERS, SLAB, TOKEN,
+    has_no_seats, is_being_recovered, is_deserted, is_remembered, is_waited_for, memory, presence,
+    recovering_word, seat_of, seats, state, tenancy,
 };
 
 /// Maximum number of recoveries at a time. More show nothing new.
@@ -41,7 +41,7 @@ enum Doing {
     // recovering actors
     Look,
     Announce,
-    Visit(BeginRecovery),
+    Enter(BeginRecovery),
     Alone(CheckSoleRecovery<DeathSnapshot>),
     Queue,
     Seat,
@@ -55,14 +55,14 @@ enum Doing {
     Contents,
     GiveUp(ReleaseSeat<Pages>),
     End,
-    Quit { sweeps: bool },
+    Quit { reclaims: bool },
     // the reclaiming actor
     TakeOver(u64),
     Own(BlockAt),
     Claimed(BlockAt, BlockState),
     Take(ReleaseSeat<Pages>),
     Greedy(FreeCheck<Pages>),
-    Swept,
+    Reclaimed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,10 +84,10 @@ struct Setup {
     /// `true` if the leaver reuses the memory.
     reuses: bool,
     /// Number of actors in addition to the dead actor and the leaver.
-    visitors: usize,
+    recoverers: usize,
 }
 
-const BASE: Setup = Setup { bug: Bug::None, reuses: false, visitors: 2 };
+const BASE: Setup = Setup { bug: Bug::None, reuses: false, recoverers: 2 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
@@ -95,7 +95,7 @@ struct Process {
     dead: usize,
     counted: Option<Tenancy>,
     alone: bool,
-    told: bool,
+    reported: bool,
     deserted: bool,
     /// `true` after the actor has ended a phase of its recovery.
     goes_on: bool,
@@ -104,8 +104,8 @@ struct Process {
 
 impl Process {
     fn new(setup: Setup, doing: Doing) -> Self {
-        let (counted, alone, told, deserted, goes_on) = (None, false, false, false, false);
-        Self { setup, dead: DEAD, counted, alone, told, deserted, goes_on, doing }
+        let (counted, alone, reported, deserted, goes_on) = (None, false, false, false, false);
+        Self { setup, dead: DEAD, counted, alone, reported, deserted, goes_on, doing }
     }
 
     fn vacates(&self) -> bool {
@@ -119,7 +119,7 @@ impl Process {
             match presence(m, d) {
                 Presence::Dead(n) | Presence::Vacating(n)
                     if (n < MOST || !is_remembered(m, fates)) && is_waited_for(m, fates, d)
-                        || !is_visited(m, fates, d) =>
+                        || !is_being_recovered(m, fates, d) =>
                 {
                     return Some(Doing::Announce);
                 }
@@ -140,7 +140,7 @@ impl Process {
                 Doing::Claim(ClaimBlock::new(QUEUE, member(me), SlabSnapshot { word: SLAB, value: 0 }))
             }
             (_, true) => Doing::Own(TOKEN),
-            (_, false) => Doing::Swept,
+            (_, false) => Doing::Reclaimed,
         }
     }
 
@@ -201,11 +201,11 @@ impl Actor for Process {
                 }
             },
             Doing::Write => {
-                m.store(TOLD, OTHER_USE);
+                m.store(NOTIFIED, OTHER_USE);
                 Doing::Read
             }
             Doing::Read => {
-                assert_eq!(m.load(TOLD), OTHER_USE, "an actor writes into memory of another");
+                assert_eq!(m.load(NOTIFIED), OTHER_USE, "an actor writes into memory of another");
                 Doing::Again(release(me, QUEUE.seat(0), seat_of(me)))
             }
             Doing::Again(release) => {
@@ -238,24 +238,24 @@ impl Actor for Process {
                 Some(doing) => doing,
                 None => {
                     let stopped = fates.contains(&Fate::Stopped);
-                    let swept = killed(fates).all(|d| presence(m, d) == Presence::Free);
-                    let told = state(m, TOKEN).life != BlockLife::Live || fates[LEAVER] == Fate::Stopped;
-                    return fates[LEAVER].gone() && told && (stopped || swept);
+                    let reclaimed = killed(fates).all(|d| presence(m, d) == Presence::Free);
+                    let reported = state(m, TOKEN).life != BlockLife::Live || fates[LEAVER] == Fate::Stopped;
+                    return fates[LEAVER].gone() && reported && (stopped || reclaimed);
                 }
             },
             Doing::Announce => {
                 let slot = dead as u32;
-                m.store(visiting(me), RecoveringSlots { first: slot, last: slot }.pack());
-                Doing::Visit(BeginRecovery::new(tenancy(dead), 1))
+                m.store(recovering_word(me), RecoveringSlots { first: slot, last: slot }.pack());
+                Doing::Enter(BeginRecovery::new(tenancy(dead), 1))
             }
-            Doing::Visit(visit) => match visit.step(m) {
+            Doing::Enter(enter) => match enter.step(m) {
                 None => doing,
-                Some(None) => Doing::Quit { sweeps: false },
+                Some(None) => Doing::Quit { reclaims: false },
                 Some(counted) => {
                     self.counted = counted;
-                    let others = (VISITORS..VISITORS + self.setup.visitors)
+                    let others = (RECOVERERS..RECOVERERS + self.setup.recoverers)
                         .filter(|&a| a != me && self.setup.bug != Bug::Rash);
-                    let others = others.map(|a| (visiting(a), member(a))).collect();
+                    let others = others.map(|a| (recovering_word(a), member(a))).collect();
                     Doing::Alone(CheckSoleRecovery::new(dead as u32, others, DeathSnapshot::new(me, fates)))
                 }
             },
@@ -296,8 +296,8 @@ impl Actor for Process {
                     seats(m, QUEUE).any(|(_, s)| s == seat_of(dead)),
                     "tells a queue that it doesn't have"
                 );
-                m.store(TOLD, 1);
-                self.told = true;
+                m.store(NOTIFIED, 1);
+                self.reported = true;
                 Doing::Only
             }
             Doing::Only => match BlockState::unpack(m.load(QUEUE.state)) {
@@ -338,25 +338,25 @@ impl Actor for Process {
                 Some(_) => Doing::End,
             },
             Doing::End => match self.counted.filter(|_| self.alone) {
-                None => Doing::Quit { sweeps: false },
+                None => Doing::Quit { reclaims: false },
                 Some(counted) if self.setup.bug == Bug::OldOrder => {
                     let mine = Tenancy { presence: Presence::Reclaiming(member(me)), ..counted };
-                    let sweeps = m.cas(tenancy(dead), counted.pack(), mine.pack()).is_ok();
-                    Doing::Quit { sweeps }
+                    let reclaims = m.cas(tenancy(dead), counted.pack(), mine.pack()).is_ok();
+                    Doing::Quit { reclaims }
                 }
                 Some(counted) => {
                     self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
                     self.goes_on = true;
                     match self.counted.map(|t| t.presence) {
-                        Some(Presence::Vacating(_)) if self.told => Doing::Queue,
+                        Some(Presence::Vacating(_)) if self.reported => Doing::Queue,
                         Some(Presence::Vacating(_)) => Doing::End,
-                        presence => Doing::Quit { sweeps: presence.is_some() },
+                        presence => Doing::Quit { reclaims: presence.is_some() },
                     }
                 }
             },
-            Doing::Quit { sweeps } => {
-                m.store(visiting(me), 0);
-                let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
+            Doing::Quit { reclaims } => {
+                m.store(recovering_word(me), 0);
+                let next = if *reclaims { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
                 // If no actor has stored the number of recoveries, the number makes no difference.
                 let presence = match presence(m, dead) {
@@ -382,7 +382,7 @@ impl Actor for Process {
                     (BlockLife::Live, Some((at, seat))) if self.setup.bug == Bug::OldOrder => {
                         Doing::Take(release(me, at, seat))
                     }
-                    (BlockLife::Live, Some(_)) => unreachable!("a sweeper in a queue"),
+                    (BlockLife::Live, Some(_)) => unreachable!("a recoverer in a queue"),
                     (BlockLife::Live, None) if self.setup.bug == Bug::Greedy && *block == QUEUE => {
                         Doing::Greedy(FreeCheck::new(QUEUE, NO_PAGES, member(me)))
                     }
@@ -407,7 +407,7 @@ impl Actor for Process {
                 Some(ReleaseOutcome::Held) => self.after(me, QUEUE),
                 Some(ReleaseOutcome::MustFree(state)) => drain(me, state),
             },
-            Doing::Swept => {
+            Doing::Reclaimed => {
                 m.store(tenancy(dead), Tenancy { presence: Presence::Free, epoch: 1 }.pack());
                 Doing::Look
             }
@@ -424,7 +424,7 @@ impl Actor for Process {
 
 /// Creates a world in which the dead actor and the leaver have the queue, with a message in it.
 fn world(setup: Setup) -> World<Process> {
-    let actors = (0..VISITORS + setup.visitors).map(|a| {
+    let actors = (0..RECOVERERS + setup.recoverers).map(|a| {
         let doing = match a {
             DEAD | LEAVER => Doing::Leave(release(a, QUEUE.seat(a as u32), seat_of(a))),
             _ => Doing::Look,
@@ -439,14 +439,14 @@ fn world(setup: Setup) -> World<Process> {
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
         let m = &w.memory;
-        let swept = killed(&w.fates).all(|d| presence(m, d) == Presence::Free);
-        if swept && !w.fates.contains(&Fate::Stopped) {
+        let reclaimed = killed(&w.fates).all(|d| presence(m, d) == Presence::Free);
+        if reclaimed && !w.fates.contains(&Fate::Stopped) {
             assert_eq!(state(m, QUEUE).life, BlockLife::Free, "the queue leaks");
             assert_eq!(state(m, TOKEN).life, BlockLife::Free, "the token leaks");
         }
     };
     let wedged = |w: &World<Process>| {
-        let sees = w.count(VISITORS..w.fates.len(), Fate::Running) > 0;
+        let sees = w.count(RECOVERERS..w.fates.len(), Fate::Running) > 0;
         // A stopped actor keeps its resources.
         sees && w.fates[LEAVER] != Fate::Stopped
     };
@@ -467,9 +467,9 @@ fn late_recoverer_changes_no_reused_memory() {
 #[test]
 fn long_random_schedules_hold() {
     at_random(|| {
-        for visitors in 2..=3 {
+        for recoverers in 2..=3 {
             for (kills, stops) in [(1, 1), (2, 1), (0, 2)] {
-                explore(world(Setup { reuses: true, visitors, ..BASE }), kills, stops);
+                explore(world(Setup { reuses: true, recoverers, ..BASE }), kills, stops);
             }
         }
     });

@@ -100,7 +100,7 @@ impl Process {
     }
 
     /// Continues after checking all. Returns `true` at the end.
-    fn looked(&mut self) -> bool {
+    fn record_poll(&mut self) -> bool {
         if self.role == Role::Looks && self.ready.contains(&true) {
             return self.pass_on(0);
         }
@@ -161,7 +161,7 @@ impl Actor for Process {
                 } else if i + 1 < self.words() && self.bug != Bug::LooksAtOne {
                     self.doing = Doing::Look(i + 1);
                 } else {
-                    return self.looked();
+                    return self.record_poll();
                 }
             }
             Doing::Take(there) => {

@@ -230,16 +230,16 @@ impl Worker {
     /// Makes tensors, and sends one to all consumers now and then.
     pub(crate) fn make_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let streams = [self.stream()?, self.stream()?];
-        let mut told = 0;
+        let mut reported = 0;
         while !self.row.over() {
             let stream = &streams[self.random.below(2) as usize];
             if self.random.percent(20) {
-                told += 1;
-                self.row.note(Op::Send, told);
-                let tensor = self.filled(told, stream)?.freeze();
+                reported += 1;
+                self.row.note(Op::Send, reported);
+                let tensor = self.filled(reported, stream)?.freeze();
                 let event = CudaEvent::new()?;
                 event.record(stream)?;
-                ways.news.send((told, tensor, event)).map_err(PutError::forget)?;
+                ways.news.send((reported, tensor, event)).map_err(PutError::forget)?;
                 continue;
             }
             let Some(number) = self.ledger.begin() else { return Ok(()) };

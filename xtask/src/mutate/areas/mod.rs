@@ -30,7 +30,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-models/models", "seats::"),
             ("mp-models/models", "pages::"),
             ("mp-core/loom_seats", ""),
-            ("mp-models/models", "sweepers::"),
+            ("mp-models/models", "recoverers::"),
             ("mp-models/models", "vacating::"),
             ("mp-tests/memory", "statistics::"),
             ("mp-tests/memory", "many_holders::"),
@@ -71,7 +71,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "steps.unlock.",
         &[
-            ("mp-tests/waiting", "wake_ups::a_lock"),
+            ("mp-tests/waiting", "wake_ups::lock_wakes"),
             ("mp-core/lib", "steps::lock"),
             ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
@@ -81,7 +81,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "steps.park.",
         &[
-            ("mp-tests/waiting", "wake_ups::a_lock"),
+            ("mp-tests/waiting", "wake_ups::lock_wakes"),
             ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
             ("mp-tests/sync", "values::"),
@@ -109,15 +109,19 @@ const OF_STRUCTURES: &[Area] = &[
     ("spin.", &[("mp-core/lib", "parking::spin")]),
     (
         "invitation.",
-        &[("mp-core/lib", "fuzz::"), ("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")],
+        &[
+            ("mp-core/lib", "fuzz::"),
+            ("mp-tests/invitations", ""),
+            ("mp-tests/fork", "raw::forked_copy_does_not"),
+        ],
     ),
     ("deadlock.", &[("mp-core/lib", "waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
-        "steps.visit.",
+        "steps.recover.",
         &[
-            ("mp-models/models", "sweepers::"),
+            ("mp-models/models", "recoverers::"),
             ("mp-models/models", "vacating::"),
-            ("mp-tests/killed", "stopped_sweepers::"),
+            ("mp-tests/killed", "stopped_recoverers::"),
             ("mp-tests/queues", "deaths::"),
         ],
     ),
@@ -189,7 +193,7 @@ const OF_STRUCTURES: &[Area] = &[
         ],
     ),
     (
-        "ring.kept.",
+        "ring.retained.",
         &[
             ("mp-models/models", "retained::"),
             ("mp-tests/queues", "broadcast::"),
@@ -208,7 +212,7 @@ const OF_STRUCTURES: &[Area] = &[
         &[("mp-tests/queues", "broadcast::"), ("mp-queue/lib", ""), ("mp-tests/killed", "retained::")],
     ),
     (
-        "queue.kept.",
+        "queue.retained.",
         &[
             ("mp-tests/queues", "broadcast::"),
             ("mp-tests/queue_limits", ""),
@@ -272,7 +276,7 @@ const OF_STRUCTURES: &[Area] = &[
         "condition.",
         &[
             ("mp-sync/lib", "condition"),
-            ("mp-tests/waiting", "wake_ups::a_notification"),
+            ("mp-tests/waiting", "wake_ups::notification_wakes"),
             ("mp-models/models", "condition::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
@@ -315,7 +319,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "barrier.",
         &[
-            ("mp-tests/waiting", "wake_ups::the_last_to_arrive"),
+            ("mp-tests/waiting", "wake_ups::last_arrival"),
             ("mp-sync/lib", ""),
             ("mp-models/models", "barrier::"),
             ("mp-sync/loom_barrier", ""),
@@ -325,7 +329,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "semaphore.",
         &[
-            ("mp-tests/waiting", "wake_ups::a_permit"),
+            ("mp-tests/waiting", "wake_ups::permit_wakes"),
             ("mp-models/models", "semaphore::"),
             ("mp-sync/lib", ""),
             ("mp-tests/sync", "waits::"),
@@ -437,11 +441,11 @@ const OF_STRUCTURES: &[Area] = &[
     ),
     ("arena.groups.", GROUPS),
     ("steps.group.", GROUPS),
-    ("sweep.group", GROUPS),
+    ("reclaim.group", GROUPS),
     ("member.", DEATHS),
-    ("visit.", DEATHS),
-    ("sweep.", DEATHS),
-    ("sweep.group", &[("mp-tests/killed", "messages::killed_at_every_access_of_returning_envelopes")]),
+    ("recover.", DEATHS),
+    ("reclaim.", DEATHS),
+    ("reclaim.group", &[("mp-tests/killed", "messages::killed_at_every_access_of_returning_envelopes")]),
     (
         "queue.",
         &[
@@ -451,7 +455,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-tests/queues", "bytes::"),
             ("mp-tests/queues", "deaths::"),
             ("mp-tests/killed", "queues::"),
-            ("mp-tests/killed", "stopped_sweepers::"),
+            ("mp-tests/killed", "stopped_recoverers::"),
         ],
     ),
 ];
@@ -462,7 +466,7 @@ const RETURNS: &[(&str, &str)] = &[
     ("mp-queue/lib", ""),
     ("mp-tests/queues", "kinds::"),
     ("mp-tests/killed", "queues::"),
-    ("mp-tests/killed", "stopped_sweepers::"),
+    ("mp-tests/killed", "stopped_recoverers::"),
 ];
 
 const GROUPS: &[(&str, &str)] = &[
@@ -478,7 +482,7 @@ const DEATHS: &[(&str, &str)] = &[
     ("mp-tests/queues", "deaths::"),
     ("mp-tests/queues", "deserted::"),
     ("mp-tests/queues", "lost_handles::"),
-    ("mp-tests/killed", "stopped_sweepers::"),
+    ("mp-tests/killed", "stopped_recoverers::"),
     ("mp-tests/small_arena", ""),
     ("mp-tests/killed", "ends::"),
     ("mp-tests/killed", "queues::"),

@@ -6,7 +6,7 @@ use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Fate, Memory};
 use mp_models::members::member;
-use mp_models::ring::{ENVELOPES, MAX_ACTORS, OWNER, PLACE, Sweep, chain, free, intent, owner, slots};
+use mp_models::ring::{ENVELOPES, MAX_ACTORS, OWNER, PLACE, RingRecovery, chain, free, intent, owner, slots};
 use mp_queue::ring::{Close, Get, GetOutcome, Put, PutOutcome, RingAt, Slot, TakenMessage};
 
 use super::schedule::LAST_SWEEPER;
@@ -19,7 +19,7 @@ pub enum Role {
     Producer { messages: u32 },
     Consumer,
     Closer,
-    Sweeper,
+    Recoverer,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -29,7 +29,7 @@ pub enum Doing {
     Put(u32, Put),
     Get(Get),
     Close(Close),
-    Sweep(Sweep),
+    Recover(RingRecovery),
     /// Releases an envelope of its own.
     Free(u32),
 }
@@ -105,7 +105,7 @@ impl Process {
                 Some(Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me))))
             }
             Role::Closer => Some(Doing::Close(Close::new(self.ring))),
-            Role::Sweeper => Some(self.sweep(Sweep::Look, me, m, fates)),
+            Role::Recoverer => Some(self.recover(RingRecovery::Look, me, m, fates)),
         }
     }
 
@@ -115,9 +115,9 @@ impl Process {
         Doing::Put(e, Put::new(self.ring, intent(me), at, member(me), owner))
     }
 
-    fn sweep(&self, mut sweep: Sweep, me: usize, m: &Memory, fates: &[Fate]) -> Doing {
-        sweep.step(me, m, fates, chain(self.ring.slots, 0));
-        if sweep == Sweep::Look { Doing::Start } else { Doing::Sweep(sweep) }
+    fn recover(&self, mut recovery: RingRecovery, me: usize, m: &Memory, fates: &[Fate]) -> Doing {
+        recovery.step(me, m, fates, chain(self.ring.slots, 0));
+        if recovery == RingRecovery::Look { Doing::Start } else { Doing::Recover(recovery) }
     }
 }
 
@@ -172,11 +172,11 @@ impl Actor for Process {
                     None
                 }
             },
-            Doing::Sweep(sweep) => {
-                if let Sweep::Free(e) = sweep {
+            Doing::Recover(recovery) => {
+                if let RingRecovery::Free(e) = recovery {
                     ghost.content[*e as usize] = None;
                 }
-                Some(self.sweep(sweep.clone(), me, m, fates))
+                Some(self.recover(recovery.clone(), me, m, fates))
             }
             Doing::Free(e) => {
                 ghost.content[*e as usize] = None;

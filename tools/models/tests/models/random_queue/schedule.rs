@@ -32,11 +32,11 @@ pub struct Case {
 const P: Role = Role::Producer { messages: 0 };
 const CASTS: [[Role; 4]; 6] = [
     [P, P, Role::Consumer, Role::Consumer],
-    [P, P, Role::Consumer, Role::Sweeper],
-    [P, Role::Consumer, Role::Consumer, Role::Sweeper],
+    [P, P, Role::Consumer, Role::Recoverer],
+    [P, Role::Consumer, Role::Consumer, Role::Recoverer],
     [P, P, Role::Consumer, Role::Closer],
-    [P, Role::Consumer, Role::Sweeper, Role::Sweeper],
-    [P, Role::Consumer, Role::Closer, Role::Sweeper],
+    [P, Role::Consumer, Role::Recoverer, Role::Recoverer],
+    [P, Role::Consumer, Role::Closer, Role::Recoverer],
 ];
 
 pub fn case() -> impl Strategy<Value = Case> {
@@ -66,7 +66,7 @@ pub fn world(case: &Case) -> World<Process> {
         other => other,
     };
     let process = |r| Process { role: role(r), ring, made: 0, doing: Doing::Start };
-    let actors = cast.into_iter().chain([Role::Sweeper]).map(process).collect();
+    let actors = cast.into_iter().chain([Role::Recoverer]).map(process).collect();
     World::new(m, actors, Ghost { content: vec![None; ENVELOPES as usize], ..Ghost::default() })
 }
 
@@ -110,8 +110,8 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
     };
     let killed = all(&w, Role::Consumer, Fate::Killed);
     let alive = all(&w, Role::Consumer, Fate::Running) + all(&w, Role::Consumer, Fate::Ended) > 0;
-    let swept = all(&w, Role::Sweeper, Fate::Running) > 0;
-    if alive && (swept || !w.fates.contains(&Fate::Killed)) {
+    let reclaimed = all(&w, Role::Recoverer, Fate::Running) > 0;
+    if alive && (reclaimed || !w.fates.contains(&Fate::Killed)) {
         for a in 0..LAST_SWEEPER {
             let role = w.actors[a].role;
             let done = w.fates[a] != Fate::Running || !matches!(role, Role::Producer { .. } | Role::Closer);

@@ -13,8 +13,8 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{DeathSnapshot, actor_of, is_killed, killed, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    COUNT, ENVELOPES_AT, META, OWNER, PLACE, TestContext, chain, free, intent, memory, owner, returns, ring,
-    seat, slots, tenancy, visiting,
+    COUNT, ENVELOPES_AT, META, OWNER, PLACE, TestContext, chain, free, intent, memory, owner,
+    recovering_word, returns, ring, seat, slots, tenancy,
 };
 use mp_queue::ring::{
     Content, Get, GetOutcome, NoteReturned, Put, PutOutcome, Reclaim, Return, Settle, SettleOutcome, Slot,
@@ -27,7 +27,7 @@ const STALE: usize = 0;
 const TAKER: usize = 1;
 /// Actor that takes returned messages.
 const OTHER: usize = 2;
-const SWEEPERS: std::ops::Range<usize> = 3..5;
+const RECOVERERS: std::ops::Range<usize> = 3..5;
 const MESSAGE: u32 = 0;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -43,7 +43,7 @@ enum Doing {
     // recovering actors
     Look,
     Announce,
-    Visit(BeginRecovery),
+    Enter(BeginRecovery),
     Alone(CheckSoleRecovery<DeathSnapshot>),
     Settle(Box<Settle<TestContext>>),
     Envelope,
@@ -52,12 +52,12 @@ enum Doing {
     Note(NoteReturned),
     Begin,
     Vacate,
-    End { sweeps: bool },
+    End { reclaims: bool },
     // the reclaiming actor
     TakeOver(u64),
     Own,
     Release,
-    Swept,
+    Reclaimed,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -102,14 +102,15 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
 }
 
 /// Returns `true` if an actor that is not dead announces a recovery of this one. Not an access.
-fn visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
-    let visits =
-        |a: usize| fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(visiting(a)), dead as u32);
-    (0..fates.len()).any(visits)
+fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
+    let recovers = |a: usize| {
+        fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(recovering_word(a)), dead as u32)
+    };
+    (0..fates.len()).any(recovers)
 }
 
 /// Returns `true` if all killed actors are reclaimed. Not an access.
-fn swept(m: &Memory, fates: &[Fate]) -> bool {
+fn reclaimed(m: &Memory, fates: &[Fate]) -> bool {
     killed(fates).all(|d| presence(m, d) == Presence::Free)
 }
 
@@ -120,7 +121,7 @@ impl Process {
             self.dead = d;
             match presence(m, d) {
                 Presence::Dead(_) | Presence::Vacating(_)
-                    if waited_for(m, fates, d) || !visited(m, fates, d) =>
+                    if waited_for(m, fates, d) || !is_being_recovered(m, fates, d) =>
                 {
                     return Some(Doing::Announce);
                 }
@@ -148,7 +149,7 @@ impl Actor for Process {
         let dead = self.dead;
         let mut doing = self.doing.clone();
         if let Doing::Settle(_) | Doing::Return(_) | Doing::Note(_) = doing {
-            assert!(matches!(presence(m, dead), Presence::Dead(_)), "swept while it is visited");
+            assert!(matches!(presence(m, dead), Presence::Dead(_)), "reclaimed during its recovery");
         }
         self.doing = match &mut doing {
             Doing::Put(put) => match put.step(m) {
@@ -196,20 +197,21 @@ impl Actor for Process {
                 Some(doing) => doing,
                 None => {
                     let stopped = fates.contains(&Fate::Stopped);
-                    return fates[..SWEEPERS.start].iter().all(|f| f.gone()) && (stopped || swept(m, fates));
+                    return fates[..RECOVERERS.start].iter().all(|f| f.gone())
+                        && (stopped || reclaimed(m, fates));
                 }
             },
             Doing::Announce => {
                 let slot = dead as u32;
-                m.store(visiting(me), RecoveringSlots { first: slot, last: slot }.pack());
-                Doing::Visit(BeginRecovery::new(tenancy(dead), 1))
+                m.store(recovering_word(me), RecoveringSlots { first: slot, last: slot }.pack());
+                Doing::Enter(BeginRecovery::new(tenancy(dead), 1))
             }
-            Doing::Visit(visit) => match visit.step(m) {
+            Doing::Enter(enter) => match enter.step(m) {
                 None => doing,
-                Some(None) => Doing::End { sweeps: false },
+                Some(None) => Doing::End { reclaims: false },
                 Some(counted) => {
                     self.counted = counted;
-                    let living = SWEEPERS.filter(|&a| a != me).map(|a| (visiting(a), member(a)));
+                    let living = RECOVERERS.filter(|&a| a != me).map(|a| (recovering_word(a), member(a)));
                     let oracle = DeathSnapshot::new(me, fates);
                     let others = if self.rash { Vec::new() } else { living.collect() };
                     Doing::Alone(CheckSoleRecovery::new(dead as u32, others, oracle))
@@ -269,18 +271,18 @@ impl Actor for Process {
                     self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
                     match self.counted.map(|t| t.presence) {
                         Some(Presence::Vacating(_)) => Doing::Vacate,
-                        presence => Doing::End { sweeps: presence.is_some() },
+                        presence => Doing::End { reclaims: presence.is_some() },
                     }
                 }
-                _ => Doing::End { sweeps: false },
+                _ => Doing::End { reclaims: false },
             },
             Doing::Vacate => {
-                assert!(matches!(presence(m, dead), Presence::Vacating(_)), "swept while it is visited");
+                assert!(matches!(presence(m, dead), Presence::Vacating(_)), "reclaimed during its recovery");
                 _ = m.cas(seat(dead), dead as u64 + 1, 0);
                 Doing::Begin
             }
-            Doing::End { sweeps } => {
-                m.store(visiting(me), 0);
+            Doing::End { reclaims } => {
+                m.store(recovering_word(me), 0);
                 (self.counted, self.alone, self.settled, self.returned) = (None, false, false, false);
                 // If no actor has stored the number of recoveries, the number makes no difference.
                 let presence = match presence(m, dead) {
@@ -288,10 +290,10 @@ impl Actor for Process {
                     Presence::Vacating(_) => Presence::Vacating(0),
                     other => other,
                 };
-                if !visited(m, fates, dead) {
+                if !is_being_recovered(m, fates, dead) {
                     m.poke(tenancy(dead), Tenancy { presence, epoch: 1 }.pack());
                 }
-                if *sweeps { Doing::Own } else { Doing::Look }
+                if *reclaims { Doing::Own } else { Doing::Look }
             }
             Doing::TakeOver(found) => {
                 let mine = Tenancy { presence: Presence::Reclaiming(member(me)), epoch: 1 };
@@ -304,13 +306,13 @@ impl Actor for Process {
                 assert_ne!(found.holder, Holder::Leased(member(dead)), "its lease was not returned");
                 let theirs = found.holder == Holder::Member(member(dead));
                 let won = theirs && m.cas(OWNER.of(MESSAGE), found.pack(), mine.pack()).is_ok();
-                if won { Doing::Release } else { Doing::Swept }
+                if won { Doing::Release } else { Doing::Reclaimed }
             }
             Doing::Release => {
                 free(m, MESSAGE, me);
-                Doing::Swept
+                Doing::Reclaimed
             }
-            Doing::Swept => {
+            Doing::Reclaimed => {
                 m.store(tenancy(dead), Tenancy { presence: Presence::Free, epoch: 1 }.pack());
                 Doing::Look
             }
@@ -346,12 +348,12 @@ impl Setup {
         holders.for_each(|a| m.poke(seat(a), a as u64 + 1));
         // The word only counts once its actor is dead.
         let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
-        (0..SWEEPERS.end).for_each(|a| m.poke(tenancy(a), dead.pack()));
-        let actors = (0..SWEEPERS.end).map(|a| {
+        (0..RECOVERERS.end).for_each(|a| m.poke(tenancy(a), dead.pack()));
+        let actors = (0..RECOVERERS.end).map(|a| {
             let get = Doing::Get(Get::new(ring(1), intent(a), OWNER, member(a)).leasing());
-            let doing = if SWEEPERS.contains(&a) { Doing::Look } else { get };
+            let doing = if RECOVERERS.contains(&a) { Doing::Look } else { get };
             let Self { asks, rash, .. } = self;
-            let only = self.apart.then_some(if a == SWEEPERS.start { STALE } else { TAKER });
+            let only = self.apart.then_some(if a == RECOVERERS.start { STALE } else { TAKER });
             Process {
                 asks,
                 rash,
@@ -410,7 +412,7 @@ impl Setup {
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
         let m = &w.memory;
-        if w.count(SWEEPERS, Fate::Ended) == 0 || !w.fates[OTHER].gone() {
+        if w.count(RECOVERERS, Fate::Ended) == 0 || !w.fates[OTHER].gone() {
             return;
         }
         let found = owner(m, MESSAGE).holder;
@@ -432,10 +434,10 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         assert!(fine, "the message is {found:?}");
     };
     let wedged = |w: &World<Process>| {
-        let visits = w.count(SWEEPERS, Fate::Running) > 0;
+        let recovers = w.count(RECOVERERS, Fate::Running) > 0;
         // A stopped consumer keeps its message.
-        let stopped = w.count(0..SWEEPERS.start, Fate::Stopped) > 0;
-        visits && !stopped
+        let stopped = w.count(0..RECOVERERS.start, Fate::Stopped) > 0;
+        recovers && !stopped
     };
     world.explore(kills, stops, end, wedged);
 }
@@ -483,7 +485,7 @@ fn missing_seat_request_loses_the_message() {
 }
 
 #[test]
-#[should_panic(expected = "swept while it is visited")]
+#[should_panic(expected = "reclaimed during its recovery")]
 fn recoverer_ignoring_others_frees_live_memory() {
     explore(Setup { rash: true, ..BASE }.alone(), 0, 1);
 }

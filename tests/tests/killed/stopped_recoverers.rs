@@ -51,7 +51,7 @@ fn has_much(_: usize, things: Things) -> Outcome {
 }
 
 /// Recovers and reclaims a child whose queues and locks it does not have.
-fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
+fn recovers(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     let context = start_processes(has_much, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have waited".into());
@@ -131,7 +131,7 @@ fn nothing_comes_twice(here: &Here, at: u64) {
 /// Runs one round and checks all waits.
 fn round(at: u64, how: i32, wait: bool) -> bool {
     let (things, here) = things();
-    let context = one_process(sweeps, (things, at, how));
+    let context = one_process(recovers, (things, at, how));
     let pid = context.pids()[0];
     let reached = if how == STOP { stopped(&context) } else { killed(&context) };
     if !wait {
@@ -171,7 +171,7 @@ fn stopped_recoverer_prevents_no_later_recovery() {
         .step_by(8)
         .find_map(|at| {
             let (things, here) = things();
-            let context = one_process(sweeps, (things, at, STOP));
+            let context = one_process(recovers, (things, at, STOP));
             assert!(stopped(&context), "it has ended before change {at}");
             others_go_on(&here, at);
             Arena::current().unwrap().reclaim().unwrap();
@@ -190,7 +190,7 @@ fn stopped_recoverer_prevents_no_later_recovery() {
         assert!(!round_of(things));
         others_go_on(&here, 0);
     }
-    eventually("those are swept", || {
+    eventually("those are reclaimed", || {
         Arena::current().unwrap().reclaim().unwrap();
         let now = in_use();
         slots() == 3 && now.0 <= blocks && now.1 <= queued
@@ -211,7 +211,7 @@ fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
 }
 
 /// Recovers and reclaims a child that has leases, and stops there.
-fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
+fn recovers_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
     let context = start_processes(has_leases, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have stopped".into());
@@ -235,7 +235,7 @@ fn stopped_recoverer_delays_reuse_of_its_words() {
         let queues = [(); 2].map(|()| Queue::unbounded().unwrap());
         queues.iter().for_each(|queue| queue.put(5).unwrap());
         let [first, second] = queues.clone();
-        let context = one_process(visits_leases, ((first, second), at));
+        let context = one_process(recovers_leases, ((first, second), at));
         let reached = stopped(&context);
         // One queue has the message that was returned, and the other does not: the process is stopped during
         // its recovery.
@@ -243,7 +243,7 @@ fn stopped_recoverer_delays_reuse_of_its_words() {
             between.push(at);
             Arena::current().unwrap().reclaim().unwrap();
             assert!(queues.iter().all(Waitable::is_ready), "it holds others up, at change {at}");
-            assert_eq!(slots(), 3, "the dead process was swept at change {at} of its visitor");
+            assert_eq!(slots(), 3, "the dead process was reclaimed at change {at} of its recoverer");
         }
         if reached {
             signal(context.pids()[0], Signal::CONT);
@@ -254,7 +254,7 @@ fn stopped_recoverer_delays_reuse_of_its_words() {
         }
     }
     assert!(!between.is_empty(), "it never was in the middle");
-    println!("in the middle of its visit: at changes {between:?}");
+    println!("during its recovery: at changes {between:?}");
     eventually_in_use(before, "nothing is left");
 }
 
@@ -266,7 +266,7 @@ fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
 }
 
 /// Recovers and reclaims a child that has a queue, and stops there twice.
-fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
+fn recovers_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
     let context = start_processes(has_queue, queue, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have stopped".into());
@@ -285,7 +285,7 @@ fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
     queue.put(sender).unwrap();
-    let context = one_process(sweeps_queue, (queue.clone(), at, again));
+    let context = one_process(recovers_queue, (queue.clone(), at, again));
     let pid = context.pids()[0];
     let reached = stopped(&context);
     drop(queue);
@@ -324,5 +324,5 @@ fn slots() -> usize {
 
 /// Runs a round in which the recovering process is not stopped.
 fn round_of(things: Things) -> bool {
-    killed(&one_process(sweeps, (things, u64::MAX - 1, STOP)))
+    killed(&one_process(recovers, (things, u64::MAX - 1, STOP)))
 }
