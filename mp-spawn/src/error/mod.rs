@@ -515,39 +515,22 @@ impl fmt::Display for ProcessExited {
     }
 }
 
-impl fmt::Debug for ProcessRaised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !f.alternate() {
-            return fmt::Display::fmt(self, f);
+/// Implements `Debug` as `Display` shows an error, and with all fields in the alternate form.
+macro_rules! display_debug {
+    ($type:ident { $($field:ident),+ }) => {
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                if !f.alternate() {
+                    return fmt::Display::fmt(self, f);
+                }
+                f.debug_struct(stringify!($type))$(.field(stringify!($field), &self.$field))+.finish()
+            }
         }
-        let ProcessRaised { who, kind, message, chain, debug, location, backtrace } = self;
-        f.debug_struct("ProcessRaised")
-            .field("who", who)
-            .field("kind", kind)
-            .field("message", message)
-            .field("chain", chain)
-            .field("debug", debug)
-            .field("location", location)
-            .field("backtrace", backtrace)
-            .finish()
-    }
+    };
 }
 
-impl fmt::Debug for ProcessExited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !f.alternate() {
-            return fmt::Display::fmt(self, f);
-        }
-        let ProcessExited { who, exit, begun, detail, stderr } = self;
-        f.debug_struct("ProcessExited")
-            .field("who", who)
-            .field("exit", exit)
-            .field("begun", begun)
-            .field("detail", detail)
-            .field("stderr", stderr)
-            .finish()
-    }
-}
+display_debug!(ProcessRaised { who, kind, message, chain, debug, location, backtrace });
+display_debug!(ProcessExited { who, exit, begun, detail, stderr });
 
 impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

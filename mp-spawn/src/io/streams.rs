@@ -143,8 +143,8 @@ fn open(
     Ok((Some(pipe), Some(theirs)))
 }
 
-/// Returns the path for the process with this number and name, which replace `{rank}` and `{name}` in the last
-/// part. Directories, and bytes that are not UTF-8, are unchanged.
+/// Returns the path for the process with this number and name, which replace `{rank}` and `{name}` in the
+/// last part. Directories, and bytes that are not UTF-8, are unchanged.
 fn expand(path: &Path, number: usize, name: &str) -> io::Result<PathBuf> {
     let bytes = path.as_os_str().as_bytes();
     let at = bytes.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

@@ -14,7 +14,6 @@ use crate::parent::supervisor;
 use crate::sys;
 
 /// Processes of one start, which the parent tracks independently of the handles.
-#[derive(Debug)]
 enum TrackedGroup {
     /// Processes of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped.
     Owned { group: Weak<ChildGroup>, daemon: bool },

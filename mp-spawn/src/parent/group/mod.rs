@@ -25,7 +25,6 @@ use crate::protocol::payload::ReceivedValue;
 use crate::sys::{new_event, notify, pid_number};
 
 /// Processes of one start.
-#[derive(Debug)]
 pub(crate) struct ChildGroup {
     /// Process that started them.
     owner: u32,
@@ -49,12 +48,6 @@ pub(crate) struct ChildGroup {
 
 /// Callback for the end of all processes.
 pub(super) struct EndCallback(pub(super) UserValue<Box<dyn FnOnce() + Send>>);
-
-impl std::fmt::Debug for EndCallback {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("EndCallback")
-    }
-}
 
 impl ChildGroup {
     pub(crate) fn new(names: impl Iterator<Item = String>, ranked: bool) -> ChildGroup {

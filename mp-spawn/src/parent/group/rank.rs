@@ -32,7 +32,6 @@ impl RunningProcess {
 }
 
 /// State of the process of one rank.
-#[derive(Debug)]
 pub(crate) struct RankState {
     pub(crate) name: String,
     pub(crate) pid: Option<Pid>,

@@ -282,7 +282,9 @@ mod tests {
         let group = starting();
         group.send_signal(0, Signal::TERM).unwrap();
         group.apply(0, |rank| rank.start_failed(SpawnError::NotInitialised));
-        let Some(SpawnError::GaveUp(gave_up)) = group.first_failure() else { panic!("{group:?}") };
+        let Some(SpawnError::GaveUp(gave_up)) = group.first_failure() else {
+            panic!("{:?}", group.describe())
+        };
         assert_eq!((group.all_over(), gave_up.reason), (true, GaveUpReason::Stopped));
     }
 }

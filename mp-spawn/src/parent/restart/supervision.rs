@@ -1,6 +1,5 @@
 //! State of a supervised process across its starts: see [`restart`](crate::parent::restart) for its phases.
 
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +14,6 @@ use crate::parent::restart::restarter::{RestarterHandle, acquire};
 use crate::sys::{log_event, new_event, notify};
 
 /// Terms of the supervision of a process.
-#[derive(Debug)]
 pub(crate) struct RestartTerms {
     pub(crate) restart: Restart,
     pub(crate) healthy_after: Duration,
@@ -59,15 +57,6 @@ pub(crate) struct RestartResources {
     pub(crate) respawn: Arc<RespawnFn>,
     listener: Option<Arc<EventListener>>,
     pub(crate) thread: RestarterHandle,
-}
-
-impl fmt::Debug for Supervision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Supervision")
-            .field("history", &self.history)
-            .field("phase", &self.phase)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Supervision {

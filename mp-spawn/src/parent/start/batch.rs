@@ -21,7 +21,6 @@ use crate::start_method::StartMethod;
 use crate::sys;
 
 /// Common data of the processes of one start.
-#[derive(Debug)]
 pub(crate) struct StartBatch {
     pub(crate) command: LaunchCommand,
     pub(crate) group: Arc<ChildGroup>,

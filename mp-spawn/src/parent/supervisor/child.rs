@@ -38,7 +38,6 @@ const CHUNKS_A_TURN: usize = 16;
 const CHUNKS_AT_END: usize = 256;
 
 /// State of one process.
-#[derive(Debug)]
 pub(crate) struct WatchedChild {
     group: Arc<ChildGroup>,
     rank: usize,
@@ -65,7 +64,6 @@ pub(crate) struct WatchedChild {
 }
 
 /// Data to be sent to a process at its start, and its setup in the parent.
-#[derive(Debug)]
 pub(crate) struct LaunchOrder {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,

@@ -39,7 +39,6 @@ pub(super) const SERVER: u64 = u64::MAX - 2;
 pub(super) type SupervisorCall = Box<dyn FnOnce() + Send>;
 
 /// State of the supervisor that the threads of a process share.
-#[derive(Debug)]
 pub(crate) struct Supervisor {
     /// Process that the supervisor belongs to. Differs from the current process after a fork.
     pub(super) process: u32,
@@ -192,7 +191,7 @@ impl Supervisor {
 }
 
 /// Processes that are watched.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct WatchedChildren {
     pub(super) by_id: HashMap<u64, WatchedChild>,
     /// Sentinels of ended processes that a caller may still hold.
