@@ -23,7 +23,7 @@ fn producer(queue: Queue<u64>) -> Result<(), String> {
 async fn consumer(queue: Queue<u64>) -> mp::AnyResult<(u64, u32)> {
     let (mut sum, mut pauses) = (0, 0);
     loop {
-        // The future is dropped when the time is over. It has taken nothing then.
+        // The future is dropped when the time has expired. It has taken nothing then.
         match timeout(Duration::from_millis(1), queue.get_async()).await {
             Ok(got) => match got? {
                 Some(i) => sum += i,

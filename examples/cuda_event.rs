@@ -24,7 +24,7 @@ struct Game {
 fn play(gpu: &Gpu, game: &Game, who: usize) -> AnyResult<()> {
     for _ in 0..TURNS {
         let before = game.turns[who].get()?.ok_or("the other process has left")?;
-        before.wait(&gpu.stream)?; // on the device: this thread goes on
+        before.wait(&gpu.stream)?; // on the device: this thread continues
         let from = game.values.on_cudarc(&gpu.stream)?;
         gpu.multiply(&mut game.values.on_cudarc_mut(&gpu.stream)?, &from, 2.0)?;
         drop(from);

@@ -44,7 +44,7 @@ fn main() -> mp::AnyResult<()> {
                 assert_eq!(sum, number as f32 * 4096.0);
                 assert!(!std::mem::replace(&mut seen[number as usize], true), "nothing comes twice");
             }
-            // All workers have ended: no other process has the queue any more.
+            // All workers have ended: no other process has the queue.
             Ok(None) | Err(GetError::Deserted { .. }) => break,
             Err(GetError::Empty) => {}
             Err(error) => return Err(error.into()),

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Start with three types: [`Arena`] is the memory region of the program, whose size [`Arena::configure`]
-//! sets. [`MemoryStats`] reports its use. [`Storage`] is the bytes that tensors are views of.
+//! sets. [`MemoryStats`] reports its use. [`Storage`] holds the bytes that tensors are views of.
 //!
 //! | task | items |
 //! |---|---|

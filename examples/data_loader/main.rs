@@ -26,7 +26,7 @@ const BATCH: u64 = 32;
 /// Image files. The name of each folder is the class of its images.
 #[derive(Serialize, Deserialize)]
 struct ImageFolder {
-    /// Stored once, whatever the number of workers.
+    /// Stored once, regardless of the number of workers.
     paths: FrozenStrings,
     augment: bool,
 }

@@ -125,8 +125,7 @@ fn train(options: &Options, data: &Data) -> mp::AnyResult<()> {
         batches.close();
         match feeder.join() {
             Ok(Ok(())) => Ok(()),
-            // Its queue was closed because no worker takes anything any more. The workers' failures have the
-            // reason.
+            // Its queue was closed because no worker takes anything. The workers' failures have the reason.
             Ok(Err(_)) if workers.failures().len() == options.workers => Ok(()),
             Ok(Err(e)) => Err(e.into()),
             Err(_) => Err("the feeding thread panicked".into()),

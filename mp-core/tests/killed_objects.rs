@@ -224,7 +224,7 @@ impl Process {
         (lines.collect(), killed)
     }
 
-    /// Returns `true` if no process and no object has its standard error any more.
+    /// Returns `true` if no process and no object has its standard error.
     fn nothing_is_kept(&mut self) -> bool {
         let mut text = Vec::new();
         self.kept.read_to_end(&mut text).is_ok()

@@ -33,7 +33,7 @@ fn half_done() -> HeapMem {
     m
 }
 
-/// A process that learns of a tick finds it submitted, and done if the device has completed it before.
+/// A process that detects a tick finds it submitted, and done if the device has completed it before.
 #[test]
 fn loom_published_tick_is_submitted() {
     loom::model(|| {

@@ -79,7 +79,7 @@ impl Device {
         Ok(Self(Arc::new(DeviceInner { uuid, number, primary })))
     }
 
-    /// Returns the device of this identity, whatever its number in this process.
+    /// Returns the device of this identity, regardless of its number in this process.
     ///
     /// # Errors
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see it; errors of [`new`](Self::new).

@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | this process: another process can use the device | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
 /// | an exhausted resource: a later call may succeed | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
 /// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess), [`NotShareable`](Self::NotShareable) |
-/// | another process is gone, or wrote invalid data | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
+/// | another process has ended, or wrote invalid data | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
 /// | a shape, a message or the arena | [`Core`](Self::Core), [`NotContiguous`](Self::NotContiguous) |
 /// | any other refusal of the driver | [`Driver`](Self::Driver) |
 #[non_exhaustive]
@@ -81,8 +81,8 @@ pub enum Error {
         /// last tensor is dropped.
         retired: u64,
     },
-    /// The descriptor of another process's memory is lost. Processes that have not opened the memory yet
-    /// can't open it any more.
+    /// The descriptor of another process's memory is lost. Processes that have not opened the memory yet can
+    /// no longer open it.
     Gone,
     /// A device can't access memory of another device: copy it there, by a tensor's `to_device`.
     PeerAccess {

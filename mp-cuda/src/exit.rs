@@ -33,7 +33,7 @@ type ExitHooks = [OnceLock<fn()>; PHASES];
 static HOOKS: PerProcess<ExitHooks> =
     PerProcess::new([const { [const { OnceLock::new() }; PHASES] }; GENERATIONS]);
 
-/// Registers the function of a part. The driver was initialised before.
+/// Registers a function to run in this phase of the exit. The driver is initialised already.
 pub(crate) fn register(phase: ExitPhase, hook: fn()) {
     static ONCE: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     _ = HOOKS[phase as usize].set(hook);

@@ -35,8 +35,8 @@
 //! | [`CallError`], [`CallName`], [`CallLocation`] | errors, with a table of all failures |
 //!
 //! # Guarantees
-//! - **An object is freed when its last proxy is gone**: dropped in all processes, or lost with its process.
-//!   Proxies in messages count. The object's `Drop` runs in the server.
+//! - **An object is freed when its last proxy is dropped**: dropped in all processes, or lost with its
+//!   process. Proxies in messages count. The object's `Drop` runs in the server.
 //! - **Calls of one object run one after the other**, in the order in which they were sent. Calls of
 //!   different objects run concurrently.
 //! - **A panic in a call is an error for its caller.** The object remains as the panic left it, and other

@@ -147,8 +147,8 @@ impl Manager {
     }
 
     /// Shuts the server down, and blocks until it has ended. Running calls have `grace` to finish. Waiting
-    /// calls and all later calls return [`CallError::ServerGone`]. Each object is dropped when its call is
-    /// over. Calls that take longer end with the process, and their objects are not dropped.
+    /// calls and all later calls return [`CallError::ServerGone`]. Each object is dropped when its call has
+    /// ended. Calls that take longer end with the process, and their objects are not dropped.
     ///
     /// The server has five more seconds to drop its objects. A stopped server (SIGSTOP) can't drop them: it
     /// is killed after `grace`.

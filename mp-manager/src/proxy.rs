@@ -154,9 +154,9 @@ impl<T: 'static> Proxy<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The new object is like any other: it is freed when its last proxy is gone, and is called independently
-    /// of this one. If this call gets no answer in time, or this process is killed before it has the proxy,
-    /// the new object is freed at once. The new proxy has the same time-out as this one.
+    /// The new object is like any other: it is freed when its last proxy is dropped, and is called
+    /// independently of this one. If this call gets no answer in time, or this process is killed before it
+    /// has the proxy, the new object is freed at once. The new proxy has the same time-out as this one.
     ///
     /// # Errors
     /// [`CallError::NoThread`]. For other errors see the table at [`CallError`].

@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | begins | `Empty`, or `Present` if a call of another object created this one | at once |
 //! | waits for its maker | `Empty` | [`ObjectRequest::Make`] arrives; or no sender is left: the thread ends |
-//! | serves calls | `Present` | the last proxy is gone: the thread drops the object and ends; or [`ObjectRequest::Free`] arrives: `Freed` |
-//! | answers each call with `Freed` | `Freed` | the last proxy is gone: the thread ends |
+//! | serves calls | `Present` | the last proxy is dropped: the thread drops the object and ends; or [`ObjectRequest::Free`] arrives: `Freed` |
+//! | answers each call with `Freed` | `Freed` | the last proxy is dropped: the thread ends |
 //! | answers the maker with an error | `Refused` | at once: the thread ends |
 //!
 //! | the server is killed | effect on its callers |
@@ -158,7 +158,7 @@ pub(crate) fn serve(orders: ServerArgs) -> Result<(), BoxedError> {
         #[cfg(feature = "authkey")]
         connections: Mutex::default(),
     });
-    // If its owner is gone, this process will be ended soon.
+    // If its owner has ended, this process will be ended soon.
     _ = ready.send(std::process::id());
     drop(ready);
     let mut backoff = RetryPause::default();
@@ -180,8 +180,8 @@ pub(crate) fn serve(orders: ServerArgs) -> Result<(), BoxedError> {
     #[cfg(feature = "authkey")]
     server.connections.lock().values().for_each(|remote| remote.connection.shut_down());
     server.working.lock().take();
-    // Waits until all threads have dropped their ends, or the time is over: then they end with the process.
-    // Idle threads check within `CHECK_INTERVAL`.
+    // Waits until all threads have dropped their ends, or the time has expired: then they end with the
+    // process. Idle threads check within `CHECK_INTERVAL`.
     _ = done.recv_timeout(grace.saturating_add(2 * CHECK_INTERVAL));
     Ok(())
 }

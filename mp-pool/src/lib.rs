@@ -36,7 +36,7 @@
 //!   worker is replaced.
 //! - **Each task has an outcome**, even if its worker dies, or the pool breaks, is terminated or is dropped.
 //!   A worker that is stopped (SIGSTOP, a debugger) keeps the task that it has begun until it resumes or
-//!   [`Call::timeout`] is over.
+//!   [`Call::timeout`] has ended.
 //! - **User code may panic** anywhere: a panic affects at most its own task.
 //! - **Tensors are not copied**, neither in arguments nor in results.
 //! - **Tasks and results travel through queues**, which need no system call while both sides are awake.

@@ -74,7 +74,7 @@ fn captures_are_dropped_after_the_last_task() {
     assert!(seen.into_iter().eq(0..100));
     assert!(mine.try_get().unwrap_err().is_empty());
     drop(note);
-    // No other process has the queue any more, although the workers are alive.
+    // No other process has the queue, although the workers are alive.
     assert!(matches!(mine.get_timeout(DEADLINE), Err(GetError::Deserted { .. })));
     assert_eq!(pool.map(square, 0..3).unwrap(), [0, 1, 4]);
 }

@@ -56,7 +56,7 @@ fn unbegun_tasks_of_a_stopped_worker_run_once() {
         let rest = (TASKS / 4..TASKS / 2).map(|task| count(round * TASKS / 2 + task));
         got(pool.map_async(counts, rest)).unwrap();
         signal(pid, Signal::CONT);
-        // The worker has none of them any more, and continues to work.
+        // The worker has none of them, and continues to work.
         eventually("it is given tasks again", || {
             pool.map(counts, (0..8).map(|_| (unused.clone(), 0))).unwrap().contains(&Some(round))
         });
@@ -105,7 +105,7 @@ fn unbegun_tasks_of_stopped_workers_time_out() {
             Err(other) => panic!("{other:?}"),
         };
         // A task of each stopped worker timed out, and the worker was killed. The other tasks ran in a
-        // replacement, which may exist before the time of the other worker is over and then takes all that
+        // replacement, which may exist before the time of the other worker has ended and then takes all that
         // this one has not begun.
         let killed: Vec<u32> = results.iter().filter_map(timed_out).collect();
         assert!((1..=workers).contains(&killed.len()), "{results:?}");

@@ -18,7 +18,7 @@
 //! The main types are [`ProcessContext`], a handle to several processes that run one function, [`Process`], a
 //! handle to a single process, and [`SpawnError`], the failure of a process.
 //!
-//! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with
+//! A worker is the running program, executed again, that calls a function instead of `main`. On Linux with
 //! glibc this needs no call in `main`, so it works in binaries, examples, benches (criterion's as well),
 //! tests and doc tests. It also works in statically linked programs (static-pie). In these, workers included,
 //! thread-local values of the main thread are not dropped at its end. Workers of a program that runs through
@@ -37,7 +37,7 @@
 //! # In a shared library
 //!
 //! A library made with this crate works in a host that does not support workers, such as a C program or an
-//! interpreter: the workers belong to the library. The host's program is executed anew, but the loader loads
+//! interpreter: the workers belong to the library. The host's program is executed again, but the loader loads
 //! the library first (see `LD_PRELOAD` in `ld.so(8)`). The library then becomes the worker, and none of the
 //! host's code runs.
 //!

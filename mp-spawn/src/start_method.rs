@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// | | [`Spawn`](Self::Spawn) | [`ForkServer`](Self::ForkServer) | [`Fork`](Self::Fork) |
 /// |---|---|---|---|
-/// | a process is | this program, executed anew | a copy of a server process that was executed once and waits | a copy of this process in its present state |
+/// | a process is | this program, executed again | a copy of a server process that was executed once and waits | a copy of this process in its present state |
 /// | costs | a start of the program | a copy of few pages, made in advance; two waiting processes, the server and the next worker | a copy of this process's page tables, which grow with its memory |
 /// | static data | as at the start of a program | as the preloaded function left it: see [`set_forkserver_preload`] | this process's at the time of the start |
 /// | environment, directory | this process's at the time of the start | this process's when the server was started; the options of a start apply | this process's at the time of the start |
@@ -52,10 +52,10 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum StartMethod {
-    /// Executes the running program anew for each process.
+    /// Executes the running program again for each process.
     #[default]
     Spawn,
-    /// Copies a server for each process. The server is the running program, executed anew once.
+    /// Copies a server for each process. The server is the running program, executed again once.
     ForkServer,
     /// Copies this process for each process: see [`allow_fork`].
     Fork,

@@ -104,7 +104,7 @@ fn reported_failures_of_a_process_are_not_printed() {
     }
 }
 
-/// Kills its child, and checks that the child is gone.
+/// Kills its child, and checks that the child has ended.
 fn kills_and_looks(how: usize, (): ()) -> Outcome {
     let child = Process::spawn(|(): ()| wait_for_the_end(), ())?;
     assert!(matches!(child.status(), ProcessStatus::Running));

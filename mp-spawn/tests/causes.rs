@@ -66,7 +66,7 @@ fn without_proc(method: &str) -> String {
     outcome(by(method))
 }
 
-/// Files that this process has opened stay open, but its program can't be found any more.
+/// Files that this process has opened stay open, but its program can no longer be found.
 fn without_proc_later(method: &str) -> String {
     start_processes(|_: usize, (): ()| {}, (), by("spawn")).unwrap().join().unwrap();
     if !hide_proc() {

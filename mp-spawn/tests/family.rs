@@ -1,4 +1,4 @@
-//! Processes that start processes, and their end when an intermediate process is gone.
+//! Processes that start processes, and their end when an intermediate process has ended.
 
 mod common;
 

@@ -194,7 +194,7 @@ fn copy_runs_no_exit_function_of_its_original() {
             (copies.stdout(0).unwrap().text(), copies.stdout(1).unwrap().text()),
             ("copy 0 ".into(), "copy 1 ".into())
         );
-        // The process was not ended, and no process waited for it in vain.
+        // The process was not ended, and no process waited for it without result.
         assert_eq!(active_children().len(), 1);
         (std::process::id(), copies.pids())
     };

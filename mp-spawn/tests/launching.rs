@@ -136,8 +136,8 @@ fn program_without_init_times_out() {
     assert!(error.to_string().contains("mp::init()"), "{error}");
 }
 
-/// Waits in a `vfork`, as uninterruptibly as for a disk, until its copy opens a named pipe. Then sleeps for
-/// ever.
+/// Waits in a `vfork`, as uninterruptibly as for a disk, until its copy opens a named pipe. Then sleeps
+/// forever.
 const WAITS_THEN_SLEEPS: &[u8] = br#"
 #include <fcntl.h>
 #include <signal.h>
@@ -273,7 +273,7 @@ fn command_executes_the_program_indirectly() {
 }
 
 /// No command executes the program before all commands run: a start that waited for its process would wait
-/// for ever.
+/// forever.
 #[test]
 fn starts_of_all_ranks_overlap() {
     const RANKS: usize = 4;

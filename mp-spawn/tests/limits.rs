@@ -113,7 +113,7 @@ fn closed_standard_streams_are_not_taken_by_sockets() {
         // So only the socket needs a number later.
         mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
         for fd in 0..3 {
-            // SAFETY: nothing in this process uses the standard streams any more.
+            // SAFETY: nothing in this process uses the standard streams.
             unsafe { libc::close(fd) };
         }
         let child = |_: usize, meeting: String| -> Outcome {

@@ -19,7 +19,7 @@ const DURATIONS: [Duration; 5] = [
     Duration::MAX,
 ];
 
-/// Times that are over as soon as they begin.
+/// Times that expire at once.
 const SHORT: [Duration; 4] =
     [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999), Duration::from_micros(1)];
 

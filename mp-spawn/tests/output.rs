@@ -346,7 +346,7 @@ fn blocked_terminal_does_not_delay_starts() {
 fn holder_of_stdout_can_wait_for_writing_processes() {
     let (report, reported) = channel();
     let held = std::io::stdout().lock();
-    // On another thread, so that the test ends if this one waits for ever.
+    // On another thread, so that the test ends if this one waits forever.
     let waiter = std::thread::spawn(move || {
         let options = SpawnOptions::nprocs(2).stdout(Stdio::Tee).stderr(Stdio::Null);
         let context = start_processes(talk, 100, options).unwrap();

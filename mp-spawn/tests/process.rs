@@ -193,7 +193,7 @@ fn detached_ranks_outlive_their_context() {
     assert!(text.contains("rank 1 failed at last"), "{text}");
 }
 
-/// Each rank waits for all others. They would wait for ever if a rank had to do anything before the next one
+/// Each rank waits for all others. They would wait forever if a rank had to do anything before the next one
 /// is started.
 #[test]
 fn ranks_start_concurrently() {
@@ -316,7 +316,7 @@ fn unreported_failure_is_printed_at_context_drop() {
 fn unreported_failure_of_a_context_is_printed_at_exit() {
     let text = stderr_of(|_, ()| {
         std::mem::forget(failed_context());
-        // Another start removes the groups that are over.
+        // Another start removes the groups that have ended.
         drop(Process::spawn(|(): ()| {}, ()).unwrap());
         std::process::exit(0);
     });

@@ -151,8 +151,8 @@ fn program_with_capabilities_takes_no_foreign_token() {
     is_no_worker_of_a_stranger(&copy);
 }
 
-/// Executed anew, such a program would begin `main` once more instead of becoming a worker, and start others,
-/// and so on.
+/// Executed again, such a program would begin `main` once more instead of becoming a worker, and start
+/// others, and so on.
 #[test]
 fn set_user_id_program_refuses_starts_by_execution() {
     if !is_root() {

@@ -11,7 +11,7 @@ use common::{
 };
 use mp_spawn::{ExitStatus, OnFailure, ProcessStatus, Signal, SpawnError, SpawnOptions, start_processes};
 
-/// Rank 0 fails on request. The others wait for ever.
+/// Rank 0 fails on request. The others wait forever.
 fn one_fails(rank: usize, meeting: String) -> Outcome {
     if rank == 0 {
         return Err("rank 0 has had enough".into());
@@ -166,7 +166,7 @@ fn process_survives_its_starting_thread() {
 fn process_that_closes_all_files_can_be_joined() {
     let worker = |rank: usize, folder: PathBuf| -> Outcome {
         for fd in 3..1024 {
-            // SAFETY: the owners of these are not used any more, except by the crate under test.
+            // SAFETY: the owners of these are no longer used, except by the crate under test.
             unsafe { libc::close(fd) };
         }
         // One of these files takes the number of the socket, and must not get the report.

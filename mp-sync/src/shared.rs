@@ -118,7 +118,7 @@ impl Shared {
         })
     }
 
-    /// Changes a slot. Returns `false` if its word is not the observed one any more.
+    /// Changes a slot. Returns `false` if its word has changed since it was observed.
     pub(crate) fn replace(&self, slots: Slots, seen: ObservedSlot, to: HolderSlot) -> bool {
         self.run(ReplaceSlot::new(slots.at(seen.index), seen.slot, to))
     }

@@ -1,4 +1,4 @@
-//! Decodes an image file into a row of a batch: the same code for every loader, whatever its language.
+//! Decodes an image file into a row of a batch: the same code for every loader, regardless of its language.
 //!
 //! # Safety
 //! One C function, for Python's `ctypes`: its caller passes the addresses of path and row, and the length of

@@ -449,8 +449,8 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the survivor's bytes in addition to its context, and the bytes left when both processes are
-    /// gone.
+    /// Returns the survivor's bytes in addition to its context, and the bytes left when both processes have
+    /// ended.
     fn killed_once(&self, round: usize, moment: Duration) -> AnyResult<(f64, f64)> {
         let before = self.free()?;
         let survivor = Worker::start()?;

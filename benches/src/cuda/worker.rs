@@ -485,7 +485,7 @@ fn stopped(stop: &Numbers) -> bool {
     matches!(stop.try_get(), Ok(Some(_)))
 }
 
-/// Frees everything in `killed` after the other side is gone. `errors` are the earlier ones.
+/// Frees everything in `killed` after the other side is closed. `errors` are the earlier ones.
 fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Figures {
     // A stream that waits for a killed process may return an error.
     let synchronized = gpu.stream.synchronize().is_ok();

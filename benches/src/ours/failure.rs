@@ -1,4 +1,4 @@
-//! Time from a failure until the parent has its error, and until all processes are gone.
+//! Time from a failure until the parent has its error, and until all processes have ended.
 
 use std::time::Duration;
 

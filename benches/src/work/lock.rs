@@ -30,7 +30,7 @@ pub(crate) fn uncontended(section: &mut impl Section, plan: &Plan, full: u64) ->
     })
 }
 
-/// `lock_contended`, the measuring side: begins when the other process is at it, and goes on until both
+/// `lock_contended`, the measuring side: begins when the other process is at it, and continues until both
 /// together were inside `full` times. The answer is the time of one in ns, of both processes together. A
 /// count that says so ends the other one.
 ///

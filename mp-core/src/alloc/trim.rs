@@ -124,8 +124,8 @@ impl Allocator {
         len
     }
 
-    /// Drops this process's page tables for blocks that have moved or have no pages any more, and clears its
-    /// records of those mappings.
+    /// Drops this process's page tables for blocks that have moved or have no pages, and clears its records
+    /// of those mappings.
     pub(crate) fn forget_trimmed(self, mapped: &mut HashMap<BlockId, (u64, u64)>) {
         mapped.retain(|&block, &mut (at, len)| {
             let has_pages =
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
 
-    /// The next process finds the block, even if it searched in vain meanwhile, and this process no longer
+    /// The next process finds the block, even if an earlier search found nothing, and this process no longer
     /// maps it.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]

@@ -74,7 +74,7 @@ pub trait Blocking {
     }
 }
 
-/// Waits until `waiter` finds a result. Returns `None` if the time is over.
+/// Waits until `waiter` finds a result. Returns `None` if the time has expired.
 pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
     missed_wakes::forget();
     let found = wait_on(waiter, patience, wait);

@@ -27,7 +27,7 @@ impl Wait {
         }
     }
 
-    /// Returns `true` if the time is over.
+    /// Returns `true` if the time has expired.
     pub fn is_over(self) -> bool {
         self.is_over_at(Instant::now())
     }

@@ -43,7 +43,7 @@ pub enum LockError {
     OwnerDied {
         /// Process that died.
         member: Member,
-        /// Process ID, or 0 if it was not known any more.
+        /// Process ID, or 0 if it was no longer known.
         pid: u32,
     },
     /// Another process, or another thread of this process, held the lock for the whole time that the caller

@@ -11,11 +11,11 @@ use crate::words::{BlockId, BlockKind, BlockLife, BlockState, Member, Seat};
 
 impl Blocks {
     /// Returns the first word and the length in bytes of a ring's memory, or `None` if the block is not a
-    /// ring (any more).
+    /// ring.
     ///
     /// The block remains a ring only as long as it has a holder.
     pub fn ring_memory(self, block: BlockId) -> Option<(Word, u64)> {
-        // Read once: if the block has no holder any more, its slab's class may be about to change.
+        // Read once: if the block has no holder, its slab's class may be about to change.
         let slab = block / SLAB_BLOCKS;
         let (class, base) = (slab < self.slab_count()).then(|| self.slab(slab)).flatten()?;
         let (i, len) = (block % SLAB_BLOCKS, size_of(class));
@@ -41,7 +41,8 @@ impl Blocks {
         true
     }
 
-    /// Records in a ring, which this process holds, that a holder is dead, releases it, or never received it.
+    /// Records in a ring that a holder has died, releases the ring, or never received it. This process must
+    /// hold the ring.
     pub(crate) fn ring_holder_gone(self, block: BlockId, gone: DetachedProcess, pid: u32) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
@@ -58,8 +59,8 @@ impl Blocks {
     }
 
     /// Returns `true` if a member holds the ring in `block`, by a seat or because it has claimed the ring to
-    /// free it. The answer is certain for a dead member that this process recovers before its seats in rings
-    /// are released.
+    /// free it. For a dead member, the result is exact if this process recovers the member and has not yet
+    /// released its seats in rings.
     pub fn ring_is_held_by(self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {
             return false;

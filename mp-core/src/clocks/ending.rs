@@ -1,11 +1,11 @@
 //! Clocks of dead members.
 //!
 //! Devices wait for ticks of a dead owner's clock. A store by any process releases them, once the device of
-//! the dead owner no longer writes. That is certain when the owner's process is gone, since the kernel has
+//! the dead owner no longer writes. That is certain when the owner's process has ended, since the kernel has
 //! then closed its files, including the driver's. The process's locks in the arena's file, by which others
 //! detect its death, may be released earlier, since descriptors are closed in the order of their numbers. So
 //! the process itself is checked, by its pidfd. Every reclaim checks a clock of a dead member until its
-//! process is gone, even if the member was reclaimed long ago.
+//! process has ended, even if the member was reclaimed long ago.
 //!
 //! A device may still write late. So a reclaim also checks dead clocks, and releases their waiters again.
 
@@ -20,7 +20,7 @@ use crate::sys::{memory, readiness};
 use crate::words::{ClockPhase, ClockState};
 
 impl Clocks {
-    /// Ends the clocks of members whose processes are gone.
+    /// Ends the clocks of members whose processes have ended.
     pub(crate) fn end_clocks(self) {
         for index in 0..self.clocks_used() {
             let clock = clock_at(index);
@@ -44,8 +44,8 @@ impl Clocks {
         }
     }
 
-    /// Returns `true` if the process of a clock's dead member is gone. A claiming process may not have stored
-    /// its ID yet, but has no device that writes the clock.
+    /// Returns `true` if the process of a clock's dead member has ended. A claiming process may not have
+    /// stored its ID yet, but has no device that writes the clock.
     fn is_gone(self, clock: ClockAt, state: ClockState) -> bool {
         if matches!(state.phase, ClockPhase::Claiming { .. }) {
             return true;

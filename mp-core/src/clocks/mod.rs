@@ -48,13 +48,13 @@ const REST_MS: u64 = 1000;
 /// Only one stream at a time may tick a clock. Two streams would let the clock run backwards.
 ///
 /// # When it is dropped
-/// The clock may get another owner, either at once if all submitted work is done, or as soon as it is. The
-/// stream may be gone by then while its work continues. If a device is lost, so that its work never ends, the
-/// owner must call [`declare_dead`](Self::declare_dead). Dropping doesn't block.
+/// The clock may get another owner as soon as all submitted work has completed. The stream may be gone by
+/// then while its work continues. If a device is lost, so that its work never ends, the owner must call
+/// [`declare_dead`](Self::declare_dead). Dropping doesn't block.
 ///
 /// # When its process dies
 /// Any member that [reclaims](Arena::reclaim) dead members releases the devices that wait for the clock's
-/// ticks, once the process is gone. Completed ticks stay complete. Others are [`TickState::Died`].
+/// ticks, once the process has ended. Completed ticks stay complete. Others are [`TickState::Died`].
 #[derive(Debug)]
 #[must_use = "dropping a clock gives it up"]
 pub struct Clock {

@@ -112,7 +112,7 @@ impl Envelopes {
         }
     }
 
-    /// Calls `f`. Messages that this thread packs meanwhile may be in envelopes of this queue's share.
+    /// Calls `f`. During the call, this thread may pack messages into envelopes of this queue's share.
     pub fn with_share<R>(self, queue: BlockId, f: impl FnOnce() -> R) -> R {
         struct RestoreShare(Option<BlockId>);
         impl Drop for RestoreShare {

@@ -79,7 +79,7 @@ pub enum Error {
         what: &'static std::primitive::str,
         /// Requested amount.
         asked: u64,
-        /// Amount that the arena has.
+        /// Amount available in the arena.
         limit: u64,
     },
     /// A message could not be put into a queue that never waits, because the limit of messages in flight is

@@ -9,7 +9,7 @@
 //!
 //! | state of the original | in the copy |
 //! |---|---|
-//! | identity as a member, held blocks | reads 0 (`MADV_WIPEONFORK`), for ever: copied handles return [`Error::Forked`], and dropping them releases nothing |
+//! | identity as a member, held blocks | reads 0 (`MADV_WIPEONFORK`), forever: copied handles return [`Error::Forked`], and dropping them releases nothing |
 //! | mapping of the arena | missing (`MADV_DONTFORK`). Its addresses are reserved, so that a copied reference into it raises SIGSEGV and never reads another process's data |
 //! | files of the arena, and their open-file-description locks, which show that their owner lives | closed: a copy that kept them open would make a crashed owner seem alive |
 //! | identity of the thread, its lane, its unused envelopes | reset |
@@ -62,7 +62,7 @@ pub fn forbidden() -> Option<&'static str> {
     last.then_some("it is a copy of a copy, 15 times over; start one by another method in between")
 }
 
-/// Process that has inherited nothing except what it was executed with.
+/// Id of the process that inherited no state of this library from another process.
 // fork: a process id, which a copy recognizes as not its own.
 static CLEAN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -130,7 +130,7 @@ impl Fork {
             // detect that they were copied and return an error, and the files that the caller vouches for.
             unsafe { sys::placeholder::replace(fd, placeholder.as_fd()) };
         }
-        // The locks stay locked: no thread uses them any more.
+        // The locks stay locked: no thread uses them.
         std::mem::forget(inherited);
         #[cfg(feature = "inject")]
         let armed = crate::sys::inject::for_copies();

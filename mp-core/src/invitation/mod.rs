@@ -184,8 +184,8 @@ impl Invitation {
 
     /// Withdraws the invitation, and releases the objects held by its value. Returns
     /// [`Lapsed`](InvitationState::Lapsed) then, and [`Accepted`](InvitationState::Accepted) if a process has
-    /// accepted it. Returns [`Open`](InvitationState::Open) if a process is reading the value, which can't be
-    /// taken back any more.
+    /// accepted it. Returns [`Open`](InvitationState::Open) if a process is reading the value, which can no
+    /// longer be taken back.
     pub fn withdraw(self) -> InvitationState {
         drop(self.take_back());
         self.state()

@@ -8,7 +8,7 @@
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | bits of a member | the member sets | after the bit, before the announced action | the reclaim reads 64 blocks in vain |
+//! | bits of a member | the member sets | after the bit, before the announced action | the reclaim reads 64 blocks without result |
 //! | | the reclaiming process clears, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
 //!
 //! A reclaiming process sets its own bits for all slabs that it reads, since it takes over the blocks that it

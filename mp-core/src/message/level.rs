@@ -18,8 +18,8 @@ use crate::error::Error;
 
 /// Maximum number of nested levels.
 ///
-/// The limit is the same for all processes, whatever their stack sizes: every process can read the messages
-/// of every other process.
+/// The limit is the same for all processes, regardless of their stack sizes: every process can read the
+/// messages of every other process.
 pub const MAX_NESTING: u16 = 1024;
 
 /// Number of levels that are written without a check of the stack that reading needs. It is the limit for

@@ -317,7 +317,7 @@ pub trait Codec {
         Self::write(out, value)
     }
 
-    /// Appends a number: the same bytes as [`write`](Self::write), whatever the type of the number.
+    /// Appends a number: the same bytes as [`write`](Self::write), regardless of the type of the number.
     ///
     /// # Errors
     /// The same as for `write`.

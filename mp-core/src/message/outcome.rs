@@ -57,7 +57,7 @@ where
     }
 }
 
-/// Outcome of a function that never returns: it runs for ever, or panics.
+/// Outcome of a function that never returns: it runs forever, or panics.
 impl IntoOutcome for NeverType {
     type Value = ();
 

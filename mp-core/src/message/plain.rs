@@ -1,4 +1,4 @@
-//! Plain old data as bytes: values that are [`bytemuck::Pod`] are written and read by one copy, whatever
+//! Plain old data as bytes: values that are [`bytemuck::Pod`] are written and read by one copy, regardless of
 //! their fields.
 
 use std::fmt;

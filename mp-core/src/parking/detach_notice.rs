@@ -153,7 +153,7 @@ fn ask<M: Mem + ?Sized>(m: &M, asked: Word) {
     m.fence_after_rmw();
 }
 
-/// Gives a queue up. `says` records the leaving process and wakes the sleepers. `releases` releases the seat,
+/// Releases a queue. `says` records the leaving process and wakes the sleepers. `releases` releases the seat,
 /// and ends with a barrier after its swap. Returns `true` if waiters must be notified.
 pub fn give_up<M: Mem + ?Sized>(m: &M, asked: Word, says: impl FnOnce(), releases: impl FnOnce()) -> bool {
     let before = m.load(asked);

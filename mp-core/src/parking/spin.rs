@@ -237,8 +237,8 @@ impl AdaptiveSpin {
     }
 }
 
-/// Makes a last check when the time is over, maybe long ago. A result that arrived in time is found, but does
-/// not count as a spin that paid.
+/// Makes a last check when the time has expired, maybe long ago. A result that arrived in time is found, but
+/// does not count as a spin that paid.
 fn last<R>(look: &mut impl FnMut() -> Option<R>) -> Option<R> {
     look()
 }

@@ -3,7 +3,7 @@
 //! They are the locks of the standard library, which consist of a single word. That matters when a process is
 //! copied ([`fork`](crate::fork)). Other locks keep waiters in a table of the program, and the copy inherits
 //! that table. If another thread of the original was changing the table at that time, it stays locked in the
-//! copy for ever, also for new locks.
+//! copy forever, also for new locks.
 //!
 //! ```
 //! use mp_core::mutex::{Condvar, Mutex};

@@ -38,8 +38,8 @@ impl PauseDetector {
     }
 }
 
-/// Waits with `wait` until it returns `true` or `time` is over. Pauses do not count. `wait` sleeps at most
-/// until the instant passed to it.
+/// Waits with `wait` until it returns `true` or `time` has expired. Pauses do not count. `wait` sleeps at
+/// most until the instant passed to it.
 pub fn wait_without_pauses(time: Duration, mut wait: impl FnMut(Instant) -> bool) -> bool {
     let (mut pauses, mut now) = (PauseDetector::default(), Instant::now());
     // A time beyond the range of the clock becomes 136 years.
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(pauses.pause(now + 5 * second), 4 * second);
         assert_eq!(pauses.piece(now, now + second / 100, minute), now + second / 100);
         assert_eq!(pauses.piece(now, now + minute, second / 10), now + SHORTEST_PIECE);
-        // The time was over before.
+        // The time had expired before.
         pauses.piece(now + minute, now, minute);
         assert_eq!(pauses.pause(now + minute), Duration::ZERO);
     }

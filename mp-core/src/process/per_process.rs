@@ -30,7 +30,7 @@ pub(crate) fn begin_generation() {
 /// Variable of the program with a separate value in each process: a copy made by [`Fork`](crate::fork::Fork)
 /// begins with a fresh value.
 ///
-/// A lock that another thread held when the process was copied stays locked in the copy for ever. So the copy
+/// A lock that another thread held when the process was copied stays locked in the copy forever. So the copy
 /// never uses the lock of the original.
 ///
 /// ```

@@ -11,9 +11,9 @@
 //! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
 //!   are notified, in their own memory. Its seats in queues stay, so that no recovering process writes into
 //!   memory of other processes.
-//! * `VACATING`: its seats in queues are released. Nothing is written into a queue any more. Either live
-//!   processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead
-//!   member, with its contents, whose attachments are released.
+//! * `VACATING`: its seats in queues are released. Nothing is written into a queue. Either live processes
+//!   hold the queue, and it belongs only to them from then on; or it is claimed for the dead member, with its
+//!   contents, whose attachments are released.
 //!
 //! The *reclaim* frees the objects of a dead member (envelopes, blocks, the member's slot and lanes). A
 //! single process runs it. It begins when the recoveries have left nothing to do and no process is

@@ -31,8 +31,8 @@ pub(crate) use sleep::{epoll, futex, readiness};
 
 use crate::error::Error;
 
-/// Evaluates all values that a process looks up once. A copy made during such a lookup would wait for it for
-/// ever.
+/// Evaluates all values that a process looks up once. A copy made during such a lookup would wait for it
+/// forever.
 pub(crate) fn evaluate_lookups() {
     processors::is_single();
     futex::can_wait_for_many();

@@ -105,7 +105,7 @@ impl EnvelopeTicket {
     /// Claims the envelope.
     ///
     /// # Errors
-    /// [`Error::Stale`](crate::Error::Stale) if the envelope was taken back, or its owner is gone.
+    /// [`Error::Stale`](crate::Error::Stale) if the envelope was taken back, or its owner has ended.
     ///
     /// # Safety
     /// The owner of the envelope sent this ticket to this process only, and does nothing with the envelope

@@ -1,6 +1,6 @@
 //! Thread that sleeps in `epoll` for tasks of this process that wait for descriptors.
 //!
-//! Private to the process. The thread is started when it is first needed, and sleeps for ever when no task
+//! Private to the process. The thread is started when it is first needed, and sleeps forever when no task
 //! waits.
 //!
 //! | state of an entry | changed by |

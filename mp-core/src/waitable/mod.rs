@@ -57,7 +57,7 @@ use crate::sys::{Errno, os, readiness};
 /// Object that becomes ready. [`wait()`] and [`select`] wait for it together with other objects.
 ///
 /// An object is *ready* if its operation would not block: a queue with a message, and also a closed queue or
-/// a channel whose other side is gone, since getting from them returns at once. The state is a snapshot:
+/// a channel whose other side is closed, since getting from them returns at once. The state is a snapshot:
 /// another process may be faster.
 pub trait Waitable {
     /// Returns the place to sleep at until the object may have become ready.

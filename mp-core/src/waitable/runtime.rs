@@ -14,7 +14,7 @@
 //! The driver reports edges. So a notified entry checks if the descriptor is still ready, and then wakes its
 //! task at once, like a level-triggered one. If it is not ready although the driver keeps reporting it, the
 //! report concerns an earlier state of the descriptor, for example of a socket that was connected again. The
-//! entry is over then.
+//! entry has ended then.
 //!
 //! An entry belongs to one runtime. If the task is polled elsewhere, the entry is replaced, because no thread
 //! may run the old driver.
@@ -125,8 +125,8 @@ impl RuntimeEntry {
         self.process == std::process::id()
     }
 
-    /// Registers the waker to be woken once, when the descriptor is ready. Returns `false` if the entry is
-    /// over.
+    /// Registers the waker to be woken once, when the descriptor is ready. Returns `false` if the entry has
+    /// ended.
     pub(super) fn watch(&mut self, waker: &Waker) -> Result<bool> {
         if !self.is_ours() {
             return Err(Error::Forked);

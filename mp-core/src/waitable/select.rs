@@ -22,7 +22,7 @@ use crate::sys::futex;
 use crate::sys::readiness::{self, EventFd};
 
 /// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
-/// the indices of the ready things; empty if the time is over.
+/// the indices of the ready things; empty if the time has expired.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -89,7 +89,7 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
 }
 
 /// Blocks like [`wait()`], and returns the index of one ready thing, chosen with equal probability. Returns
-/// `None` if the time is over.
+/// `None` if the time has expired.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;

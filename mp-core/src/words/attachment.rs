@@ -9,7 +9,7 @@ use super::{BlockId, SeatAt, bits};
 pub enum Access {
     /// Read and write access for one owner at a time.
     Exclusive = 0,
-    /// Read access for any number of holders, for ever.
+    /// Read access for any number of holders, forever.
     Frozen = 1,
     /// Access through relaxed atomics for any number of holders.
     Shared = 2,

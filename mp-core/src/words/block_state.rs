@@ -14,7 +14,7 @@ pub enum BlockKind {
     Seats = 2,
     /// Bytes of a message that is too large for its envelope.
     Spill = 3,
-    /// Elements that no process writes any more. The block never becomes [`Data`](Self::Data) again.
+    /// Elements that are no longer written. The block never becomes [`Data`](Self::Data) again.
     Frozen = 4,
     /// Structure created by this layer, with a header that names it. It can't be passed off as elements, nor
     /// elements as a structure.

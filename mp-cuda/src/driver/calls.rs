@@ -131,8 +131,7 @@ impl Driver {
     }
 
     /// # Safety
-    /// Each call matches a call of [`retain_primary`](Self::retain_primary), whose context is not used any
-    /// more.
+    /// Each call matches a call of [`retain_primary`](Self::retain_primary), whose context is no longer used.
     pub(crate) unsafe fn release_primary(&self, device: c_int) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuDevicePrimaryCtxRelease_v2", unsafe { (self.api.cuDevicePrimaryCtxRelease_v2)(device) })
@@ -173,7 +172,7 @@ impl Driver {
     }
 
     /// # Safety
-    /// The stream is alive, and is not used any more.
+    /// The stream is alive, and is no longer used.
     pub(crate) unsafe fn stream_destroy(&self, stream: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuStreamDestroy_v2", unsafe { (self.api.cuStreamDestroy_v2)(stream) })
@@ -331,7 +330,7 @@ impl Driver {
     /// Closes opened memory. Each opening is closed once.
     ///
     /// # Safety
-    /// No stream accesses it any more.
+    /// No stream accesses it.
     pub(crate) unsafe fn ipc_close(&self, address: u64) -> Result<()> {
         // SAFETY: the caller's; an address that was not opened is an error.
         self.check("cuIpcCloseMemHandle", unsafe { (self.api.cuIpcCloseMemHandle)(address) })

@@ -48,8 +48,8 @@ impl Drop for PrimaryContext {
     fn drop(&mut self) {
         // A forked copy has no driver, and does not own the context.
         if let Some(driver) = Driver::loaded() {
-            // SAFETY: this value retained the context, and is not used any more. An error means that the
-            // driver is gone, with the context.
+            // SAFETY: this value retained the context, and is no longer used. An error means that the driver
+            // is gone, with the context.
             _ = unsafe { driver.release_primary(self.device) };
         }
     }

@@ -19,7 +19,7 @@ impl Driver {
     pub(crate) fn event_create(&self) -> Result<(DriverHandle, [u8; 64])> {
         let event = value!(DriverHandle::NULL, |event| self.cuEventCreate(event, BETWEEN_PROCESSES));
         let name = self.event_export(event).inspect_err(|_| {
-            // SAFETY: the event was made above, and is not used any more.
+            // SAFETY: the event was made above, and is no longer used.
             _ = unsafe { self.event_destroy(event) };
         })?;
         Ok((event, name))
@@ -36,7 +36,7 @@ impl Driver {
     }
 
     /// # Safety
-    /// This process made or opened the event, and does not use it any more.
+    /// This process made or opened the event, and no longer uses it.
     pub(crate) unsafe fn event_destroy(&self, event: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuEventDestroy_v2", unsafe { (self.api.cuEventDestroy_v2)(event) })

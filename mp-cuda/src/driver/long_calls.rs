@@ -13,7 +13,7 @@ struct OpenCalls {
 static CALLS: PerProcess<Mutex<OpenCalls>> =
     PerProcess::new([const { Mutex::new(OpenCalls { open: Vec::new(), next: 0 }) }; GENERATIONS]);
 
-/// Call that has begun. It is dropped when the call is over.
+/// Call that has begun. It is dropped when the call has ended.
 #[derive(Debug)]
 pub(crate) struct LongCall(u64);
 
@@ -38,7 +38,7 @@ pub(crate) fn begun() -> u64 {
     CALLS.lock().next
 }
 
-/// Returns `true` if this many first calls are over.
+/// Returns `true` if this many first calls have ended.
 pub(crate) fn are_over(count: u64) -> bool {
     CALLS.lock().open.iter().all(|number| *number >= count)
 }

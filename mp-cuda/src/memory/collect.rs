@@ -22,7 +22,7 @@ use crate::stream::order::events;
 /// Most programs need not call it, because each allocation checks for returned memory. A process that
 /// allocates no more should call it if memory of other processes is mapped: they can't give that memory back
 /// to the driver. So should a process that has [shared memory of another library](crate::ForeignMemory): the
-/// call drops the owner of that memory if no process has it any more.
+/// call drops the owner of that memory if no process has it.
 ///
 /// # Blocking
 /// Memory of `cuMemAlloc` that another process shared is closed. That waits for all work of this process on
@@ -88,7 +88,7 @@ fn give_back(which: UnusedSlabs) -> u64 {
 }
 
 /// Returns the amount of device memory of this process, which is 0 in a copy of it by `fork`. First checks
-/// for returned memory, and drops the owners of other libraries' memory that no process has any more.
+/// for returned memory, and drops the owners of other libraries' memory that no process has.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, memory_stats};

@@ -166,7 +166,7 @@ mod tests {
         refused(part.hold(), "no mp_cuda::Piece");
     }
 
-    /// A process that receives a piece finds the slab, even if no process has the slab any more.
+    /// A process that receives a piece finds the slab, even if no process has the slab.
     #[test]
     fn piece_keeps_its_slab_alive() {
         let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());

@@ -299,7 +299,7 @@ impl PieceRow {
         }
     }
 
-    /// Returns the uses of a piece that has no holder any more.
+    /// Returns the uses of a piece that has no holder.
     pub(crate) fn returned(&self) -> UseRecord {
         run(ReadUseRecord::new(self.at()), words(self.arena))
     }

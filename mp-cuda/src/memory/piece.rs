@@ -79,7 +79,7 @@ impl Piece {
         Ok(Self::exclusive(slab, object))
     }
 
-    /// Sets the owner, which is dropped when no process has the piece any more.
+    /// Sets the owner, which is dropped when no process has the piece.
     pub(crate) fn set_owner(&self, owner: impl std::any::Any + Send) {
         owners::set_owner(self.id(), owner);
     }
@@ -155,7 +155,7 @@ impl Piece {
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device of the memory;
     /// [`PeerAccess`](Error::PeerAccess) if `device` is another device that can't access the memory;
     /// [`Gone`](Error::Gone); [`OutOfDeviceMemory`](Error::OutOfDeviceMemory) if unused memory was given back
-    /// in vain; errors of the driver; [`Forked`](Error::Forked) in a copy of the process.
+    /// without result; errors of the driver; [`Forked`](Error::Forked) in a copy of the process.
     pub fn open(&self, device: &Device) -> Result<u64> {
         // A copy of the process has the address, and no mapping.
         self.is_here()?;

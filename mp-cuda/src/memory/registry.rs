@@ -199,7 +199,7 @@ pub(crate) fn find_piece(
 }
 
 /// Records the contents of a piece's object. They were written before other code had the object's block, so
-/// they are valid for its mark for ever.
+/// they are valid for its mark forever.
 pub(crate) fn record_info(slab: &Slab, info: PieceInfo) {
     if let Some(entry) = REGISTRY.lock().slabs.get_mut(&slab.object().mark) {
         entry.info.resize(SEEN, None);
@@ -322,8 +322,8 @@ impl Registry {
         }
     }
 
-    /// Removes the entry of a slab that the caller does not use any more, if nothing else uses the slab. The
-    /// caller drops the entry without the lock.
+    /// Removes the entry of a slab that the caller no longer uses, if nothing else uses the slab. The caller
+    /// drops the entry without the lock.
     fn remove_if_unused(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
         let key = slab.object().mark;
         drop(slab);

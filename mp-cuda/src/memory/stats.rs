@@ -10,7 +10,7 @@ pub struct DeviceMemoryStats {
     /// Bytes of these slabs in tensors that a process has, or had at the last check, in whole units.
     #[doc(alias = "allocated_bytes")]
     pub allocated: u64,
-    /// Bytes of slabs that are not used any more, because a process that could write to them died. They are
+    /// Bytes of slabs that are no longer used, because a process that could write to them died. They are
     /// given back with their last tensor.
     pub retired: u64,
     /// Number of the process's slabs.

@@ -134,7 +134,7 @@ impl StreamUse {
 }
 
 impl UseLog {
-    /// Removes the uses that are over. The caller drops them after the lock is released: dropping a use may
+    /// Removes the uses that have ended. The caller drops them after the lock is released: dropping a use may
     /// drop the value that keeps a user's stream alive, whose code may use this piece.
     ///
     /// Only the last drop makes ticks for reads of frozen memory. So if many streams have read it, they are
@@ -312,9 +312,9 @@ impl PieceUses {
         Ok(ticks)
     }
 
-    /// Joins the uses into the row's last use, when the piece leaves this process or has no holder in it any
-    /// more. Returns the ticks that cover the uses. If the ticks can't be made, the row shows a use that
-    /// never ends, even if all uses were reads. So memory is never reused while uncovered work may access it.
+    /// Joins the uses into the row's last use, when the piece leaves this process or has no holder in it.
+    /// Returns the ticks that cover the uses. If the ticks can't be made, the row shows a use that never
+    /// ends, even if all uses were reads. So memory is never reused while uncovered work may access it.
     #[inline]
     pub(crate) fn leave(&self, row: impl FnOnce() -> PieceRow) -> Vec<Tick> {
         if self.is_unused() { Vec::new() } else { self.leave_recorded(&row()) }

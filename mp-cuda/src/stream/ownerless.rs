@@ -3,8 +3,8 @@
 //! the process ends.
 //!
 //! # Safety
-//! Unsafe, because it destroys streams. Sound, because this crate made each of them, and its last owner is
-//! gone.
+//! Unsafe, because it destroys streams. Sound, because this crate made each of them, and its last owner was
+//! dropped.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -58,8 +58,8 @@ impl OwnerlessStream {
 impl Drop for OwnerlessStream {
     fn drop(&mut self) {
         if let (Some(stream), Ok(bound)) = (self.stream, self.work.device.bind()) {
-            // SAFETY: this crate made the stream, and its last owner is gone. An error means a lost device,
-            // which has no streams.
+            // SAFETY: this crate made the stream, and its last owner was dropped. An error means a lost
+            // device, which has no streams.
             _ = unsafe { bound.stream_destroy(stream) };
         }
     }
@@ -120,8 +120,8 @@ pub(crate) fn stream_of(tick: Tick) -> Option<CudaStream> {
     alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(CudaStream)
 }
 
-/// Records that a device is lost to this process. Its streams run nothing any more, which other processes
-/// read from their clocks.
+/// Records that a device is lost to this process. Its streams run nothing, which other processes read from
+/// their clocks.
 pub(super) fn mark_lost(device: &Device) {
     work::of(device).iter().for_each(|one| one.clock.mark_lost());
 }

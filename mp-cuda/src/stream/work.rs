@@ -99,8 +99,8 @@ impl AwaitedTicks {
     }
 
     /// Records the last tick of each other stream. The order of the calls does not matter, because the work
-    /// of a stream ends in order. A lost tick stays: it may block this stream for ever, and later work of
-    /// this stream may be lost, too.
+    /// of a stream ends in order. A lost tick stays: it may block this stream forever, and later work of this
+    /// stream may be lost, too.
     pub(super) fn record(&mut self, tick: Tick, purpose: WaitPurpose) {
         self.prune();
         tick::keep_latest(&mut self.ticks, tick);

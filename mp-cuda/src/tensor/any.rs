@@ -105,7 +105,7 @@ impl AnyCudaTensor<Exclusive> {
         dispatch!(dtype, T => Ok(CudaTensor::<T>::zeros(shape, stream)?.into()))
     }
 
-    /// Makes the tensor readable by any process, and writable by none, for ever.
+    /// Makes the tensor readable by any process, and writable by none, forever.
     pub fn freeze(self) -> AnyCudaTensor<Frozen> {
         AnyCudaTensor { raw: self.raw.open(), dtype: self.dtype }
     }

@@ -330,8 +330,8 @@ macro_rules! capsule {
             }
 
             /// Makes a tensor that processes share, with one owner. Its contents are valid when the stream
-            /// has run its earlier work. The deleter is called when no process has the tensor any more, or at
-            /// once if it is copied. Read-only memory is copied.
+            /// has run its earlier work. The deleter is called when no process has the tensor, or at once if
+            /// it is copied. Read-only memory is copied.
             ///
             /// # Errors
             /// [`mp_core::Error::Unsupported`] for another major version, a device that is not CUDA's, an

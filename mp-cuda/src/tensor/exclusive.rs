@@ -22,7 +22,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
         Ok(Self::of(RawCudaTensor::new(shape.as_ref(), T::DTYPE, stream)?))
     }
 
-    /// Makes the tensor readable by any process, and writable by none, for ever.
+    /// Makes the tensor readable by any process, and writable by none, forever.
     pub fn freeze(self) -> FrozenCudaTensor<T> {
         CudaTensor::of(self.raw.open())
     }

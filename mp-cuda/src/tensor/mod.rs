@@ -49,9 +49,9 @@ use raw::RawCudaTensor;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A message moves it: after a put into a queue, the receiver owns the tensor, and this process does not have
-/// it any more. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on),
-/// its stream waits for the sender's stream, on the device.
+/// A message moves it: after a put into a queue, the receiver owns the tensor, and this process no longer has
+/// it. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on), its
+/// stream waits for the sender's stream, on the device.
 ///
 /// Sending, receiving and views open no memory of a device, so a process without a GPU may pass tensors on.
 ///

@@ -229,8 +229,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.error(slot, None, BatchFailure { attempts: 0, ..failure })
     }
 
-    /// Ends the iterator, since no batch can be made any more. Ready batches before the first unfinished one
-    /// are delivered, and then the error of that one, which does not count as delivered.
+    /// Ends the iterator, since no batch can be made. Ready batches before the first unfinished one are
+    /// delivered, and then the error of that one, which does not count as delivered.
     pub(crate) fn fail_all(&mut self, failure: BatchFailure) {
         self.planning_ended = true;
         if !matches!(self.break_state, BreakState::Working) {

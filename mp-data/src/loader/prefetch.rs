@@ -217,7 +217,7 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Waits for an outcome, until the wait is over or has to be reported.
+    /// Waits for an outcome, until the wait has ended or has to be reported.
     fn wait(&mut self, until: Option<Instant>, reports: &ReportSchedule) {
         let Some(stream) = &self.stream else {
             self.make_in_process();

@@ -28,8 +28,8 @@ pub(crate) struct LanePosition {
     /// Number of samples of lost batches. They are the next samples that can be read.
     pub(crate) lost: u64,
     /// Samples of the window, if some of them were taken: the number in the lane of each shard, and the end
-    /// of its samples. A window that is read again then has the same samples, and a sample that can't be read
-    /// any more leaves its place empty.
+    /// of its samples. A window that is read again then has the same samples, and a sample that can no longer
+    /// be read leaves its place empty.
     pub(crate) window: Vec<(u64, u64)>,
     /// Shards that can't be read to their end: the number in the lane, and the first sample that is left out.
     pub(crate) cuts: Vec<(u64, u64)>,

@@ -34,7 +34,7 @@ pub(crate) struct OpenLane<D: IterableDataset> {
     now: LanePosition,
     /// Start of the current window, and the number of its samples that were taken.
     begins: LanePosition,
-    /// Samples of the current window that were not taken. `None` for a sample that can't be read any more.
+    /// Samples of the current window that were not taken. `None` for a sample that can no longer be read.
     window: VecDeque<Option<ReadSample<SampleOf<D>>>>,
     /// `true` if the lane has no samples after the window.
     is_last: bool,
@@ -160,7 +160,7 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok((first, ends))
     }
 
-    /// Reads the samples of a saved window again, without those that can't be read any more. Returns the
+    /// Reads the samples of a saved window again, without those that can no longer be read. Returns the
     /// position of the first sample.
     fn read_again(
         &mut self,

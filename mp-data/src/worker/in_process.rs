@@ -27,7 +27,7 @@ thread_local! {
     static MAKING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Registers that this thread is making a batch, until the guard is dropped.
+/// Guard that marks this thread as making a batch until it is dropped.
 struct MakingGuard;
 
 impl MakingGuard {

@@ -46,7 +46,7 @@ use crate::remote::wire::{Ask, Framed, OfferedNames, Reply};
 /// [invite](mp_queue::Connection::invite) another program.
 ///
 /// A handle can be cloned, and used by several threads at the same time. Objects that were created or found
-/// with it are freed when their last handle is gone, in this and the other program, including when this
+/// with it are freed when their last handle is dropped, in this and the other program, including when this
 /// process dies. A fork of this process can't use the handle, and keeps no objects alive, except objects that
 /// this process had [received](RemoteProxy#sent-to-other-processes) in messages and not called yet. (If this
 /// process is killed while a fork lives, the server notices it through a pidfd: on Linux 5.3 or later, in one

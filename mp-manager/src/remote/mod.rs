@@ -99,8 +99,8 @@ impl ManagerHandle {
         self.make::<()>("ManagerHandle::publish", maker).map(drop)
     }
 
-    /// Removes a published name: programs can't find the object any more, and programs that have found it
-    /// keep it. Returns `true` if the name was published.
+    /// Removes a published name: programs can no longer find the object, and programs that have found it keep
+    /// it. Returns `true` if the name was published.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -182,7 +182,7 @@ fn accept(listener: &Listener, context: ServerContext) {
         };
         match started {
             Ok(()) => backoff.reset(),
-            // A connection without a thread is closed, so its program reports that the server is gone.
+            // A connection without a thread is closed, so its program reports that the server has ended.
             Err(_) => thread::sleep(backoff.next_pause()),
         }
     }

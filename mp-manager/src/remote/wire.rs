@@ -7,7 +7,7 @@
 //! A program chooses the numbers of its handles, each once in a session. So it can release a handle whose
 //! request had no reply in time: it closes the connection of that request first, and then reports the release
 //! over another connection. Either the server had replied before, and has the handle when it receives the
-//! report; or it can't reply any more, and releases the handle by itself.
+//! report; or it can no longer reply, and releases the handle by itself.
 //!
 //! The names and the module of [`Ask`], [`Reply`] and [`Framed`] are part of the format: each message carries
 //! the name of its type.

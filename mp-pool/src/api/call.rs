@@ -111,8 +111,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         self
     }
 
-    /// Limits the run time of a task. When the time is over, the worker is killed and replaced, the task ends
-    /// with [`TaskError::TimedOut`], and the worker's other tasks continue elsewhere.
+    /// Limits the run time of a task. When the time has expired, the worker is killed and replaced, the task
+    /// ends with [`TaskError::TimedOut`], and the worker's other tasks continue elsewhere.
     ///
     /// The clock stops while the panic hooks of the worker describe a panic, for at most ten seconds. (With
     /// `RUST_BACKTRACE` the first panic of a process takes long, because the symbols of the program are

@@ -34,7 +34,7 @@ pub(crate) struct WorkerExit {
 
 pub(crate) struct PoolShared {
     pub(crate) settings: PoolSettings,
-    /// Dropped when the pool is over. Otherwise, captured queues would seem to be in use for as long as the
+    /// Dropped when the pool has ended. Otherwise, captured queues would seem to be in use for as long as the
     /// pool's handle exists.
     startup: Mutex<WorkerStartup>,
     /// Process that created the pool. A fork of it locks nothing here: other threads may have held the locks
@@ -46,7 +46,7 @@ pub(crate) struct PoolShared {
     /// Any queue of tasks. Messages for all of them are packed alike.
     pub(crate) packer: Queue<WorkerRequest>,
     pub(crate) state: Mutex<PoolState>,
-    /// Notified when tasks have been settled, or the pool is over.
+    /// Notified when tasks have been settled, or the pool has ended.
     pub(crate) changed: Condvar,
     /// Statistics. Their lock is taken before the lock of the state or of a call.
     pub(crate) meter: Mutex<Meter>,

@@ -7,7 +7,7 @@
 //! its queue were not begun. For the chunk that was begun and not answered, the worker's words in shared
 //! memory contain the rest: unsent results, the running task, and the tasks that were not begun.
 //!
-//! | phase | tasks | a worker that dies | the pool is over |
+//! | phase | tasks | a worker that dies | the pool has ended |
 //! |---|---|---|---|
 //! | open | are accepted and assigned | is replaced | |
 //! | closed | are assigned, no more are accepted | is replaced while there are tasks | when the last task is settled and the workers, whose queues are then closed, have ended |
@@ -76,7 +76,7 @@ impl Dispatcher {
         }
     }
 
-    /// Runs until the pool is over. After a panic in here, callers are woken nevertheless.
+    /// Runs until the pool has ended. After a panic in here, callers are woken nevertheless.
     pub(crate) fn run(self) {
         let shared = Arc::clone(&self.shared);
         // Set once: there is one manager.
@@ -331,7 +331,7 @@ impl Dispatcher {
         for mut ready in recalled.into_iter().rev() {
             match &end {
                 Some(end) => settled.add(ready.chunk, end.clone()),
-                // The task was not begun, and its time is over.
+                // The task was not begun, and its time has expired.
                 None if condemned == Some((ready.chunk.id, 0)) => {
                     let rest = ready.chunk.split_off(1);
                     state.tasks.put_first(rest.map(ReadyChunk::unpacked).into_iter());

@@ -33,7 +33,7 @@ const AHEAD_NANOS: u64 = 5_000_000;
 const LONG_NANOS: u64 = 10_000_000;
 /// Time without a reply after which the pool reads a worker's journal. Doubled when there are no new results.
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time between two such reads.
+/// Maximum time between two reads of a journal.
 const LONGEST_JOURNAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which the first task is withdrawn from a worker that has not taken it from its queue, while
 /// another worker is idle.
@@ -157,7 +157,7 @@ impl WorkerSlot {
         self.most_chunks = share.clamp(2, MOST_CHUNKS);
     }
 
-    /// Returns the number of chunks that are enough work.
+    /// Returns the number of chunks that keep the worker busy.
     fn enough(&self) -> usize {
         match self.pace {
             0 | LONG_NANOS.. => 0,

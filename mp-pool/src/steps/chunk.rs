@@ -14,7 +14,7 @@
 //! | … CONDEMNED | the running item, or the next one, exceeded its time limit: the worker will be killed, and does nothing more | the pool, when the worker is dead → 0 |
 //!
 //! Each change is one compare-and-swap. So an item is either claimed by the worker or withdrawn by the pool,
-//! and an item whose time is over is either finished or condemned, never both.
+//! and an item whose time has expired is either finished or condemned, never both.
 //!
 //! A chunk of one item without a time-out does not use the word: nothing can be withdrawn, and if its worker
 //! dies, the item is lost.

@@ -107,7 +107,7 @@ impl CallOutcomes {
         }
     }
 
-    /// For a stream: returns `true` if no outcome will be taken any more.
+    /// For a stream: returns `true` if no outcome will be taken.
     pub(crate) fn is_over(&self) -> bool {
         self.in_flight() == 0 && self.tickets.as_ref().is_none_or(|tickets| tickets.closed)
     }

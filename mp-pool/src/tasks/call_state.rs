@@ -446,7 +446,7 @@ pub(crate) mod tests {
         assert!(job.outcomes.lock().is_empty());
     }
 
-    /// Otherwise a thread that takes results in order would be woken again and again in vain.
+    /// Otherwise a thread that takes results in order would be woken again and again without result.
     #[test]
     fn missing_result_keeps_waiter_asleep() {
         let job = job(1000, CallOptions::default());

@@ -51,8 +51,8 @@ use crate::error::{GetError, PutError};
 /// panics are not reported here. If it is killed, other members detect this by its locks, as for any member.
 ///
 /// # Lifetime of the value
-/// The value stays in the invitation until it is accepted. The value is released when it can't be accepted
-/// any more. That is the case if the command is dropped without having started a process, the program could
+/// The value stays in the invitation until it is accepted. The value is released when it can no longer be
+/// accepted. That is the case if the command is dropped without having started a process, the program could
 /// not be executed, or the child ended without accepting. This process detects that when the command is
 /// dropped, and when it checks ([`Invitation::state`], `Arena::reclaim`, the next `invite`). If this process
 /// ends before the child accepts, the next reclaim of any member releases the value, and the child gets an
@@ -130,9 +130,9 @@ impl Connection {
     /// before any use of shared memory.
     ///
     /// # Errors
-    /// Returns [`GetError::Disconnected`] if the other end is gone. Returns [`GetError::Failed`] in the same
-    /// cases as [`accept_invitation`](crate::accept_invitation()), if another message arrives instead (which
-    /// can still be received), and for a pipe.
+    /// Returns [`GetError::Disconnected`] if the other end is closed. Returns [`GetError::Failed`] in the
+    /// same cases as [`accept_invitation`](crate::accept_invitation()), if another message arrives instead
+    /// (which can still be received), and for a pipe.
     pub fn accept_invitation<T: Message>(&self) -> Result<T, GetError> {
         self.accept_wait(Wait::Forever)
     }

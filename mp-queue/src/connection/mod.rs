@@ -62,8 +62,8 @@ use crate::raw::waiting::{WaitError, WaitSite};
 /// The end of the other process is reported at once, to each process with a handle. Over TCP, a lost host
 /// (power, network) is reported as `Disconnected` 25 s after its last packet. While sent bytes are not
 /// acknowledged, this takes as long as the kernel retransmits them, about 15 minutes
-/// (`net.ipv4.tcp_retries2`). Messages sent over TCP shortly before the other end is gone may be lost without
-/// an error. Only an answer proves that a message was received.
+/// (`net.ipv4.tcp_retries2`). Messages sent over TCP shortly before the other end is closed may be lost
+/// without an error. Only an answer proves that a message was received.
 pub struct Connection {
     transport: Transport,
     /// Created on first use. Each clone has its own.
@@ -150,9 +150,9 @@ impl Connection {
     /// [`send_timeout`](Self::send_timeout).
     ///
     /// # Errors
-    /// Returns [`PutError::Disconnected`] if the other end is gone. Returns [`PutError::Failed`] if the value
-    /// can't be encoded, there is not enough memory, or this end only receives. For a socket, also if the
-    /// value contains a tensor or a queue, or is too long. The error contains the value.
+    /// Returns [`PutError::Disconnected`] if the other end is closed. Returns [`PutError::Failed`] if the
+    /// value can't be encoded, there is not enough memory, or this end only receives. For a socket, also if
+    /// the value contains a tensor or a queue, or is too long. The error contains the value.
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         self.send_wait(value, Wait::Forever)
     }
@@ -168,8 +168,8 @@ impl Connection {
     /// Sends a value. If the other end of a socket does not receive because it is stopped or busy, waits for
     /// at most `timeout`. A pipe always has room, so it never waits.
     ///
-    /// If at least one byte was sent when the time is over, the message counts as sent. Its rest follows as
-    /// soon as there is room, before any other message, also if this was the last handle. If this process
+    /// If at least one byte was sent when the time has expired, the message counts as sent. Its rest follows
+    /// as soon as there is room, before any other message, also if this was the last handle. If this process
     /// ends before that, the other end gets an error for a truncated message.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Connection {
     /// Receives the next value. Waits while there is none.
     ///
     /// # Errors
-    /// Returns [`GetError::Disconnected`] if there is no value and the other end is gone. Returns
+    /// Returns [`GetError::Disconnected`] if there is no value and the other end is closed. Returns
     /// [`GetError::Failed`] if the value has another type, or if this end only sends.
     pub fn recv<T: Message>(&self) -> Result<T, GetError> {
         self.recv_wait(Wait::Forever)
@@ -270,7 +270,7 @@ impl Connection {
     /// Updates the descriptor of `as_fd` after a receive, whether it found a message or not.
     pub(crate) fn update_ready_fd(&self) {
         if let Some(ready) = self.ready.get() {
-            // If it can't be watched any more, it stays readable.
+            // If it can no longer be watched, it stays readable.
             _ = ready.update();
         }
     }
@@ -287,7 +287,7 @@ impl Connection {
     }
 
     /// Waits for at most `timeout` until there is something to receive. Returns `true` if receiving would not
-    /// wait, also if the other end is gone. For a socket, only the beginning of a message may have arrived.
+    /// wait, also if the other end is closed. For a socket, only the beginning of a message may have arrived.
     ///
     /// # Errors
     /// Returns [`GetError::Failed`] if this end only sends.
@@ -336,7 +336,7 @@ impl Connection {
     ///
     /// For a pipe, the descriptor is an eventfd of this handle. Each clone has its own. The thread that
     /// sleeps for all futures of this process writes to it, and only while it is not readable:
-    /// - The descriptor becomes readable soon after there is something to receive or the other end is gone.
+    /// - The descriptor becomes readable soon after there is something to receive or the other end is closed.
     ///   If the other process was killed, this takes up to 100 ms.
     /// - The descriptor stops being readable in calls to receive or to `poll` **by this handle** that leave
     ///   nothing to be received. So it is readable once without a message if another handle or process was
@@ -393,7 +393,7 @@ impl Connection {
         self.transport.socket().into_iter().for_each(|socket| socket.shut_down());
     }
 
-    /// Returns `true` if the other end is gone in all processes. Messages from it may still be unread.
+    /// Returns `true` if the other end is closed in all processes. Messages from it may still be unread.
     pub fn is_disconnected(&self) -> bool {
         match self.transport.socket() {
             Some(socket) => socket.is_disconnected(),
@@ -402,8 +402,8 @@ impl Connection {
     }
 }
 
-/// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
-/// that receiving returns an error.
+/// Ready when a receive would not wait: there is a message, the other end is closed, or this end only sends,
+/// so that receiving returns an error.
 impl Waitable for Connection {
     fn wait_point(&self) -> WaitPoint<'_> {
         match &self.transport {

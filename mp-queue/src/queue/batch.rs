@@ -24,7 +24,7 @@ pub struct PutManyError<T, I> {
     pub put: usize,
     /// Error of the next value, with that value.
     pub error: PutError<T>,
-    /// Values after that value.
+    /// Values after the refused value.
     pub rest: I,
 }
 

@@ -143,9 +143,9 @@ impl fmt::Debug for ChannelEnd {
 ///
 /// Both handles can be cloned and sent to other processes. When the last [`Sender`] in all processes is
 /// dropped or its process dies, receivers get the remaining messages and then [`GetError::Disconnected`].
-/// When the last [`Receiver`] is gone, senders get their values back in [`PutError::Disconnected`]. A handle
-/// in a message in transit counts. A sender that is sent through its own channel and never received keeps the
-/// channel connected.
+/// When the last [`Receiver`] is dropped, senders get their values back in [`PutError::Disconnected`]. A
+/// handle in a message in transit counts. A sender that is sent through its own channel and never received
+/// keeps the channel connected.
 ///
 /// A crashed process is recovered at once by its parent, and within about 100 ms by other processes that
 /// wait.

@@ -66,7 +66,7 @@ pub enum JoinableQueueError {
     /// dropped them.
     #[error("{0} tasks were not done: their consumers died or gave them back (dead_letter() returns them)")]
     Lost(usize),
-    /// The time is over and tasks are unfinished.
+    /// The time has expired and tasks are unfinished.
     #[error("{tasks} tasks are not done yet{}", HolderList(holders))]
     Unfinished {
         /// Number of unfinished tasks: not begun, or leased by a consumer.

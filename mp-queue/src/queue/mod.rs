@@ -50,8 +50,8 @@ use crate::raw::pending::PendingMessage;
 /// # Blocking
 /// [`put`](Self::put) waits while the queue is full, and [`get`](Self::get) waits while it is empty. A
 /// waiting thread spins for up to 50 µs, or less if spinning rarely succeeds, and then sleeps. `try_` methods
-/// don't wait. `_timeout` methods return when the time is over, as soon as their thread is scheduled. While
-/// both sides are awake, no message needs a system call.
+/// don't wait. `_timeout` methods return when the time has expired, as soon as their thread is scheduled.
+/// While both sides are awake, no message needs a system call.
 ///
 /// # How much fits
 /// - A [`bounded`](Self::bounded) or [`growing`](Self::growing) queue holds as many messages as its limit
@@ -84,12 +84,12 @@ use crate::raw::pending::PendingMessage;
 /// loses the message that it was getting, or all messages that its `get_many` has taken. A message in the
 /// queue does not depend on its producer, which may exit at once.
 ///
-/// A wait for a message ends with `Deserted` when no process or message can put any more. This is the case
-/// when other processes had the queue, and each of them has ended or dropped its last handle. In addition, no
-/// message in transit contains a handle, and this process has no further handle that could put. In the same
-/// way, a wait for room ends with `Deserted` if no further handle could get. A clone in another thread keeps
-/// the wait going until the clone is dropped or blocked in the same kind of wait. Threads that share one
-/// handle by reference are counted as one. For such threads, and for processes that keep unused handles, set
+/// A wait for a message ends with `Deserted` when no process or message can put. This is the case when other
+/// processes had the queue, and each of them has ended or dropped its last handle. In addition, no message in
+/// transit contains a handle, and this process has no further handle that could put. In the same way, a wait
+/// for room ends with `Deserted` if no further handle could get. A clone in another thread keeps the wait
+/// going until the clone is dropped or blocked in the same kind of wait. Threads that share one handle by
+/// reference are counted as one. For such threads, and for processes that keep unused handles, set
 /// [`QueueOptions::deserted_when`].
 ///
 /// # As a message
@@ -227,7 +227,7 @@ impl<T: Message> Queue<T> {
     /// `Vec`, boxed slice, `Cow` or slice of numbers (`u8` to `u128`, `i8` to `i128`, `f32`, `f64`), a
     /// `String`, and every type that serde writes as bytes (`serde_bytes`, `bytes::Bytes`). Data received as
     /// `bytes::Bytes` (feature `bytes`) is copied only here. Sequences of other elements are written and read
-    /// one element at a time. A tensor's memory is handed over without a copy, whatever its length.
+    /// one element at a time. A tensor's memory is handed over without a copy, regardless of its length.
     ///
     /// # Errors
     /// Returns [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] if the value can't be

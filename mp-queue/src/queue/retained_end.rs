@@ -23,7 +23,8 @@ use crate::ring::{Position, PutOutcome, Slot};
 pub(crate) struct RetainedEnd {
     end: ChannelEnd,
     retained: RetainedRing,
-    /// Process that had left last when this handle last released the pins of dead readers. 0 means none.
+    /// Most recently detached process at the time when this handle last released the pins of dead readers. 0
+    /// means none.
     collected: AtomicU64,
 }
 
@@ -175,7 +176,7 @@ impl RetainedEnd {
         attempt().or_else(|| self.raw().end_if_gone(Some(WaitPurpose::Message), Wait::Never, attempt))
     }
 
-    /// Waits until the other side is gone. Returns `true` if it is.
+    /// Waits until the other side is closed. Returns `true` if it is.
     pub(crate) fn wait_peer_gone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();
         let parking = raw.memory().not_full();

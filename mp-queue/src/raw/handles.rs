@@ -155,7 +155,7 @@ pub(crate) struct CountedHandle {
 impl CountedHandle {
     /// Creates a counted handle. It is dropped before the process releases the queue's block.
     pub(crate) fn new(of: Arc<LocalHandles>, capable: Capabilities, memory: RingMemory) -> Box<Self> {
-        // As in `drop`: not in a forked copy, where nothing waits and the lock may be held for ever.
+        // As in `drop`: not in a forked copy, where nothing waits and the lock may be held forever.
         if memory.is_accessible() {
             let each = [WaitPurpose::Message, WaitPurpose::Room];
             each.iter().for_each(|&purpose| {
@@ -185,7 +185,7 @@ impl CountedHandle {
 
 impl Drop for CountedHandle {
     fn drop(&mut self) {
-        // In a forked copy, the copied lock may be held for ever.
+        // In a forked copy, the copied lock may be held forever.
         if !self.memory.is_accessible() {
             return;
         }

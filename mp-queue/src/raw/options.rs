@@ -118,7 +118,7 @@ impl QueueOptions {
     }
 }
 
-/// Condition under which a wait on a queue ends with `Deserted`, because nothing can end it any more.
+/// Condition under which a wait on a queue ends with `Deserted`, because nothing can end it.
 ///
 /// In each case, some process that had the queue has ended or dropped its last handle, and no other process
 /// and no message in transit has the queue. A process that was sent the queue and never received it counts as
@@ -157,7 +157,7 @@ pub enum DesertedWhen {
     /// keep a wait going.
     NoOtherProcess,
     /// The wait never ends with `Deserted`. It ends when there is a message or room, the queue is closed, or
-    /// the time is over. For queues whose handles are shared by reference.
+    /// the time has expired. For queues whose handles are shared by reference.
     Never,
 }
 

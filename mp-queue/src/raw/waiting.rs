@@ -18,7 +18,7 @@ use crate::raw::pace::Pace;
 /// Reason why a wait ended without success.
 #[derive(Debug)]
 pub(crate) enum WaitError {
-    /// The time is over.
+    /// The time has expired.
     TimedOut,
     /// No other process has the queue, so the wait can never succeed. Contains the last process that had the
     /// queue or was sent it.
@@ -64,7 +64,7 @@ pub(crate) const PIPE: &str = "anything (a pipe)";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitSite {
     pub(crate) parking: Parking,
-    /// Kind of wait, if the wait ends when nothing can end it any more.
+    /// Kind of wait, if the wait ends when nothing can end it.
     pub(crate) purpose: Option<WaitPurpose>,
     /// The call, for a queue. For channels and pipes, it is derived from the queue.
     pub(crate) call: BlockingCall,
@@ -157,8 +157,8 @@ impl RawQueue {
         member.is_some_and(|member| Blocks(self.arena()).ring_is_held_by(self.hold.block(), member))
     }
 
-    /// Returns the reason if nothing can end this kind of wait any more. Returns `None` in a forked copy,
-    /// where the attempt itself returns the error.
+    /// Returns the reason if nothing can end this kind of wait. Returns `None` in a forked copy, where the
+    /// attempt itself returns the error.
     pub(crate) fn peer_gone(&self, purpose: WaitPurpose) -> Option<WaitError> {
         match self.peer {
             Some(_) => self.is_disconnected().then_some(WaitError::Disconnected),
@@ -172,9 +172,8 @@ impl RawQueue {
         self.peer.is_some_and(|peer| self.memory.is_accessible() && !Blocks(self.arena()).lives(peer))
     }
 
-    /// Returns the end of a wait of this kind if nothing can end it any more. Messages that the others put
-    /// before they were gone are returned first. Waits for the report of a failed process, unless `wait` is
-    /// `Never`.
+    /// Returns the end of a wait of this kind if nothing can end it. Messages that the others put before they
+    /// were gone are returned first. Waits for the report of a failed process, unless `wait` is `Never`.
     pub(crate) fn end_if_gone<R, E: From<WaitError>>(
         &self,
         purpose: Option<WaitPurpose>,
@@ -195,7 +194,7 @@ impl RawQueue {
     }
 
     /// Returns the last process if some process that had the queue is gone and nothing can end this kind of
-    /// wait any more.
+    /// wait.
     fn deserted(&self, purpose: WaitPurpose) -> Option<WaitError> {
         let (last, pid) = self.memory.last_gone()?;
         // A process that is about to release the queue wakes its waiters, perhaps before this waiter was

@@ -269,8 +269,7 @@ impl Steps for PutByteBounded {
                 self.pc = Pc::Put(put.at(self.position));
             }
             Pc::Put(put) => match put.step(m)? {
-                // Another producer was faster, or there is no room any more. Only a new check distinguishes
-                // these.
+                // Another producer was faster, or there is no room. Only a new check distinguishes these.
                 PutOutcome::Full(owner) => {
                     self.owner = owner;
                     self.pc = Pc::Tail;

@@ -20,8 +20,8 @@ use super::{ChainAt, Link};
 pub struct MessageCounts {
     /// Messages in the queue, leased, or returned. If 0, there were none at the end of the count.
     pub unfinished: usize,
-    /// Messages that have reached the limit on deliveries and are not delivered any more. Exact if
-    /// `unfinished` is 0.
+    /// Messages that have reached the limit on deliveries and are no longer delivered. Exact if `unfinished`
+    /// is 0.
     pub lost: usize,
 }
 

@@ -15,7 +15,7 @@ enum Pc {
 
 /// Closes a ring by marking its next slot. Every message published before the mark can still be taken, and
 /// none is published after it. (A separate flag would not be enough: a producer that has read the flag before
-/// it was set could publish after the consumers are gone.)
+/// it was set could publish after the consumers have ended.)
 ///
 /// A full ring has no next slot. Then its oldest slot, to which the next message would go, is marked as the
 /// last of its lap.

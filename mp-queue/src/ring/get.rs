@@ -192,8 +192,8 @@ mod tests {
         m
     }
 
-    /// A live thread's intent is cleared when the operation ends, whatever its result: a stale intent makes
-    /// processes that recover a dead member retry later.
+    /// A live thread's intent is cleared when the operation ends, regardless of its result: a stale intent
+    /// makes processes that recover a dead member retry later.
     #[test]
     fn intent_is_cleared_after_each_put_and_get() {
         let m = memory();

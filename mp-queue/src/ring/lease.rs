@@ -31,8 +31,8 @@
 //! | recovering: after it created or returned a lease; also if stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other recovering processes do the same |
 //!
 //! A recovering process need not hold the ring. While the seat of the dead member that held the ring exists,
-//! the ring is not freed. That seat is released only when no process is in this phase of the recovery any
-//! more ([`mp_core::steps::BeginRecovery`]). So a recovering process may note the messages that it returned
+//! the ring is not freed. That seat is released only when no process is in this phase of the recovery
+//! ([`mp_core::steps::BeginRecovery`]). So a recovering process may note the messages that it returned
 //! ([`NoteReturned`]), after it has returned all of them.
 //!
 //! No message is lost, and no process gets a message while another living process has it.
@@ -197,13 +197,14 @@ impl Reclaim {
         Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
-    /// Scans regardless of the hint: for a ring that no process holds any more.
+    /// Scans regardless of the hint: for a ring that no process holds.
     #[must_use]
     pub fn ignoring_hint(self) -> Self {
         Self { all: true, pc: ReclaimPc::Count, ..self }
     }
 
-    /// Continues after this many envelopes. After the last one, ends unless the hint is to be changed.
+    /// Advances the scan by this many envelopes. After the last envelope, the scan ends, unless the hint must
+    /// be updated.
     fn skip(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += envelopes;
         if u64::from(self.envelope) < self.count {

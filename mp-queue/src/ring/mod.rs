@@ -42,7 +42,7 @@
 //!
 //! # Garbage in these words
 //! A faulty or malicious member may write anything into these words. No step accesses memory outside of its
-//! ring and the ring's envelopes, none runs for ever, and only queued envelopes are taken:
+//! ring and the ring's envelopes, none runs forever, and only queued envelopes are taken:
 //!
 //! | garbage | effect |
 //! |---|---|

@@ -101,7 +101,7 @@ pub enum NextMessage {
 pub struct FindNext {
     ring: RingAt,
     position: Position,
-    /// The slot, if the position's message is not in it any more.
+    /// The slot, if the position's message is not in it.
     gone: Option<Slot>,
 }
 

@@ -28,7 +28,7 @@
 //! pinned message.
 //!
 //! **Messages have one order.** A position is published by a swap from `(lap, EMPTY)`. A slot gets into that
-//! state only when its earlier position is complete. A skipped position stays skipped for ever.
+//! state only when its earlier position is complete. A skipped position stays skipped forever.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
@@ -329,8 +329,7 @@ enum RetirePc {
 }
 
 /// Retires the oldest message if there are more than the limit, after the position `newest` was published.
-/// Ends with the slot to be collected, after which there may be more to retire, or with `None` if there is
-/// no more.
+/// Ends with the slot to collect, or with `None` if nothing is left to retire. After a slot, repeat it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retire {
     ring: RingAt,

@@ -11,7 +11,7 @@ use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
 /// `At` is the position, if needed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PutOutcome<Back = Owner, At = Position> {
-    /// The message was published at this position. The caller does not own it any more.
+    /// The message was published at this position. The caller no longer owns it.
     Done(At),
     /// No slot was free.
     Full(Back),

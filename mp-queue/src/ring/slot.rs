@@ -215,8 +215,8 @@ pub struct Position {
 }
 
 /// Number of times that one call has continued at another slot. With garbage in the laps, it could continue
-/// for ever. Otherwise each turn means that others have put or taken a message meanwhile. It is not part of
-/// an algorithm's state: states that differ only in this behave the same.
+/// forever. Otherwise each turn means that others have put or taken a message meanwhile. It is not part of an
+/// algorithm's state: states that differ only in this behave the same.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Turns(u32);
 

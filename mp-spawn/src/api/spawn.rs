@@ -70,7 +70,7 @@ where
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Each process executes the running program anew (like `posix_spawn(3)`), but calls `function` instead of
+/// Each process executes the running program again (like `posix_spawn(3)`), but calls `function` instead of
 /// `main`. It gets only `args` of this process's memory, which are encoded once and decoded by each process.
 /// The processes do not outlive this process, however it ends, but they outlive the thread that started them.
 ///

@@ -104,8 +104,8 @@ impl Drop for PidCell {
         if self.process != std::process::id() {
             return;
         }
-        // SAFETY: the mapping belongs to this value, in this process, and nothing refers to it any more. The
-        // call can't fail for such a range.
+        // SAFETY: the mapping belongs to this value, in this process, and nothing refers to it. The call
+        // can't fail for such a range.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), PAGE) };
     }
 }

@@ -21,7 +21,7 @@
 //! [`ExitDetail::Panics`]: crate::ExitDetail::Panics
 //! [`ExitDetail::EarlierPanics`]: crate::ExitDetail::EarlierPanics
 //!
-//! A panic that was caught is over: `std::thread::panicking` is true from a panic's beginning until it is
+//! A panic that was caught has ended: `std::thread::panicking` is true from a panic's beginning until it is
 //! caught, on that thread alone. An abort because of a panic happens in between, on the same thread, and so
 //! does the signal that it raises.
 //!

@@ -1,9 +1,9 @@
 //! Fork server: a process with one thread that copies itself on request.
 //!
-//! The server is this program, started anew, and only waits for requests. Each copy is a child of the process
-//! that requested it (see [`clone`](crate::child::clone)), gets a socket to that process, waits for its start
-//! message there, and becomes a worker like any other. The server has no shared memory, so a copy joins it as
-//! if it had been executed.
+//! The server is this program, started again, and only waits for requests. Each copy is a child of the
+//! process that requested it (see [`clone`](crate::child::clone)), gets a socket to that process, waits for
+//! its start message there, and becomes a worker like any other. The server has no shared memory, so a copy
+//! joins it as if it had been executed.
 //!
 //! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C. It also ignores
 //! SIGTERM, which a service manager sends to them, unless its parent sends it. The program decides whether to
@@ -30,12 +30,12 @@ pub(crate) struct ForkedChild {
     pub(crate) token: Token,
     /// Socket to the process that requested the copy.
     pub(crate) socket: OwnedFd,
-    /// `true` if it ignores interrupts, whatever its start message says.
+    /// `true` if it ignores interrupts, regardless of its start message.
     pub(crate) ignores_interrupts: bool,
 }
 
-/// Serves requests until the parent is gone and returns `None`. If the process is `unfit`, reports the reason
-/// and returns `None`. Returns in each copy with the duty of the copy.
+/// Serves requests until the parent has ended and returns `None`. If the process is `unfit`, reports the
+/// reason and returns `None`. Returns in each copy with the duty of the copy.
 pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,
@@ -93,7 +93,7 @@ pub(crate) fn serve(
                 }
                 let token = name_next_worker(parent, nonce, &mine);
                 if fds.next().is_some_and(|end| !lifeline::hold(end)) {
-                    // The parent is gone already.
+                    // The parent has ended already.
                     sys::exit_at_once(EXIT_USELESS);
                 }
                 return Ok(Some(ForkedChild { token, socket: mine, ignores_interrupts }));

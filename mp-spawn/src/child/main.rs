@@ -152,7 +152,7 @@ fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ign
 }
 
 /// Reports that this process has joined the shared memory, so that its parent declares it dead at its end. If
-/// the parent is gone, nothing is reported.
+/// the parent has ended, nothing is reported.
 fn report_joined(me: Member) {
     if let Some(line) = control_socket::get() {
         _ = line.send_bytes(FrameKind::Joined, &to_bytes(&(me.raw() as u32)));
@@ -292,7 +292,7 @@ impl<'a> FrameReader<'a> {
 ///
 /// The function runs on the calling thread, which is the main thread if the start-up hook called this: a
 /// separate thread would double the cost of the start so far. Only if the main thread's stack is unsuitable,
-/// because it is tiny or could grow for ever, the function gets another thread.
+/// because it is tiny or could grow forever, the function gets another thread.
 #[inline]
 fn work(line: &'static ParentSocket, parent: u32, start: StartMessage, args: ParentPayload) -> i32 {
     if let Err(error) = apply_setup(&start) {

@@ -1,7 +1,7 @@
 //! Workers of a shared library that this crate is part of: the program that becomes the worker, and its
 //! start.
 //!
-//! The program is a host that does not support workers: an interpreter, a C program. Executed anew it would
+//! The program is a host that does not support workers: an interpreter, a C program. Executed again it would
 //! begin its own `main`. So the dynamic loader loads the library before all else (`LD_PRELOAD`, see
 //! `ld.so(8)`), and the library becomes the worker while it is loaded: the host's own code never runs.
 //! Workers that need the host (an interpreter that is called from a worker) are started by a command instead,
@@ -15,7 +15,7 @@
 //! | a library, the function in the program or in another library | the host | [`TokenTarget::Call`] | `init`, in the `main` of a program that is linked with the library |
 //!
 //! A library that is loaded later does not become a worker, because `dlopen` holds the loader's lock while
-//! initialisers run, and a worker that loads a library on another thread would wait for ever. At the start of
+//! initialisers run, and a worker that loads a library on another thread would wait forever. At the start of
 //! a program the loader holds no lock. The library assumes the start of a program if it is the first library
 //! in `LD_PRELOAD`, and its hook removes that entry.
 //!

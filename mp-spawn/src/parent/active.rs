@@ -153,7 +153,7 @@ fn print_failure(error: &SpawnError) {
 /// Runs at exit: forbids restarts, ends daemonic processes, waits for all processes, and prints failures that
 /// were not returned to the program.
 fn end_processes() {
-    // A blocked thread could hold the lock for ever. The lock is released during the wait, because other
+    // A blocked thread could hold the lock forever. The lock is released during the wait, because other
     // threads may still send data to the processes, and callbacks query them.
     let family = {
         let Some(mut family) = TRACKED.try_lock_for(GRACE) else { return };

@@ -46,7 +46,7 @@ impl ChildGroup {
     }
 
     /// Ends all running processes: waits `before_term`, sends SIGTERM, waits `before_kill`, sends SIGKILL.
-    /// Returns when all are over, or some time after the SIGKILL.
+    /// Returns when all have ended, or some time after the SIGKILL.
     pub(crate) fn end_all(&self, before_term: Option<Duration>, before_kill: Duration) {
         if let Some(grace) = before_term
             && wait_without_pauses(grace, |until| self.wait(Some(until), false))
@@ -57,7 +57,7 @@ impl ChildGroup {
     }
 
     /// Ends all running processes of several groups in parallel: sends SIGTERM to each, waits for all of them
-    /// together, then sends SIGKILL to the rest. Returns when all are over, or some time after the SIGKILL.
+    /// together, then sends SIGKILL to the rest. Returns when all have ended, or some time after the SIGKILL.
     pub(crate) fn end_together(groups: &[&ChildGroup], before_kill: Duration) {
         let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
         let wait = |time| {
@@ -164,7 +164,7 @@ impl ChildGroup {
         running.map(|rank| (rank.name.clone(), rank.pid_number())).collect()
     }
 
-    /// Calls a function when all processes are over, or at once if they are.
+    /// Calls a function when all processes have ended, or at once if they are.
     pub(crate) fn on_end(&self, call: impl FnOnce() + Send + 'static) {
         if self.check_owner().is_err() {
             return;
@@ -180,8 +180,8 @@ impl ChildGroup {
 }
 
 impl ChildGroup {
-    /// Waits until all processes are over and their output is passed on, or, with `or_failure`, until one has
-    /// failed. Returns `false` if the time is over.
+    /// Waits until all processes have ended and their output is passed on, or, with `or_failure`, until one
+    /// has failed. Returns `false` if the time has expired.
     pub(crate) fn wait(&self, until: Option<Instant>, or_failure: bool) -> bool {
         let settled = |ranks: &[RankState]| {
             ranks.iter().all(|rank| rank.over)

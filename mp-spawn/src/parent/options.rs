@@ -111,7 +111,7 @@ impl SpawnOptions {
     ///
     /// A start returns [`SpawnError::Launch`](crate::SpawnError::Launch) if the program would get privileges
     /// that the user of this process lacks (set-user-ID, set-group-ID, file capabilities; for a script, those
-    /// of its interpreter), because it would begin `main` anew instead of becoming a worker. Without this
+    /// of its interpreter), because it would begin `main` again instead of becoming a worker. Without this
     /// option, the same holds for the running program. [`Fork`](StartMethod::Fork) is exempt.
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> SpawnOptions {

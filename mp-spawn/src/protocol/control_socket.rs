@@ -68,7 +68,7 @@ impl ParentSocket {
 
 /// Reading, which is the last action of the worker.
 impl ParentSocket {
-    /// Waits until the parent sends a frame. Returns an error if the parent is gone.
+    /// Waits until the parent sends a frame. Returns an error if the parent has ended.
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut frame = [0; frame::HEADER];
         let mut rest = frame.as_mut_slice();

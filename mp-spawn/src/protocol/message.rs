@@ -16,7 +16,7 @@ use crate::protocol::report::Report;
 use crate::protocol::resource_limits::Limits;
 use crate::start_method::{StartMethod, StartSettings};
 
-/// Start message: identity and duty of the child.
+/// Start message: identity and task of the child.
 #[derive(Debug)]
 pub(crate) struct StartMessage {
     pub(crate) rank: usize,

@@ -129,7 +129,7 @@ impl Outbox {
     }
 }
 
-/// Returns `true` if the error of a [flush](Outbox::flush) means that the process at the other end is gone.
+/// Returns `true` if the error of a [flush](Outbox::flush) means that the process at the other end has ended.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

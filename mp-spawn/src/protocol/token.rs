@@ -81,8 +81,8 @@ impl Token {
 }
 
 /// Returns `true` while this process was started as a worker and has not become one. Returns `false` in a
-/// process with privileges that its user lacks: such a process is never a worker, whatever its environment
-/// contains.
+/// process with privileges that its user lacks: such a process is never a worker, regardless of its
+/// environment.
 pub(crate) fn unconsumed() -> bool {
     std::env::var_os(VARIABLE).is_some() && !mp_core::gained_privileges()
 }

@@ -229,7 +229,7 @@ impl Barrier {
         }
     }
 
-    /// Waits for the end of a phase, and breaks it if a party is dead or the time is over. Returns the
+    /// Waits for the end of a phase, and breaks it if a party is dead or the time has expired. Returns the
     /// outcome, and the dead party if this process found it.
     fn wait_phase_end(
         &self,

@@ -209,7 +209,7 @@ pub struct UnlockedLevels<'a, T: Plain + Send> {
 
 impl<'a, T: Plain + Send> UnlockedLevels<'a, T> {
     /// Takes the lock again at `others + 1` levels, or at `others` levels if a holder has died meanwhile or
-    /// the time is over.
+    /// the time has expired.
     fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
         let (lock, shared) = (self.lock, &self.lock.shared);
         let raw = shared.lock(LOCK);
@@ -238,7 +238,7 @@ impl<'a, T: Plain + Send> UnlockedLevels<'a, T> {
 
 impl<T: Plain + Send> Drop for UnlockedLevels<'_, T> {
     fn drop(&mut self) {
-        // The waiter reports the error. In a forked copy, nothing is locked any more and the loop ends.
+        // The waiter reports the error. In a forked copy, nothing is locked and the loop ends.
         while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
             drop(self.relock(Wait::Forever));
         }

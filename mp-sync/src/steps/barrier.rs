@@ -7,7 +7,7 @@
 //! |  |  | a process that times out, aborts, or finds a party dead → broken |
 //! |  | open or broken | a reset → open, era + 1, base = trips |
 //! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | an arriving party → arrived in this phase; the last one, if it has an action to run: and acts |
-//! |  | of this phase | unchanged until the phase is over |
+//! |  | of this phase | unchanged until the phase has ended |
 //! | who: `member 24, pid 22` | | the party that arrived there, after its arrival; valid only if it names the same member |
 //! | party: a slot, see [`slot`](super::slot) | | a process that enrolls; a reset clears the slots of dead processes |
 //!
@@ -185,7 +185,7 @@ pub enum ArriveOutcome {
     },
     /// The barrier is broken.
     Broken(Phase),
-    /// All parties have arrived, and the last one runs its action: try again when this phase is over.
+    /// All parties have arrived, and the last one runs its action: try again when this phase has ended.
     Full(Phase),
 }
 
@@ -261,7 +261,7 @@ impl Steps for Arrive {
                     let (phase, helped) = (self.phase, self.helped);
                     return Some(ArriveOutcome::Arrived { index: i, phase, helped });
                 }
-                // Another party arrived there, or the phase is over.
+                // Another party arrived there, or the phase has ended.
                 self.pc = Pc::Phase;
             }
             Pc::End => {
@@ -311,7 +311,7 @@ impl Steps for CompletePhase {
     }
 }
 
-/// Breaks a phase. Returns `false` if it is over or already broken.
+/// Breaks a phase. Returns `false` if it has ended or already broken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Break {
     at: BarrierAt,

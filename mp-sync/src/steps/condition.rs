@@ -4,8 +4,8 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | slot, see [`slot`](super::slot) | [`EMPTY`](super::slot::EMPTY) | a thread that is about to wait → `WAITING`, before it releases the lock |
-//! |  | [`WAITING`] | its owner → [`ASLEEP`], or `EMPTY` when its time is over; a notifier → [`NOTIFIED`] |
-//! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes the owner; its owner → `EMPTY` when its time is over |
+//! |  | [`WAITING`] | its owner → [`ASLEEP`], or `EMPTY` when its time has expired; a notifier → [`NOTIFIED`] |
+//! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes the owner; its owner → `EMPTY` when its time has expired |
 //! |  | [`NOTIFIED`] | its owner → `EMPTY`: it has its notification; if the owner is dead, another waiter, or a thread that finds no free slot, takes the slot over → `NOTIFIED` |
 //! | turn: slot of the last notification | a hint: the slot at which a round begins. A running round does not read it, since other notifiers change it | notifiers |
 //!

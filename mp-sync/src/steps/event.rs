@@ -6,7 +6,7 @@
 //! | event: `set 1, count 63` | not set | a setter → set, count + 1 |
 //! |  | set | a clearer → not set |
 //!
-//! A waiter loads the word first. The wait is over if the flag is set **or** the count has changed. So the
+//! A waiter loads the word first. The wait has ended if the flag is set **or** the count has changed. So the
 //! waiter does not miss a setting that was cleared before it loaded the word again.
 //!
 //! # Effect of a death

@@ -122,8 +122,8 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         if self.layout.by_rows() { (rows, columns) } else { (columns, rows) }
     }
 
-    /// Calls a function with the row, column and number of each block. All are in range, whatever the parts
-    /// contain.
+    /// Calls a function with the row, column and number of each block. All are in range, regardless of the
+    /// parts contain.
     fn each(&self, mut f: impl FnMut(usize, usize, usize) -> Result<()>) -> Result<()> {
         let (lines, across) = self.grid();
         let n = self.plain.len();

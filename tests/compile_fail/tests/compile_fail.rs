@@ -5,7 +5,7 @@
 //! Messages differ between compilers, so they are compared only for the compiler that wrote them. With
 //! others this test is skipped.
 //!
-//! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes them anew.
+//! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes them again.
 
 #[path = "../cases/allowed.rs"]
 mod allowed;

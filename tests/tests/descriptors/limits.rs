@@ -87,7 +87,7 @@ fn helper() {
         return;
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(FEW), maximum: Some(FEW) }).unwrap();
-    // More messages than fit wait, whatever the bound of the queue.
+    // More messages than fit wait, regardless of the bound of the queue.
     ten_thousand(1000);
     let queue = Queue::unbounded().unwrap();
     let mut readers = Vec::new();

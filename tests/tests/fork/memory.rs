@@ -290,7 +290,7 @@ fn dead_original_is_detected_while_its_copies_live() {
 #[test]
 fn copies_made_during_exit_end_with_the_original() {
     let _alone = settled();
-    // A child inherits the flag that a thread is exiting, and would wait for ever for that thread to end the
+    // A child inherits the flag that a thread is exiting, and would wait forever for that thread to end the
     // process.
     fn original(_: usize, path: PathBuf) -> Outcome {
         allow();

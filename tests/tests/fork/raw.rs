@@ -356,7 +356,7 @@ fn copied_listener_keeps_its_path() {
     std::fs::remove_dir(&directory).unwrap();
 }
 
-/// In a forked child of the inviting process, an invitation is open for ever, whatever its socket's state.
+/// In a forked child of the inviting process, an invitation is open forever, whatever its socket's state.
 #[test]
 fn forked_copy_does_not_wait_for_an_invitation() {
     let _alone = alone();

@@ -1,5 +1,5 @@
 //! Every type of the standard library that can be sent goes to a second process and returns unchanged,
-//! whatever its value: by serde itself, or by this library's implementation.
+//! regardless of its value: by serde itself, or by this library's implementation.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};

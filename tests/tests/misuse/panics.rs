@@ -232,7 +232,7 @@ fn holds_up_no_other_task(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) 
     let ends = std::sync::Mutex::new(ends);
     let clones = move || {
         _ = begun.send(());
-        // Until it is disconnected, but not for ever if the test fails meanwhile.
+        // Until it is disconnected, but not forever if the test fails meanwhile.
         _ = ends.lock().map(|ends| ends.recv_timeout(2 * DEADLINE));
     };
     let clones: &'static Clones = Box::leak(Box::new(Clones(Box::new(clones))));

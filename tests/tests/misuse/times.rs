@@ -19,7 +19,7 @@ use mp::{
 };
 use mp_tests::{DEADLINE, eventually, sleeps};
 
-/// Times that are over as soon as they begin.
+/// Times that expire at once.
 const SHORT: [Duration; 4] =
     [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999), Duration::from_micros(1)];
 
@@ -76,8 +76,8 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     })
 }
 
-/// Checks each call with a time, and its sibling with a deadline: an available value is returned, whatever
-/// the time.
+/// Checks each call with a time, and its sibling with a deadline: an available value is returned, regardless
+/// of the time.
 #[track_caller]
 fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadline: impl Fn(Instant) -> R) {
     for time in SHORT.into_iter().chain(ENDLESS) {
@@ -205,7 +205,7 @@ fn lock_waits_end_in_time() {
         // No holder is dead, so it does the same as `lock`.
         assert!(lock.recover_timeout(time).is_ok() && rlock.recover_timeout(time).is_ok());
         assert!(rw.recover_timeout(time).is_ok());
-        // The thread itself has the lock: an error, whatever the time.
+        // The thread itself has the lock: an error, regardless of the time.
         let _guard = lock.lock().unwrap();
         let again = lock.lock_timeout(time);
         assert!(matches!(again, Err(LockError::WouldDeadlock)), "{again:?}");
@@ -275,7 +275,7 @@ fn condition_waits_end_in_time() {
 #[test]
 fn barrier_waits_end_in_time() {
     let barrier = Barrier::new(2).unwrap();
-    // A party whose time is over breaks it.
+    // A party whose time has expired breaks it.
     let timed_out = |got: Result<usize, BarrierError>| {
         assert!(matches!(got, Err(BarrierError::TimedOut { arrived: 1, parties: 2, .. })), "{got:?}");
         barrier.reset().unwrap();
@@ -304,7 +304,7 @@ fn once_waits_end_in_time() {
         |time| done.call_once_timeout(time, again),
         |until| done.call_once_deadline(until, again),
     );
-    // Another thread's call: short times are over, endless ones last until it is done.
+    // Another thread's call: short times have expired, endless ones last until it is done.
     let begins = |wait: &(dyn Fn(&Once) -> Result<(), LockError> + Sync), short: bool| {
         let once = Once::new().unwrap();
         thread::scope(|scope| {
@@ -440,7 +440,7 @@ fn sockets_accept_extreme_options() {
         let name = format!("@mp-test-options-{i}-{}", std::process::id());
         let options = SocketOptions::new().backlog(backlog);
         let listener = options.listen(name.clone()).unwrap();
-        // At least one client may wait, whatever the backlog.
+        // At least one client may wait, regardless of the backlog.
         let client = options.clone().handshake_timeout(Duration::ZERO).connect(name.clone()).unwrap();
         let server = listener.accept_timeout(DEADLINE).unwrap().unwrap();
         client.send(5_u8).unwrap();

@@ -39,7 +39,7 @@ fn bytes_are_accepted_up_to_the_bound() {
     for number in [0, 1, 2, 3, 4, 5, 7] {
         assert_eq!(take(&queue).get(&[0]).unwrap(), number);
     }
-    // It was empty, and begins anew.
+    // It was empty, and begins again.
     (0..6).for_each(|n| queue.try_put(tensor(n, LARGE)).unwrap());
     assert!(queue.try_put(tensor(6, LARGE)).unwrap_err().is_full());
 }

@@ -228,7 +228,7 @@ fn connect_future_reports_a_missing_listener() {
     // That connection still has the room.
     let full = block_on(options.connect_async(name("unheard")));
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "there was no room: {full:?}");
-    // `block_on` polls once more when its own time is over.
+    // `block_on` polls once more when its own time has expired.
     assert!(begun.elapsed() < DEADLINE, "no thread woke them at their deadline");
 }
 

@@ -42,8 +42,8 @@ fn note() -> Vec<u8> {
     frame(1, u16::MAX, &names, names.len())
 }
 
-/// A send detects that the other side is gone, and searches for the reason: other messages that it reads are
-/// not lost.
+/// A send detects that the other side is closed, and searches for the reason: other messages that it reads
+/// are not lost.
 #[test]
 fn message_before_a_refusal_is_received() {
     let _alone = alone();
@@ -82,7 +82,7 @@ fn many_refusals_do_not_extend_a_receive() {
     flood.join().unwrap();
 }
 
-/// A side that receives nothing more may send for ever: a send does not read all of that.
+/// A side that receives nothing more may send forever: a send does not read all of that.
 #[test]
 fn send_reads_a_refusal_only_after_disconnection() {
     let _alone = alone();

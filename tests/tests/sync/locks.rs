@@ -76,7 +76,7 @@ fn hold(_: usize, (locks, held, ready): (Locks, Held, Queue<u32>)) -> Outcome {
         Held::Write => d.insert(rwlock.write()?)[0] += 1,
     }
     give(&ready, std::process::id());
-    // Until another process kills it, and not for ever if none does.
+    // Until another process kills it, and not forever if none does.
     std::thread::sleep(DEADLINE); // sleep: the test kills or stops this process while it holds the lock
     drop((a, b, c, d));
     Ok(())

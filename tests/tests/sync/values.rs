@@ -51,7 +51,7 @@ fn hold(_: usize, (pair, ready): (Lock<Pair>, Queue<u32>)) -> Outcome {
     let mut pair = pair.lock()?;
     pair.a += 1;
     give(&ready, std::process::id());
-    // Until another process kills it, and not for ever if none does.
+    // Until another process kills it, and not forever if none does.
     std::thread::sleep(DEADLINE); // sleep: the test kills or stops this process in the middle of its change
     Ok(())
 }

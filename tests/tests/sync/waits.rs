@@ -304,7 +304,7 @@ fn waiter_with_other_guards_returns_with_the_lock() {
         (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
     let (jobs, changed, ready) = &desk;
     let holder = || one_process(hold_and_die, (jobs.clone(), ready.clone()));
-    // No process notifies. Another one has the lock when the time is over, and is killed with it.
+    // No process notifies. Another one has the lock when the time has expired, and is killed with it.
     let (theirs, reported, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
     let waiter = std::thread::spawn(move || {
         let outer = theirs.lock().unwrap();

@@ -356,7 +356,7 @@ fn interrupted_task_is_reported_before_its_retry() {
     begun(1, &words);
     let worker = rustix::process::Pid::from_raw(pool.pids()[0].cast_signed()).unwrap();
     rustix::process::kill_process(worker, rustix::process::Signal::INT).unwrap();
-    // A retry would wait for ever.
+    // A retry would wait forever.
     eventually("it has an outcome", || pending.ready());
     let Err(TaskError::Raised(raised)) = pending.get() else { panic!("{words:?}") };
     assert_eq!((raised.kind, raised.attempts.count()), (RaisedKind::Interrupted, 1), "{raised}");

@@ -116,7 +116,7 @@ fn many_tasks_push_to_lanes_of_a_full_pool() {
     pool.join().unwrap();
 }
 
-/// Futures that are dropped when their time is over, which is at once for some of them.
+/// Futures that are dropped when their time has expired, which is at once for some of them.
 #[test]
 fn timed_out_stream_futures_push_and_take_nothing() {
     const TASKS: u64 = 400;

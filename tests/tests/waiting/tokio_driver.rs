@@ -289,7 +289,7 @@ fn tokio_receive_dropped_at_any_poll_takes_nothing() {
         for i in 0..20_u8 {
             let mut polls = 0;
             let got = loop {
-                // Dropped after one poll, or when it was woken, or when a time is over.
+                // Dropped after one poll, or when it was woken, or when a time has expired.
                 let mut future = Box::pin(here.recv_async::<Vec<u8>>());
                 polls += 1;
                 let got = match polls % 3 {

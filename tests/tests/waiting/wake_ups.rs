@@ -1,5 +1,5 @@
-//! A sleeper is woken when its object is ready, and not only when its poll interval is over: so much earlier
-//! that a missing wake-up is detected, also on a busy machine.
+//! A sleeper is woken when its object is ready, and not only when its poll interval has ended: so much
+//! earlier that a missing wake-up is detected, also on a busy machine.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, mpsc};

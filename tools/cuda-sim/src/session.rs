@@ -121,7 +121,7 @@ impl Setup {
 }
 
 /// Variable by which a test program runs on the existing driver, of a GPU or of an outer session, and starts
-/// no session, whatever its tests set.
+/// no session, regardless of the settings of its tests.
 pub const AS_IT_IS: &str = "MP_CUDA_AS_IT_IS";
 
 /// Running engine. Ends on drop with all its resources.

@@ -3,7 +3,7 @@
 //! A world is a memory and a few actors. Each actor makes one shared access in each step (this is checked).
 //! From every state the explorer follows every actor's next step, and, within the bounds, the kill and the
 //! stop of every actor. States are stored as 128-bit hashes. Afterwards it searches for states from which,
-//! without further kills or stops, no end can be reached: there an actor waits for ever.
+//! without further kills or stops, no end can be reached: there an actor waits forever.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -137,7 +137,7 @@ pub enum Fate {
     Ended,
     /// SIGKILL: it never continues, and all actors can detect that.
     Killed,
-    /// SIGSTOP for ever: it never continues, and no actor can detect that.
+    /// SIGSTOP forever: it never continues, and no actor can detect that.
     Stopped,
 }
 
@@ -217,9 +217,9 @@ impl<A: Actor> World<A> {
     /// Explores everything that can happen with up to `kills` kills and `stops` stops, or a part of it inside
     /// of [`at_random`](crate::random::at_random).
     ///
-    /// `end` checks each state in which no actor runs any more. `wedged` returns `true` for a state from
-    /// which no end can be reached if that is wrong (such a state is fine if all consumers are dead, for
-    /// example). Prints the number of states.
+    /// `end` checks each state in which no actor runs. `wedged` returns `true` for a state from which no end
+    /// can be reached if that is wrong (such a state is fine if all consumers are dead, for example). Prints
+    /// the number of states.
     ///
     /// # Panics
     /// If a state is wrong, or no state is an end.

@@ -32,8 +32,8 @@ struct NewSlab {
     class: u32,
     slab: u32,
     limit: u64,
-    /// Frontier, count, and for two rows the slab word and the span word. The rows are for the new slab, or
-    /// for the gap and the new slab.
+    /// Words read: the frontier, the number of slabs, and the slab word and span word of two rows. The rows
+    /// are for the new slab, or for the gap and the new slab.
     reads: [Word; 6],
 }
 
@@ -164,7 +164,7 @@ impl Allocator {
         self.map().or(map, bit);
     }
 
-    /// Marks the free blocks of a slab.
+    /// Sets the hints of a slab's free blocks.
     fn hint_slab(self, slab: u32) {
         let Some((class, _)) = Blocks(self.0).slab(slab) else { return };
         for block in (0..blocks_of(class)).map(|i| slab * SLAB_BLOCKS + i) {
@@ -176,7 +176,7 @@ impl Allocator {
         }
     }
 
-    /// Makes several changes at once, or returns the member that is making conflicting changes.
+    /// Applies several changes atomically, or returns the member whose conflicting update is in progress.
     pub(crate) fn update(self, me: Member, plan: impl UpdatePlan) -> UpdateOutcome {
         let _one = UPDATES.lock();
         run(Update::new(self.layout().updates(), me, plan, MemberOracle(self.0)), self.map())

@@ -176,7 +176,7 @@ impl Watch {
 }
 
 /// Waits at a condition variable of this process until `so` returns `true` for the guarded value, under a
-/// watch. Returns `false` if the time is over.
+/// watch. Returns `false` if the time has expired.
 pub fn wait_at<T>(
     changed: &Condvar,
     guard: &mut MutexGuard<'_, T>,

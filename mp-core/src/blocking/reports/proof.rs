@@ -2,7 +2,7 @@
 //!
 //! A set of processes *hangs* if at one moment each of their threads waits without a time-out, in a call of
 //! this library, for an event that only processes of the set can cause, and none of these events has
-//! happened. Then none of these threads can do anything any more. This is proved without stopping a process:
+//! happened. Then none of these threads can do anything. This is proved without stopping a process:
 //!
 //! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
 //!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait, and all
@@ -44,8 +44,8 @@ pub(super) struct Suspicion {
     pub(super) processes: Vec<(Member, u32, Vec<ShownWait>)>,
 }
 
-/// Makes one pass. Returns the set that hangs if nothing changes, beginning with this process, whose calling
-/// thread waits for `subject`.
+/// Runs one pass. Returns the processes that hang unless one of them changes, beginning with this process,
+/// whose calling thread waits for `subject`.
 pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
     let arena = match subject.on {
         WaitObject::Block(arena, _) => arena,

@@ -9,7 +9,7 @@
 //!
 //! | word of a row | states | changed by |
 //! |---|---|---|
-//! | 0 | zero: its thread has no shown wait; else `thread 32, block + 1 24, call 7, forever 1` | its thread: last when a wait is shown, first when the wait is over |
+//! | 0 | zero: its thread has no shown wait; else `thread 32, block + 1 24, call 7, forever 1` | its thread: last when a wait is shown, first when the wait has ended |
 //! | 1 | start of the wait, in ms of the monotonic clock | its thread, while word 0 is zero |
 //! | 2 | number of the thread's checks that found nothing; continues from wait to wait | its thread, after each such check |
 //!

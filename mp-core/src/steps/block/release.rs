@@ -1,4 +1,4 @@
-//! Releasing a seat; the process that finds that it was the last one frees the block.
+//! Release of a seat. The process that releases the last seat frees the block.
 
 use super::cursor::{NextSeat, SeatCursor, last_taken, page_next};
 use super::{BlockAt, link_of};
@@ -130,8 +130,8 @@ enum ReleasePc {
 
 /// Releases one seat held by `holder`, then runs a [`FreeCheck`].
 ///
-/// If the seat doesn't name `holder` (any more), nothing happens: this is how an attachment is released that
-/// was recorded but not yet taken when its sender died.
+/// If the seat doesn't name `holder`, nothing happens: this is how an attachment is released that was
+/// recorded but not yet taken when its sender died.
 ///
 /// A seat in a page is checked together with a neighbor on the same cache line, which is already in the
 /// cache: if the neighbor is taken, its holder checks when it releases it, and the block's own line is not

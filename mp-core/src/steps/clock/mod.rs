@@ -2,9 +2,8 @@
 //!
 //! A clock is a row of eight words. Its owner *submits* ticks: it orders its stream to write the next number
 //! to **done** after the preceding work, and then stores the number to **submitted**, before any other
-//! process learns of it. After an owner has released a clock, another one may claim it, in a new *epoch*,
-//! whose numbers are above all previous ones. So **done** only grows, and a wait for an old tick returns at
-//! once.
+//! process detects it. After an owner has released a clock, another one may claim it, in a new *epoch*, whose
+//! numbers are above all previous ones. So **done** only grows, and a wait for an old tick returns at once.
 //!
 //! # Words of a clock, and the processes that change them
 //! | word | states | changed by |

@@ -3,7 +3,7 @@
 //!
 //! | word | states | changed by | effect of a death |
 //! |---|---|---|---|
-//! | order of a device: `key 56, order 8` | 0 → the value of the first member that uses the device, for ever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
+//! | order of a device: `key 56, order 8` | 0 → the value of the first member that uses the device, forever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
 //! | names of a clock: a device's key, the epoch of an owner, the names | the names of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteEventNames`]) | some are written, and no tick names them |
 //!
 //! A reader of a name has a tick of the clock ([`ReadEventName`]). It reads the name, and then checks if

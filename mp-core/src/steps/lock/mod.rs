@@ -20,7 +20,7 @@
 //! | released, before it woke a sleeper | free, `parked` clear | sleepers check again within a poll interval |
 //! | woken, before it acquired the lock | free, `parked` clear | the same |
 //!
-//! A holder that is stopped is not dead: other processes wait, or return when their time is over. A lock
+//! A holder that is stopped is not dead: other processes wait, or return when their time has expired. A lock
 //! can't be taken from a live process. If an adopter is stopped after its decision and continues a week
 //! later, it finds another sequence, and its swap fails. (A member's tag is reused after 4096 tenants of its
 //! slot. If a lock's holder died and no process used the lock for that long, its word names a live holder
@@ -112,7 +112,7 @@ impl OsThread {
 pub struct DeathRecord {
     /// Tag of the process.
     pub member: Member,
-    /// Process id; 0 if it is not known any more.
+    /// Process id; 0 if it is no longer known.
     pub pid: u32,
 }
 

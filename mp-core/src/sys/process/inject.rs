@@ -50,7 +50,7 @@ pub fn arm_at_change(n: u64, signal: i32) {
     start(n, signal, 1);
 }
 
-/// Repeats the signal at the `n`-th access after it was sent, once, if this process continues.
+/// Sends the signal once more, at the `n`-th access after the first signal, if this process continues.
 pub fn arm_again(n: u64) {
     ARMED.again.store(n, Ordering::SeqCst);
 }

@@ -43,7 +43,7 @@ fn this_stack() -> Option<(usize, usize)> {
     }
     // SAFETY: the attributes were filled just now; both pointers refer to local variables.
     let found = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut end, &mut len) };
-    // SAFETY: they were filled, and are not used any more.
+    // SAFETY: they were filled, and are no longer used.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     (found == 0 && len > 0).then_some((end as usize, len))
 }

@@ -16,7 +16,7 @@ use crate::transport::{KEEP, Messages, push};
 use crate::words::{Access, BlockId, BlockKind, Grant};
 
 /// A long text, byte string or number array that arrived in a separate block of memory. No process writes
-/// this memory any more, and it lives as long as this value.
+/// this memory, and it lives as long as this value.
 ///
 /// In a forked child it has no bytes.
 #[derive(Clone, Debug)]

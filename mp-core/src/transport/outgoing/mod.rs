@@ -226,7 +226,7 @@ impl Attached {
     ///
     /// # Safety
     /// The value of this handle was the only one, in all processes, that accessed the memory. It does not
-    /// access the memory any more unless it takes the handle [back](UnsentValues::take).
+    /// access the memory unless it takes the handle [back](UnsentValues::take).
     pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
         let place = self.place(hold, grant)?;
         let exclusive = grant.access() == Access::Exclusive;

@@ -50,8 +50,8 @@ impl Messages {
         }
     }
 
-    /// Returns an envelope for a message of a queue. If memory is exhausted, frees that of other sizes first,
-    /// like an allocation.
+    /// Returns an envelope for a message of a queue. If memory is exhausted, first frees unused memory of
+    /// other sizes, like an allocation.
     #[inline]
     fn idle_envelope(self) -> Result<Envelope> {
         Envelopes(self.0).idle_envelope(|| Allocator(self.0).empty_cache()).map(Envelope::from)

@@ -30,7 +30,7 @@ use crate::memory::stats::DeviceMemoryStats;
 use crate::memory::ticks::{self, TickProgress};
 use crate::uuid::Uuid;
 
-/// Value that is dropped when no process has the piece any more.
+/// Value that is dropped when no process has the piece.
 type BoxedOwner = Box<dyn Any + Send>;
 
 /// Piece that a process may have.
@@ -204,7 +204,7 @@ impl ForeignAllocation {
         Some(first.unwrap_or(next)).filter(|row| *row < FOREIGN_ROWS)
     }
 
-    /// Removes the pieces that no process has any more.
+    /// Removes the pieces that no process has.
     fn released(&mut self) -> Vec<ForeignPiece> {
         let object = self.slab.object();
         let mut back: Vec<bool> = Vec::with_capacity(self.pieces.len());

@@ -106,7 +106,7 @@ impl EventSet {
     fn destroy(&self) {
         let Ok(bound) = self.device.bind() else { return };
         for event in self.events.into_iter().filter(|event| *event != DriverHandle::NULL) {
-            // SAFETY: this process made the event, and does not use it any more.
+            // SAFETY: this process made the event, and no longer uses it.
             _ = unsafe { bound.event_destroy(event) };
         }
     }

@@ -77,7 +77,7 @@ impl<'a> ConnectAttempt<'a> {
     }
 
     /// Continues as far as possible without waiting. Returns the connection when it is established. After an
-    /// error, the attempt is over.
+    /// error, the attempt has ended.
     pub(super) fn advance(&mut self) -> Result<Option<Connection>, ConnectError> {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::NextHost(0));
@@ -182,7 +182,7 @@ impl<'a> ConnectAttempt<'a> {
         }
     }
 
-    /// Blocks until the attempt can continue or its time is over.
+    /// Blocks until the attempt can continue or its time has expired.
     pub(super) fn wait(&self) -> Result<(), ConnectError> {
         let (pending, until) = self.pending();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -197,7 +197,7 @@ impl<'a> ConnectAttempt<'a> {
         }
     }
 
-    /// Makes `events` readable when the attempt can continue or its time is over.
+    /// Makes `events` readable when the attempt can continue or its time has expired.
     fn watch(&self, events: &OwnedFd, timer: &Timer) -> Result<(), Errno> {
         let (pending, at) = self.pending();
         timer.set(at)?;
@@ -214,8 +214,8 @@ impl<'a> ConnectAttempt<'a> {
     }
 }
 
-/// Returns the rank of an error of one host among several. A refused connection means that the server is
-/// gone, and a time-out may mean that it is busy. Any other error, such as a missing route, is local.
+/// Returns the rank of an error of one host among several. A refused connection means that the server has
+/// ended, and a time-out may mean that it is busy. Any other error, such as a missing route, is local.
 fn error_rank(error: &ConnectError) -> u8 {
     match error {
         ConnectError::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => 2,

@@ -63,11 +63,11 @@ impl Socket {
     }
 
     pub(crate) fn shut_down(&self) {
-        // If the other end is gone, this fails, and nothing is left to do.
+        // If the other end is closed, this fails, and nothing is left to do.
         _ = rustix::net::shutdown(self.as_fd(), Shutdown::Both);
     }
 
-    /// Returns `true` if the other end is gone. Its messages may still be unread.
+    /// Returns `true` if the other end is closed. Its messages may still be unread.
     pub(crate) fn is_disconnected(&self) -> bool {
         self.stream.is_disconnected()
     }

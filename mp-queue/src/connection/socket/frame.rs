@@ -113,7 +113,7 @@ pub(super) fn value_of<T: Message>(
 
 /// Returns the length of a message for its frame, or an error if it exceeds the limit.
 pub(super) fn length(len: usize, limit: usize) -> Result<u32, Error> {
-    // The length field has 4 bytes, whatever the options allow.
+    // The length field has 4 bytes, for any value of the options.
     let limit = limit.min(u32::MAX as usize);
     u32::try_from(len).ok().filter(|_| len <= limit).ok_or_else(|| {
         let why = format!("a message of {len} bytes, and {limit} is the limit (SocketOptions::max_message)");

@@ -143,7 +143,7 @@ impl Handshake {
         (self.peer.host().is_some() && self.has_received_nothing()).then_some(self.began)
     }
 
-    /// Returns `true` if the other side, which is gone, has sent nothing or did not wait for the proof that
+    /// Returns `true` if the other side, which is closed, has sent nothing or did not wait for the proof that
     /// it needs.
     pub(crate) fn is_probe(&self) -> bool {
         self.left || self.has_received_nothing()
@@ -188,7 +188,7 @@ impl Handshake {
         let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&input, &self.part.buffer[..PROOF]));
         if !is_proof {
             if self.listener {
-                // The error is the same if the client is gone.
+                // The error is the same if the client has ended.
                 _ = send_short(self.fd.as_fd(), &REFUSAL);
             }
             return Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() });

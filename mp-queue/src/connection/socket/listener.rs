@@ -59,9 +59,9 @@ pub struct Listener {
     /// mistaken for this one.
     _path: Option<address::SocketPath>,
     fd: OwnedFd,
-    /// Readable when a process connects or has sent data, or when its time is over.
+    /// Readable when a process connects or has sent data, or when its time has expired.
     events: Arc<OwnedFd>,
-    /// Readable when the time of the first handshake is over.
+    /// Readable when the time of the first handshake has ended.
     timer: Timer,
     address: Address,
     options: SocketOptions,

@@ -261,7 +261,7 @@ fn waiting(address: &Address, e: mp_core::Error) -> ConnectError {
     ConnectError::io("waiting at", address, std::io::Error::other(e))
 }
 
-/// Waits until `what` is ready or the time is over.
+/// Waits until `what` is ready or the time has expired.
 fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> Result<(), ConnectError> {
     mp_core::wait(&[what], left).map(drop).map_err(|e| waiting(address, e))
 }

@@ -85,8 +85,8 @@ impl Drop for PendingSend<'_> {
     }
 }
 
-/// Sends the rest of a message whose sender does not wait any more. It is woken when there is room, and
-/// dropped when nothing is left.
+/// Sends the rest of a message whose sender no longer waits. It is woken when there is room, and dropped when
+/// nothing is left.
 struct Flusher {
     socket: Arc<Socket>,
     watch: Mutex<Option<WakeRegistration>>,

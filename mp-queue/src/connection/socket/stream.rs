@@ -41,7 +41,7 @@ pub(super) struct SocketStream {
 }
 
 impl SocketStream {
-    /// Returns `true` if the other end is gone. Its messages may still be unread.
+    /// Returns `true` if the other end is closed. Its messages may still be unread.
     pub(super) fn is_disconnected(&self) -> bool {
         // Over TCP, the end of the other side alone is not a hang-up.
         let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;

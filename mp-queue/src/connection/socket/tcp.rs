@@ -123,7 +123,7 @@ pub(super) fn discard(socket: BorrowedFd<'_>) {
     }
 }
 
-/// Returns `true` if an error of a connection means that the other end is gone.
+/// Returns `true` if an error of a connection means that the other end is closed.
 pub(super) fn is_gone(errno: Errno) -> bool {
     // The kernel reports network errors (ICMP) as errors of a connection.
     let is_end = matches!(

@@ -37,8 +37,8 @@ impl Socket {
         error.with(value)
     }
 
-    /// Sends a value. When the time is over, the rest of a message that was begun is sent by the next send or
-    /// by a [`Flusher`](super::outbox).
+    /// Sends a value. When the time has expired, the rest of a message that was begun is sent by the next
+    /// send or by a [`Flusher`](super::outbox).
     pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
         let frame = frame_of(&mut value, self.limit).map(OutgoingFrame::from);
         let sent = frame.map_err(WriteError::Failed).and_then(|frame| self.send_frame(frame, wait));
@@ -142,7 +142,7 @@ impl Socket {
         };
         if let Error::TypeMismatch { expected, found, .. } = &error {
             let note = note_of(expected, found.as_deref().unwrap_or_default(), fingerprint);
-            // Not reported if there is no room or the other side is gone.
+            // Not reported if there is no room or the other side is closed.
             _ = PendingSend::new(self, OutgoingFrame::from(note)).advance();
         }
         Err(error.into())

@@ -54,7 +54,7 @@ impl RingMemory {
         self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?)))
     }
 
-    /// Takes a returned message, whether or not it was noted, out of a ring that no process holds any more.
+    /// Takes a returned message, whether or not it was noted, out of a ring that no process holds.
     pub(super) fn drain_returned(&self, wanted: Holder) -> mp_core::Result<Option<Envelope>> {
         self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?)).ignoring_hint())
     }
@@ -173,8 +173,8 @@ impl RingMemory {
         }
     }
 
-    /// Finishes a lease and returns its message for this process to empty. Returns `None` if this process
-    /// does not have the lease any more.
+    /// Finishes a lease and returns its message for this process to empty. Returns `None` if this process no
+    /// longer has the lease.
     pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Option<Envelope>> {
         let owner = lease.owner().then(Holder::Member(self.arena.me()?));
         let at = Envelopes(self.arena).owner_words().of(lease.id());
@@ -249,7 +249,7 @@ mod tests {
     use crate::Queue;
 
     /// Returns a queue without leases. Its memory may have belonged to a queue whose words `garbage` has
-    /// overwritten. The lost messages of that queue are marked as queued there for ever.
+    /// overwritten. The lost messages of that queue are marked as queued there forever.
     fn unburdened() -> Queue<String> {
         // Queues with leases are retained, so that the next one gets other memory.
         let mut burdened = Vec::new();

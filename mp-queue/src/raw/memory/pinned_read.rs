@@ -213,7 +213,7 @@ impl RetainedRing {
         }
     }
 
-    /// Takes all messages out, also pinned ones. Called when no process has the ring any more.
+    /// Takes all messages out, also pinned ones. Called when no process has the ring.
     pub(super) fn drain(&self) {
         (0..self.ring.slots).for_each(|index| _ = self.run_collect(index, Collect::unconditional));
     }

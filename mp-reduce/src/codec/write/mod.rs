@@ -4,7 +4,7 @@
 //!   nil, like `()`. Both can be read where serde buffers values.
 //! - Levels of nesting are counted, in the same way as in [`read`](super::read).
 //! - Types with a human-readable form are written in that form. Where serde buffers values, it reads them in
-//!   that form, whatever the format reports.
+//!   that form, independent of the format's report.
 //! - Lengths are those of the elements written, also if a type has announced another number.
 
 mod output;

@@ -34,7 +34,7 @@ use crate::protocol::outbox::{Outbox, is_gone};
 use crate::sys::proc_stat::ProcessActivity;
 use crate::sys::{ProcessHandle, deadline, pid_number, timespec};
 
-/// Reason why a server can't be used any more. Its exit status is reported in addition.
+/// Reason why a server can no longer be used. Its exit status is reported in addition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerFailure {
     /// The server has exited, or was killed.
@@ -144,9 +144,9 @@ impl ForkServer {
         self.process.reap().is_some()
     }
 
-    /// Starts a process: sends these frames to the process that was made in advance, if it lives, or else to
-    /// another one, and requests the next process. The outer error means that this server can't be used any
-    /// more.
+    /// Starts a process: sends these frames to the process that was made in advance, if it is alive,
+    /// otherwise to a new process, and requests the next process. The outer error means that this server can
+    /// no longer be used.
     pub(crate) fn start_process(
         &mut self,
         outbox: &mut Outbox,
@@ -412,7 +412,7 @@ mod tests {
         let (server, _server, pid, _theirs) = server(pid_cell);
         let error = server.shut_down("a test", &ServerFailure::Gone).error;
         assert!(error.to_string().contains("SIGKILL"), "{error}");
-        // Reaped: no process has these numbers any more.
+        // Reaped: no process has these numbers.
         assert!(!is_there(pid) && !is_there(unknown));
     }
 

@@ -63,7 +63,7 @@ impl ReadyChild {
     }
 }
 
-/// Returns `true` if the process at the other end of this socket is gone.
+/// Returns `true` if the process at the other end of this socket has ended.
 pub(super) fn hung_up(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::empty())];
     let asked = retry_on_intr(|| rustix::event::poll(&mut end, Some(&Timespec::default())));

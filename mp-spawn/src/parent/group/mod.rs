@@ -38,7 +38,7 @@ pub(crate) struct ChildGroup {
     /// the last process.
     change_event: Mutex<Option<Arc<OwnedFd>>>,
     /// Sentinels that a caller requested, by rank. They stay open as long as the group. All others are closed
-    /// when their processes are over.
+    /// when their processes have ended.
     sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
     /// Sentinel of processes that were over at the request. Permanently readable.
     over_sentinel: OnceLock<Arc<OwnedFd>>,
@@ -161,7 +161,7 @@ impl ChildGroup {
         }
     }
 
-    /// Waits until all processes are over. Their failures count as reported.
+    /// Waits until all processes have ended. Their failures count as reported.
     pub(crate) fn join_all(&self) -> Result<()> {
         self.check_owner()?;
         self.wait(None, false);
@@ -191,7 +191,7 @@ impl ChildGroup {
         self.pids.len()
     }
 
-    /// Returns `true` if all processes are over.
+    /// Returns `true` if all processes have ended.
     pub(crate) fn all_over(&self) -> bool {
         self.ranks.lock().iter().all(|rank| rank.over)
     }
@@ -295,7 +295,7 @@ static COPY_SENTINEL: PerProcess<OnceLock<OwnedFd>> =
     PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 impl ChildGroup {
-    /// Sets the descriptor that serves as the sentinel of processes that are over. It is permanently
+    /// Sets the descriptor that serves as the sentinel of processes that have ended. It is permanently
     /// readable.
     pub(crate) fn set_over_sentinel(&self, over: &Arc<OwnedFd>) {
         self.over_sentinel.get_or_init(|| Arc::clone(over));

@@ -110,7 +110,7 @@ impl RankState {
         }
     }
 
-    /// Forbids further restarts. Returns `true` if the process is over because of that.
+    /// Forbids further restarts. Returns `true` if the process has ended because of that.
     fn forbid(&mut self) -> bool {
         let Some(supervision) = &mut self.supervision else { return false };
         supervision.forbidden = true;
@@ -122,7 +122,7 @@ impl RankState {
     }
 
     /// Begins a restart. Returns the function that creates its batch, and the number of the start, or `None`
-    /// if no restart is needed or the process is over.
+    /// if no restart is needed or the process has ended.
     fn begin_restart(&mut self) -> Option<(Arc<RespawnFn>, u32)> {
         let supervision = self.supervision.as_mut().filter(|its| its.phase == RestartPhase::Waiting)?;
         if mp_core::interrupted() {
@@ -175,7 +175,7 @@ impl ChildGroup {
         (0..self.len()).for_each(|rank| _ = self.forbid_restart(rank));
     }
 
-    /// Forbids further restarts of a rank. Returns `true` if the process is over because of that. Does not
+    /// Forbids further restarts of a rank. Returns `true` if the process has ended because of that. Does not
     /// block.
     pub(crate) fn forbid_restart(&self, number: usize) -> bool {
         let over = self.with_rank(number, |rank| {
@@ -209,7 +209,7 @@ impl Restartable for ChildGroup {
             return;
         };
         let prepared = (*respawn.lock())(attempt);
-        // Released before the start: if the process is over soon, its arguments must not stay referenced.
+        // Released before the start: if the process ends soon, its arguments must not stay referenced.
         drop(respawn);
         match prepared.and_then(|start| start()) {
             Ok(()) => event!(Info, "{} was started again (attempt {attempt})", self.name(0)),

@@ -95,9 +95,8 @@ impl LaunchCommand {
     /// Returns an error if a program that the calling thread executes can't be a worker of this process,
     /// because it has, or gets, privileges that this process's user lacks. Both the privileges of this
     /// process and those of the executed file are checked: a process that has dropped its privileges gets
-    /// them back by the file. Programs that a command executes are not checked. A privileged
-    /// program ignores its environment. Executed anew, it would run `main` once more, and start others, and
-    /// so on.
+    /// them back by the file. Programs that a command executes are not checked. A privileged program ignores
+    /// its environment. Executed again, it would run `main` once more, and start others, and so on.
     ///
     /// The privileges of a program depend on flags of the calling thread. A single thread executes all
     /// processes of a start.

@@ -12,7 +12,7 @@
 //!
 //! | the parent is killed | left |
 //! |---|---|
-//! | while it is suspended | the child executes the program, which detects that its parent is gone: see `lifeline` |
+//! | while it is suspended | the child executes the program, which detects that its parent has ended: see `lifeline` |
 //!
 //! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the
 //! standard streams, its socket, and the files that were named for it.

@@ -95,7 +95,7 @@ pub(crate) fn launch(
             Ok(LaunchedProcess { pid, handle: ProcessHandle::open(pid)?, socket: ours, nonce })
         }
         Ok(None) => {
-            // Done first, because the following code would wait for ever if the original was exiting, which
+            // Done first, because the following code would wait forever if the original was exiting, which
             // holds the locks of `exit`. If the request is refused, the worker reports that, like any other.
             if main::has_parent(parent) == Ok(false) {
                 sys::exit_at_once(EXIT_USELESS);

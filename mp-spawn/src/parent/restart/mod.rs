@@ -1,7 +1,7 @@
 //! Supervision: processes that are restarted after they have ended.
 //!
 //! A supervised process is a [`ChildGroup`](crate::parent::group::ChildGroup) of one rank for its whole life.
-//! The state of the rank describes its present process, or the last one. The group is over when the process
+//! The state of the rank describes its present process, or the last one. The group has ended when the process
 //! is not restarted. So waits, callbacks, the sentinel (an eventfd here) and the exit of this program refer
 //! to that end, and need no special case for restarts.
 //!
@@ -67,7 +67,7 @@ pub enum Restart {
     Never,
     /// Restart after a failure.
     OnFailure {
-        /// Maximum number of consecutive restarts. The count begins anew after a process that was
+        /// Maximum number of consecutive restarts. The count begins again after a process that was
         /// [healthy](crate::ProcessBuilder::healthy_after) before it failed.
         max: u32,
         /// Delay before a restart. The first consecutive restart counts as the second attempt.

@@ -168,7 +168,7 @@ impl FailureReports {
         self.unreported = self.unreported.saturating_add(1);
         let interval = match self.next {
             Some((at, _)) if now < at => return None,
-            // After a long time without a failure, the intervals begin anew.
+            // After a long time without a failure, the intervals begin again.
             Some((at, interval)) if now < at + interval => (2 * interval).min(LONGEST),
             _ => FIRST,
         };

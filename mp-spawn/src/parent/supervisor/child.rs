@@ -296,7 +296,7 @@ impl WatchedChild {
         }
     }
 
-    /// Reports to all waiters that the process is over, after its state here is removed, or schedules its
+    /// Reports to all waiters that the process has ended, after its state here is removed, or schedules its
     /// restart.
     pub(crate) fn close(mut self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);

@@ -253,7 +253,7 @@ fn listen(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> Result<()> {
 }
 
 impl Supervisor {
-    /// Handles the timer: processes whose time is over. Then sets the timer for the others.
+    /// Handles the timer: processes whose time has expired. Then sets the timer for the others.
     pub(super) fn handle_timeouts(&self) {
         let mut children = self.children.lock();
         children.timer = None;

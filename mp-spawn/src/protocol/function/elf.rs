@@ -1,4 +1,4 @@
-//! Identification of builds: of a file on disk, before it is loaded, and by the notes of an object.
+//! Identification of builds: of a file before it is loaded, and of a loaded object by its notes.
 
 use std::fs::File;
 use std::io;

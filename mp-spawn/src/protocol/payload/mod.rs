@@ -39,7 +39,7 @@ const MOST_PLAIN: usize = 2 << 10;
 const PLAIN: u8 = 0;
 /// First byte of a payload of which the rest is a ticket for the arguments.
 pub(crate) const TICKET: u8 = 1;
-/// First byte of a payload of which the rest is the arguments, for a child that inherits settings of the
+/// First byte of a payload whose other bytes are the arguments, for a child that inherits settings of the
 /// arena.
 const PLAIN_WITH_SETTINGS: u8 = 2;
 

@@ -48,7 +48,7 @@ pub(crate) fn arena_file() -> Result<BorrowedFd<'static>> {
 pub(crate) fn claim(ticket: EnvelopeTicket) -> Result<Envelope, String> {
     let arena = Arena::current().map_err(|e| e.to_string())?;
     // SAFETY: the parent or the child of this process sent this ticket to this process alone. The child does
-    // not use the envelope any more, and the parent takes it back only by the same compare-and-swap.
+    // not use the envelope, and the parent takes it back only by the same compare-and-swap.
     unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())
 }
 

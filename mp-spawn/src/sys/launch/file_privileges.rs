@@ -22,7 +22,8 @@ const DEPTH: usize = 5;
 const FIRST_LINE: u64 = 256;
 
 /// Describes the source of privileges of a program that this thread executes, and a remedy. Returns `None` if
-/// it gets none, or if the file can't be inspected, which its execution reports better.
+/// the program gets no privileges, or if the file can't be inspected: its execution then returns a more
+/// precise error.
 pub(crate) fn privileges(program: &Path) -> Option<String> {
     let executed = executed(program);
     let granted = granted(&executed)?;

@@ -114,7 +114,7 @@ impl ProcessHandle {
         self.sentinel.as_raw_fd()
     }
 
-    /// Sends a signal to the process. Returns `SRCH` if it is over.
+    /// Sends a signal to the process. Returns `SRCH` if it has ended.
     pub(crate) fn signal(&self, signal: Signal) -> std::result::Result<(), Errno> {
         let reaped = self.reaped.lock();
         if reaped.is_some() {

@@ -165,7 +165,7 @@ fn exchange(
     match answer {
         Ok(Some((Reply { code: codes::SUCCESS, value }, file))) => Ok((value, file)),
         Ok(Some((Reply { code, .. }, _))) => Err(code),
-        // The session is over.
+        // The session has ended.
         Ok(None) | Err(_) => Err(codes::UNKNOWN),
     }
 }

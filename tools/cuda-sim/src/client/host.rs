@@ -82,7 +82,7 @@ impl Pinned {
         let Some(bytes) = pinned.as_mut().and_then(|pinned| pinned.remove(&address)) else { return false };
         let at = ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0));
         // SAFETY: a mapping that was made here, with this length. By freeing it, its user guarantees that it
-        // is not used any more.
+        // is no longer used.
         _ = unsafe { munmap(at, bytes) };
         true
     }

@@ -26,7 +26,7 @@ pub(crate) fn begin() {
     ONCE.call_once(|| _ = std::thread::Builder::new().name("cuda-host-calls".to_owned()).spawn(call_all));
 }
 
-/// Calls functions until the session is over.
+/// Calls functions until the session has ended.
 fn call_all() {
     while let Ok((Value::Pair(function, data), _)) = ask(Call::NextFunction) {
         let (Ok(function), Ok(data)) = (usize::try_from(function), usize::try_from(data)) else { return };

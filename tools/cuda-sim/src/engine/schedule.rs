@@ -148,7 +148,7 @@ impl Engine {
                     is_met(Self::load(&target, offset).0, *value, *flags)
                         && self.processes.get(&stream.process).is_some_and(|process| !process.is_gone())
                 }
-                // The word is not mapped any more, which is reported when the operation runs.
+                // The word is no longer mapped, which is reported when the operation runs.
                 None => true,
             },
         }

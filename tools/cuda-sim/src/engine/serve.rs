@@ -184,7 +184,7 @@ fn reply(connection: &Connection, answer: Result<CallOutcome, u32>) -> bool {
     wire::send(connection.socket.as_fd(), &reply, file.as_ref().map(AsFd::as_fd)).is_ok()
 }
 
-/// Runs work for waiting hosts, or work that has waited long enough, and answers calls whose wait is over.
+/// Runs work for waiting hosts, or work that has waited long enough, and answers calls whose wait has ended.
 /// Returns `true` if there may be more to run.
 fn progress(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) -> bool {
     let mut ran = true;

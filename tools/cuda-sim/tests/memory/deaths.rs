@@ -82,7 +82,7 @@ fn killed_reader_releases_its_pieces() {
     end(&session, [maker]);
 }
 
-/// The device of a dead process may still write: the slab is not used any more, and is freed with its last
+/// The device of a dead process may still write: the slab is no longer used, and is freed with its last
 /// piece.
 #[test]
 fn killed_writer_loses_its_pieces() {

@@ -53,8 +53,8 @@ fn functions() -> &'static Functions {
 /// Calls the driver, which must succeed.
 macro_rules! call {
     ($function:expr, $($argument:expr),*) => {{
-        // SAFETY: the call writes variables of the caller, of the types that it writes; freed memory is not
-        // used any more.
+        // SAFETY: the call writes variables of the caller, of the types that it writes; freed memory is no
+        // longer used.
         assert_eq!(unsafe { ($function)($($argument),*) }, 0, stringify!($function))
     }};
 }

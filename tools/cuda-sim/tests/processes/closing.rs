@@ -47,7 +47,7 @@ fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
 }
 
 /// Closing a handle waits for all work of its process. Drops don't wait for that, and the process's exit does
-/// not wait for ever: a clock covers the kernel.
+/// not wait forever: a clock covers the kernel.
 #[test]
 fn memory_is_dropped_during_an_endless_kernel() {
     for under_work in [false, true] {
@@ -165,7 +165,7 @@ fn late_long_kernel_delays_no_other_work() {
     beside_a_long_kernel(true);
 }
 
-/// The busy stream has no owner any more.
+/// The busy stream has no owner.
 fn works_beside_a_stream_that_was_dropped((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -244,8 +244,7 @@ fn records_and_stays(events: Queue<CudaEvent>) -> Outcome {
     Ok(())
 }
 
-/// A stream waits for a killed process, and for ever if events order processes, also if it has no owner any
-/// more.
+/// A stream waits for a killed process, and forever if events order processes, also if it has no owner.
 fn works_beside_a_lost_stream((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());
     let (t, event) = (taken(&from), taken(&events));

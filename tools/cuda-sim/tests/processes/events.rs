@@ -229,7 +229,7 @@ fn event_of_killed_process_releases_its_waiters(order: Order) {
     join(waiter);
     assert!(event.query().unwrap(), "the other process's record counts");
     mp_harness::eventually("all processes are gone", || stat(&session, "processes") == 0);
-    // A stream that waits for a killed process for ever is dropped with pending work.
+    // A stream that waits for a killed process forever is dropped with pending work.
     let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
     let is_found = order == Order::IpcEvents && session.has_figures();
     let wanted = if is_found { &["destroyed-with-work"][..] } else { &[] };

@@ -96,8 +96,8 @@ fn each_call_fails_once_and_is_told(order: Order) {
                 "{rule}: {errors:?}"
             );
             reported += errors.len();
-            // A failure during a drop reaches no caller: the memory is not used any more, and is freed with
-            // the process.
+            // A failure during a drop reaches no caller: the memory is no longer used, and is freed with the
+            // process.
             if errors.is_empty() {
                 break;
             }
@@ -180,7 +180,7 @@ fn reads_it(t: CudaTensor<f32>) -> Outcome {
     Ok(())
 }
 
-/// A stream that waits for it would wait for ever.
+/// A stream that waits for it would wait forever.
 #[test]
 fn refused_tick_is_not_published() {
     let session = setup().set("STUCK_MS", 6_000).start().unwrap();

@@ -51,7 +51,7 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
 }
 
 on_the_device! {
-/// The dead process's kernel may write until the driver ends it: the slab is not used any more.
+/// The dead process's kernel may write until the driver ends it: the slab is no longer used.
 fn slab_of_killed_writer_is_retired(order: Order) {
     for late in [0, 100] {
         let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();

@@ -71,7 +71,7 @@ fn writes_along((t, both): (SharedCudaTensor<f32>, Queue<()>)) -> Outcome {
     kernels().fill(&stream, on.ptr(), on.len(), 5.0);
     drop(on);
     stream.synchronize()?;
-    // Memory that is not shared any more is checked like all other memory.
+    // Memory that is no longer shared is checked like all other memory.
     drop(t);
     Ok(())
 }

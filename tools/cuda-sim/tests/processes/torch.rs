@@ -62,7 +62,7 @@ fn makes_and_drops((tensors, go): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcom
     for i in 0..10_u8 {
         tensors.put(CudaTensor::full([1 << 18], f32::from(i), &stream)?).unwrap();
     }
-    // This process has no handle of them any more.
+    // This process has no handle of them.
     taken(&go);
     Ok(())
 }

@@ -277,7 +277,7 @@ fn value_waits_compare_cyclically() {
     let (host, device) = a.register(&file(4096), 4096);
     let stream = a.stream();
     let last = i64::MAX.cast_unsigned();
-    // The end of all ticks: a wait for any of them is over.
+    // The end of all ticks: a wait for any of them has ended.
     a.ok("store", &[host, last]);
     a.ok("cuStreamWaitValue64", &[stream, device, 1 << 40, 0]);
     a.ok("cuStreamSynchronize", &[stream]);

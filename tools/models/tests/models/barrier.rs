@@ -46,8 +46,8 @@ enum Doing {
     Parties(FindSlot),
     Break(Break),
     Reset(Reset),
-    /// Arrived while the last party of a phase acts: checks whether the phase is over, whether that party is
-    /// dead, breaks the barrier.
+    /// Arrived while the last party of a phase acts: checks whether the phase has ended, whether that party
+    /// is dead, breaks the barrier.
     Full(Phase),
     FullLast(Phase),
     FullBreak(Break),

@@ -223,7 +223,7 @@ impl Setup {
                 });
             }
         };
-        // A producer alone may find the queue full for ever, but not while a consumer runs.
+        // A producer alone may find the queue full forever, but not while a consumer runs.
         let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
         world.explore(kills, stops, end, wedged);
     }

@@ -3,7 +3,7 @@
 //! steps are the ones that run in processes.
 //!
 //! A device writes its owner's orders in their order. When its owner is killed it continues for any time, and
-//! then writes no more. Other processes detect that, as they detect that a process is gone. If `late`, one
+//! then writes no more. Other processes detect that, as they detect that a process has ended. If `late`, one
 //! last write is made even later.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Deadlocks between locks, exhaustively: threads that take two locks each, in any order, some to read or to
 //! write, announce their waits, search for cycles and give up; kills and stops at any access. No thread gets
-//! a false deadlock, at most one thread of a cycle gets the error, and none waits for ever except for a
+//! a false deadlock, at most one thread of a cycle gets the error, and none waits forever except for a
 //! stopped thread. The steps are the ones that run in processes.
 
 use mp_core::mem::{Steps, Word};
@@ -103,7 +103,7 @@ enum For {
     Readers,
 }
 
-/// Actual state, whatever the threads have noticed.
+/// Actual state, independent of what the threads have observed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     /// Thread that has each lock.
@@ -225,7 +225,7 @@ impl Thread {
     /// Ends the wait.
     fn over(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         match self.note.take().filter(|_| self.bug != Bug::KeepsNote) {
-            // The thread waits until others can read that its wait is over.
+            // The thread waits until others can read that its wait has ended.
             Some(note) => Doing::TakeBack(TakeNoteBack(note)),
             None => {
                 ghost.waits[me] = None;

@@ -150,7 +150,7 @@ fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_int
     let all = actors.len();
     let world = World::new(Memory::new(2), actors, Ghost { poll_interval, ..Ghost::default() });
     // No setter is left, and it is not set: a waiter without a setting since its beginning correctly waits
-    // for ever.
+    // forever.
     let unset = move |w: &World<Process>| {
         let sets = |p: &Process| !matches!(p.doing, Doing::Wake(_)) || p.left > 1;
         let no_actor_sets = (waiters..all).all(|i| w.fates[i] != Fate::Running || !sets(&w.actors[i]));

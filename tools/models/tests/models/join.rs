@@ -94,7 +94,7 @@ struct Ghost {
     gave_up: bool,
 }
 
-/// Returns the number of tasks that no actor gets any more. Not an access.
+/// Returns the number of tasks that no actor gets. Not an access.
 fn lost(m: &Memory) -> usize {
     (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
 }
@@ -216,7 +216,7 @@ impl Process {
     fn counted(&self, m: &Memory, fates: &[Fate], ghost: &mut Ghost, unfinished: usize) -> bool {
         let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
         if unfinished > 0 {
-            // The joiner's time is over when no actor is left that could do the tasks it waits for.
+            // The joiner's time has expired when no actor is left that could do the tasks it waits for.
             ghost.gave_up = others_gone && self.waits_for_ever(m, fates);
             return ghost.gave_up;
         }
@@ -355,7 +355,7 @@ impl Actor for Process {
                     false => Doing::Look,
                 }
             }
-            // The heir begins when the worker is gone.
+            // The heir begins when the worker has ended.
             Doing::Look if me == HEIR && !fates[WORKER].gone() => Doing::Look,
             Doing::Look => self.recover(m, fates).unwrap_or_else(|| self.then(me)),
             Doing::Settle(settle) => match settle.step(m) {

@@ -425,8 +425,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             Holder::Queued => in_slot || in_doubt,
             // An actor that checks the queue finds it.
             Holder::Returned => !w.ghost && may_have_returned(m.peek(returns(0).returned)),
-            // The actor that was done with the message died. Its envelope is freed when no actor recovers any
-            // more.
+            // The actor that was done with the message died. Its envelope is freed when no actor recovers.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),
             Holder::Undeliverable => false,

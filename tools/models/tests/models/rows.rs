@@ -1,5 +1,5 @@
 //! Rows of slabs of device memory, exhaustively: holders of a piece give work to their streams, join it into
-//! the row's last use, and leave; the maker divides the memory anew when no holder is left, for streams that
+//! the row's last use, and leave; the maker divides the memory again when no holder is left, for streams that
 //! wait; any process is killed or stopped at any shared access. The steps are the ones that run in processes.
 //!
 //! A device runs its process's orders. When the process is killed it continues for any time, and then stops.

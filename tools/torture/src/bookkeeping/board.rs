@@ -1,4 +1,4 @@
-//! Shared board of all workers: whether the round is over, and for each worker its number of operations and
+//! Shared board of all workers: whether the round has ended, and for each worker its number of operations and
 //! its last operations. It outlives them.
 
 use std::fmt::Write;
@@ -147,7 +147,7 @@ impl Row {
         words.store(row, beat + 1);
     }
 
-    /// Returns `true` if the round is over.
+    /// Returns `true` if the round has ended.
     pub(crate) fn over(&self) -> bool {
         self.board.words.load(0) != 0
     }

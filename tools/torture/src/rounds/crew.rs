@@ -255,7 +255,7 @@ impl Crew {
         self.clock.passed()
     }
 
-    /// Waits until none of the selected workers runs any more.
+    /// Waits until none of the selected workers runs.
     pub(crate) fn wait_for(&mut self, which: impl Fn(&Self, &Place) -> bool) -> Result<(), Finding> {
         loop {
             self.look()?;

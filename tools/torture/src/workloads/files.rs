@@ -65,7 +65,7 @@ impl Cargo {
         Ok(Self { number, from, files: files.collect::<mp::AnyResult<_>>()? })
     }
 
-    /// Checks that each has its contents, and that no process has its other end any more.
+    /// Checks that each has its contents, and that no process has its other end.
     fn check(self) -> mp::AnyResult<()> {
         for (i, file) in self.files.into_iter().enumerate() {
             let mut bytes = Vec::new();

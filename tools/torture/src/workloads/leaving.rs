@@ -42,7 +42,7 @@ impl Sides {
 }
 
 impl Worker {
-    /// Sends until the round is over, or it leaves, or no receiver is left.
+    /// Sends until the round has ended, or it leaves, or no receiver is left.
     pub(crate) fn send_and_leave(&mut self, sender: &Sender<Parcel>) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Send)? {
             let number = parcel.job.number;

@@ -75,7 +75,7 @@ fn check(loader: &DataLoader<Rows>, batch: &LoadedBatch<Columns>, epoch: u64, nu
 }
 
 impl Worker {
-    /// Loads batches until the round is over. `copies`: worker processes may be forked from this one.
+    /// Loads batches until the round has ended. `copies`: worker processes may be forked from this one.
     pub(crate) fn own_loader(&mut self, copies: bool) -> AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let len = self.random.pick(&[1, 30, 3000]);

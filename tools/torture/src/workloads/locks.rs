@@ -78,7 +78,7 @@ impl Locks {
         })
     }
 
-    /// Runs random operations until the round is over.
+    /// Runs random operations until the round has ended.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         while !row.over() {
             match random.below(14) {
@@ -266,7 +266,7 @@ impl Locks {
         row.note(Op::WaitFor, *tokens);
         match self.more.wait_for_timeout(tokens, SHORT, |tokens| *tokens > 0) {
             Ok((mut tokens, true)) => *tokens -= 1,
-            // The holder of the lock may be stopped when the time is over.
+            // The holder of the lock may be stopped when the time has expired.
             Ok((_, false)) | Err(LockError::OwnerDied { .. } | LockError::Held { .. }) => {}
             Err(error) => return Err(error.into()),
         }

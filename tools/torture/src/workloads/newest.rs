@@ -54,7 +54,7 @@ impl Watched {
         Ok(Self { sender, receiver, known: Tensor::zeros([1])?.share() })
     }
 
-    /// Changes and reads, at random, until the round is over.
+    /// Changes and reads, at random, until the round has ended.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let mut seen = 0;
         while !row.over() {
@@ -117,7 +117,7 @@ impl ToAll {
         Ok(Self { sender, receiver })
     }
 
-    /// Sends and receives, at random, until the round is over.
+    /// Sends and receives, at random, until the round has ended.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let receiver = self.receiver.resubscribe()?;
         let (mut sent, mut last) = (0_u64, HashMap::new());

@@ -58,7 +58,7 @@ impl Objects {
         Ok(Self { handle: manager.handle(), shelves: [shelf()?, shelf()?] })
     }
 
-    /// Calls, at random, until the round is over.
+    /// Calls, at random, until the round has ended.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let (mark, mut done) = (row.mark(), [0_u64; 2]);
         while !row.over() {

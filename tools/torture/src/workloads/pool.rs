@@ -75,7 +75,7 @@ pub(crate) struct Torment {
     /// Workers that were killed, and have not cost a task yet.
     killed: HashSet<u32>,
     /// Workers that have done a task. Only they are stopped: a worker that is stopped before it is bound to
-    /// its parent would stay for ever, if the parent is killed.
+    /// its parent would stay forever, if the parent is killed.
     begun: HashSet<u32>,
     /// Number of others killed since all tasks were done.
     newcomers: u32,
@@ -117,7 +117,7 @@ impl Torment {
 }
 
 impl Worker {
-    /// Runs tasks until the round is over. `copies`: worker processes may be forked from this one.
+    /// Runs tasks until the round has ended. `copies`: worker processes may be forked from this one.
     pub(crate) fn own_pool(&mut self, copies: bool) -> mp::AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let pool = Pool::builder().processes(WORKERS).start_method(method).build()?;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | an object that [`wait`](mp::wait()) names | it is ready, or another worker was faster, but not indefinitely |
 //! | messages | each arrives once, in its sender's order on its path; a killed consumer costs the message that it was taking |
-//! | the end | each path is named when it is closed, or has no sender any more |
+//! | the end | each path is named when it is closed, or has no sender |
 //! | a process that has ended | is named; the parent, which lives, never is |
 
 use mp::connection::one_way_pipe;

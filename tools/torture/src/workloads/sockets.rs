@@ -71,7 +71,7 @@ impl Service {
         })
     }
 
-    /// Reports that no client will connect any more.
+    /// Reports that no client will connect.
     pub(crate) fn close(&self) -> mp::AnyResult<()> {
         self.over.set()?;
         Ok(())
@@ -105,12 +105,13 @@ enum PollOutcome {
     Something,
     /// The message is incomplete.
     Nothing,
-    /// The other end is gone.
+    /// The other end is closed.
     End,
 }
 
 impl Worker {
-    /// Connects, sends some messages, waits for the answer to each, and disconnects, until the round is over.
+    /// Connects, sends some messages, waits for the answer to each, and disconnects, until the round has
+    /// ended.
     pub(crate) fn call(&mut self, service: &Service) -> mp::AnyResult<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, 0);
@@ -179,7 +180,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Listens, and answers all clients, until none will connect any more.
+    /// Listens, and answers all clients, until none will connect.
     pub(crate) fn serve(&mut self, service: &Service) -> mp::AnyResult<()> {
         let listener = service.options().listen(service.address())?;
         let mut connections: Vec<Connection> = Vec::new();
@@ -247,7 +248,7 @@ impl Worker {
     }
 }
 
-/// Returns `true` if the other end is gone, possibly during a message.
+/// Returns `true` if the other end is closed, possibly during a message.
 fn is_gone(error: &GetError) -> bool {
     matches!(error, GetError::Disconnected)
         || matches!(error, GetError::Failed(e) if e.to_string().contains("in the middle of a message"))

@@ -1,4 +1,4 @@
-//! Work of the workers during their life. Each ends by itself when its round is over. A violation is its
+//! Work of the workers during their life. Each ends by itself when its round has ended. A violation is its
 //! error, and its waits are so long that this program detects a hang first.
 
 use std::collections::HashMap;

@@ -212,7 +212,7 @@ impl Engine {
         self.processes.values().filter_map(|process| process.gone_at).min()
     }
 
-    /// Removes dead processes whose time is over.
+    /// Removes dead processes whose time has expired.
     pub(in crate::engine) fn end_processes(&mut self) {
         let now = Instant::now();
         let over = self.processes.iter().filter(|(_, p)| p.gone_at.is_some_and(|at| at <= now));

@@ -153,8 +153,8 @@ impl Engine {
         self.process(caller.process)?.events.get(&event).cloned().ok_or(codes::INVALID_HANDLE)
     }
 
-    /// Returns `true` if an event was made by another process that does not have it any more: its behaviour
-    /// is undefined then.
+    /// Returns `true` if an event was made by another process that no longer has it: its behaviour is
+    /// undefined then.
     fn is_over(&mut self, caller: &Caller, event: &Event) -> bool {
         let is_over = event.imported && event.core.is_over.get();
         if is_over {

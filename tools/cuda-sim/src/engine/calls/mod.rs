@@ -175,7 +175,7 @@ impl Engine {
         self.make_call(&caller, call, file)
     }
 
-    /// Executes a call whose wait is over.
+    /// Executes a call whose wait has ended.
     pub(in crate::engine) fn make_call(
         &mut self,
         caller: &Caller,

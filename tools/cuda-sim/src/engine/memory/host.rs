@@ -86,7 +86,7 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         let length = usize::try_from(self.bytes).unwrap_or(0);
-        // SAFETY: this value's own mapping, which no code reaches any more.
+        // SAFETY: this value's own mapping, which no code reaches.
         _ = unsafe { munmap(self.at.as_ptr().cast(), length) };
     }
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
     counts: Vec<(u32, u64)>,
-    /// Ids of killed processes for whose work the stream waited in vain: other processes ended the wait.
+    /// Ids of killed processes for whose work the stream waited without result: other processes ended the
+    /// wait.
     released_from: BTreeSet<u32>,
 }
 
@@ -31,7 +32,8 @@ impl Clock {
         self.released_from.insert(pid);
     }
 
-    /// Returns the ids of the killed processes for whose work this or an earlier stream waited in vain.
+    /// Returns the ids of the killed processes for whose work this or an earlier stream waited without
+    /// result.
     pub(crate) fn released_from(&self) -> &BTreeSet<u32> {
         &self.released_from
     }

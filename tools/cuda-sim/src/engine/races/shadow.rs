@@ -16,7 +16,7 @@ pub(crate) struct TracedOperation {
     /// Index of the stream in clocks, and its number of operations at that time.
     pub(crate) actor: u32,
     pub(crate) count: u64,
-    /// Killed processes for whose work the stream waited in vain.
+    /// Killed processes for whose work the stream waited without result.
     pub(crate) released_from: BTreeSet<u32>,
 }
 

@@ -134,13 +134,13 @@ pub(crate) struct Stream {
     pub(crate) clock: Clock,
     /// Index in clocks.
     pub(crate) actor: u32,
-    /// `true` if the stream has no handle any more. It ends when its work is done.
+    /// `true` if the stream has no handle. It ends when its work is done.
     pub(crate) destroyed: bool,
     /// Active capture: operations become a graph, and don't run.
     pub(crate) capture: Option<Capture>,
 }
 
-/// Returns `true` if a wait for a value is over. Flags are 0 for `GEQ`, which is cyclic, 1 `EQ`, 2 `AND`, 3
+/// Returns `true` if a wait for a value has ended. Flags are 0 for `GEQ`, which is cyclic, 1 `EQ`, 2 `AND`, 3
 /// `NOR`.
 pub(crate) fn is_met(found: u64, value: u64, flags: u32) -> bool {
     match flags {

@@ -96,7 +96,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
             Event::Resume(a) => drop(stopped.remove(&a)),
         }
     }
-    // No actor is stopped any more, and all live ones get their turns.
+    // No actor is stopped, and all live ones get their turns.
     let made = |w: &World<Process>| w.actors.iter().map(|p| p.made).sum::<u32>();
     for _ in 0..3000 {
         (0..LAST_SWEEPER).for_each(|a| {
