@@ -237,7 +237,9 @@ impl EventTable {
         // Each query takes system calls.
         let mut makers = BTreeMap::new();
         let mut is_gone = |maker| *makers.entry(maker).or_insert_with(|| Members(arena).is_dead(maker));
-        self.opened.extract_if(.., |_, one| is_gone(one.maker)).map(|(_, one)| one).collect()
+        let orphans = self.opened.iter().filter(|(_, one)| is_gone(one.maker));
+        let orphans: Vec<_> = orphans.map(|(name, _)| *name).collect();
+        orphans.iter().filter_map(|name| self.opened.remove(name)).collect()
     }
 
     /// Removes all opened events. The caller closes them.
