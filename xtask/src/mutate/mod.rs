@@ -209,7 +209,8 @@ fn perform(session: &mut Session, wanted: &Options) -> Result<(), String> {
 fn planted(session: &mut Session, folder: &Path) {
     let fuzz =
         ["run", "--quiet", "--release", "--manifest-path", "tools/fuzz/Cargo.toml", "--bin", "mp-fuzz"];
-    let runs: [&[&str]; 3] = [
+    let runs: [&[&str]; 4] = [
+        &["build", "-p", "mp-cuda-sim"],
         &["test", "-p", "mp-torture", "--test", "planted", "--", "--include-ignored"],
         &["test", "-p", "mp-cuda-sim", "--test", "processes", "--", "--ignored", "planted::"],
         &[&fuzz[..], &["--", "--planted"]].concat(),
