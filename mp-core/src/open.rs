@@ -20,8 +20,8 @@ use crate::members::membership::MemberInfo;
 use crate::recovery::Recovery;
 use crate::setup::configure::{self, ArenaOptions};
 use crate::setup::fd_store::{FdStore, Parcel};
-use crate::setup::out_of_space::no_room_for_new;
-use crate::setup::{Backing, attach, files, published, settings};
+use crate::setup::no_room_for_new;
+use crate::setup::{Backing, attach, files, settings};
 use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;
 use crate::sys::identity::Identity;
@@ -384,7 +384,7 @@ fn attach_now(fd: OwnedFd) -> Result<Arena> {
     Ok(make_current(arena))
 }
 
-fn create(settings: &published::Settings) -> Result<Arena> {
+fn create(settings: &settings::Settings) -> Result<Arena> {
     let _: SharingStrategy = settings.strategy.name().parse()?;
     files::clean_default();
     let (space, space_limit) = limits::address_space();
@@ -446,7 +446,7 @@ fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>)
     // The identity of this process follows the table of its holds, on its own cache line in the same
     // mapping.
     let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
-    let (holds, line) = private_table::table(blocks + 16)?.split_at(blocks);
+    let (holds, line) = private_table(blocks + 16)?.split_at(blocks);
     // The real tag is set once this process is a member. Until then `me` must not be called.
     let state = State {
         map,

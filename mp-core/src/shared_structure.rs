@@ -31,7 +31,7 @@ use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocking::block_on::LivenessTimer;
-use crate::blocking::limit::Wait;
+use crate::blocking::block_on::Wait;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::wait_table::{STRUCTURE, STRUCTURE_WORDS};
@@ -48,7 +48,7 @@ const HEADER: u64 = 8 * STRUCTURE_WORDS;
 const NONE: &str = "it is no structure at all";
 
 fn header(arena: Arena, block: BlockId) -> Word {
-    Word::at(Blocks(arena).data_of(block).0)
+    Blocks(arena).memory_of(block).0
 }
 
 /// Returns the first word after the header.

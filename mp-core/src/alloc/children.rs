@@ -26,7 +26,7 @@
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::blocks::Blocks;
-use crate::envelopes::grants::OBJECT;
+use crate::envelopes::OBJECT;
 use crate::error::{Error, Result};
 use crate::layout::SLAB_BLOCKS;
 use crate::mem::{Mem, Word, run};
@@ -63,7 +63,7 @@ impl Allocator {
     }
 
     fn take_seat_for(self, child: BlockId, parent: BlockId, me: Member) -> Result<()> {
-        let (entry, first) = (self.whole_word(child), Word::at(Blocks(self.0).data_of(child).0));
+        let (entry, first) = (self.whole_word(child), Blocks(self.0).memory_of(child).0);
         // The step that counts notes has nothing to count here: it writes the present value.
         let note =
             AttachRecord { entry, count: first, counted: self.map().load_relaxed(first), grant: OBJECT };
@@ -78,7 +78,7 @@ impl Allocator {
     }
 
     fn whole_word(self, child: BlockId) -> Word {
-        Word::at(Blocks(self.0).data_of(child).0).plus(WHOLE)
+        Blocks(self.0).memory_of(child).0.plus(WHOLE)
     }
 
     /// Returns the seat that a held child has of its parent.

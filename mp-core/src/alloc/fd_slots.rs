@@ -135,13 +135,13 @@ impl FdSlots {
     }
 
     pub(crate) fn kept_word(self, block: BlockId) -> Word {
-        Word::at(Blocks(self.0).data_of(block).0).plus(KEPT)
+        Blocks(self.0).memory_of(block).0.plus(KEPT)
     }
 
     /// Returns the word in which a block stores its compartment, if its kind has one.
     pub(crate) fn compartment_word(self, block: BlockId) -> Option<Word> {
         match Blocks(self.0).kind_of(block) {
-            BlockKind::Descriptors => Some(Word::at(Blocks(self.0).data_of(block).0)),
+            BlockKind::Descriptors => Some(Blocks(self.0).memory_of(block).0),
             BlockKind::Keeper => Some(self.kept_word(block)),
             _ => None,
         }

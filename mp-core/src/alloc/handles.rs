@@ -14,7 +14,7 @@ use crate::members::Members;
 use crate::parking::detach_notice::{self, DetachedProcess, LastDetached};
 use crate::parking::notices::Notices;
 use crate::setup::Backing;
-use crate::steps::{INLINE_SEATS, ReleaseOutcome, ReleaseSeat, link_of};
+use crate::steps::{INLINE_SEATS, ReleaseOutcome, link_of};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat, SeatAt};
 
@@ -260,8 +260,8 @@ impl Allocator {
         let wakes_waiters = e & RING != 0;
         let (at, m) = (Blocks(self.0).block_at(block), *self.map());
         let releases = || {
-            let release = ReleaseSeat::new(at, Blocks(self.0).pages(), me, word, Seat::Member(me))
-                .neighbor(at.neighbor(seat(e), word));
+            let release = Blocks(self.0).release(block, me, (word, Seat::Member(me)));
+            let release = release.neighbor(at.neighbor(seat(e), word));
             if let ReleaseOutcome::MustFree(state) = run_straight(release, &m) {
                 self.finish_free(block, state);
             }
@@ -298,7 +298,7 @@ impl Allocator {
     pub(crate) fn adopt_seat(self, e: EnvelopeId, attach: Attachment) -> Result<()> {
         let me = self.me()?;
         let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
-        let Some(at) = Blocks(self.0).existing(attach.block) else { return Err(gone()) };
+        let Some((at, _)) = Blocks(self.0).existing(attach.block) else { return Err(gone()) };
         Backing(self.0).reach(at)?;
         let word = Blocks(self.0).seat_word(attach.block, attach.seat).ok_or_else(gone)?;
         let mine = &self.0.holds()[attach.block as usize];

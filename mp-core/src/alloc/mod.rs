@@ -7,14 +7,11 @@
 //! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
 //! `trim` describes when pages are returned to the kernel.
 
-pub(crate) mod attachments;
 pub(crate) mod budget;
 pub(crate) mod children;
-pub(crate) mod counters;
 pub(crate) mod fd_slots;
-pub(crate) mod growable;
 pub(crate) mod handles;
-pub(crate) mod seat_pages;
+pub(crate) mod seats;
 pub(crate) mod slabs;
 pub(crate) mod stats;
 pub(crate) mod trim;

@@ -1,19 +1,21 @@
 //! Tables of slabs and blocks: the memory, kind, seats and generation of each block.
 //!
-//! `holders` reads the seats of a block, `marks` names a block without holding it, and `rings` calls the
-//! layer of queues for a block that is a ring.
-
-pub(crate) mod holders;
-pub(crate) mod marks;
-pub(crate) mod rings;
+//! The holders of a block are the members, messages and parts that its seats name. A mark is a block and its
+//! generation in one word: a process with a mark can check if the block lives, without holding it. For blocks
+//! that are rings, this module calls the layer of queues.
 
 use crate::arena::{Arena, view};
 use crate::layout::size_class::{self, blocks_of, size_of};
 use crate::layout::{self, SLAB_BLOCKS};
 use crate::mem::{Mem, Word};
-use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER, SlabSnapshot, generation_of};
+use crate::members::Members;
+use crate::parking::detach_notice::DetachedProcess;
+use crate::ring_layer::RINGS;
+use crate::steps::{
+    BlockAt, INLINE_SEATS, PAGE_HEADER, ReleaseSeat, SlabSnapshot, generation_of, link_of, page_next,
+};
 use crate::sync::Ordering;
-use crate::words::{BlockId, BlockKind, BlockState, SeatAt};
+use crate::words::{BlockId, BlockKind, BlockLife, BlockState, Member, Seat, SeatAt};
 
 view! {
     /// Blocks of an arena, as its tables describe them.
@@ -63,15 +65,16 @@ impl Blocks {
         self.existing(block).is_some()
     }
 
-    /// Returns the offset of a block's memory, if the block exists.
+    /// Returns the offset and length of a block's memory, if the block exists.
     #[inline]
-    pub(crate) fn existing(self, block: BlockId) -> Option<u64> {
+    pub(crate) fn existing(self, block: BlockId) -> Option<(u64, u64)> {
         let (slab, index) = (block / SLAB_BLOCKS, block % SLAB_BLOCKS);
         if slab >= self.slab_count() {
             return None;
         }
         let (class, base) = self.slab(slab)?;
-        (index < blocks_of(class)).then(|| base + u64::from(index) * size_of(class))
+        let len = size_of(class);
+        (index < blocks_of(class)).then(|| (base + u64::from(index) * len, len))
     }
 
     /// Returns the offset and length of a block's memory. The range is empty if the block doesn't exist.
@@ -83,6 +86,23 @@ impl Blocks {
             Some((class, base)) => (base + u64::from(block % SLAB_BLOCKS) * size_of(class), size_of(class)),
             None => (0, 0),
         }
+    }
+
+    /// Returns the position and length of a block's memory: see [`data_of`](Self::data_of).
+    pub(crate) fn memory_of(self, block: BlockId) -> (Word, u64) {
+        let (at, len) = self.data_of(block);
+        (Word::at(at), len)
+    }
+
+    /// Returns the steps that release a seat of a block. `me` frees the block if no seat is left.
+    #[inline(always)]
+    pub(crate) fn release(
+        self,
+        block: BlockId,
+        me: Member,
+        (seat, holder): (Word, Seat),
+    ) -> ReleaseSeat<impl Fn(BlockId) -> Option<Word> + Clone + use<>> {
+        ReleaseSeat::new(self.block_at(block), self.pages(), me, seat, holder)
     }
 
     /// Returns the kind of a held block.
@@ -164,5 +184,122 @@ impl Blocks {
         } else {
             0
         }
+    }
+}
+
+/// Maximum number of pages of seats that a walk follows. More mean that the links form a cycle.
+const MOST_PAGES: u32 = 1 << 16;
+
+impl Blocks {
+    /// Calls `f` with each seat word of a block. The links may change meanwhile, but always lead to seats.
+    ///
+    /// Reads the seats in the same order as `FreeCheck`: a dead member may have taken a second seat in the
+    /// header without incrementing the version (`steps::part`). That seat is released before its first one,
+    /// if a check has already passed it (`tools/models/tests/models/parts.rs`).
+    pub(crate) fn each_seat(self, block: BlockId, mut f: impl FnMut(Word)) {
+        let at = self.block_at(block);
+        (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
+        let mut link = self.map().load(at.link());
+        for _ in 0..MOST_PAGES {
+            let Some(first) = link_of(link).and_then(|page| self.seat_page(page)) else { return };
+            (0..at.per_page).for_each(|i| f(first.plus((PAGE_HEADER + i).into())));
+            link = self.map().load(page_next(first));
+        }
+    }
+
+    /// Calls `f` with each seat of a member, a message or a block. Seats of dead members count like in
+    /// [`other_holders`](crate::Hold::other_holders).
+    pub(crate) fn each_holder(self, block: BlockId, mut f: impl FnMut(Seat)) {
+        self.each_seat(block, |word| match Seat::unpack(self.map().load(word)) {
+            Seat::Free => {}
+            Seat::Member(m) if Members(self.0).has_left(m, block) => {}
+            holder @ (Seat::Member(_) | Seat::Envelope(_) | Seat::Block(_)) => f(holder),
+        });
+    }
+}
+
+impl Blocks {
+    /// Same as [`mark`](crate::Hold::mark), for a block that stays alive during the call.
+    #[inline]
+    pub(crate) fn mark_of(self, block: BlockId) -> u64 {
+        self.generation(block) << 24 | (u64::from(block) + 1)
+    }
+
+    /// Returns the block of a mark.
+    pub(crate) fn marked(mark: u64) -> Option<BlockId> {
+        (mark & 0xff_ffff).checked_sub(1).map(|block| block as BlockId)
+    }
+
+    /// Returns `true` if a marked block still has a holder: a process, a message in flight, or a part. A
+    /// block without a holder never has one again. A killed holder counts until another process has released
+    /// everything it held.
+    #[inline]
+    pub fn lives(self, mark: u64) -> bool {
+        let Some(block) = Self::marked(mark) else { return false };
+        // A block in no slab has words too, and is not live.
+        if !self.0.is_here() || block as usize >= self.0.holds().len() {
+            return false;
+        }
+        let (map, at) = (self.map(), self.block_at(block));
+        let is_same = || generation_of(map.load(at.link())) == mark >> 24;
+        // The state is read between two reads of the generation, which differ if the block was freed and
+        // claimed meanwhile.
+        let same = is_same();
+        let state = BlockState::unpack(map.load(at.state));
+        same && state.life == BlockLife::Live && is_same()
+    }
+}
+
+impl Blocks {
+    /// Returns the first word and the length in bytes of a ring's memory, or `None` if the block is not a
+    /// ring (any more).
+    ///
+    /// The block remains a ring only as long as it has a holder.
+    pub fn ring_memory(self, block: BlockId) -> Option<(Word, u64)> {
+        // Read once: if the block has no holder, its slab's class may be about to change.
+        let (at, len) = self.existing(block)?;
+        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+        (state.life != BlockLife::Free && (state.kind == BlockKind::Ring)).then_some((Word::at(at), len))
+    }
+
+    /// Drains a ring that is about to be freed. Returns `false` if this process has no ring layer.
+    pub(crate) fn finalize_ring(self, block: BlockId) -> bool {
+        let Some(rings) = RINGS.get() else {
+            // Only a process with a ring layer may reclaim this process.
+            if let Ok(me) = self.me() {
+                Members(self.0).note_rings(me);
+            }
+            return false;
+        };
+        rings.drain(self.0, self.memory_of(block), block);
+        true
+    }
+
+    /// Records in a ring that a holder has died, releases the ring, or never received it. This process must
+    /// hold the ring.
+    pub(crate) fn ring_holder_gone(self, block: BlockId, gone: DetachedProcess, pid: u32) {
+        if let Some(rings) = RINGS.get() {
+            rings.holder_gone(self.0, self.memory_of(block), block, gone, pid);
+        }
+    }
+
+    /// Wakes the sleepers of a ring that is held by a dead member, which this process recovers.
+    pub(crate) fn wake_ring(self, block: BlockId) {
+        if let Some(rings) = RINGS.get() {
+            rings.wake(self.0, self.memory_of(block), block);
+        }
+    }
+
+    /// Returns `true` if a member holds the ring in `block`, by a seat or because it has claimed the ring to
+    /// free it. For a dead member, the result is exact if this process recovers the member and has not yet
+    /// released its seats in rings.
+    pub fn ring_is_held_by(self, block: BlockId, member: Member) -> bool {
+        if self.ring_memory(block).is_none() {
+            return false;
+        }
+        let mut held =
+            BlockState::unpack(self.map().load(self.block_at(block).state)).life == BlockLife::Busy(member);
+        self.each_seat(block, |seat| held |= self.map().load(seat) == Seat::Member(member).pack());
+        held
     }
 }

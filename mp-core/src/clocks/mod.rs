@@ -6,7 +6,6 @@
 //! `mod.rs` has the operations of an owner, `table.rs` the view of all members, `ending.rs` the clocks of
 //! dead members, and `orders.rs` the ordering of each device's streams.
 
-mod ending;
 mod orders;
 mod table;
 

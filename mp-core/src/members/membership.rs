@@ -60,14 +60,12 @@ const fn recovered_word(epoch: u32, but: Option<BlockId>) -> u64 {
 impl Members {
     /// Returns the members, including dead ones that were not reclaimed yet.
     pub(crate) fn members(self) -> Vec<MemberInfo> {
-        self.used_slots()
-            .filter(|(_, t)| t.presence != Presence::Free)
-            .map(|(slot, t)| MemberInfo {
-                member: Member::new(slot, t.epoch),
-                pid: self.map().load(self.layout().member(slot, PID)) as u32,
-                live: t.presence == Presence::Live,
-            })
-            .collect()
+        let info = |(member, t): (Member, Tenancy)| MemberInfo {
+            member,
+            pid: self.map().load(self.layout().member(member.slot(), PID)) as u32,
+            live: t.presence == Presence::Live,
+        };
+        self.tenants().map(info).collect()
     }
 
     pub(crate) fn tenancy(self, slot: u32) -> Tenancy {
@@ -167,28 +165,26 @@ impl Members {
     pub(crate) fn has_left(self, m: Member, ring: BlockId) -> bool {
         let t = self.tenancy(m.slot());
         match t.presence {
-            Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
-            Presence::Dead(_) | Presence::Vacating(_) | Presence::Reclaiming(_)
-                if Member::new(m.slot(), t.epoch) == m =>
-            {
-                let seen = self.map().load(self.layout().member(m.slot(), RECOVERED));
-                // Everything, or everything except in another ring.
-                (seen & recovered_word(u32::MAX, None) == recovered_word(t.epoch, None))
-                    && seen != recovered_word(t.epoch, Some(ring))
-            }
-            _ => true,
+            Presence::Free => return true,
+            _ if t.member(m.slot()) != m => return true,
+            Presence::Live => return false,
+            Presence::Dead(_) | Presence::Vacating(_) | Presence::Reclaiming(_) => {}
         }
+        let seen = self.map().load(self.layout().member(m.slot(), RECOVERED));
+        // Everything, or everything except in another ring.
+        (seen & recovered_word(u32::MAX, None) == recovered_word(t.epoch, None))
+            && seen != recovered_word(t.epoch, Some(ring))
     }
 
     /// Returns `true` if a member is known to be dead. Makes no system call.
     pub(crate) fn is_known_dead(self, m: Member) -> bool {
         let t = self.tenancy(m.slot());
-        t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m
+        t.presence != Presence::Live || t.member(m.slot()) != m
     }
 
     pub(crate) fn set_dead(self, m: Member) {
         let t = self.tenancy(m.slot());
-        let same = Member::new(m.slot(), t.epoch) == m;
+        let same = t.member(m.slot()) == m;
         if t.presence == Presence::Live
             && same
             && self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t })
@@ -201,8 +197,7 @@ impl Members {
     ///
     /// A stopped process is not dead. Returns `false` when in doubt.
     pub fn is_dead(self, m: Member) -> bool {
-        let t = self.tenancy(m.slot());
-        if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
+        if self.is_known_dead(m) {
             return true;
         }
         let locks_free = |file| locks::both_free(file, m.slot()).unwrap_or(false);
@@ -216,8 +211,7 @@ impl Members {
     /// Returns `true` if no other member lives.
     pub(crate) fn is_last(self) -> bool {
         let Ok(me) = self.me() else { return false };
-        let mut live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
-        live.all(|(slot, t)| slot == me.slot() || self.is_dead(Member::new(slot, t.epoch)))
+        self.live_members().all(|member| member.slot() == me.slot() || self.is_dead(member))
     }
 
     /// Returns process IDs and start times of live members. The times are read here, not by each member when
@@ -225,13 +219,11 @@ impl Members {
     ///
     /// Without `/proc` the time is 0. Such a file names no namespace, so no process reads the time.
     pub(crate) fn live_processes(self) -> impl Iterator<Item = (Member, u32, u64)> + use<> {
-        let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
-        live.filter_map(move |(slot, t)| {
-            let pid = self.map().load(self.layout().member(slot, PID)) as u32;
+        self.live_members().filter_map(move |member| {
+            let pid = self.map().load(self.layout().member(member.slot(), PID)) as u32;
             let unknown = || (directory::process_namespace() == 0).then_some(0);
             let start = memory::start_time_of(pid).or_else(unknown)?;
             // If the member is alive now, it was alive when its start time was read.
-            let member = Member::new(slot, t.epoch);
             (!self.is_dead(member)).then_some((member, pid, start))
         })
     }
@@ -254,6 +246,17 @@ impl Members {
     pub(crate) fn used_slots(self) -> impl Iterator<Item = (u32, Tenancy)> + use<> {
         let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));
         (0..used as u32).map(move |slot| (slot, self.tenancy(slot)))
+    }
+
+    /// Returns the members that were not reclaimed yet, with their words.
+    pub(crate) fn tenants(self) -> impl Iterator<Item = (Member, Tenancy)> + use<> {
+        let tenants = self.used_slots().filter(|(_, t)| t.presence != Presence::Free);
+        tenants.map(|(slot, t)| (t.member(slot), t))
+    }
+
+    /// Returns the members that are not known to be dead.
+    pub(crate) fn live_members(self) -> impl Iterator<Item = Member> + use<> {
+        self.tenants().filter(|(_, t)| t.presence == Presence::Live).map(|(member, _)| member)
     }
 
     /// Returns the intent words that a member has ever used.

@@ -1,17 +1,32 @@
 //! Processes of the arena.
 //!
 //! `membership` records members and detects their deaths. `intents` has the announcements of threads
-//! before changes that take more than one access. `dirty_slabs` records the slabs in which a member may
-//! hold something.
-
-pub(crate) mod dirty_slabs;
-pub(crate) mod intents;
-pub(crate) mod membership;
+//! before changes that take more than one access.
+//!
+//! # Slabs in which a member may hold something
+//! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a
+//! reclaim would have to undo. Such actions are: taking a hint, claiming a block, taking a seat for itself,
+//! and giving up the seat of a message or child object, after which the member may have to free the block.
+//! The member never clears a bit, so the bits describe a superset of what it may hold, and a reclaim reads no
+//! other slabs.
+//!
+//! | word | changed by | killed | consequence |
+//! |---|---|---|---|
+//! | bits of a member | the member sets | after the bit, before the announced action | the reclaim reads 64 blocks without result |
+//! | | the reclaiming process clears, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
+//!
+//! A reclaiming process sets its own bits for all slabs that it reads, since it takes over the blocks that it
+//! finds. A recovering process sets the dead member's bits, since a block that loses its last holder is
+//! claimed for that member.
 
 use crate::arena::{Arena, view};
 use crate::error::Result;
-use crate::mem::Word;
+use crate::layout::slab_count;
+use crate::mem::{Mem, Word};
 use crate::words::Member;
+
+pub(crate) mod intents;
+pub(crate) mod membership;
 
 view! {
     /// Processes of an arena.
@@ -29,5 +44,46 @@ impl Members {
     pub fn with_intent<R>(self, f: impl FnOnce(Member, Word) -> R) -> Result<R> {
         let me = self.me()?;
         Ok(intents::with(|lane| self.note_lane(me, lane), |lane| f(me, self.layout().intent(me, lane))))
+    }
+}
+
+impl Members {
+    /// Records that this process may soon hold a block or seat in a slab. Must be called before it does.
+    #[inline]
+    pub(crate) fn touch(self, me: Member, slab: u32) {
+        let (at, bit) = (self.layout().touched(me.slot(), slab), 1 << (slab % 64));
+        if self.map().load_relaxed(at) & bit == 0 {
+            self.map().or(at, bit);
+        }
+    }
+
+    /// Returns `true` if a member may have held something in a slab.
+    pub(crate) fn has_touched(self, m: Member, slab: u32) -> bool {
+        self.map().load(self.layout().touched(m.slot(), slab)) & 1 << (slab % 64) != 0
+    }
+
+    /// Calls `f` with each slab that a member in one of these slots has touched.
+    pub(crate) fn each_touched_slab(self, slots: impl Iterator<Item = u32> + Clone, mut f: impl FnMut(u32)) {
+        let slabs = slab_count(self.map());
+        for group in (0..slabs).step_by(64) {
+            let mut bits = slots
+                .clone()
+                .fold(0, |bits, slot| bits | self.map().load(self.layout().touched(slot, group)));
+            while bits != 0 {
+                f(group + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Clears a dead member's bits, after all work for them is done.
+    pub(crate) fn forget_touched(self, slot: u32) {
+        // One more than the count: the member may have died while it added that slab.
+        for group in (0..=slab_count(self.map())).step_by(64) {
+            let at = self.layout().touched(slot, group);
+            if self.map().load_relaxed(at) != 0 {
+                self.map().store(at, 0);
+            }
+        }
     }
 }

@@ -46,7 +46,7 @@ use crate::layout::control;
 use crate::mem::{Mem, Word};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
-use crate::sys::processors;
+use crate::sys::environment;
 use crate::words::Member;
 
 /// Strategy for the time before a waiting call sleeps.
@@ -140,7 +140,7 @@ impl AdaptiveSpin {
 
     /// Creates a strategy of this kind. Does not spin if there is only one processor.
     pub fn with(kind: Spin) -> Self {
-        if processors::is_single() {
+        if environment::has_one_processor() {
             return Self::none();
         }
         let nanos = match kind {
@@ -328,7 +328,7 @@ impl Seat {
     /// arena.
     fn take() -> Result<Option<Self>, SeatTaken> {
         let Some((arena, Ok(me))) = Arena::get().map(|arena| (arena, arena.me())) else { return Ok(None) };
-        let word = seat(processors::current());
+        let word = seat(environment::current_processor());
         match arena.map().cas(word, 0, owner(me)) {
             Ok(()) => Ok(Some(Self { arena, word })),
             Err(_) => Err(SeatTaken),

@@ -34,7 +34,7 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::recovery::Recovery;
 use crate::ring_layer;
 use crate::setup::Backing;
-use crate::steps::{INLINE_SEATS, ReleaseOutcome, ReleaseSeat, UpdatePlan};
+use crate::steps::{INLINE_SEATS, ReleaseOutcome, UpdatePlan};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::sys::memory;
 use crate::words::{
@@ -77,9 +77,6 @@ impl UpdatePlan for Complete {
     fn writes(&self, _: &[u64]) -> Vec<(usize, u64)> {
         Vec::new()
     }
-    fn exclusive(&self) -> bool {
-        false
-    }
 }
 
 /// A dead member that this process recovers or reclaims.
@@ -111,13 +108,11 @@ impl Recovery {
     /// Same as [`Arena::reclaim`](crate::Arena::reclaim), for the memory of dead members only.
     fn reclaim_members(self, me: Member) -> usize {
         let dead: Vec<Dead> = Members(self.0)
-            .used_slots()
-            .filter(|(_, t)| t.presence != Presence::Free)
-            .map(|(slot, t)| (Member::new(slot, t.epoch), t.epoch))
+            .tenants()
             .filter(|&(member, _)| member != me && Members(self.0).is_dead(member))
             // A process without a ring layer leaves members that had one to others.
             .filter(|&(member, _)| !Members(self.0).knew_rings(member) || ring_layer::is_registered())
-            .map(|(member, epoch)| Dead { member, pid: Members(self.0).pid_of(member), epoch })
+            .map(|(member, t)| Dead { member, pid: Members(self.0).pid_of(member), epoch: t.epoch })
             .collect();
         if dead.is_empty() {
             return 0;
@@ -175,9 +170,8 @@ impl Recovery {
     #[cfg(feature = "inject")]
     pub(crate) fn leaves_some_to_others(self) -> bool {
         let (Ok(me), false) = (self.me(), ring_layer::is_registered()) else { return false };
-        let members = Members(self.0).used_slots().filter(|(_, t)| t.presence != Presence::Free);
-        let mut others = members.map(|(slot, t)| Member::new(slot, t.epoch)).filter(|&member| member != me);
-        others.any(|member| Members(self.0).knew_rings(member) && Members(self.0).is_dead(member))
+        let is_left = |m| m != me && Members(self.0).knew_rings(m) && Members(self.0).is_dead(m);
+        Members(self.0).tenants().any(|(member, _)| is_left(member))
     }
 
     /// Takes over the reclaim of a member whose reclaiming process is dead. Returns `true` if this process
@@ -251,12 +245,7 @@ impl Recovery {
                     }
                 }
                 Holder::Free if Owner::claimable(found).is_some() => Envelopes(self.0).hint_envelope(e),
-                Holder::Free
-                | Holder::Member(_)
-                | Holder::Queued
-                | Holder::Leased(_)
-                | Holder::Returned
-                | Holder::Undeliverable => {}
+                _ => {}
             }
         }
     }
@@ -298,13 +287,7 @@ impl Recovery {
             _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
             return;
         }
-        let release = ReleaseSeat::new(
-            Blocks(self.0).block_at(block),
-            Blocks(self.0).pages(),
-            me,
-            seat,
-            Seat::Member(dead.member),
-        );
+        let release = Blocks(self.0).release(block, me, (seat, Seat::Member(dead.member)));
         if let ReleaseOutcome::MustFree(state) = run(release, self.map()) {
             Allocator(self.0).finish_free(block, state);
         }

@@ -41,6 +41,7 @@
 //! the envelope, and its list of attachments stays.
 
 use crate::alloc::Allocator;
+use crate::arena::Arena;
 use crate::blocks::Blocks;
 use crate::envelopes::Envelopes;
 use crate::layout::SLAB_BLOCKS;
@@ -52,14 +53,11 @@ use crate::parking::notices::Notices;
 use crate::recovery::Recovery;
 use crate::recovery::reclaim::Dead;
 use crate::ring_layer::{InDoubt, RINGS};
-use crate::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery, FreeCheck, ReleaseOutcome, ReleaseSeat};
+use crate::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery, FreeCheck, ReleaseOutcome};
 use crate::words::{
     Attachment, BlockId, BlockKind, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Presence,
     RecoveringSlots, Seat, Tenancy,
 };
-
-/// A queue that no living process holds, and a dead member that holds it.
-type DesertedQueue = (BlockId, Member);
 
 /// A dead member that this process recovers.
 struct DeadInRecovery {
@@ -78,10 +76,13 @@ enum Queues {
     Vacate,
 }
 
-/// Results of a pass over blocks.
-#[derive(Default)]
-struct PassResult {
-    deserted: Vec<DesertedQueue>,
+/// Pass over everything that dead members hold.
+struct Pass<'a> {
+    arena: Arena,
+    dead: &'a [Dead],
+    queues: Queues,
+    /// Queues that no living process holds, each with a dead member that holds it.
+    deserted: Vec<(BlockId, Member)>,
     /// Queues that were notified, in which dead members have seats.
     to_wake: Vec<BlockId>,
 }
@@ -138,10 +139,13 @@ impl Recovery {
         if !to_vacate.is_empty() {
             // This process was alone when it read all queues of these members: they have no seats in other
             // queues.
-            self.vacate(&members(&to_vacate), to_wake);
+            let members = members(&to_vacate);
+            let mut pass = Pass::new(self.0, &members, Queues::Vacate);
+            to_wake.into_iter().for_each(|block| pass.recover_block(block));
+            pass.recover_deserted();
         }
         if !late.is_empty() {
-            self.vacate_all(&members(&late));
+            Pass::new(self.0, &members(&late), Queues::Vacate).recover_touched_blocks();
         }
         let to_reclaim = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
         self.map().store(mine, 0);
@@ -149,10 +153,8 @@ impl Recovery {
     }
 
     fn recovers_alone(self, slot: u32, me: Member) -> bool {
-        let live =
-            Members(self.0).used_slots().filter(|&(s, t)| t.presence == Presence::Live && s != me.slot());
-        let others =
-            live.map(|(s, t)| (Members(self.0).recovering_word(s), Member::new(s, t.epoch))).collect();
+        let others = Members(self.0).live_members().filter(|m| m.slot() != me.slot());
+        let others = others.map(|m| (Members(self.0).recovering_word(m.slot()), m)).collect();
         run(CheckSoleRecovery::new(slot, others, |m| Members(self.0).is_dead(m)), self.map())
     }
 
@@ -160,44 +162,10 @@ impl Recovery {
     /// that the members hold.
     fn recover_for(self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
-        let mut found = PassResult::default();
-        self.recover_envelopes(dead, &mut found);
-        self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Tell, &mut found));
-        self.recover_deserted(Queues::Tell, &mut found);
-        (settled, found.to_wake)
-    }
-
-    /// Releases the dead members' seats in these queues.
-    fn vacate(self, dead: &[Dead], queues: Vec<BlockId>) {
-        let mut found = PassResult::default();
-        queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
-        self.recover_deserted(Queues::Vacate, &mut found);
-    }
-
-    /// Same as [`vacate`](Self::vacate), in all queues, even if other recovering processes were killed or
-    /// stopped while they did the same.
-    fn vacate_all(self, dead: &[Dead]) {
-        let mut found = PassResult::default();
-        self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
-        self.recover_deserted(Queues::Vacate, &mut found);
-    }
-
-    fn each_block_touched(self, dead: &[Dead], mut f: impl FnMut(BlockId)) {
-        Members(self.0).each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
-            if let Some((class, _)) = Blocks(self.0).slab(slab).filter(|_| slab < Blocks(self.0).slab_count())
-            {
-                (0..blocks_of(class)).for_each(|i| f(slab * SLAB_BLOCKS + i));
-            }
-        });
-    }
-
-    /// Releases the attachments of messages that no process will ever get.
-    fn recover_deserted(self, queues: Queues, found: &mut PassResult) {
-        while let (Some((ring, had)), Some(rings)) = (found.deserted.pop(), RINGS.get()) {
-            let (at, len) = Blocks(self.0).data_of(ring);
-            let each = &mut |e| self.give_up_attachments(e, had, queues, found);
-            rings.contents(self.0, (Word::at(at), len), ring, each);
-        }
+        let mut pass = Pass::new(self.0, dead, Queues::Tell);
+        pass.recover_envelopes();
+        pass.recover_touched_blocks();
+        (settled, pass.to_wake)
     }
 
     /// Settles the intents of a dead member. Returns those that could not be settled, because a living thread
@@ -208,27 +176,53 @@ impl Recovery {
         if intents.is_empty() {
             return InDoubt::Nothing;
         }
-        let others = || {
-            let live = Members(self.0).used_slots().filter(|(_, t)| t.presence == Presence::Live);
-            live.flat_map(|(slot, t)| Members(self.0).intents(Member::new(slot, t.epoch))).collect()
-        };
+        let others = || Members(self.0).live_members().flat_map(|m| Members(self.0).intents(m)).collect();
         rings.settle(self.0, (dead, &intents), &others)
     }
+}
 
-    fn recover_envelopes(self, dead: &[Dead], seen: &mut PassResult) {
-        let theirs = |m| dead.iter().any(|d| d.member == m);
-        for e in Envelopes(self.0).envelopes_in_use(0) {
-            let word = Envelopes(self.0).owner_words().of(e);
-            let mut found = self.map().load(word);
+impl<'a> Pass<'a> {
+    fn new(arena: Arena, dead: &'a [Dead], queues: Queues) -> Self {
+        Self { arena, dead, queues, deserted: Vec::new(), to_wake: Vec::new() }
+    }
+
+    fn is_dead(&self, member: Member) -> bool {
+        self.dead.iter().any(|d| d.member == member)
+    }
+
+    /// Recovers all blocks in slabs that the dead members have touched, even if other recovering processes
+    /// were killed or stopped while they did the same.
+    fn recover_touched_blocks(&mut self) {
+        let (arena, slots) = (self.arena, self.dead.iter().map(|d| d.member.slot()));
+        Members(arena).each_touched_slab(slots, |slab| {
+            if let Some((class, _)) = Blocks(arena).slab(slab).filter(|_| slab < Blocks(arena).slab_count()) {
+                (0..blocks_of(class)).for_each(|i| self.recover_block(slab * SLAB_BLOCKS + i));
+            }
+        });
+        self.recover_deserted();
+    }
+
+    /// Releases the attachments of messages that no process will ever get.
+    fn recover_deserted(&mut self) {
+        while let (Some((ring, had)), Some(rings)) = (self.deserted.pop(), RINGS.get()) {
+            let (arena, memory) = (self.arena, Blocks(self.arena).memory_of(ring));
+            rings.contents(arena, memory, ring, &mut |e| self.give_up_attachments(e, had));
+        }
+    }
+
+    fn recover_envelopes(&mut self) {
+        for e in Envelopes(self.arena).envelopes_in_use(0) {
+            let word = Envelopes(self.arena).owner_words().of(e);
+            let mut found = self.arena.map().load(word);
             // Again if another process was faster: a recovering process, or the child that the envelope was
             // promised to.
             while let Holder::Member(m) = Owner::unpack(found).holder
-                && theirs(m)
+                && self.is_dead(m)
             {
                 let counted = Owner::unpack(found).then(Holder::Member(m)).pack();
-                match self.map().cas(word, found, counted) {
+                match self.arena.map().cas(word, found, counted) {
                     Ok(()) => {
-                        self.give_up_attachments(e, m, Queues::Tell, seen);
+                        self.give_up_attachments(e, m);
                         break;
                     }
                     Err(other) => found = other,
@@ -236,27 +230,24 @@ impl Recovery {
             }
             let owner = Owner::unpack(found);
             if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
-                && theirs(m)
+                && self.is_dead(m)
             {
-                rings.take_back(self.0, e, owner);
+                rings.take_back(self.arena, e, owner);
             }
         }
     }
 
     /// Releases the attachments of an envelope that no living process can get, but not the block with its
     /// bytes. Does not change the envelope.
-    fn give_up_attachments(self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut PassResult) {
-        for (_, attach) in Allocator(self.0).attachments(e) {
-            if Blocks(self.0).block_exists(attach.block)
-                && let Some(seat) = Blocks(self.0).seat_word(attach.block, attach.seat)
+    fn give_up_attachments(&mut self, e: EnvelopeId, dead: Member) {
+        for (_, attach) in Allocator(self.arena).attachments(e) {
+            if Blocks(self.arena).block_exists(attach.block)
+                && let Some(seat) = Blocks(self.arena).seat_word(attach.block, attach.seat)
             {
-                match (Blocks(self.0).kind_of(attach.block) == BlockKind::Ring, queues) {
-                    (true, Queues::Tell) => self.give_to_dead(dead, attach.block, (seat, e), found),
+                match (Blocks(self.arena).kind_of(attach.block) == BlockKind::Ring, self.queues) {
+                    (true, Queues::Tell) => self.give_to_dead(dead, attach.block, (seat, e)),
                     (true, Queues::Vacate) => self.lose_handle(dead, e, attach),
-                    (false, _) => {
-                        let holder = (seat, Seat::Envelope(e));
-                        self.give_up_for(dead, attach.block, holder, &mut found.deserted);
-                    }
+                    (false, _) => self.give_up_for(dead, attach.block, (seat, Seat::Envelope(e))),
                 }
             }
         }
@@ -264,143 +255,116 @@ impl Recovery {
 
     /// Gives the handle of a queue, which is in a message of a dead member, to that member, and notifies the
     /// queue.
-    fn give_to_dead(
-        self,
-        dead: Member,
-        block: BlockId,
-        (seat, e): (Word, EnvelopeId),
-        found: &mut PassResult,
-    ) {
+    fn give_to_dead(&mut self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId)) {
         // With this, other recovering processes find the seat if this process is killed or stopped after the
         // swap.
-        Members(self.0).touch(dead, block / SLAB_BLOCKS);
+        Members(self.arena).touch(dead, block / SLAB_BLOCKS);
         // Fails if another process was faster. The list of attachments remains after its seats were released:
         // then the block may be another queue by now.
-        if self.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
-            Blocks(self.0).ring_holder_gone(
-                block,
-                DetachedProcess::Member(dead),
-                Members(self.0).pid_of(dead),
-            );
-            self.record_ring_to_wake(block, dead, found);
+        if self.arena.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
+            self.notify(block, dead);
+            self.record_ring_to_wake(block, dead);
         }
     }
 
     /// Takes the handle of a queue out of a message of a dead member, notifies the queue, and drops the
     /// handle.
-    fn lose_handle(self, dead: Member, e: EnvelopeId, attach: Attachment) {
-        if let Ok(hold) = Allocator(self.0).adopt(e, attach) {
-            Blocks(self.0).ring_holder_gone(
-                attach.block,
-                DetachedProcess::Member(dead),
-                Members(self.0).pid_of(dead),
-            );
+    fn lose_handle(&self, dead: Member, e: EnvelopeId, attach: Attachment) {
+        if let Ok(hold) = Allocator(self.arena).adopt(e, attach) {
+            self.notify(attach.block, dead);
             drop(hold);
-            Notices(self.0).tell_of_a_lost_holder();
+            Notices(self.arena).tell_of_a_lost_holder();
         }
     }
 
     /// Releases a seat. If it was the last one, the block then belongs to the dead member.
-    fn give_up_for(
-        self,
-        dead: Member,
-        block: BlockId,
-        seat: (Word, Seat),
-        deserted: &mut Vec<DesertedQueue>,
-    ) {
+    fn give_up_for(&mut self, dead: Member, block: BlockId, seat: (Word, Seat)) {
         // So the process that reclaims that member finds it.
-        Members(self.0).touch(dead, block / SLAB_BLOCKS);
-        let release =
-            ReleaseSeat::new(Blocks(self.0).block_at(block), Blocks(self.0).pages(), dead, seat.0, seat.1);
-        Self::claimed(block, run(release, self.map()), deserted);
+        Members(self.arena).touch(dead, block / SLAB_BLOCKS);
+        self.note_claimed(block, run(Blocks(self.arena).release(block, dead, seat), self.arena.map()));
     }
 
-    fn claimed(block: BlockId, end: ReleaseOutcome, deserted: &mut Vec<DesertedQueue>) {
-        if let ReleaseOutcome::MustFree(BlockState {
-            life: BlockLife::Busy(had),
-            kind: BlockKind::Ring,
-            ..
-        }) = end
+    fn note_claimed(&mut self, block: BlockId, outcome: ReleaseOutcome) {
+        if let ReleaseOutcome::MustFree(state) = outcome
+            && let (BlockLife::Busy(had), BlockKind::Ring) = (state.life, state.kind)
         {
-            deserted.push((block, had));
+            self.deserted.push((block, had));
         }
     }
 
-    fn recover_block(self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut PassResult) {
-        let state = BlockState::unpack(self.map().load(Blocks(self.0).block_at(block).state));
+    /// Notifies a queue that a dead member no longer holds it.
+    fn notify(&self, block: BlockId, dead: Member) {
+        let pid = Members(self.arena).pid_of(dead);
+        Blocks(self.arena).ring_holder_gone(block, DetachedProcess::Member(dead), pid);
+    }
+
+    fn recover_block(&mut self, block: BlockId) {
+        let state = BlockState::unpack(self.arena.map().load(Blocks(self.arena).block_at(block).state));
         match (state.life, state.kind) {
             // The member died while it drained the ring, or a recovering process gave up the last other
             // holder's seat.
-            (BlockLife::Busy(m), BlockKind::Ring) if dead.iter().any(|d| d.member == m) => {
-                found.deserted.push((block, m))
-            }
+            (BlockLife::Busy(m), BlockKind::Ring) if self.is_dead(m) => self.deserted.push((block, m)),
             (BlockLife::Busy(_) | BlockLife::Free, _) => {}
             // A process without a ring layer recovers members that never had queues: the process that gave up
             // this queue's seats handles it.
             (BlockLife::Live, BlockKind::Ring) if RINGS.get().is_none() => {}
-            (BlockLife::Live, kind) => self.recover_seats(block, kind, dead, queues, found),
+            (BlockLife::Live, kind) => self.recover_seats(block, kind),
         }
     }
 
-    fn recover_seats(
-        self,
-        block: BlockId,
-        kind: BlockKind,
-        dead: &[Dead],
-        queues: Queues,
-        found: &mut PassResult,
-    ) {
+    fn recover_seats(&mut self, block: BlockId, kind: BlockKind) {
+        let (arena, dead) = (self.arena, self.dead);
         let mut held = false;
         let mut had = None;
-        Blocks(self.0).each_seat(block, |seat| {
-            let holder = Seat::unpack(self.map().load(seat));
+        Blocks(arena).each_seat(block, |seat| {
+            let holder = Seat::unpack(arena.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
-                (Some(d), BlockKind::Ring) if queues == Queues::Tell => {
-                    Blocks(self.0).ring_holder_gone(block, DetachedProcess::Member(d.member), d.pid);
+                (Some(d), BlockKind::Ring) if self.queues == Queues::Tell => {
+                    Blocks(arena).ring_holder_gone(block, DetachedProcess::Member(d.member), d.pid);
                     had = Some(d.member);
                 }
                 // A page of seats is treated differently if it is linked to its block, so the reclaim handles
                 // it.
                 (Some(_), BlockKind::Seats) => held = true,
-                (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
+                (Some(d), _) => self.give_up_for(d.member, block, (seat, holder)),
                 (None, _) => held |= holder != Seat::Free,
             }
         });
         if let Some(had) = had {
-            self.record_ring_to_wake(block, had, found);
+            self.record_ring_to_wake(block, had);
         } else if !held
-            && let Some(d) = dead.iter().find(|d| Members(self.0).has_touched(d.member, block / SLAB_BLOCKS))
+            && let Some(d) = dead.iter().find(|d| Members(arena).has_touched(d.member, block / SLAB_BLOCKS))
         {
             // The process that gave up the last seat died, or is stopped, before it checked whether it was
             // the last one.
-            let check = FreeCheck::new(Blocks(self.0).block_at(block), Blocks(self.0).pages(), d.member);
-            Self::claimed(block, run(check, self.map()), &mut found.deserted);
+            let check = FreeCheck::new(Blocks(arena).block_at(block), Blocks(arena).pages(), d.member);
+            self.note_claimed(block, run(check, arena.map()));
         }
     }
 
     /// Records that a queue was notified, in which a dead member has a seat.
-    fn record_ring_to_wake(self, block: BlockId, had: Member, found: &mut PassResult) {
-        found.to_wake.push(block);
+    fn record_ring_to_wake(&mut self, block: BlockId, had: Member) {
+        self.to_wake.push(block);
         if self.only_dead_hold(block) {
-            found.deserted.push((block, had));
+            self.deserted.push((block, had));
         }
     }
 
     /// Returns `true` if all holders of a live block are dead members. If so, it never gets a living holder
     /// again.
-    fn only_dead_hold(self, block: BlockId) -> bool {
-        let at = Blocks(self.0).block_at(block).state;
+    fn only_dead_hold(&self, block: BlockId) -> bool {
+        let at = Blocks(self.arena).block_at(block).state;
         // A holder that takes one more seat already has a seat, and increments the state before it gives up
         // the first seat.
-        let before = self.map().load(at);
+        let before = self.arena.map().load(at);
         let mut only = BlockState::unpack(before).life == BlockLife::Live;
-        Blocks(self.0).each_seat(block, |seat| {
-            only &= match Seat::unpack(self.map().load(seat)) {
+        Blocks(self.arena).each_seat(block, |seat| {
+            only &= match Seat::unpack(self.arena.map().load(seat)) {
                 Seat::Free => true,
-                Seat::Member(m) => Members(self.0).is_known_dead(m),
+                Seat::Member(m) => Members(self.arena).is_known_dead(m),
                 Seat::Envelope(_) | Seat::Block(_) => false,
             };
         });
-        only && (self.map().load(at) == before)
+        only && (self.arena.map().load(at) == before)
     }
 }

@@ -7,7 +7,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocks::Blocks;
 use crate::envelopes::Envelopes;
-use crate::envelopes::meta::Meta;
+use crate::envelopes::Meta;
 use crate::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::mem::{Mem, Word};
 use crate::members::Members;

@@ -17,8 +17,8 @@ use crate::members::Members;
 use crate::process::mutex::{Mutex, MutexGuard};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::setup::extent::{Extent, note_held, others_live, owners_live};
-use crate::setup::out_of_space::no_room;
-use crate::setup::{Backing, published, settings};
+use crate::setup::no_room;
+use crate::setup::{Backing, settings};
 use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;
 use crate::sys::directory::{self, Directory, Owners, Reader};
@@ -308,7 +308,7 @@ fn clean(parent: &Path) {
 /// Removes files that dead processes left in the default directory. Called before a new arena is created.
 pub(crate) fn clean_default() {
     if SharingStrategy::FileSystem.supported() {
-        clean(&published::Settings::default().directory);
+        clean(&settings::Settings::default().directory);
     }
 }
 

@@ -78,7 +78,9 @@ pub trait UpdatePlan {
 
     /// Returns `true` if it may write a value that the word has ever had before, written by any process: see
     /// [`Update`].
-    fn exclusive(&self) -> bool;
+    fn exclusive(&self) -> bool {
+        false
+    }
 }
 
 /// Knowledge of dead members.

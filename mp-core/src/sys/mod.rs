@@ -13,28 +13,25 @@ mod sleep;
 pub use files::socket;
 pub(crate) use files::{directory, foreign, locks, memory, packets, placeholder, region};
 use mapped::cmpxchg16b;
-pub use mapped::malloc::{advise_huge_pages, set_malloc_thresholds};
-pub(crate) use mapped::mapping::Mapping;
-pub(crate) use mapped::{huge_pages, private_table};
+pub(crate) use mapped::huge_pages;
+pub use mapped::huge_pages::{advise_huge_pages, set_malloc_thresholds};
+pub(crate) use mapped::mapping::{Mapping, private_table};
 use process::backoff;
+pub use process::environment::{gained_privileges, under_valgrind};
 #[cfg(feature = "inject")]
 pub use process::inject;
-pub use process::privileges::gained_privileges;
-#[cfg(feature = "inject")]
-use process::raise;
-pub use process::valgrind::under_valgrind;
-pub(crate) use process::{at_exit, identity, processors, signal_counter, stack};
+pub(crate) use process::{at_exit, environment, identity, signal_counter, stack};
 pub use process::{inherited, peer};
 pub(crate) use rustix::io::Errno;
-pub use sleep::clock::monotonic;
-pub(crate) use sleep::{epoll, futex, readiness};
+pub use sleep::futex::monotonic;
+pub(crate) use sleep::{futex, readiness};
 
 use crate::error::Error;
 
 /// Evaluates all values that a process looks up once. A copy made during such a lookup would wait for it
 /// forever.
 pub(crate) fn evaluate_lookups() {
-    processors::is_single();
+    environment::has_one_processor();
     futex::can_wait_for_many();
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::arena::Arena;
 use crate::envelopes::Envelopes;
-use crate::envelopes::meta::{INLINE, Meta};
+use crate::envelopes::{INLINE, Meta};
 use crate::error::Error;
 use crate::layout::envelope as field;
 use crate::mem::Mem;

@@ -10,7 +10,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocks::Blocks;
 use crate::envelopes::Envelopes;
-use crate::envelopes::meta::Meta;
+use crate::envelopes::Meta;
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
 use crate::mem::{Mem, Word};

@@ -2,8 +2,8 @@
 //!
 //! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several
 //! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` it, and reads it as
-//! an [`Incoming`](incoming::Incoming). `descriptors` travel in messages, `object_descriptors` stay with
-//! an object, and `exclusive_objects` move. `promise` passes an envelope to a process without a queue.
+//! an [`Incoming`](incoming::Incoming). `attachments` has the descriptors that travel in messages or stay
+//! with an object, and `exclusive_objects` move. `promise` passes an envelope to a process without a queue.
 
 pub(crate) mod attachments;
 pub(crate) mod bytes;

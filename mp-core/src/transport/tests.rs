@@ -6,7 +6,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocks::Blocks;
 use crate::envelopes::Envelopes;
-use crate::envelopes::meta::{INLINE, Meta};
+use crate::envelopes::{INLINE, Meta};
 use crate::layout::size_class::{blocks_of, class_of};
 use crate::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::mem::{Mem, Word};

@@ -28,7 +28,7 @@ use crate::parking::POLL_INTERVAL;
 use crate::process::mutex::Mutex;
 use crate::process::user_code::catch_panic;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::sys::epoll::{self, Epoll};
+use crate::sys::readiness::{self, Epoll};
 
 struct Poller {
     epoll: Epoll,
@@ -99,7 +99,7 @@ impl DescriptorEntry {
     pub(super) fn at(fd: BorrowedFd<'_>, write: bool) -> Result<Self> {
         let poller = Poller::get()?;
         let of = fd.as_raw_fd();
-        let fd = epoll::duplicate(fd)?;
+        let fd = readiness::duplicate(fd)?;
         let id = {
             let mut waiting = poller.waiting.lock();
             waiting.next_id += 1;

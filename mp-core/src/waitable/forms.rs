@@ -47,61 +47,43 @@ macro_rules! forms {
     (@each [$($attributes:tt $form:ident $name:ident)+] $doc:tt $types:tt $arguments:tt $out:tt $core:tt) => {
         $($crate::forms! { @ $form $attributes $name $doc $types $arguments $out $core })+
     };
-    (
-        @never [$($attributes:tt)*] $name:ident ($does:literal, $of:ident, $late:literal) [$($types:tt)*]
-        ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
-        ($handle:ident $wait:ident $core:expr)
-    ) => {
-        #[doc = concat!($does, ". Does not block. See [`", stringify!($of), "`](Self::", stringify!($of), ").")]
-        #[doc = ""]
-        #[doc = "# Errors"]
-        #[doc = concat!("If the call would block, returns ", $late, ".")]
-        #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
-        $($attributes)*
-        pub fn $name<$($types)*>(&self, $($before: $of_before,)* $($($after: $of_after),*)?) -> $out {
-            let ($handle, $wait) = (self, $crate::Wait::Never);
-            $core
+    (@never $($rest:tt)*) => {
+        $crate::forms! {
+            @method ". Does not block. See [`" "If the call would block, returns "
+            [] ($crate::Wait::Never) $($rest)*
+        }
+    };
+    (@at_most $($rest:tt)*) => {
+        $crate::forms! {
+            @method ". Blocks for at most `timeout`. See [`" "If the time is over, returns "
+            [timeout: ::std::time::Duration] ($crate::Wait::at_most(timeout)) $($rest)*
+        }
+    };
+    (@until $($rest:tt)*) => {
+        $crate::forms! {
+            @method ". Blocks until `deadline` at most. See [`" "If the time is over, returns "
+            [deadline: ::std::time::Instant] ($crate::Wait::Until(deadline)) $($rest)*
         }
     };
     (
-        @at_most [$($attributes:tt)*] $name:ident ($does:literal, $of:ident, $late:literal) [$($types:tt)*]
+        @method $blocks:literal $over:literal [$($time:ident: $of_time:ty)?] ($limit:expr)
+        [$($attributes:tt)*] $name:ident ($does:literal, $of:ident, $late:literal) [$($types:tt)*]
         ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
         ($handle:ident $wait:ident $core:expr)
     ) => {
-        #[doc = concat!($does, ". Blocks for at most `timeout`. See [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!($does, $blocks, stringify!($of), "`](Self::", stringify!($of), ").")]
         #[doc = ""]
         #[doc = "# Errors"]
-        #[doc = concat!("If the time is over, returns ", $late, ".")]
+        #[doc = concat!($over, $late, ".")]
         #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
         $($attributes)*
         pub fn $name<$($types)*>(
             &self,
             $($before: $of_before,)*
-            timeout: ::std::time::Duration,
+            $($time: $of_time,)?
             $($($after: $of_after),*)?
         ) -> $out {
-            let ($handle, $wait) = (self, $crate::Wait::at_most(timeout));
-            $core
-        }
-    };
-    (
-        @until [$($attributes:tt)*] $name:ident ($does:literal, $of:ident, $late:literal) [$($types:tt)*]
-        ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
-        ($handle:ident $wait:ident $core:expr)
-    ) => {
-        #[doc = concat!($does, ". Blocks until `deadline` at most. See [`", stringify!($of), "`](Self::", stringify!($of), ").")]
-        #[doc = ""]
-        #[doc = "# Errors"]
-        #[doc = concat!("If the time is over, returns ", $late, ".")]
-        #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
-        $($attributes)*
-        pub fn $name<$($types)*>(
-            &self,
-            $($before: $of_before,)*
-            deadline: ::std::time::Instant,
-            $($($after: $of_after),*)?
-        ) -> $out {
-            let ($handle, $wait) = (self, $crate::Wait::Until(deadline));
+            let ($handle, $wait) = (self, $limit);
             $core
         }
     };

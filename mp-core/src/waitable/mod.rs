@@ -37,7 +37,6 @@ mod descriptors;
 mod forms;
 mod future;
 mod reactor;
-mod ready_fd;
 #[cfg(feature = "tokio")]
 mod runtime;
 mod select;
@@ -47,8 +46,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-pub use future::{WakeRegistration, poll_until, until, wait_async};
-pub use ready_fd::ReadyFd;
+pub use future::{ReadyFd, WakeRegistration, poll_until, until, wait_async};
 pub use select::{select, wait};
 
 use crate::parking::Parking;

@@ -39,7 +39,7 @@ use tokio::runtime::{Handle, Id};
 
 use crate::error::{Error, Result};
 use crate::process::mutex::Mutex;
-use crate::sys::{epoll, readiness};
+use crate::sys::readiness;
 use crate::{
     fork,
     process::{GENERATIONS, PerProcess},
@@ -110,7 +110,7 @@ impl RuntimeEntry {
         let Some(runtime) = current() else { return Ok(None) };
         let of = fd.as_raw_fd();
         let interest = if write { Interest::WRITABLE } else { Interest::READABLE };
-        let fd = register(epoll::duplicate(fd)?, interest, runtime);
+        let fd = register(readiness::duplicate(fd)?, interest, runtime);
         let process = std::process::id();
         Ok(fd.map(|fd| Self { fd: Some(fd), of, write, runtime, process }))
     }

@@ -3,13 +3,14 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::os::fd::AsFd;
-use std::sync::{Arc, LazyLock};
-use std::task::{Wake, Waker};
+use std::sync::LazyLock;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::future::FdWaker;
 use super::{WaitPoint, Waitable, reactor};
 use crate::arena::Arena;
-use crate::blocking::limit::Wait;
+use crate::blocking::block_on::Wait;
 use crate::blocking::reports::{BlockingCall, Subject, WaitObject, Watch};
 use crate::error::{Error, Result};
 use crate::parking::notices::Notices;
@@ -19,7 +20,7 @@ use crate::process::{GENERATIONS, PerProcess, interrupt};
 use crate::recovery::Recovery;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
-use crate::sys::readiness::{self, EventFd};
+use crate::sys::readiness;
 
 /// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
 /// the indices of the ready things; empty if the time has expired.
@@ -77,12 +78,10 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
         return found;
     }
     let asleep = Instant::now();
-    let found = if words == 0 {
-        wait_on_descriptors(things, deadline)
-    } else if words == things.len() && words <= futex::MOST && futex::can_wait_for_many() {
+    let found = if words > 0 && words == things.len() && words <= futex::MOST && futex::can_wait_for_many() {
         wait_on_words(things, deadline)
     } else {
-        wait_on_both(things, deadline)
+        wait_on_descriptors(things, deadline)
     }?;
     SPIN.slept(asleep);
     Ok(found)
@@ -214,15 +213,6 @@ fn parkings<'a>(things: &'a [&dyn Waitable]) -> impl Iterator<Item = Parking> + 
     things.iter().filter_map(|thing| thing.wait_point().parking())
 }
 
-fn is_over(deadline: Option<Instant>) -> bool {
-    deadline.is_some_and(|d| Instant::now() >= d)
-}
-
-/// Starts a watch over a call.
-fn watch(deadline: Option<Instant>) -> Watch {
-    Watch::new(Instant::now(), deadline.map_or(Wait::Forever, Wait::Until))
-}
-
 /// Maximum number of things described in a report.
 const SHOWN: usize = 8;
 
@@ -238,102 +228,79 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
     Subject::other(BlockingCall::Many, WaitObject::Other, state)
 }
 
-/// Waits for words only: the caller sleeps on them itself.
-fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
-    missed_wakes::forget();
-    let mut watch = watch(deadline);
+/// Waits until something is ready. Each turn begins with `announce`, and `sleep` gets its result and the
+/// time. `recheck_first` is `true` if the first turn announces this thread at words.
+fn wait_by<S>(
+    things: &[&dyn Waitable],
+    deadline: Option<Instant>,
+    recheck_first: bool,
+    mut announce: impl FnMut(&RecoveryTimer) -> Result<S>,
+    sleep: impl Fn(S, Instant) -> Result<()>,
+) -> Result<Vec<usize>> {
+    let mut watch = Watch::new(Instant::now(), deadline.map_or(Wait::Forever, Wait::Until));
     let mut timer = RecoveryTimer::of(things);
-    let mut words = Vec::with_capacity(things.len());
+    let mut rechecks = recheck_first;
     loop {
-        words.clear();
-        words.extend(parkings(things).map(|parking| (parking.futex(), parking.announce() as u32)));
-        // At the end of the list: if it exceeds the kernel's limit, a death is noticed after a poll interval.
-        words.extend(timer.words());
-        if let Some(found) = recheck(things)? {
+        let announced = announce(&timer)?;
+        if rechecks && let Some(found) = recheck(things)? {
             return Ok(found);
         }
-        if is_over(deadline) {
+        rechecks = true;
+        let now = Instant::now();
+        if deadline.is_some_and(|deadline| now >= deadline) {
             return Ok(Vec::new());
         }
         if interrupt::should_end_waits() {
             return Err(Error::Interrupted);
         }
-        let now = Instant::now();
         watch.record_poll(now, || subject(things));
-        let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));
-        if !futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL))) && left >= POLL_INTERVAL {
-            missed_wakes::through(words.iter().copied());
-        } else {
-            missed_wakes::forget();
-        }
+        sleep(announced, now)?;
         timer.if_due(things)?;
     }
 }
 
-/// Waits for descriptors only.
+/// Waits for words only: the caller sleeps on them itself.
+fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    missed_wakes::forget();
+    let announce = |timer: &RecoveryTimer| {
+        let words = parkings(things).map(|parking| (parking.futex(), parking.announce() as u32));
+        // At the end of the list: if it exceeds the kernel's limit, a death is noticed after a poll interval.
+        Ok(words.chain(timer.words()).collect())
+    };
+    let sleep = |words: Vec<_>, now| {
+        let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));
+        if !futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL))) && left >= POLL_INTERVAL {
+            missed_wakes::through(words);
+        } else {
+            missed_wakes::forget();
+        }
+        Ok(())
+    };
+    wait_by(things, deadline, true, announce, sleep)
+}
+
+/// Waits for descriptors, and for words if there are any: the reactor sleeps on those, and writes an eventfd.
 fn wait_on_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    let has_words = parkings(things).next().is_some();
+    let bell = has_words.then(FdWaker::new).transpose()?;
+    let waker = bell.clone().map_or(Waker::noop().clone(), Waker::from);
     let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.wait_point()).collect();
-    let fds: Vec<_> = places.iter().filter_map(WaitPoint::descriptor).collect();
-    let mut watch = watch(deadline);
-    loop {
-        let now = Instant::now();
-        watch.record_poll(now, || subject(things));
-        let next = now + POLL_INTERVAL;
-        readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
-        let found = ready(things, |_| true)?;
-        if !found.is_empty() || is_over(deadline) {
-            return Ok(found);
-        }
-        if interrupt::should_end_waits() {
-            return Err(Error::Interrupted);
-        }
-    }
-}
-
-/// Waker of a caller that sleeps in `poll`.
-struct BellWaker(EventFd);
-
-impl Wake for BellWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.set();
-    }
-}
-
-/// Waits for words and descriptors: the reactor sleeps on the words, and writes the eventfd.
-fn wait_on_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
-    let bell = Arc::new(BellWaker(EventFd::new()?));
-    let waker = Waker::from(bell.clone());
-    let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.wait_point()).collect();
-    let mut fds = vec![(bell.0.as_fd(), false)];
-    fds.extend(places.iter().filter_map(WaitPoint::descriptor));
-    let mut timer = RecoveryTimer::of(things);
-    let mut watch = watch(deadline);
+    let bell_fd = bell.iter().map(|bell| (bell.0.as_fd(), false));
+    let fds: Vec<_> = bell_fd.chain(places.iter().filter_map(WaitPoint::descriptor)).collect();
     let mut watched: Vec<reactor::WordEntry> = parkings(things).map(reactor::WordEntry::at).collect();
-    loop {
-        bell.0.clear();
+    let announce = |_: &RecoveryTimer| {
+        bell.iter().for_each(|bell| bell.0.clear());
         for (entry, parking) in watched.iter_mut().zip(parkings(things)) {
             if !entry.is_at(parking) {
                 *entry = reactor::WordEntry::at(parking);
             }
             entry.watch(None, &waker)?;
         }
-        if let Some(found) = recheck(things)? {
-            return Ok(found);
-        }
-        if is_over(deadline) {
-            return Ok(Vec::new());
-        }
-        if interrupt::should_end_waits() {
-            return Err(Error::Interrupted);
-        }
-        let now = Instant::now();
-        watch.record_poll(now, || subject(things));
+        Ok(())
+    };
+    let sleep = |(), now| {
         let next = now + POLL_INTERVAL;
-        readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
-        timer.if_due(things)?;
-    }
+        readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next)))).map(drop)
+    };
+    wait_by(things, deadline, has_words, announce, sleep)
 }

@@ -25,15 +25,12 @@
 //! Public for the models, for verification and for the other crates of this project. Not covered by semantic
 //! versioning: any release may change or remove an item.
 
-mod attachment;
 mod block_state;
 mod clock;
-mod current_update;
 mod dtype;
-mod group_state;
+mod envelope;
 pub mod holder_slot;
-mod owner;
-mod seat_at;
+mod seat;
 mod tenancy;
 mod wait_note;
 
@@ -41,15 +38,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use attachment::{Access, Attachment, Grant};
 pub use block_state::{BlockKind, BlockLife, BlockState};
 pub use clock::{ClockPhase, ClockState, END_OF_TICKS, Tick};
-pub use current_update::CurrentUpdate;
 pub use dtype::DType;
-pub use group_state::GroupState;
-pub use owner::{Holder, Owner, RingPlace, delivered, deliveries};
-pub use seat_at::SeatAt;
-pub use tenancy::{Presence, RecoveringSlots, Tenancy};
+pub use envelope::{GroupState, Holder, Owner, RingPlace, delivered, deliveries};
+pub use seat::{Access, Attachment, Grant, SeatAt};
+pub use tenancy::{CurrentUpdate, Presence, RecoveringSlots, Tenancy};
 pub use wait_note::{LockKind, ReadersAt, WaitGoal, WaitMark, WaitState};
 
 const fn bits(v: u64, at: u32, len: u32) -> u64 {

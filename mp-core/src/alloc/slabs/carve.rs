@@ -17,7 +17,7 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::setup::Backing;
 use crate::steps::{self, DeathOracle, Update, UpdateOutcome, UpdatePlan};
 use crate::sync::Ordering;
-use crate::words::{BlockLife, BlockState, CurrentUpdate, Member, Presence};
+use crate::words::{BlockLife, BlockState, CurrentUpdate, Member};
 
 /// Serializes the updates of this process, which has only one word to announce an update.
 static UPDATES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
@@ -67,9 +67,6 @@ impl UpdatePlan for NewSlab {
         writes.extend([(FRONTIER, base + span_of(self.class)), (COUNT, count + 1 + u64::from(gap != 0))]);
         writes
     }
-    fn exclusive(&self) -> bool {
-        false
-    }
 }
 
 /// The other members of an arena.
@@ -84,8 +81,7 @@ impl DeathOracle for MemberOracle {
 impl steps::LiveMembers for MemberOracle {
     fn others(&self) -> Vec<Member> {
         let me = self.0.me().ok();
-        let live = Members(self.0).used_slots().filter(|(_, t)| t.presence == Presence::Live);
-        live.map(|(slot, t)| Member::new(slot, t.epoch)).filter(|&m| Some(m) != me).collect()
+        Members(self.0).live_members().filter(|&m| Some(m) != me).collect()
     }
 }
 

@@ -5,5 +5,4 @@
 
 pub(crate) mod carve;
 pub(crate) mod commit;
-pub(crate) mod huge_pages;
 pub(crate) mod reuse;

@@ -10,7 +10,6 @@
 
 mod call;
 mod dump;
-mod held;
 mod proof;
 mod report;
 mod settings;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
-use crate::blocking::limit::Wait;
+use crate::blocking::block_on::Wait;
 use crate::blocks::Blocks;
 use crate::process::mutex::{Condvar, Mutex, MutexGuard};
 use crate::process::{GENERATIONS, PerProcess};
@@ -31,8 +30,7 @@ use crate::words::{BlockId, Member, Seat};
 
 pub use crate::layout::wait_table::RING_NAME;
 pub use call::BlockingCall;
-pub use dump::{dump, listen};
-pub use held::add_to_dumps;
+pub use dump::{add_to_dumps, dump, listen};
 pub use report::{is_stopped, publish_report};
 pub use settings::{on_report, report_hangs_after, report_waits_after, reported_after};
 pub(crate) use table::{Row, publish};

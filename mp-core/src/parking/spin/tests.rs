@@ -176,7 +176,7 @@ fn preempted_spin_is_not_recorded_as_a_hit() {
     Arena::current().unwrap();
     // In a separate thread, because it stays on one processor.
     let looks = std::thread::spawn(|| {
-        processors::pin_to_current();
+        environment::pin_to_current();
         let until = Instant::now() + Duration::from_secs(10);
         // In the others, the answer arrived in time or after the spin.
         let late = || while_another_thread_runs().filter(|(_, took)| *took > Duration::from_micros(400));

@@ -34,7 +34,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, UT
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::sys::{limits, memory};
+use crate::sys::{foreign, limits, memory};
 
 /// Prefix of the file names.
 const PREFIX: &str = "mp-";
@@ -127,30 +127,23 @@ impl Directory {
         let mode = Mode::RUSR | Mode::WUSR;
         let fd = rustix::fs::openat(&self.fd, file_name(name), flags, mode)
             .map_err(self.fail("no file can be made in it"))?;
-        let made =
-            lock_shared(fd.as_fd()).map_err(self.fail("a new file in it can't be locked")).and_then(|held| {
-                if !held {
-                    return Err(self.fail("a new file in it was removed at once, by another process")(
-                        Errno::AGAIN,
-                    ));
+        let len = self.size_new(&fd, len, least).inspect_err(|_| self.remove(name))?;
+        Ok((fd, len))
+    }
+
+    /// Holds a new file and sets its length. Returns the length.
+    fn size_new(&self, fd: &OwnedFd, mut len: u64, least: u64) -> Result<u64> {
+        if !lock_shared(fd.as_fd()).map_err(self.fail("a new file in it can't be locked"))? {
+            return Err(self.fail("a new file in it was removed at once, by another process")(Errno::AGAIN));
+        }
+        loop {
+            // The caller has checked RLIMIT_FSIZE: beyond it this raises SIGXFSZ.
+            match rustix::fs::ftruncate(fd, len) {
+                Ok(()) => return Ok(len),
+                Err(Errno::FBIG | Errno::INVAL | Errno::NOSPC) if len / 2 >= least => {
+                    len = (len / 2).next_multiple_of(self.grain());
                 }
-                let mut len = len;
-                loop {
-                    // The caller has checked RLIMIT_FSIZE: beyond it this raises SIGXFSZ.
-                    match rustix::fs::ftruncate(&fd, len) {
-                        Ok(()) => return Ok(len),
-                        Err(Errno::FBIG | Errno::INVAL | Errno::NOSPC) if len / 2 >= least => {
-                            len = (len / 2).next_multiple_of(self.grain());
-                        }
-                        Err(e) => return Err(self.fail("ftruncate of a new file in it")(e)),
-                    }
-                }
-            });
-        match made {
-            Ok(len) => Ok((fd, len)),
-            Err(e) => {
-                self.remove(name);
-                Err(e)
+                Err(e) => return Err(self.fail("ftruncate of a new file in it")(e)),
             }
         }
     }
@@ -320,14 +313,6 @@ pub(crate) fn lock_shared(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     }
 }
 
-/// Returns a name that can't be guessed.
-pub(crate) fn random_name() -> Result<u128> {
-    let mut bytes = [0; 16];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    got.map_err(crate::sys::os("getrandom"))?;
-    Ok(u128::from_ne_bytes(bytes))
-}
-
 /// Creates a file with a unique name, and repeats that if a cleaner removes the file before it is held.
 ///
 /// `named` is called with each name before the file is created.
@@ -339,7 +324,7 @@ pub(crate) fn create_named(
 ) -> Result<(OwnedFd, u64)> {
     let mut attempt = 0;
     loop {
-        let name = random_name()?;
+        let name = u128::from_ne_bytes(foreign::random()?);
         named(name);
         let made = Directory::create_in(parent).and_then(|d| d.create(name, len, least));
         attempt += 1;

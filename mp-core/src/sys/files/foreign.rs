@@ -5,11 +5,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::sys::{limits, os};
+use crate::sys::{limits, memory, os};
 
 /// Directory of POSIX shared memory on Linux.
 const FOLDER: &str = "/dev/shm";
@@ -35,10 +35,7 @@ fn of_name(what: &'static str, name: &str) -> impl FnOnce(Errno) -> Error {
 
 /// Checks that an open file is regular and belongs to this user. Returns its length.
 fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
-    let stat = rustix::fs::fstat(fd).map_err(os("fstat of shared memory"))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::NotShareable("it is no regular file".into()));
-    }
+    let stat = regular(fd)?;
     let me = rustix::process::geteuid().as_raw();
     if stat.st_uid != me {
         return Err(Error::NotShareable(format!(
@@ -49,13 +46,17 @@ fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(stat.st_size as u64)
 }
 
-/// Returns the length of an open regular file or memfd.
-pub fn length(fd: BorrowedFd<'_>) -> Result<u64> {
+fn regular(fd: BorrowedFd<'_>) -> Result<rustix::fs::Stat> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of a foreign file"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Error::NotShareable("it is no regular file".into()));
     }
-    Ok(stat.st_size as u64)
+    Ok(stat)
+}
+
+/// Returns the length of an open regular file or memfd.
+pub fn length(fd: BorrowedFd<'_>) -> Result<u64> {
+    Ok(regular(fd)?.st_size as u64)
 }
 
 /// Sets the length of a file and commits its pages: otherwise writing to it could raise SIGBUS.
@@ -76,18 +77,15 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
-    loop {
-        match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, len) {
-            Err(Errno::INTR) => {}
-            // Files of such a file system need no reservation.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) | Ok(()) => return Ok(()),
-            Err(Errno::NOSPC) => {
-                let left = rustix::fs::fstatvfs(fd).map_or(0, |s| s.f_bavail * s.f_frsize);
-                let limit = "the file system (for names: df /dev/shm)".into();
-                return Err(Error::OutOfMemory { asked: len, left, limit });
-            }
-            Err(e) => return Err(os("fallocate of shared memory")(e)),
+    match memory::commit(fd, 0, len) {
+        // Files of such a file system need no reservation.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) | Ok(()) => Ok(()),
+        Err(Errno::NOSPC) => {
+            let left = rustix::fs::fstatvfs(fd).map_or(0, |s| s.f_bavail * s.f_frsize);
+            let limit = "the file system (for names: df /dev/shm)".into();
+            Err(Error::OutOfMemory { asked: len, left, limit })
         }
+        Err(e) => Err(os("fallocate of shared memory")(e)),
     }
 }
 
@@ -150,15 +148,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
 
 /// Creates a memfd with a copy of `bytes`, sealed against shrinking and growing.
 pub fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
-    let (left, limit) = limits::file_size();
-    if bytes.len() as u64 > left {
-        return Err(Error::OutOfMemory { asked: bytes.len() as u64, left, limit: limit.into() });
-    }
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels return EINVAL.
-    let fd = rustix::fs::memfd_create("mp-export", flags | MemfdFlags::NOEXEC_SEAL)
-        .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create("mp-export", flags) } else { Err(e) })
-        .map_err(os("memfd_create"))?;
+    let fd = memory::create_memfd("mp-export")?;
     reserve(fd.as_fd(), bytes.len() as u64)?;
     write_all(fd.as_fd(), bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)

@@ -4,7 +4,6 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -14,29 +13,20 @@ use crate::sys::packets;
 
 /// Creates a sparse file of `len` bytes, sealed against shrinking and growing.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels return EINVAL.
-    let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
-        .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create(name, flags) } else { Err(e) })
-        .map_err(os("memfd_create"))?;
+    let fd = create_memfd(name)?;
     rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of a new arena"))?;
-    let sealed = Memfd::try_from_fd(fd).map_err(|fd| not_sealable(&fd))?;
-    sealed.add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal]).map_err(
-        |e| match e {
-            memfd::Error::AddSeals(source)
-            | memfd::Error::GetSeals(source)
-            | memfd::Error::Create(source) => Error::Os { what: "fcntl(F_ADD_SEALS) of a new arena", source },
-        },
-    )?;
-    Ok(sealed.into_file().into())
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(os("fcntl(F_ADD_SEALS) of a new arena"))?;
+    Ok(fd)
 }
 
-/// Creates the error of a new memfd whose seals can't be read.
-fn not_sealable(fd: &OwnedFd) -> Error {
-    match rustix::fs::fcntl_get_seals(fd) {
-        Ok(_) => Error::NotAnArena("the new file is no memfd".into()),
-        Err(e) => os("fcntl(F_GET_SEALS) of a new arena")(e),
-    }
+/// Creates an empty memfd that can be sealed.
+pub(in crate::sys) fn create_memfd(name: &str) -> Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels return EINVAL.
+    rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create(name, flags) } else { Err(e) })
+        .map_err(os("memfd_create"))
 }
 
 /// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can raise SIGBUS. Returns

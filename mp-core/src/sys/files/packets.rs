@@ -8,22 +8,15 @@
 //! detect this by the number. References: `socket(7)`, `unix(7)`, `recvmsg(2)`.
 #![allow(unsafe_code)]
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, ReturnFlags, SocketType};
 
 use crate::error::Error;
 use crate::sys::limits;
-use crate::sys::socket::above_standard;
+use crate::sys::socket::{pair_of, receive_files, send_files};
 
-/// Maximum number of descriptors in a packet.
-const MOST: usize = 2;
 /// Bytes of a packet.
 const LEN: usize = 8;
 /// Buffer size for a privileged process. Other processes are limited by `net.core.wmem_max`.
@@ -41,9 +34,7 @@ pub(crate) struct Packet {
 
 /// Creates a socket pair that preserves packet boundaries.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (one, other) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    Ok((above_standard(one)?, above_standard(other)?))
+    pair_of(SocketType::SEQPACKET)
 }
 
 /// Enlarges the buffer of the other end as far as this process may.
@@ -57,13 +48,7 @@ pub(crate) fn enlarge(socket: &OwnedFd) {
 /// Sends a packet without blocking. `EAGAIN`: the buffer is full. `ETOOMANYREFS`: too many descriptors of
 /// this user are in messages.
 pub(crate) fn send(socket: &OwnedFd, number: u64, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(files)) {
-        return Err(Errno::INVAL);
-    }
-    let (number, flags) = (number.to_ne_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-    retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(&number)], &mut control, flags)).map(drop)
+    send_files(socket.as_fd(), &number.to_ne_bytes(), files).map(drop)
 }
 
 /// Reads the oldest packet, or the packet at an index, without removing it. `EAGAIN` if it does not exist, or
@@ -72,19 +57,8 @@ pub(crate) fn peek(socket: &OwnedFd, place: Option<u64>) -> Result<Packet, Errno
     if let Some(place) = place {
         set_place(socket, place)?;
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT | RecvFlags::PEEK;
     let mut number = [0; LEN];
-    let got = retry_on_intr(|| {
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut number)], &mut control, flags)
-    })?;
-    let mut files = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(arrived) = message {
-            files.extend(arrived);
-        }
-    }
+    let (got, files) = receive_files(socket.as_fd(), &mut number, RecvFlags::PEEK)?;
     if got.bytes != LEN {
         return Err(Errno::AGAIN);
     }
@@ -100,17 +74,8 @@ pub(crate) fn count(socket: &OwnedFd) -> Result<u64, Errno> {
 
 /// Removes the oldest packet and closes its descriptors. Returns `true` if there was one.
 pub(crate) fn discard(socket: &OwnedFd) -> bool {
-    let mut control = RecvAncillaryBuffer::new(&mut []);
-    let mut number = [0; LEN];
-    retry_on_intr(|| {
-        rustix::net::recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut number)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
-        )
-    })
-    .is_ok_and(|got| got.bytes != 0)
+    let got = receive_files(socket.as_fd(), &mut [0; LEN], RecvFlags::empty());
+    got.is_ok_and(|(got, _)| got.bytes != 0)
 }
 
 fn set_place(socket: &OwnedFd, place: u64) -> Result<(), Errno> {

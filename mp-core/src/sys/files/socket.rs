@@ -7,19 +7,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, FdFlags, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+
+/// Maximum number of files in a message.
+const MOST: usize = 2;
 
 /// Creates a close-on-exec socket pair, whose numbers are not those of the standard streams, which a child
 /// replaces.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (one, other) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    pair_of(SocketType::STREAM)
+}
+
+pub(in crate::sys) fn pair_of(kind: SocketType) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     Ok((above_standard(one)?, above_standard(other)?))
 }
 
-pub(in crate::sys) fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     const FIRST: i32 = 3;
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, FIRST) }
 }
@@ -40,15 +46,44 @@ pub(crate) fn leave_open_for(user: Option<u32>, fd: BorrowedFd<'_>) -> Result<()
 /// # Errors
 /// Any error of the kernel.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let sent = send_files(socket, bytes, file.as_slice())?;
+    if sent == bytes.len() { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+/// Sends bytes with at most [`MOST`] files, without blocking. Returns the number of bytes sent.
+pub(in crate::sys) fn send_files(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    files: &[BorrowedFd<'_>],
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let files = file.map(|file| [file]);
-    if let Some(files) = &files {
-        control.push(SendAncillaryMessage::ScmRights(files));
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(Errno::INVAL);
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let sent = retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))?;
-    if sent == bytes.len() { Ok(()) } else { Err(Errno::AGAIN) }
+    retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))
+}
+
+/// Receives bytes with at most [`MOST`] files, without blocking.
+pub(in crate::sys) fn receive_files(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(RecvMsg, Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut *bytes)], &mut control, flags)
+    })?;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            files.extend(received);
+        }
+    }
+    Ok((got, files))
 }
 
 /// Receives the available bytes, at most as many as fit, and their file, which is close-on-exec, without
@@ -57,19 +92,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) 
 /// # Errors
 /// Any error of the kernel.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got = retry_on_intr(|| {
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut *bytes)], &mut control, flags)
-    })?;
-    let mut file = None;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            file = files.last();
-        }
-    }
-    Ok((got.bytes, file))
+    let (got, mut files) = receive_files(socket, bytes, RecvFlags::empty())?;
+    Ok((got.bytes, files.pop()))
 }
 
 /// Event at the other end of a socket.

@@ -2,6 +2,4 @@
 
 pub(crate) mod cmpxchg16b;
 pub(crate) mod huge_pages;
-pub(crate) mod malloc;
 pub(crate) mod mapping;
-pub(crate) mod private_table;

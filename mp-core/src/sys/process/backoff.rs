@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::sys::processors;
+use crate::sys::environment;
 
 /// First pause: the time that the other process needs to proceed.
 const FIRST: Duration = Duration::from_nanos(250);
@@ -35,7 +35,7 @@ thread_local! {
 /// Pauses for a moment, after another process was faster.
 #[cold]
 pub(crate) fn back_off() {
-    if processors::is_single() {
+    if environment::has_one_processor() {
         return;
     }
     let at = Instant::now();

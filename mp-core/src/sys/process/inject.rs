@@ -7,9 +7,21 @@
 //! [`Fork`]: crate::fork::Fork
 //!
 //! The module also counts waits that were not woken: [`slept_through`].
+//!
+//! # Safety
+//! `raise` sends a signal to the calling thread. It is a C function, and takes and keeps no pointer.
+#![allow(unsafe_code)]
 
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU64, Ordering};
+
+/// Sends a signal to the calling thread, so that it takes effect before the thread's next instruction. (If it
+/// were sent to the process, another thread could receive it while this one continues.) Reference:
+/// `raise(3)`.
+pub(in crate::sys) fn signal_self(signal: i32) {
+    // SAFETY: `raise` takes any number; an invalid signal is an error that changes nothing.
+    _ = unsafe { libc::raise(signal) };
+}
 
 /// Pending signal of this process.
 struct Armed {
@@ -109,6 +121,6 @@ pub(crate) fn access(changes: bool) {
     }
     if left.load(Ordering::Relaxed) != u64::MAX && left.fetch_sub(1, Ordering::SeqCst) == 1 {
         left.store(again.swap(u64::MAX, Ordering::SeqCst), Ordering::SeqCst);
-        crate::sys::raise::signal_self(signal.load(Ordering::SeqCst) as i32);
+        signal_self(signal.load(Ordering::SeqCst) as i32);
     }
 }

@@ -2,15 +2,11 @@
 
 pub(crate) mod at_exit;
 pub(crate) mod backoff;
+pub(crate) mod environment;
 pub(crate) mod identity;
 pub mod inherited;
 #[cfg(feature = "inject")]
 pub mod inject;
 pub mod peer;
-pub(crate) mod privileges;
-pub(crate) mod processors;
-#[cfg(feature = "inject")]
-pub(crate) mod raise;
 pub(crate) mod signal_counter;
 pub(crate) mod stack;
-pub(crate) mod valgrind;

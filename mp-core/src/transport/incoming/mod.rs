@@ -8,7 +8,7 @@ use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocks::Blocks;
-use crate::envelopes::grants::{BUFFER, DESCRIPTORS, OBJECT};
+use crate::envelopes::{BUFFER, DESCRIPTORS, OBJECT};
 use crate::error::{Error, Result};
 use crate::transport::attachments::{AttachRequest, Descriptors};
 use crate::transport::bytes::{Spill, spilled};

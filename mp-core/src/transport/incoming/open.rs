@@ -3,7 +3,7 @@
 use crate::alloc::Allocator;
 use crate::blocks::Blocks;
 use crate::envelopes::Envelopes;
-use crate::envelopes::meta::{INLINE, Meta, TAIL};
+use crate::envelopes::{INLINE, Meta, TAIL};
 use crate::error::{Error, Result};
 use crate::layout::{SLAB_BLOCKS, envelope as field};
 use crate::mem::{Mem, Word};

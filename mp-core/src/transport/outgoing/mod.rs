@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod broadcast;
-pub(crate) mod convert;
 pub(crate) mod pack;
 
 use std::any::Any;
@@ -18,11 +17,11 @@ use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocks::Blocks;
-use crate::envelopes::grants::{BUFFER, DESCRIPTORS, OBJECT};
+use crate::envelopes::{BUFFER, DESCRIPTORS, OBJECT};
 use crate::error::{Error, Result};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::transport::attachments::AttachRequest;
-use crate::transport::attachments::descriptors::FdBatch;
+use crate::transport::attachments::FdBatch;
 use crate::transport::bytes::write_own;
 use crate::transport::envelope::{Envelope, MAX_ATTACHMENTS};
 use crate::transport::incoming::{Incoming, ReceivedAttachments};

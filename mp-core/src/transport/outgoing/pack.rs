@@ -1,19 +1,20 @@
 //! Packing: moves a message's bytes and seats into an envelope.
+//! Also, conversions between messages that are written and messages that are read.
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::blocks::Blocks;
-use crate::envelopes::Envelopes;
-use crate::envelopes::grants::OBJECT;
-use crate::envelopes::meta::{INLINE, Meta, TAIL};
+use crate::envelopes::{Envelopes, INLINE, Meta, OBJECT, TAIL};
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
 use crate::mem::{Mem, Word, run_straight};
 use crate::steps::{AttachRecord, TakeOutcome, TakeSeat};
+use crate::transport::Messages;
 use crate::transport::attachments::AttachRequest;
 use crate::transport::bytes::write_own;
 use crate::transport::envelope::{AHEAD, Envelope, MAX_ATTACHMENTS};
-use crate::transport::{Messages, Outgoing};
+use crate::transport::incoming::{Incoming, ReceivedAttachments};
+use crate::transport::outgoing::{Attached, Outgoing};
 use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat};
 
 impl Messages {
@@ -229,6 +230,34 @@ impl Messages {
                 TakeOutcome::NoSeat => Allocator(self.0).add_seat_page(block)?,
             }
         }
+    }
+}
+
+impl Incoming {
+    /// Returns the remaining message as one that can be sent on, with all attachments. Returns `None` if an
+    /// exclusive value was taken out of it.
+    pub fn into_outgoing(self) -> Option<Outgoing> {
+        let (bytes, list) = self.into_parts()?;
+        Some(Outgoing::again(bytes, list))
+    }
+}
+
+impl Outgoing {
+    /// Turns the message into one to read on this side. A message that could not be packed or put returns to
+    /// its sender this way.
+    pub fn into_incoming(self) -> Incoming {
+        let (bytes, list) = self.into_parts();
+        Incoming::returned(bytes, list)
+    }
+}
+
+impl Attached {
+    /// Returns the message as it would arrive, to test whether it can be read. Excludes the memory of
+    /// exclusive tensors, which has one owner.
+    pub(crate) fn as_arrived(&self) -> ReceivedAttachments {
+        let arrived: ReceivedAttachments =
+            self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
+        arrived.without_exclusive()
     }
 }
 

@@ -23,7 +23,6 @@
 //! |---|---|
 //! | the forking process, before or after the fork | the same as at any other time: nothing of it affects the copy |
 //! | the copy, before it has joined | nothing: it has no seat, and its copies of files keep locks only while it lives |
-
 //!
 //! # Safety
 //! Unsafe, because [`Fork::begin`] declares a contract, and takes the original's files away. Sound, because
@@ -31,17 +30,21 @@
 //! others.
 #![allow(unsafe_code)]
 
-pub(crate) mod state;
-
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
+use crate::arena::{Arena, CURRENT, MAKING};
+use crate::envelopes::idle;
 use crate::error::{Error, Result};
-use crate::fork::state::ForkState;
-pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
+use crate::members::intents;
+use crate::process::mutex::MutexGuard;
 use crate::process::{begin_generation, generation};
+use crate::setup::Backing;
+use crate::setup::files::HeldFiles;
 use crate::sync::shared::{AtomicU32, Ordering};
-use crate::sys;
+use crate::{alloc, sys};
+
+pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
 
 // fork: the reason against copying is in the process's memory, and so in a copy made meanwhile.
 static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
@@ -138,12 +141,47 @@ impl Fork {
         #[cfg(feature = "inject")]
         crate::sys::inject::begin_copy(armed);
         sys::identity::forget_thread();
-        crate::fork::state::forget_thread();
+        crate::fork::forget_thread();
         reserved.map_err(|e| match e {
             Error::Os { source, .. } => Error::Os { what: "reserving the addresses of the arena", source },
             other => other,
         })
     }
+}
+
+/// Arena of a process that is about to fork. While this value lives, no arena is created, and no file opened.
+#[derive(Debug)]
+pub(crate) struct ForkState {
+    _making: MutexGuard<'static, ()>,
+    arena: Option<(Arena, HeldFiles)>,
+}
+
+impl ForkState {
+    /// Locks and returns the state that a fork inherits. Called by the forking thread, before it forks.
+    pub(crate) fn lock() -> Self {
+        let making = MAKING.lock();
+        Self { _making: making, arena: CURRENT.get().map(|&arena| (arena, Backing(arena).hold_files())) }
+    }
+
+    /// Reserves the addresses of the arena in the child, so that nothing else is mapped there. Allocates no
+    /// memory before that.
+    pub(crate) fn reserve_addresses(&self) -> Result<()> {
+        // Private memory has no file. The child's copy of it is private to the child, and is not inherited
+        // either.
+        self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())
+    }
+
+    /// Returns the files of the arena that the process has open.
+    pub(crate) fn files(&self) -> &[RawFd] {
+        self.arena.as_ref().map_or(&[], |(_, held)| &held.files)
+    }
+}
+
+/// Forgets the state of this thread that belongs to the parent. Called in the child.
+pub(crate) fn forget_thread() {
+    intents::forget_thread();
+    idle::forget_thread();
+    alloc::forget_thread();
 }
 
 #[cfg(test)]

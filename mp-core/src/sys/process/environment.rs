@@ -1,0 +1,109 @@
+//! Environment of this process: gained privileges, valgrind, and the number of processors.
+//!
+//! # Safety
+//! - The C library is asked for a value that the kernel passed to this process at its start (`getauxval(3)`),
+//!   which reads memory that never changes.
+//! - The client request to valgrind is assembly without an effect elsewhere: its instructions rotate one
+//!   register by 128 bits, which leaves it unchanged, and exchange another one with itself. Valgrind reads
+//!   six words that live longer, and changes one register, which is declared.
+#![allow(unsafe_code)]
+
+use std::sync::OnceLock;
+
+/// Returns `true` if this process runs a set-user-ID or set-group-ID program, or one with file capabilities,
+/// for a user who lacks these privileges: the kernel's `AT_SECURE`, see `getauxval(3)`. The environment is
+/// then untrusted input, and must not influence this process.
+///
+/// ```
+/// if !mp_core::gained_privileges() {
+///     println!("{:?}", std::env::var_os("MY_PLUGINS"));
+/// }
+/// ```
+#[must_use]
+#[inline]
+pub fn gained_privileges() -> bool {
+    // SAFETY: it takes a number, and reads a value that the kernel passed to this process at its start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Returns `true` if this process runs under valgrind (any of its tools, on x86-64). Takes a dozen
+/// instructions.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub fn under_valgrind() -> bool {
+    const RUNNING_ON_VALGRIND: u64 = 0x1001;
+    let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
+    let mut answer = 0u64;
+    // SAFETY: see the head of this file; `valgrind.h` has the same code. Flags and memory count as changed.
+    unsafe {
+        std::arch::asm!(
+            "rol rdi, 3",
+            "rol rdi, 13",
+            "rol rdi, 61",
+            "rol rdi, 51",
+            "xchg rbx, rbx",
+            in("rax") request.as_ptr(),
+            inout("rdx") answer,
+            options(nostack),
+        );
+    }
+    answer != 0
+}
+
+/// Returns `false`: other processors are not supported.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub fn under_valgrind() -> bool {
+    false
+}
+
+/// Returns `true` if this process and all processes that it may wait for share one processor.
+///
+/// A process that is pinned to one processor waits for processes on other ones, so pinning does not count. A
+/// machine with one processor, or a quota of one, does.
+pub(crate) fn has_one_processor() -> bool {
+    // Looked up once, since it reads files.
+    // fork: the machine and its quota are the same, and pinning does not matter. It is looked up before a
+    // fork, so that no copy has it half looked up.
+    static ONE: OnceLock<bool> = OnceLock::new();
+    *ONE.get_or_init(|| {
+        let usable = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let pinned = rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1);
+        usable == 1 && !(pinned && online().is_some_and(|list| is_several(&list)))
+    })
+}
+
+/// Returns the processor that this thread runs on now.
+pub(crate) fn current_processor() -> u32 {
+    if crate::sys::under_valgrind() {
+        // Valgrind runs one thread at a time, and hides the kernel's code that reports the processor.
+        return 0;
+    }
+    rustix::thread::sched_getcpu() as u32
+}
+
+/// Pins this thread, and the threads that it starts, to its present processor.
+#[cfg(test)]
+pub(crate) fn pin_to_current() {
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(current_processor() as usize);
+    rustix::thread::sched_setaffinity(None, &only).unwrap();
+}
+
+fn online() -> Option<String> {
+    std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
+}
+
+/// Returns `true` if a list such as `0-3,5` has several processors.
+fn is_several(list: &str) -> bool {
+    list.trim().contains([',', '-'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_lists_are_parsed() {
+        assert!(["0-1\n", "0,2", "0-3,5-7\n"].into_iter().all(is_several));
+        assert!(!["0\n", "12", ""].into_iter().any(is_several));
+    }
+}
