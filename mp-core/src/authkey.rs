@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sys;
 
 /// Secret key. `Debug` does not print it.
@@ -45,7 +45,7 @@ impl fmt::Debug for AuthKey {
 }
 
 /// Key of this process; a forked copy gets its key from its parent, like every started process.
-static KEY: PerProcess<Mutex<Option<AuthKey>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static KEY: PerProcess<Mutex<Option<AuthKey>>> = per_process!(Mutex::new(None));
 
 /// Returns the secret of this process: the parent's at the start of this process, or the one set by
 /// [`set_authkey`]; else 32 random bytes, created by the first call.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::alloc::Allocator;
 use crate::arena::Arena;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::recovery::Recovery;
 use crate::setup::Backing;
 use crate::sys::at_exit;
@@ -37,11 +37,10 @@ struct LongLivedFd {
     target: PathBuf,
 }
 
-static CHECK: PerProcess<OnceLock<LeakCheck>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-static LONG_LIVED: PerProcess<Mutex<Vec<LongLivedFd>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static CHECK: PerProcess<OnceLock<LeakCheck>> = per_process!(OnceLock::new());
+static LONG_LIVED: PerProcess<Mutex<Vec<LongLivedFd>>> = per_process!(Mutex::new(Vec::new()));
 
-static MEMORY_SKIPPED: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static MEMORY_SKIPPED: PerProcess<OnceLock<()>> = per_process!(OnceLock::new());
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 at_exit::before_main!(begin);

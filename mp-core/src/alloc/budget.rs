@@ -26,13 +26,13 @@ use crate::arena::state::Budget;
 use crate::blocks::Blocks;
 use crate::error::{ByteSize, Error, Result};
 use crate::layout::size_class::size_of;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 use crate::words::{BlockId, BlockKind};
 
 /// Limit of this process in bytes, also before it has joined an arena. 0 means no limit.
-static LIMIT: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
+static LIMIT: PerProcess<AtomicU64> = per_process!(AtomicU64::new(0));
 
 impl Budget {
     /// Creates the budget of the process that creates or joins an arena.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::layout::{COMPARTMENTS, control};
 use crate::mem::{Mem, Word};
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::setup::fd_store::FdStore;
 use crate::sys::Errno;
 use crate::sys::packets::{self, Packet, refused};
@@ -26,8 +26,7 @@ const TRIES: u32 = 10_000;
 pub(crate) const KEPT: u64 = 7;
 
 /// Blocks whose compartments this process could not open when it was freeing them.
-static LATER: PerProcess<Mutex<Vec<(Arena, BlockId, BlockState)>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static LATER: PerProcess<Mutex<Vec<(Arena, BlockId, BlockState)>>> = per_process!(Mutex::new(Vec::new()));
 
 pub(crate) fn compartment(i: u64) -> Word {
     Word::at(control::COMPARTMENTS).plus(i)

@@ -20,7 +20,7 @@ use state::{AllocState, Files, State};
 use crate::error::{Error, Result};
 use crate::layout::ArenaLayout;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 use crate::sys::{Errno, Mapping, directory, limits, memory};
@@ -75,9 +75,8 @@ impl PartialEq for Arena {
 impl Eq for Arena {}
 
 /// Arena of this process, if any. The thread that creates or attaches the arena holds `MAKING`.
-pub(crate) static CURRENT: PerProcess<OnceLock<Arena>> =
-    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-pub(crate) static MAKING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+pub(crate) static CURRENT: PerProcess<OnceLock<Arena>> = per_process!(OnceLock::new());
+pub(crate) static MAKING: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -26,7 +26,7 @@ use crate::layout::control;
 use crate::mem::{Mem, Word, run};
 use crate::members::Members;
 use crate::parking::POLL_INTERVAL;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::steps::lock::cycle::{CycleStep, FindCycle, LockCycle, MemberThread};
 use crate::steps::lock::wait_note::{TakeNoteBack, WriteNote, WrittenNote};
 use crate::sys::{identity, memory, monotonic};
@@ -131,7 +131,7 @@ impl fmt::Display for Deadlock {
     }
 }
 
-static OFF_HERE: PerProcess<OnceLock<bool>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static OFF_HERE: PerProcess<OnceLock<bool>> = per_process!(OnceLock::new());
 const VARIABLE: &str = "MP_DEADLOCK";
 
 /// Returns `true` if the environment of this process disables the detection.

@@ -14,7 +14,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 
 /// Static text, as `&'static str`.
 pub mod text {
@@ -264,8 +264,7 @@ const LONGEST: usize = 4096;
 /// Replacement for texts beyond the limits.
 const OTHER: &str = "something that another process says, in too many words";
 
-static TEXTS: PerProcess<Mutex<BTreeSet<&'static str>>> =
-    PerProcess::new([const { Mutex::new(BTreeSet::new()) }; GENERATIONS]);
+static TEXTS: PerProcess<Mutex<BTreeSet<&'static str>>> = per_process!(Mutex::new(BTreeSet::new()));
 
 fn interned(text: String) -> &'static str {
     let mut known = TEXTS.lock();

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::invitation::{Invitation, poll_all};
 use crate::open;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sys::{Errno, gained_privileges, inherited, memory, os, socket};
 use crate::transport::envelope::Envelope;
 use crate::transport::promise::{EnvelopeTicket, Promise};
@@ -89,7 +89,7 @@ pub fn invite_by_socket(envelope: Envelope) -> Result<(Invitation, OwnedFd), Inv
 /// [`Error::NoInvitation`], [`Error::ArenaExists`], and any error of joining.
 #[doc(hidden)]
 pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
-    static ACCEPTING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+    static ACCEPTING: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
     let _one = ACCEPTING.lock();
     no_arena_yet()?;
     let Some(text) = std::env::var_os(VARIABLE) else {

@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::recovery::Recovery;
 use crate::sys::socket::{self, SocketEvent};
 use crate::transport::envelope::Envelope;
@@ -56,8 +56,7 @@ use crate::transport::promise::Promise;
 use crate::waitable::{Descriptor, WaitPoint, Waitable, wait};
 
 /// Invitations of this process that may be open.
-static OPEN: PerProcess<Mutex<Vec<Arc<InvitationInner>>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static OPEN: PerProcess<Mutex<Vec<Arc<InvitationInner>>>> = per_process!(Mutex::new(Vec::new()));
 
 /// State of an [`Invitation`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use crate::layout::LANES;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 
 /// Lane shared by threads without a separate one.
 const COMMON: u32 = 0;
@@ -17,9 +17,8 @@ struct Lanes {
     taken: u64,
 }
 
-static LANES_TAKEN: PerProcess<Mutex<Lanes>> =
-    PerProcess::new([const { Mutex::new(Lanes { taken: 1 << COMMON }) }; GENERATIONS]);
-static COMMON_LANE: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+static LANES_TAKEN: PerProcess<Mutex<Lanes>> = per_process!(Mutex::new(Lanes { taken: 1 << COMMON }));
+static COMMON_LANE: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
 /// A lane of this thread, returned when the thread ends.
 struct ThreadLane(Cell<Option<u32>>);

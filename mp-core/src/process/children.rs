@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::process::mutex::{Condvar, Mutex};
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 
 /// Maximum number of stored failures; the oldest are removed first.
 const MOST_FAILURES: usize = 256;
@@ -42,7 +42,7 @@ impl Children {
     }
 }
 
-static CHILDREN: PerProcess<Children> = PerProcess::new([const { Children::new() }; GENERATIONS]);
+static CHILDREN: PerProcess<Children> = per_process!(Children::new());
 
 /// Records a running child.
 pub fn record_start(pid: u32) {

@@ -11,10 +11,10 @@
 
 use std::cell::Cell;
 
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sync::shared::{AtomicU32, Ordering};
 
-static INTERRUPTS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(0) }; GENERATIONS]);
+static INTERRUPTS: PerProcess<AtomicU32> = per_process!(AtomicU32::new(0));
 
 thread_local!(static INTERRUPTS_MASKED: Cell<bool> = const { Cell::new(false) });
 

@@ -4,8 +4,9 @@ pub mod children;
 pub(crate) mod interrupt;
 pub mod mutex;
 pub mod pauses;
-mod per_process;
+pub(crate) mod per_process;
 pub mod user_code;
 
+pub(crate) use crate::per_process;
 pub use per_process::{GENERATIONS, PerProcess, SetOnce};
 pub(crate) use per_process::{begin_generation, generation};

@@ -34,14 +34,23 @@ pub(crate) fn begin_generation() {
 /// never uses the lock of the original.
 ///
 /// ```
-/// use mp_core::fork::{GENERATIONS, PerProcess};
+/// use mp_core::fork::PerProcess;
+/// use mp_core::per_process;
 /// use std::sync::OnceLock;
 ///
-/// static NAME: PerProcess<OnceLock<String>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+/// static NAME: PerProcess<OnceLock<String>> = per_process!(OnceLock::new());
 /// assert_eq!(NAME.get_or_init(|| "first".to_string()), "first");
 /// ```
 #[derive(Debug)]
 pub struct PerProcess<T>([T; GENERATIONS]);
+
+/// Creates a [`PerProcess`] whose value begins with this expression in each process.
+#[macro_export]
+macro_rules! per_process {
+    ($value:expr) => {
+        $crate::fork::PerProcess::new([const { $value }; $crate::fork::GENERATIONS])
+    };
+}
 
 impl<T> PerProcess<T> {
     /// Creates a variable with its initial value in each generation.
@@ -155,7 +164,7 @@ mod tests {
 
     #[test]
     fn per_process_variable_keeps_its_changes() {
-        static COUNT: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(5) }; GENERATIONS]);
+        static COUNT: PerProcess<AtomicU32> = per_process!(AtomicU32::new(5));
         COUNT.fetch_add(1, Ordering::Relaxed);
         assert_eq!(COUNT.load(Ordering::Relaxed), 6);
     }

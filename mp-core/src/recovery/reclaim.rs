@@ -30,7 +30,7 @@ use crate::mem::{Mem, Word, run};
 use crate::members::Members;
 use crate::parking::{POLL_INTERVAL, spin};
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::recovery::Recovery;
 use crate::ring_layer;
 use crate::setup::Backing;
@@ -47,12 +47,12 @@ const ATTEMPTS: u32 = 4;
 
 /// Function that this process calls before it reclaims dead members: it checks the envelopes promised to
 /// processes that are not members yet.
-static PROMISES: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static PROMISES: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
 
 /// Function that this process calls after members were reclaimed, and the number of reclaimed members at its
 /// last call.
-static ON_DEATHS: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-static DEATHS_SEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
+static ON_DEATHS: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
+static DEATHS_SEEN: PerProcess<AtomicU64> = per_process!(AtomicU64::new(0));
 
 /// Calls the hook, in one thread of this process, if members were reclaimed since its last call.
 fn tell_of_deaths(deaths: u64) {
@@ -66,7 +66,7 @@ fn tell_of_deaths(deaths: u64) {
 
 /// Serializes the recoveries of this process's threads: a process has one word to announce the members that
 /// it recovers.
-static RECOVERIES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+static RECOVERIES: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
 /// The empty plan: completes an update that another process had begun.
 struct Complete;

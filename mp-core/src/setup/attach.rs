@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use crate::error::{Error, Result};
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sys::memory;
 use crate::words::Member;
 
@@ -24,8 +24,7 @@ enum PendingAttach {
     Failed(String),
 }
 
-static PENDING: PerProcess<Mutex<PendingAttach>> =
-    PerProcess::new([const { Mutex::new(PendingAttach::None) }; GENERATIONS]);
+static PENDING: PerProcess<Mutex<PendingAttach>> = per_process!(Mutex::new(PendingAttach::None));
 
 /// Sets the arena to be joined.
 #[inline]

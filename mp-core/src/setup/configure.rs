@@ -15,7 +15,7 @@ use std::env::{VarError, var};
 use crate::error::{ByteSize, Error, Result};
 use crate::layout::ArenaLayout;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 
 /// Options for the creation of an arena: see [`Arena::configure`](crate::Arena::configure).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct ArenaOptions {
 }
 
 pub(crate) static CHOSEN: PerProcess<Mutex<ArenaOptions>> =
-    PerProcess::new([const { Mutex::new(ArenaOptions { size: None, messages: None }) }; GENERATIONS]);
+    per_process!(Mutex::new(ArenaOptions { size: None, messages: None }));
 
 const SIZE: &str = "MP_ARENA_SIZE";
 const MESSAGES: &str = "MP_ARENA_MESSAGES";

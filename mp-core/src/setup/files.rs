@@ -15,7 +15,7 @@ use crate::layout::size_class;
 use crate::mem::Word;
 use crate::members::Members;
 use crate::process::mutex::{Mutex, MutexGuard};
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::setup::extent::{Extent, note_held, others_live, owners_live};
 use crate::setup::no_room;
 use crate::setup::{Backing, settings};
@@ -27,8 +27,7 @@ use crate::words::Member;
 
 /// Directory and name of the arena's file, if this process has created a named one: its path can't be read
 /// without `/proc`.
-static MADE: PerProcess<Mutex<Option<(PathBuf, u128)>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static MADE: PerProcess<Mutex<Option<(PathBuf, u128)>>> = per_process!(Mutex::new(None));
 
 /// Open files of this process. While this value lives, no other file is opened.
 #[derive(Debug)]
@@ -258,8 +257,7 @@ impl Backing {
 
     /// Returns the place of a new slab of a file class: the word of its frontier, and the end of its file.
     pub(crate) fn frontier_in_files(self, class: u32, me: Member) -> Result<(Word, u64)> {
-        static CLEANED: PerProcess<Mutex<Vec<PathBuf>>> =
-            PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+        static CLEANED: PerProcess<Mutex<Vec<PathBuf>>> = per_process!(Mutex::new(Vec::new()));
         let directory = settings::settings().0.directory;
         // On the first use by this process, remove files that dead processes left.
         let first = {

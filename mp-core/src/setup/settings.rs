@@ -13,17 +13,16 @@ use crate::error::{Error, Result};
 use crate::mem::Mem;
 use crate::members::Members;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::setup::Backing;
 use crate::strategy::SharingStrategy;
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::sys::memory;
 
 /// Settings of this process. `None` means the defaults.
-static SETTINGS: PerProcess<Mutex<Option<Settings>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static SETTINGS: PerProcess<Mutex<Option<Settings>>> = per_process!(Mutex::new(None));
 /// Changes with every setting. The lowest bit is set if tensors are allocated in files, and the others count.
-static STAMP: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(UNSET) }; GENERATIONS]);
+static STAMP: PerProcess<AtomicU64> = per_process!(AtomicU64::new(UNSET));
 /// Stamp before any setting.
 const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_system")) as u64;
 

@@ -27,7 +27,7 @@ use crate::long_lived_fds;
 use crate::parking::POLL_INTERVAL;
 use crate::process::mutex::Mutex;
 use crate::process::user_code::catch_panic;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sys::readiness::{self, Epoll};
 
 struct Poller {
@@ -42,8 +42,8 @@ struct DescriptorWaiter {
     next_id: u64,
 }
 
-static POLLER: PerProcess<OnceLock<Arc<Poller>>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-static STARTING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+static POLLER: PerProcess<OnceLock<Arc<Poller>>> = per_process!(OnceLock::new());
+static STARTING: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
 impl Poller {
     fn get() -> Result<Arc<Self>> {

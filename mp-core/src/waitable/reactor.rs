@@ -27,7 +27,7 @@ use crate::parking::notices::Notices;
 use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::mutex::Mutex;
 use crate::process::user_code::{catch_panic, drop_caught};
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::recovery::Recovery;
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
@@ -78,7 +78,7 @@ struct Reactor {
 }
 
 static REACTOR: PerProcess<Mutex<Reactor>> =
-    PerProcess::new([const { Mutex::new(Reactor { threads: Vec::new(), next_id: 0 }) }; GENERATIONS]);
+    per_process!(Mutex::new(Reactor { threads: Vec::new(), next_id: 0 }));
 
 impl Reactor {
     /// Returns the thread for a word: the thread that already has it, else one with room, else a new one.

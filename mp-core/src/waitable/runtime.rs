@@ -42,13 +42,12 @@ use crate::process::mutex::Mutex;
 use crate::sys::readiness;
 use crate::{
     fork,
-    process::{GENERATIONS, PerProcess},
+    process::{PerProcess, per_process},
 };
 
 /// Runtimes without I/O, the latest ones. Each is queried only once, since a negative answer is a panic. If
 /// an id is reused by a runtime with I/O, the thread of `descriptors` serves that runtime as well.
-static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> = per_process!(Mutex::new(Vec::new()));
 /// Maximum number of remembered runtimes.
 const MOST: usize = 64;
 

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::parking::notices::Notices;
 use crate::parking::spin::AdaptiveSpin;
 use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
-use crate::process::{GENERATIONS, PerProcess, interrupt};
+use crate::process::{PerProcess, interrupt, per_process};
 use crate::recovery::Recovery;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
@@ -67,8 +67,7 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
         return Ok(found);
     }
     // One for the process: the set of things differs from call to call.
-    static SPIN: PerProcess<LazyLock<AdaptiveSpin>> =
-        PerProcess::new([const { LazyLock::new(AdaptiveSpin::new) }; GENERATIONS]);
+    static SPIN: PerProcess<LazyLock<AdaptiveSpin>> = per_process!(LazyLock::new(AdaptiveSpin::new));
     // Checking a descriptor takes a system call.
     let in_memory = |thing: &dyn Waitable| thing.wait_point().parking().is_some();
     let words = things.iter().filter(|thing| in_memory(**thing)).count();

@@ -13,14 +13,14 @@ use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word, raise, run};
 use crate::members::Members;
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::setup::Backing;
 use crate::steps::{self, DeathOracle, Update, UpdateOutcome, UpdatePlan};
 use crate::sync::Ordering;
 use crate::words::{BlockLife, BlockState, CurrentUpdate, Member};
 
 /// Serializes the updates of this process, which has only one word to announce an update.
-static UPDATES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+static UPDATES: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
 /// Update that adds a slab of a class after all other slabs. Addresses that are skipped before it for
 /// alignment become a retired slab. So each address below the frontier belongs to some slab, and neighbours

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::layout::size_class::{POPULATE, commits_alone, size_of, span_of};
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word, raise};
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::setup::Backing;
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
@@ -32,7 +32,7 @@ use crate::words::{BlockId, BlockKind};
 /// Number of bytes by which a process may grow the arena before it checks the machine's memory again.
 const LOOK_EVERY: u64 = 16 << 20;
 /// Number of bytes by which this process has grown the arena since the last check.
-static UNSEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(LOOK_EVERY) }; GENERATIONS]);
+static UNSEEN: PerProcess<AtomicU64> = per_process!(AtomicU64::new(LOOK_EVERY));
 
 impl Allocator {
     /// Reserves pages for a claimed block, if it has none. Returns `true` if it had none.

@@ -14,7 +14,7 @@ use crate::envelopes::Envelopes;
 use crate::layout::wait_table;
 use crate::mem::{Mem, Word};
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::steps::lock::{LockAt, LockWord, OsThread};
 use crate::sync::Ordering;
 use crate::sys::{identity, signal_counter};
@@ -24,7 +24,7 @@ const VARIABLE: &str = "MP_DUMP_SIGNAL";
 /// Maximum time for the threads to answer a dump. They check every 100 ms, or every second.
 const ANSWERED_AFTER: Duration = Duration::from_millis(1500);
 
-static LISTENS: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static LISTENS: PerProcess<OnceLock<()>> = per_process!(OnceLock::new());
 
 /// Prints the blocking call of this library that each thread of this process is in, and its duration, on
 /// stderr. This takes up to 1.5 s, since each thread reports its own wait. More lines list the locks that
@@ -121,8 +121,7 @@ pub fn listen() {
 /// Returns lines for a dump, each with its line end.
 type Section = fn() -> String;
 
-static SECTIONS: PerProcess<Mutex<Vec<Section>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static SECTIONS: PerProcess<Mutex<Vec<Section>>> = per_process!(Mutex::new(Vec::new()));
 
 /// Adds lines of another layer to each dump of this process. A section is added once.
 #[doc(hidden)]

@@ -22,7 +22,7 @@ use crate::arena::Arena;
 use crate::blocking::block_on::Wait;
 use crate::blocks::Blocks;
 use crate::process::mutex::{Condvar, Mutex, MutexGuard};
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::identity;
@@ -91,10 +91,9 @@ struct Entry {
     said: Mutex<(u32, String)>,
 }
 
-static ENTRIES: PerProcess<Mutex<Vec<Arc<Entry>>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static ENTRIES: PerProcess<Mutex<Vec<Arc<Entry>>>> = per_process!(Mutex::new(Vec::new()));
 /// Number of dumps requested.
-static DUMPS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(0) }; GENERATIONS]);
+static DUMPS: PerProcess<AtomicU32> = per_process!(AtomicU32::new(0));
 
 /// Watch over one wait.
 #[derive(Debug)]

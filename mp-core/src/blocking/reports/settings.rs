@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::blocking::reports::HANGS_AFTER;
 use crate::parking::POLL_INTERVAL;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 
@@ -24,7 +24,7 @@ static VERSION: AtomicU32 = AtomicU32::new(1);
 
 /// Function called with each report, and `true` for a report of a hang.
 type Hook = fn(&str, bool);
-static HOOK: PerProcess<OnceLock<Hook>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static HOOK: PerProcess<OnceLock<Hook>> = per_process!(OnceLock::new());
 
 /// Setting of the environment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +34,7 @@ enum EnvironmentSetting {
     Waits(Duration),
 }
 
-static ENVIRONMENT: PerProcess<OnceLock<EnvironmentSetting>> =
-    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static ENVIRONMENT: PerProcess<OnceLock<EnvironmentSetting>> = per_process!(OnceLock::new());
 
 fn parse(text: &str) -> Option<EnvironmentSetting> {
     if text == "off" {

@@ -35,16 +35,14 @@ use crate::layout::wait_table::{
 use crate::mem::{Mem, Word};
 use crate::members::{Members, intents};
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::{identity, memory};
 use crate::words::{BlockId, Member};
 
-static OWN_NAME: PerProcess<Mutex<String>> =
-    PerProcess::new([const { Mutex::new(String::new()) }; GENERATIONS]);
-static OWN_SERVICES: PerProcess<[AtomicU32; 2]> =
-    PerProcess::new([const { [AtomicU32::new(0), AtomicU32::new(0)] }; GENERATIONS]);
+static OWN_NAME: PerProcess<Mutex<String>> = per_process!(Mutex::new(String::new()));
+static OWN_SERVICES: PerProcess<[AtomicU32; 2]> = per_process!([AtomicU32::new(0), AtomicU32::new(0)]);
 
 /// Row of this process for a shown wait.
 #[derive(Debug)]

@@ -7,9 +7,9 @@
 
 use std::sync::{Once, OnceLock};
 
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 
-static WHAT: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static WHAT: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
 
 extern "C" fn at_exit() {
     if let Some(what) = WHAT.get() {
@@ -21,7 +21,7 @@ extern "C" fn at_exit() {
 /// Runs `what` when the process exits (`atexit(3)`). Only the first call registers a function. A process that
 /// is killed does not run it.
 pub(crate) fn on_exit(what: fn()) {
-    static ONCE: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
+    static ONCE: PerProcess<Once> = per_process!(Once::new());
     ONCE.call_once(|| {
         _ = WHAT.set(what);
         // SAFETY: `at_exit` is an `extern "C" fn()`, as required, and lives as long as the program.
@@ -58,7 +58,7 @@ pub(crate) use before_main;
 /// registers a function.
 #[cfg(all(feature = "inject", not(mp_loom)))]
 pub(crate) fn on_exit_last(what: fn()) {
-    static LAST: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+    static LAST: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
     extern "C" fn at_exit() {
         if let Some(what) = LAST.get() {
             // A panic must not leave a C callback.

@@ -12,7 +12,7 @@
 //! `raise` sends a signal to the calling thread. It is a C function, and takes and keeps no pointer.
 #![allow(unsafe_code)]
 
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{PerProcess, per_process};
 use crate::sync::shared::{AtomicU64, Ordering};
 
 /// Sends a signal to the calling thread, so that it takes effect before the thread's next instruction. (If it
@@ -49,7 +49,7 @@ impl Armed {
     }
 }
 
-static ARMED: PerProcess<Armed> = PerProcess::new([const { Armed::new() }; GENERATIONS]);
+static ARMED: PerProcess<Armed> = per_process!(Armed::new());
 
 /// Sends `signal` to this process just before its `n`-th access from now on (1 is the next one).
 pub fn arm(n: u64, signal: i32) {
@@ -99,7 +99,7 @@ pub fn seen() -> u64 {
 }
 
 /// Number of waits of this process that slept through their event.
-static SLEPT_THROUGH: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
+static SLEPT_THROUGH: PerProcess<AtomicU64> = per_process!(AtomicU64::new(0));
 
 /// Returns the number of waits of this process that slept for a whole poll interval without a wake-up and
 /// then found their condition met.
