@@ -232,8 +232,7 @@ impl Structure {
     }
 
     fn futex(&self, i: u64) -> &'static AtomicU32 {
-        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
-        self.arena().map().u32_at(self.word(i).offset() + low)
+        self.arena().map().futex_at(self.word(i))
     }
 
     /// Writes a handle into the message that is being written. `what` names the structure in errors.

@@ -225,8 +225,7 @@ impl RawLock {
     }
 
     fn futex(&self) -> &'static AtomicU32 {
-        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
-        self.arena.map().u32_at(self.at.word().offset() + low)
+        self.arena.map().futex_at(self.at.word())
     }
 }
 

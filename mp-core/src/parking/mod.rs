@@ -100,12 +100,14 @@ impl Steps for Announce {
 pub struct NotifyOne {
     word: Word,
     seen: Option<u64>,
+    /// Bits of the word that remain.
+    keep: u64,
 }
 
 impl NotifyOne {
     /// Creates the steps for this parking word.
     pub fn new(word: Word) -> Self {
-        Self { word, seen: None }
+        Self { word, seen: None, keep: LOW }
     }
 }
 
@@ -124,7 +126,7 @@ impl Steps for NotifyOne {
             return None;
         };
         let count = COUNT;
-        let next = seen.wrapping_add(count) & LOW | begun(m);
+        let next = seen.wrapping_add(count) & self.keep | begun(m);
         match m.cas(self.word, seen, next) {
             Ok(()) => Some(Some(next)),
             Err(now) if now & ASLEEP == 0 => Some(None),
@@ -138,15 +140,12 @@ impl Steps for NotifyOne {
 
 /// Same as [`NotifyOne`], for all sleepers: clears the announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct NotifyAll {
-    word: Word,
-    seen: Option<u64>,
-}
+pub struct NotifyAll(NotifyOne);
 
 impl NotifyAll {
     /// Creates the steps for this parking word.
     pub fn new(word: Word) -> Self {
-        Self { word, seen: None }
+        Self(NotifyOne { keep: LOW & !ASLEEP, ..NotifyOne::new(word) })
     }
 }
 
@@ -155,24 +154,7 @@ impl Steps for NotifyAll {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let Some(seen) = self.seen else {
-            m.fence_after_rmw();
-            let seen = m.load_relaxed(self.word);
-            if seen & ASLEEP == 0 {
-                return Some(false);
-            }
-            self.seen = Some(seen);
-            return None;
-        };
-        let count = COUNT;
-        match m.cas(self.word, seen, seen.wrapping_add(count) & LOW & !ASLEEP | begun(m)) {
-            Ok(()) => Some(true),
-            Err(now) if now & ASLEEP == 0 => Some(false),
-            Err(now) => {
-                self.seen = Some(now);
-                None
-            }
-        }
+        self.0.step(m).map(|counted| counted.is_some())
     }
 }
 
@@ -223,8 +205,7 @@ impl Parking {
 
     /// Returns the half of the word that changes.
     pub(crate) fn futex(&self) -> &'static AtomicU32 {
-        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
-        self.arena.map().u32_at(self.word.offset() + low)
+        self.arena.map().futex_at(self.word)
     }
 
     /// Wakes one sleeper, if any. Call this after the change was published by a read-modify-write.

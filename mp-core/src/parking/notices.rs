@@ -14,8 +14,7 @@ view! {
 impl Notices {
     /// Returns the word that counts the detected deaths, to sleep on.
     pub(crate) fn noticed_word(self) -> &'static AtomicU32 {
-        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
-        self.map().u32_at(Word::at(control::NOTICED).offset() + low)
+        self.map().futex_at(Word::at(control::NOTICED))
     }
 
     /// Returns the number of deaths that any process has detected.

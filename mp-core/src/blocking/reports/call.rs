@@ -1,150 +1,118 @@
 //! Blocking calls, as named in reports.
 
-/// A blocking call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-#[repr(u8)]
-pub enum BlockingCall {
-    /// A call that is not in this table.
-    Other = 1,
-    /// `Queue::get` and similar calls.
-    QueueGet,
-    /// `Queue::put` and similar calls.
-    QueuePut,
-    /// A put into any queue, blocked because there is no memory for another message.
-    Envelope,
-    /// `JoinableQueue::join`.
-    QueueJoin,
-    /// A get that waits for the end of other consumers' leases.
-    QueueLeases,
-    /// `Receiver::recv`.
-    ReceiverRecv,
-    /// `Sender::send`.
-    SenderSend,
-    /// `Connection::recv` of a pipe.
-    ConnectionRecv,
-    /// `Connection::send` into a pipe.
-    ConnectionSend,
-    /// `Connection::poll`.
-    ConnectionPoll,
-    /// A lock for one thread at a time.
-    Lock,
-    /// `RwLock::read`.
-    RwLockRead,
-    /// `RwLock::write`.
-    RwLockWrite,
-    /// `Event::wait`.
-    Event,
-    /// `Semaphore::acquire`.
-    Semaphore,
-    /// `Condition::wait`.
-    Condition,
-    /// `Barrier::wait`.
-    Barrier,
-    /// `join` of processes.
-    Join,
-    /// A wait for tasks of a pool.
-    Pool,
-    /// `wait` and `select`.
-    Many,
-    /// `watch::Receiver::wait_changed` and `wait_for`.
-    WatchChanged,
-    /// `watch::Sender::wait_closed`.
-    WatchClosed,
-    /// `broadcast::Receiver::recv`.
-    BroadcastRecv,
+const SEND_OR_CLOSE: &str = "Did you mean to send it to a worker, or to call close()?";
+const SEND_OR_TAKE: &str = "Did you mean to send it to a worker, or to take from it in another thread?";
+const GUARD: &str = "Was a guard kept, or are two locks taken in different orders?";
+
+/// Description of a call, for reports.
+pub(super) struct CallText {
+    pub(super) name: &'static str,
+    /// Kind of object that the call waits for.
+    pub(super) object: &'static str,
+    /// Action or state of another process that may end the call.
+    pub(super) ended_by: &'static str,
+    /// `true` if only processes that hold the block can end the wait, and the waiting thread runs no user
+    /// code meanwhile.
+    pub(super) is_ended_by_holders: bool,
+    /// Advice for a program that hangs in this call.
+    pub(super) advice: &'static str,
 }
 
-/// All calls in the order of their numbers: call, its name, the kind of object, and the action of other
-/// processes that ends the wait.
-const ALL: [(BlockingCall, &str, &str, &str); 24] = [
-    (BlockingCall::Other, "a call", "object", "has it"),
-    (BlockingCall::QueueGet, "Queue::get", "queue", "could feed it"),
-    (BlockingCall::QueuePut, "Queue::put", "queue", "could take from it"),
-    (BlockingCall::Envelope, "a put without memory for one more message", "queue", "has it"),
-    (BlockingCall::QueueJoin, "JoinableQueue::join", "queue", "could finish its tasks"),
-    (BlockingCall::QueueLeases, "Queue::get_lease (for the end of others' leases)", "queue", "has it"),
-    (BlockingCall::ReceiverRecv, "Receiver::recv", "channel", "could feed it"),
-    (BlockingCall::SenderSend, "Sender::send", "channel", "could take from it"),
-    (BlockingCall::ConnectionRecv, "Connection::recv", "pipe", "could feed it"),
-    (BlockingCall::ConnectionSend, "Connection::send", "pipe", "could take from it"),
-    (BlockingCall::ConnectionPoll, "Connection::poll", "pipe", "could feed it"),
-    (BlockingCall::Lock, "lock", "lock", "has a handle to it"),
-    (BlockingCall::RwLockRead, "RwLock::read", "lock", "has a handle to it"),
-    (BlockingCall::RwLockWrite, "RwLock::write", "lock", "has a handle to it"),
-    (BlockingCall::Event, "Event::wait", "event", "could set it"),
-    (BlockingCall::Semaphore, "Semaphore::acquire", "semaphore", "could release it"),
-    (BlockingCall::Condition, "Condition::wait", "condition", "could notify it"),
-    (BlockingCall::Barrier, "Barrier::wait", "barrier", "could arrive at it"),
-    (BlockingCall::Join, "join", "processes", "has not ended"),
-    (BlockingCall::Pool, "a wait for tasks", "pool", "works for it"),
-    (BlockingCall::Many, "wait", "several things", "could end it"),
-    (BlockingCall::WatchChanged, "watch::Receiver::wait_changed", "cell", "could replace its value"),
-    (BlockingCall::WatchClosed, "watch::Sender::wait_closed", "cell", "has a receiver of it"),
-    (BlockingCall::BroadcastRecv, "broadcast::Receiver::recv", "channel", "could feed it"),
-];
+macro_rules! calls {
+    ($(
+        $(#[$doc:meta])*
+        $call:ident: $name:literal, $object:literal, $ended_by:literal, $holders:literal, $advice:expr;
+    )*) => {
+        /// A blocking call.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum BlockingCall {
+            $($(#[$doc])* $call,)*
+        }
+
+        /// All calls in the order of their numbers, which begin with 1.
+        const ALL: &[(BlockingCall, CallText)] = &[$((
+            BlockingCall::$call,
+            CallText {
+                name: $name,
+                object: $object,
+                ended_by: $ended_by,
+                is_ended_by_holders: $holders,
+                advice: $advice,
+            },
+        )),*];
+    };
+}
+
+calls! {
+    /// A call that is not in this table.
+    Other: "a call", "object", "has it", false, "";
+    /// `Queue::get` and similar calls.
+    QueueGet: "Queue::get", "queue", "could feed it", true, SEND_OR_CLOSE;
+    /// `Queue::put` and similar calls.
+    QueuePut: "Queue::put", "queue", "could take from it", true, SEND_OR_TAKE;
+    /// A put into any queue, blocked because there is no memory for another message.
+    Envelope: "a put without memory for one more message", "queue", "has it", false, "";
+    /// `JoinableQueue::join`.
+    QueueJoin: "JoinableQueue::join", "queue", "could finish its tasks", true,
+        "Each task that is got has to be finished: by ack(), or by dropping it.";
+    /// A get that waits for the end of other consumers' leases.
+    QueueLeases: "Queue::get_lease (for the end of others' leases)", "queue", "has it", false, "";
+    /// `Receiver::recv`.
+    ReceiverRecv: "Receiver::recv", "channel", "could feed it", true, SEND_OR_CLOSE;
+    /// `Sender::send`.
+    SenderSend: "Sender::send", "channel", "could take from it", true, SEND_OR_TAKE;
+    /// `Connection::recv` of a pipe.
+    ConnectionRecv: "Connection::recv", "pipe", "could feed it", true,
+        "Did you mean to send the other end to a worker?";
+    /// `Connection::send` into a pipe.
+    ConnectionSend: "Connection::send", "pipe", "could take from it", true, SEND_OR_TAKE;
+    /// `Connection::poll`.
+    ConnectionPoll: "Connection::poll", "pipe", "could feed it", true, SEND_OR_CLOSE;
+    /// A lock for one thread at a time.
+    Lock: "lock", "lock", "has a handle to it", true, GUARD;
+    /// `RwLock::read`.
+    RwLockRead: "RwLock::read", "lock", "has a handle to it", true, GUARD;
+    /// `RwLock::write`.
+    RwLockWrite: "RwLock::write", "lock", "has a handle to it", true, GUARD;
+    /// `Event::wait`.
+    Event: "Event::wait", "event", "could set it", true, "Is set() called by a process that has it?";
+    /// `Semaphore::acquire`.
+    Semaphore: "Semaphore::acquire", "semaphore", "could release it", true, "Was a permit kept?";
+    /// `Condition::wait`.
+    Condition: "Condition::wait", "condition", "could notify it", true,
+        "Is notify called by a process that has it?";
+    /// `Barrier::wait`.
+    Barrier: "Barrier::wait", "barrier", "could arrive at it", true,
+        "Has it more parties than there are processes that arrive?";
+    /// `join` of processes.
+    Join: "join", "processes", "has not ended", false,
+        "Take what they put before join(), and close() the queues that they read.";
+    /// A wait for tasks of a pool.
+    Pool: "a wait for tasks", "pool", "works for it", false, "";
+    /// `wait` and `select`.
+    Many: "wait", "several things", "could end it", false, "";
+    /// `watch::Receiver::wait_changed` and `wait_for`.
+    WatchChanged: "watch::Receiver::wait_changed", "cell", "could replace its value", false, "";
+    /// `watch::Sender::wait_closed`.
+    WatchClosed: "watch::Sender::wait_closed", "cell", "has a receiver of it", false, "";
+    /// `broadcast::Receiver::recv`.
+    BroadcastRecv: "broadcast::Receiver::recv", "channel", "could feed it", false, "";
+}
 
 impl BlockingCall {
-    fn row(self) -> &'static (BlockingCall, &'static str, &'static str, &'static str) {
-        &ALL[(self as usize - 1) % ALL.len()]
+    /// Returns the number of the call in a row of the table of waits.
+    pub(super) const fn number(self) -> u8 {
+        self as u8 + 1
     }
 
     pub(super) fn of(number: u8) -> Option<Self> {
-        ALL.iter().map(|row| row.0).find(|call| *call as u8 == number)
+        ALL.get(usize::from(number).checked_sub(1)?).map(|(call, _)| *call)
     }
 
-    pub(super) fn name(self) -> &'static str {
-        self.row().1
-    }
-
-    /// Returns the kind of object that the call waits for.
-    pub(super) fn object(self) -> &'static str {
-        self.row().2
-    }
-
-    /// Returns the action or state of another process that may end the call.
-    pub(super) fn ended_by(self) -> &'static str {
-        self.row().3
-    }
-
-    /// Returns `true` if only processes that hold the block can end the wait, and the waiting thread runs no
-    /// user code meanwhile.
-    pub(super) fn is_ended_by_holders(self) -> bool {
-        !matches!(
-            self,
-            Self::Other
-                | Self::Envelope
-                | Self::QueueLeases
-                | Self::Join
-                | Self::Pool
-                | Self::Many
-                | Self::WatchChanged
-                | Self::WatchClosed
-                | Self::BroadcastRecv
-        )
-    }
-
-    /// Returns advice for a program that hangs in this call.
-    pub(super) fn advice(self) -> &'static str {
-        match self {
-            Self::QueueGet | Self::ReceiverRecv | Self::ConnectionPoll => {
-                "Did you mean to send it to a worker, or to call close()?"
-            }
-            Self::ConnectionRecv => "Did you mean to send the other end to a worker?",
-            Self::QueuePut | Self::SenderSend | Self::ConnectionSend => {
-                "Did you mean to send it to a worker, or to take from it in another thread?"
-            }
-            Self::Join => "Take what they put before join(), and close() the queues that they read.",
-            Self::QueueJoin => "Each task that is got has to be finished: by ack(), or by dropping it.",
-            Self::Lock | Self::RwLockRead | Self::RwLockWrite => {
-                "Was a guard kept, or are two locks taken in different orders?"
-            }
-            Self::Event => "Is set() called by a process that has it?",
-            Self::Semaphore => "Was a permit kept?",
-            Self::Condition => "Is notify called by a process that has it?",
-            Self::Barrier => "Has it more parties than there are processes that arrive?",
-            _ => "",
-        }
+    pub(super) fn text(self) -> &'static CallText {
+        &ALL[self as usize % ALL.len()].1
     }
 }
 
@@ -154,11 +122,9 @@ mod tests {
 
     #[test]
     fn blocking_calls_round_trip_through_numbers() {
-        for (i, row) in ALL.iter().enumerate() {
-            assert_eq!(
-                (row.0 as usize, row.0.row().1, BlockingCall::of(row.0 as u8)),
-                (i + 1, row.1, Some(row.0))
-            );
+        for (i, (call, text)) in ALL.iter().enumerate() {
+            assert_eq!((call.number() as usize, BlockingCall::of(call.number())), (i + 1, Some(*call)));
+            assert_eq!(call.text().name, text.name);
         }
         assert_eq!(BlockingCall::of(0), None);
     }

@@ -107,7 +107,7 @@ fn needed_by(
     row: &ShownWait,
     (me, subject): (Member, &Subject),
 ) -> Option<Vec<Member>> {
-    if let Some(block) = row.block.filter(|_| row.call.is_ended_by_holders()) {
+    if let Some(block) = row.block.filter(|_| row.call.text().is_ended_by_holders) {
         let (mut members, others) = super::holders_of(arena, block);
         members.retain(|holder| *holder != member);
         return (others == 0).then_some(members);

@@ -40,7 +40,7 @@ impl std::fmt::Display for Time {
 /// Appends ` of queue "results" (#12, 0 of 64 messages)`.
 fn object(into: &mut String, call: BlockingCall, arena: Arena, block: BlockId, state: &str) {
     let name = table::name_in(arena, block);
-    _ = write!(into, " of {}", call.object());
+    _ = write!(into, " of {}", call.text().object);
     if !name.is_empty() {
         _ = write!(into, " {name:?}");
     }
@@ -65,7 +65,7 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
     if !own.is_empty() {
         _ = write!(text, " ({own})");
     }
-    _ = write!(text, " has waited {} in {}", Time(waited), subject.call.name());
+    _ = write!(text, " has waited {} in {}", Time(waited), subject.call.text().name);
     if !subject.type_name.is_empty() {
         _ = write!(text, "::<{}>", subject.type_name);
     }
@@ -80,7 +80,7 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
             if let Some(arena) = table::arena() {
                 let members = Members(arena).members();
                 let known = |pid: &u32| members.iter().find(|info| info.pid == *pid).map(|info| info.member);
-                let ended_by = subject.call.ended_by();
+                let ended_by = subject.call.text().ended_by;
                 described = list(&mut text, arena, ended_by, pids.iter().map(|pid| (*pid, known(pid))));
             }
         }
@@ -92,7 +92,7 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
     }
     if let Some(hang) = hang {
         conclusion(&mut text, hang, &described);
-        _ = write!(text, " {}", subject.call.advice());
+        _ = write!(text, " {}", subject.call.text().advice);
         for failure in children::last_failures(FAILURES) {
             _ = write!(text, "\n  failed before: {failure}");
         }
@@ -115,7 +115,7 @@ fn peers(text: &mut String, call: BlockingCall, arena: Arena, block: BlockId) ->
     let (mut members, messages) = super::holders_of(arena, block);
     members.retain(|member| arena.me().ok() != Some(*member));
     let others = members.into_iter().map(|member| (Members(arena).pid_of(member), Some(member)));
-    let described = list(text, arena, call.ended_by(), others);
+    let described = list(text, arena, call.text().ended_by, others);
     if messages > 0 {
         _ = write!(text, "\n  {messages} message(s) on the way carry a handle to it");
     }
@@ -187,7 +187,7 @@ fn conclusion(text: &mut String, suspicion: &Suspicion, described: &[u32]) {
 
 fn wait_of(text: &mut String, arena: Arena, pid: u32, seen: &ShownWait) {
     text.push_str(if seen.thread == pid { "; itself waiting " } else { "; a thread of it waiting " });
-    _ = write!(text, "{} in {}", Time(seen.waited()), seen.call.name());
+    _ = write!(text, "{} in {}", Time(seen.waited()), seen.call.text().name);
     if let Some(block) = seen.block {
         object(text, seen.call, arena, block, "");
     }

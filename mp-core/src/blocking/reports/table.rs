@@ -76,7 +76,7 @@ impl ShownWait {
 
 fn pack(thread: u32, call: BlockingCall, block: Option<BlockId>, forever: bool) -> u64 {
     let block = block.map_or(0, |block| (u64::from(block) + 1) & 0xff_ffff);
-    u64::from(forever) | (call as u64 & 0x7f) << 1 | block << 8 | u64::from(thread) << 32
+    u64::from(forever) | (u64::from(call.number()) & 0x7f) << 1 | block << 8 | u64::from(thread) << 32
 }
 
 fn row_word(arena: Arena, member: Member, row: u32) -> Word {

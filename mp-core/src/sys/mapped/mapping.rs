@@ -245,12 +245,12 @@ impl Mapping {
         unsafe { at.cast().as_ref() }
     }
 
-    /// Returns the 32-bit word at byte `offset`, a multiple of 4: for futexes, which have words of their own.
+    /// Returns the low half of a word, on which threads sleep.
     #[inline]
-    pub(crate) fn u32_at(&self, offset: u64) -> &AtomicU32 {
-        let at = self.bytes(offset & !3, 4);
-        // SAFETY: as for `u64_at`. Only the kernel reads a parking word in this size (futex), its lower half;
-        // processes change it as a whole.
+    pub(crate) fn futex_at(&self, w: crate::mem::Word) -> &'static AtomicU32 {
+        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+        let at = self.bytes(w.offset() + low, 4);
+        // SAFETY: aligned, inside of the mapping, which is never unmapped; reached as atomics only.
         unsafe { at.cast().as_ref() }
     }
 
