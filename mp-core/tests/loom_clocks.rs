@@ -6,7 +6,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{HeapMem, Mem, Word, run};
-use mp_core::steps::clock::{CheckTick, ClaimClock, ClockAt, EndClock, ReleaseClock, TickStatus};
+use mp_core::steps::clock::{CheckTick, ClaimClock, ClockAt, EndClock, ReleaseClock, TickState};
 use mp_core::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
 
 const CLOCK: ClockAt = ClockAt(Word::at(0));
@@ -20,7 +20,7 @@ fn tick(epoch: u16, count: u64) -> Tick {
     Tick::new(0, Tick::base(epoch) + count)
 }
 
-fn look(m: &HeapMem, tick: Tick) -> TickStatus {
+fn look(m: &HeapMem, tick: Tick) -> TickState {
     run(CheckTick::new(CLOCK, tick), m)
 }
 
@@ -48,7 +48,7 @@ fn loom_published_tick_is_submitted() {
             })
         };
         if m.load(TOLD) == 1 {
-            assert_eq!(look(&m, tick(1, 1)), TickStatus::Complete);
+            assert_eq!(look(&m, tick(1, 1)), TickState::Complete);
         }
         owner.join().unwrap();
     });
@@ -92,7 +92,7 @@ fn loom_earlier_tick_keeps_its_status() {
             };
             let found = look(&m, tick(1, 2));
             assert!(
-                matches!((found, died), (TickStatus::Complete, false) | (TickStatus::Died(_), true)),
+                matches!((found, died), (TickState::Complete, false) | (TickState::Died { .. }, true)),
                 "{found:?}"
             );
             next.join().unwrap();
@@ -131,7 +131,7 @@ fn loom_tick_is_read_while_its_clock_ends() {
                 thread::spawn(move || assert!(end(&m)))
             };
             match (count, look(&m, tick(1, count))) {
-                (1, TickStatus::Complete) | (2, TickStatus::Pending | TickStatus::Died(Some(1))) => {}
+                (1, TickState::Complete) | (2, TickState::Pending | TickState::Died { pid: Some(1) }) => {}
                 found => panic!("{found:?}"),
             }
             other.join().unwrap();

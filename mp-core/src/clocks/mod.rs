@@ -10,8 +10,9 @@ mod orders;
 mod table;
 
 use crate::mem::raise;
+pub use crate::steps::clock::TickState;
 pub use orders::EventHandle;
-pub use table::{Clocks, TickState};
+pub use table::Clocks;
 
 #[doc(inline)]
 pub use crate::words::Tick;

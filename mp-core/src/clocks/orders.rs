@@ -8,7 +8,7 @@ use crate::arena::Arena;
 use crate::clocks::{Clock, Clocks, TickState};
 use crate::error::{Error, Result};
 use crate::layout::{EVENTS, ORDERS, control};
-use crate::mem::{Mem, Word, run};
+use crate::mem::{Mem, Word, raise, run};
 use crate::steps::device::stream_order::{
     ChooseOrder, EventNamesAt, ReadEventName, WriteEventNames, order_entry,
 };
@@ -134,14 +134,7 @@ impl Clocks {
         if !self.0.is_here() || self.state(tick) == TickState::Complete {
             return;
         }
-        let done = super::clock_at(tick.clock()).done();
-        let mut found = self.0.map().load(done);
-        while found < tick.value() {
-            match self.0.map().cas(done, found, tick.value()) {
-                Ok(()) => return,
-                Err(now) => found = now,
-            }
-        }
+        raise(self.0.map(), super::clock_at(tick.clock()).done(), tick.value());
     }
 }
 

@@ -19,28 +19,10 @@ use crate::error::Result;
 use crate::layout::{CLOCK, CLOCKS, control};
 use crate::mem::{Mem, run};
 use crate::members::Members;
-use crate::steps::clock::{CheckTick, ClockAt, EndClock, TickStatus};
+use crate::steps::clock::{CheckTick, ClockAt, EndClock, TickState};
 use crate::sys::peer::{self, Liveness};
 use crate::sys::{memory, readiness};
 use crate::words::{ClockPhase, ClockState, Member, Tick};
-
-/// State of a tick, from the words that the calling process can read.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum TickState {
-    /// The work before the tick is done.
-    Complete,
-    /// The tick was submitted and is not complete.
-    Pending,
-    /// The process that submitted the tick died, or lost its device, before the tick was complete. It never
-    /// will be.
-    Died {
-        /// Process ID of the owner, if still known.
-        pid: Option<u32>,
-    },
-    /// No owner of the clock has submitted the tick: a process that waits for it would wait forever.
-    Forged,
-}
 
 /// Clocks of all streams of all members.
 ///
@@ -103,12 +85,7 @@ impl Clocks {
         if !self.0.is_here() || tick.clock() >= self.clocks_used() {
             return TickState::Forged;
         }
-        match run(CheckTick::new(clock_at(tick.clock()), tick), self.0.map()) {
-            TickStatus::Complete => TickState::Complete,
-            TickStatus::Pending => TickState::Pending,
-            TickStatus::Died(pid) => TickState::Died { pid },
-            TickStatus::Forged => TickState::Forged,
-        }
+        run(CheckTick::new(clock_at(tick.clock()), tick), self.0.map())
     }
 
     /// Returns the member that has submitted a tick, if the tick is still pending.

@@ -71,14 +71,15 @@ struct Change {
     writes: Vec<(usize, u64)>,
 }
 
+/// A word, its old value, and its new value.
+type WordChange = (Word, u64, u64);
+
 impl Change {
-    /// Creates a change from words, their old values, and their new values if these differ.
-    fn new<const N: usize>(words: [(Word, u64, Option<u64>); N]) -> Self {
-        let become_what = |(i, w): (usize, &(Word, u64, Option<u64>))| w.2.map(|to| (i, to));
+    fn new(words: &[WordChange]) -> Self {
         Self {
-            reads: words.map(|w| w.0).to_vec(),
-            seen: words.map(|w| w.1).to_vec(),
-            writes: words.iter().enumerate().filter_map(become_what).collect(),
+            reads: words.iter().map(|w| w.0).collect(),
+            seen: words.iter().map(|w| w.1).collect(),
+            writes: words.iter().map(|w| w.2).enumerate().collect(),
         }
     }
 }
@@ -227,15 +228,13 @@ impl Allocator {
             }
         }
         let mut joined = slabs.first().map(|first| (first.slab, first.base, first.span));
-        if let [first, others @ ..] = slabs {
-            let mut span = first.span;
+        if let ([first, others @ ..], Some((.., span))) = (slabs, &mut joined) {
             for e in others {
-                if !self.join_extents(first, span, e, me)? {
+                if !self.join_extents(first, *span, e, me)? {
                     return Ok(false);
                 }
-                span += e.span;
+                *span += e.span;
             }
-            joined = Some((first.slab, first.base, span));
         }
         if let Some(beyond) = beyond {
             let start = joined.map_or(beyond.base, |(_, base, _)| base);
@@ -273,11 +272,7 @@ impl Allocator {
             // No other process has a block in the slab. The bits are cleared first: see `trim`.
             self.map().store(Blocks(self.0).slab_word(e.slab, 2), 0);
             Backing(self.0).punch_at(e.base, span_of(class));
-            let change = Change::new([
-                (seen.word, e.word, Some(retired(e.base))),
-                (Blocks(self.0).slab_word(e.slab, 3), e.span_word, Some(e.span)),
-            ]);
-            self.change(change, me)
+            self.change(&self.row(e.slab, (e.word, retired(e.base)), (e.span_word, e.span)), me)
         } else {
             Ok(false)
         };
@@ -290,21 +285,13 @@ impl Allocator {
 
     /// Joins two retired neighbours.
     fn join_extents(self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
-        let (word, span_word) =
-            (Blocks(self.0).slab_word(first.slab, 0), Blocks(self.0).slab_word(first.slab, 3));
-        let (next_word, next_span) =
-            (Blocks(self.0).slab_word(next.slab, 0), Blocks(self.0).slab_word(next.slab, 3));
-        let change = Change::new([
-            (word, retired(first.base), None),
-            (span_word, span, Some(span + next.span)),
-            (next_word, retired(next.base), Some(0)),
-            (next_span, next.span, Some(0)),
-        ]);
         // Addresses between two slabs that are not neighbours belong to another slab.
         if first.base + span != next.base {
             return Ok(false);
         }
-        self.change(change, me)
+        let (word, next_word) = (retired(first.base), retired(next.base));
+        let joined = self.row(first.slab, (word, word), (span, span + next.span));
+        self.change(&[joined, self.row(next.slab, (next_word, 0), (next.span, 0))].concat(), me)
     }
 
     /// Moves addresses beyond the frontier to the end of a retired slab, or to a new retired slab. Returns
@@ -317,41 +304,36 @@ impl Allocator {
         len: u64,
         me: Member,
     ) -> Result<Option<(u32, u64, u64)>> {
-        let taken = (Word::at(control::FRONTIER), frontier, Some(frontier + len));
+        let taken = [(Word::at(control::FRONTIER), frontier, frontier + len)];
         if let Some((slab, base, span)) = behind {
-            let change = Change::new([
-                (Blocks(self.0).slab_word(slab, 0), retired(base), None),
-                (Blocks(self.0).slab_word(slab, 3), span, Some(span + len)),
-                taken,
-            ]);
-            return Ok(self.change(change, me)?.then_some((slab, base, span + len)));
+            let row = self.row(slab, (retired(base), retired(base)), (span, span + len));
+            return Ok(self.change(&[&row[..], &taken].concat(), me)?.then_some((slab, base, span + len)));
         }
-        let count = Blocks(self.0).slab_count();
-        let Some(row) = self.unused_rows().next() else { return Ok(None) };
-        self.commit_slab_row(row)?;
-        let change = Change::new([
-            (Blocks(self.0).slab_word(row, 0), 0, Some(retired(frontier))),
-            (Blocks(self.0).slab_word(row, 3), 0, Some(len)),
-            taken,
-            (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
-        ]);
-        Ok(self.change(change, me)?.then_some((row, frontier, len)))
+        let Some((row, count)) = self.new_row()? else { return Ok(None) };
+        let new = self.row(row, (0, retired(frontier)), (0, len));
+        Ok(self.change(&[&new[..], &taken, &[count]].concat(), me)?.then_some((row, frontier, len)))
     }
 
     /// Splits a retired slab in two at byte `at`. Returns the second slab, or `None` if no row is free.
     fn split_extent(self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
-        let (word, span_word) = (Blocks(self.0).slab_word(slab, 0), Blocks(self.0).slab_word(slab, 3));
+        let Some((row, count)) = self.new_row()? else { return Ok(None) };
+        let first = self.row(slab, (retired(base), retired(base)), (span, at));
+        let second = self.row(row, (0, retired(base + at)), (0, span - at));
+        Ok(self.change(&[&first[..], &second, &[count]].concat(), me)?.then_some(row))
+    }
+
+    /// Returns the changes of a slab's word and span word.
+    fn row(self, slab: u32, word: (u64, u64), span: (u64, u64)) -> [WordChange; 2] {
+        let at = |i| Blocks(self.0).slab_word(slab, i);
+        [(at(0), word.0, word.1), (at(3), span.0, span.1)]
+    }
+
+    /// Returns a row without addresses, if there is one, and the change of the number of slabs.
+    fn new_row(self) -> Result<Option<(u32, WordChange)>> {
         let count = Blocks(self.0).slab_count();
         let Some(row) = self.unused_rows().next() else { return Ok(None) };
         self.commit_slab_row(row)?;
-        let change = Change::new([
-            (word, retired(base), None),
-            (span_word, span, Some(at)),
-            (Blocks(self.0).slab_word(row, 0), 0, Some(retired(base + at))),
-            (Blocks(self.0).slab_word(row, 3), 0, Some(span - at)),
-            (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
-        ]);
-        Ok(self.change(change, me)?.then_some(row))
+        Ok(Some((row, (Word::at(control::SLABS), count.into(), count.max(row + 1).into()))))
     }
 
     /// Gives a retired slab a class: it is then in use. Returns `false` if its words have changed.
@@ -361,10 +343,7 @@ impl Allocator {
         raise(self.map(), Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
         // If this process dies before the hints of the slab are set, the reclaim sets them.
         Members(self.0).touch(me, slab);
-        let (word, span_word) = (Blocks(self.0).slab_word(slab, 0), Blocks(self.0).slab_word(slab, 3));
-        let change =
-            Change::new([(word, retired(base), Some(describe(class, base))), (span_word, span, None)]);
-        let done = self.change(change, me)?;
+        let done = self.change(&self.row(slab, (retired(base), describe(class, base)), (span, span)), me)?;
         if done {
             self.hint_new_slab(slab, class);
         }
@@ -372,8 +351,8 @@ impl Allocator {
     }
 
     /// Makes a change. Returns `true` if the words still had their expected values.
-    fn change(self, change: Change, me: Member) -> Result<bool> {
-        let start = Instant::now();
+    fn change(self, words: &[WordChange], me: Member) -> Result<bool> {
+        let (change, start) = (Change::new(words), Instant::now());
         loop {
             match self.update(me, change.clone()) {
                 UpdateOutcome::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
@@ -476,7 +455,7 @@ mod tests {
         // A word with an unexpected value is not changed.
         let word = Blocks(arena).slab_word(slab, 3);
         let now = arena.map().load(word);
-        assert!(!Allocator(arena).change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());
+        assert!(!Allocator(arena).change(&[(word, now + 4096, 0)], me).unwrap());
         assert_eq!(arena.map().load(word), now);
     }
 }

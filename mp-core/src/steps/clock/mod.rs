@@ -60,7 +60,7 @@ mod tick;
 
 pub use claim::{ClaimClock, ReleaseClock};
 pub use end::EndClock;
-pub use tick::{CheckTick, TickStatus};
+pub use tick::{CheckTick, TickState};
 
 use crate::mem::Word;
 #[cfg(doc)]
@@ -143,7 +143,7 @@ mod tests {
         epoch
     }
 
-    fn status(m: &HeapMem, tick: Tick) -> TickStatus {
+    fn status(m: &HeapMem, tick: Tick) -> TickState {
         run(CheckTick::new(CLOCK, tick), m)
     }
 
@@ -156,22 +156,19 @@ mod tests {
             assert_eq!(epoch(&m, done, dies), i as u16 + 1);
         }
         let second = |epoch| status(&m, tick(epoch, 2));
-        assert_eq!(second(1), TickStatus::Complete, "before any owner died");
-        assert_eq!(second(2), TickStatus::Died(None));
-        assert_eq!(second(3), TickStatus::Complete, "given up after one had died");
-        assert_eq!(second(4), TickStatus::Complete, "its owner died when all was done");
-        assert_eq!((status(&m, tick(5, 1)), second(5)), (TickStatus::Complete, TickStatus::Died(None)));
-        assert_eq!(second(6), TickStatus::Complete);
-        assert_eq!(status(&m, tick(6, 3)), TickStatus::Forged);
-        assert_eq!(
-            (status(&m, tick(7, 1)), status(&m, tick(0, 1))),
-            (TickStatus::Forged, TickStatus::Forged)
-        );
+        assert_eq!(second(1), TickState::Complete, "before any owner died");
+        assert_eq!(second(2), TickState::Died { pid: None });
+        assert_eq!(second(3), TickState::Complete, "given up after one had died");
+        assert_eq!(second(4), TickState::Complete, "its owner died when all was done");
+        assert_eq!((status(&m, tick(5, 1)), second(5)), (TickState::Complete, TickState::Died { pid: None }));
+        assert_eq!(second(6), TickState::Complete);
+        assert_eq!(status(&m, tick(6, 3)), TickState::Forged);
+        assert_eq!((status(&m, tick(7, 1)), status(&m, tick(0, 1))), (TickState::Forged, TickState::Forged));
         // So long ago that only the absence of deaths is known.
         (0..70).for_each(|_| _ = epoch(&m, 2, well));
         assert_eq!(
             (second(1), second(3), second(14)),
-            (TickStatus::Complete, TickStatus::Died(None), TickStatus::Complete)
+            (TickState::Complete, TickState::Died { pid: None }, TickState::Complete)
         );
     }
 
@@ -186,7 +183,10 @@ mod tests {
         // A late write is different.
         m.store(CLOCK.done(), tick(1, 2).value());
         assert!(run(EndClock::new(CLOCK, None, 2), &m));
-        assert_eq!((m.load(CLOCK.done()), status(&m, tick(1, 2))), (END_OF_TICKS, TickStatus::Died(Some(7))));
+        assert_eq!(
+            (m.load(CLOCK.done()), status(&m, tick(1, 2))),
+            (END_OF_TICKS, TickState::Died { pid: Some(7) })
+        );
     }
 
     #[test]

@@ -4,16 +4,21 @@ use super::{ClockAt, ending_bit};
 use crate::mem::{Mem, Steps};
 use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Tick};
 
-/// State of a tick.
+/// State of a tick, from the words that the calling process can read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum TickStatus {
-    /// The work before it is done.
+#[non_exhaustive]
+pub enum TickState {
+    /// The work before the tick is done.
     Complete,
-    /// Submitted: it will be done, or its owner dies before.
+    /// The tick was submitted and is not complete.
     Pending,
-    /// Never done: its owner died before. The process id of the owner, if the clock has no later owner.
-    Died(Option<u32>),
-    /// No owner has submitted it.
+    /// The process that submitted the tick died, or lost its device, before the tick was complete. It never
+    /// will be.
+    Died {
+        /// Process ID of the owner, if the clock has no later owner.
+        pid: Option<u32>,
+    },
+    /// No owner of the clock has submitted the tick: a process that waits for it would wait forever.
     Forged,
 }
 
@@ -26,7 +31,7 @@ enum Pc {
     Process(ClockState),
     OldEndings(ClockState),
     OldDiedAt(ClockState),
-    Recheck(ClockState, TickStatus),
+    Recheck(ClockState, TickState),
 }
 
 /// Checks if a tick of a clock is done.
@@ -43,27 +48,27 @@ impl CheckTick {
         Self { at, tick, pc: Pc::Load }
     }
 
-    fn of_an_epoch_before(&self, state: ClockState) -> Result<Pc, TickStatus> {
+    fn of_an_epoch_before(&self, state: ClockState) -> Result<Pc, TickState> {
         let (epoch, died) = (self.tick.epoch(), state.first_died);
         match state.epoch - epoch {
-            _ if died == 0 || epoch < died => Err(TickStatus::Complete),
+            _ if died == 0 || epoch < died => Err(TickState::Complete),
             1..64 => Ok(Pc::OldEndings(state)),
-            _ => Err(TickStatus::Died(None)),
+            _ => Err(TickState::Died { pid: None }),
         }
     }
 }
 
 impl Steps for CheckTick {
-    type Out = TickStatus;
+    type Out = TickState;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<TickStatus> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<TickState> {
         let (at, tick) = (self.at, self.tick);
         self.pc = match self.pc {
             Pc::Load => {
                 let state = ClockState::unpack(m.load(at.state()));
                 match state.phase {
-                    _ if tick.count() == 0 || tick.epoch() == 0 => return Some(TickStatus::Forged),
-                    _ if tick.epoch() > state.epoch => return Some(TickStatus::Forged),
+                    _ if tick.count() == 0 || tick.epoch() == 0 => return Some(TickState::Forged),
+                    _ if tick.epoch() > state.epoch => return Some(TickState::Forged),
                     _ if tick.epoch() < state.epoch => match self.of_an_epoch_before(state) {
                         Ok(next) => next,
                         Err(known) => return Some(known),
@@ -74,9 +79,9 @@ impl Steps for CheckTick {
             Pc::Submitted(state) => {
                 let submitted = m.load(at.submitted());
                 match state.phase {
-                    _ if tick.value() > submitted => Pc::Recheck(state, TickStatus::Forged),
+                    _ if tick.value() > submitted => Pc::Recheck(state, TickState::Forged),
                     ClockPhase::Free | ClockPhase::Claiming { died: false, .. } => {
-                        Pc::Recheck(state, TickStatus::Complete)
+                        Pc::Recheck(state, TickState::Complete)
                     }
                     ClockPhase::Dead | ClockPhase::Claiming { died: true, .. } => Pc::DiedAt(state),
                     ClockPhase::Live(_) | ClockPhase::Left(_) | ClockPhase::Ending(_) => Pc::Done(state),
@@ -84,27 +89,27 @@ impl Steps for CheckTick {
             }
             Pc::Done(state) => match m.load(at.done()) {
                 END_OF_TICKS => Pc::DiedAt(state),
-                done if done >= tick.value() => Pc::Recheck(state, TickStatus::Complete),
-                _ => Pc::Recheck(state, TickStatus::Pending),
+                done if done >= tick.value() => Pc::Recheck(state, TickState::Complete),
+                _ => Pc::Recheck(state, TickState::Pending),
             },
             Pc::DiedAt(state) => {
                 let died_at = m.load(at.died_at());
                 match state.phase {
-                    _ if tick.value() <= died_at => Pc::Recheck(state, TickStatus::Complete),
+                    _ if tick.value() <= died_at => Pc::Recheck(state, TickState::Complete),
                     // Claimed again: the process id belongs to the next owner.
-                    ClockPhase::Claiming { .. } => Pc::Recheck(state, TickStatus::Died(None)),
+                    ClockPhase::Claiming { .. } => Pc::Recheck(state, TickState::Died { pid: None }),
                     ClockPhase::Dead => Pc::Process(state),
                     // Other processes may find more of it done.
-                    _ => Pc::Recheck(state, TickStatus::Pending),
+                    _ => Pc::Recheck(state, TickState::Pending),
                 }
             }
             Pc::Process(state) => {
                 let pid = Some(m.load(at.process()) as u32).filter(|pid| *pid != 0);
-                Pc::Recheck(state, TickStatus::Died(pid))
+                Pc::Recheck(state, TickState::Died { pid })
             }
             Pc::OldEndings(state) => {
                 if m.load(at.endings()) & ending_bit(tick.epoch()) != 0 {
-                    Pc::Recheck(state, TickStatus::Complete)
+                    Pc::Recheck(state, TickState::Complete)
                 } else {
                     Pc::OldDiedAt(state)
                 }
@@ -112,7 +117,7 @@ impl Steps for CheckTick {
             Pc::OldDiedAt(state) => {
                 let died_at = m.load(at.died_at());
                 let done = Tick::epoch_of(died_at) == tick.epoch() && tick.value() <= died_at;
-                Pc::Recheck(state, if done { TickStatus::Complete } else { TickStatus::Died(None) })
+                Pc::Recheck(state, if done { TickState::Complete } else { TickState::Died { pid: None } })
             }
             Pc::Recheck(state, found) => {
                 if m.load(at.state()) == state.pack() {

@@ -11,7 +11,7 @@
 //! has any, before it submitted that tick. Names left by an earlier owner have another epoch.
 
 use crate::mem::{Mem, Steps, Word};
-use crate::steps::clock::{CheckTick, ClockAt, TickStatus};
+use crate::steps::clock::{CheckTick, ClockAt, TickState};
 use crate::words::Tick;
 
 /// Returns a device's entry as one word, with the lower 56 bits of the key.
@@ -156,7 +156,7 @@ impl<const W: usize> Steps for ReadEventName<W> {
             i if i < W + 2 => self.found[i - 2] = m.load(self.at.word(self.name, i as u64 - 2)),
             _ => {
                 let found = self.look.step(m)?;
-                let pending = found == TickStatus::Pending;
+                let pending = found == TickState::Pending;
                 return Some((pending && self.fits).then_some(self.found));
             }
         }

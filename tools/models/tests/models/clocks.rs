@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::clock::{CheckTick, ClaimClock, ClockAt, EndClock, ReleaseClock, TickStatus};
+use mp_core::steps::clock::{CheckTick, ClaimClock, ClockAt, EndClock, ReleaseClock, TickState};
 use mp_core::words::{ClockPhase, ClockState, Tick};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, is_killed, member};
@@ -79,7 +79,7 @@ struct Ghost {
     reported: BTreeMap<u64, usize>,
     done: Vec<u64>,
     /// Outcomes of ticks, which are final.
-    verdicts: BTreeMap<u64, TickStatus>,
+    verdicts: BTreeMap<u64, TickState>,
     /// `true` if a device wrote after its owner was gone.
     late: bool,
     /// Owners of the clock.
@@ -96,8 +96,8 @@ impl Process {
     fn judge(
         &self,
         tick: Tick,
-        found: TickStatus,
-        [was_reported, known]: [bool; 2],
+        found: TickState,
+        [was_told, known]: [bool; 2],
         ghost: &mut Ghost,
         fates: &[Fate],
     ) {
@@ -105,26 +105,26 @@ impl Process {
         let owner = ghost.reported.get(&value).copied();
         if owner.is_none() {
             // A tick of an ended epoch may get any result that does not make a process wait.
-            assert_ne!(found, TickStatus::Pending, "{tick:?} is waited for, and was not told");
+            assert_ne!(found, TickState::Pending, "{tick:?} is waited for, and was not told");
         }
         if !was_reported {
             return;
         }
         match found {
-            TickStatus::Complete => assert!(ghost.done.contains(&value), "{tick:?} is called complete"),
-            TickStatus::Died(_) => {
+            TickState::Complete => assert!(ghost.done.contains(&value), "{tick:?} is called complete"),
+            TickState::Died { .. } => {
                 let owner = owner.expect("it was told");
                 assert_eq!(fates[owner], Fate::Killed, "{tick:?} died, and its owner lives");
                 assert!(ghost.late || !ghost.done.contains(&value), "{tick:?} died, and is done");
             }
-            TickStatus::Forged => panic!("{tick:?} is called forged"),
-            TickStatus::Pending => assert!(!known, "{tick:?} is pending again"),
+            TickState::Pending => assert!(!known, "{tick:?} is pending again"),
+            _ => panic!("{tick:?} is called forged"),
         }
-        if matches!(found, TickStatus::Complete | TickStatus::Died(_)) {
+        if matches!(found, TickState::Complete | TickState::Died { .. }) {
             let of = |look| std::mem::discriminant(&look);
             let before = *ghost.verdicts.entry(value).or_insert(found);
             // A late write may be observed by one process only.
-            let late = ghost.late && before == TickStatus::Complete;
+            let late = ghost.late && before == TickState::Complete;
             assert!(late || of(before) == of(found), "{tick:?} was {before:?}, and is {found:?}");
         }
     }
