@@ -19,7 +19,7 @@ use crate::members::Members;
 use crate::members::membership::MemberInfo;
 use crate::recovery::Recovery;
 use crate::setup::configure::{self, ArenaOptions};
-use crate::setup::fd_store::{FdStore, Parcel};
+use crate::setup::fd_store::Parcel;
 use crate::setup::no_room_for_new;
 use crate::setup::{Backing, attach, files, settings};
 use crate::strategy::SharingStrategy;
@@ -379,7 +379,7 @@ fn attach_now(fd: OwnedFd) -> Result<Arena> {
     let envelopes = ArenaLayout::possible_envelopes(said)
         .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages on their way")))?;
     let arena = map_and_join(Some(own), size, envelopes, None)?;
-    FdStore(arena).unpack(parcel);
+    arena.files().unpack(parcel);
     Backing(arena).hold_extents();
     Ok(make_current(arena))
 }

@@ -109,27 +109,15 @@ impl Allocator {
     #[inline(never)]
     fn alloc_limited(self, class: u32) -> Result<Hold> {
         let (asked, limit) = (size_of(class), self.0.alloc_state().budget.limit.load(Ordering::Relaxed));
-        let mut held = self.0.alloc_state().budget.held.load(Ordering::Relaxed);
-        loop {
-            let used = u64::try_from(held.cast_signed()).unwrap_or(0);
-            let left = limit.saturating_sub(used);
-            if asked > left {
-                let (limit, used) = (ByteSize(limit), ByteSize(used));
-                let limit = format!(
-                    "the {limit} that this process may hold (Limits::shared_memory; it holds {used})"
-                );
-                return Err(Error::OutOfMemory { asked, left, limit });
-            }
-            let next = held.wrapping_add(asked);
-            match self.0.alloc_state().budget.held.compare_exchange_weak(
-                held,
-                next,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(now) => held = now,
-            }
+        let used = |held: u64| u64::try_from(held.cast_signed()).unwrap_or(0);
+        let left = |held| limit.saturating_sub(used(held));
+        let take = |held: u64| (asked <= left(held)).then(|| held.wrapping_add(asked));
+        let held = &self.0.alloc_state().budget.held;
+        if let Err(held) = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            let (left, limit, used) = (left(held), ByteSize(limit), ByteSize(used(held)));
+            let limit =
+                format!("the {limit} that this process may hold (Limits::shared_memory; it holds {used})");
+            return Err(Error::OutOfMemory { asked, left, limit });
         }
         let hold = self.alloc_uncounted(class, BlockKind::Data);
         let bytes = hold.as_ref().map_or(0, |hold| Blocks(self.0).data_of(hold.block()).1);

@@ -12,7 +12,6 @@ use crate::layout::{COMPARTMENTS, control};
 use crate::mem::{Mem, Word};
 use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
-use crate::setup::fd_store::FdStore;
 use crate::sys::Errno;
 use crate::sys::packets::{self, Packet, refused};
 use crate::words::{BlockId, BlockKind, BlockState};
@@ -68,7 +67,7 @@ impl FdSlots {
 
     /// Returns both ends of a compartment: the input and the output.
     pub(crate) fn open_compartment(self, i: u64) -> Result<(OwnedFd, OwnedFd)> {
-        let mut files = look(FdStore(self.0).locker()?, 1 + i / 2)?.files.into_iter();
+        let mut files = look(self.0.files().locker()?, 1 + i / 2)?.files.into_iter();
         match (files.next(), files.next()) {
             (Some(one), Some(other)) if i.is_multiple_of(2) => Ok((one, other)),
             (Some(one), Some(other)) => Ok((other, one)),

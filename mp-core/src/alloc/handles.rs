@@ -198,17 +198,13 @@ impl Drop for Hold {
             return;
         }
         let Some(at) = self.entry() else { return };
-        let mut e = at.load(Ordering::Relaxed);
-        loop {
-            let next = if count(e) > 1 { e - ONE } else { 0 };
-            match at.compare_exchange_weak(e, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if next == 0 => break,
-                Ok(_) => return,
-                Err(now) => e = now,
-            }
+        let less = |e| Some(if count(e) > 1 { e - ONE } else { 0 });
+        if let Ok(e) = at.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less)
+            && count(e) <= 1
+        {
+            Allocator(self.arena).credit(self.block);
+            Allocator(self.arena).give_up_seat(self.block, e);
         }
-        Allocator(self.arena).credit(self.block);
-        Allocator(self.arena).give_up_seat(self.block, e);
     }
 }
 
@@ -234,18 +230,11 @@ impl Allocator {
     /// and claimed again. `block` may be any number.
     pub(crate) fn hold_again(self, block: BlockId, generation: u64) -> Option<Hold> {
         let at = self.0.holds().get(block as usize)?;
-        let mut now = at.load(Ordering::Acquire);
-        loop {
-            // Checked before counting: a handle to another tensor, even for a moment, would keep that tensor
-            // from moving its seat into a message.
-            if !(1..=MOST).contains(&count(now)) || !self.is_held(block, generation) {
-                return None;
-            }
-            match at.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break,
-                Err(other) => now = other,
-            }
-        }
+        // Checked before counting: a handle to another tensor, even for a moment, would keep that tensor from
+        // moving its seat into a message.
+        let more =
+            |now| ((1..=MOST).contains(&count(now)) && self.is_held(block, generation)).then_some(now + ONE);
+        at.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         // The block is held from here on, and its generation stays: this check decides.
         let hold = Hold { arena: self.0, block };
         (Blocks(self.0).generation(block) == generation).then_some(hold)

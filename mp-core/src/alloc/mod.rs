@@ -149,16 +149,12 @@ impl Allocator {
     /// sizes to the kernel and retries once.
     pub(crate) fn alloc_kind(self, len: u64, kind: BlockKind) -> Result<Hold> {
         let class = if kind == BlockKind::Seats { SEAT_PAGES } else { self.class_for(len)? };
-        self.alloc_in(class, kind)
-    }
-
-    fn alloc_in(self, class: u32, kind: BlockKind) -> Result<Hold> {
         let hold = self.alloc_uncounted(class, kind)?;
         self.charge(hold.block());
         Ok(hold)
     }
 
-    /// Same as [`alloc_in`](Self::alloc_in), for a caller that charges the block to the budget itself.
+    /// Allocates a block that the caller charges to the budget.
     #[inline]
     fn alloc_uncounted(self, class: u32, kind: BlockKind) -> Result<Hold> {
         match self.alloc_once(class, kind) {

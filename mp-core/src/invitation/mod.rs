@@ -161,7 +161,7 @@ impl Invitation {
     /// [`Open`](InvitationState::Open) then.
     ///
     /// # Errors
-    /// The same as for [`waitable`](Self::wait).
+    /// The same as for [`wait`](Self::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<InvitationState> {
         self.wait_until(Instant::now().checked_add(timeout))
     }

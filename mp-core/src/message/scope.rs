@@ -59,14 +59,21 @@ impl<T> Scope<T> {
 /// [`Error::LimitExceeded`] for a message inside another one, if this thread's stack is nearly used up.
 #[inline]
 pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
-    let scope = Scope::enter(&ATTACHED, out.attached.take().unwrap_or_default());
-    if let Err(error) = scope.has_room() {
-        out.attached = scope.leave();
-        return Err(error);
-    }
-    let result = f(&mut out.bytes);
-    out.attached = scope.leave();
-    Ok(result)
+    let Outgoing { bytes, attached } = out;
+    with_value(&ATTACHED, attached, || f(bytes))
+}
+
+/// Calls `f` while the variable has the value of `place`.
+#[inline(always)]
+fn with_value<T: Default, R>(
+    variable: &'static LocalKey<Cell<Option<Box<T>>>>,
+    place: &mut Option<Box<T>>,
+    f: impl FnOnce() -> R,
+) -> Result<R> {
+    let scope = Scope::enter(variable, place.take().unwrap_or_default());
+    let result = scope.has_room().map(|()| f());
+    *place = scope.leave();
+    result
 }
 
 /// Calls `f` with the bytes of `inc` while serde values can take its attachments.
@@ -75,14 +82,10 @@ pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -
 /// [`Error::LimitExceeded`] for a message inside another one, if this thread's stack is nearly used up.
 #[inline]
 pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-    let scope = Scope::enter(&ARRIVED, inc.arrived.take().unwrap_or_default());
-    if let Err(error) = scope.has_room() {
-        inc.arrived = scope.leave();
-        return Err(error);
-    }
-    let result = f(inc.rest());
-    inc.arrived = scope.leave();
-    Ok(result)
+    let mut arrived = inc.arrived.take();
+    let result = with_value(&ARRIVED, &mut arrived, || f(inc.rest()));
+    inc.arrived = arrived;
+    result
 }
 
 /// Calls `f` to read serde values without attachments. They find no attachments, not even those of an

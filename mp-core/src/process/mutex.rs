@@ -28,7 +28,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{
     Condvar as StdCondvar, Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, TryLockError,
-    WaitTimeoutResult as StdWaitTimeoutResult,
+    WaitTimeoutResult,
 };
 use std::thread;
 use std::time::{Duration, Instant};
@@ -101,8 +101,10 @@ impl<'a, T> MutexGuard<'a, T> {
         result
     }
 
-    fn replace(&mut self, wait: impl FnOnce(StdGuard<'a, T>) -> StdGuard<'a, T>) {
-        self.held = self.held.take().map(wait);
+    fn replace<R>(&mut self, wait: impl FnOnce(StdGuard<'a, T>) -> (StdGuard<'a, T>, R)) -> R {
+        let (held, result) = wait(self.held.take().expect(HELD));
+        self.held = Some(held);
+        result
     }
 }
 
@@ -145,34 +147,14 @@ impl Condvar {
 
     /// Unlocks the lock and blocks until a notification. Spurious wake-ups are possible.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        guard.replace(|held| self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+        guard.replace(|held| (self.0.wait(held).unwrap_or_else(PoisonError::into_inner), ()));
     }
 
-    /// Blocks like [`waitable`](Self::wait), at most until `until`, and then until no other thread holds the
+    /// Blocks like [`wait`](Self::wait), at most until `until`, and then until no other thread holds the
     /// lock.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
-        let mut timed_out = false;
-        guard.replace(|held| {
-            let left = until.saturating_duration_since(Instant::now());
-            let waited = self.0.wait_timeout(held, left);
-            let (held, result): (_, StdWaitTimeoutResult) = waited.unwrap_or_else(PoisonError::into_inner);
-            timed_out = result.timed_out();
-            held
-        });
-        WaitTimeoutResult { timed_out }
-    }
-}
-
-/// Result of a wait with a deadline.
-#[derive(Clone, Copy, Debug)]
-pub struct WaitTimeoutResult {
-    timed_out: bool,
-}
-
-impl WaitTimeoutResult {
-    /// Returns `true` if the deadline was reached.
-    pub fn timed_out(self) -> bool {
-        self.timed_out
+        let left = until.saturating_duration_since(Instant::now());
+        guard.replace(|held| self.0.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -9,7 +9,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::arena::Arena;
 use crate::arena::state::Files;
 use crate::error::{Error, Result};
 use crate::sys::{Errno, memory, os, packets};
@@ -61,45 +60,33 @@ fn make_table() -> Result<OwnedFd, Errno> {
     if packet.number == 0 && packet.files.len() == 1 { Ok(table) } else { Err(Errno::OPNOTSUPP) }
 }
 
-/// Store for descriptors of an arena, as this process has it open.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FdStore(pub(crate) Arena);
-
-impl FdStore {
+impl Files {
     /// Returns the table of the locker.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is none, [`Error::OutOfDescriptors`] if it could not be opened.
-    pub(crate) fn locker(self) -> Result<&'static OwnedFd> {
-        let files = self.0.files();
-        if let Some(table) = files.locker.get() {
+    pub(crate) fn locker(&self) -> Result<&OwnedFd> {
+        if let Some(table) = self.locker.get() {
             return Ok(table);
         }
-        let _opening = files.opening.lock();
-        files.open_locker()
+        let _opening = self.opening.lock();
+        self.open_locker()
     }
 
     /// Stores the sockets that were received with the arena's file.
-    pub(crate) fn unpack(self, parcel: Option<Parcel>) {
-        let files = self.0.files();
-        match parcel {
-            Some(Parcel { socket, table }) => {
-                _ = files.locker.set(table);
-                _ = files.parcel.set(socket);
-            }
-            None => {
-                let why = "the process that handed the arena down to this one could not hand the locker \
-                down, in which \
-                           descriptors wait that are in messages";
-                _ = files.no_locker.set(why.into());
-            }
+    pub(crate) fn unpack(&self, parcel: Option<Parcel>) {
+        if let Some(Parcel { socket, table }) = parcel {
+            _ = self.locker.set(table);
+            _ = self.parcel.set(socket);
+            return;
         }
+        let why = "the process that handed the arena down to this one could not hand the locker down, in which \
+                   descriptors wait that are in messages";
+        _ = self.no_locker.set(why.into());
     }
-}
 
-impl Files {
     /// Creates the locker, if there is none. Called under the lock `opening`.
-    pub(crate) fn open_locker(&self) -> Result<&OwnedFd> {
+    fn open_locker(&self) -> Result<&OwnedFd> {
         if let Some(why) = self.no_locker.get() {
             return Err(Error::Unsupported(why.clone()));
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::arena::state::{OpenedFile, Opening};
-use crate::arena::{Arena, no_memory, room};
+use crate::arena::{Arena, room};
 use crate::error::{Error, Result};
 use crate::layout::size_class;
 use crate::mem::Word;
@@ -71,19 +71,10 @@ impl Backing {
 
     /// Ensures that a range of bytes, all in one file, has memory.
     pub(crate) fn commit_at(self, at: u64, len: u64) -> Result<()> {
-        let Ok(own) = self.0.file() else {
-            self.0.files().local.fetch_add(len, Ordering::Relaxed);
-            return Ok(());
-        };
-        match self.extent_of(at) {
-            None => memory::commit(own, at, len).map_err(|e| no_memory(self.0, len, e)),
-            Some(i) => {
-                let file = self.opened(i)?;
-                let offset = at - self.extent_base(i);
-                memory::commit(file.fd.as_fd(), offset, len)
-                    .map_err(|e| no_room(file.fd.as_fd(), &file.parent, len, e))
-            }
-        }
+        let Some(i) = self.extent_of(at) else { return self.0.commit(at, len) };
+        let file = self.opened(i)?;
+        memory::commit(file.fd.as_fd(), at - self.extent_base(i), len)
+            .map_err(|e| no_room(file.fd.as_fd(), &file.parent, len, e))
     }
 
     /// Returns the memory of a free block to the kernel. Returns `true` if the kernel has taken it.

@@ -61,7 +61,6 @@ use crate::error::{Error, Result};
 use crate::layout::{COMPARTMENTS, control};
 use crate::mem::{Mem, Word};
 use crate::parking::spin::AdaptiveSpin;
-use crate::setup::fd_store::FdStore;
 use crate::sys::Errno;
 use crate::sys::packets::{self, refused};
 use crate::words::{BlockId, BlockKind, Grant, LockKind};
@@ -113,7 +112,7 @@ impl FdBatch {
     pub(crate) fn new() -> Result<Self> {
         let arena = Arena::current()?;
         FdSlots(arena).close_what_was_left();
-        FdStore(arena).locker()?;
+        arena.files().locker()?;
         let hold = Allocator(arena).alloc_kind(16, BlockKind::Descriptors)?;
         let words = Word::at(hold.memory().0);
         (0..2).for_each(|i| arena.map().store(words.plus(i), 0));
@@ -206,7 +205,7 @@ impl Descriptors {
                 receive some"
             )));
         }
-        let table = FdStore(self.0).locker()?;
+        let table = self.0.files().locker()?;
         const PAGE: u64 = 4096;
         if (16 * pairs).is_multiple_of(PAGE) {
             self.0.commit(control::COMPARTMENTS + 16 * pairs, PAGE)?;
@@ -270,7 +269,7 @@ impl Descriptors {
             ));
         }
         FdSlots(self.0).close_what_was_left();
-        FdStore(self.0).locker()?;
+        self.0.files().locker()?;
         let (block, word) = (hold.block(), FdSlots(self.0).kept_word(hold.block()));
         if Blocks(self.0).object_becomes(block, BlockKind::Keeper) == Err(BlockKind::Child) {
             let why =

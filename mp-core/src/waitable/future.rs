@@ -210,7 +210,7 @@ pub async fn until<R, E: From<Error>>(
     poll_fn(|cx| poll_until(&mut watch, cx, &what, &mut look)).await
 }
 
-/// Waits until the object is ready, as a future: [`waitable`](crate::wait()) for one object.
+/// Waits until the object is ready, as a future: [`wait`](crate::wait()) for one object.
 ///
 /// Nothing is consumed, and the future may be dropped at any time.
 ///
