@@ -129,12 +129,12 @@ pub use members::membership::MemberInfo;
 pub use message::Message;
 pub use open::children_inherit_settings;
 #[doc(hidden)]
-pub use parking::count_up;
-#[doc(hidden)]
 pub use parking::detach_notice;
 pub use parking::notices::Notices;
 pub use parking::spin::{AdaptiveSpin, Spin};
-pub use parking::{Announce, NotifyAll, NotifyOne, POLL_INTERVAL, Parking, TakeBack};
+pub use parking::{Announce, NotifyAll, NotifyOne, POLL_INTERVAL, Parking};
+#[doc(hidden)]
+pub use parking::{count_up, withdraw_announcement};
 #[doc(hidden)]
 pub use process::children;
 pub use process::interrupt::{interrupted, take_interrupt};

@@ -72,7 +72,7 @@ pub(crate) struct OpenedFile {
 }
 
 /// Open files of this process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Files {
     /// The arena's own file. `None` for private memory.
     pub(crate) own: Option<OwnedFd>,
@@ -106,17 +106,7 @@ pub(crate) struct Opening {
 
 impl Files {
     pub(crate) fn new(own: Option<OwnedFd>) -> Self {
-        Self {
-            own,
-            handed: OnceLock::new(),
-            parcel: OnceLock::new(),
-            locker: OnceLock::new(),
-            no_locker: OnceLock::new(),
-            named: [const { OnceLock::new() }; EXTENTS as usize],
-            mapped: AtomicU64::new(0),
-            chosen: AtomicU64::new(u64::MAX << 32),
-            local: AtomicU64::new(0),
-            opening: Mutex::default(),
-        }
+        // No extent was chosen yet: see `Backing::choose_extents`.
+        Self { own, chosen: AtomicU64::new(u64::MAX << 32), ..Self::default() }
     }
 }

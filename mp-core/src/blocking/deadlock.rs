@@ -28,7 +28,7 @@ use crate::members::Members;
 use crate::parking::POLL_INTERVAL;
 use crate::process::{PerProcess, per_process};
 use crate::steps::lock::cycle::{CycleStep, FindCycle, LockCycle, MemberThread};
-use crate::steps::lock::wait_note::{TakeNoteBack, WriteNote, WrittenNote};
+use crate::steps::lock::wait_note::{WriteNote, WrittenNote};
 use crate::sys::{identity, memory, monotonic};
 use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
@@ -233,7 +233,7 @@ impl LockWait {
 impl Drop for LockWait {
     fn drop(&mut self) {
         if let Some(note) = self.note.take() {
-            run(TakeNoteBack(note), self.arena.map());
+            note.take_back(self.arena.map());
         }
     }
 }

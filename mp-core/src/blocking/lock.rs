@@ -23,8 +23,8 @@ use crate::mem::{Mem, Word, run};
 use crate::members::Members;
 use crate::parking::spin::AdaptiveSpin;
 use crate::steps::lock::{
-    AcquireLock, CheckHolder, DeadHolder, DeathRecord, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock,
-    SetParked,
+    AcquireLock, DeadHolder, DeathRecord, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked,
+    is_held_by,
 };
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, identity};
@@ -206,7 +206,7 @@ impl RawLock {
         patience: &AdaptiveSpin,
     ) -> Result<RawGuard<'_>, LockError> {
         let map = self.arena.map();
-        if seen.holder() == Some(me) && run(CheckHolder::new(self.at, seen, who), map) {
+        if seen.holder() == Some(me) && is_held_by(self.at, seen, who, map) {
             return Err(LockError::WouldDeadlock);
         }
         let asking = LivenessTimer::default();

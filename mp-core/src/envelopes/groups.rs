@@ -24,7 +24,7 @@ use crate::layout::{ENVELOPE, control};
 use crate::mem::{Column, Mem, Word, raise, run};
 use crate::setup::Backing;
 use crate::steps::{
-    AdoptGroup, AdoptedGroup, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt,
+    AdoptedGroup, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt, adopt_group, begin_fill,
 };
 use crate::words::{EnvelopeId, GroupState, Member, Owner};
 
@@ -214,7 +214,7 @@ impl Envelopes {
             self.note_absent(group);
             return Err(e);
         }
-        if !run(BeginFill::new(at, me, base), self.map()) {
+        if !begin_fill(at, me, base, self.map()) {
             return Ok(false);
         }
         run(FillGroup::new(at, base), self.map());
@@ -342,7 +342,7 @@ impl Envelopes {
             if !theirs(by) {
                 continue;
             }
-            match run(AdoptGroup::new(at, me, found), self.map()) {
+            match adopt_group(at, me, found, self.map()) {
                 None => {}
                 Some(AdoptedGroup::ToEmpty(base)) => self.make_absent(&[(group, base)]),
                 Some(AdoptedGroup::ToFill(base)) => {

@@ -222,32 +222,22 @@ impl ArenaLayout {
             at += bytes.next_multiple_of(PAGE);
             here
         };
-        let members_at = table(u64::from(members) * MEMBER_STRIDE);
-        let touched_at = table(u64::from(members) * touched_bytes(slabs));
-        let class_maps_at = table(u64::from(classes) * u64::from(slabs) / 8);
-        let slabs_at = table(u64::from(slabs) * 64);
-        let blocks_at = table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64);
-        let envelope_map_at = table(u64::from(envelopes) / 8);
-        let group_map_at = table((u64::from(envelopes) / 64).div_ceil(64) * 8);
-        let groups_at = table(u64::from(envelopes) / 8);
-        let envelopes_at = table(u64::from(envelopes) * ENVELOPE);
-        // Transparent huge pages need 2 MiB of alignment.
-        let data_at = at.next_multiple_of(2 << 20);
         Self {
             size,
             members,
             slabs,
             envelopes,
-            members_at,
-            touched_at,
-            class_maps_at,
-            slabs_at,
-            blocks_at,
-            envelope_map_at,
-            group_map_at,
-            groups_at,
-            envelopes_at,
-            data_at,
+            members_at: table(u64::from(members) * MEMBER_STRIDE),
+            touched_at: table(u64::from(members) * touched_bytes(slabs)),
+            class_maps_at: table(u64::from(classes) * u64::from(slabs) / 8),
+            slabs_at: table(u64::from(slabs) * 64),
+            blocks_at: table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64),
+            envelope_map_at: table(u64::from(envelopes) / 8),
+            group_map_at: table((u64::from(envelopes) / 64).div_ceil(64) * 8),
+            groups_at: table(u64::from(envelopes) / 8),
+            envelopes_at: table(u64::from(envelopes) * ENVELOPE),
+            // Transparent huge pages need 2 MiB of alignment.
+            data_at: at.next_multiple_of(2 << 20),
         }
     }
 

@@ -165,29 +165,12 @@ pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) {
     m.add(word, count);
 }
 
-/// Withdraws the announcement, after a wake-up that woke no sleeper. Returns `true` if all sleepers must then
-/// be woken.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct TakeBack {
-    word: Word,
-    counted: u64,
-}
-
-impl TakeBack {
-    /// Creates the steps for this parking word, which [`NotifyOne`] incremented to `counted`.
-    pub fn new(word: Word, counted: u64) -> Self {
-        Self { word, counted }
-    }
-}
-
-impl Steps for TakeBack {
-    type Out = bool;
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let is_taken_back = m.cas(self.word, self.counted, self.counted & !ASLEEP).is_ok();
-        // A process that fell asleep between the wake-up and this swap has to check again.
-        Some(is_taken_back)
-    }
+/// Withdraws the announcement from a parking word, which [`NotifyOne`] incremented to `counted`, after a
+/// wake-up that woke no sleeper. Returns `true` if all sleepers must then be woken: a process that fell asleep
+/// between the wake-up and this swap has to check again.
+#[doc(hidden)]
+pub fn withdraw_announcement<M: Mem + ?Sized>(word: Word, counted: u64, m: &M) -> bool {
+    m.cas(word, counted, counted & !ASLEEP).is_ok()
 }
 
 /// Place in the arena where processes sleep.
@@ -227,7 +210,7 @@ impl Parking {
         let began = Instant::now();
         if futex::wake(self.futex(), n) != 0 {
             COST.measured_call(began.elapsed());
-        } else if run(TakeBack::new(self.word, counted), self.arena.map()) {
+        } else if withdraw_announcement(self.word, counted, self.arena.map()) {
             futex::wake(self.futex(), i32::MAX as u32);
         }
     }

@@ -53,7 +53,7 @@ use crate::parking::notices::Notices;
 use crate::recovery::Recovery;
 use crate::recovery::reclaim::Dead;
 use crate::ring_layer::{InDoubt, RINGS};
-use crate::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery, FreeCheck, ReleaseOutcome};
+use crate::steps::{BeginRecovery, CheckSoleRecovery, FreeCheck, ReleaseOutcome, end_recovery};
 use crate::words::{
     Attachment, BlockId, BlockKind, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Presence,
     RecoveringSlots, Seat, Tenancy,
@@ -110,7 +110,7 @@ impl Recovery {
         let mut disturbed = false;
         let mut end = |v: DeadInRecovery| {
             let word = Members(self.0).tenancy_word(v.dead.member.slot());
-            let next = if v.alone { run(EndRecovery::new(word, v.counted, me), self.map()) } else { None };
+            let next = if v.alone { end_recovery(word, v.counted, me, self.map()) } else { None };
             disturbed |= next.is_none();
             next.map(|counted| DeadInRecovery { counted, ..v })
         };

@@ -184,29 +184,10 @@ impl Steps for EmptyGroup {
 }
 
 /// Begins to fill a group that was found absent, and whose memory was committed since: `ABSENT(base) →
-/// FILLING(me, base)`. Ends with `false` if the group was used meanwhile, since it then has another base.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct BeginFill {
-    at: GroupAt,
-    me: Member,
-    base: u64,
-}
-
-impl BeginFill {
-    /// Creates the steps for a group whose sequences begin at `base`.
-    pub fn new(at: GroupAt, me: Member, base: u64) -> Self {
-        Self { at, me, base }
-    }
-}
-
-impl Steps for BeginFill {
-    type Out = bool;
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let (absent, filling) =
-            (GroupState::Absent { base: self.base }, GroupState::Filling { by: self.me, base: self.base });
-        Some(m.cas(self.at.word, absent.pack(), filling.pack()).is_ok())
-    }
+/// FILLING(me, base)`. Returns `false` if the group was used meanwhile, since it then has another base.
+pub fn begin_fill<M: Mem + ?Sized>(at: GroupAt, me: Member, base: u64, m: &M) -> bool {
+    let (absent, filling) = (GroupState::Absent { base }, GroupState::Filling { by: me, base });
+    m.cas(at.word, absent.pack(), filling.pack()).is_ok()
 }
 
 /// Writes the owner words of a group that this process fills and that has memory: `FILLING(me, base) → IN
@@ -250,38 +231,15 @@ pub enum AdoptedGroup {
     ToFill(u64),
 }
 
-/// Takes over a group that a dead process was emptying or filling. Ends with `None` if another process was
-/// faster.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct AdoptGroup {
-    at: GroupAt,
-    me: Member,
-    found: u64,
-}
-
-impl AdoptGroup {
-    /// Creates the steps for a group whose word is `found`, which names a dead process.
-    pub fn new(at: GroupAt, me: Member, found: u64) -> Self {
-        Self { at, me, found }
-    }
-}
-
-impl Steps for AdoptGroup {
-    type Out = Option<AdoptedGroup>;
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
-        let by = self.me;
-        let (mine, adopted) = match GroupState::unpack(self.found) {
-            GroupState::Emptying { base, .. } => {
-                (GroupState::Emptying { by, base }, AdoptedGroup::ToEmpty(base))
-            }
-            GroupState::Filling { base, .. } => {
-                (GroupState::Filling { by, base }, AdoptedGroup::ToFill(base))
-            }
-            GroupState::Absent { .. } | GroupState::InUse => return Some(None),
-        };
-        Some(m.cas(self.at.word, self.found, mine.pack()).is_ok().then_some(adopted))
-    }
+/// Takes over a group whose word is `found`, which names a dead process that was emptying or filling it.
+/// Returns `None` if another process was faster.
+pub fn adopt_group<M: Mem + ?Sized>(at: GroupAt, by: Member, found: u64, m: &M) -> Option<AdoptedGroup> {
+    let (mine, adopted) = match GroupState::unpack(found) {
+        GroupState::Emptying { base, .. } => (GroupState::Emptying { by, base }, AdoptedGroup::ToEmpty(base)),
+        GroupState::Filling { base, .. } => (GroupState::Filling { by, base }, AdoptedGroup::ToFill(base)),
+        GroupState::Absent { .. } | GroupState::InUse => return None,
+    };
+    m.cas(at.word, found, mine.pack()).is_ok().then_some(adopted)
 }
 
 /// Positions of a group's words.

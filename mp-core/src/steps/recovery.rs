@@ -123,33 +123,17 @@ impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
     }
 }
 
-/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Ends
-/// with the slot's new word, or `None` if another process has begun a recovery meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct EndRecovery {
-    at: Word,
-    counted: Tenancy,
-    me: Member,
-}
-
-impl EndRecovery {
-    /// Creates the steps. `counted` is the value of the word when the caller's recovery began, after which
-    /// it was found to be the [only one](CheckSoleRecovery); or the result of an `EndRecovery` of the caller.
-    pub fn new(at: Word, counted: Tenancy, me: Member) -> Self {
-        Self { at, counted, me }
-    }
-}
-
-impl Steps for EndRecovery {
-    type Out = Option<Tenancy>;
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Tenancy>> {
-        let presence = match self.counted.presence {
-            Presence::Dead(n) => Presence::Vacating(n),
-            Presence::Vacating(_) => Presence::Reclaiming(self.me),
-            Presence::Free | Presence::Live | Presence::Reclaiming(_) => return Some(None),
-        };
-        let next = Tenancy { presence, ..self.counted };
-        Some(m.cas(self.at, self.counted.pack(), next.pack()).is_ok().then_some(next))
-    }
+/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Returns the
+/// slot's new word, or `None` if another process has begun a recovery meanwhile.
+///
+/// `counted` is the value of the word when the caller's recovery began, after which it was found to be the
+/// [only one](CheckSoleRecovery); or an earlier result of this function.
+pub fn end_recovery<M: Mem + ?Sized>(at: Word, counted: Tenancy, me: Member, m: &M) -> Option<Tenancy> {
+    let presence = match counted.presence {
+        Presence::Dead(n) => Presence::Vacating(n),
+        Presence::Vacating(_) => Presence::Reclaiming(me),
+        Presence::Free | Presence::Live | Presence::Reclaiming(_) => return None,
+    };
+    let next = Tenancy { presence, ..counted };
+    m.cas(at, counted.pack(), next.pack()).is_ok().then_some(next)
 }

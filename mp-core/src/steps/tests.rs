@@ -1,9 +1,7 @@
 //! Tests of single operations on prepared words: their effects, their reads, and their behavior when another
 //! process was faster.
 
-use super::lock::{
-    AcquireLock, CheckHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked,
-};
+use super::lock::{AcquireLock, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked, is_held_by};
 use super::*;
 use crate::mem::HeapMem;
 use crate::mem::{Column, Mem, Steps, Word, run};
@@ -258,7 +256,7 @@ fn lock_belongs_to_the_acquiring_thread() {
     let m = memory();
     let seen = mine(acquire(&m, false));
     for (tid, is_its) in [(WHO.tid, true), (WHO.tid + 1, false)] {
-        assert_eq!(run(CheckHolder::new(LOCK, seen, OsThread { tid, ..WHO }), &m), is_its);
+        assert_eq!(is_held_by(LOCK, seen, OsThread { tid, ..WHO }, &m), is_its);
     }
 }
 
@@ -288,10 +286,10 @@ fn concurrent_recovery_does_not_end_the_phase() {
     m.store(TENANCY, Tenancy { presence: Presence::Dead(0), epoch: 3 }.pack());
     assert_eq!(run(BeginRecovery::new(TENANCY, 2), &m), None, "that tenant is gone");
     let [first, second] = [(); 2].map(|()| run(BeginRecovery::new(TENANCY, 3), &m).unwrap());
-    assert_eq!(run(EndRecovery::new(TENANCY, first, me()), &m), None);
-    let vacating = run(EndRecovery::new(TENANCY, second, me()), &m).unwrap();
+    assert_eq!(end_recovery(TENANCY, first, me(), &m), None);
+    let vacating = end_recovery(TENANCY, second, me(), &m).unwrap();
     assert!(matches!(tenancy(&m), Presence::Vacating(_)));
-    assert!(run(EndRecovery::new(TENANCY, vacating, me()), &m).is_some());
+    assert!(end_recovery(TENANCY, vacating, me(), &m).is_some());
     assert_eq!(tenancy(&m), Presence::Reclaiming(me()));
 }
 

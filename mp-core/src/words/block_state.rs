@@ -37,33 +37,22 @@ impl BlockKind {
         matches!(self, Self::Object | Self::Keeper | Self::Child)
     }
 
-    /// Looks the kind up in a table, since this is done several times for every allocation.
+    /// Compiles to a lookup in a table, since this is done several times for every allocation.
     #[inline]
     const fn from_bits(b: u64) -> Self {
-        const KINDS: [BlockKind; 16] = {
-            let mut kinds = [BlockKind::Data; 16];
-            let named = [
-                BlockKind::Ring,
-                BlockKind::Seats,
-                BlockKind::Spill,
-                BlockKind::Frozen,
-                BlockKind::Object,
-                BlockKind::Descriptors,
-                BlockKind::Keeper,
-                BlockKind::Shared,
-                BlockKind::Child,
-            ];
-            let mut i = 0;
-            while i < named.len() {
-                kinds[named[i] as usize] = named[i];
-                i += 1;
-            }
-            // Opened in both ways at once, by two threads: under neither kind does it have an exclusive
-            // owner.
-            kinds[BlockKind::Frozen as usize | BlockKind::Shared as usize] = BlockKind::Shared;
-            kinds
-        };
-        KINDS[(b & 15) as usize]
+        match b & 15 {
+            1 => Self::Ring,
+            2 => Self::Seats,
+            3 => Self::Spill,
+            4 => Self::Frozen,
+            5 => Self::Object,
+            6 => Self::Descriptors,
+            7 => Self::Keeper,
+            // With the bit of frozen memory, if both were added.
+            8 | 12 => Self::Shared,
+            13 => Self::Child,
+            _ => Self::Data,
+        }
     }
 }
 

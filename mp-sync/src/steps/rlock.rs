@@ -3,7 +3,7 @@
 //! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | the thread that takes it; its second word names the holder ([`CheckHolder`](mp_core::steps::lock::CheckHolder)) |
+//! | lock: see [`mp_core::steps::lock`] | | the thread that takes it; its second word names the holder ([`is_held_by`](mp_core::steps::lock::is_held_by)) |
 //! | depth: `depth 32, recovering 1` | any value | the thread that holds the lock: one at the first level, then up and down |
 //!
 //! The depth is valid only while the lock is held, and only its holder accesses it. So it needs no

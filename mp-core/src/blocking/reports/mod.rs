@@ -230,9 +230,8 @@ impl WatchState {
     /// Sets the times of the next report and the next test, according to the settings.
     fn schedule(&mut self, since: Instant) {
         self.settings = settings::version();
-        let (waits, hangs) = (settings::waits_after(), settings::hangs_after());
-        self.next_report = waits.and_then(|after| since.checked_add(after));
-        self.next_check = hangs.into_iter().chain(waits).min().and_then(|after| since.checked_add(after));
+        self.next_report = settings::waits_after().and_then(|after| since.checked_add(after));
+        self.next_check = settings::reported_after().and_then(|after| since.checked_add(after));
     }
 
     /// Answers a dump, if one was requested.
@@ -264,7 +263,7 @@ impl WatchState {
         if self.suspicion.is_some() {
             return;
         }
-        let again = settings::hangs_after().into_iter().chain(settings::waits_after()).min();
+        let again = settings::reported_after();
         if hang.is_some() || report {
             // Growing intervals: after 10 s, 20 s, 40 s.
             let twice = later(2);

@@ -26,42 +26,34 @@ static VERSION: AtomicU32 = AtomicU32::new(1);
 type Hook = fn(&str, bool);
 static HOOK: PerProcess<OnceLock<Hook>> = per_process!(OnceLock::new());
 
-/// Setting of the environment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum EnvironmentSetting {
-    Nothing,
-    Off,
-    Waits(Duration),
-}
+/// Times after which waits and hangs are reported, by the environment.
+type Times = (Option<Duration>, Option<Duration>);
+const DEFAULT: Times = (None, Some(HANGS_AFTER));
+static ENVIRONMENT: PerProcess<OnceLock<Times>> = per_process!(OnceLock::new());
 
-static ENVIRONMENT: PerProcess<OnceLock<EnvironmentSetting>> = per_process!(OnceLock::new());
-
-fn parse(text: &str) -> Option<EnvironmentSetting> {
+fn parse(text: &str) -> Option<Times> {
     if text == "off" {
-        return Some(EnvironmentSetting::Off);
+        return Some((None, None));
     }
     let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0)?;
-    Duration::try_from_secs_f64(seconds).ok().map(EnvironmentSetting::Waits)
+    let after = Duration::try_from_secs_f64(seconds).ok()?;
+    Some((Some(after), Some(after.min(HANGS_AFTER))))
 }
 
-fn environment() -> EnvironmentSetting {
-    *ENVIRONMENT.get_or_init(|| {
-        let Ok(text) = std::env::var(VARIABLE) else { return EnvironmentSetting::Nothing };
-        if crate::gained_privileges() {
-            return EnvironmentSetting::Nothing;
-        }
-        parse(&text).unwrap_or_else(|| {
+fn environment() -> Times {
+    *ENVIRONMENT.get_or_init(|| match std::env::var(VARIABLE) {
+        Ok(text) if !crate::gained_privileges() => parse(&text).unwrap_or_else(|| {
             eprintln!(
                 "mp: {VARIABLE}={text} is ignored: it takes a number of seconds above 0, as {VARIABLE}=30, \
-                after which each wait \
-                 is reported, or `off`"
+                 after which each wait is reported, or `off`"
             );
-            EnvironmentSetting::Nothing
-        })
+            DEFAULT
+        }),
+        _ => DEFAULT,
     })
 }
 
-fn get(word: &AtomicU64, otherwise: impl FnOnce(EnvironmentSetting) -> Option<Duration>) -> Option<Duration> {
+fn get(word: &AtomicU64, otherwise: impl FnOnce(Times) -> Option<Duration>) -> Option<Duration> {
     match word.load(Ordering::Relaxed) {
         NEVER => None,
         UNSET => otherwise(environment()),
@@ -81,24 +73,16 @@ pub(super) fn version() -> u32 {
 }
 
 pub(super) fn waits_after() -> Option<Duration> {
-    get(&WAITS, |asked| match asked {
-        EnvironmentSetting::Waits(after) => Some(after),
-        EnvironmentSetting::Nothing | EnvironmentSetting::Off => None,
-    })
+    get(&WAITS, |(waits, _)| waits)
 }
 
 pub(super) fn hangs_after() -> Option<Duration> {
-    get(&HANGS, |asked| match asked {
-        EnvironmentSetting::Off => None,
-        EnvironmentSetting::Waits(after) => Some(after.min(HANGS_AFTER)),
-        EnvironmentSetting::Nothing => Some(HANGS_AFTER),
-    })
+    get(&HANGS, |(_, hangs)| hangs)
 }
 
 /// Returns the time between two checks of a thread that no event wakes.
 pub(super) fn pause() -> Duration {
-    let shortest = hangs_after().into_iter().chain(waits_after()).min().unwrap_or(HANGS_AFTER);
-    (shortest / 4).clamp(POLL_INTERVAL, Duration::from_secs(1))
+    (reported_after().unwrap_or(HANGS_AFTER) / 4).clamp(POLL_INTERVAL, Duration::from_secs(1))
 }
 
 pub(super) fn hook() -> Option<Hook> {
@@ -148,8 +132,9 @@ mod tests {
 
     #[test]
     fn only_seconds_and_off_are_accepted() {
-        assert_eq!(parse("off"), Some(EnvironmentSetting::Off));
-        assert_eq!(parse("2.5"), Some(EnvironmentSetting::Waits(Duration::from_millis(2500))));
+        assert_eq!(parse("off"), Some((None, None)));
+        let after = Some(Duration::from_millis(2500));
+        assert_eq!(parse("2.5"), Some((after, after)));
         for wrong in ["", "0", "-1", "ten", "inf", "NaN", "1e300", "10s"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -192,6 +192,10 @@ pub(super) fn services(arena: Arena, member: Member) -> [u32; 2] {
 /// Names this process, for reports of other processes, such as `worker 3`.
 pub fn name_process(name: &str) {
     cut(name).clone_into(&mut OWN_NAME.lock());
+    republish();
+}
+
+fn republish() {
     if let Some(arena) = arena()
         && let Ok(me) = arena.me()
     {
@@ -227,11 +231,7 @@ pub fn serves(service: Service) {
 #[doc(hidden)]
 pub fn serves_no_more(service: Service) {
     OWN_SERVICES[service as usize].store(0, Ordering::Release);
-    if let Some(arena) = arena()
-        && let Ok(me) = arena.me()
-    {
-        publish(arena, me);
-    }
+    republish();
 }
 
 fn name_word(arena: Arena, block: BlockId) -> Option<Word> {

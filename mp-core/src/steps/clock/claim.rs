@@ -14,10 +14,8 @@ enum Pc {
     EndedWell(ClockState, u64),
     LoadEndings(ClockState, bool),
     StoreEndings(ClockState, bool, u64),
-    Process(ClockState),
-    Start(ClockState),
-    Submitted(ClockState),
-    Done(ClockState),
+    /// Writes the process, its start, and the first values of the clock.
+    Fill(ClockState, u8),
     Live(ClockState),
 }
 
@@ -79,23 +77,17 @@ impl Steps for ClaimClock {
                 let bit = ending_bit(mine.epoch);
                 let endings = if well { endings | bit } else { endings & !bit };
                 m.store(at.endings(), endings);
-                Pc::Process(mine)
+                Pc::Fill(mine, 0)
             }
-            Pc::Process(mine) => {
-                m.store(at.process(), u64::from(self.process.0));
-                Pc::Start(mine)
-            }
-            Pc::Start(mine) => {
-                m.store(at.start(), self.process.1);
-                Pc::Submitted(mine)
-            }
-            Pc::Submitted(mine) => {
-                m.store(at.submitted(), Tick::base(mine.epoch + 1));
-                Pc::Done(mine)
-            }
-            Pc::Done(mine) => {
-                m.store(at.done(), Tick::base(mine.epoch + 1));
-                Pc::Live(mine)
+            Pc::Fill(mine, i) => {
+                let base = Tick::base(mine.epoch + 1);
+                match i {
+                    0 => m.store(at.process(), u64::from(self.process.0)),
+                    1 => m.store(at.start(), self.process.1),
+                    2 => m.store(at.submitted(), base),
+                    _ => m.store(at.done(), base),
+                }
+                if i < 3 { Pc::Fill(mine, i + 1) } else { Pc::Live(mine) }
             }
             Pc::Live(mine) => {
                 let epoch = mine.epoch + 1;

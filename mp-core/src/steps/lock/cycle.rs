@@ -266,7 +266,7 @@ impl Steps for FindCycle {
 mod tests {
     use super::*;
     use crate::mem::{HeapMem, run};
-    use crate::steps::lock::wait_note::{TakeNoteBack, WriteNote, WrittenNote};
+    use crate::steps::lock::wait_note::{WriteNote, WrittenNote};
     use crate::steps::lock::{AcquireLock, LockAttempt, ReleaseLock, SetParked};
     use crate::words::holder_slot::EMPTY;
     use crate::words::{LockKind, ReadersAt};
@@ -333,11 +333,11 @@ mod tests {
         type Change = fn(&HeapMem, &[MemberThread; 3], &[WrittenNote; 3]);
         let changes: [Change; 4] = [
             |m, all, notes| {
-                run(TakeNoteBack(notes[2]), m);
+                notes[2].take_back(m);
                 // The same words once more, but another wait.
                 wait(m, all[2], goal(LockKind::RLock, A), 2);
             },
-            |m, _, notes| run(TakeNoteBack(notes[2]), m),
+            |m, _, notes| notes[2].take_back(m),
             |m, all, _| {
                 run(ReleaseLock::new(B, true), m);
                 take(m, B, all[2]);
@@ -386,15 +386,15 @@ mod tests {
         let (m, all, notes) = cycle();
         let gives_up = |m: &HeapMem| [all[0], all[2]].map(|me| find(m, me).expect("a cycle").victim());
         assert_eq!(gives_up(&m), [Some(all[0]); 2]);
-        run(TakeNoteBack(notes[0]), &m);
+        notes[0].take_back(&m);
         let stubborn = wait(&m, all[0], goal(LockKind::RLockReentry, B), 3);
         assert_eq!(gives_up(&m), [Some(all[2]); 2]);
-        run(TakeNoteBack(notes[2]), &m);
+        notes[2].take_back(&m);
         wait(&m, all[2], goal(LockKind::RLockReentry, A), 4);
         assert_eq!(gives_up(&m), [None; 2]);
         // All notes are claimed: a third thread of the member writes none.
         assert!(run(WriteNote::new(NOTES, all[0].member, 7, goal(LockKind::Lock, A), 5), &m).is_none());
-        run(TakeNoteBack(stubborn), &m);
+        stubborn.take_back(&m);
         assert!(run(WriteNote::new(NOTES, all[0].member, 7, goal(LockKind::Lock, A), 5), &m).is_some());
     }
 }

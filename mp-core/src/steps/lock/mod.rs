@@ -245,30 +245,11 @@ impl Steps for AcquireLock {
     }
 }
 
-/// Checks if the lock, whose word was read as `seen`, is held by this very thread. The result can't change
-/// meanwhile: only the thread itself acquires and releases it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct CheckHolder {
-    at: LockAt,
-    seen: LockWord,
-    thread: OsThread,
-}
-
-impl CheckHolder {
-    /// Creates the steps for a thread of the member named by `seen`. It does not own a lock of another
-    /// member.
-    pub fn new(at: LockAt, seen: LockWord, thread: OsThread) -> Self {
-        Self { at, seen, thread }
-    }
-}
-
-impl Steps for CheckHolder {
-    type Out = bool;
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let by = OsThread::of(m.load(self.at.by()), self.seen);
-        Some(by == Some(self.thread))
-    }
+/// Returns `true` if the lock, whose word was read as `seen`, is held by this very thread of the member that
+/// `seen` names. The result can't change meanwhile: only the thread itself acquires and releases it.
+pub fn is_held_by<M: Mem + ?Sized>(at: LockAt, seen: LockWord, thread: OsThread, m: &M) -> bool {
+    let by = OsThread::of(m.load(at.by()), seen);
+    by == Some(thread)
 }
 
 /// Releases the lock; by its holder only. Ends with `true` if a sleeper has to be woken.

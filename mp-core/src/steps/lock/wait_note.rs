@@ -54,9 +54,8 @@ impl WaitNotesAt {
 enum Pc {
     Load,
     Swap(u64),
-    Goal,
-    Readers,
-    Since,
+    /// Writes word 1, 2 or 3.
+    Write(u64),
     Mark,
 }
 
@@ -103,23 +102,15 @@ impl Steps for WriteNote {
                 let mark = WaitMark { state: WaitState::Writing, thread: self.thread, sequence };
                 self.claimed = mark.pack();
                 if m.cas(self.word(0), found, self.claimed).is_ok() {
-                    self.pc = Pc::Goal;
+                    self.pc = Pc::Write(1);
                 } else {
                     self.entry += 1;
                     self.pc = Pc::Load;
                 }
             }
-            Pc::Goal => {
-                m.store(self.word(1), self.goal[0]);
-                self.pc = Pc::Readers;
-            }
-            Pc::Readers => {
-                m.store(self.word(2), self.goal[1]);
-                self.pc = Pc::Since;
-            }
-            Pc::Since => {
-                m.store(self.word(3), self.since);
-                self.pc = Pc::Mark;
+            Pc::Write(i) => {
+                m.store(self.word(i), [self.goal[0], self.goal[1], self.since][i as usize - 1]);
+                self.pc = if i < 3 { Pc::Write(i + 1) } else { Pc::Mark };
             }
             Pc::Mark => {
                 let mark = WaitMark { state: WaitState::Waiting, ..WaitMark::unpack(self.claimed) };
@@ -138,15 +129,9 @@ pub struct WrittenNote {
     mark: WaitMark,
 }
 
-/// Frees a note at the end of the wait, by the thread that wrote it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct TakeNoteBack(pub WrittenNote);
-
-impl Steps for TakeNoteBack {
-    type Out = ();
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        m.store(self.0.word, WaitMark { state: WaitState::Free, ..self.0.mark }.pack());
-        Some(())
+impl WrittenNote {
+    /// Frees the note at the end of the wait, by the thread that wrote it.
+    pub fn take_back<M: Mem + ?Sized>(self, m: &M) {
+        m.store(self.word, WaitMark { state: WaitState::Free, ..self.mark }.pack());
     }
 }

@@ -105,7 +105,7 @@ impl Process {
         let owner = ghost.reported.get(&value).copied();
         if owner.is_none() {
             // A tick of an ended epoch may get any result that does not make a process wait.
-            assert_ne!(found, TickState::Pending, "{tick:?} is waited for, and was not told");
+            assert_ne!(found, TickState::Pending, "{tick:?} is waited for, and was not reported");
         }
         if !was_reported {
             return;
@@ -113,7 +113,7 @@ impl Process {
         match found {
             TickState::Complete => assert!(ghost.done.contains(&value), "{tick:?} is called complete"),
             TickState::Died { .. } => {
-                let owner = owner.expect("it was told");
+                let owner = owner.expect("it was reported");
                 assert_eq!(fates[owner], Fate::Killed, "{tick:?} died, and its owner lives");
                 assert!(ghost.late || !ghost.done.contains(&value), "{tick:?} died, and is done");
             }

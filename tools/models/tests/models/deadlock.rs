@@ -5,7 +5,7 @@
 
 use mp_core::mem::{Steps, Word};
 use mp_core::steps::lock::cycle::{FindCycle, LockCycle, MemberThread};
-use mp_core::steps::lock::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote};
+use mp_core::steps::lock::wait_note::{WaitNotesAt, WriteNote, WrittenNote};
 use mp_core::steps::lock::{AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock};
 use mp_core::words::{LockKind, ReadersAt, WaitGoal};
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -70,7 +70,7 @@ enum Doing {
     WriteNote(WriteNote),
     FindSlot(FindCycle),
     /// Has its lock, or has given up: its note is outdated.
-    TakeBack(TakeNoteBack),
+    TakeBack(WrittenNote),
     Leave(Leave),
     Unlock(ReleaseLock),
 }
@@ -225,8 +225,8 @@ impl Thread {
     /// Ends the wait.
     fn over(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         match self.note.take().filter(|_| self.bug != Bug::KeepsNote) {
-            // The thread waits until others can read that its wait has ended.
-            Some(note) => Doing::TakeBack(TakeNoteBack(note)),
+            // The thread waits until others can read that its wait is over.
+            Some(note) => Doing::TakeBack(note),
             None => {
                 ghost.waits[me] = None;
                 self.next(me, ghost)
@@ -368,8 +368,8 @@ impl Actor for Thread {
                     };
                 }
             }
-            Doing::TakeBack(steps) => {
-                steps.step(m).expect("one step");
+            Doing::TakeBack(note) => {
+                note.take_back(m);
                 ghost.waits[me] = None;
                 self.doing = self.next(me, ghost);
             }

@@ -3,7 +3,7 @@
 //! processes. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
-use mp_core::steps::{AdoptGroup, AdoptedGroup, BeginFill, EmptyGroup, FillGroup, GroupAt};
+use mp_core::steps::{AdoptedGroup, EmptyGroup, FillGroup, GroupAt, adopt_group, begin_fill};
 use mp_core::words::{GroupState, Holder, Member, Owner};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
@@ -59,11 +59,11 @@ enum Doing {
     SayAbsent(u64),
     // fill
     Begin,
-    Swap(BeginFill, u64),
+    Swap(u64),
     Fill(FillGroup),
     Overwrite(u32, u64),
     // reclaim
-    Adopt(AdoptGroup),
+    Adopt(u64),
     TakeOver(u32, u64),
 }
 
@@ -103,7 +103,7 @@ impl Process {
         if let GroupState::Emptying { by, .. } | GroupState::Filling { by, .. } = group
             && dead(by)
         {
-            return Some(Doing::Adopt(AdoptGroup::new(AT, member(me), found)));
+            return Some(Doing::Adopt(found));
         }
         let looked_at = match self.bug {
             Bug::FillingNotSwept => group == GroupState::InUse,
@@ -181,10 +181,10 @@ impl Actor for Process {
             }
             // Then the kernel provides memory.
             Doing::Begin => match GroupState::unpack(m.load(GROUP)) {
-                GroupState::Absent { base } => Doing::Swap(BeginFill::new(AT, member(me), base), base),
+                GroupState::Absent { base } => Doing::Swap(base),
                 _ => Doing::Next,
             },
-            Doing::Swap(mut steps, base) => match steps.step(m).expect("one step") {
+            Doing::Swap(base) => match begin_fill(AT, member(me), base, m) {
                 false => Doing::Next,
                 true if self.bug == Bug::BaseLost => Doing::Fill(FillGroup::new(AT, 1)),
                 true => Doing::Fill(FillGroup::new(AT, base)),
@@ -201,10 +201,9 @@ impl Actor for Process {
                 m.store(GROUP, GroupState::InUse.pack());
                 Doing::Next
             }
-            Doing::Adopt(mut steps) => match steps.step(m) {
-                None => Doing::Adopt(steps),
-                Some(None) => Doing::Next,
-                Some(Some(adopted)) => self.adopted(adopted),
+            Doing::Adopt(found) => match adopt_group(AT, member(me), found, m) {
+                None => Doing::Next,
+                Some(adopted) => self.adopted(adopted),
             },
             Doing::TakeOver(e, found) => {
                 let mine = Owner::unpack(found).then(Holder::Member(member(me)));

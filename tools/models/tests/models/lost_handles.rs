@@ -8,8 +8,8 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
-    BeginRecovery, BlockAt, CheckSoleRecovery, EndRecovery, FreeCheck, ReleaseOutcome, ReleaseSeat,
-    UnclaimBlock,
+    BeginRecovery, BlockAt, CheckSoleRecovery, FreeCheck, ReleaseOutcome, ReleaseSeat, UnclaimBlock,
+    end_recovery,
 };
 use mp_core::words::{BlockKind, BlockLife, BlockState, Presence, RecoveringSlots, Seat, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -367,7 +367,7 @@ impl Actor for Process {
             Doing::End => match self.counted.filter(|_| self.alone) {
                 None => Doing::Quit { reclaims: false },
                 Some(counted) => {
-                    self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    self.counted = end_recovery(tenancy(dead), counted, member(me), m);
                     let vacates_now = !std::mem::replace(&mut self.goes_on, true);
                     match self.counted.map(|t| t.presence) {
                         Some(Presence::Vacating(_)) if self.reported[0] && vacates_now => Doing::Block(QUEUE),

@@ -7,7 +7,7 @@
 //! none reclaims it, so that its lane, its seats and its slot stay unchanged.
 
 use mp_core::mem::{Mem, Steps};
-use mp_core::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery};
+use mp_core::steps::{BeginRecovery, CheckSoleRecovery, end_recovery};
 use mp_core::words::{Holder, Owner, Presence, RecoveringSlots, RingPlace, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{DeathSnapshot, actor_of, is_killed, killed, member};
@@ -268,7 +268,7 @@ impl Actor for Process {
             }
             Doing::Begin => match self.counted {
                 Some(counted) if self.alone && self.settled => {
-                    self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    self.counted = end_recovery(tenancy(dead), counted, member(me), m);
                     match self.counted.map(|t| t.presence) {
                         Some(Presence::Vacating(_)) => Doing::Vacate,
                         presence => Doing::End { reclaims: presence.is_some() },

@@ -4,7 +4,7 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{
-    AcquireLock, CheckHolder, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked,
+    AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked, is_held_by,
 };
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -42,7 +42,7 @@ enum Doing {
     Acquire(AcquireLock),
     /// Has found it held. The next action depends on the holder.
     Refused(LockWord),
-    Mine(CheckHolder, LockWord),
+    Mine(LockWord),
     SetParked(SetParked),
     Asleep(LockWord),
     SetDepth(SetDepth),
@@ -179,20 +179,18 @@ impl Actor for Thread {
                     _ => is_process_killed(process, fates),
                 };
                 match dead {
-                    _ if holder == member(me) => Doing::Mine(CheckHolder::new(LOCK, word, who(me)), word),
+                    _ if holder == member(me) => Doing::Mine(word),
                     true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
                     false => Doing::SetParked(SetParked::new(LOCK, word)),
                 }
             }
-            Doing::Mine(steps, word) => {
-                match steps.step(m).expect("one step") || self.bug == Bug::ProcessOwns {
-                    true => Doing::AddLevel(AddLevel::new(DEPTH)),
-                    false => {
-                        assert_eq!(self.levels, 0, "it is inside, and doesn't know it");
-                        Doing::SetParked(SetParked::new(LOCK, *word))
-                    }
+            Doing::Mine(word) => match is_held_by(LOCK, *word, who(me), m) || self.bug == Bug::ProcessOwns {
+                true => Doing::AddLevel(AddLevel::new(DEPTH)),
+                false => {
+                    assert_eq!(self.levels, 0, "it is inside, and doesn't know it");
+                    Doing::SetParked(SetParked::new(LOCK, *word))
                 }
-            }
+            },
             Doing::SetParked(steps) => match steps.step(m) {
                 None => doing,
                 Some(None) => self.acquire(me, None),

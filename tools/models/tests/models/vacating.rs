@@ -8,8 +8,8 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
-    BeginRecovery, BlockAt, CheckSoleRecovery, ClaimBlock, EndRecovery, FreeCheck, PublishBlock,
-    ReleaseOutcome, ReleaseSeat, SlabSnapshot, UnclaimBlock,
+    BeginRecovery, BlockAt, CheckSoleRecovery, ClaimBlock, FreeCheck, PublishBlock, ReleaseOutcome,
+    ReleaseSeat, SlabSnapshot, UnclaimBlock, end_recovery,
 };
 use mp_core::words::{BlockKind, BlockLife, BlockState, Presence, RecoveringSlots, Seat, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -345,7 +345,7 @@ impl Actor for Process {
                     Doing::Quit { reclaims }
                 }
                 Some(counted) => {
-                    self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    self.counted = end_recovery(tenancy(dead), counted, member(me), m);
                     self.goes_on = true;
                     match self.counted.map(|t| t.presence) {
                         Some(Presence::Vacating(_)) if self.reported => Doing::Queue,

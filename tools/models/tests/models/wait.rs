@@ -3,7 +3,7 @@
 //! steps at the words are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::{Announce, NotifyOne, TakeBack};
+use mp_core::{Announce, NotifyOne, withdraw_announcement};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
@@ -30,7 +30,7 @@ enum Doing {
     Sleep,
     Put,
     Wake(usize, NotifyOne),
-    TakeBack(usize, TakeBack),
+    TakeBack(usize, u64),
     WakeRest(usize),
 }
 
@@ -128,7 +128,7 @@ impl Process {
     fn woken(&mut self, word: usize, counted: Option<u64>, ghost: &mut Ghost) -> bool {
         match counted {
             Some(counted) if ghost.wake(word, 1) == 0 => {
-                self.doing = Doing::TakeBack(word, TakeBack::new(PARKING[word], counted));
+                self.doing = Doing::TakeBack(word, counted);
                 false
             }
             _ if self.role == Role::Looks => self.pass_on(word + 1),
@@ -199,13 +199,11 @@ impl Actor for Process {
                     return self.woken(i, counted, ghost);
                 }
             }
-            Doing::TakeBack(i, steps) => {
-                let i = *i;
-                match steps.step(m) {
-                    Some(true) => self.doing = Doing::WakeRest(i),
-                    Some(false) => return self.role != Role::Looks || self.pass_on(i + 1),
-                    None => {}
+            &mut Doing::TakeBack(i, counted) => {
+                if !withdraw_announcement(PARKING[i], counted, m) {
+                    return self.role != Role::Looks || self.pass_on(i + 1);
                 }
+                self.doing = Doing::WakeRest(i);
             }
             Doing::WakeRest(i) => {
                 let i = *i;
