@@ -196,6 +196,15 @@ impl Error {
 
     /// Creates the error for a number that is out of bounds: above the maximum if `above`, else below the
     /// minimum.
+    /// Returns the same error, if descriptors were refused.
+    pub(crate) fn as_refusal(&self) -> Option<Self> {
+        match self {
+            Error::TooManyDescriptors(why) => Some(Error::TooManyDescriptors(why.clone())),
+            Error::OutOfDescriptors(why) => Some(Error::OutOfDescriptors(why.clone())),
+            _ => None,
+        }
+    }
+
     #[doc(hidden)]
     pub fn out_of_range(above: bool, why: String) -> Self {
         if above { Error::LimitExceeded(why) } else { Error::InvalidArgument(why) }

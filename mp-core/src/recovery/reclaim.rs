@@ -14,7 +14,7 @@
 //! 4. hints of free blocks and envelopes that were lost: set again;
 //! 5. their slots: freed.
 //!
-//! The reclaim reads the blocks in slabs that a dead member has touched (`members::dirty_slabs`). So its cost
+//! The reclaim reads the blocks in slabs that a dead member has touched (see [`Members`]). So its cost
 //! depends on the actions of the dead members, not on the contents of the arena. It reads all envelopes that
 //! were ever in use at once: recording them would slow each message, and there are rarely many.
 

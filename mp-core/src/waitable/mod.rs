@@ -49,7 +49,11 @@ use std::sync::Arc;
 pub use future::{ReadyFd, WakeRegistration, poll_until, until, wait_async};
 pub use select::{select, wait};
 
+use crate::arena::Arena;
 use crate::parking::Parking;
+use crate::parking::notices::Notices;
+use crate::recovery::Recovery;
+use crate::sync::shared::AtomicU32;
 use crate::sys::{Errno, os, readiness};
 
 /// Object that becomes ready. [`wait()`] and [`select`] wait for it together with other objects.
@@ -180,6 +184,31 @@ impl<F: AsFd> Waitable for Descriptor<F> {
 impl<F: AsFd> fmt::Debug for Descriptor<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Descriptor").field(&self.0.as_fd()).finish()
+    }
+}
+
+/// Arena of the awaited words, if there are words, with the number of deaths noticed at the last check. A
+/// process has one arena.
+#[derive(Clone, Copy, Default)]
+struct NoticedDeaths(Option<(Arena, u32)>);
+
+impl NoticedDeaths {
+    /// Returns `true` if a death was noticed since the last check. Called before things are checked: see
+    /// `parking`.
+    fn update(&mut self) -> bool {
+        self.0.as_mut().is_some_and(|(arena, seen)| {
+            let noticed = Notices(*arena).noticed();
+            std::mem::replace(seen, noticed) != noticed
+        })
+    }
+
+    /// Returns the word to sleep on so that a death ends the sleep.
+    fn word(&self) -> Option<(&'static AtomicU32, u32)> {
+        self.0.map(|(arena, seen)| (Notices(arena).noticed_word(), seen))
+    }
+
+    fn reclaim_if_due(&self) -> crate::error::Result<()> {
+        self.0.map_or(Ok(()), |(arena, _)| Recovery(arena).reclaim_if_due().map(drop))
     }
 }
 

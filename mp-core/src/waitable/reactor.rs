@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::{SharedWaitable, no_thread};
+use super::{NoticedDeaths, SharedWaitable, no_thread};
 use crate::arena::Arena;
 use crate::error::Result;
 use crate::parking::notices::Notices;
@@ -28,7 +28,6 @@ use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::mutex::Mutex;
 use crate::process::user_code::{catch_panic, drop_caught};
 use crate::process::{PerProcess, per_process};
-use crate::recovery::Recovery;
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
 
@@ -219,8 +218,7 @@ fn wake(waiting: Vec<WordWaiter>) {
 fn work(i: usize, control: &'static AtomicU32) {
     let mut next_look = Instant::now() + POLL_INTERVAL;
     let mut pause = PAUSES.0;
-    // Number of deaths noticed at the last check.
-    let mut deaths: Vec<(Arena, u32)> = Vec::new();
+    let mut deaths = NoticedDeaths::default();
     loop {
         let mut words = Vec::with_capacity(futex::MOST);
         let mut changed = Vec::new();
@@ -229,9 +227,7 @@ fn work(i: usize, control: &'static AtomicU32) {
             thread.groups.retain(|_, group| {
                 let stays = !group.has_changed();
                 if stays {
-                    if !deaths.iter().any(|(arena, _)| *arena == group.arena) {
-                        deaths.push((group.arena, group.noticed));
-                    }
+                    deaths.0.get_or_insert((group.arena, group.noticed));
                     words.push((group.word, group.expected));
                 } else {
                     changed.append(&mut group.waiting);
@@ -252,18 +248,13 @@ fn work(i: usize, control: &'static AtomicU32) {
         }
         if futex::can_wait_for_many() {
             words.push((control, seen));
-            words.extend(deaths.iter().map(|(arena, noticed)| (Notices(*arena).noticed_word(), *noticed)));
+            words.extend(deaths.word());
             futex::wait_for_any(&words, Some(POLL_INTERVAL));
         } else {
             futex::wait(control, seen, pause);
             pause = (pause * 2).min(PAUSES.1);
         }
-        let mut news = false;
-        for (arena, seen) in &mut deaths {
-            // Before things are checked: see `parking`.
-            let noticed = Notices(*arena).noticed();
-            news |= std::mem::replace(seen, noticed) != noticed;
-        }
+        let news = deaths.update();
         let due = Instant::now() >= next_look;
         if due || news {
             check_words(i, news, &deaths);
@@ -277,14 +268,10 @@ fn work(i: usize, control: &'static AtomicU32) {
 /// Checks, once a poll interval and when a death was noticed: reclaims dead members if that is due, and wakes
 /// waiters whose objects are ready although no waker came. Callers that sleep in `poll` check themselves, so
 /// `news` of a death wakes them.
-fn check_words(i: usize, news: bool, deaths: &[(Arena, u32)]) {
-    let (mut arenas, mut watched): (Vec<Arena>, Vec<_>) = Default::default();
-    let mut callers = Vec::new();
+fn check_words(i: usize, news: bool, deaths: &NoticedDeaths) {
+    let (mut watched, mut callers) = (Vec::new(), Vec::new());
     if let Some(thread) = REACTOR.lock().threads.get_mut(i) {
         for (&key, group) in &thread.groups {
-            if !arenas.contains(&group.arena) {
-                arenas.push(group.arena);
-            }
             let slept_on = (group.word, group.expected);
             let whats = group.waiting.iter().filter_map(|w| Some((key, w.id, slept_on, w.what.clone()?)));
             watched.extend(whats);
@@ -298,14 +285,13 @@ fn check_words(i: usize, news: bool, deaths: &[(Arena, u32)]) {
     }
     wake(callers);
     // Can't fail in a thread of a member.
-    arenas.iter().for_each(|arena| _ = Recovery(*arena).reclaim_if_due());
+    _ = deaths.reclaim_if_due();
     for (key, id, slept_on, what) in watched {
         let is_ready = catch_panic(|| what.is_ready_recheck()).unwrap_or(true);
         if is_ready {
             let taken = REACTOR.lock().take(key, id);
             if !news {
-                let deaths = deaths.iter().map(|(arena, seen)| (Notices(*arena).noticed_word(), *seen));
-                missed_wakes::count(deaths.chain([slept_on]));
+                missed_wakes::count(deaths.word().into_iter().chain([slept_on]));
             }
             wake(taken.into_iter().map(|(waiting, _)| waiting).collect());
         }

@@ -8,8 +8,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::future::FdWaker;
-use super::{WaitPoint, Waitable, reactor};
-use crate::arena::Arena;
+use super::{NoticedDeaths, WaitPoint, Waitable, reactor};
 use crate::blocking::block_on::Wait;
 use crate::blocking::reports::{BlockingCall, Subject, WaitObject, Watch};
 use crate::error::{Error, Result};
@@ -17,8 +16,6 @@ use crate::parking::notices::Notices;
 use crate::parking::spin::AdaptiveSpin;
 use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::{PerProcess, interrupt, per_process};
-use crate::recovery::Recovery;
-use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 use crate::sys::readiness;
 
@@ -164,34 +161,24 @@ fn recheck(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
 
 /// Regular work of each wait, once a poll interval.
 struct RecoveryTimer {
-    /// Arenas, each with the number of deaths noticed at the last check.
-    arenas: Vec<(Arena, u32)>,
+    deaths: NoticedDeaths,
     next: Instant,
 }
 
 impl RecoveryTimer {
     fn of(things: &[&dyn Waitable]) -> Self {
-        let mut arenas: Vec<(Arena, u32)> = Vec::new();
-        for arena in parkings(things).map(|parking| parking.arena()) {
-            if !arenas.iter().any(|(known, _)| *known == arena) {
-                arenas.push((arena, Notices(arena).noticed()));
-            }
-        }
-        Self { arenas, next: Instant::now() + POLL_INTERVAL }
+        let arena = parkings(things).next().map(|parking| parking.arena());
+        let deaths = NoticedDeaths(arena.map(|arena| (arena, Notices(arena).noticed())));
+        Self { deaths, next: Instant::now() + POLL_INTERVAL }
     }
 
     /// Reclaims dead members if a poll interval has passed or a death was noticed. Uses the clock, not the
     /// result of a sleep, because signals may end sleeps early.
     fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
-        let mut news = false;
-        for (arena, seen) in &mut self.arenas {
-            // Before things are checked: see `parking`.
-            let noticed = Notices(*arena).noticed();
-            news |= std::mem::replace(seen, noticed) != noticed;
-        }
+        let news = self.deaths.update();
         let due = Instant::now() >= self.next;
         if due {
-            self.arenas.iter().try_for_each(|(arena, _)| Recovery(*arena).reclaim_if_due().map(drop))?;
+            self.deaths.reclaim_if_due()?;
             self.next = Instant::now() + POLL_INTERVAL;
         }
         if due || news {
@@ -199,11 +186,6 @@ impl RecoveryTimer {
             things.iter().for_each(|thing| _ = thing.is_ready_recheck());
         }
         Ok(())
-    }
-
-    /// Returns the words to sleep on so that a death ends the sleep.
-    fn words(&self) -> impl Iterator<Item = (&'static AtomicU32, u32)> + '_ {
-        self.arenas.iter().map(|(arena, seen)| (Notices(*arena).noticed_word(), *seen))
     }
 }
 
@@ -264,7 +246,7 @@ fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<
     let announce = |timer: &RecoveryTimer| {
         let words = parkings(things).map(|parking| (parking.futex(), parking.announce() as u32));
         // At the end of the list: if it exceeds the kernel's limit, a death is noticed after a poll interval.
-        Ok(words.chain(timer.words()).collect())
+        Ok(words.chain(timer.deaths.word()).collect())
     };
     let sleep = |words: Vec<_>, now| {
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));

@@ -158,11 +158,8 @@ impl ReceivedAttachments {
             return Ok(file);
         }
         // Not claimed yet, or already read by a serde variant that failed.
-        self.claimed.add(hold.arena(), hold.block()).inspect_err(|error| {
-            if let Error::OutOfDescriptors(why) = error {
-                self.refusal = Some(Error::OutOfDescriptors(why.clone()));
-            }
-        })?;
+        let claimed = self.claimed.add(hold.arena(), hold.block());
+        claimed.inspect_err(|error| self.refusal = error.as_refusal())?;
         let file = self.claimed.take(hold.block(), number);
         file.ok_or_else(|| wrong(attachment, &format!("has no descriptor {number}")))
     }
@@ -280,10 +277,7 @@ impl Incoming {
     /// Returns the bytes that were not read yet.
     #[inline]
     pub fn rest(&self) -> &[u8] {
-        let all = match &self.spill {
-            None => &self.bytes[..],
-            Some(spill) => spill.bytes(),
-        };
+        let all = self.whole();
         &all[self.at.min(all.len())..]
     }
 

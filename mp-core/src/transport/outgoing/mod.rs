@@ -185,13 +185,7 @@ impl Attached {
     /// [`Error::LimitExceeded`] for too many attachments. [`Error::Unsendable`] if the message will [leave
     /// this memory](Outgoing::in_band). [`Error::Unsupported`] if the system can't do it.
     pub fn attach_descriptor(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
-        self.send_along(fd).inspect_err(|error| {
-            self.refusal = match error {
-                Error::TooManyDescriptors(why) => Some(Error::TooManyDescriptors(why.clone())),
-                Error::OutOfDescriptors(why) => Some(Error::OutOfDescriptors(why.clone())),
-                _ => None,
-            }
-        })
+        self.send_along(fd).inspect_err(|error| self.refusal = error.as_refusal())
     }
 
     fn send_along(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
@@ -390,8 +384,7 @@ impl Outgoing {
     /// # Errors
     /// The unchanged message.
     pub fn into_plain(self, most: usize) -> std::result::Result<Vec<u8>, Self> {
-        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
-        if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
+        if self.plain().is_none_or(|bytes| bytes.len() > most) { Err(self) } else { Ok(self.bytes) }
     }
 
     /// Returns the bytes, if there are no attachments: a caller that can send them otherwise needs no
