@@ -130,9 +130,8 @@ pub use message::Message;
 pub use open::children_inherit_settings;
 #[doc(hidden)]
 pub use parking::detach_notice;
-pub use parking::notices::Notices;
 pub use parking::spin::{AdaptiveSpin, Spin};
-pub use parking::{Announce, NotifyAll, NotifyOne, POLL_INTERVAL, Parking};
+pub use parking::{Announce, Notices, NotifyAll, NotifyOne, POLL_INTERVAL, Parking};
 #[doc(hidden)]
 pub use parking::{count_up, withdraw_announcement};
 #[doc(hidden)]

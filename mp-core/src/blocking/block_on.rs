@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::arena::Arena;
 use crate::blocking::reports::{Subject, Watch};
 use crate::error::Error;
-use crate::parking::notices::Notices;
+use crate::parking::Notices;
 use crate::parking::spin::AdaptiveSpin;
 use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::interrupt;

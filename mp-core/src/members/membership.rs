@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::layout::{LANES, control, wait_table};
 use crate::mem::{Mem, Word, raise};
 use crate::members::Members;
-use crate::parking::notices::Notices;
+use crate::parking::Notices;
 use crate::ring_layer::{self, RingLayer};
 use crate::steps::lock::wait_note::WaitNotesAt;
 use crate::sys::{directory, locks, memory};

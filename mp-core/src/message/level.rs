@@ -64,7 +64,7 @@ pub fn try_enter_above(left: &Cell<u16>, last: u16) -> bool {
 #[inline(never)]
 fn is_stack_used_up() -> bool {
     let end = STACK_END.get();
-    crate::sys::stack::remaining().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4).max(end))
+    crate::sys::environment::remaining_stack().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4).max(end))
 }
 
 /// Calls `f` while levels are entered only within the next [`READER_STACK`] bytes of this thread's stack.
@@ -76,7 +76,7 @@ pub fn with_reader_stack<R>(f: impl FnOnce() -> R) -> Option<R> {
             STACK_END.set(self.0);
         }
     }
-    let (rest, _) = crate::sys::stack::remaining()?;
+    let (rest, _) = crate::sys::environment::remaining_stack()?;
     let _before = Restore(STACK_END.replace(rest.saturating_sub(READER_STACK)));
     Some(f())
 }
@@ -88,7 +88,7 @@ pub(super) fn check_stack() -> Result<()> {
     if !is_stack_used_up() {
         return Ok(());
     }
-    let (rest, all) = crate::sys::stack::remaining().unwrap_or_default();
+    let (rest, all) = crate::sys::environment::remaining_stack().unwrap_or_default();
     Err(Error::LimitExceeded(format!(
         "messages are nested: a value sends or receives another one while it is written or read, and that \
         one does so, until {rest} of \
@@ -129,7 +129,7 @@ impl Drop for Level {
 /// remain.
 #[cold]
 pub fn too_deep(left: &Cell<u16>, last: u16) -> Error {
-    let (rest, all) = crate::sys::stack::remaining().unwrap_or_default();
+    let (rest, all) = crate::sys::environment::remaining_stack().unwrap_or_default();
     let (n, levels) = (left.get(), MAX_NESTING - left.get());
     Error::LimitExceeded(if n <= last {
         format!(

@@ -9,7 +9,6 @@ pub mod memo;
 mod outcome;
 mod plain;
 pub mod scope;
-mod small_bytes;
 
 use std::any::{Any, TypeId};
 
@@ -24,10 +23,9 @@ pub use crate::transport::{
 };
 pub use level::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};
-pub use plain::{AsBytes, as_bytes};
+pub use plain::{AsBytes, SmallBytes, as_bytes};
 #[doc(hidden)]
 pub use plain::{read_as_bytes_into, read_as_bytes_plain, write_as_bytes};
-pub use small_bytes::SmallBytes;
 
 /// Value that can be sent to another process.
 ///

@@ -29,20 +29,19 @@
 //! If the kernel can't sleep on two words, a call that waits for a single queue polls instead, first after 1
 //! ms.
 
-#[doc(hidden)]
-pub mod detach_notice;
-pub(crate) mod missed_wakes;
-pub(crate) mod notices;
-pub(crate) mod spin;
-
 use std::time::{Duration, Instant};
 
-use crate::arena::Arena;
+use crate::arena::{Arena, view};
+use crate::layout::control;
 use crate::mem::{Mem, Steps, Word, run};
-use crate::parking::notices::Notices;
 use crate::parking::spin::COST;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
+
+#[doc(hidden)]
+pub mod detach_notice;
+pub(crate) mod missed_wakes;
+pub(crate) mod spin;
 
 /// Maximum time that a sleeper sleeps before it checks its condition again and checks for dead members.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -237,7 +236,7 @@ impl Parking {
     }
 
     /// Same as [`sleep`](Self::sleep), and also wakes when more deaths or releases than `noticed` are
-    /// [detected](notices::Notices::noticed), if the kernel can sleep on two words.
+    /// [detected](Notices::noticed), if the kernel can sleep on two words.
     pub fn sleep_unless_noticed(&self, announced: u64, noticed: u32, deadline: Option<Instant>) -> bool {
         let word = Notices(self.arena).noticed_word();
         self.sleep_at(announced, deadline, |own, expected, left| {
@@ -291,13 +290,39 @@ impl Parking {
     }
 }
 
+view! {
+    /// Notices of deaths in an arena.
+    pub struct Notices;
+}
+
+impl Notices {
+    /// Returns the word that counts the detected deaths, to sleep on.
+    pub(crate) fn noticed_word(self) -> &'static AtomicU32 {
+        self.map().futex_at(Word::at(control::NOTICED))
+    }
+
+    /// Returns the number of deaths that any process has detected.
+    #[inline]
+    pub fn noticed(self) -> u32 {
+        self.map().load(Word::at(control::NOTICED)) as u32
+    }
+
+    /// Wakes all waiters that may depend on a member that is marked dead, or on a queue that this
+    /// process has given up.
+    #[cold]
+    pub(crate) fn tell_of_a_lost_holder(self) {
+        self.map().add(Word::at(control::NOTICED), 1);
+        futex::wake(self.noticed_word(), i32::MAX as u32);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::alloc::Allocator;
-    use crate::blocks::Blocks;
+    use super::*;
     use std::sync::mpsc;
 
-    use super::*;
+    use crate::alloc::Allocator;
+    use crate::blocks::Blocks;
     use crate::mem::HeapMem;
 
     const WORD: Word = Word::at(0);

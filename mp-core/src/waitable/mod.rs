@@ -50,8 +50,8 @@ pub use future::{ReadyFd, WakeRegistration, poll_until, until, wait_async};
 pub use select::{select, wait};
 
 use crate::arena::Arena;
+use crate::parking::Notices;
 use crate::parking::Parking;
-use crate::parking::notices::Notices;
 use crate::recovery::Recovery;
 use crate::sync::shared::AtomicU32;
 use crate::sys::{Errno, os, readiness};

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use super::{NoticedDeaths, SharedWaitable, no_thread};
 use crate::arena::Arena;
 use crate::error::Result;
-use crate::parking::notices::Notices;
+use crate::parking::Notices;
 use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::mutex::Mutex;
 use crate::process::user_code::{catch_panic, drop_caught};

@@ -12,7 +12,7 @@ use super::{NoticedDeaths, WaitPoint, Waitable, reactor};
 use crate::blocking::block_on::Wait;
 use crate::blocking::reports::{BlockingCall, Subject, WaitObject, Watch};
 use crate::error::{Error, Result};
-use crate::parking::notices::Notices;
+use crate::parking::Notices;
 use crate::parking::spin::AdaptiveSpin;
 use crate::parking::{POLL_INTERVAL, Parking, missed_wakes};
 use crate::process::{PerProcess, interrupt, per_process};

@@ -1,4 +1,5 @@
-//! Environment of this process: gained privileges, valgrind, and the number of processors.
+//! Environment of this process: gained privileges, valgrind, the number of processors, and the remaining
+//! stack of a thread.
 //!
 //! # Safety
 //! - The C library is asked for a value that the kernel passed to this process at its start (`getauxval(3)`),
@@ -6,8 +7,12 @@
 //! - The client request to valgrind is assembly without an effect elsewhere: its instructions rotate one
 //!   register by 128 bits, which leaves it unchanged, and exchange another one with itself. Valgrind reads
 //!   six words that live longer, and changes one register, which is declared.
+//! - `pthread_getattr_np` fills an attribute object, which is local to a function. It is read only if it was
+//!   filled, destroyed exactly once, and not used afterwards.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 /// Returns `true` if this process runs a set-user-ID or set-group-ID program, or one with file capabilities,
@@ -80,14 +85,6 @@ pub(crate) fn current_processor() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// Pins this thread, and the threads that it starts, to its present processor.
-#[cfg(test)]
-pub(crate) fn pin_to_current() {
-    let mut only = rustix::thread::CpuSet::new();
-    only.set(current_processor() as usize);
-    rustix::thread::sched_setaffinity(None, &only).unwrap();
-}
-
 fn online() -> Option<String> {
     std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
 }
@@ -95,6 +92,52 @@ fn online() -> Option<String> {
 /// Returns `true` if a list such as `0-3,5` has several processors.
 fn is_several(list: &str) -> bool {
     list.trim().contains([',', '-'])
+}
+
+thread_local! {
+    /// Stack of this thread: its lowest address, and its length. Length 0: not looked up yet.
+    // fork: the only thread of a copy has the stack of the thread that was copied.
+    static STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Returns the number of bytes left below the caller, and the size of the stack. Returns `None` if the caller
+/// does not run on the stack with which its thread began, or its stack is unknown.
+pub(crate) fn remaining_stack() -> Option<(usize, usize)> {
+    let (mut end, mut len) = STACK.get();
+    if len == 0 {
+        (end, len) = this_stack().unwrap_or((0, 1));
+        STACK.set((end, len));
+    }
+    let here = 0_u8;
+    let at = &raw const here as usize;
+    let left = at.checked_sub(end).filter(|left| *left < len)?;
+    Some((left, len))
+}
+
+/// Returns the lowest address and the length of this thread's stack.
+fn this_stack() -> Option<(usize, usize)> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut end, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: it has no preconditions.
+    let this = unsafe { libc::pthread_self() };
+    // SAFETY: the thread is this one; the pointer refers to a local variable of the right type.
+    let found = unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) };
+    if found != 0 {
+        return None;
+    }
+    // SAFETY: the attributes were filled just now; both pointers refer to local variables.
+    let found = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut end, &mut len) };
+    // SAFETY: they were filled, and are no longer used.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    (found == 0 && len > 0).then_some((end as usize, len))
+}
+
+/// Pins this thread, and the threads that it starts, to its present processor.
+#[cfg(test)]
+pub(crate) fn pin_to_current() {
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(current_processor() as usize);
+    rustix::thread::sched_setaffinity(None, &only).unwrap();
 }
 
 #[cfg(test)]
@@ -105,5 +148,21 @@ mod tests {
     fn processor_lists_are_parsed() {
         assert!(["0-1\n", "0,2", "0-3,5-7\n"].into_iter().all(is_several));
         assert!(!["0\n", "12", ""].into_iter().any(is_several));
+    }
+
+    #[test]
+    fn remaining_stack_shrinks_with_depth() {
+        #[inline(never)]
+        fn down(levels: usize) -> usize {
+            let room = std::hint::black_box([levels as u8; 4096]);
+            let below = if levels == 0 { remaining_stack().unwrap().0 } else { down(levels - 1) };
+            below + usize::from(std::hint::black_box(room)[7]) - (levels & 0xff)
+        }
+        let thread = || (remaining_stack().unwrap(), down(20));
+        let ((top, len), bottom) =
+            std::thread::Builder::new().stack_size(1 << 20).spawn(thread).unwrap().join().unwrap();
+        // The C library may reuse the larger stack of a thread that has ended.
+        assert!(len >= 1 << 20 && top < len, "{top} of {len}");
+        assert!((80_000..500_000).contains(&(top - bottom)), "{top} {bottom}");
     }
 }

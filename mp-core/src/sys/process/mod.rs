@@ -9,4 +9,3 @@ pub mod inherited;
 pub mod inject;
 pub mod peer;
 pub(crate) mod signal_counter;
-pub(crate) mod stack;
