@@ -165,8 +165,8 @@ pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) {
 }
 
 /// Withdraws the announcement from a parking word, which [`NotifyOne`] incremented to `counted`, after a
-/// wake-up that woke no sleeper. Returns `true` if all sleepers must then be woken: a process that fell asleep
-/// between the wake-up and this swap has to check again.
+/// wake-up that woke no sleeper. Returns `true` if all sleepers must then be woken: a process that fell
+/// asleep between the wake-up and this swap has to check again.
 #[doc(hidden)]
 pub fn withdraw_announcement<M: Mem + ?Sized>(word: Word, counted: u64, m: &M) -> bool {
     m.cas(word, counted, counted & !ASLEEP).is_ok()

@@ -80,8 +80,8 @@ impl Files {
             _ = self.parcel.set(socket);
             return;
         }
-        let why = "the process that handed the arena down to this one could not hand the locker down, in which \
-                   descriptors wait that are in messages";
+        let why = "the process that handed the arena down to this one could not hand the locker down, in \
+                   which descriptors wait that are in messages";
         _ = self.no_locker.set(why.into());
     }
 

@@ -3,8 +3,8 @@
 //! Children begin with their parent's settings: each member publishes its own in the arena, for them.
 //!
 //! A member publishes three words and a path in its slot. Only the member writes them, and a child reads its
-//! parent's once, after it has joined. The count is odd while they are written. A child that reads them during a change (or after its
-//! parent was killed in one) keeps the default settings.
+//! parent's once, after it has joined. The count is odd while they are written. A child that reads them
+//! during a change (or after its parent was killed in one) keeps the default settings.
 
 use std::path::{Path, PathBuf};
 

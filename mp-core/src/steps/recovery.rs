@@ -123,8 +123,8 @@ impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
     }
 }
 
-/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Returns the
-/// slot's new word, or `None` if another process has begun a recovery meanwhile.
+/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Returns
+/// the slot's new word, or `None` if another process has begun a recovery meanwhile.
 ///
 /// `counted` is the value of the word when the caller's recovery began, after which it was found to be the
 /// [only one](CheckSoleRecovery); or an earlier result of this function.

@@ -75,7 +75,8 @@ macro_rules! forms {
         #[doc = ""]
         #[doc = "# Errors"]
         #[doc = concat!($over, $late, ".")]
-        #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::",
+                        stringify!($of), ").")]
         $($attributes)*
         pub fn $name<$($types)*>(
             &self,

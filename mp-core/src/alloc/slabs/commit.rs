@@ -2,9 +2,10 @@
 //! reported as an error and not later as a SIGBUS.
 //!
 //! # Growing blocks
-//! Unbounded rings reserve pages as they grow. Such a block has addresses for its maximum size, and pages for the part that it has used. Its bit among
-//! the blocks with pages is never set, so the process that claims the block next reserves pages as for a new
-//! block. The block begins with zeros everywhere, and so does every part that it grows by.
+//! Unbounded rings reserve pages as they grow. Such a block has addresses for its maximum size, and pages for
+//! the part that it has used. Its bit among the blocks with pages is never set, so the process that claims
+//! the block next reserves pages as for a new block. The block begins with zeros everywhere, and so does
+//! every part that it grows by.
 //!
 //! | killed | state left behind | consequence |
 //! |---|---|---|

@@ -10,8 +10,8 @@
 //!   (storages) prove which other accesses are possible.
 //!
 //! The table of handles is a large table of words that is private to this process and takes memory only for
-//! the parts in use. Unsafe, because it is mapped. Sound, because it is never unmapped, and holds only aligned atomics, for which the
-//! zeros of the kernel are valid.
+//! the parts in use. Unsafe, because it is mapped. Sound, because it is never unmapped, and holds only
+//! aligned atomics, for which the zeros of the kernel are valid.
 //!
 //! A raw `fork` copies a process without notice to this library. The copy is not a member: it must not
 //! release the blocks that its parent holds. With `MADV_WIPEONFORK` (Linux 4.14) the table reads 0 in the
