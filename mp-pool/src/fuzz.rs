@@ -7,8 +7,7 @@ use mp_spawn::{CallFailure, Closure};
 
 use crate::child::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest};
 use crate::child::runner::Runner;
-use crate::child::values::{EndPositions, ValuesView};
-use crate::child::values::{PackedRange, PackedValues, ReceivedValues, TaskArgs};
+use crate::child::values::{EndPositions, PackedRange, PackedValues, ReceivedValues, TaskArgs, ValuesView};
 
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(

@@ -11,9 +11,8 @@ use mp_spawn::{
 
 use crate::api::pool::Pool;
 use crate::api::state_pool::{StatePool, StatePoolBuilder};
-use crate::child::user_state::WorkerError;
-use crate::child::user_state::state_init;
-use crate::dispatcher::settings::PoolSettings;
+use crate::child::user_state::{WorkerError, state_init};
+use crate::dispatcher::settings::{Configure, PoolSettings};
 use crate::error::PoolError;
 
 /// Builder of a `Pool`.
@@ -245,7 +244,7 @@ impl PoolBuilder {
         mut self,
         configure: impl Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync + 'static,
     ) -> PoolBuilder {
-        self.0.configure = Some(Arc::new(configure));
+        self.0.configure = Some(Configure(Arc::new(configure)));
         self
     }
 
@@ -274,7 +273,7 @@ impl PoolBuilder {
     /// arguments. All items of a `map` enter at once. By default only the memory of this process limits the
     /// number: shared memory holds at most a few hundred tasks for each worker.
     pub fn max_waiting(mut self, tasks: usize) -> PoolBuilder {
-        self.0.max_waiting = tasks.max(1);
+        self.0.max_waiting = Some(tasks.max(1));
         self
     }
 
@@ -331,7 +330,7 @@ impl PoolBuilder {
     /// drop their [states](Self::state) in this time. Time during which the whole program is stopped does not
     /// count.
     pub fn grace_period(mut self, grace: Duration) -> PoolBuilder {
-        self.0.grace = grace;
+        self.0.grace = Some(grace);
         self
     }
 

@@ -17,8 +17,7 @@ use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::CallFailure;
 
 use crate::dispatcher::shared::PoolShared;
-use crate::error::Attempts;
-use crate::error::TaskError;
+use crate::error::{Attempts, TaskError};
 use crate::tasks::call_outcomes::{CallOutcomes, Progress};
 use crate::tasks::call_state::CallState;
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
@@ -156,7 +155,7 @@ impl<'a> OutcomeReader<'a> {
                 if !self.runs.is_empty() || outcomes.is_empty() {
                     break;
                 }
-                self.done = outcomes.progress().done;
+                self.done = outcomes.progress.done;
             }
             self.job.wait_for_more(self.done);
         }
@@ -197,7 +196,7 @@ impl<T: Message> ResultKind<T> for Multiple {
         // If one result is an error, the values before it are dropped one by one.
         let mut values = UserValues::default();
         // Reserves for all results, so that they are not moved while the vector grows.
-        values.reserve(outcomes.job.outcomes().progress().total);
+        values.reserve(outcomes.job.outcomes().progress.total);
         while let Some(mut run) = outcomes.next() {
             let which = 0..run.count;
             if let Some(error) = read_values(&mut run, which, &mut values) {
@@ -262,7 +261,7 @@ impl<T, S> fmt::Debug for AsyncResult<T, S> {
 
 impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     pub(crate) fn new(shared: Arc<PoolShared>, job: Arc<CallState>) -> Self {
-        let total = job.outcomes().progress().total;
+        let total = job.outcomes().progress.total;
         AsyncResult { shared, job, total, taken: false, shape: PhantomData }
     }
 
@@ -320,6 +319,11 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
 }
 
 impl<T, S> AsyncResult<T, S> {
+    /// Returns `true` in a fork of the process that made the call.
+    pub(super) fn is_forked(&self) -> bool {
+        !self.job.is_ours()
+    }
+
     /// Calls `call` when the result is available, immediately if it is.
     pub(crate) fn when_done(&self, call: impl FnOnce() + Send + 'static) {
         if self.job.is_ours() {
@@ -361,7 +365,7 @@ impl<T, S> AsyncResult<T, S> {
         if !self.job.is_ours() {
             return Progress { done: self.total, failed: self.total, total: self.total };
         }
-        self.job.outcomes().progress()
+        self.job.outcomes().progress
     }
 
     /// Cancels the tasks that have not begun, and returns their number. They end with
@@ -414,13 +418,6 @@ impl<T: Message> AsyncResult<T, Multiple> {
 ///
 /// The first wait opens a pipe, which is closed with the handle. If no descriptor is left, a waiter checks
 /// every 100 ms.
-impl<T, S> AsyncResult<T, S> {
-    /// Returns `true` in a fork of the process that made the call.
-    pub(super) fn is_forked(&self) -> bool {
-        !self.job.is_ours()
-    }
-}
-
 impl<T, S> Waitable for AsyncResult<T, S> {
     fn wait_point(&self) -> WaitPoint<'_> {
         match self.job.done_pipe() {
@@ -448,12 +445,8 @@ impl<T, S: ResultKind<T>> Future for AsyncResult<T, S> {
 
     /// Polls for the result. Stays pending forever after it was ready once.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if !self.job.is_ours() && self.taken {
-            return Poll::Pending;
-        }
-        if self.job.is_ours()
-            && (self.taken || self.job.register_waker(context.waker(), CallOutcomes::all_done))
-        {
+        let waits = || self.job.register_waker(context.waker(), CallOutcomes::all_done);
+        if self.taken || self.job.is_ours() && waits() {
             return Poll::Pending;
         }
         self.taken = true;

@@ -214,7 +214,7 @@ impl<A, T> fmt::Debug for TaskStream<A, T> {
         }
         let outcomes = self.job.outcomes();
         let (done, total, in_flight) =
-            (outcomes.progress().done, outcomes.progress().total, outcomes.in_flight());
+            (outcomes.progress.done, outcomes.progress.total, outcomes.in_flight());
         write!(f, "TaskStream({done} of {total} tasks done, {in_flight} on their way)")
     }
 }
@@ -526,7 +526,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
 fn is_over(outcomes: &CallOutcomes, ticket: Option<Ticket>) -> bool {
     let Some(tickets) = &outcomes.tickets else { return true };
     match ticket {
-        Some(Ticket { number, .. }) => tickets.is_taken(number) || number >= outcomes.progress().total,
+        Some(Ticket { number, .. }) => tickets.is_taken(number) || number >= outcomes.progress.total,
         None => outcomes.is_over(),
     }
 }

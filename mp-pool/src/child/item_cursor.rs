@@ -16,8 +16,7 @@ use mp_reduce::MessagePack;
 
 use crate::child::clock::now;
 use crate::child::journal_words::WordsWriter;
-use crate::child::values::{EndPositions, ValuesView};
-use crate::child::values::{PackedValues, TaskArgs};
+use crate::child::values::{EndPositions, PackedValues, TaskArgs, ValuesView};
 use crate::steps::chunk::Turn;
 
 /// Maximum time for which results are held back while the next tasks of the chunk run, in nanoseconds.

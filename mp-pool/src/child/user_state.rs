@@ -14,7 +14,6 @@
 //! | it ends by itself | drops the state | |
 
 use std::any::Any;
-use std::fmt;
 
 use mp_core::message::level::with_nested_message;
 use mp_core::message::{Message, Outgoing};
@@ -90,12 +89,6 @@ pub(crate) struct UserState {
     value: Option<UserValue<Box<dyn Any>>>,
     /// `true` while a task uses the state. If still `true` after the task, the task has panicked.
     lent: bool,
-}
-
-impl fmt::Debug for UserState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("make", &self.make).finish_non_exhaustive()
-    }
 }
 
 impl UserState {

@@ -107,7 +107,8 @@ impl PoolShared {
 
     /// Breaks the pool with only a description.
     pub(crate) fn break_with_reason(&self, why: impl Into<String>) {
-        self.break_pool(BrokenPool::with_reason(self.settings.name.clone(), why));
+        let (pool, why) = (self.settings.name.clone(), why.into());
+        self.break_pool(BrokenPool { pool, why, starts: 0, cause: None });
     }
 
     /// Stops accepting tasks. The workers end when the remaining tasks are done.

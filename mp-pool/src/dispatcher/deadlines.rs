@@ -17,7 +17,7 @@ impl Dispatcher {
         let state = self.shared.state.lock();
         let (ending, grace) = match self.shutdown {
             Shutdown::Finishing(until) => (Some(until), Some(self.shared.settings.finish)),
-            Shutdown::Terminated(until) => (Some(until), Some(self.shared.settings.grace)),
+            Shutdown::Terminated(until) => (Some(until), Some(self.shared.settings.grace())),
             Shutdown::Killed(until) => (Some(until), None),
             Shutdown::NotStarted | Shutdown::QueuesClosed => (None, None),
         };

@@ -20,8 +20,7 @@ use crate::error::{EncodeError, TaskError};
 use crate::slots::slot::SentMessage;
 use crate::tasks::call_state::{CallState, TaskFunction};
 use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk};
-use crate::tasks::source::ArgsPiece;
-use crate::tasks::source::SavedArgs;
+use crate::tasks::source::{ArgsPiece, SavedArgs};
 
 /// Number of tasks in small chunks that are encoded together, so that their arguments share memory.
 const TASKS_AT_ONCE: usize = 64;

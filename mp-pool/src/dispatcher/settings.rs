@@ -9,7 +9,15 @@ use mp_spawn::{Interrupt, InterruptSignals, Limits, ProcessBuilder, StartMethod,
 use crate::child::main_loop::Initializer;
 use crate::child::user_state::StateInit;
 
-type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
+/// Function of the user that configures the process of a worker.
+#[derive(Clone)]
+pub(crate) struct Configure(pub(crate) Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>);
+
+impl fmt::Debug for Configure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Configure")
+    }
+}
 
 /// User code that each worker runs before its first task.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +27,7 @@ pub(crate) struct WorkerStartup {
 }
 
 /// Settings of a pool and its workers.
-#[derive(Clone)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct PoolSettings {
     pub(crate) processes: Option<usize>,
     pub(crate) name: Option<Arc<str>>,
@@ -29,8 +37,10 @@ pub(crate) struct PoolSettings {
     pub(crate) start_timeout: Option<Duration>,
     /// Time for running tasks when the pool is terminated.
     pub(crate) finish: Duration,
-    pub(crate) grace: Duration,
-    pub(crate) max_waiting: usize,
+    /// Time between SIGTERM and SIGKILL then; the default if `None`.
+    pub(crate) grace: Option<Duration>,
+    /// Maximum number of tasks without an outcome, if it is limited.
+    pub(crate) max_waiting: Option<usize>,
     pub(crate) interrupt: Interrupt,
     pub(crate) interrupt_signals: InterruptSignals,
     pub(crate) limits: Limits,
@@ -40,49 +50,11 @@ pub(crate) struct PoolSettings {
     pub(crate) configure: Option<Configure>,
 }
 
-impl Default for PoolSettings {
-    fn default() -> Self {
-        PoolSettings {
-            processes: None,
-            name: None,
-            most_tasks: 0,
-            startup: WorkerStartup::default(),
-            start_timeout: None,
-            finish: Duration::ZERO,
-            grace: Duration::from_millis(500),
-            max_waiting: usize::MAX,
-            interrupt: Interrupt::Default,
-            interrupt_signals: InterruptSignals::Both,
-            limits: Limits::new(),
-            method: None,
-            stdout: Stdio::Inherit,
-            stderr: Stdio::Inherit,
-            configure: None,
-        }
-    }
-}
-
-impl fmt::Debug for PoolSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("processes", &self.processes)
-            .field("name", &self.name)
-            .field("max_tasks_per_child", &self.most_tasks)
-            .field("initializer", &self.startup.initializer)
-            .field("state", &self.startup.state)
-            .field("start_timeout", &self.start_timeout)
-            .field("finish_period", &self.finish)
-            .field("grace_period", &self.grace)
-            .field("max_waiting", &self.max_waiting)
-            .field("interrupt", &self.interrupt)
-            .field("start_method", &self.method)
-            .field("stdout", &self.stdout)
-            .field("stderr", &self.stderr)
-            .finish_non_exhaustive()
-    }
-}
-
 impl PoolSettings {
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace.unwrap_or(Duration::from_millis(500))
+    }
+
     /// Returns the name of a worker.
     pub(crate) fn worker_name(&self, worker: usize) -> String {
         format!("{}-{worker}", self.name.as_deref().unwrap_or("pool-worker"))
@@ -95,8 +67,9 @@ impl PoolSettings {
 
     /// Applies these settings to the builder of a worker's process.
     pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
-        let builder = builder.stdout(self.stdout.clone()).stderr(self.stderr.clone());
         let builder = builder
+            .stdout(self.stdout.clone())
+            .stderr(self.stderr.clone())
             .interrupt(self.interrupt)
             .interrupt_signals(self.interrupt_signals)
             .limits(self.limits.clone());
@@ -105,7 +78,7 @@ impl PoolSettings {
             None => builder,
         };
         match &self.configure {
-            Some(configure) => configure(worker, builder),
+            Some(Configure(configure)) => configure(worker, builder),
             None => builder,
         }
     }

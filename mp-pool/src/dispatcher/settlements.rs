@@ -14,8 +14,7 @@ use crate::steps::journal::JournalResults;
 use crate::tasks::call_state::CallState;
 use crate::tasks::chunk::{Chunk, ReadyChunk};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
-use crate::tasks::source::SavedArgs;
-use crate::tasks::source::UnneededValues;
+use crate::tasks::source::{SavedArgs, UnneededValues};
 
 /// Delay that replaces a back-off too long for the clock.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);

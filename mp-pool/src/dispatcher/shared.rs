@@ -129,15 +129,12 @@ impl PoolShared {
             return false;
         }
         let state = self.state.lock();
-        state.is_open() && state.unsettled >= self.settings.max_waiting
+        state.is_open() && self.settings.max_waiting.is_some_and(|most| state.unsettled >= most)
     }
 
     /// Wakes as many waiting futures as there is room for. No lock may be held.
     pub(crate) fn wake_waiting(&self) {
-        let most = self.settings.max_waiting;
-        if most == usize::MAX {
-            return;
-        }
+        let Some(most) = self.settings.max_waiting else { return };
         let room = {
             let state = self.state.lock();
             if state.is_open() { most.saturating_sub(state.unsettled) } else { usize::MAX }
@@ -147,7 +144,7 @@ impl PoolShared {
 
     /// Wakes callers that wait for room to push into a stream that was closed.
     pub(crate) fn wake_stream_pushers(&self) {
-        if self.settings.max_waiting == usize::MAX {
+        if self.settings.max_waiting.is_none() {
             return;
         }
         // Any thread that has checked before sleeps by now, and is woken.
@@ -161,10 +158,9 @@ impl PoolShared {
     pub(crate) fn wait_for_room(&self, until: Option<Instant>, closed: impl Fn() -> bool) -> bool {
         let here = std::thread::current().id();
         let is_here = self.thread.get() == Some(&here);
-        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() || is_here {
+        let Some(most) = self.settings.max_waiting.filter(|_| self.check_owner().is_ok() && !is_here) else {
             return true;
-        }
-        let most = self.settings.max_waiting;
+        };
         let subject = || {
             let PoolDescription { pool, pids, running } = self.describe(None);
             let state = format!("{pool}, for room for one more task: {most} wait{running}");

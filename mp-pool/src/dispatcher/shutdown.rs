@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::dispatcher::settlements::Settlements;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
+use crate::slots::slot::WorkerSlot;
 use crate::slots::state::{PoolPhase, PoolState};
 
 /// Maximum wait for a process after a SIGKILL. A process in an uninterruptible system call remains.
@@ -52,9 +53,7 @@ impl Shutdown {
             ) => {
                 let error = state.phase.error().unwrap_or(TaskError::Terminated);
                 for worker in &mut state.workers {
-                    for chunk in worker.stop_taking() {
-                        settled.add(chunk, error.clone());
-                    }
+                    settled.add_chunks(worker.stop_taking(), &error);
                 }
                 *self = Shutdown::Finishing(after(now, shared.settings.finish));
                 if shared.settings.finish.is_zero() {
@@ -63,9 +62,7 @@ impl Shutdown {
             }
             (_, Shutdown::Finishing(until)) if until <= now => self.terminate_busy(shared, state, now),
             (_, Shutdown::Terminated(until)) if until <= now => {
-                let processes = state.workers.iter().filter_map(|worker| worker.process.as_ref());
-                // Fails only if the process has ended.
-                processes.for_each(|process| _ = process.kill());
+                state.workers.iter().for_each(WorkerSlot::kill);
                 *self = Shutdown::Killed(now + AFTER_KILL);
             }
             (_, Shutdown::Finishing(_) | Shutdown::Terminated(_) | Shutdown::Killed(_)) => {}
@@ -80,7 +77,7 @@ impl Shutdown {
         let busy = state.workers.iter().filter(|worker| !worker.ready || worker.outstanding > 0);
         // Fails only if the process has ended.
         busy.filter_map(|worker| worker.process.as_ref()).for_each(|process| _ = process.terminate());
-        *self = Shutdown::Terminated(after(now, shared.settings.grace));
+        *self = Shutdown::Terminated(after(now, shared.settings.grace()));
     }
 
     /// Returns `true` if the shutdown is complete.

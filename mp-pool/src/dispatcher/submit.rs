@@ -47,7 +47,15 @@ impl PoolShared {
             return false;
         }
         store();
-        if let Some(error) = self.enlist(job) {
+        let error = {
+            let mut state = self.state.lock();
+            let error = state.phase.error();
+            if error.is_none() {
+                state.tasks.enlist(job);
+            }
+            error
+        };
+        if let Some(error) = error {
             let mut settled = Settlements::new(self);
             settled.add_rest(job, &error);
             return false;
@@ -78,16 +86,6 @@ impl PoolShared {
     /// Returns the error of a task that is submitted too late.
     fn closed(&self) -> TaskError {
         TaskError::Closed { pool: self.settings.name.clone() }
-    }
-
-    /// Schedules the tasks of a call. Returns an error if the pool is ending.
-    fn enlist(&self, job: &Arc<CallState>) -> Option<TaskError> {
-        let mut state = self.state.lock();
-        let error = state.phase.error();
-        if error.is_none() {
-            state.tasks.enlist(job);
-        }
-        error
     }
 }
 
@@ -243,7 +241,7 @@ mod tests {
         assert!(shared.submit(&job, 2, || ()));
         shared.state.lock().phase = PoolPhase::Closed;
         assert!(!shared.submit(&job, 1, || panic!("it is not brought")));
-        let progress = job.outcomes().progress();
+        let progress = job.outcomes().progress;
         assert_eq!((progress.done, progress.failed, progress.total), (1, 1, 3));
         assert!(!job.is_cancelled());
         assert_eq!(shared.state.lock().unsettled, 2);

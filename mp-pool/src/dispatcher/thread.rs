@@ -24,16 +24,15 @@ use mp_spawn::{CallFailure, ExitStatus, FailureReports, ProcessName, ProcessStat
 
 use crate::child::clock;
 use crate::child::message::{ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest};
-use crate::dispatcher::settlements::{FailedTask, Settlements};
-use crate::dispatcher::settlements::{cut_if_cancelled, report_items, report_journal, take_apart};
+use crate::dispatcher::settlements::{
+    FailedTask, Settlements, cut_if_cancelled, report_items, report_journal, take_apart,
+};
 use crate::dispatcher::shared::{PoolShared, WorkerExit};
 use crate::dispatcher::shutdown::Shutdown;
-use crate::dispatcher::start::{WorkerDeath, list_in_dumps};
 use crate::dispatcher::start::{
-    not_started, report_failed_starts, start, why_not_ready, without_process_name,
+    WorkerDeath, list_in_dumps, not_started, report_failed_starts, start, why_not_ready, without_process_name,
 };
-use crate::error::{Attempts, TaskRaised};
-use crate::error::{BrokenPool, EncodeError, PoolError, TaskError, WorkerLost};
+use crate::error::{Attempts, BrokenPool, EncodeError, PoolError, TaskError, TaskRaised, WorkerLost};
 use crate::slots::slot::NO_CODE;
 use crate::slots::start_backoff::back_off;
 use crate::steps::chunk::ItemPosition;
@@ -90,8 +89,7 @@ impl Dispatcher {
         {
             let mut state = shared.state.lock();
             for worker in &mut state.workers {
-                // Fails only if the process has ended.
-                worker.process.iter().for_each(|process| _ = process.kill());
+                worker.kill();
                 ended.extend(worker.process.take());
                 worker.bury().0.into_iter().for_each(|chunk| settled.add(chunk, TaskError::Terminated));
             }
@@ -342,39 +340,24 @@ impl Dispatcher {
         }
         // Read only if a task needs it, because it may be long.
         let last_words = if lost.is_empty() { None } else { process.stderr().last_lines() };
+        let detail = match &failure {
+            Some(SpawnError::ProcessExited(exited)) => exited.detail.clone(),
+            _ => None,
+        };
         for (mut chunk, item) in lost {
-            let timed_out = condemned == Some((chunk.id, item));
-            let error = end.clone().unwrap_or_else(|| {
-                if let (true, Some(timeout)) = (timed_out, chunk.job.options.timeout) {
-                    return TaskError::TimedOut {
-                        worker: number,
-                        pid,
-                        pool: shared.settings.name.clone(),
-                        timeout,
-                        note,
-                        attempts: Attempts::default(),
-                    };
-                }
-                let detail = match &failure {
-                    Some(SpawnError::ProcessExited(exited)) => exited.detail.clone(),
-                    _ => None,
-                };
-                let (stderr, attempts) = (last_words.clone(), Attempts::default());
-                TaskError::WorkerLost(Box::new(WorkerLost {
-                    worker: number,
-                    pid,
-                    pool: shared.settings.name.clone(),
-                    exit,
-                    detail,
-                    stderr,
-                    attempts,
-                    note,
-                }))
-            });
             let index = chunk.first + item;
-            if end.is_some() {
-                settled.add_run(&chunk.job, OutcomeRun::failed(index..index + 1, error));
+            let timed_out = chunk.job.options.timeout.filter(|_| condemned == Some((chunk.id, item)));
+            let (worker, pool, attempts) = (number, shared.settings.name.clone(), Attempts::default());
+            if let Some(end) = &end {
+                settled.add_run(&chunk.job, OutcomeRun::failed(index..index + 1, end.clone()));
             } else {
+                let error = if let Some(timeout) = timed_out {
+                    TaskError::TimedOut { worker, pid, pool, timeout, note, attempts }
+                } else {
+                    let (detail, stderr) = (detail.clone(), last_words.clone());
+                    let lost = WorkerLost { worker, pid, pool, exit, detail, stderr, attempts, note };
+                    TaskError::WorkerLost(Box::new(lost))
+                };
                 settled.add_failed(FailedTask { chunk: chunk.item(item), error, run_time: None });
             }
             settled.drop_later(chunk);
@@ -433,51 +416,44 @@ impl Dispatcher {
         for found in &mut state.workers {
             if found.ready_until(start_timeout).is_some_and(|until| until <= now) {
                 (found.start_timed_out, found.starts_since) = (true, None);
-                // Fails only if the process has ended.
-                found.process.iter().for_each(|process| _ = process.kill());
+                found.kill();
             }
             let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
                 continue;
             };
             let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
-            let later = now + (timeout / 8).max(Duration::from_millis(1));
             let word = found.shared_words.word();
-            let place = word.place(id, reported);
-            let (ItemPosition::Running(item) | ItemPosition::Next(item), runs) =
-                (place, matches!(place, ItemPosition::Running(_)));
-            if runs {
-                // The worker may have been stopped, or busy with reading a function, before it began.
-                let since = found.shared_words.since();
-                let paused = self.paused.iter().filter(|(end, _)| *end > since).map(|(_, time)| *time).sum();
-                let run_time =
-                    Duration::from_nanos(clock::now().saturating_sub(since)).saturating_sub(paused);
-                if run_time < timeout {
-                    found.since = now.checked_sub(run_time).unwrap_or(now);
-                    continue;
+            let over = match word.place(id, reported) {
+                ItemPosition::Running(item) => {
+                    // The worker may have been stopped, or busy with reading a function, before it began.
+                    let since = found.shared_words.since();
+                    let paused = self.paused.iter().filter(|(end, _)| *end > since);
+                    let paused = paused.map(|(_, time)| *time).sum();
+                    let elapsed = Duration::from_nanos(clock::now().saturating_sub(since));
+                    let run_time = elapsed.saturating_sub(paused);
+                    if run_time < timeout {
+                        found.since = now.checked_sub(run_time).unwrap_or(now);
+                        continue;
+                    }
+                    Some(item)
                 }
-            } else if !mp_spawn::is_stopped(found.pid) {
                 // The worker is about to begin, or is done and its reply is about to arrive.
-                found.since = later.checked_sub(timeout).unwrap_or(now);
-                continue;
-            } else if item >= end {
+                ItemPosition::Next(_) if !mp_spawn::is_stopped(found.pid) => None,
                 // The worker is done, and was stopped before or after it could answer. Its sent replies are
                 // handled before its death.
-                if let Some(process) = found.process.as_ref() {
-                    // Fails only if the process has ended.
-                    _ = process.kill();
+                ItemPosition::Next(item) if item >= end => {
+                    found.kill();
+                    None
                 }
-                found.since = later.checked_sub(timeout).unwrap_or(now);
-                continue;
-            }
+                ItemPosition::Next(item) => Some(item),
+            };
             // A stopped worker may resume at this moment: either it begins the task, or it is condemned,
             // never both.
-            if found.shared_words.condemn(word) {
+            if let Some(item) = over.filter(|_| found.shared_words.condemn(word)) {
                 found.condemned = Some((id, item));
-                if let Some(process) = &found.process {
-                    // Fails only if the process has ended.
-                    _ = process.kill();
-                }
+                found.kill();
             } else {
+                let later = now + (timeout / 8).max(Duration::from_millis(1));
                 found.since = later.checked_sub(timeout).unwrap_or(now);
             }
         }

@@ -117,13 +117,6 @@ pub struct BrokenPool {
     pub cause: Option<SpawnError>,
 }
 
-impl BrokenPool {
-    /// Creates an error with only a description.
-    pub(crate) fn with_reason(pool: Option<Arc<str>>, why: impl Into<String>) -> Self {
-        BrokenPool { pool, why: why.into(), starts: 0, cause: None }
-    }
-}
-
 impl fmt::Display for BrokenPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BrokenPool { pool, why, starts, .. } = self;

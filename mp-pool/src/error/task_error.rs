@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::attempts::{Attempts, FailureKind};
 use crate::error::encode_error::EncodeError;
 use crate::error::pool_error::{BrokenPool, of_pool, the_pool};
-use crate::error::worker_lost::TaskRaised;
-use crate::error::worker_lost::WorkerLost;
+use crate::error::worker_lost::{TaskRaised, WorkerLost};
 
 /// Error with which a task ends.
 ///

@@ -14,7 +14,7 @@ const BUCKETS: usize = 496;
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     buckets: Box<[u64; BUCKETS]>,
-    count: u64,
+    pub(crate) count: u64,
     max: u64,
 }
 
@@ -49,10 +49,6 @@ impl Histogram {
         self.buckets[Self::bucket(nanos)] += times;
         self.count += times;
         self.max = self.max.max(nanos);
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.count
     }
 
     /// Returns the time that `percent` percent of the values do not exceed.
@@ -133,6 +129,6 @@ mod tests {
             let (exact, found) = (Duration::from_millis(exact), histogram.percentile(percent));
             assert!(found >= exact && found <= exact + exact / 8, "{percent}: {found:?}");
         }
-        assert_eq!((histogram.percentile(100), histogram.count()), (Duration::from_secs(1), 1000));
+        assert_eq!((histogram.percentile(100), histogram.count), (Duration::from_secs(1), 1000));
     }
 }

@@ -83,7 +83,7 @@ pub struct Latencies {
 impl Latencies {
     pub(crate) fn of(times: &Histogram) -> Latencies {
         let [p50, p90, p99, max] = [50, 90, 99, 100].map(|percent| times.percentile(percent));
-        Latencies { count: times.count(), p50, p90, p99, max }
+        Latencies { count: times.count, p50, p90, p99, max }
     }
 }
 

@@ -391,6 +391,12 @@ impl WorkerSlot {
         recalled
     }
 
+    /// Kills its process.
+    pub(crate) fn kill(&self) {
+        // Fails only if the process has ended.
+        self.process.iter().for_each(|process| _ = process.kill());
+    }
+
     /// Resets the slot of a dead worker after its unread messages were withdrawn. Returns its chunks, and the
     /// function that it was reading.
     pub(crate) fn bury(&mut self) -> (Vec<Chunk>, Option<u64>) {

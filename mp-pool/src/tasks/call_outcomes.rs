@@ -8,8 +8,7 @@ use std::time::Instant;
 use mp_core::user_code::UserValue;
 
 use crate::error::Attempts;
-use crate::tasks::outcome_run::OutcomeRun;
-use crate::tasks::outcome_run::OutcomeRuns;
+use crate::tasks::outcome_run::{OutcomeRun, OutcomeRuns};
 use crate::tasks::submission_times::SubmissionTimes;
 use crate::tasks::tickets::TicketOutcomes;
 
@@ -49,7 +48,7 @@ pub(crate) struct CallOutcomes {
     pub(super) base: usize,
     /// Outcomes in the order of their tasks or of arrival.
     pub(super) runs: OutcomeRuns,
-    pub(super) progress: Progress,
+    pub(crate) progress: Progress,
     pub(super) submitted: SubmissionTimes,
     pub(super) wakers: Vec<UserValue<Waker>>,
     pub(super) on_done: Option<UserValue<Box<dyn FnOnce() + Send>>>,
@@ -157,9 +156,6 @@ impl CallOutcomes {
 
     pub(crate) fn all_done(&self) -> bool {
         self.progress.done == self.progress.total
-    }
-    pub(crate) fn progress(&self) -> Progress {
-        self.progress
     }
     pub(super) fn will_wake(&self, waker: &Waker) -> bool {
         self.wakers.iter().any(|known| known.get().is_some_and(|known| known.will_wake(waker)))

@@ -19,8 +19,7 @@ use crate::child::runner::Runner;
 use crate::error::TaskError;
 use crate::steps::chunk::MOST_ITEMS;
 use crate::tasks::call_outcomes::{CallOutcomes, OutcomeWaiters, PARTS, Progress, PushRefusal, ResultOrder};
-use crate::tasks::outcome_run::OutcomeRun;
-use crate::tasks::outcome_run::OutcomeRuns;
+use crate::tasks::outcome_run::{OutcomeRun, OutcomeRuns};
 use crate::tasks::owner_process::OwnerProcess;
 use crate::tasks::retry::RetryPolicy;
 use crate::tasks::source::{TaskSource, UnneededValues};
@@ -373,7 +372,7 @@ impl CallState {
                 .upgrade()
                 .map_or_else(PoolDescription::default, |pool| pool.describe(Some(self)));
             let outcomes = self.outcomes();
-            let Progress { done, total, .. } = outcomes.progress();
+            let Progress { done, total, .. } = outcomes.progress;
             let stream = outcomes.tickets.as_ref().map(|tickets| done - tickets.count_taken());
             let taken = stream.map_or_else(String::new, |left| format!(", {left} results not taken"));
             let state = format!("{pool}: {total} tasks, {done} of them done{taken}{running}");
@@ -428,7 +427,7 @@ pub(crate) mod tests {
         for overlap in [3..5, 6..7, 6..8, 3..8, 5..6, 9..11, 4..4] {
             assert!(!settle(&job, overlap.clone()), "{overlap:?}");
         }
-        assert_eq!(job.outcomes.lock().progress().done, 4);
+        assert_eq!(job.outcomes.lock().progress.done, 4);
     }
 
     #[test]

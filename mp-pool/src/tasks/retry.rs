@@ -4,35 +4,24 @@
 //! time. The thread consults the [`RetryPolicy`] of the call before the task gets an outcome.
 //! [`pending`](crate::slots::pending) has the states of a task.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::user_code::{UserValue, catch_panic};
-use mp_spawn::Backoff;
-use mp_spawn::RaisedKind;
+use mp_spawn::{Backoff, RaisedKind};
 
 use crate::error::TaskError;
 
 type RetryFilter = dyn Fn(&TaskError) -> bool + Send + Sync;
 
 /// Retry policy of a call.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RetryPolicy {
     /// Maximum number of retries.
     pub(crate) times: u32,
     /// Filter of errors.
     when: Option<Arc<UserValue<Box<RetryFilter>>>>,
     pub(crate) backoff: Backoff,
-}
-
-impl fmt::Debug for RetryPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retry")
-            .field("times", &self.times)
-            .field("backoff", &self.backoff)
-            .finish_non_exhaustive()
-    }
 }
 
 impl RetryPolicy {
