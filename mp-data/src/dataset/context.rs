@@ -56,15 +56,20 @@ enum RowFailure {
 }
 
 impl<B> Context<B> {
+    /// Creates a context. Rows that are not written contain the byte `poison` if it is given.
     pub(crate) fn new(
         worker: WorkerInfo,
         (seed, epoch): (u64, u64),
         items: Arc<[Item]>,
         (threads, row_threads): (usize, Arc<RowThreads>),
-        fill: Fill,
+        poison: Option<u8>,
     ) -> Self {
-        let (at, checks_unwritten, unwritten, in_stream) = (AtomicU64::new(0), false, Vec::new(), false);
+        let (at, unwritten, in_stream) = (AtomicU64::new(0), Vec::new(), false);
         let batch = PhantomData;
+        // `verify`, which chooses the filling, compares batches instead.
+        let checks_unwritten = cfg!(debug_assertions) && poison.is_none();
+        let fill =
+            poison.or(cfg!(debug_assertions).then_some(FIRST_FILL)).map_or(Fill::Unchanged, Fill::Byte);
         Context {
             worker,
             epoch,
@@ -82,8 +87,8 @@ impl<B> Context<B> {
     }
 
     /// Enables the search for unwritten rows.
-    pub(crate) fn check_unwritten(self, checks_unwritten: bool) -> Self {
-        Context { checks_unwritten, ..self }
+    pub(crate) fn check_unwritten(self) -> Self {
+        Context { checks_unwritten: true, ..self }
     }
 
     /// Returns the rows of a stream's batch that still hold their filling.

@@ -45,18 +45,8 @@ fn text_of(error: &(dyn Error + 'static), full: bool) -> String {
     if full { format!("{error:#}") } else { error.to_string() }
 }
 
-/// Returns the error or the end of a process without the process name, whose word `rank` has another meaning
-/// for a trainer.
-fn without_process_name(error: &SpawnError, full: bool) -> String {
-    let text = text_of(error, full);
-    let who = match error {
-        SpawnError::ProcessRaised(raised) => &raised.who,
-        SpawnError::ProcessExited(exited) => &exited.who,
-        _ => return text,
-    };
-    strip_process_name(text, who)
-}
-
+/// Returns the text of an error without the process name, whose word `rank` has another meaning for a
+/// trainer.
 fn strip_process_name(text: String, who: &ProcessName) -> String {
     let Some(rest) = text.strip_prefix(&format!("{who} ")) else { return text };
     // The caller has already named the process.
@@ -93,16 +83,11 @@ fn task_text(error: &TaskError, full: bool) -> (Option<u32>, String) {
 
 fn broken_text(broken: &BrokenPool, full: bool) -> String {
     let BrokenPool { starts, why, cause, .. } = broken;
-    let last = match cause {
-        Some(cause @ (SpawnError::ProcessRaised(_) | SpawnError::ProcessExited(_))) => {
-            let who = match cause {
-                SpawnError::ProcessRaised(raised) => &raised.who,
-                SpawnError::ProcessExited(exited) => &exited.who,
-                _ => return why.clone(),
-            };
+    let last = match cause.as_ref().map(|cause| (cause, cause.who())) {
+        Some((cause @ (SpawnError::ProcessRaised(_) | SpawnError::ProcessExited(_)), Some(who))) => {
             let name =
                 who.rank.map_or_else(String::new, |number| format!("worker {number} (pid {}): ", who.pid));
-            name + &without_process_name(cause, full)
+            name + &strip_process_name(text_of(cause, full), who)
         }
         _ => why.clone(),
     };

@@ -9,9 +9,7 @@ use crate::batch::traits::check;
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::row_threads::RowThreads;
-use crate::worker::batch_maker::WorkerInit;
-use crate::worker::batch_maker::{BatchMaker, checks_unwritten, fill};
-use crate::worker::batch_maker::{WorkerReply, nanos_since};
+use crate::worker::batch_maker::{BatchMaker, WorkerInit, WorkerReply, nanos_since};
 use crate::{AnyResult, Dataset, Item};
 
 /// Worker of a dataset with indices, with its own copy of the dataset.
@@ -40,8 +38,7 @@ impl<D: Dataset> BatchMaker for IndexedWorker<D> {
     fn context(&self, task: &IndexedTask) -> Context<D::Batch> {
         let seed = self.info.seed;
         let threads = (task.threads as usize, Arc::clone(&self.row_threads));
-        Context::new(self.info, (seed, task.epoch), task.items(), threads, fill(task.poison))
-            .check_unwritten(checks_unwritten(task.poison))
+        Context::new(self.info, (seed, task.epoch), task.items(), threads, task.poison)
     }
 
     fn make(&mut self, _: &IndexedTask, cx: &mut Context<D::Batch>) -> AnyResult<WorkerReply<D::Batch, ()>> {

@@ -178,15 +178,13 @@ impl<K: BatchSource> Prefetch<K> {
         at: Option<FailedSample>,
         failure: BatchFailure,
     ) -> LoadError {
+        let attempts = slot.attempts.max(failure.attempts.min(1));
         LoadError {
-            epoch: slot.epoch,
-            batch: slot.number,
             item: at.map(|at| at.item),
             shard: at.and_then(|at| at.shard),
             description: at.and_then(|at| self.described(&at)),
             worker: failure.worker,
-            attempts: slot.attempts.max(failure.attempts.min(1)),
-            source: failure.source,
+            ..LoadError::new(slot.epoch, slot.number, attempts, failure.source)
         }
     }
 

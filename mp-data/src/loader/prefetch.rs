@@ -113,17 +113,7 @@ impl<K: BatchSource> Prefetch<K> {
             Some(slot) => (slot.epoch, slot.number),
             None => self.source.next(),
         };
-        let (item, shard, description, worker) = (None, None, None, None);
-        Some(Err(LoadError {
-            epoch,
-            batch,
-            item,
-            shard,
-            description,
-            worker,
-            attempts: 0,
-            source: FORKED.into(),
-        }))
+        Some(Err(LoadError::new(epoch, batch, 0, FORKED.into())))
     }
 
     pub(crate) fn inner(&self) -> &LoaderShared<K> {

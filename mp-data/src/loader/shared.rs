@@ -12,8 +12,7 @@ use crate::fork_local::ForkLocal;
 use crate::loader::metrics::{LoaderMeter, LoaderMetrics};
 use crate::loader::source::{BatchSource, DatasetOf, ReplyOf, TaskOf};
 use crate::settings::LoaderSettings;
-use crate::worker::batch_maker::{BatchMaker, InitOf, make};
-use crate::worker::batch_maker::{SharedDataset, WorkerInit};
+use crate::worker::batch_maker::{BatchMaker, InitOf, SharedDataset, WorkerInit, make};
 use crate::worker::in_process::InProcessWorker;
 use crate::{AnyResult, BuildError};
 

@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::error::failure::DynError;
-use crate::worker::batch_maker::BatchMaker;
-use crate::worker::batch_maker::WorkerReply;
+use crate::worker::batch_maker::{BatchMaker, WorkerReply};
 use crate::{BatchInfo, Item, LoadError, LoadedBatch, SkippedSample};
 
 /// Number of delivered batches whose position is retained, and of skipped batches whose error is retained.

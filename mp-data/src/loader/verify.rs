@@ -6,7 +6,7 @@ use std::fmt;
 use mp_core::user_code::catch_panic;
 
 use crate::dataset::context::{FIRST_FILL, SECOND_FILL};
-use crate::error::failure::{BatchFailure, DynError};
+use crate::error::failure::BatchFailure;
 use crate::error::text::FORKED;
 use crate::loader::shared::{LoaderShared, Workers};
 use crate::loader::source::{BatchSlot, BatchSource, FailedSample, PlanStep, ReplyOf};
@@ -89,7 +89,7 @@ pub(crate) fn verify<K: BatchSource>(
     mut make: impl FnMut(&K, &BatchSlot<K>) -> Result<Vec<ReplyOf<K>>, BatchFailure>,
 ) -> Result<VerifyReport, Box<LoadError>> {
     if inner.is_forked() {
-        return Err(load_error(0, FORKED.into()));
+        return Err(Box::new(LoadError::new(0, 0, 1, FORKED.into())));
     }
     let threads = inner.settings.threads;
     let describe = |at: &FailedSample| catch_panic(|| K::describe(&inner.dataset, at)).flatten();
@@ -97,7 +97,9 @@ pub(crate) fn verify<K: BatchSource>(
     while (report.batches as u64) < most {
         let (number, contents) = match source.plan(&VecDeque::new(), 0) {
             PlanStep::Batch { number, contents, .. } => (number, contents),
-            PlanStep::Failed { number, source, .. } => return Err(load_error(number, source)),
+            PlanStep::Failed { number, source, .. } => {
+                return Err(Box::new(LoadError::new(0, number, 1, source)));
+            }
             PlanStep::Blocked | PlanStep::End | PlanStep::NoBatch { .. } => break,
         };
         let mut slot = BatchSlot::<K>::new(0, 0, number, contents, threads);
@@ -115,8 +117,7 @@ pub(crate) fn verify<K: BatchSource>(
                 shard: at.and_then(|at| at.shard),
                 description: at.as_ref().and_then(describe),
                 worker: failure.worker,
-                attempts: failure.attempts,
-                ..*load_error(number, failure.source)
+                ..LoadError::new(0, number, failure.attempts, failure.source)
             })
         })?;
         let Some((first, others)) = made.split_first_mut() else { break };
@@ -144,11 +145,6 @@ pub(crate) fn verify<K: BatchSource>(
         source.record_arrival(&mut slot.contents, first);
     }
     Ok(report)
-}
-
-fn load_error(batch: u64, source: DynError) -> Box<LoadError> {
-    let (item, shard, description, worker) = (None, None, None, None);
-    Box::new(LoadError { epoch: 0, batch, item, shard, description, worker, attempts: 1, source })
 }
 
 /// Returns the name of a column.

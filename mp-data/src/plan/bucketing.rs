@@ -3,8 +3,7 @@
 use mp_core::mutex::{Mutex, MutexGuard};
 
 use super::error::PlanError;
-use super::order::Item;
-use super::order::{DrawOrder, PlannedBatch};
+use super::order::{DrawOrder, Item, PlannedBatch};
 use super::permutation::shuffle;
 use super::philox::{RngPurpose, epoch_key};
 use super::sampler::{Batching, Uneven};

@@ -7,8 +7,7 @@ use super::bucketing::Windows;
 use super::error::PlanError;
 use super::order::{DrawOrder, PlannedBatch};
 use super::sampler::{Batching, Sampler, Uneven};
-use super::saved_state::PlanState;
-use super::saved_state::WindowStart;
+use super::saved_state::{PlanState, WindowStart};
 
 /// Order of one epoch. Clones share computed results.
 #[derive(Clone, Debug)]

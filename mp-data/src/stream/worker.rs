@@ -27,9 +27,7 @@ use crate::dataset::info::WorkerInfo;
 use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
 use crate::dataset::stream_position::Moment;
-use crate::worker::batch_maker::WorkerInit;
-use crate::worker::batch_maker::{BatchMaker, checks_unwritten, fill};
-use crate::worker::batch_maker::{WorkerReply, nanos_since};
+use crate::worker::batch_maker::{BatchMaker, WorkerInit, WorkerReply, nanos_since};
 use crate::{AnyResult, Item};
 
 /// Task to make a batch.
@@ -129,9 +127,7 @@ impl<D: IterableDataset> BatchMaker for StreamWorker<D> {
     fn context(&self, task: &StreamTask) -> Context<D::Batch> {
         let seed = self.plan.pass_seed(task.pass);
         let threads = (task.threads as usize, Arc::clone(&self.row_threads));
-        Context::new(self.info, (seed, task.epoch), Arc::default(), threads, fill(task.poison))
-            .check_unwritten(checks_unwritten(task.poison))
-            .for_stream()
+        Context::new(self.info, (seed, task.epoch), Arc::default(), threads, task.poison).for_stream()
     }
 
     fn make(
@@ -154,7 +150,7 @@ impl<D: IterableDataset> StreamWorker<D> {
             return None;
         }
         let task = StreamTask { poison: Some(SECOND_FILL), opens: true, ..task.clone() };
-        let mut again = self.context(&task).check_unwritten(true);
+        let mut again = self.context(&task).check_unwritten();
         catch_panic(|| self.made(&task, &mut again).map(drop))?.ok()?;
         let is_again = |seen: &&(Item, UnwrittenRow)| again.unwritten().contains(seen);
         cx.unwritten().iter().find(is_again).cloned()

@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, UnsentValues};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::batch::Fill;
-use crate::dataset::context::{Context, FIRST_FILL};
+use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::error::failure::is_out_of_memory;
 use crate::{AnyResult, Batch};
@@ -44,38 +43,14 @@ pub(crate) fn make<W: BatchMaker>(
     worker.make(&task, &mut cx)
 }
 
-/// Returns `true` if the worker searches for unwritten rows. Returns `false` in `verify`, which compares.
-pub(crate) fn checks_unwritten(poison: Option<u8>) -> bool {
-    cfg!(debug_assertions) && poison.is_none()
-}
-
-/// Returns the contents of rows before they are written.
-pub(crate) fn fill(poison: Option<u8>) -> Fill {
-    match poison {
-        Some(byte) => Fill::Byte(byte),
-        None if cfg!(debug_assertions) => Fill::Byte(FIRST_FILL),
-        None => Fill::Unchanged,
-    }
-}
-
 /// Dataset that is sent to workers: encoded once, decoded by each.
-pub(crate) struct SharedDataset<D>(pub(crate) Arc<D>);
+#[derive(Serialize, Deserialize)]
+#[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"), transparent)]
+pub(crate) struct SharedDataset<D>(#[serde(with = "mp_core::serde_with::shared")] pub(crate) Arc<D>);
 
 impl<D> Clone for SharedDataset<D> {
     fn clone(&self) -> Self {
         SharedDataset(Arc::clone(&self.0))
-    }
-}
-
-impl<D: Serialize> Serialize for SharedDataset<D> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(s)
-    }
-}
-
-impl<'de, D: Deserialize<'de>> Deserialize<'de> for SharedDataset<D> {
-    fn deserialize<De: Deserializer<'de>>(d: De) -> Result<Self, De::Error> {
-        Ok(SharedDataset(Arc::new(D::deserialize(d)?)))
     }
 }
 

@@ -8,8 +8,7 @@ use mp_spawn::{CallFailure, record_panics, with_panics_recorded};
 
 use crate::error::failure::{BatchFailure, panic_error};
 use crate::error::text::CLOSED;
-use crate::worker::batch_maker::WorkerReply;
-use crate::worker::batch_maker::{BatchMaker, InitOf};
+use crate::worker::batch_maker::{BatchMaker, InitOf, WorkerReply};
 
 /// Worker of a loader without worker processes: threads that iterate over the same loader make their batches
 /// one at a time.
