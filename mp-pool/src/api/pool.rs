@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::IntoOutcome;
 use mp_core::mutex::Mutex;
-use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
+use mp_core::waits::wait_at;
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::{CapturesNothing, Closure};
@@ -29,7 +29,7 @@ use crate::metrics::running::RunningTask;
 use crate::metrics::snapshot::PoolMetrics;
 use crate::slots::slot::{QUEUE_CAPACITY, WorkerSlot};
 use crate::slots::state::{PoolPhase, PoolState};
-use crate::tasks::call_state::{FunctionOwner, PoolDescription};
+use crate::tasks::call_state::FunctionOwner;
 
 /// Number of replies that can wait for the pool's thread before workers block.
 const REPLIES: usize = 1024;
@@ -374,13 +374,8 @@ impl Pool {
             return false;
         }
         let subject = || {
-            let PoolDescription { pool, pids, running } = self.shared.describe(None);
             let tasks = self.shared.state.lock().unsettled;
-            Subject::other(
-                BlockingCall::Pool,
-                WaitObject::Processes(pids),
-                format!("{pool}, for its end: {tasks} tasks{running}"),
-            )
+            self.shared.describe(None, &format!(", for its end: {tasks} tasks"))
         };
         let (changed, mut state) = (&self.shared.changed, self.shared.state.lock());
         wait_at(changed, &mut state, until, |state| state.over, subject)

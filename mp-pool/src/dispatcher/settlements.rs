@@ -16,8 +16,13 @@ use crate::tasks::chunk::{Chunk, ReadyChunk};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 use crate::tasks::source::{SavedArgs, UnneededValues};
 
-/// Delay that replaces a back-off too long for the clock.
-const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// Delay that stands for infinity: a century.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Returns the time `delay` after `now`, which is far if the clock ends before.
+pub(super) fn after(now: Instant, delay: Duration) -> Instant {
+    now.checked_add(delay).unwrap_or_else(|| now + NEVER)
+}
 
 /// Failed task that a worker had begun and that may be retried: a chunk of this task alone.
 pub(crate) struct FailedTask {
@@ -147,9 +152,7 @@ impl PoolShared {
         if delay.is_zero() {
             state.tasks.ready.push_back(ReadyChunk::unpacked(failed.chunk));
         } else {
-            // A delay beyond the range of the clock is effectively infinite.
-            let at = Instant::now().checked_add(delay).unwrap_or_else(|| Instant::now() + NEVER);
-            state.tasks.schedule(at, failed.chunk);
+            state.tasks.schedule(after(Instant::now(), delay), failed.chunk);
         }
         None
     }
@@ -316,5 +319,12 @@ mod tests {
             settled.deliver();
             assert_eq!(is_awake(&shared), rings, "after task {index}");
         }
+    }
+
+    #[test]
+    fn endless_period_is_a_finite_instant() {
+        let now = Instant::now();
+        assert_eq!(after(now, Duration::from_secs(3)), now + Duration::from_secs(3));
+        assert!(after(now, Duration::MAX) >= now + NEVER);
     }
 }

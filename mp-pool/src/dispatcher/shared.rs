@@ -22,7 +22,7 @@ use crate::dispatcher::settings::{PoolSettings, WorkerStartup};
 use crate::error::PoolError;
 use crate::metrics::meter::Meter;
 use crate::slots::state::PoolState;
-use crate::tasks::call_state::{CallState, FunctionOwner, PoolDescription, TaskFunction};
+use crate::tasks::call_state::{CallState, FunctionOwner, TaskFunction};
 use crate::tasks::owner_process::OwnerProcess;
 
 /// Event: the process of a worker has ended.
@@ -161,11 +161,7 @@ impl PoolShared {
         let Some(most) = self.settings.max_waiting.filter(|_| self.check_owner().is_ok() && !is_here) else {
             return true;
         };
-        let subject = || {
-            let PoolDescription { pool, pids, running } = self.describe(None);
-            let state = format!("{pool}, for room for one more task: {most} wait{running}");
-            Subject::other(BlockingCall::Pool, WaitObject::Processes(pids), state)
-        };
+        let subject = || self.describe(None, &format!(", for room for one more task: {most} wait"));
         let has_room = |state: &PoolState| !state.is_open() || state.unsettled < most || closed();
         wait_at(&self.changed, &mut self.state.lock(), until, has_room, subject)
     }
@@ -180,16 +176,16 @@ impl FunctionOwner for PoolShared {
         self.wake_thread();
     }
 
-    fn describe(&self, job: Option<&CallState>) -> PoolDescription {
-        let pool = self.settings.pool_name();
-        if self.check_owner().is_err() {
-            return PoolDescription { pool, ..PoolDescription::default() };
+    fn describe(&self, job: Option<&CallState>, what: &str) -> Subject {
+        let (pool, mut pids, mut running) = (self.settings.pool_name(), Vec::new(), String::new());
+        if self.check_owner().is_ok() {
+            let state = self.state.lock();
+            let living = state.workers.iter().filter(|worker| worker.process.is_some());
+            pids = living.map(|worker| worker.pid).collect();
+            running = state.running_of(job).iter().map(|task| format!("; {task}")).collect();
         }
-        let state = self.state.lock();
-        let living = state.workers.iter().filter(|worker| worker.process.is_some());
-        let pids = living.map(|worker| worker.pid).collect();
-        let running = state.running_of(job).iter().map(|task| format!("; {task}")).collect();
-        PoolDescription { pool, pids, running }
+        let what = format!("{pool}{what}{running}");
+        Subject::other(BlockingCall::Pool, WaitObject::Processes(pids), what)
     }
 }
 

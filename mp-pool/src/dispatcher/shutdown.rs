@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::dispatcher::settlements::Settlements;
+use crate::dispatcher::settlements::{Settlements, after};
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::slots::slot::WorkerSlot;
@@ -10,14 +10,6 @@ use crate::slots::state::{PoolPhase, PoolState};
 
 /// Maximum wait for a process after a SIGKILL. A process in an uninterruptible system call remains.
 const AFTER_KILL: Duration = Duration::from_secs(10);
-
-/// Delay that stands for infinity: a century.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-
-/// Returns the time `delay` after `now`.
-fn after(now: Instant, delay: Duration) -> Instant {
-    now.checked_add(delay).unwrap_or_else(|| now + NEVER)
-}
 
 /// Progress of the shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,17 +77,5 @@ impl Shutdown {
         let state = shared.state.lock();
         let left = matches!(self, Shutdown::Killed(until) if until <= Instant::now());
         self != Shutdown::NotStarted && (left || !state.has_workers())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endless_period_is_a_finite_instant() {
-        let now = Instant::now();
-        assert_eq!(after(now, Duration::from_secs(3)), now + Duration::from_secs(3));
-        assert!(after(now, Duration::MAX) >= now + NEVER);
     }
 }

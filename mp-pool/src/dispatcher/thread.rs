@@ -86,17 +86,19 @@ impl Dispatcher {
         // Workers exist here only after a panic, or if a worker does not even obey a SIGKILL.
         let mut settled = Settlements::new(&shared);
         let mut ended = Vec::new();
-        {
+        let calls = {
             let mut state = shared.state.lock();
             for worker in &mut state.workers {
                 worker.kill();
                 ended.extend(worker.process.take());
                 worker.bury().0.into_iter().for_each(|chunk| settled.add(chunk, TaskError::Terminated));
             }
-            settled.add_chunks(state.tasks.take_all().1, &TaskError::Terminated);
-        }
+            let (calls, chunks) = state.tasks.take_all();
+            settled.add_chunks(chunks, &TaskError::Terminated);
+            calls
+        };
         settled.deliver();
-        drop(ended);
+        drop((ended, calls));
         shared.release_startup();
         shared.state.lock().over = true;
         shared.changed.notify_all();

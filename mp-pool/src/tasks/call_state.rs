@@ -40,18 +40,8 @@ pub(crate) trait FunctionOwner: Send + Sync {
     /// Reports that a function has no users left. May be called while the state's lock is held.
     fn function_unused(&self, code: u64);
 
-    /// Describes the pool for a report of a wait for this call, or for any call.
-    fn describe(&self, job: Option<&CallState>) -> PoolDescription;
-}
-
-/// Description of a pool in a report.
-#[derive(Default)]
-pub(crate) struct PoolDescription {
-    pub(crate) pool: String,
-    /// Process ids of the live workers.
-    pub(crate) pids: Vec<u32>,
-    /// Running tasks, each preceded by `; `.
-    pub(crate) running: String,
+    /// Describes a wait for this call, or for any call, in a report: the pool, `what`, and the running tasks.
+    fn describe(&self, job: Option<&CallState>, what: &str) -> Subject;
 }
 
 /// Function with the number that workers know it by.
@@ -366,17 +356,16 @@ impl CallState {
         condition: impl Fn(&CallOutcomes) -> bool,
     ) -> bool {
         let subject = || {
-            let PoolDescription { pool, pids, running } = self
-                .code
-                .pool
-                .upgrade()
-                .map_or_else(PoolDescription::default, |pool| pool.describe(Some(self)));
-            let outcomes = self.outcomes();
-            let Progress { done, total, .. } = outcomes.progress;
-            let stream = outcomes.tickets.as_ref().map(|tickets| done - tickets.count_taken());
-            let taken = stream.map_or_else(String::new, |left| format!(", {left} results not taken"));
-            let state = format!("{pool}: {total} tasks, {done} of them done{taken}{running}");
-            Subject::other(BlockingCall::Pool, WaitObject::Processes(pids), state)
+            let what = {
+                let outcomes = self.outcomes();
+                let Progress { done, total, .. } = outcomes.progress;
+                let stream = outcomes.tickets.as_ref().map(|tickets| done - tickets.count_taken());
+                let taken = stream.map_or_else(String::new, |left| format!(", {left} results not taken"));
+                format!(": {total} tasks, {done} of them done{taken}")
+            };
+            let unknown =
+                || Subject::other(BlockingCall::Pool, WaitObject::Processes(Vec::new()), what.clone());
+            self.code.pool.upgrade().map_or_else(unknown, |pool| pool.describe(Some(self), &what))
         };
         wait_at(&self.changed, outcomes, until, condition, subject)
     }
@@ -395,8 +384,8 @@ pub(crate) mod tests {
     impl FunctionOwner for NoPool {
         fn function_unused(&self, _: u64) {}
 
-        fn describe(&self, _: Option<&CallState>) -> PoolDescription {
-            PoolDescription::default()
+        fn describe(&self, _: Option<&CallState>, what: &str) -> Subject {
+            Subject::other(BlockingCall::Pool, WaitObject::Processes(Vec::new()), what.to_owned())
         }
     }
 
