@@ -22,14 +22,14 @@ pub struct Batches<D: Dataset>(pub(super) Prefetch<IndexedSource<D>>);
 impl<D: Dataset> fmt::Debug for Batches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (epoch, number) = self.0.place().next;
-        write!(f, "Batches(next is {number} of epoch {epoch}, {} on their way)", self.0.len())
+        write!(f, "Batches(next is {number} of epoch {epoch}, {} on their way)", self.0.slots.len())
     }
 }
 
 impl<D: Dataset> Batches<D> {
     fn state_at(&self, place: IndexedPosition) -> LoaderState {
         let IndexedPosition { next: (epoch, next), out_of_order, window } = place;
-        let plan = &self.0.inner().plan;
+        let plan = &self.0.inner.plan;
         let rank = plan.rank();
         let plan = plan.state(epoch, next).in_window(window);
         LoaderState::new(plan, rank, out_of_order)
@@ -84,7 +84,7 @@ impl<D: Dataset> Batches<D> {
         let IndexedSource { order, next: (epoch, next), delivered, .. } = source;
         // With more draws, the first batch is an error.
         let is_known = order.has_fixed_length() && order.samples() >> 48 == 0;
-        if !is_known || !matches!(break_state, BreakState::Working) || self.0.inner().is_forked() {
+        if !is_known || !matches!(break_state, BreakState::Working) || self.0.inner.is_forked() {
             return None;
         }
         if *planning_ended {
@@ -116,7 +116,7 @@ impl<D: Dataset> Iterator for Batches<D> {
     /// batches if it is known. The iterator ends early only if no worker can run.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let Some(left) = self.remaining() else { return self.0.size_hint() };
-        let all_come = self.0.inner().settings.on_error == OnError::Report;
+        let all_come = self.0.inner.settings.on_error == OnError::Report;
         (if all_come { left } else { 0 }, Some(left))
     }
 }

@@ -82,8 +82,9 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     ///
     /// # Errors
     /// A setting is invalid, or has no effect in combination with another one (`shuffle` or `batch_size` with
-    /// `batch_sampler`): the error names both. The epochs are uneven with [`Uneven::Error`](crate::plan::Uneven::Error). The dataset
-    /// can't be encoded, or a process can't be started.
+    /// `batch_sampler`): the error names both. The epochs are uneven with
+    /// [`Uneven::Error`](crate::plan::Uneven::Error). The dataset can't be encoded, or a process can't be
+    /// started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {
         self.settings.check_name()?;
         DataLoader::start(Arc::new(self.dataset), self.plan, self.settings)

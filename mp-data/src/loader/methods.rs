@@ -113,7 +113,7 @@ macro_rules! batches_methods {
         /// Returns the errors of the last 1024 [skipped](crate::OnError::SkipBatch) batches.
         #[must_use]
         pub fn skipped_batches(&self) -> &[crate::LoadError] {
-            self.0.skipped_batches()
+            &self.0.skipped_batches
         }
 
         /// Returns the next batch, and blocks no longer than this.

@@ -213,39 +213,29 @@ impl fmt::Display for LoaderMetrics {
         }
         self.failed_starts.iter().try_for_each(|failed| writeln!(f, "{failed}"))?;
         match self.workers {
-            _ if self.batches == 0 => f.write_str("no batch was taken yet"),
-            _ if self.batches < FEW => write!(
-                f,
-                "the trainer waited {waited:.0} % of the time; so few batches don't say what to change"
-            ),
-            0 => write!(f, "the trainer made the batches itself, {waited:.0} % of the time: add workers"),
-            _ if waited < 5.0 => {
-                write!(f, "the trainer waited {waited:.0} % of the time: the loader is not the limit")
-            }
-            _ if !self.failed_starts.is_empty() => {
-                write!(
+            _ if self.batches == 0 => return f.write_str("no batch was taken yet"),
+            0 if self.batches >= FEW => {
+                return write!(
                     f,
-                    "the trainer waited {waited:.0} % of the time, and {} of {} workers can't begin: repair \
-                     that first",
-                    self.failed_starts.len(),
-                    self.workers
-                )
+                    "the trainer made the batches itself, {waited:.0} % of the time: add workers"
+                );
             }
-            _ if busy < 60.0 && self.batch_p50 < SMALL => write!(
-                f,
-                "the trainer waited {waited:.0} % of the time, for batches that are made quicker than they \
-                travel: make them larger, \
-                 or without workers"
-            ),
-            _ if busy < 60.0 => write!(
-                f,
-                "the trainer waited {waited:.0} % of the time, and workers were busy only {busy:.0} %: \
-                 prefetch more"
-            ),
-            _ => write!(
-                f,
-                "the trainer waited {waited:.0} % of the time, and workers were busy {busy:.0} %: add workers"
-            ),
+            _ => write!(f, "the trainer waited {waited:.0} % of the time")?,
+        }
+        if self.batches < FEW {
+            f.write_str("; so few batches don't say what to change")
+        } else if waited < 5.0 {
+            f.write_str(": the loader is not the limit")
+        } else if !self.failed_starts.is_empty() {
+            let (failed, all) = (self.failed_starts.len(), self.workers);
+            write!(f, ", and {failed} of {all} workers can't begin: repair that first")
+        } else if busy < 60.0 && self.batch_p50 < SMALL {
+            let why = "batches that are made quicker than they travel";
+            write!(f, ", for {why}: make them larger, or without workers")
+        } else if busy < 60.0 {
+            write!(f, ", and workers were busy only {busy:.0} %: prefetch more")
+        } else {
+            write!(f, ", and workers were busy {busy:.0} %: add workers")
         }
     }
 }

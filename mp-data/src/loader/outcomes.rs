@@ -234,7 +234,9 @@ impl<K: BatchSource> Prefetch<K> {
         if !matches!(self.break_state, BreakState::Working) {
             return;
         }
-        let Some(first) = self.slots.iter().find(|slot| slot.is_open()).or(self.slots.back()) else { return };
+        let Some(first) = self.slots.iter().find(|slot| !slot.is_done()).or(self.slots.back()) else {
+            return;
+        };
         let error = self.error(first, None, failure);
         self.break_state = BreakState::Failed(Box::new(error));
     }

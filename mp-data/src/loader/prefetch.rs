@@ -116,25 +116,12 @@ impl<K: BatchSource> Prefetch<K> {
         Some(Err(LoadError::new(epoch, batch, 0, FORKED.into())))
     }
 
-    pub(crate) fn inner(&self) -> &LoaderShared<K> {
-        &self.inner
-    }
-
-    /// Returns the number of batches that are planned and not delivered.
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
     pub(crate) fn place(&self) -> K::Position {
         self.source.position(self.slots.front())
     }
 
     pub(crate) fn place_after(&self, number: u64) -> Option<&K::Position> {
         self.history.iter().rev().find(|given| given.0 == number).map(|given| &given.1)
-    }
-
-    pub(crate) fn skipped_batches(&self) -> &[LoadError] {
-        &self.skipped_batches
     }
 
     pub(crate) fn next_timeout(&mut self, timeout: Duration) -> Result<NextBatch<BatchOf<K>>, NotReadyError> {

@@ -109,11 +109,6 @@ impl<K: BatchSource> BatchSlot<K> {
         BatchSlot { epoch, turn, number, contents, skipped, threads, attempts, alone, state }
     }
 
-    /// Returns `true` if the batch may still turn out not to exist.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.is_done()
-    }
-
     pub(crate) fn is_skipped(&self) -> bool {
         matches!(self.state, BatchSlotState::Skipped)
     }

@@ -115,8 +115,13 @@ pub struct PlanBuilder {
     pub(crate) uneven: Option<Uneven>,
 }
 
-pub(super) fn setting(setting: &'static str, reason: impl Into<String>) -> PlanError {
+fn setting(setting: &'static str, reason: impl Into<String>) -> PlanError {
     PlanError::Setting { setting, reason: reason.into() }
+}
+
+/// Returns an error that names a setting, unless a condition holds.
+fn check(holds: bool, name: &'static str, reason: impl FnOnce() -> String) -> Result<(), PlanError> {
+    if holds { Ok(()) } else { Err(setting(name, reason())) }
 }
 
 impl PlanBuilder {
@@ -154,86 +159,65 @@ impl PlanBuilder {
     /// `Setting` names a setting that is invalid, or that excludes another one. `Uneven` is returned with
     /// `Uneven::Error` if the draws of every epoch can't be divided evenly.
     pub fn build(self) -> Result<Plan, PlanError> {
-        if self.world == 0 || self.rank >= self.world {
-            return Err(setting("distributed", no_such_rank(self.rank, self.world)));
-        }
+        let (rank, world) = (self.rank, u64::from(self.world));
+        check(u64::from(rank) < world, "distributed", || no_such_rank(rank, self.world))?;
         self.check_conflicts()?;
-        let world = u64::from(self.world);
         let size = self.batch_size.unwrap_or(1);
-        let too_many = |size| {
-            let reason = format!("{size} samples on each of {world} ranks: 1 to 2⁴⁰ in all are possible");
-            setting("batch_size", reason)
-        };
-        let global = match self.global {
-            Some(global) => global,
-            None => size.checked_mul(world).ok_or_else(|| too_many(size))?,
-        };
-        if global == 0 || global % world != 0 || global >> 40 != 0 {
-            return Err(match self.global {
-                Some(_) => setting(
-                    "global_batch_size",
-                    format!(
-                        "{global} samples: a multiple of the number of ranks ({world}) from 1 to 2⁴⁰ is \
-                         possible"
-                    ),
-                ),
-                None => too_many(size),
-            });
-        }
-        if self.len >> 48 != 0 || usize::try_from(self.len).is_err() {
-            let reason = format!("it has {} samples; at most 2⁴⁸ − 1 are possible", self.len);
-            return Err(setting("dataset", reason));
-        }
+        let global = self.global.or(size.checked_mul(world)).unwrap_or(0);
+        let is_possible = global > 0 && global % world == 0 && global >> 40 == 0;
+        check(is_possible || self.global.is_some(), "batch_size", || {
+            format!("{size} samples on each of {world} ranks: 1 to 2⁴⁰ in all are possible")
+        })?;
+        check(is_possible, "global_batch_size", || {
+            format!("{global} samples: a multiple of the number of ranks ({world}) from 1 to 2⁴⁰ is possible")
+        })?;
+        let len = self.len;
+        check(len >> 48 == 0 && usize::try_from(len).is_ok(), "dataset", || {
+            format!("it has {len} samples; at most 2⁴⁸ − 1 are possible")
+        })?;
         let sampler = self.own_sampler.map(Sampler::Custom).or(self.sampler).unwrap_or_default();
         let batching = self.own_batching.map(Batching::Custom).or(self.batching);
         let shuffled = self.shuffle.unwrap_or(self.by.is_some()) || matches!(sampler, Sampler::Random);
         let permuted = match &sampler {
             Sampler::Subset(indices) => indices.len() as u64,
-            _ => self.len,
+            _ => len,
         };
         let shuffle = shuffled.then_some(match self.by.unwrap_or_default() {
             Shuffle::Auto if permuted <= 1 << 24 => Shuffle::FisherYates,
             Shuffle::Auto => Shuffle::Feistel,
             by => by,
         });
-        if shuffle == Some(Shuffle::FisherYates) && permuted > u64::from(u32::MAX) {
-            return Err(setting("shuffle_by", "FisherYates permutes at most 2³² − 1 samples; use Feistel"));
-        }
+        let has_table = shuffle == Some(Shuffle::FisherYates);
+        check(!has_table || permuted <= u64::from(u32::MAX), "shuffle_by", || {
+            "FisherYates permutes at most 2³² − 1 samples; use Feistel".into()
+        })?;
         let mut alias = None;
         match &sampler {
-            Sampler::WithReplacement(draws) if *draws > 0 && self.len == 0 => {
-                return Err(setting("sampler", "draws from a dataset without samples"));
+            Sampler::WithReplacement(draws) => {
+                check(*draws == 0 || len > 0, "sampler", || "draws from a dataset without samples".into())?
             }
             Sampler::Weighted { weights, draws, replacement } => {
-                if weights.len() as u64 != self.len || weights.len() > u32::MAX as usize {
-                    let reason =
-                        format!("{} weights for {} samples (at most 2³² − 1)", weights.len(), self.len);
-                    return Err(setting("sampler", reason));
-                }
-                if let Some(i) = weights.iter().position(|w| !w.is_finite() || *w < 0.0) {
-                    return Err(setting(
-                        "sampler",
-                        format!("weight {i} is {}: weights are finite, and 0 or more", weights[i]),
-                    ));
-                }
+                let count = weights.len();
+                check(count as u64 == len && count <= u32::MAX as usize, "sampler", || {
+                    format!("{count} weights for {len} samples (at most 2³² − 1)")
+                })?;
+                let wrong = weights.iter().position(|w| !w.is_finite() || *w < 0.0);
+                check(wrong.is_none(), "sampler", || {
+                    let wrong = wrong.unwrap_or_default();
+                    format!("weight {wrong} is {}: weights are finite, and 0 or more", weights[wrong])
+                })?;
                 let positive = weights.iter().filter(|w| **w > 0.0).count() as u64;
-                if positive == 0 {
-                    return Err(setting("sampler", "no weight is above 0"));
-                }
-                if *replacement {
-                    alias = Some(AliasTable::new(weights));
-                } else if *draws > positive {
-                    let reason = format!("{draws} draws without replacement, {positive} weights above 0");
-                    return Err(setting("sampler", reason));
-                }
+                check(positive > 0, "sampler", || "no weight is above 0".into())?;
+                check(*replacement || *draws <= positive, "sampler", || {
+                    format!("{draws} draws without replacement, {positive} weights above 0")
+                })?;
+                alias = replacement.then(|| AliasTable::new(weights));
             }
             Sampler::Subset(indices) => {
-                if let Some(i) = indices.iter().find(|i| **i >= self.len) {
-                    return Err(setting(
-                        "sampler",
-                        format!("the subset has index {i} of {} samples", self.len),
-                    ));
-                }
+                let outside = indices.iter().find(|i| **i >= len);
+                check(outside.is_none(), "sampler", || {
+                    format!("the subset has index {} of {len} samples", outside.copied().unwrap_or_default())
+                })?;
             }
             _ => {}
         }
@@ -241,26 +225,22 @@ impl PlanBuilder {
             Batching::BucketByLength { lengths, window } | Batching::MaxTokens { lengths, window, .. },
         ) = &batching
         {
-            if lengths.len() as u64 != self.len {
-                return Err(setting(
-                    "batching",
-                    format!("{} lengths for {} samples", lengths.len(), self.len),
-                ));
-            }
+            check(lengths.len() as u64 == len, "batching", || {
+                format!("{} lengths for {len} samples", lengths.len())
+            })?;
             let samples = if matches!(batching, Some(Batching::MaxTokens { .. })) { 1 } else { global };
-            if *window == 0 || window.checked_mul(samples).is_none_or(|w| w > u64::from(u32::MAX)) {
-                return Err(setting("batching", "a window is 1 to 2³² − 1 draws"));
-            }
+            let draws = window.checked_mul(samples).filter(|draws| *draws <= u64::from(u32::MAX));
+            check(*window > 0 && draws.is_some(), "batching", || "a window is 1 to 2³² − 1 draws".into())?;
         }
         let mut inner = PlanData {
-            len: self.len,
+            len,
             selection_checksum: self.selection_checksum,
             seed: self.seed,
             batch_size: global / world,
             global,
             global_is_set: self.global.is_some(),
             drop_last: self.drop_last,
-            rank: self.rank,
+            rank,
             world: self.world,
             uneven: self.uneven.unwrap_or_default(),
             sampler,

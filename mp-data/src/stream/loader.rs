@@ -94,13 +94,13 @@ pub struct StreamBatches<D: IterableDataset>(Prefetch<StreamSource<D>>);
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StreamPosition { epoch, batches, .. } = self.0.place();
-        write!(f, "StreamBatches({batches} of epoch {epoch} given, {} on their way)", self.0.len())
+        write!(f, "StreamBatches({batches} of epoch {epoch} given, {} on their way)", self.0.slots.len())
     }
 }
 
 impl<D: IterableDataset> StreamBatches<D> {
     fn state_at(&self, place: StreamPosition) -> StreamState {
-        StreamState::new(&self.0.inner().plan, place)
+        StreamState::new(&self.0.inner.plan, place)
     }
 
     /// Shows the progress of this iterator in a bar. Its message has the samples per second and the share of
@@ -147,7 +147,7 @@ impl<D: IterableDataset> StreamBatches<D> {
     pub fn with_progress(self, bar: &indicatif::ProgressBar) -> crate::WithProgress<Self> {
         let StreamPosition { epoch, batches, .. } = self.0.place();
         let epochs = self.0.last.saturating_sub(epoch).saturating_add(1);
-        let all = self.0.inner().plan.steps.map(|steps| steps.saturating_mul(epochs));
+        let all = self.0.inner.plan.steps.map(|steps| steps.saturating_mul(epochs));
         let given = batches;
         crate::WithProgress::new(self, bar, (given, all))
     }

@@ -28,6 +28,9 @@ pub(crate) struct ReadContext<'a, D: IterableDataset> {
     pub(crate) lane: u64,
 }
 
+/// Samples of a window. `None` for a sample that can't be read any more.
+type Window<D> = Vec<Option<ReadSample<SampleOf<D>>>>;
+
 pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
     /// Position of the reader, or of the reader that is opened next.
@@ -132,7 +135,7 @@ impl<D: IterableDataset> OpenLane<D> {
     fn read_next(
         &mut self,
         reading: &mut ReadContext<'_, D>,
-        window: &mut Vec<Option<ReadSample<SampleOf<D>>>>,
+        window: &mut Window<D>,
     ) -> AnyResult<(u64, Vec<(u64, u64)>)> {
         let (mut first, mut ends) = (0, Vec::<(u64, u64)>::new());
         while (window.len() as u64) < reading.plan.read_at_once() {
@@ -166,7 +169,7 @@ impl<D: IterableDataset> OpenLane<D> {
         &mut self,
         samples: &[(u64, u64)],
         reading: &mut ReadContext<'_, D>,
-        window: &mut Vec<Option<ReadSample<SampleOf<D>>>>,
+        window: &mut Window<D>,
     ) -> AnyResult<u64> {
         let mut first = None;
         for &(shard_in_lane, end) in samples {

@@ -54,31 +54,26 @@ impl StreamPlan {
 
     /// Validates the plan and completes it for a dataset with this number of shards.
     pub(crate) fn for_shards(mut self, shards: usize) -> Result<StreamPlan, BuildError> {
-        let no = |setting, reason| Err(BuildError::Setting { setting, reason });
+        let check = |holds: bool, setting, reason: &dyn Fn() -> String| {
+            if holds { Ok(()) } else { Err(BuildError::Setting { setting, reason: reason() }) }
+        };
         let (rank, world) = (self.rank, self.world);
-        if rank >= world {
-            return no("distributed", no_such_rank(rank, world));
-        }
-        if shards < world as usize {
-            return no(
-                "distributed",
-                format!(
-                    "the dataset has {shards} shards, fewer than there are ranks ({world}): a rank would \
-                     have none"
-                ),
-            );
-        }
-        if shards > MOST_SHARDS {
-            return no("shards", format!("{shards} shards; at most {MOST_SHARDS} are possible"));
-        }
+        check(rank < world, "distributed", &|| no_such_rank(rank, world))?;
+        check(shards >= world as usize, "distributed", &|| {
+            format!(
+                "the dataset has {shards} shards, fewer than there are ranks ({world}): a rank would have none"
+            )
+        })?;
+        check(shards <= MOST_SHARDS, "shards", &|| {
+            format!("{shards} shards; at most {MOST_SHARDS} are possible")
+        })?;
         for (setting, value) in [("batch_size", self.batch_size), ("lanes", self.lanes)] {
-            if !(1..=MOST_SAMPLES).contains(&value) {
-                return no(setting, format!("it is {value}; possible are 1 to 2⁴⁰"));
-            }
+            let is_possible = (1..=MOST_SAMPLES).contains(&value);
+            check(is_possible, setting, &|| format!("it is {value}; possible are 1 to 2⁴⁰"))?;
         }
-        if self.window > MOST_SAMPLES {
-            return no("shuffle_window", format!("it is {}; at most 2⁴⁰ are possible", self.window));
-        }
+        check(self.window <= MOST_SAMPLES, "shuffle_window", &|| {
+            format!("it is {}; at most 2⁴⁰ are possible", self.window)
+        })?;
         self.shards = shards as u64;
         self.lanes = self.lanes.min((self.shards - u64::from(rank)).div_ceil(u64::from(world)));
         Ok(self)

@@ -140,7 +140,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
                 let counts = |slot: &&BatchSlot<Self>| !slot.is_skipped();
                 given + here().filter(counts).count() as u64 >= steps
             });
-            if enough && here().any(BatchSlot::is_open) {
+            if enough && here().any(|slot| !slot.is_done()) {
                 return PlanStep::Blocked;
             }
             let lanes = &self.now.lanes;
@@ -171,7 +171,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
                 continue;
             };
             self.next = (round, lane + 1);
-            let waits = here().any(|slot| slot.is_open() && slot.contents.lane == lane);
+            let waits = here().any(|slot| !slot.is_done() && slot.contents.lane == lane);
             let contents = StreamContents { lane, round, first, ..StreamContents::default() };
             let number = round * self.plan.lanes + lane as u64;
             return PlanStep::Batch { epoch, turn: pass, number, contents, waits };
