@@ -36,12 +36,8 @@ pub(crate) fn read<T: Message>(run: &mut OutcomeRun, i: usize) -> Result<T, Task
             }
             // The bytes before the rest were written by the worker.
             let before = received.whole().len() - received.rest().len();
-            let error = match CallFailure::catch(|| T::decode::<MessagePack>(received)) {
-                Ok(Ok(value)) => return Ok(value),
-                Ok(Err(error)) => error,
-                Err(raise) => panicked(&raise),
-            };
-            Err(unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
+            decode_caught(|| T::decode::<MessagePack>(received))
+                .map_err(|error| unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
         }
         OutcomeData::Failed(error) => Err((**error).clone()),
     }
@@ -60,13 +56,14 @@ fn read_any<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
     let Some(bytes) = bytes else {
         return Err(TaskError::value("the message is not of this pool"));
     };
-    let decode = || T::decode_plain::<MessagePack>(bytes);
-    let error = match CallFailure::catch(decode) {
-        Ok(Ok(value)) => return Ok(value),
-        Ok(Err(error)) => error,
-        Err(raise) => panicked(&raise),
-    };
-    Err(unreadable::<T>(error, bytes))
+    decode_caught(|| T::decode_plain::<MessagePack>(bytes)).map_err(|error| unreadable::<T>(error, bytes))
+}
+
+/// Decodes a value of the user. A panic of `Deserialize` is returned as an error.
+fn decode_caught<T>(decode: impl FnOnce() -> mp_core::Result<T>) -> mp_core::Result<T> {
+    CallFailure::catch(decode).unwrap_or_else(|raise| {
+        Err(mp_core::Error::Malformed(format!("its `Deserialize` panicked: {}", raise.message())))
+    })
 }
 
 /// Reads these results of a run, until `take` returns `false`.
@@ -103,10 +100,6 @@ pub(crate) fn read_values<T: Message>(
         }
     });
     failed
-}
-
-fn panicked(raise: &CallFailure) -> mp_core::Error {
-    mp_core::Error::Malformed(format!("its `Deserialize` panicked: {}", raise.message()))
 }
 
 /// Creates the error for a result that can't be decoded from these bytes.

@@ -19,7 +19,7 @@ use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
 use crate::child::runner::Runner;
-use crate::child::values::{PackedValues, ReceivedValues, TaskArgs};
+use crate::child::values::{PackedValues, ReceivedValues, TaskArgs, encode_caught};
 
 /// Writes the kind of a message, and unencoded numbers.
 fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
@@ -133,9 +133,7 @@ impl Message for WorkerRequest {
             WorkerRequest::Learn { code, runner: FunctionMessage::ToSend(runner) } => {
                 write_head(out, LEARN, [0, *code, 0]);
                 // Calls user code.
-                CallFailure::catch(|| runner.encode::<C>(out)).unwrap_or_else(|raise| {
-                    Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
-                })
+                encode_caught(|| runner.encode::<C>(out))
             }
             WorkerRequest::Learn { .. } => Err(not_sent_again()),
             WorkerRequest::Forget { code } => {

@@ -19,10 +19,11 @@ use mp_core::message::level::with_nested_message;
 use mp_core::message::{Message, Outgoing};
 use mp_core::user_code::UserValue;
 use mp_reduce::MessagePack;
-use mp_spawn::{CallFailure, Capture, Closure};
+use mp_spawn::{Capture, Closure};
 use serde::{Deserialize, Serialize};
 
 use crate::child::shared_bytes::SharedBytes;
+use crate::child::values::encode_caught;
 
 /// Reason why a worker can't continue.
 pub(crate) type WorkerError = Box<dyn std::error::Error + Send + Sync>;
@@ -61,13 +62,7 @@ enum InitArgs<A> {
 impl<A: Capture + Clone> InitArgs<A> {
     fn encode(mut args: A) -> Result<InitArgs<A>, mp_reduce::Error> {
         let mut out = Outgoing::in_band();
-        match CallFailure::catch(|| with_nested_message(|| args.encode::<MessagePack>(&mut out))) {
-            Ok(written) => written?,
-            Err(raise) => {
-                let why = format!("its `Serialize` panicked: {}", raise.message());
-                return Err(mp_core::Error::Unsendable(why).into());
-            }
-        }
+        encode_caught(|| with_nested_message(|| args.encode::<MessagePack>(&mut out)))?;
         match out.plain() {
             Some(bytes) if !bytes.is_empty() => Ok(InitArgs::Encoded(SharedBytes::new(bytes)?)),
             _ => Ok(InitArgs::PerWorker(args)),

@@ -136,7 +136,7 @@ impl CallOutcomes {
     /// already.
     pub(super) fn settle(&mut self, run: OutcomeRun) -> Option<Instant> {
         let (first, count) = (run.first, run.count);
-        let failed = if run.has_failed() { count } else { 0 };
+        let failed = if run.error().is_some() { count } else { 0 };
         if let Some(tickets) = &mut self.tickets {
             if !tickets.add(run) {
                 return None;

@@ -51,10 +51,6 @@ impl OutcomeRun {
     pub(crate) fn error(&self) -> Option<&TaskError> {
         if let OutcomeData::Failed(error) = &self.data { Some(error) } else { None }
     }
-
-    pub(crate) fn has_failed(&self) -> bool {
-        matches!(self.data, OutcomeData::Failed(_))
-    }
 }
 
 /// Runs of outcomes in *stretches*: each run of a stretch begins at the end of the previous run. Workers

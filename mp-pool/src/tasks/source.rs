@@ -9,9 +9,8 @@ use mp_core::message::{Outgoing, encode_wide};
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{UserValue, UserValues, drop_caught};
 use mp_reduce::{Message, MessagePack};
-use mp_spawn::CallFailure;
 
-use crate::child::values::{EndPositions, PackedRange, PackedValues, TaskArgs};
+use crate::child::values::{EndPositions, PackedRange, PackedValues, TaskArgs, encode_caught};
 use crate::error::EncodeError;
 use crate::tasks::transit::TransitCounter;
 
@@ -212,7 +211,7 @@ impl PieceEncoder {
     fn encode<A: Message + Send>(&mut self, items: &mut UserValues<A>, saves: bool) {
         // The item is declared outside, so that it is dropped separately whatever panics.
         let mut item = None;
-        let failed = CallFailure::catch(|| {
+        let written = encode_caught(|| {
             with_nested_message(|| {
                 while let Some(args) = items.pop_front() {
                     let args = item.insert(args);
@@ -233,7 +232,7 @@ impl PieceEncoder {
             })
         });
         let end = self.out.bytes().len();
-        let is_written = matches!(failed, Ok(Ok(()))) && self.out.plain().is_some() && end == self.written();
+        let is_written = written.is_ok() && self.out.plain().is_some() && end == self.written();
         if is_written {
             if let Some(args) = item {
                 drop_caught(args);
@@ -250,12 +249,7 @@ impl PieceEncoder {
         let index = self.first;
         self.first += 1;
         let item = UserValue::new(item);
-        let args = match failed {
-            Ok(Ok(())) => Ok(alone),
-            Ok(Err(error)) => Err(unsendable(error)),
-            Err(raise) => Err(panicked(&raise)),
-        };
-        let (args, saved) = match args {
+        let (args, saved) = match written.map(|()| alone).map_err(unsendable) {
             Ok(out) if saves && out.lends() => (Err(EncodeError::new(MOVED_TENSOR)), SavedArgs::None),
             Ok(out) if saves => (Ok(out), save_original(item)),
             args => (args, SavedArgs::None),
@@ -298,20 +292,13 @@ fn unsendable(error: mp_core::Error) -> EncodeError {
     mp_reduce::Error::from(error).into()
 }
 
-fn panicked(raise: &CallFailure) -> EncodeError {
-    let error = mp_core::Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message()));
-    unsendable(error)
-}
-
 /// Keeps arguments that were encoded without moving any part.
 fn save_original<A: Message + Send>(item: UserValue<Option<A>>) -> SavedArgs {
     let Some(mut args) = item.into_inner().flatten() else { return SavedArgs::None };
     let encode = move || {
         let mut out = Outgoing::default();
-        match CallFailure::catch(|| with_nested_message(|| args.encode::<MessagePack>(&mut out))) {
-            Ok(written) => written.map(|()| out).map_err(unsendable),
-            Err(raise) => Err(panicked(&raise)),
-        }
+        encode_caught(|| with_nested_message(|| args.encode::<MessagePack>(&mut out))).map_err(unsendable)?;
+        Ok(out)
     };
     SavedArgs::Values(UserValue::new(Box::new(encode)))
 }
