@@ -221,12 +221,7 @@ impl<B> Context<B> {
         T: Send,
         F: Fn(Item, &mut SampleRng) -> AnyResult<T> + Sync,
     {
-        let mut results: Vec<Option<T>> = items.iter().map(|_| None).collect();
-        self.each(items, results.iter_mut().collect(), |item, rng, slot| {
-            *slot = Some(function(item, rng)?);
-            Ok(())
-        })?;
-        Ok(results.into_iter().flatten().collect())
+        self.map_from(Samples { items: items.to_vec(), samples: items.to_vec() }, function)
     }
 
     fn each<R, F>(&self, items: &[Item], rows: Vec<R>, function: F) -> AnyResult<()>
