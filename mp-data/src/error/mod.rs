@@ -120,52 +120,22 @@ impl Error for LoadError {
 }
 
 /// Error returned when a loader can't be made.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A setting of the order is invalid.
-    Plan(PlanError),
+    #[error("{0}")]
+    Plan(#[from] PlanError),
     /// The workers can't be started, or the dataset can't be sent to them.
-    Pool(PoolError),
+    #[error("{0}")]
+    Pool(#[from] PoolError),
     /// A setting of the loader is invalid.
+    #[error("the loader's setting `{setting}`: {reason}")]
     #[allow(missing_docs)]
     Setting { setting: &'static str, reason: String },
 }
 
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BuildError::Plan(error) => error.fmt(f),
-            BuildError::Pool(error) => error.fmt(f),
-            BuildError::Setting { setting, reason } => {
-                write!(f, "the loader's setting `{setting}`: {reason}")
-            }
-        }
-    }
-}
-
 mp_core::readable_debug!(BuildError);
-
-impl Error for BuildError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            BuildError::Plan(error) => Some(error),
-            BuildError::Pool(error) => Some(error),
-            BuildError::Setting { .. } => None,
-        }
-    }
-}
-
-impl From<PlanError> for BuildError {
-    fn from(error: PlanError) -> Self {
-        BuildError::Plan(error)
-    }
-}
-
-impl From<PoolError> for BuildError {
-    fn from(error: PoolError) -> Self {
-        BuildError::Pool(error)
-    }
-}
 
 /// Error returned when no batch is ready before the time-out: see
 /// [`Batches::next_timeout`](crate::Batches::next_timeout).

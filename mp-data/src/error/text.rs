@@ -17,17 +17,11 @@ pub(crate) const FORKED: &str =
 pub(crate) const CLOSED: &str = "the loader is closed: it makes no batches any more";
 
 /// Error of a batch whose samples were all skipped, with the cause for each.
+#[derive(thiserror::Error)]
+#[error("no sample is left: {}", .0.join("; and "))]
 pub(crate) struct NoSamplesLeft(pub(crate) Vec<String>);
 
-impl fmt::Display for NoSamplesLeft {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no sample is left: {}", self.0.join("; and "))
-    }
-}
-
 mp_core::readable_debug!(NoSamplesLeft);
-
-impl Error for NoSamplesLeft {}
 
 /// Returns the name of a batch in texts.
 fn batch_name(epoch: u64, batch: u64) -> String {

@@ -61,7 +61,8 @@ impl StreamPlan {
         check(rank < world, "distributed", &|| no_such_rank(rank, world))?;
         check(shards >= world as usize, "distributed", &|| {
             format!(
-                "the dataset has {shards} shards, fewer than there are ranks ({world}): a rank would have none"
+                "the dataset has {shards} shards, fewer than there are ranks ({world}): a rank would \
+                 have none"
             )
         })?;
         check(shards <= MOST_SHARDS, "shards", &|| {

@@ -77,21 +77,15 @@ impl<A, T> fmt::Debug for Call<A, T> {
 }
 
 /// Error returned when the pool has no room for a task. Contains the arguments.
+#[derive(thiserror::Error)]
+#[error("as many tasks wait as the pool allows")]
 pub struct TryApplyError<A>(pub A);
-
-impl<A> fmt::Display for TryApplyError<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("as many tasks wait as the pool allows")
-    }
-}
 
 impl<A> fmt::Debug for TryApplyError<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
-
-impl<A> std::error::Error for TryApplyError<A> {}
 
 impl<A: Message + Send, T: Message + Send> Call<A, T> {
     pub(crate) fn new(shared: &Arc<PoolShared>, code: Arc<TaskFunction>) -> Self {

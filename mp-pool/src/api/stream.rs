@@ -61,11 +61,17 @@ fn next_stream() -> u64 {
 pub type Outcome<T> = (Ticket, Result<T, TaskError>);
 
 /// Error returned when a task was not pushed. Contains the arguments.
+#[derive(thiserror::Error)]
 pub enum PushError<A> {
     /// The number of tasks in flight has reached the limit of the [stream](crate::Call::max_in_flight) or of
     /// the [pool](crate::PoolBuilder::max_waiting).
+    #[error(
+        "as many tasks of the stream are on their way as may be: take results, or allow more by \
+         `Call::max_in_flight`"
+    )]
     Full(A),
     /// The stream is closed, or belongs to the process from which this process was forked.
+    #[error("the stream is closed: it takes no tasks any more")]
     Closed(A),
 }
 
@@ -78,43 +84,22 @@ impl<A> PushError<A> {
     }
 }
 
-impl<A> fmt::Display for PushError<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PushError::Full(_) => {
-                "as many tasks of the stream are on their way as may be: take results, or allow more by \
-                 `Call::max_in_flight`"
-            }
-            PushError::Closed(_) => "the stream is closed: it takes no tasks any more",
-        })
-    }
-}
-
 impl<A> fmt::Debug for PushError<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl<A> std::error::Error for PushError<A> {}
-
 /// Error returned when no result, or not the requested one, is available yet.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no result is there yet; {in_flight} tasks are on their way")]
 #[non_exhaustive]
 pub struct PendingError {
     /// Number of tasks in flight: pushed, with a result that was not taken.
     pub in_flight: usize,
 }
 
-impl fmt::Display for PendingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no result is there yet; {} tasks are on their way", self.in_flight)
-    }
-}
-
 mp_core::readable_debug!(PendingError);
-
-impl std::error::Error for PendingError {}
 
 /// Open-ended call, created by [`Pool::stream`](crate::Pool::stream) or
 /// [`Call::stream`](crate::Call::stream). Tasks are pushed one by one, and results are taken as they

@@ -1,30 +1,35 @@
 //! Error of the pool itself.
 
-use std::fmt;
 use std::sync::Arc;
 
 use mp_spawn::SpawnError;
 use serde::{Deserialize, Serialize};
 
 /// Error returned when a pool can't be created, or ended with a failure.
-#[derive(Serialize, Deserialize)]
+#[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The workers could not be started.
-    Start(SpawnError),
+    #[error("the workers of the pool could not be started: {0}")]
+    Start(#[from] SpawnError),
     /// Shared memory is unavailable, belongs to another process, or similar.
-    Failed(mp_reduce::Error),
+    #[error("{0}")]
+    Failed(#[from] mp_reduce::Error),
     /// A setting of the builder is invalid: no workers, or too many, or the
     /// [closure](crate::PoolBuilder::per_worker) that configures workers panicked.
+    #[error("{0}")]
     Settings(String),
     /// No worker could be started or stay alive. Contains the reason and the number of starts.
+    #[error(transparent)]
     Broken(#[serde(with = "mp_core::serde_with::shared")] Arc<BrokenPool>),
     /// The pool belongs to another process, from which this process was forked.
+    #[error("the pool belongs to process {owner}, from which this one was forked")]
     OtherProcess {
         /// Process that created the pool.
         owner: u32,
     },
     /// The pool is closed or terminating, and can't be changed.
+    #[error("{} is closed: its workers end, and their number can't be changed", the_pool(pool))]
     Closed {
         /// [Name](crate::PoolBuilder::name) of the pool, if any.
         #[serde(with = "mp_core::serde_with::shared::text")]
@@ -32,54 +37,13 @@ pub enum PoolError {
     },
     /// A [callback](crate::AsyncResult::on_done) of the pool can't wait for the pool's end, because it runs
     /// in the pool's thread.
+    #[error(
+        "a callback of the pool can't wait for the pool's end: it runs in the thread that it would wait for"
+    )]
     InCallback,
 }
 
-impl fmt::Display for PoolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PoolError::Start(error) => write!(f, "the workers of the pool could not be started: {error}"),
-            PoolError::Failed(error) => error.fmt(f),
-            PoolError::Settings(why) => f.write_str(why),
-            PoolError::Broken(broken) => broken.fmt(f),
-            PoolError::OtherProcess { owner } => {
-                write!(f, "the pool belongs to process {owner}, from which this one was forked")
-            }
-            PoolError::Closed { pool } => {
-                write!(f, "{} is closed: its workers end, and their number can't be changed", the_pool(pool))
-            }
-            PoolError::InCallback => f.write_str(
-                "a callback of the pool can't wait for the pool's end: it runs in the thread that it would \
-                 wait for",
-            ),
-        }
-    }
-}
-
 mp_core::readable_debug!(PoolError);
-
-impl std::error::Error for PoolError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            PoolError::Start(error) => Some(error),
-            PoolError::Failed(error) => Some(error),
-            PoolError::Broken(broken) => std::error::Error::source(&**broken),
-            _ => None,
-        }
-    }
-}
-
-impl From<SpawnError> for PoolError {
-    fn from(error: SpawnError) -> Self {
-        PoolError::Start(error)
-    }
-}
-
-impl From<mp_reduce::Error> for PoolError {
-    fn from(error: mp_reduce::Error) -> Self {
-        PoolError::Failed(error)
-    }
-}
 
 impl From<mp_core::Error> for PoolError {
     fn from(error: mp_core::Error) -> Self {
@@ -103,7 +67,8 @@ impl From<mp_core::Error> for PoolError {
 /// println!("{broken}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, thiserror::Error, Serialize, Deserialize)]
+#[error("{} has no workers left: {}{why}", the_pool(pool), failed_starts(*starts))]
 #[non_exhaustive]
 pub struct BrokenPool {
     /// [Name](crate::PoolBuilder::name) of the pool, if any.
@@ -114,26 +79,15 @@ pub struct BrokenPool {
     /// Number of failed starts of all workers since each was ready; 0 if the cause was not a failed start.
     pub starts: u32,
     /// Exit of the last process, or the reason why it could not be started, if known.
+    #[source]
     pub cause: Option<SpawnError>,
-}
-
-impl fmt::Display for BrokenPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BrokenPool { pool, why, starts, .. } = self;
-        write!(f, "{} has no workers left: ", the_pool(pool))?;
-        if *starts > 0 {
-            write!(f, "{starts} starts have failed, the last so: ")?;
-        }
-        f.write_str(why)
-    }
 }
 
 mp_core::readable_debug!(BrokenPool);
 
-impl std::error::Error for BrokenPool {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.as_ref().map(|cause| cause as _)
-    }
+/// Returns the number of failed starts of a pool, in the text of its error.
+fn failed_starts(starts: u32) -> String {
+    if starts > 0 { format!("{starts} starts have failed, the last so: ") } else { String::new() }
 }
 
 /// Returns `pool "resize"`, or `the pool`.
