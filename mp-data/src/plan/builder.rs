@@ -164,7 +164,7 @@ impl PlanBuilder {
         self.check_conflicts()?;
         let size = self.batch_size.unwrap_or(1);
         let global = self.global.or(size.checked_mul(world)).unwrap_or(0);
-        let is_possible = global > 0 && global % world == 0 && global >> 40 == 0;
+        let is_possible = global > 0 && global.is_multiple_of(world) && global >> 40 == 0;
         check(is_possible || self.global.is_some(), "batch_size", || {
             format!("{size} samples on each of {world} ranks: 1 to 2⁴⁰ in all are possible")
         })?;
