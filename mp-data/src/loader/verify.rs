@@ -15,7 +15,7 @@ use crate::{Batch, Item, LoadError};
 /// Contents of unwritten rows in the first and in the second attempt.
 pub(crate) const POISON: [u8; 2] = [FIRST_FILL, SECOND_FILL];
 
-/// Result of [`DataLoader::verify`].
+/// Result of [`DataLoader::verify`](crate::DataLoader::verify).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
