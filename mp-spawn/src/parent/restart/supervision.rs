@@ -185,7 +185,8 @@ mod tests {
     fn intervals_between_reports_grow() {
         let (mut reports, begin) = (FailureReports::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
-        let reported: Vec<_> = (0..100).filter_map(|s| reports.failed(at(s)).map(|count| (s, count))).collect();
+        let reported: Vec<_> =
+            (0..100).filter_map(|s| reports.failed(at(s)).map(|count| (s, count))).collect();
         assert_eq!(reported, [(0, 1), (10, 10), (30, 20), (70, 40)]);
         assert_eq!(reports.failed(at(10_000)), Some(30));
         assert_eq!(reports.failed(at(10_010)), Some(1), "a row of its own");

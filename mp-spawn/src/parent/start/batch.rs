@@ -4,6 +4,8 @@ use std::io;
 use std::io::Write as _;
 use std::sync::Arc;
 
+use rustix::event::Timespec;
+
 use crate::error::{Result, launch_error};
 use crate::io::streams::OutputStreams;
 use crate::parent::group::ChildGroup;
@@ -30,26 +32,36 @@ pub(crate) struct StartBatch {
 /// Starts processes, in order. Blocks until all run, or until one could not be started. In the latter case
 /// the running ones have been sent a SIGKILL.
 pub(crate) fn start(
-    batch: &Arc<StartBatch>,
+    batch: Arc<StartBatch>,
     orders: Vec<LaunchOrder>,
     reservation: MemberReservation,
 ) -> Result<()> {
-    let supervisor = supervisor::get()?;
-    if batch.properties.method == StartMethod::Fork && !sys::on_main_thread() {
+    let (supervisor, method) = (supervisor::get()?, batch.properties.method);
+    if method == StartMethod::Fork && !sys::on_main_thread() {
         // Buffered output belongs to the calling thread, which may be printing. A copy of another thread
         // would write it again.
         let _ = io::stdout().flush();
     }
+    // The reserved places are free before the caller learns of a failure and may retry.
+    let start = move || start_here(&supervisor, &batch, orders, &reservation);
+    // Processes made by a fork server are children of the thread that started the server.
+    if method == StartMethod::ForkServer { start() } else { supervisor::run_on_lasting_thread(start) }
+}
+
+/// Starts the processes from the calling thread.
+fn start_here(
+    supervisor: &Supervisor,
+    batch: &StartBatch,
+    orders: Vec<LaunchOrder>,
+    reservation: &MemberReservation,
+) -> Result<()> {
     let mut started = Vec::new();
     for order in orders {
-        let (shared, its) = (Arc::clone(&supervisor), Arc::clone(batch));
-        let launched = match batch.properties.method {
-            // Processes made by a fork server are children of the thread that started the server.
-            StartMethod::ForkServer => launch(&supervisor, batch, order),
-            // One request for each process, so that events of running processes are handled in between.
-            _ => supervisor::run_on_lasting_thread(move || launch(&shared, &its, order)),
-        };
-        match launched {
+        if supervisor::is_this_thread() {
+            // Events of running processes don't wait for the end of all starts.
+            let _ = supervisor.handle_events(Some(&Timespec::default()));
+        }
+        match launch(supervisor, batch, order) {
             Ok(id) => started.push(id),
             Err(error) => {
                 supervisor.kill(&started);

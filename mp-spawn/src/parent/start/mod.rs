@@ -168,7 +168,7 @@ pub(crate) fn start(
     let group = Arc::new(ChildGroup::new(names.iter().cloned(), template.ranked));
     let order = |(rank, name)| template.order(rank, name, 1, options.setup(rank), pack(rank)?);
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
-    begin(&template.batch(&group), orders, reservation)
+    begin(template.batch(&group), orders, reservation)
 }
 
 /// Starts a process that is restarted after its end according to the terms. `pack` creates the arguments for
@@ -204,16 +204,16 @@ pub(crate) fn start_supervised(
     let (batch, orders, reservation) = next_start(1)?;
     let respawn = move |attempt| {
         let (batch, orders, reservation) = next_start(attempt)?;
-        Ok(Box::new(move || batch::start(&batch, orders, reservation)) as PreparedStart)
+        Ok(Box::new(move || batch::start(batch, orders, reservation)) as PreparedStart)
     };
     let respawn: Arc<RespawnFn> = Arc::new(Mutex::new(Box::new(respawn)));
     group.supervise(Supervision::new(terms, graceful, respawn)?);
-    begin(&batch, orders, reservation)
+    begin(batch, orders, reservation)
 }
 
 /// Starts the processes of a group for the first time.
 fn begin(
-    batch: &Arc<StartBatch>,
+    batch: Arc<StartBatch>,
     orders: Vec<LaunchOrder>,
     reservation: MemberReservation,
 ) -> Result<Arc<ChildGroup>> {

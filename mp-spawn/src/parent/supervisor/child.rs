@@ -287,7 +287,11 @@ impl WatchedChild {
     pub(crate) fn log_end(&self) {
         let ProcessName { name, pid, .. } = &self.who;
         if self.reclaimed > 0 {
-            event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.reclaimed);
+            event!(
+                Debug,
+                "what {} processes held, {name} (pid {pid}) the last, was released",
+                self.reclaimed
+            );
         }
         let outcome = |rank: &mut RankState| (rank.exit, rank.failure.clone());
         match self.group.with_rank(self.rank, outcome).unwrap_or_default() {

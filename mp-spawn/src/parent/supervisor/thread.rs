@@ -2,13 +2,13 @@
 //! calls.
 
 use std::cell::Cell;
+use std::io;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::{io, mem};
 
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::error::os_limit::NO_EVENTS;
@@ -51,26 +51,14 @@ impl EventLoop {
         IS_SUPERVISOR.set(true);
         mp_core::waits::serves(mp_core::waits::Service::Supervisor);
         crate::sys::oom::begin();
-        let mut events = Vec::with_capacity(64);
         loop {
-            events.clear();
-            match epoll::wait(&self.shared.poll, spare_capacity(&mut events), None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return self.fail_all(error.into()),
-            }
-            for event in &events {
-                match event.data.u64() {
-                    WAKE => {
-                        drain(&self.shared.wake);
-                        self.incoming.try_iter().for_each(|call| call());
-                    }
-                    TIMER => {
-                        drain(&self.shared.timer);
-                        self.shared.handle_timeouts();
-                    }
-                    SERVER => self.shared.reap_servers(),
-                    id => self.shared.handle_event(id >> 1, id & 1 == 1, event.flags),
+            match self.shared.handle_events(None) {
+                Ok(false) => {}
+                Ok(true) => {
+                    drain(&self.shared.wake);
+                    self.incoming.try_iter().for_each(|call| call());
                 }
+                Err(error) => return self.fail_all(error),
             }
         }
     }
@@ -84,6 +72,32 @@ impl EventLoop {
             child.fail(SpawnError::Launch(why.clone()));
             child.abandon();
         }
+    }
+}
+
+impl Supervisor {
+    /// Waits for events for at most this time, and handles them. Returns `true` if other threads have sent
+    /// requests.
+    pub(crate) fn handle_events(&self, time: Option<&Timespec>) -> io::Result<bool> {
+        let mut events = [MaybeUninit::uninit(); 64];
+        let events = match epoll::wait(&self.poll, &mut events, time) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let mut requested = false;
+        for event in events {
+            match event.data.u64() {
+                WAKE => requested = true,
+                TIMER => {
+                    drain(&self.timer);
+                    self.handle_timeouts();
+                }
+                SERVER => self.reap_servers(),
+                id => self.handle_event(id >> 1, id & 1 == 1, event.flags),
+            }
+        }
+        Ok(requested)
     }
 }
 
