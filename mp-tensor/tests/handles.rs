@@ -3,7 +3,7 @@
 use std::num::NonZero;
 
 use mp_core::{DType, Error};
-use mp_harness::hostile::{Target, golden, short};
+use mp_harness::hostile::Target;
 use mp_tensor::MAX_RANK;
 use mp_tensor::parts::{MOST_HANDLE, TensorHandle, TensorHeader, View};
 
@@ -63,11 +63,11 @@ fn seeds() -> Vec<Vec<u8>> {
 
 #[test]
 fn mutated_handles_parse_or_fail() {
-    short(TARGETS);
+    mp_harness::hostile::short(TARGETS);
 }
 
 #[test]
 fn handle_bytes_match_golden_file() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/handles.txt");
-    golden(file, "tensors' handles, wire version 6", &samples());
+    mp_harness::hostile::golden(file, "tensors' handles, wire version 6", &samples());
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use mp_harness::hostile::{Target, short};
+use mp_harness::hostile::Target;
 use mp_reduce::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
 
 /// Name, function under test, and generator of inputs: outputs of the encoder, and inputs that no encoder
@@ -216,5 +216,5 @@ fn seeds() -> Vec<Vec<u8>> {
 
 #[test]
 fn mutated_bytes_decode_or_fail() {
-    short(TARGETS);
+    mp_harness::hostile::short(TARGETS);
 }
