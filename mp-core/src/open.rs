@@ -377,7 +377,7 @@ fn attach_now(fd: OwnedFd) -> Result<Arena> {
     drop(fd);
     let said = memory::read_word(own.as_fd(), ArenaLayout::ENVELOPES_AT)?;
     let envelopes = ArenaLayout::possible_envelopes(said)
-        .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages on their way")))?;
+        .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages in flight")))?;
     let arena = map_and_join(Some(own), size, envelopes, None)?;
     arena.files().unpack(parcel);
     Backing(arena).hold_extents();
@@ -423,7 +423,7 @@ fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>)
     let layout = ArenaLayout::new(size, size_class::CLASSES, envelopes);
     if layout.data_at >= size {
         let why = format!(
-            "an arena of {size} bytes has no room for data beside {envelopes} messages on their way: make it \
+            "an arena of {size} bytes has no room for data beside {envelopes} messages in flight: make it \
              larger, or for fewer (Arena::configure)"
         );
         return Err(Error::InvalidArgument(why));

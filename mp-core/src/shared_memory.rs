@@ -103,7 +103,7 @@ impl SharedMemory {
     pub fn create(name: &str, len: usize) -> Result<Self> {
         let name = checked(name)?;
         if len == 0 {
-            return Err(Error::InvalidArgument("shared memory of 0 bytes: ask for one at least".into()));
+            return Err(Error::InvalidArgument("shared memory of 0 bytes: request at least 1".into()));
         }
         let file = foreign::create(name, len as u64)?;
         match Region::new(file.as_fd(), len as u64, MapMode::ReadWrite) {

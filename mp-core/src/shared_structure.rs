@@ -78,7 +78,7 @@ fn check(arena: Arena, block: BlockId, name: &str, fingerprint: u64) -> Result<u
 
 #[cold]
 fn wrong(name: &str, why: &str) -> Error {
-    Error::Malformed(format!("the attachment is no {name}: {why}"))
+    Error::Malformed(format!("the attachment is not a {name}: {why}"))
 }
 
 /// Words that a layer above keeps in shared memory, for example a semaphore.

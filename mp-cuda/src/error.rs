@@ -261,7 +261,10 @@ impl fmt::Display for Error {
             Self::ProducerDied { pid } => {
                 f.write_str("the process ")?;
                 pid.map_or(Ok(()), |pid| write!(f, "{pid} "))?;
-                f.write_str("died before it made the data, or took it along: have another process make it")
+                f.write_str(
+                    "died before the data was complete, or the data was lost with it: have another \
+                    process make it",
+                )
             }
             Self::Capturing => f.write_str(
                 "the stream is being captured into a graph, which can't order processes: end the capture, or \

@@ -33,7 +33,7 @@ static NUMBERS: PerProcess<Mutex<CallerNumbers>> =
     PerProcess::new([const { Mutex::new(CallerNumbers { free: Vec::new(), next: 0 }) }; GENERATIONS]);
 
 /// Unique number of a caller: the process's slot among the members of the arena, and a number within the
-/// process. When a slot or number is reused, its previous caller is gone, and all its messages to an object
+/// process. When a slot or number is reused, its previous caller has ended, and all its messages to an object
 /// came before the new caller's `Hello`.
 #[derive(Debug)]
 struct CallerNumber {

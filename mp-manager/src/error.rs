@@ -262,17 +262,22 @@ impl fmt::Display for CallError {
                     write!(f, " at {address}")?;
                 }
                 f.write_str(if *sent {
-                    "), or that is stopped; it is not taken back"
+                    "), or that is stopped; it is not withdrawn"
                 } else {
                     "), which is stopped, or has as many files open or threads as it may (`ulimit -n`, \
                      `ulimit -u`): it does not run"
                 })
             }
-            CallError::Freed { call } => write!(f, "{call} came after the object was freed (Proxy::free)"),
+            CallError::Freed { call } => write!(
+                f,
+                "{call} was made after the object was freed \
+                (Proxy::free)"
+            ),
             CallError::ServerGone { server } => write!(
                 f,
-                "the manager's server (pid {server}) is gone, and all its objects with it: it died, or its \
-                 owner has shut it down or dropped the Manager"
+                "the manager's server (pid {server}) has \
+                 ended, and its objects are lost: it died, or its owner has shut it down or dropped the \
+                     Manager"
             ),
             CallError::OwnObject { call } => write!(
                 f,
@@ -299,16 +304,16 @@ impl fmt::Display for CallError {
                 write!(f, "{call} met an object of another type, `{found}`")
             }
             CallError::Arguments { why, undecodable: None } => {
-                write!(f, "what the call takes can't be sent: {why}")
+                write!(f, "the arguments of the call can't be sent: {why}")
             }
             CallError::Arguments { why, undecodable: Some(_) } => {
-                write!(f, "what the call takes can't be received by the manager's server: {why}")
+                write!(f, "the arguments of the call can't be received by the manager's server: {why}")
             }
             CallError::Value { why, undecodable: None } => {
-                write!(f, "what the call returned can't be sent: {why}")
+                write!(f, "the result of the call can't be sent: {why}")
             }
             CallError::Value { why, undecodable: Some(_) } => {
-                write!(f, "what the call returned can't be received: {why}")
+                write!(f, "the result of the call can't be received: {why}")
             }
             CallError::Connect(error) => write!(f, "no connection to the manager's server: {error}"),
             CallError::NoThread { why } => {
@@ -383,7 +388,7 @@ pub enum ManagerError {
     #[error("no connection to the manager's server: {0}")]
     Connect(#[from] ConnectError),
     /// The peer is not a manager's server, or has an incompatible version.
-    #[error("the other side is no manager's server of this version of the library: {0}")]
+    #[error("the other side is not a manager's server of this version of the library: {0}")]
     Incompatible(String),
     /// Shared memory is unavailable, belongs to another process, or similar.
     #[error("{0}")]

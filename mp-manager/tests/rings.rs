@@ -81,11 +81,11 @@ fn answered_wait_is_part_of_no_cycle() {
     let value = |shelf: &Proxy<u32>| shelf.call(closure!([] |n: &mut u32| *n));
     for round in 0..300 {
         thread::scope(|scope| {
-            let reported = asked.clone();
-            let ask = closure!([asked_one = asked_one.clone(), reported] |_own: &mut u32| {
-                let reported = reported.clone();
-                Ok::<Answer, String>(asked_one.call(closure!([reported] |n: &mut u32| {
-                    reported.put(()).map_err(|error| error.to_string())?;
+            let seen = asked.clone();
+            let ask = closure!([asked_one = asked_one.clone(), seen] |_own: &mut u32| {
+                let seen = seen.clone();
+                Ok::<Answer, String>(asked_one.call(closure!([seen] |n: &mut u32| {
+                    seen.put(()).map_err(|error| error.to_string())?;
                     Ok::<u32, String>(*n)
                 })))
             });
@@ -143,22 +143,22 @@ fn cycle_through_another_process_times_out() {
 #[test]
 fn ended_wait_closes_no_cycle() {
     let manager = manager();
-    let (gate, reported) = (Gate::new(), Queue::<Result<u32, String>>::unbounded().unwrap());
+    let (gate, seen) = (Gate::new(), Queue::<Result<u32, String>>::unbounded().unwrap());
     let (first, second) = (made(&manager, closure!([] || 1_u32)), made(&manager, closure!([] || 2_u32)));
     let hasty = second.with_timeout(Duration::from_millis(10));
-    let captured = (gate.clone(), reported.clone());
+    let captured = (gate.clone(), seen.clone());
     let ask = closure!([captured] |_n: &mut u32, hasty: Proxy<u32>, own: Proxy<u32>| {
-        let (gate, reported) = captured;
+        let (gate, seen) = captured;
         // The wait has ended, while the other object is still in that call.
-        let stop = closure!([gate = gate.clone(), reported = reported.clone()] |_n: &mut u32, first: Proxy<u32>| {
+        let stop = closure!([gate = gate.clone(), seen = seen.clone()] |_n: &mut u32, first: Proxy<u32>| {
             gate.pass();
             let back = first.call(closure!([] |n: &mut u32| *n));
-            _ = reported.put(back.map_err(|error| error.to_string()));
+            _ = seen.put(back.map_err(|error| error.to_string()));
         });
         hasty.call_with(stop, own).is_err()
     });
     assert!(first.call_with(ask, (hasty, first.clone())).unwrap());
     gate.arrived();
     gate.open(1);
-    assert_eq!(take(&reported), Ok(1));
+    assert_eq!(take(&seen), Ok(1));
 }

@@ -89,7 +89,7 @@ fn errors_name_their_pool() {
         pool.close();
         let closed = pool.apply(task, 2).unwrap_err();
         assert!(matches!(&closed, TaskError::Closed { pool } if pool.as_deref() == name), "{closed}");
-        assert_eq!(closed.to_string(), format!("{the} is closed: it takes no tasks any more"));
+        assert_eq!(closed.to_string(), format!("{the} is closed: it accepts no more tasks"));
         join(&pool);
 
         let pool = builder().initializer(|(): ()| Err::<(), _>("no device"), ()).build().unwrap();

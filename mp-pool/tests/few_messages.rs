@@ -29,7 +29,7 @@ fn all_messages() -> Vec<Queue<String>> {
             match queue.put("too long for a slot".into()) {
                 Ok(()) => count += 1,
                 Err(PutError::Failed { error, .. }) => {
-                    assert!(error.to_string().contains("too many are on their way"), "{error}");
+                    assert!(error.to_string().contains("too many are in flight"), "{error}");
                     break;
                 }
                 Err(error) => panic!("{error}"),

@@ -165,7 +165,7 @@ fn failing_state_breaks_the_pool_with_count() {
         let Err(TaskError::Broken(broken)) = result else { panic!("it can't begin: {result:?}") };
         assert!(matches!(pool.join(), Err(PoolError::Broken(again)) if again.starts == broken.starts));
         assert!(broken.starts >= 10, "five for each worker: {broken}");
-        assert!(broken.to_string().contains("starts have failed, the last so: "), "{broken}");
+        assert!(broken.to_string().contains("starts have failed, the last one: "), "{broken}");
         broken
     };
     for (how, why) in [(0, "no licence"), (1, "no patience")] {

@@ -51,7 +51,13 @@ pub(crate) enum Job {
     /// Second of three processes.
     Relay { from: Queue<CudaTensor<f32>>, to: Queue<CudaTensor<f32>>, count: usize },
     /// Third of three processes: reports when it has as many tensors as each mark, and waits for `go`.
-    RelayTake { from: Queue<CudaTensor<f32>>, marks: Vec<usize>, reported: Numbers, go: Numbers, count: usize },
+    RelayTake {
+        from: Queue<CudaTensor<f32>>,
+        marks: Vec<usize>,
+        reported: Numbers,
+        go: Numbers,
+        count: usize,
+    },
     /// Waits for the other one's event, adds one by a kernel, records its own, and notifies. The process with
     /// the last hop reads the values.
     Hop {
@@ -168,7 +174,9 @@ fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Figures> {
             }
             Ok(said([]))
         }
-        Job::RelayTake { from, marks, reported, go, count } => relay_take(gpu, &from, &marks, &reported, &go, count),
+        Job::RelayTake { from, marks, reported, go, count } => {
+            relay_take(gpu, &from, &marks, &reported, &go, count)
+        }
         Job::HopTensor { to } => {
             put(&to, gpu.filled(1024, 0.0)?.share())?;
             Ok(said([]))

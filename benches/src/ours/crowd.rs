@@ -16,8 +16,8 @@ const CAPACITY: usize = 1024;
 /// for each.
 type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
 
-/// Puts and takes until it is asked to end, or `each` messages. Counts, and checks that each producer's numbers come
-/// in order.
+/// Puts and takes until it is asked to end, or `each` messages. Counts, and checks that each producer's
+/// numbers come in order.
 fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Result<()> {
     go.wait()?;
     if rank < producers {

@@ -37,7 +37,8 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {
         let meeting = Meeting { there: Queue::bounded(4)?, never: Queue::bounded(4)?, others };
-        let reported = start_processes(worker, meeting, SpawnOptions::nprocs(1 + others))?.join_timeout(DEADLINE);
+        let reported =
+            start_processes(worker, meeting, SpawnOptions::nprocs(1 + others))?.join_timeout(DEADLINE);
         let then = now();
         let at: u64 = match reported {
             Err(SpawnError::ProcessRaised(raised)) if raised.who.rank == Some(0) => raised.message.parse()?,

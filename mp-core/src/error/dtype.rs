@@ -15,7 +15,10 @@ impl FromStr for DType {
         let known = |d: &&DType| d.torch_name() == name || d.to_string() == name;
         Self::ALL.iter().find(known).copied().ok_or_else(|| {
             let all: Vec<_> = Self::ALL.iter().map(|d| d.torch_name()).collect();
-            Error::InvalidArgument(format!("{name:?} is no element type; there are {}", all.join(", ")))
+            Error::InvalidArgument(format!(
+                "{name:?} is not an element type; the element types are {}",
+                all.join(", ")
+            ))
         })
     }
 }

@@ -45,7 +45,7 @@ impl fmt::Display for MessagesInFlight {
         write!(
             f,
             "the queue in block {asked}, which was to get one more, has {asked_has}; of {limit} messages \
-            that can be on their way at once, {kept} of which are kept for queues that have few"
+            that can be in flight at once, {kept} of which are kept for queues that have few"
         )?;
         for QueuedMessages { block, messages, pids } in queues {
             write!(f, ", {messages} are in the queue in block {block}")?;

@@ -171,11 +171,11 @@ pub enum Error {
 
 /// Message of an interrupted wait.
 #[doc(hidden)]
-pub const INTERRUPTED: &str = "interrupted by SIGINT (Ctrl-C) or SIGTERM while it waited: finish what is \
-begun and return, or call take_interrupt() to go on";
+pub const INTERRUPTED: &str = "interrupted by SIGINT (Ctrl-C) or SIGTERM while it waited: finish the \
+    current work and return, or call take_interrupt() to continue";
 
 /// Name of envelopes in [`Error::ArenaFull`].
-pub(crate) const ENVELOPES: &str = "messages on their way";
+pub(crate) const ENVELOPES: &str = "messages in flight";
 /// Settings that enlarge the arena, for error messages.
 pub(crate) const SIZE_SETTINGS: &str = "Arena::configure with ArenaOptions::size, MP_ARENA_SIZE";
 
@@ -295,7 +295,7 @@ impl fmt::Display for Error {
             Error::OutOfMemory { asked, left, limit } => write!(
                 f,
                 "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), \
-                or raise it",
+                or raise that limit",
                 ByteSize(*asked),
                 ByteSize(*left)
             ),
@@ -308,12 +308,12 @@ impl fmt::Display for Error {
                          ArenaOptions::messages, MP_ARENA_MESSAGES)",
                     ),
                     "blocks" | "slabs" => write!(f, "drop tensors, or make a larger arena ({SIZE_SETTINGS})"),
-                    _ => f.write_str("there can't be more: drop some"),
+                    _ => f.write_str("the number is fixed: drop some"),
                 }
             }
             Error::TooManyMessages(who) => write!(
                 f,
-                "the message was not put, since too many are on their way: {who}; take messages out of \
+                "the message was not put, since too many are in flight: {who}; take messages out of \
                 these queues, bound \
                  them, or have room for more (Arena::configure with ArenaOptions::messages, \
                  MP_ARENA_MESSAGES)"
@@ -322,7 +322,7 @@ impl fmt::Display for Error {
             Error::ArenaExists(what_to_do) => write!(f, "this process has an arena already: {what_to_do}"),
             Error::Version { what, theirs, ours } => write!(
                 f,
-                "the arena was made by another version: {what} is {theirs}, this build has {ours}; \
+                "the arena was created by another version: {what} is {theirs}, this build has {ours}; \
                  run all processes from the same build"
             ),
             Error::Local => f.write_str(
@@ -331,9 +331,9 @@ impl fmt::Display for Error {
                  to start processes, don't call that",
             ),
             Error::Forked => f.write_str(
-                "this process was forked from one that uses shared memory, and is no member of it, or this \
-                handle was \
-                 copied along; start workers with spawn or by another start method, and pass handles as \
+                "this process was forked from one that uses shared memory, and is not a member of it, or \
+                this handle was copied along; start workers with spawn or by another start method, and pass \
+                handles as \
                  arguments. A program that \
                  becomes a daemon (daemon(3), daemonize) must do so before its first use of mp",
             ),
@@ -361,7 +361,7 @@ impl fmt::Display for Error {
                 write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
             }
             Error::NonLeaf => f.write_str(
-                "a tensor that is no leaf and requires gradients (requires_grad) can't be sent: its \
+                "a tensor that is not a leaf and requires gradients (requires_grad) can't be sent: its \
                 history does not cross \
                  processes; to send the data alone, call detach() first",
             ),

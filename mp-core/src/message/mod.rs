@@ -428,7 +428,7 @@ pub fn decode_by_slot<T: Message, C: Codec>(inc: &mut Incoming) -> Result<T> {
 pub fn taken<T>(slot: Option<T>) -> Result<T> {
     #[cold]
     fn empty() -> Error {
-        Error::Malformed("a value was read without an error, and is not there".into())
+        Error::Malformed("a value was decoded without an error, but is missing".into())
     }
     slot.ok_or_else(empty)
 }

@@ -66,7 +66,7 @@ impl ArenaOptions {
         let (least, most) = (ArenaLayout::LEAST_ENVELOPES, ArenaLayout::MOST_ENVELOPES);
         let messages = match self.messages {
             Some(n) if !(least..=most).contains(&n) => {
-                let why = format!("an arena for {n} messages on their way: {least} to {most} are possible");
+                let why = format!("an arena for {n} messages in flight: {least} to {most} are possible");
                 return Err(Error::out_of_range(n > most, why));
             }
             messages => messages.map(|n| n.next_multiple_of(512)),

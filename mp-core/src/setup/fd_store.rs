@@ -1,4 +1,4 @@
-//! The locker: storage for descriptors in messages, as this process has it open.
+//! The locker: storage for descriptors in messages, and this process's handles to it.
 //! `transport::attachments::descriptors` describes its contents and the order of changes. The design is
 //! explained in docs/reference/descriptors.md.
 //!

@@ -201,7 +201,7 @@ impl Descriptors {
         }
         if 2 * pairs >= COMPARTMENTS {
             return Err(Error::TooManyDescriptors(format!(
-                "{COMPARTMENTS} messages with descriptors are on their way, and there can't be more: \
+                "{COMPARTMENTS} messages with descriptors are in flight, which is the limit: \
                 receive some"
             )));
         }
@@ -223,7 +223,7 @@ impl Descriptors {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => {
                     return Err(Error::TooManyDescriptors(format!(
-                        "{} messages with descriptors are on their way, and the kernel keeps no more: \
+                        "{} messages with descriptors are in flight, and the kernel keeps no more: \
                         receive some, or raise \
                          net.core.wmem_max before the program starts",
                         2 * pairs

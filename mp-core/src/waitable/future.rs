@@ -47,7 +47,7 @@ impl Registration {
             WaitPoint::Readable(fd) => (fd, false),
             WaitPoint::Writable(fd) => (fd, true),
             WaitPoint::Nowhere => {
-                return Err(Error::InvalidArgument("a thing that is always ready is not waited for".into()));
+                return Err(Error::InvalidArgument("an object that is always ready has no wait".into()));
             }
         };
         #[cfg(feature = "tokio")]

@@ -37,8 +37,8 @@ pub(super) struct ExclusiveHandle {
 }
 
 impl PieceInner {
-    /// Creates the state of a piece, whose slab `release` gets at its drop. Only this process has a piece that
-    /// is exclusive.
+    /// Creates the state of a piece, whose slab `release` gets at its drop. Only this process has a piece
+    /// that is exclusive.
     #[inline(always)]
     pub(super) fn new(
         slab: Arc<Slab>,

@@ -230,7 +230,7 @@ mod tests {
     fn invalid_view_or_tick_is_refused() {
         let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
         let tick = clock.next().unwrap();
-        refused(0, 1024, tick, "is no tick that a stream has made");
+        refused(0, 1024, tick, "is not a tick of a stream");
         clock.submitted(tick).unwrap();
         let there = received(0, 1024, tick).unwrap();
         let piece = there.piece.as_ref().unwrap();

@@ -55,8 +55,7 @@ pub(super) fn bytes<R>(
 impl ReceivedTensor {
     #[inline(always)]
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
-        let malformed =
-            || Error::Malformed(format!("{} bytes are no tensor of a device's memory", bytes.len()));
+        let malformed = || Error::Malformed(format!("{} bytes do not encode a CUDA tensor", bytes.len()));
         let (len, rest) = bytes.split_first().ok_or_else(malformed)?;
         let (handle, attachment) = rest.split_at_checked(usize::from(*len)).ok_or_else(malformed)?;
         let handle = TensorHandle::read(handle)?;

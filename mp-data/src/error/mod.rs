@@ -152,8 +152,8 @@ pub struct NotReadyError {
 impl fmt::Display for NotReadyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.batch {
-            Some((epoch, batch)) => write!(f, "batch {batch} of epoch {epoch} is not there yet")?,
-            None => f.write_str("no batch is there yet")?,
+            Some((epoch, batch)) => write!(f, "batch {batch} of epoch {epoch} is not ready yet")?,
+            None => f.write_str("no batch is ready yet")?,
         }
         self.running.iter().try_for_each(|line| write!(f, "\n  {line}"))
     }

@@ -22,7 +22,7 @@ pub struct Batches<D: Dataset>(pub(super) Prefetch<IndexedSource<D>>);
 impl<D: Dataset> fmt::Debug for Batches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (epoch, number) = self.0.place().next;
-        write!(f, "Batches(next is {number} of epoch {epoch}, {} on their way)", self.0.slots.len())
+        write!(f, "Batches(next is {number} of epoch {epoch}, {} in flight)", self.0.slots.len())
     }
 }
 

@@ -200,7 +200,7 @@ impl fmt::Display for LoaderMetrics {
         )?;
         writeln!(
             f,
-            "a batch took {:.1?} (p99 {:.1?}), a worker {:.1?} to begin; {} of {} batches on their way were \
+            "a batch took {:.1?} (p99 {:.1?}), a worker {:.1?} to begin; {} of {} batches in flight were \
              ready",
             self.batch_p50, self.batch_p99, self.init, self.ready, self.in_flight
         )?;

@@ -94,7 +94,7 @@ pub struct StreamBatches<D: IterableDataset>(Prefetch<StreamSource<D>>);
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StreamPosition { epoch, batches, .. } = self.0.place();
-        write!(f, "StreamBatches({batches} of epoch {epoch} given, {} on their way)", self.0.slots.len())
+        write!(f, "StreamBatches({batches} of epoch {epoch} given, {} in flight)", self.0.slots.len())
     }
 }
 

@@ -196,7 +196,7 @@ fn timed_out_wait_names_the_running_batch() {
     });
     let late = late.expect("it runs");
     assert_eq!(late.batch, Some((0, 0)));
-    assert!(late.to_string().starts_with("batch 0 of epoch 0 is not there yet\n  worker 0 (pid "), "{late}");
+    assert!(late.to_string().starts_with("batch 0 of epoch 0 is not ready yet\n  worker 0 (pid "), "{late}");
     drop(loader);
     drop(batches);
 

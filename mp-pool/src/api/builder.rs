@@ -56,7 +56,7 @@ impl PoolBuilder {
     /// assert!(pool.metrics().to_string().starts_with("pool \"resize\": 0 running"));
     /// pool.close();
     /// let late = pool.apply(|x: u32| x, 1).unwrap_err();
-    /// assert_eq!(late.to_string(), "pool \"resize\" is closed: it takes no tasks any more");
+    /// assert_eq!(late.to_string(), "pool \"resize\" is closed: it accepts no more tasks");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn name(mut self, name: impl Into<String>) -> PoolBuilder {

@@ -66,12 +66,12 @@ pub enum PushError<A> {
     /// The number of tasks in flight has reached the limit of the [stream](crate::Call::max_in_flight) or of
     /// the [pool](crate::PoolBuilder::max_waiting).
     #[error(
-        "as many tasks of the stream are on their way as may be: take results, or allow more by \
+        "the stream has reached its limit of tasks in flight: take results, or allow more by \
          `Call::max_in_flight`"
     )]
     Full(A),
     /// The stream is closed, or belongs to the process from which this process was forked.
-    #[error("the stream is closed: it takes no tasks any more")]
+    #[error("the stream is closed: it accepts no more tasks")]
     Closed(A),
 }
 
@@ -92,7 +92,7 @@ impl<A> fmt::Debug for PushError<A> {
 
 /// Error returned when no result, or not the requested one, is available yet.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no result is there yet; {in_flight} tasks are on their way")]
+#[error("no result is ready yet; {in_flight} tasks are in flight")]
 #[non_exhaustive]
 pub struct PendingError {
     /// Number of tasks in flight: pushed, with a result that was not taken.
@@ -200,7 +200,7 @@ impl<A, T> fmt::Debug for TaskStream<A, T> {
         let outcomes = self.job.outcomes();
         let (done, total, in_flight) =
             (outcomes.progress.done, outcomes.progress.total, outcomes.in_flight());
-        write!(f, "TaskStream({done} of {total} tasks done, {in_flight} on their way)")
+        write!(f, "TaskStream({done} of {total} tasks done, {in_flight} in flight)")
     }
 }
 

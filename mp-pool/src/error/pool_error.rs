@@ -62,7 +62,7 @@ impl From<mp_core::Error> for PoolError {
 /// assert_eq!(broken.starts, 5);
 /// let Some(SpawnError::ProcessRaised(raised)) = &broken.cause else { panic!("it returned an error") };
 /// assert_eq!(raised.message, "no device");
-/// // the pool has no workers left: 5 starts have failed, the last so:
+/// // the pool has no workers left: 5 starts have failed, the last one:
 /// // worker 0 (pool-worker-0, pid 77) … no device
 /// println!("{broken}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -87,7 +87,7 @@ mp_core::readable_debug!(BrokenPool);
 
 /// Returns the number of failed starts of a pool, in the text of its error.
 fn failed_starts(starts: u32) -> String {
-    if starts > 0 { format!("{starts} starts have failed, the last so: ") } else { String::new() }
+    if starts > 0 { format!("{starts} starts have failed, the last one: ") } else { String::new() }
 }
 
 /// Returns `pool "resize"`, or `the pool`.

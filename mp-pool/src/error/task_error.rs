@@ -243,7 +243,7 @@ impl fmt::Display for TaskError {
             }
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
             TaskError::Closed { pool } => {
-                write!(f, "{} is closed: it takes no tasks any more", the_pool(pool))
+                write!(f, "{} is closed: it accepts no more tasks", the_pool(pool))
             }
             TaskError::Broken(broken) => broken.fmt(f),
             TaskError::Arguments { why, attempts, .. }
@@ -255,10 +255,10 @@ impl fmt::Display for TaskError {
                 write!(f, "the arguments of the task can't be sent: {why}{attempts}")
             }
             TaskError::Value { why, undecodable: None, unread: None, attempts } => {
-                write!(f, "what the task returned can't be sent: {why}{attempts}")
+                write!(f, "the result of the task can't be sent: {why}{attempts}")
             }
             TaskError::Value { why, attempts, .. } => {
-                write!(f, "what the task returned can't be received: {why}{attempts}")
+                write!(f, "the result of the task can't be received: {why}{attempts}")
             }
         }
     }

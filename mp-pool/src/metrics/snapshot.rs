@@ -59,7 +59,7 @@ impl fmt::Display for FailedStarts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FailedStarts { worker, starts, why } = self;
         let tries = if *starts == 1 { "a start has".to_owned() } else { format!("{starts} starts have") };
-        write!(f, "worker {worker} can't begin: {tries} failed, the last so: {why}")
+        write!(f, "worker {worker} can't begin: {tries} failed, the last one: {why}")
     }
 }
 

@@ -184,7 +184,7 @@ thread_local! {
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
 }
 
-/// Number of levels that stay: as many may be entered as in parts of messages.
+/// Number of nesting levels to keep in reserve, the same as for parts of messages.
 const LAST: u16 = MAX_NESTING - SHALLOW;
 
 fn with_level<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {

@@ -103,7 +103,7 @@ fn helper() {
         panic!("{refused:?} after {}", readers.len())
     };
     let text = error.to_string();
-    assert!(text.contains("in messages on their way") && text.contains("ulimit -n"), "{text}");
+    assert!(text.contains("in messages in flight") && text.contains("ulimit -n"), "{text}");
     // Other resources are not exhausted, and an unsent message is kept.
     File::from(value.0).write_all(b"mine").unwrap();
     assert_eq!(said(readers.pop().unwrap()), "mine");

@@ -68,7 +68,7 @@ fn of_memory() -> Vec<Error> {
         Error::Os { what: "opening it", source: other },
         Error::Directory { path: odd_path(), what: "it is no directory", source: io(20) },
         Error::OutOfMemory { asked: 1 << 40, left: 7, limit: "the limit".into() },
-        Error::ArenaFull { what: "messages on their way", asked: 1, limit: 2 },
+        Error::ArenaFull { what: "messages in flight", asked: 1, limit: 2 },
         Error::OutOfDescriptors(text()),
         Error::TooManyDescriptors(text()),
         Error::NotAnArena(text()),
@@ -102,7 +102,7 @@ fn of_memory() -> Vec<Error> {
 fn memory_errors_round_trip() {
     arrive(of_memory);
     // Its methods work, too.
-    let full = Error::ArenaFull { what: "messages on their way", asked: 1, limit: 2 };
+    let full = Error::ArenaFull { what: "messages in flight", asked: 1, limit: 2 };
     assert!(unpack::<Error>(pack(full).unwrap()).unwrap().is_out_of_envelopes());
     let missing = SharedMemory::open("/no-such-memory-of-this-test").map(drop).unwrap_err();
     let arrived = unpack::<Error>(pack(missing).unwrap()).unwrap();

@@ -49,7 +49,7 @@ fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
 fn regular(fd: BorrowedFd<'_>) -> Result<rustix::fs::Stat> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of a foreign file"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::NotShareable("it is no regular file".into()));
+        return Err(Error::NotShareable("it is not a regular file".into()));
     }
     Ok(stat)
 }

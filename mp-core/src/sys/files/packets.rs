@@ -103,7 +103,7 @@ pub(crate) fn refused(doing: &str, errno: Errno) -> Error {
              close some, or raise the limit"
         )),
         Errno::TOOMANYREFS => Error::TooManyDescriptors(format!(
-            "could not {doing}: the programs of this user have more descriptors in messages on their way \
+            "could not {doing}: the programs of this user have more descriptors in messages in flight \
             than the kernel allows \
              this process, {open} (RLIMIT_NOFILE, `ulimit -n`, counts for these as well); receive some, or \
              raise the limit"

@@ -37,7 +37,7 @@ pub(super) fn key(device: &Device) -> u64 {
 fn order_of(number: u8) -> Result<Order> {
     let order =
         [Order::Clocks, Order::IpcEvents, Order::Host].into_iter().find(|order| *order as u8 == number);
-    order.ok_or_else(|| Error::Malformed(format!("{number} is no order of streams")))
+    order.ok_or_else(|| Error::Malformed(format!("{number} is not an order of streams")))
 }
 
 /// Returns the method of a device's streams.

@@ -30,6 +30,6 @@ pub(crate) fn is_complete(tick: Tick) -> Result<bool> {
         TickState::Complete => Ok(true),
         TickState::Pending => Ok(false),
         TickState::Died { pid } => Err(Error::ProducerDied { pid }),
-        _ => Err(Error::Malformed(format!("{tick:?} is no tick that a stream has made"))),
+        _ => Err(Error::Malformed(format!("{tick:?} is not a tick of a stream"))),
     }
 }
