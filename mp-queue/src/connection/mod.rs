@@ -26,7 +26,6 @@ use crate::error::{GetError, PutError};
 use crate::queue::channel::ChannelEnd;
 use crate::queue::future::get;
 use crate::queue::put_as;
-use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::{WaitError, WaitSite};
 
 /// End of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
@@ -299,13 +298,11 @@ impl Connection {
         let raw = self.receiver()?.raw();
         raw.arena().me().map_err(Error::from)?;
         let ready = || raw.memory().is_ready().then_some(Ok(()));
-        let (wait, parking) = (Wait::at_most(timeout), raw.memory().not_empty());
-        let at =
-            WaitSite { parking, purpose: Some(WaitPurpose::Message), call: BlockingCall::ConnectionPoll };
+        let (wait, at) = (Wait::at_most(timeout), WaitSite::for_message(raw, BlockingCall::ConnectionPoll));
         let found = match raw.attempt_until(wait, (raw.get_spin(), None), at, ready) {
             Ok(()) => {
                 // This thread may have been woken instead of a process that would have received.
-                parking.wake_one();
+                at.parking.wake_one();
                 true
             }
             Err(WaitError::Deserted(..) | WaitError::Disconnected) => true,

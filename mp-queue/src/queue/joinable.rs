@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{GetError, HolderList, Leaseholder, PutError};
 use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
-use crate::queue::lease::{Lease, LeaseFilter};
+use crate::queue::lease::Lease;
 use crate::queue::waitable::{LeaseReady, PutReady};
 use crate::raw::options::QueueOptions;
 use crate::raw::waiting::{WaitError, WaitSite};
@@ -234,7 +234,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             Err(WaitError::TimedOut | WaitError::Deserted(..) | WaitError::Disconnected) => {
                 Err(JoinableQueueError::Unfinished {
                     tasks: found.unfinished,
-                    holders: raw.leaseholders(LeaseFilter::All),
+                    holders: raw.leaseholders(None),
                 })
             }
         }

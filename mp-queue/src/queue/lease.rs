@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use mp_core::message::Incoming;
 use mp_core::waits::BlockingCall;
-use mp_core::words::Holder;
+use mp_core::words::{Holder, Member};
 use mp_core::{AdaptiveSpin, Leased, Members, Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
 use serde::Serialize;
@@ -89,15 +89,6 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
     }
 }
 
-/// Processes whose leases are counted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LeaseFilter {
-    /// All processes but this one.
-    Others,
-    /// All processes.
-    All,
-}
-
 impl RawQueue {
     /// Leases a message into `into`. If `into` stays empty, the queue is closed and drained. Messages that
     /// other processes work on may then be given back.
@@ -151,13 +142,12 @@ impl RawQueue {
         }
     }
 
-    /// Returns the processes that work on messages of this queue.
-    pub(crate) fn leaseholders(&self, which: LeaseFilter) -> Vec<Leaseholder> {
-        let me = self.arena().me().ok().filter(|_| which == LeaseFilter::Others);
+    /// Returns the processes that work on messages of this queue, without one process.
+    pub(crate) fn leaseholders(&self, without: Option<Member>) -> Vec<Leaseholder> {
         let mut holders: Vec<Leaseholder> = Vec::new();
         self.memory().each_leaseholder(|member| match holders.iter_mut().find(|h| h.member == member) {
             Some(holder) => holder.messages += 1,
-            None if Some(member) == me => {}
+            None if Some(member) == without => {}
             None => {
                 holders.push(Leaseholder { member, pid: Members(self.arena()).pid_of(member), messages: 1 })
             }
@@ -184,11 +174,7 @@ impl RawQueue {
         loop {
             let mut leased = None;
             let attempt = || self.attempt_lease(&mut leased);
-            let at = WaitSite {
-                parking: self.memory().not_empty(),
-                purpose: Some(WaitPurpose::Message),
-                call: BlockingCall::QueueGet,
-            };
+            let at = WaitSite::for_message(self, BlockingCall::QueueGet);
             self.attempt_until(wait, (self.get_spin(), None), at, attempt)?;
             if leased.is_some() {
                 self.memory().wake_producers(1);
@@ -197,11 +183,8 @@ impl RawQueue {
             let over = || {
                 (!self.has_other_leases() || self.memory().any_returned()).then_some(Ok::<_, WaitError>(()))
             };
-            let at = WaitSite {
-                parking: self.memory().finished(),
-                purpose: None,
-                call: BlockingCall::QueueLeases,
-            };
+            let (parking, call) = (self.memory().finished(), BlockingCall::QueueLeases);
+            let at = WaitSite { parking, purpose: None, call };
             self.attempt_until(wait, (&asleep, None), at, over)?;
             if !self.has_other_leases() {
                 return Ok(None);
@@ -282,7 +265,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
             Ok(Some(leased)) => read(self.raw(), self.fingerprint(), leased).map(Some),
             Ok(None) => Ok(None),
             Err(GetError::Empty) if self.raw().memory().is_at_end() => {
-                Err(GetError::Leased { holders: self.raw().leaseholders(LeaseFilter::Others) })
+                Err(GetError::Leased { holders: self.raw().leaseholders(self.raw().arena().me().ok()) })
             }
             Err(e) => Err(e),
         }

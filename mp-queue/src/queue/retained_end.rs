@@ -163,9 +163,7 @@ impl RetainedEnd {
         attempt: impl Fn() -> Option<Result<R, E>>,
     ) -> Result<R, E> {
         let raw = self.raw();
-        let parking = raw.memory().not_empty();
-        let at = WaitSite { parking, purpose: Some(WaitPurpose::Message), call };
-        raw.attempt_until(wait, (raw.get_spin(), None), at, attempt)
+        raw.attempt_until(wait, (raw.get_spin(), None), WaitSite::for_message(raw, call), attempt)
     }
 
     /// Returns the result of `attempt`, or an error if no sender is left, for a future.

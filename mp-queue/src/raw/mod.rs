@@ -18,7 +18,7 @@ use mp_core::{AdaptiveSpin, Arena, Hold, Members, Messages, Spin, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
-use crate::raw::handles::{Capabilities, CountedHandle, LocalHandles, WaitPurpose};
+use crate::raw::handles::{Capabilities, CountedHandle, LocalHandles};
 use crate::raw::header::{CreateParams, Size};
 use crate::raw::memory::pinned_read::slots_for;
 use crate::raw::memory::{LAYER, RingMemory};
@@ -339,11 +339,7 @@ impl RawQueue {
             })
         };
         let spin = (&self.local.put.spin, Some(&self.local.put.pace));
-        let at = WaitSite {
-            parking: self.memory.not_full(),
-            purpose: Some(WaitPurpose::Room),
-            call: BlockingCall::QueuePut,
-        };
+        let at = WaitSite::for_room(self, BlockingCall::QueuePut);
         let attempt = || ended(self.attempt_put(payload));
         ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt))
     }
@@ -364,11 +360,7 @@ impl RawQueue {
         wait: Wait,
         attempt: impl FnMut() -> Option<Result<R, PutError<()>>>,
     ) -> Result<R, PutError<()>> {
-        let at = WaitSite {
-            parking: self.memory.not_full(),
-            purpose: Some(WaitPurpose::Room),
-            call: BlockingCall::Envelope,
-        };
+        let at = WaitSite::for_room(self, BlockingCall::Envelope);
         self.attempt_until(wait, (&self.local.put.spin, None), at, attempt)
     }
 
@@ -401,11 +393,7 @@ impl RawQueue {
             Err(error) => Some(Err(GetError::Failed(error))),
         };
         let spin = (&self.local.get.spin, Some(&self.local.get.pace));
-        let at = WaitSite {
-            parking: self.memory.not_empty(),
-            purpose: Some(WaitPurpose::Message),
-            call: BlockingCall::QueueGet,
-        };
+        let at = WaitSite::for_message(self, BlockingCall::QueueGet);
         let attempt = || ended(self.attempt_get(into));
         ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt))
     }

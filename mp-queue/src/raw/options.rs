@@ -151,23 +151,19 @@ pub enum DesertedWhen {
     /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) count as one
     /// thread. Give each thread a clone, or create the queue with [`Never`](Self::Never).
     #[default]
-    NoHandleIsLeft,
+    NoHandleIsLeft = 0,
     /// No other process has the queue, whatever handles this process has. For processes that only get or only
     /// put, and keep a handle that they don't use. Another thread of this process that could put does not
     /// keep a wait going.
-    NoOtherProcess,
+    NoOtherProcess = 1,
     /// The wait never ends with `Deserted`. It ends when there is a message or room, the queue is closed, or
     /// the time has expired. For queues whose handles are shared by reference.
-    Never,
+    Never = 2,
 }
 
 impl DesertedWhen {
     pub(crate) const fn pack(self) -> u64 {
-        match self {
-            Self::NoHandleIsLeft => 0,
-            Self::NoOtherProcess => 1,
-            Self::Never => 2,
-        }
+        self as u64
     }
 
     pub(crate) const fn unpack(w: u64) -> Self {

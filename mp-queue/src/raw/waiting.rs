@@ -98,6 +98,18 @@ impl RawQueue {
     }
 }
 
+impl WaitSite {
+    /// Waits that a put by another handle ends.
+    pub(crate) fn for_message(raw: &RawQueue, call: BlockingCall) -> Self {
+        Self { parking: raw.memory.not_empty(), purpose: Some(WaitPurpose::Message), call }
+    }
+
+    /// Waits that a get by another handle ends.
+    pub(crate) fn for_room(raw: &RawQueue, call: BlockingCall) -> Self {
+        Self { parking: raw.memory.not_full(), purpose: Some(WaitPurpose::Room), call }
+    }
+}
+
 /// First sleep of a waiter while a process may be about to release the queue. It is doubled each time.
 const NAP: Duration = Duration::from_millis(1);
 

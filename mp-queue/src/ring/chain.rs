@@ -33,21 +33,17 @@ use super::{Close, RingAt};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Link {
     /// No successor yet.
-    None,
+    None = 0,
     /// The next segment is open.
-    Open,
+    Open = 1,
     /// The queue is closed, so there will be no successor.
-    End,
+    End = 2,
 }
 
 impl Link {
     /// Converts the link into a word.
     pub const fn pack(self) -> u64 {
-        match self {
-            Link::None => 0,
-            Link::Open => 1,
-            Link::End => 2,
-        }
+        self as u64
     }
 
     /// Converts a word into a link.

@@ -28,26 +28,15 @@ const NOTE: u16 = u16::MAX;
 /// Largest number of bytes of a note.
 pub(super) const MAX_NOTE: usize = LENGTH + 2 * MAX_NAME;
 
-const INVITATION_NAME: &[u8; 56] = b"an invitation, for Connection::accept_invitation to take";
-/// Frame of an invitation, to which its descriptor is attached.
-pub(super) const INVITATION: [u8; 14 + INVITATION_NAME.len()] = invitation();
+const INVITATION_NAME: &[u8] = b"an invitation, for Connection::accept_invitation to take";
+/// Number of bytes of the frame of an invitation.
+pub(super) const INVITATION: usize = HEAD + INVITATION_NAME.len();
 
-/// Returns the frame of an invitation: no bytes, fingerprint of the type, length of its name, name.
-const fn invitation() -> [u8; 14 + INVITATION_NAME.len()] {
-    let mut frame = [0; 14 + INVITATION_NAME.len()];
+/// Returns the frame of an invitation, to which its descriptor is attached: a message of no bytes.
+pub(super) fn invitation() -> Vec<u8> {
     let fingerprint = fnv1a(INVITATION_NAME).to_le_bytes();
-    let mut i = 0;
-    while i < 8 {
-        frame[4 + i] = fingerprint[i];
-        i += 1;
-    }
-    frame[12] = INVITATION_NAME.len() as u8;
-    i = 0;
-    while i < INVITATION_NAME.len() {
-        frame[14 + i] = INVITATION_NAME[i];
-        i += 1;
-    }
-    frame
+    let name_length = (INVITATION_NAME.len() as u16).to_le_bytes();
+    [&[0; 4], &fingerprint[..], &name_length, INVITATION_NAME].concat()
 }
 
 /// A complete message.
@@ -128,8 +117,8 @@ pub(super) fn peek(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Err
 
 /// Returns `true` if the next data is an invitation.
 pub(super) fn is_invitation(socket: BorrowedFd<'_>) -> bool {
-    let mut found = [0; INVITATION.len()];
-    peek(socket, &mut found) == Ok(INVITATION.len()) && found == INVITATION
+    let mut found = [0; INVITATION];
+    peek(socket, &mut found) == Ok(INVITATION) && found[..] == invitation()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use mp_reduce::Error;
 use rustix::io::Errno;
 
 use super::endpoint::Socket;
-use super::frame::{INVITATION, is_note_start, peek};
+use super::frame::{INVITATION, invitation, is_note_start, peek};
 use super::reader::{FrameEvent, NOTES_AT_ONCE};
 use super::tcp;
 use super::writer::WriteError;
@@ -25,7 +25,7 @@ impl Socket {
         if !writer.flush(&self.stream)? {
             return Err(WriteError::Full);
         }
-        socket::send(self.as_fd(), &INVITATION, Some(way)).map_err(|e| match e {
+        socket::send(self.as_fd(), &invitation(), Some(way)).map_err(|e| match e {
             Errno::AGAIN => WriteError::Full,
             e if tcp::is_gone(e) => WriteError::Gone,
             e => mp_core::Error::Os { what: "sending an invitation over a socket", source: e.into() }.into(),
@@ -42,7 +42,7 @@ impl Socket {
         if !reader.has_early() && !reader.is_greeted(self.as_fd())? {
             return Ok(None);
         }
-        let (mut found, mut notes) = ([0; INVITATION.len()], 0);
+        let (mut found, mut notes) = ([0; INVITATION], 0);
         let has = loop {
             let has = match peek(self.as_fd(), &mut found) {
                 Ok(0) | Err(Errno::CONNRESET) if reader.is_between_messages() => return Err(reader.gone()),
@@ -61,7 +61,7 @@ impl Socket {
             }
         };
         // The frame is sent by one call and so arrives complete.
-        if !reader.is_between_messages() || found[..has] != INVITATION {
+        if !reader.is_between_messages() || found[..has] != invitation() {
             let why = "a message comes before it, or in its place: receive that first";
             return Err(GetError::Failed(mp_core::Error::NoInvitation(why.into()).into()));
         }
