@@ -94,7 +94,7 @@ impl FindOldest {
 
     /// Leaves a small message in its slot, to be leased.
     #[must_use]
-    pub(super) fn leasing(self) -> Self {
+    pub fn leasing(self) -> Self {
         Self { leasing: true, ..self }
     }
 

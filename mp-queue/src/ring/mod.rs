@@ -64,8 +64,6 @@ mod chain;
 mod close;
 mod find;
 mod get;
-#[cfg(test)]
-mod hostile_words;
 mod lease;
 mod newest;
 mod pins;

@@ -304,7 +304,7 @@ impl Position {
     }
 
     /// Returns the previous position in a ring of `slots`.
-    pub(crate) fn previous(self, slots: u32) -> Self {
+    pub fn previous(self, slots: u32) -> Self {
         match self.index.checked_sub(1) {
             Some(index) => Self { lap: self.lap, index },
             None => Self { lap: self.lap.wrapping_sub(1) & LAP_MASK, index: slots - 1 },

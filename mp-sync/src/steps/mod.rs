@@ -15,8 +15,6 @@
 pub mod barrier;
 pub mod condition;
 pub mod event;
-#[cfg(test)]
-mod hostile_words;
 pub mod once;
 pub mod rlock;
 pub mod rwlock;

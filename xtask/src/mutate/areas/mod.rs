@@ -150,6 +150,7 @@ const OF_STRUCTURES: &[Area] = &[
         "ring.",
         &[
             ("mp-queue/lib", ""),
+            ("mp-queue/hostile_words", ""),
             ("mp-models/models", "ring::"),
             ("mp-models/models", "random_queue::"),
             ("mp-queue/loom_ring", ""),
@@ -165,6 +166,7 @@ const OF_STRUCTURES: &[Area] = &[
         "ring.settle.",
         &[
             ("mp-queue/lib", "ring::settle"),
+            ("mp-queue/hostile_words", ""),
             ("mp-models/models", "ring::"),
             ("mp-models/models", "lease::"),
             ("mp-queue/loom_ring", "settle"),
@@ -178,6 +180,7 @@ const OF_STRUCTURES: &[Area] = &[
         "ring.chain.",
         &[
             ("mp-queue/lib", "ring::chain"),
+            ("mp-queue/hostile_words", ""),
             ("mp-models/models", "chain::"),
             ("mp-queue/loom_chain", ""),
             ("mp-tests/queues", "kinds::"),
@@ -190,6 +193,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-queue/loom_ring", "close"),
             ("mp-models/models", "chain::"),
             ("mp-queue/lib", ""),
+            ("mp-queue/hostile_words", ""),
         ],
     ),
     (
@@ -227,6 +231,7 @@ const OF_STRUCTURES: &[Area] = &[
         "ring.small.",
         &[
             ("mp-queue/lib", ""),
+            ("mp-queue/hostile_words", ""),
             ("mp-models/models", "ring::"),
             ("mp-queue/loom_ring", "small"),
             ("mp-tests/killed", "small_messages::"),
@@ -239,6 +244,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-models/models", "lease::"),
             ("mp-queue/loom_chain", ""),
             ("mp-queue/lib", ""),
+            ("mp-queue/hostile_words", ""),
             ("mp-tests/killed", "small_messages::"),
             ("mp-tests/queues", "kinds::"),
         ],
@@ -248,6 +254,7 @@ const OF_STRUCTURES: &[Area] = &[
         &[
             ("mp-models/models", "join::"),
             ("mp-queue/lib", ""),
+            ("mp-queue/hostile_words", ""),
             ("mp-tests/queues", "kinds::"),
             ("mp-tests/killed", "queues::"),
         ],
@@ -258,6 +265,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-models/models", "bytes::"),
             ("mp-queue/loom_bytes", ""),
             ("mp-queue/lib", ""),
+            ("mp-queue/hostile_words", ""),
             ("mp-tests/queues", "bytes::"),
         ],
     ),
@@ -290,6 +298,7 @@ const OF_STRUCTURES: &[Area] = &[
         &[
             ("mp-models/models", "rlock::"),
             ("mp-sync/lib", ""),
+            ("mp-sync/hostile_words", ""),
             ("mp-sync/loom_sync", ""),
             ("mp-tests/sync", "locks::"),
             ("mp-tests/killed", "sync::"),
@@ -302,6 +311,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-models/models", "rwlock::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
+            ("mp-sync/hostile_words", ""),
             ("mp-tests/sync", "locks::"),
             ("mp-tests/killed", "sync::"),
         ],
@@ -321,6 +331,7 @@ const OF_STRUCTURES: &[Area] = &[
         &[
             ("mp-tests/waiting", "wake_ups::last_arrival"),
             ("mp-sync/lib", ""),
+            ("mp-sync/hostile_words", ""),
             ("mp-models/models", "barrier::"),
             ("mp-sync/loom_barrier", ""),
             ("mp-tests/sync", "barrier::"),
@@ -464,6 +475,7 @@ const RETURNS: &[(&str, &str)] = &[
     ("mp-models/models", "lease::"),
     ("mp-queue/loom_ring", "re"),
     ("mp-queue/lib", ""),
+    ("mp-queue/hostile_words", ""),
     ("mp-tests/queues", "kinds::"),
     ("mp-tests/killed", "queues::"),
     ("mp-tests/killed", "stopped_recoverers::"),

@@ -1,14 +1,15 @@
 //! Single operations on hand-written words: hostile values, and results that callers rely on.
+#![cfg(not(mp_loom))]
 
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Steps, Word, run};
 use mp_core::steps::lock::LockWord;
 use mp_core::words::Member;
 
-use super::barrier::{Arrive, ArriveOutcome, BarrierAt, Phase};
-use super::rlock::{AddLevel, AddLevelOutcome, Depth};
-use super::rwlock::{AddRead, ClaimReader, Enter, EnterOutcome, Readers};
-use super::slot::{EMPTY, HELD, HolderSlot, Slots};
+use mp_sync::steps::barrier::{Arrive, ArriveOutcome, BarrierAt, Phase};
+use mp_sync::steps::rlock::{AddLevel, AddLevelOutcome, Depth};
+use mp_sync::steps::rwlock::{AddRead, ClaimReader, Enter, EnterOutcome, Readers};
+use mp_sync::steps::slot::{EMPTY, HELD, HolderSlot, Slots};
 
 const WORD: Word = Word::at(0);
 const SLOTS: Slots = Slots { used: Word::at(8), first: Word::at(16), limit: 4 };

@@ -1,13 +1,13 @@
 //! Tests of single operations on prepared words: their results, the words that they read, and the case that
 //! another process was faster.
+#![cfg(not(mp_loom))]
 
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Steps, Word, run};
 use mp_core::steps::EnvelopesAt;
-use mp_core::words::{EnvelopeId, GroupState, Holder, Member, Owner, RingPlace};
+use mp_core::words::{BlockId, EnvelopeId, GroupState, Holder, Member, Owner, RingPlace};
 
-use super::slot::Content;
-use super::*;
+use mp_queue::ring::*;
 
 const INTENT: Word = Word::at(8 * 10);
 const OWNERS: Column = Column { base: Word::at(8 * 12), stride: 32 };
