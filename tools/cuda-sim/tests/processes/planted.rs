@@ -65,7 +65,7 @@ const PLANTED: [Planted; 15] = [
     // are dropped.
     Planted {
         mutation: "cuda.slab.descriptor-kept",
-        test: "late::what_was_opened_and_unmapped_keeps_no_memory",
+        test: "late::unmapped_memory_of_a_dead_maker_is_freed",
         says: &["all memory is free"],
     },
     // The first process that opens the memory takes the descriptor out of the locker.
