@@ -97,7 +97,7 @@ impl Process {
         &self,
         tick: Tick,
         found: TickState,
-        [was_told, known]: [bool; 2],
+        [was_reported, known]: [bool; 2],
         ghost: &mut Ghost,
         fates: &[Fate],
     ) {
