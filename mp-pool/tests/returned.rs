@@ -151,6 +151,8 @@ fn returned_values_keep_their_handles_and_memory() {
     gate.arrived();
     join(&warm);
     drop(warm);
+    // The memory of its worker is reclaimed after the worker has ended.
+    eventually("this process is the only member", || in_use().2 == 1);
     let before = in_use();
     pushes(&gate);
     puts();
