@@ -294,9 +294,9 @@ impl Descriptors {
     }
 
     /// Returns a copy of the descriptor that an object [keeps](crate::Structure::keep_descriptor), by the
-    /// object's [mark](crate::Hold::mark). The copy is close-on-exec. Returns `None` if the object keeps none
-    /// (yet), or is gone. The caller need not hold the object, and the process that provided the descriptor
-    /// need not live.
+    /// object's [mark](crate::Hold::mark). The copy is close-on-exec. Returns `None` if the object has
+    /// no descriptor yet, or was freed. The caller need not hold the object, and the process that provided
+    /// the descriptor need not live.
     ///
     /// Doesn't block. Uses three descriptors for a moment.
     ///

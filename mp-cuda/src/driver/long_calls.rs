@@ -5,7 +5,7 @@ use mp_core::mutex::Mutex;
 
 #[derive(Debug)]
 struct OpenCalls {
-    /// Numbers of calls that are not over.
+    /// Numbers of running calls.
     open: Vec<u64>,
     next: u64,
 }

@@ -91,7 +91,7 @@ impl SlabKind {
     }
 }
 
-/// Slab: memory of a device out of which one process cuts pieces.
+/// Slab: memory of a device that one process divides into pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct SlabObject {
     structure: Structure,

@@ -50,7 +50,7 @@ impl<K: BatchSource> Prefetch<K> {
             .iter()
             .find(|slot| matches!(slot.state, BatchSlotState::Sent(ticket) if ticket == task.task))
         {
-            None => line.push_str("a batch that is not waited for any more"),
+            None => line.push_str("an abandoned batch"),
             Some(slot) => {
                 line.push_str(&format!("batch {} of epoch {}", slot.number, slot.epoch));
                 if let Some(at) = note.and_then(|note| K::locate_failure(&slot.contents, note)) {

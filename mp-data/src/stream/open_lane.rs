@@ -253,7 +253,7 @@ impl<D: IterableDataset> OpenLane<D> {
 
 fn shorter(is: u64, was: u64) -> Box<dyn Error + Send + Sync> {
     format!(
-        "the shard ends after {is} samples, but {was} were read from it before: it is not the same any more"
+        "the shard ends after {is} samples, but {was} were read from it before: its contents have changed"
     )
     .into()
 }

@@ -44,7 +44,7 @@ impl PendingMessage {
         }
     }
 
-    /// Like [`encode_once`](Self::encode_once), for a value of which [`Payload::from_small`] makes no message.
+    /// Like [`encode_once`](Self::encode_once), for a value that [`Payload::from_small`] refuses.
     #[inline]
     pub(crate) fn encode_large<T: Message>(
         raw: &RawQueue,

@@ -166,7 +166,7 @@ impl Steps for ReplaceSlot {
     }
 }
 
-/// Finds the next slot in one of some states.
+/// Finds the next slot that is in one of the given states.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindSlot {
     slots: Slots,

@@ -133,7 +133,7 @@ fn weak_reference_expires_with_its_process_holders() {
 }
 
 #[test]
-fn reused_memory_is_another_storage() {
+fn storage_in_reused_memory_has_a_new_id() {
     let _alone = alone();
     let mut cache = SharedCache::new();
     let mut seen: Vec<WeakStorage> = Vec::new();

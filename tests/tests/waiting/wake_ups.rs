@@ -99,7 +99,7 @@ fn last_arrival_wakes_the_others() {
 }
 
 #[test]
-fn message_and_room_wake_in_time() {
+fn put_and_get_wake_waiters_in_time() {
     let queue = Queue::bounded(1).unwrap();
     let get = || assert_eq!(queue.get().unwrap(), Some(7_u8));
     woken_in_time("get", get, || queue.put(7).unwrap(), || {});

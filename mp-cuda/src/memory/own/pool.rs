@@ -119,7 +119,7 @@ impl DevicePool {
         self.release(|own| own.ledger.is_retired());
     }
 
-    /// Gives slabs back of which no process has a piece. Returns their bytes.
+    /// Frees the slabs of which no process has a piece, and returns their bytes.
     fn release(&mut self, which: impl Fn(&OwnSlab) -> bool) -> u64 {
         let goes = |own: &mut OwnSlab| {
             own.ledger.is_empty() && which(own) && own.slab.is_idle() && registry::remove(&own.slab)
@@ -254,7 +254,7 @@ pub(crate) fn scan() {
     POOLS.lock().iter_mut().for_each(DevicePool::scan_all);
 }
 
-/// Gives own slabs back of which no process has a piece. Returns their bytes.
+/// Frees the own slabs of which no process has a piece, and returns their bytes.
 pub(crate) fn release() -> u64 {
     let mut pools = POOLS.lock();
     let bytes = pools

@@ -32,7 +32,7 @@ impl Ranges {
         Some(start..start + length)
     }
 
-    /// Gives a taken range back, of which no unit is free.
+    /// Gives back a taken range. None of its units may be free.
     pub(crate) fn give(&mut self, range: Range<u32>) {
         let (mut start, mut end) = (range.start, range.end);
         debug_assert!(start < end && end <= self.units && !self.touches_free(&range), "{range:?}");

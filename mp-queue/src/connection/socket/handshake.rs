@@ -62,7 +62,7 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
-    /// Creates a greeting of which no byte has arrived.
+    /// Creates a greeting, before its first byte.
     pub(super) const fn empty() -> Self {
         Self { buffer: [0; HELLO], have: 0 }
     }

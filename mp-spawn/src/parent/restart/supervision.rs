@@ -118,7 +118,7 @@ impl Supervision {
         ));
     }
 
-    /// Returns the status of a process that is not over.
+    /// Returns the status of a process that has not ended.
     pub(crate) fn status(&self, failure: Option<&SpawnError>) -> ProcessStatus {
         let restarting = |attempt, error: Option<&SpawnError>| ProcessStatus::Restarting {
             attempt,

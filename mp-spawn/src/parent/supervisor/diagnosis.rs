@@ -87,7 +87,7 @@ pub(crate) fn report_failure(
     Some((now, error))
 }
 
-/// Returns the failure that the end of a process shows, and its time, or `None` for a success.
+/// Returns the failure that an exit status implies, with its time, or `None` for a success.
 pub(crate) fn exit_failure(
     who: &ProcessName,
     StartProperties { program, method, returns, .. }: &StartProperties,

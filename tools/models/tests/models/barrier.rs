@@ -281,7 +281,7 @@ fn death_breaks_the_barrier_for_all_or_none() {
 }
 
 #[test]
-fn breaking_party_is_killed() {
+fn barrier_survives_a_killed_breaking_party() {
     explore(3, 1, 0, (2, 0), Bug::None);
 }
 

@@ -514,7 +514,7 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
     world.explore(kills, stops, end, |w| w.fates[POOL] == Fate::Running);
 }
 
-/// All actions of the pool on a worker whose time is not over.
+/// All actions of the pool on a worker that has time left.
 const ALL: [Act; 4] = [Act::Cut(CutShare::Half), Act::Journal, Act::Cut(CutShare::All), Act::Journal];
 
 #[test]

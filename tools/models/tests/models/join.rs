@@ -440,7 +440,7 @@ fn task_of_a_killed_consumer_is_counted_as_lost() {
 }
 
 #[test]
-fn recoverer_of_a_join_is_killed() {
+fn join_survives_a_killed_recoverer() {
     explore(ONE, FEW, (2, 0), Bug::None);
 }
 

@@ -190,7 +190,7 @@ fn two_processes_survive_one_kill() {
 }
 
 #[test]
-fn adopters_are_killed() {
+fn lock_survives_killed_adopters() {
     explore(3, 1, 2, 0, true, Bug::None);
 }
 

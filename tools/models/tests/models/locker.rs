@@ -376,7 +376,7 @@ fn two_senders_and_a_receiver_survive_one_kill() {
 }
 
 #[test]
-fn recoverer_of_the_locker_is_killed() {
+fn locker_survives_a_killed_recoverer() {
     explore(world(1, 1, 2, Bug::None), 2, 0);
 }
 

@@ -217,7 +217,7 @@ fn killed_initialization_runs_again() {
 }
 
 #[test]
-fn second_initializer_is_killed() {
+fn once_survives_two_killed_initializers() {
     explore(3, (2, 0), true, Bug::None);
 }
 

@@ -322,7 +322,7 @@ fn event_name_belongs_to_its_ticks_owner() {
 }
 
 #[test]
-fn process_is_stopped_while_another_is_killed() {
+fn invariants_hold_with_one_stopped_and_one_killed() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (1, 1), Bug::None);
 }
 

@@ -345,7 +345,7 @@ fn recovery_runs_while_others_continue() {
 }
 
 #[test]
-fn recoverers_of_a_ring_are_killed() {
+fn ring_survives_killed_recoverers() {
     Setup { producers: 1, items: 1, consumers: 1, recoverers: 2, slots: 1, ..Setup::default() }.explore(2, 0);
 }
 

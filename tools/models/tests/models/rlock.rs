@@ -334,7 +334,7 @@ fn lock_of_a_killed_process_is_marked_and_recovered() {
 }
 
 #[test]
-fn recovering_process_is_killed() {
+fn lock_survives_a_killed_recoverer() {
     explore(&[ONCE, ONCE, ONCE], (2, 0), true, Bug::None);
 }
 

@@ -401,7 +401,7 @@ fn moved_piece_is_reused_after_its_uses() {
 }
 
 #[test]
-fn process_is_stopped_while_another_is_killed() {
+fn invariants_hold_with_one_stopped_and_one_killed() {
     explore(&[holder(true, 0), holder(true, 1)], (1, 1), Bug::None);
 }
 

@@ -303,7 +303,7 @@ fn process_is_killed_at_every_step() {
 }
 
 #[test]
-fn recovering_process_is_killed() {
+fn lock_survives_a_killed_recoverer() {
     explore(1, 2, (2, 0), Bug::None);
     explore(2, 1, (2, 0), Bug::None);
 }

@@ -214,7 +214,7 @@ fn permits_of_dead_holders_return() {
 }
 
 #[test]
-fn process_returning_permits_is_killed() {
+fn semaphore_survives_killed_recoverers() {
     explore(3, 1, 1, (2, 0), true, Bug::None);
 }
 
