@@ -54,16 +54,16 @@ examples() {
 
 # Not those of the simulator's own doings: injected failures, counted calls, devices that fall off the bus or don't reach each other.
 scenarios() {
-    set -- "$@" --skip a_copy_that_can_not_be_ordered --skip devices_that_do_not_reach \
-        --skip a_host_that_reads_when_the_producer_is_killed --skip opened_events::
+    set -- "$@" --skip unorderable_copy_is_refused --skip unreachable_peers_are_an_error \
+        --skip read_of_killed_producer_returns_no_values --skip opened_events::
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
         set -- "$@" --skip foreign::killed_exporter_keeps_only_shareable_memory --skip foreign::receiver_is_killed_while_shared \
-            --skip a_copy_of_what_a_killed_producer --skip what_is_behind_the_later_of_two --skip what_a_killed_process_recorded
+            --skip copy_of_lost_tensor_is_lost --skip work_after_a_lost_tensor_is_lost --skip event_of_killed_process_releases_its_waiters
     elif [ "$(timeout 30 nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
         echo "SKIPPED: what needs two GPUs"
         set -- "$@" --skip small_tensors_of_one_slab --skip recorded_on_one_device --skip by_another_device \
-            --skip devices_that_reach_each_other
+            --skip reachable_peers_read_the_memory
     fi
     # The variable is the tests' own: the simulator would start no session with it.
     limited "${LIMIT:-240}" env MP_CUDA_AS_IT_IS=1 bin/cuda_tests --test-threads 1 "$@"
