@@ -137,8 +137,8 @@ impl Watch {
         }
     }
 
-    /// Returns how long the thread may sleep before it calls [`record_poll`](Self::record_poll) again, if nothing else
-    /// wakes it.
+    /// Returns how long the thread may sleep before it calls [`record_poll`](Self::record_poll) again, if
+    /// nothing else wakes it.
     pub fn pause(&self) -> Duration {
         match &self.shown {
             None => SHOWN_AFTER,
