@@ -100,7 +100,7 @@ fn run(what: &str) -> (bool, String) {
 /// Does the same as `run`, with another number of seconds in which leaks may disappear.
 fn run_for(seconds: &str, what: &str) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("a_test_that_leaves");
+    command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("helper_leaks_");
     let command = command.env(WHAT, what).env("MP_LEAKS_SECONDS", seconds).stdin(Stdio::null());
     let output = command.output().unwrap();
     let text =
