@@ -79,9 +79,8 @@ fn failed_worker_start_is_reported_once() {
     let said = SAID.lock().unwrap();
     let reported: Vec<&String> = said.iter().filter(|text| text.contains("has no GPU")).collect();
     assert_eq!(reported.len(), 1, "{reported:?}");
-    let begin = "mp: pool \"data loader\": worker 1 can't begin: 5 starts have failed, the last one: worker \
-        1 \
-                 has no GPU\n";
+    let begin = "mp: pool \"data loader\": worker 1 can't begin: 5 starts have failed, \
+                 the last one: worker 1 has no GPU\n";
     assert!(reported[0].starts_with(begin), "{reported:?}");
 }
 
