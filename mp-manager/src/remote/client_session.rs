@@ -220,6 +220,10 @@ pub(super) fn reply_error(reply: Reply, call: &CallName) -> CallError {
     }
 }
 
+#[allow(
+    clippy::result_large_err,
+    reason = "it is the error of `Connection::send`, which returns the request"
+)]
 fn send_until(
     connection: &Connection,
     request: Framed<Ask>,
