@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -15,9 +16,15 @@ use crate::sys::packets;
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
     let fd = create_memfd(name)?;
     rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of a new arena"))?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-        .map_err(os("fcntl(F_ADD_SEALS) of a new arena"))?;
-    Ok(fd)
+    let sealed = Memfd::try_from_fd(fd).map_err(|_| Error::NotAnArena("the new file is no memfd".into()))?;
+    sealed.add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal]).map_err(
+        |e| match e {
+            memfd::Error::AddSeals(source)
+            | memfd::Error::GetSeals(source)
+            | memfd::Error::Create(source) => Error::Os { what: "fcntl(F_ADD_SEALS) of a new arena", source },
+        },
+    )?;
+    Ok(sealed.into_file().into())
 }
 
 /// Creates an empty memfd that can be sealed.
