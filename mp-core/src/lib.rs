@@ -108,8 +108,9 @@ pub use alloc::stats::{ClassStats, MemberStats, MemoryStats};
 pub use arena::Arena;
 #[cfg(feature = "authkey")]
 pub use authkey::{AuthKey, authkey, set_authkey};
-pub use blocking::block_on::{Blocking, LivenessTimer, Wait, block_on};
+pub use blocking::block_on::{Blocking, LivenessTimer, block_on};
 pub use blocking::deadlock::{Deadlock, DeadlockStep, LockWait};
+pub use blocking::limit::Wait;
 pub use blocking::lock::{LockError, RawGuard, RawLock};
 pub use blocks::Blocks;
 pub use bytemuck;

@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Result;
 use crate::stream::order::tick;
-use crate::stream::work::WaitPurpose;
+use crate::stream::work::StreamWaitPurpose;
 use crate::stream::{CudaStream, host, ownerless};
 
 const NAME: &str = "mp_cuda::Event";
@@ -109,7 +109,7 @@ impl CudaEvent {
     #[doc(alias = "cuStreamWaitEvent")]
     pub fn wait(&self, stream: &CudaStream) -> Result<()> {
         match self.last()? {
-            Some(tick) => stream.wait_for(tick, WaitPurpose::Results),
+            Some(tick) => stream.wait_for(tick, StreamWaitPurpose::Results),
             None => Ok(()),
         }
     }

@@ -7,12 +7,11 @@
 //!
 //! The order matters. A change *before* the announcement is found by the check after it. A change *after* the
 //! announcement ends the sleep.
-//!
-//! Limits of waits.
 
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
+use crate::blocking::limit::Wait;
 use crate::blocking::reports::{Subject, Watch};
 use crate::error::Error;
 use crate::parking::Notices;
@@ -204,45 +203,6 @@ impl LivenessTimer {
                 true
             }
             _ => futex::wait(word, expected, left),
-        }
-    }
-}
-
-/// Maximum time that a call waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
-    /// Does not wait.
-    Never,
-    /// Waits until this time.
-    Until(Instant),
-    /// Waits without a time limit.
-    Forever,
-}
-
-impl Wait {
-    /// Waits at most for `timeout`. A timeout that is too long for the clock means no time limit.
-    pub fn at_most(timeout: Duration) -> Self {
-        Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
-    }
-
-    pub(crate) fn is_over_at(self, now: Instant) -> bool {
-        match self {
-            Self::Never => true,
-            Self::Until(t) => now >= t,
-            Self::Forever => false,
-        }
-    }
-
-    /// Returns `true` if the time has expired.
-    pub fn is_over(self) -> bool {
-        self.is_over_at(Instant::now())
-    }
-
-    /// Returns the earlier of the deadline and `then`.
-    pub(crate) fn or_until(self, then: Instant) -> Instant {
-        match self {
-            Self::Until(t) => t.min(then),
-            Self::Never | Self::Forever => then,
         }
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Arena;
-use crate::blocking::block_on::Wait;
+use crate::blocking::limit::Wait;
 use crate::blocking::reports::table::{self, name_of};
 use crate::blocks::Blocks;
 use crate::layout::control;

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
-use crate::blocking::block_on::Wait;
 use crate::blocking::block_on::{Blocking, LivenessTimer, block_on};
 use crate::blocking::deadlock::{Deadlock, LockWait};
+use crate::blocking::limit::Wait;
 use crate::blocking::reports::{BlockingCall, Subject, WaitObject};
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};

@@ -2,5 +2,6 @@
 
 pub(crate) mod block_on;
 pub(crate) mod deadlock;
+pub(crate) mod limit;
 pub(crate) mod lock;
 pub(crate) mod reports;

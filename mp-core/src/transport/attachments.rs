@@ -54,7 +54,7 @@ use crate::alloc::Allocator;
 use crate::alloc::fd_slots::{FdSlots, HINT, PAIRS, compartment, look, name_of};
 use crate::alloc::handles::Hold;
 use crate::arena::{Arena, view};
-use crate::blocking::block_on::Wait;
+use crate::blocking::limit::Wait;
 use crate::blocking::lock::{LockError, RawLock};
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
@@ -324,6 +324,34 @@ impl Descriptors {
         let (_, out) = FdSlots(self.0).open_compartment(i)?;
         let found = look(&out, 0)?.files.pop();
         Ok(found)
+    }
+}
+
+/// Copies of the descriptors of a message.
+#[derive(Debug, Default)]
+pub struct Claimed(Vec<(BlockId, Vec<Option<OwnedFd>>)>);
+
+impl Claimed {
+    /// Adds copies of a block's descriptors.
+    pub(crate) fn add(&mut self, arena: Arena, block: BlockId) -> Result<()> {
+        let files = Descriptors(arena).descriptors_of(block)?.into_iter().map(Some).collect();
+        self.0.retain(|(there, _)| *there != block);
+        self.0.push((block, files));
+        Ok(())
+    }
+
+    pub(crate) fn take(&mut self, block: BlockId, number: u32) -> Option<OwnedFd> {
+        let (_, files) = self.0.iter_mut().find(|(there, _)| *there == block)?;
+        files.get_mut(number as usize)?.take()
+    }
+
+    pub(crate) fn has(&self, block: BlockId) -> bool {
+        self.0.iter().any(|(there, _)| *there == block)
+    }
+
+    /// Returns `true` if there are no descriptors.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 

@@ -30,7 +30,7 @@ use crate::mem::Mem;
 use crate::parking::Notices;
 use crate::parking::detach_notice::DetachedProcess;
 use crate::transport::Messages;
-use crate::transport::incoming::Claimed;
+use crate::transport::attachments::Claimed;
 use crate::words::{BlockKind, EnvelopeId, Holder, Owner};
 
 /// Number of attachments by which the blocks of a message are prefetched ahead: another process wrote their

@@ -26,7 +26,8 @@ pub(crate) mod lease;
 pub(crate) mod outgoing;
 pub(crate) mod promise;
 
-pub use incoming::{Buffer, Claimed, Incoming, ReceivedAttachments};
+pub use attachments::Claimed;
+pub use incoming::{Buffer, Incoming, ReceivedAttachments};
 pub use outgoing::{Attached, LoanedValue, Outgoing, UnsentValues};
 
 view! {

@@ -20,11 +20,11 @@ use super::runtime;
 /// has waited and the object is ready, the next waiter is woken instead.
 pub struct WakeRegistration {
     what: SharedWaitable,
-    entry: Option<Registration>,
+    entry: Option<FutureRegistration>,
 }
 
 /// Place of the registration.
-enum Registration {
+enum FutureRegistration {
     Word(reactor::WordEntry),
     Descriptor(descriptors::DescriptorEntry),
     #[cfg(feature = "tokio")]
@@ -40,7 +40,7 @@ enum WakeTarget {
     Waker,
 }
 
-impl Registration {
+impl FutureRegistration {
     fn at(place: WaitPoint<'_>, target: WakeTarget) -> Result<Self> {
         let (fd, write) = match place {
             WaitPoint::Parking(point) => return Ok(Self::Word(reactor::WordEntry::at(point.parking))),
@@ -115,12 +115,12 @@ impl WakeRegistration {
             Some(entry) if entry.is_at(place, target) => entry,
             before => {
                 self.leave(before);
-                Registration::at(place, target)?
+                FutureRegistration::at(place, target)?
             }
         };
         if !self.entry.insert(entry).watch(&self.what, waker)? {
             // Its runtime is ending.
-            self.entry.insert(Registration::at(place, WakeTarget::Waker)?).watch(&self.what, waker)?;
+            self.entry.insert(FutureRegistration::at(place, WakeTarget::Waker)?).watch(&self.what, waker)?;
         }
         Ok(())
     }
@@ -131,8 +131,8 @@ impl WakeRegistration {
         self.leave(entry);
     }
 
-    fn leave(&self, entry: Option<Registration>) {
-        if let Some(Registration::Word(entry)) = entry {
+    fn leave(&self, entry: Option<FutureRegistration>) {
+        if let Some(FutureRegistration::Word(entry)) = entry {
             let parking = entry.parking();
             drop(entry);
             // This waiter may have received another waiter's wake-up. In a forked copy nothing is ready.

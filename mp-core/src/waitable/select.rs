@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::future::FdWaker;
 use super::{NoticedDeaths, WaitPoint, Waitable, reactor};
-use crate::blocking::block_on::Wait;
+use crate::blocking::limit::Wait;
 use crate::blocking::reports::{BlockingCall, Subject, WaitObject, Watch};
 use crate::error::{Error, Result};
 use crate::parking::Notices;

@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::exit::{self, ExitPhase};
 use crate::stream::CudaStream;
-use crate::stream::work::WaitPurpose;
+use crate::stream::work::StreamWaitPurpose;
 use crate::uuid::Uuid;
 
 /// Piece of device memory, of which a tensor is a view. A clone is the same piece, and so is a piece that
@@ -56,7 +56,8 @@ impl Piece {
             let piece = Self::exclusive(cut.slab, cut.object);
             // Another stream may be the first to use the piece.
             piece.uses().record_earlier_uses(&cut.ticks);
-            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for(tick, WaitPurpose::Memory)) {
+            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for(tick, StreamWaitPurpose::Memory))
+            {
                 Ok(()) => return Ok(piece),
                 // The process of the last use died meanwhile: the slab is retired, and no more pieces are cut
                 // out of it.

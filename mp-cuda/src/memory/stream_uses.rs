@@ -25,7 +25,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::CudaStream;
 use crate::stream::order::tick::{are_of_one_stream, is_complete, keep_latest};
-use crate::stream::work::WaitPurpose;
+use crate::stream::work::StreamWaitPurpose;
 use crate::sync::{AtomicBool, Ordering};
 use mp_core::steps::device::use_record::{LastUseChange, last_use_change};
 
@@ -119,7 +119,7 @@ impl StreamUse {
 
     /// Has the stream wait for a tick, unless it has waited for it before. A dead process's tick is an error
     /// only if its results are used.
-    fn wait_for(&mut self, tick: Tick, purpose: WaitPurpose) -> Result<()> {
+    fn wait_for(&mut self, tick: Tick, purpose: StreamWaitPurpose) -> Result<()> {
         let waited = if contains(&self.waited, tick) {
             // The tick's process may have died since.
             is_complete(tick).map(drop)
@@ -127,7 +127,7 @@ impl StreamUse {
             self.stream.wait_for(tick, purpose).inspect(|()| keep_latest(&mut self.waited, tick))
         };
         match waited {
-            Err(Error::ProducerDied { .. }) if purpose == WaitPurpose::Memory => Ok(()),
+            Err(Error::ProducerDied { .. }) if purpose == StreamWaitPurpose::Memory => Ok(()),
             waited => waited,
         }
     }
@@ -236,10 +236,10 @@ impl PieceUses {
         }
         let this = &mut records.streams[at];
         for tick in &records.earlier {
-            this.wait_for(*tick, WaitPurpose::Memory)?;
+            this.wait_for(*tick, StreamWaitPurpose::Memory)?;
         }
         for tick in to_wait {
-            let waited = this.wait_for(tick, WaitPurpose::Results);
+            let waited = this.wait_for(tick, StreamWaitPurpose::Results);
             if matches!(waited, Err(Error::ProducerDied { .. })) && access.shared {
                 // The error is returned once: later writes by other processes are valid again.
                 records.before.retain(|one| *one != tick);
@@ -365,7 +365,7 @@ impl UseLog {
                     None => release.insert(release_of(one.stream.device(), &ticks)?),
                 };
                 if let Some(tick) = last {
-                    stream.wait_for(tick, WaitPurpose::Results)?;
+                    stream.wait_for(tick, StreamWaitPurpose::Results)?;
                 }
                 stream.tick()?
             };
@@ -383,7 +383,7 @@ static RELEASE: PerProcess<Mutex<Vec<CudaStream>>> =
 /// Returns the release stream of a device, after waits for these ticks were submitted to it.
 fn release_of(device: &Device, ticks: &[Tick]) -> Result<CudaStream> {
     let stream = release(device)?;
-    ticks.iter().try_for_each(|tick| stream.wait_for(*tick, WaitPurpose::Results))?;
+    ticks.iter().try_for_each(|tick| stream.wait_for(*tick, StreamWaitPurpose::Results))?;
     Ok(stream)
 }
 

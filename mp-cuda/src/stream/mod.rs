@@ -27,7 +27,7 @@ use crate::driver::context;
 use crate::error::Result;
 use order::StreamClock;
 use order::clock::StreamWait;
-use work::{StreamWork, WaitPurpose};
+use work::{StreamWaitPurpose, StreamWork};
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -298,7 +298,7 @@ impl CudaStream {
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if the work before the tick is lost;
     /// [`Capturing`](crate::Error::Capturing); errors of the driver.
-    pub(crate) fn wait_for(&self, tick: Tick, purpose: WaitPurpose) -> Result<()> {
+    pub(crate) fn wait_for(&self, tick: Tick, purpose: StreamWaitPurpose) -> Result<()> {
         // SAFETY: the stream is alive as long as `self`.
         let outcome =
             self.check_device(unsafe { order::clock::wait(&self.0.work.device, self.0.stream, tick) })?;

@@ -71,7 +71,7 @@ pub(crate) fn of(device: &Device) -> Vec<Arc<StreamWork>> {
 
 /// Use of the work before a tick that a stream waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WaitPurpose {
+pub(crate) enum StreamWaitPurpose {
     /// The stream uses the results. If they are lost, so are the results of its later work.
     Results,
     /// The stream uses the same memory, and no results.
@@ -101,10 +101,10 @@ impl AwaitedTicks {
     /// Records the last tick of each other stream. The order of the calls does not matter, because the work
     /// of a stream ends in order. A lost tick stays: it may block this stream forever, and later work of this
     /// stream may be lost, too.
-    pub(super) fn record(&mut self, tick: Tick, purpose: WaitPurpose) {
+    pub(super) fn record(&mut self, tick: Tick, purpose: StreamWaitPurpose) {
         self.prune();
         tick::keep_latest(&mut self.ticks, tick);
-        if purpose == WaitPurpose::Results {
+        if purpose == StreamWaitPurpose::Results {
             tick::keep_latest(&mut self.sources, tick);
         }
     }
@@ -218,15 +218,15 @@ mod tests {
         };
         let (first, second) = (tick(), tick());
         let mut awaited = AwaitedTicks::default();
-        awaited.record(second, WaitPurpose::Results);
-        awaited.record(first, WaitPurpose::Results);
+        awaited.record(second, StreamWaitPurpose::Results);
+        awaited.record(first, StreamWaitPurpose::Results);
         clock.complete(first).unwrap();
         awaited.prune();
         assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second][..], &[second][..]));
         // The owner dies. Ticks of the clock's next owner do not cover its work.
         clock.declare_dead();
         let next = Tick::new(second.clock(), Tick::base(second.epoch() + 1) + 1);
-        awaited.record(next, WaitPurpose::Results);
+        awaited.record(next, StreamWaitPurpose::Results);
         assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second, next][..], &[second, next][..]));
     }
 }

@@ -46,7 +46,7 @@ fn all() -> String {
     let asked = DUMPS.fetch_add(1, Ordering::AcqRel) + 1;
     let until = Instant::now() + ANSWERED_AFTER;
     let mut entries = ENTRIES.lock().clone();
-    let late = |entries: &[std::sync::Arc<super::Entry>]| {
+    let late = |entries: &[std::sync::Arc<super::ActiveWait>]| {
         entries.iter().any(|entry| (entry.said.lock().0.wrapping_sub(asked) as i32) < 0)
     };
     while late(&entries) && Instant::now() < until {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
-use crate::blocking::block_on::Wait;
+use crate::blocking::limit::Wait;
 use crate::blocks::Blocks;
 use crate::process::mutex::{Condvar, Mutex, MutexGuard};
 use crate::process::{PerProcess, per_process};
@@ -83,7 +83,7 @@ impl Subject {
 
 /// A wait that is shown.
 #[derive(Debug)]
-struct Entry {
+struct ActiveWait {
     thread: u32,
     thread_name: String,
     since: Instant,
@@ -91,7 +91,7 @@ struct Entry {
     said: Mutex<(u32, String)>,
 }
 
-static ENTRIES: PerProcess<Mutex<Vec<Arc<Entry>>>> = per_process!(Mutex::new(Vec::new()));
+static ENTRIES: PerProcess<Mutex<Vec<Arc<ActiveWait>>>> = per_process!(Mutex::new(Vec::new()));
 /// Number of dumps requested.
 static DUMPS: PerProcess<AtomicU32> = per_process!(AtomicU32::new(0));
 
@@ -107,7 +107,7 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct WatchState {
-    entry: Arc<Entry>,
+    entry: Arc<ActiveWait>,
     row: Option<Row>,
     /// Time of the next report, if all waits are reported.
     next_report: Option<Instant>,
@@ -213,7 +213,7 @@ impl Drop for Watch {
 impl WatchState {
     fn new(since: Instant, forever: bool, subject: &Subject) -> Self {
         listen();
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(ActiveWait {
             thread: identity::thread(),
             thread_name: std::thread::current().name().unwrap_or_default().to_owned(),
             since,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::arena::Arena;
 use crate::blocking::reports::proof::Suspicion;
 use crate::blocking::reports::table::{self, ShownWait};
-use crate::blocking::reports::{BlockingCall, Entry, Subject, WaitObject, settings};
+use crate::blocking::reports::{ActiveWait, BlockingCall, Subject, WaitObject, settings};
 use crate::members::Members;
 use crate::process::children;
 use crate::sys::{identity, memory};
@@ -52,7 +52,7 @@ fn object(into: &mut String, call: BlockingCall, arena: Arena, block: BlockId, s
 }
 
 /// Returns the text about one thread's wait, and about the other processes involved.
-pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<&Suspicion>) -> String {
+pub(super) fn text(entry: &ActiveWait, now: Instant, subject: &Subject, hang: Option<&Suspicion>) -> String {
     let mut text = String::new();
     let waited = now.saturating_duration_since(entry.since);
     _ = write!(

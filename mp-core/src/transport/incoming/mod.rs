@@ -6,11 +6,10 @@ use std::os::fd::OwnedFd;
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
-use crate::arena::Arena;
 use crate::blocks::Blocks;
 use crate::envelopes::{BUFFER, DESCRIPTORS, OBJECT};
 use crate::error::{Error, Result};
-use crate::transport::attachments::{AttachRequest, Descriptors};
+use crate::transport::attachments::{AttachRequest, Claimed};
 use crate::transport::bytes::{Spill, spilled};
 use crate::transport::{KEEP, Messages, push};
 use crate::words::{Access, BlockId, BlockKind, Grant};
@@ -74,34 +73,6 @@ pub struct ReceivedAttachments {
     claimed: Claimed,
     /// Error that made the message unreadable, if the codec's error has only its text.
     refusal: Option<Error>,
-}
-
-/// Copies of the descriptors of a message.
-#[derive(Debug, Default)]
-pub struct Claimed(Vec<(BlockId, Vec<Option<OwnedFd>>)>);
-
-impl Claimed {
-    /// Adds copies of a block's descriptors.
-    pub(crate) fn add(&mut self, arena: Arena, block: BlockId) -> Result<()> {
-        let files = Descriptors(arena).descriptors_of(block)?.into_iter().map(Some).collect();
-        self.0.retain(|(there, _)| *there != block);
-        self.0.push((block, files));
-        Ok(())
-    }
-
-    fn take(&mut self, block: BlockId, number: u32) -> Option<OwnedFd> {
-        let (_, files) = self.0.iter_mut().find(|(there, _)| *there == block)?;
-        files.get_mut(number as usize)?.take()
-    }
-
-    fn has(&self, block: BlockId) -> bool {
-        self.0.iter().any(|(there, _)| *there == block)
-    }
-
-    /// Returns `true` if there are no descriptors.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 impl From<Vec<AttachRequest>> for ReceivedAttachments {
