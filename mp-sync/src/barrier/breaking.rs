@@ -35,11 +35,11 @@ impl Barrier {
         Some(self.recorded_party(3, party.index, party.slot.member))
     }
 
-    /// Breaks the barrier: parties that wait or arrive get [`BarrierError::Aborted`]. Does nothing if the
-    /// barrier is broken already.
+    /// Breaks the barrier: parties that wait or arrive get
+    /// [`BarrierError::Aborted`](crate::BarrierError::Aborted). Does nothing if the barrier is broken already.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`](mp_core::Error::Forked).
     pub fn abort(&self) -> Result<()> {
         self.shared.me()?;
         loop {
@@ -50,11 +50,11 @@ impl Barrier {
         }
     }
 
-    /// Repairs the barrier and removes its waiters, which get [`BarrierError::Reset`]. Enrollments of dead
-    /// processes end.
+    /// Repairs the barrier and removes its waiters, which get
+    /// [`BarrierError::Reset`](crate::BarrierError::Reset). Enrollments of dead processes end.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`](mp_core::Error::Forked).
     pub fn reset(&self) -> Result<()> {
         self.shared.me()?;
         for seen in self.party_slots() {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Types that a [`Closure`] can capture: serde values, including frozen and shared tensors and queues.
+/// Types that a [`Closure`](crate::Closure) can capture: serde values, including frozen and shared tensors and queues.
 #[diagnostic::on_unimplemented(
     message = "a sendable closure can't capture `{Self}`",
     label = "`{Self}` can't be sent to another process",
