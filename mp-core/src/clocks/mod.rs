@@ -23,7 +23,7 @@ use crate::layout::{CLOCKS, control};
 use crate::mem::{Mem, Word, run};
 use crate::steps::clock::{ClaimClock, ClockAt, EndClock, ReleaseClock};
 use crate::sys::memory;
-use crate::words::{ClockPhase, ClockState};
+use crate::words::{ClockPhase, ClockState, Member};
 
 /// Time in ms for which a clock's owner must have been dead before the clock gets another owner. The device
 /// of the dead owner may write late, by some milliseconds. This is much more.
@@ -175,7 +175,7 @@ impl Clock {
     /// Completed ticks stay complete.
     pub fn declare_dead(self) {
         if let Ok(me) = self.arena.me() {
-            run(EndClock::new(clock_at(self.index), Some(me), memory::monotonic_ms()), self.arena.map());
+            Clocks(self.arena).end_clock(clock_at(self.index), Some(me));
         }
         // The clock no longer has a member, so dropping it does not give it up a second time.
     }
@@ -200,6 +200,17 @@ impl Clocks {
     /// Returns the number of clocks that may have had an owner.
     fn clocks_used(self) -> u32 {
         self.0.map().load(Word::at(control::CLOCKS_USED)).min(CLOCKS.into()) as u32
+    }
+
+    /// Ends the clock of a member that is dead or has lost its device, or ends a dead clock again (`None`).
+    /// Counts the end of unfinished work first. So a process that finds a tick complete because its stream
+    /// continued without that work reads a changed count.
+    fn end_clock(self, clock: ClockAt, member: Option<Member>) {
+        let m = self.0.map();
+        if member.is_some() && m.load(clock.done()) != m.load(clock.submitted()) {
+            m.add(Word::at(control::UNFINISHED_ENDS), 1);
+        }
+        run(EndClock::new(clock, member, memory::monotonic_ms()), m);
     }
 
     /// Marks a clock as free. If the process is killed before this, the next reclaim marks it.

@@ -17,9 +17,9 @@ use crate::arena::Arena;
 use crate::clocks::clock_at;
 use crate::error::Result;
 use crate::layout::{CLOCK, CLOCKS, control};
-use crate::mem::{Mem, run};
+use crate::mem::{Mem, Word, run};
 use crate::members::Members;
-use crate::steps::clock::{CheckTick, ClockAt, EndClock, TickState};
+use crate::steps::clock::{CheckTick, ClockAt, TickState};
 use crate::sys::peer::{self, Liveness};
 use crate::sys::{memory, readiness};
 use crate::words::{ClockPhase, ClockState, Member, Tick};
@@ -112,6 +112,16 @@ impl Clocks {
         self.word(clock, ClockAt::done)
     }
 
+    /// Returns the number of clocks that ended with unfinished work, because the owner died or lost its
+    /// device. A clock may be counted twice.
+    ///
+    /// Streams that waited for such work continue without it, so their ticks may complete before work that
+    /// they follow. The number was increased before: read it after the state of the tick.
+    #[must_use]
+    pub fn unfinished_ends(&self) -> u64 {
+        if self.0.is_here() { self.0.map().load(Word::at(control::UNFINISHED_ENDS)) } else { 0 }
+    }
+
     /// Returns the number of clocks that have an owner, including dead owners that were not reclaimed. The
     /// other clocks can be claimed, at once or when their owner has been dead for a second.
     #[must_use]
@@ -123,7 +133,7 @@ impl Clocks {
         (0..self.clocks_used()).filter(|&clock| state(clock).member().is_some()).count() as u32
     }
 
-    fn word(&self, clock: u32, which: fn(ClockAt) -> crate::mem::Word) -> u64 {
+    fn word(&self, clock: u32, which: fn(ClockAt) -> Word) -> u64 {
         let used = self.0.is_here() && clock < self.clocks_used();
         if used { self.0.map().load(which(clock_at(clock))) } else { 0 }
     }
@@ -149,7 +159,7 @@ impl Clocks {
             }
             let gone = member.is_some() && self.is_gone(clock, state);
             if state.phase == ClockPhase::Dead || gone {
-                run(EndClock::new(clock, member, memory::monotonic_ms()), self.0.map());
+                self.end_clock(clock, member);
             }
         }
     }

@@ -126,6 +126,8 @@ pub(crate) mod control {
     /// (`clocks`).
     pub(crate) const CLOCKS_USED: u64 = 4096 + 1664;
     pub(crate) const CLOCKS_HINT: u64 = CLOCKS_USED + 8;
+    /// Number of clocks that ended with unfinished work. A clock may be counted twice.
+    pub(crate) const UNFINISHED_ENDS: u64 = CLOCKS_USED + 16;
     /// Clocks, in separate pages that devices access. The pages are reserved when a clock is first needed,
     /// and never returned.
     pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;

@@ -1,7 +1,10 @@
 //! State of the words of the arena: whether an object has holders, and whether a tick is complete.
 
 use mp_core::clocks::{Clocks, Tick, TickState};
+use mp_core::steps::device::use_record::UseRecord;
 use mp_core::{Arena, Blocks};
+
+use super::object::PieceRow;
 
 /// Progress of the work before a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +24,24 @@ pub(super) fn progress(word: u64) -> TickProgress {
         Some(TickState::Complete) => TickProgress::Complete,
         Some(TickState::Pending) => TickProgress::Pending,
         _ => TickProgress::Lost,
+    }
+}
+
+/// Returns the number of clocks that have ended with unfinished work.
+pub(super) fn unfinished_ends() -> u64 {
+    Arena::get().map_or(0, |arena| Clocks(arena).unfinished_ends())
+}
+
+/// Returns the uses of a piece that has no holder, and the progress of the last use. A complete last use that
+/// is not [conclusive](UseRecord::is_conclusive) counts as lost. `ends`: number of [unfinished
+/// ends](unfinished_ends) before another process had the piece.
+pub(super) fn last_use(row: &PieceRow, ends: u64) -> (UseRecord, TickProgress) {
+    let found = row.returned();
+    match progress(found.last_use) {
+        TickProgress::Complete if !found.is_conclusive([ends, unfinished_ends()]) => {
+            (found, TickProgress::Lost)
+        }
+        state => (found, state),
     }
 }
 

@@ -6,13 +6,27 @@
 //! |---|---|
 //! | records that it writes: begun + 1 | reads *last use*, and then compares begun with ended ([`ReadUseRecord`]): |
 //! | … submits work to its streams … | if they differ: never reuses the piece |
-//! | joins its ticks into *last use* ([`last_use_change`]), in a loop | if they are equal, after *last use* has run: reuses it ([`ResetUseRecord`]) |
+//! | joins its ticks into *last use* ([`last_use_change`]), in a loop | if they are equal, after *last use* has run, and is [conclusive](UseRecord::is_conclusive): reuses it ([`ResetUseRecord`]) |
 //! | records that this is done: ended + 1 ([`EndUse`]) | earlier, if *last use* is *plain* and its own: for streams that wait for it |
 //! | releases its seat | |
 //!
 //! A last use is plain if it follows only work of its own process. A last use that follows work of another
-//! process, which had not run, is *mixed*: if its process dies, streams that wait for it continue, and that
-//! work may not have run.
+//! process, which had not run, is *mixed*. If a process dies, streams that wait for its ticks continue.
+//! Suppose that the holders A, B and C join in this order, each while the previous tick is pending:
+//!
+//! | killed | *last use* |
+//! |---|---|
+//! | A, before B joins | A's tick, which died. B and C leave it |
+//! | A, after B joined | the tick of B or C, which completes, although A's device may write late |
+//! | B, before B joins | the tick of A or C, which doesn't follow B |
+//! | B, between the joins of B and C | B's tick, which died. C leaves it |
+//! | B, after C joined | C's tick, which completes, although A's work may be pending |
+//! | C, after C joined | C's tick, which died |
+//!
+//! So a mixed tick may be complete before all work has run, but only after the death of a process whose work
+//! was unfinished. The ends of such clocks are counted before streams continue. The creator compares the
+//! count with the count from before any other process had the piece, and never reuses the piece if they
+//! differ. A process that died earlier can't have used the piece.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::Tick;
@@ -124,6 +138,14 @@ pub struct UseRecord {
     pub is_complete: bool,
     /// `true` if the last use may follow work of several processes.
     pub is_mixed: bool,
+}
+
+impl UseRecord {
+    /// Returns `true` if all work has run, given that the last use has. `ends`: number of clocks that ended
+    /// with unfinished work, before another process had the piece, and after the last use was found complete.
+    pub const fn is_conclusive(&self, ends: [u64; 2]) -> bool {
+        !self.is_mixed || ends[0] == ends[1]
+    }
 }
 
 /// Reads the row of a piece without holders, by its creator.

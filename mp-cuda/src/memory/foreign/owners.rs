@@ -10,6 +10,7 @@
 //! | its last use has run, it is the last piece of its memory, and another process has the memory mapped | stays until that process unmaps the memory |
 //! | its last use is pending | stays until the last use has run |
 //! | its last use belongs to a dead process, and never finished; or a process died while it could write to the piece | stays until this process ends |
+//! | its last use has run, after work of several processes, and a clock has ended with unfinished work since the piece was shared | stays until this process ends, for the reason in [`use_record`](mp_core::steps::device::use_record) |
 //!
 //! The thread that found the pieces drops the owners, without a lock. Receivers unmap the memory with their
 //! last piece of it.
@@ -39,7 +40,9 @@ struct ForeignPiece {
     row: u32,
     bytes: u64,
     owner: Option<BoxedOwner>,
-    /// `true` if the piece has no holder, and late work may still write to it.
+    /// [Unfinished ends](ticks::unfinished_ends) when the piece was shared.
+    ends: u64,
+    /// `true` if the piece has no holder, and late work may still access it.
     is_retired: bool,
 }
 
@@ -97,7 +100,8 @@ pub(in crate::memory) fn share(
     };
     slab.object().row(row).begin();
     let object = PieceObject::at(slab.object(), row, begins, bytes)?;
-    let share = ForeignPiece { mark: object.info.mark, row, bytes, owner: None, is_retired: false };
+    let (mark, ends) = (object.info.mark, ticks::unfinished_ends());
+    let share = ForeignPiece { mark, row, bytes, owner: None, ends, is_retired: false };
     match known {
         Some((at, _)) => all[at].pieces.push(share),
         None => {
@@ -227,8 +231,7 @@ impl ForeignPiece {
         if self.is_retired || !ticks::has_no_holder(self.mark) {
             return false;
         }
-        let found = slab.row(self.row).returned();
-        let last = ticks::progress(found.last_use);
+        let (found, last) = ticks::last_use(&slab.row(self.row), self.ends);
         self.is_retired = last == TickProgress::Lost || !found.is_complete;
         let has_run = last != TickProgress::Pending;
         has_run && !self.is_retired
@@ -246,7 +249,8 @@ mod tests {
         let mut all = ForeignAllocation { slab, base: 1 << 20, handle: None, pieces: Vec::new() };
         let take = |all: &mut ForeignAllocation| {
             let row = all.free_row();
-            let share = |row| ForeignPiece { mark: 0, row, bytes: 1, owner: None, is_retired: false };
+            let share =
+                |row| ForeignPiece { mark: 0, row, bytes: 1, owner: None, ends: 0, is_retired: false };
             all.pieces.extend(row.map(share));
             row
         };

@@ -8,9 +8,10 @@
 //! | its last use is pending, and is work of another process, or of several | stays outstanding until the last use has run: a death ends the waits, and the work may continue for a while |
 //! | its last use was by a stream whose process is dead, and never finished | stays outstanding: the slab is *retired* |
 //! | a process died while it could write to it | stays outstanding: the slab is retired |
+//! | its last use has run, after work of several processes, and a clock has ended with unfinished work since the piece was cut | stays outstanding: the slab is retired, because a stream may have continued without work that is pending ([`use_record`](mp_core::steps::device::use_record)) |
 //!
-//! No more pieces are cut out of a retired slab, because work of the dead process may still write to it. The
-//! slab is given back to the driver when its last piece has no holder.
+//! No more pieces are cut out of a retired slab, because unrecorded work may still access it. The slab is
+//! given back to the driver when its last piece has no holder.
 
 use std::ops::Range;
 
@@ -26,6 +27,8 @@ use mp_core::steps::device::use_record::UseRecord;
 struct OutstandingPiece {
     mark: u64,
     units: Range<u32>,
+    /// [Unfinished ends](ticks::unfinished_ends) when the piece was cut.
+    ends: u64,
 }
 
 /// Units that are free for streams that wait for a tick of this process.
@@ -48,7 +51,7 @@ pub(crate) struct PieceLedger {
 impl PieceLedger {
     /// Records a piece that was cut, before any other process has it.
     pub(crate) fn give(&mut self, mark: u64, units: Range<u32>) {
-        self.outstanding.push(OutstandingPiece { mark, units });
+        self.outstanding.push(OutstandingPiece { mark, units, ends: ticks::unfinished_ends() });
     }
 
     /// Inspects this many of the outstanding pieces, and gives returned units to `ranges`.
@@ -58,8 +61,8 @@ impl PieceLedger {
                 self.next = 0;
             }
             let one = &self.outstanding[self.next];
-            let back = ticks::has_no_holder(one.mark).then(|| slab.row(one.units.start).returned());
-            let back = back.map(|found| (found, ticks::progress(found.last_use)));
+            let back =
+                ticks::has_no_holder(one.mark).then(|| ticks::last_use(&slab.row(one.units.start), one.ends));
             let waits = |(found, state): &(UseRecord, TickProgress)| {
                 let is_ours = !found.is_mixed && ticks::is_ours(found.last_use);
                 found.is_complete && *state == TickProgress::Pending && !is_ours

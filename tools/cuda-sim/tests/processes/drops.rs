@@ -315,3 +315,128 @@ fn memory_of_two_readers_survives_one_death() {
     join(one);
     nothing_is_left(&session);
 }
+
+/// Handle of a tensor, to read its memory, and a queue that ends the process's wait.
+type Reader = (Queue<FrozenCudaTensor<f32>>, Signals, Signals);
+
+/// Drops the tensor while its stream, which is going to read it, waits for a signal.
+fn reads_after_a_signal((tensors, dropped, go): Reader) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let (on, to) = (t.on(&stream)?, sink.on_mut(&stream)?);
+    let gate = kernels().gate(&stream);
+    kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 1.0);
+    drop((on, to));
+    drop(t);
+    dropped.put(()).unwrap();
+    taken(&go);
+    drop(gate);
+    assert!(sink.to_vec(&stream)? == [1.0; LEN], "its memory was used again before it");
+    Ok(())
+}
+
+fn reads_and_drops(t: FrozenCudaTensor<f32>) -> Outcome {
+    let stream = stream();
+    let on = t.on(&stream)?;
+    kernels().spin(&stream, Duration::from_millis(1));
+    drop(on);
+    drop(t);
+    Ok(())
+}
+
+fn reads_until_a_signal((tensors, dropped, go): Reader) -> Outcome {
+    reads_and_drops(taken(&tensors))?;
+    dropped.put(()).unwrap();
+    taken(&go);
+    Ok(())
+}
+
+type MakerOfThree = (Queue<FrozenCudaTensor<f32>>, [Signals; 4], LastUser);
+
+fn makes_for_three((tensors, [go, dropped, killed, made], last): MakerOfThree) -> Outcome {
+    let (stream, device) = (stream(), Device::new(0)?);
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
+    // The retained tensor is in the same slab, which stays.
+    let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
+    tensors.put(t.clone()).unwrap();
+    tensors.put(t.clone()).unwrap();
+    if last == LastUser::Maker {
+        taken(&go);
+        reads_and_drops(t)?;
+    } else {
+        tensors.put(t).unwrap();
+        taken(&go);
+    }
+    let pieces = memory_stats(&device).pieces;
+    dropped.put(()).unwrap();
+    taken(&killed);
+    eventually("the last use counts as run, or as lost", || {
+        Arena::current().unwrap().reclaim().unwrap();
+        memory_stats(&device).pieces == 1
+    });
+    let mut next = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let on = next.on_mut(&stream)?;
+    kernels().fill(&stream, on.ptr(), on.len(), 2.0);
+    drop(on);
+    assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
+    made.put(()).unwrap();
+    assert_eq!(pieces, 2, "the last use was pending");
+    assert_eq!(memory_stats(&device).retired, SLAB, "the first reader's work was pending");
+    drop(kept);
+    Ok(())
+}
+
+/// Process that drops the tensor last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+enum LastUser {
+    Third,
+    Maker,
+}
+
+/// A stream of the last user waits for a stream of the second one, which waits for the first reader's work.
+/// When the second process is killed, the last use completes before that work has run.
+fn second_of_three_dies(last: LastUser) {
+    let session = session();
+    let tensors = Queue::unbounded().unwrap();
+    let [one_done, one_go, other_done, third_done, third_go] =
+        [(); 5].map(|()| Signals::unbounded().unwrap());
+    let signals = [(); 4].map(|()| Signals::unbounded().unwrap());
+    let [go, dropped, killed, made] = signals.clone();
+    let maker = with_gpu(&session).spawn(makes_for_three, (tensors.clone(), signals, last)).unwrap();
+    let one = (tensors.clone(), one_done.clone(), one_go.clone());
+    let one = with_gpu(&session).spawn(reads_after_a_signal, one).unwrap();
+    taken(&one_done);
+    let other = with_gpu(&session).spawn(reads_and_stays, (tensors.clone(), other_done.clone())).unwrap();
+    taken(&other_done);
+    let third = (last == LastUser::Third).then(|| {
+        let args = (tensors, third_done.clone(), third_go.clone());
+        let third = with_gpu(&session).spawn(reads_until_a_signal, args).unwrap();
+        taken(&third_done);
+        third
+    });
+    go.put(()).unwrap();
+    taken(&dropped);
+    other.kill().unwrap();
+    assert!(other.wait_timeout(DEADLINE));
+    killed.put(()).unwrap();
+    taken(&made);
+    one_go.put(()).unwrap();
+    third_go.put(()).unwrap();
+    let read = one.wait_timeout(DEADLINE);
+    nothing_found(&session);
+    assert!(read);
+    join(one);
+    third.into_iter().for_each(join);
+    join(maker);
+    nothing_is_left(&session);
+}
+
+#[test]
+fn memory_joined_by_a_third_process_survives_a_death() {
+    second_of_three_dies(LastUser::Third);
+}
+
+#[test]
+fn memory_joined_by_its_maker_survives_a_death() {
+    second_of_three_dies(LastUser::Maker);
+}

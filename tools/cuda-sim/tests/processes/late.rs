@@ -69,6 +69,46 @@ fn slab_of_killed_writer_is_retired(order: Order) {
 }
 }
 
+fn writes_and_moves((from, to): (Moved, Moved)) -> Outcome {
+    let (stream, mut t) = (stream(), taken(&from));
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, ENDLESS);
+    kernels().fill(&stream, on.ptr(), on.len(), 7.0);
+    drop(on);
+    to.put(t).unwrap();
+    stays();
+    Ok(())
+}
+
+fn follows_and_stays((tensors, dropped): (Moved, Queue<()>)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    drop(t.on(&stream)?);
+    drop(t);
+    dropped.put(()).unwrap();
+    stays();
+    Ok(())
+}
+
+/// The last user's stream waits for the writer, and continues after its death: the last use completes, and
+/// the dead process's kernel may write until the driver ends it.
+#[test]
+fn slab_moved_on_by_a_killed_writer_is_retired() {
+    let session = session();
+    let (tensors, moved) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let (dropped, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(makes_another, (tensors.clone(), killed.clone())).unwrap();
+    let writer = with_gpu(&session).spawn(writes_and_moves, (tensors, moved.clone())).unwrap();
+    let last = with_gpu(&session).spawn(follows_and_stays, (moved, dropped.clone())).unwrap();
+    taken(&dropped);
+    writer.kill().unwrap();
+    assert!(writer.wait_timeout(mp_harness::DEADLINE));
+    killed.put(()).unwrap();
+    join(maker);
+    last.kill().unwrap();
+    assert!(last.wait_timeout(mp_harness::DEADLINE));
+    nothing_is_left(&session);
+}
+
 fn collects_too_early((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;

@@ -3,12 +3,14 @@
 //! wait; any process is killed or stopped at any shared access. The steps are the ones that run in processes.
 //!
 //! A device runs its process's orders. When the process is killed it continues for any time, and then stops.
-//! Other processes detect that, as the model of clocks shows. Checked: no work in the new piece runs while
-//! work of the old one may, except late reads of dead processes.
+//! Other processes detect that, count the end of unfinished work, and only then end the waits for it, as the
+//! model of clocks shows. Checked: no work in the new piece runs while work of the old one may, except late
+//! reads of dead processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::device::use_record::{
-    EndUse, LastUseChange, ReadUseRecord, ResetUseRecord, UseRecordAt, begin_use, last_use_change, mark_mixed,
+    EndUse, LastUseChange, ReadUseRecord, ResetUseRecord, UseRecord, UseRecordAt, begin_use, last_use_change,
+    mark_mixed,
 };
 use mp_core::words::Tick;
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -17,6 +19,8 @@ use mp_models::random::at_random;
 const ROW: UseRecordAt = UseRecordAt(Word::at(0));
 /// Bit set of the holders.
 const SEATS: Word = Word::at(16);
+/// Number of ends of unfinished work.
+const ENDS: Word = Word::at(24);
 
 /// Planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +36,10 @@ enum Bug {
     NotCompared,
     /// A last use that follows work of several processes is not marked.
     NotMixed,
+    /// The maker doesn't check for ends of unfinished work.
+    EndsIgnored,
+    /// Ends are counted after streams continue.
+    CountedLate,
     /// The maker doesn't check the uses.
     UsesIgnored,
     /// Streams that reuse the memory don't wait.
@@ -42,8 +50,8 @@ enum Bug {
 enum Role {
     /// Process that divides the memory.
     Maker,
-    /// Has the piece of this generation. `after`: its stream waits for the work of the holder that it got the
-    /// piece from.
+    /// Has the piece of this generation. `after`: it got the piece from this holder. If it writes, its stream
+    /// waits for that holder's work.
     Holder {
         writes: bool,
         generation: u8,
@@ -52,6 +60,8 @@ enum Role {
     Device {
         owner: usize,
     },
+    /// Ends the clocks of killed holders with unfinished work, after their devices.
+    Ender,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,6 +84,12 @@ enum Pc {
     Holders,
     Reclaim(u64),
     Returned(ReadUseRecord),
+    /// The last use is complete. The maker reads the number of ends.
+    Ends(UseRecord),
+    /// The maker reads the number of ends for the next piece.
+    EndsBefore,
+    /// First of two steps of an end was made: its count, or the release of streams that wait.
+    Ended(usize),
     Cut(ResetUseRecord),
     Give,
 }
@@ -108,6 +124,10 @@ struct Ghost {
     cooling: Option<u64>,
     /// Number of times that the whole memory was returned.
     returned: u8,
+    /// Bit set of the holders whose clocks have ended with unfinished work.
+    ended: u8,
+    /// Number of ends when the piece was cut.
+    ends_before: u64,
 }
 
 /// Returns a tick. Each holder has a clock for its stream, and one for the stream that joins.
@@ -117,31 +137,37 @@ fn tick_of(holder: usize, joins: bool) -> u64 {
 }
 
 impl Ghost {
+    /// Takes the memory back. Returns the maker's next step, unless this was the last generation.
+    fn takes_back(&mut self, cooling: Option<u64>, seats: &[u64]) -> Option<Pc> {
+        self.cooling = cooling;
+        self.returned += 1;
+        (usize::from(self.returned) < seats.len()).then_some(Pc::Cut(ResetUseRecord::new(ROW)))
+    }
+
     fn op(&self, tick: u64) -> &Op {
         self.ops.iter().find(|op| op.tick == tick).expect("a tick that was made")
     }
 
     /// Returns whether its work has run. `None` if it never will.
-    fn over(&self, tick: u64, fates: &[Fate], devices: usize) -> Option<bool> {
+    fn over(&self, tick: u64) -> Option<bool> {
         let op = self.op(tick);
-        // Holders follow the maker, and devices follow them in the same order.
-        let is_lost = fates[op.owner] == Fate::Killed && fates[op.owner - 1 + devices].gone();
-        if op.done || !is_lost { Some(op.done) } else { None }
+        if op.done || self.ended & 1 << op.owner == 0 { Some(op.done) } else { None }
     }
 
     /// Checks that no work of an earlier generation may run when work of a later one begins.
-    fn judge(&self, generation: u8, fates: &[Fate], devices: usize) {
+    fn judge(&self, generation: u8, fates: &[Fate]) {
         for op in &self.ops {
             let Some((earlier, writes)) = op.work else { continue };
             let harmless = fates[op.owner] == Fate::Killed && !writes;
             if earlier < generation && !op.done && !harmless {
-                let lost = self.over(op.tick, fates, devices).is_none();
+                let lost = self.over(op.tick).is_none();
                 assert!(lost, "memory is used again under work of holder {}", op.owner);
             }
         }
     }
 }
 
+/// Returns the index of the first device, after the maker and the holders. The last actor is the ender.
 fn devices(fates: &[Fate]) -> usize {
     fates.len().div_ceil(2)
 }
@@ -149,7 +175,6 @@ fn devices(fates: &[Fate]) -> usize {
 impl Process {
     fn holder(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let Role::Holder { writes, generation, after } = self.role else { unreachable!() };
-        let over = |ghost: &Ghost, tick: u64| ghost.over(tick, fates, devices(fates));
         self.pc = match self.pc {
             // If it never gets the piece, it has nothing to do.
             Pc::Start if ghost.generation < generation => {
@@ -174,7 +199,7 @@ impl Process {
             Pc::Work => {
                 self.tick = tick_of(me, false);
                 let cooling = ghost.cooling.filter(|_| self.bug != Bug::NotWaited);
-                let before = after.map(|other| tick_of(other, false));
+                let before = after.filter(|_| writes).map(|other| tick_of(other, false));
                 let waits = cooling.into_iter().chain(before).collect();
                 let work = Some((generation, writes));
                 ghost.ops.push(Op { owner: me, tick: self.tick, waits, work, done: false });
@@ -189,7 +214,7 @@ impl Process {
                 let waited = |tick: Tick| ghost.op(self.tick).waits.contains(&tick.raw());
                 let own = [Tick::from_raw(self.tick).expect("a tick")];
                 let found = Tick::from_raw(old);
-                let plan = last_use_change(found, &own, |tick| over(ghost, tick.raw()), waited);
+                let plan = last_use_change(found, &own, |tick| ghost.over(tick.raw()), waited);
                 let LastUseChange::Swap { tick, mixes } = plan else {
                     self.pc = self.ends(writes);
                     return false;
@@ -263,28 +288,37 @@ impl Process {
                 None => Pc::Returned(steps),
                 Some(found) => {
                     let last = found.last_use;
-                    let over = if last == 0 { Some(true) } else { ghost.over(last, fates, devices(fates)) };
+                    let over = if last == 0 { Some(true) } else { ghost.over(last) };
                     let whole = found.is_complete || self.bug == Bug::UsesIgnored;
                     let Some(over) = over.filter(|_| whole) else {
                         ghost.retired = true;
                         return true;
                     };
-                    if found.is_mixed && !over {
-                        self.pc = Pc::Holders;
+                    if found.is_mixed {
+                        self.pc = if over { Pc::Ends(found) } else { Pc::Holders };
                         return false;
                     }
-                    ghost.cooling = (!over).then_some(last);
-                    ghost.returned += 1;
-                    if usize::from(ghost.returned) == seats.len() {
-                        return true;
-                    }
-                    Pc::Cut(ResetUseRecord::new(ROW))
+                    let Some(next) = ghost.takes_back((!over).then_some(last), seats) else { return true };
+                    next
                 }
             },
+            Pc::Ends(found) => {
+                let now = m.load(ENDS);
+                if !found.is_conclusive([ghost.ends_before, now]) && self.bug != Bug::EndsIgnored {
+                    ghost.retired = true;
+                    return true;
+                }
+                let Some(next) = ghost.takes_back(None, seats) else { return true };
+                next
+            }
             Pc::Cut(mut steps) => match steps.step(m) {
                 None => Pc::Cut(steps),
-                Some(()) => Pc::Give,
+                Some(()) => Pc::EndsBefore,
             },
+            Pc::EndsBefore => {
+                ghost.ends_before = m.load(ENDS);
+                Pc::Give
+            }
             Pc::Give => {
                 m.store(SEATS, seats[usize::from(ghost.returned)]);
                 ghost.generation += 1;
@@ -298,13 +332,13 @@ impl Process {
     /// Runs orders of its process that are ready.
     fn device(owner: usize, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let ready = |op: &Op| {
-            let met = |tick: &u64| ghost.over(*tick, fates, devices(fates)) != Some(false);
+            let met = |tick: &u64| ghost.over(*tick) != Some(false);
             op.owner == owner && !op.done && op.waits.iter().all(met)
         };
         match ghost.ops.iter().position(ready) {
             Some(next) => {
                 if let Some((generation, _)) = ghost.ops[next].work {
-                    ghost.judge(generation, fates, devices(fates));
+                    ghost.judge(generation, fates);
                 }
                 ghost.ops[next].done = true;
                 false
@@ -315,6 +349,34 @@ impl Process {
                 fates[owner].gone() && (!waits || fates[owner] == Fate::Killed)
             }
         }
+    }
+}
+
+impl Process {
+    fn ender(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let is_late = self.bug == Bug::CountedLate;
+        let (owner, counts) = match self.pc {
+            Pc::Ended(owner) => (owner, is_late),
+            _ => {
+                // Holders follow the maker, and devices follow them in the same order.
+                let is_left = |&owner: &usize| {
+                    let unfinished = ghost.ops.iter().any(|op| op.owner == owner && !op.done);
+                    let is_gone = fates[owner] == Fate::Killed && fates[owner - 1 + devices(fates)].gone();
+                    is_gone && unfinished && ghost.ended & 1 << owner == 0
+                };
+                let Some(owner) = (1..devices(fates)).find(is_left) else {
+                    return fates[1..me].iter().all(|fate| fate.gone());
+                };
+                (owner, !is_late)
+            }
+        };
+        if counts {
+            m.add(ENDS, 1);
+        } else {
+            ghost.ended |= 1 << owner;
+        }
+        self.pc = if matches!(self.pc, Pc::Ended(_)) { Pc::Start } else { Pc::Ended(owner) };
+        false
     }
 }
 
@@ -337,6 +399,7 @@ impl Actor for Actors {
             Role::Maker => self.process.maker(m, fates, &self.seats, ghost),
             Role::Holder { .. } => self.process.holder(me, m, fates, ghost),
             Role::Device { owner } => Process::device(owner, fates, ghost),
+            Role::Ender => self.process.ender(me, m, fates, ghost),
         }
     }
 }
@@ -352,15 +415,15 @@ const fn holder(writes: bool, generation: u8) -> Role {
     Role::Holder { writes, generation, after: None }
 }
 
-/// Explores a maker, holders, and their devices.
+/// Explores a maker, holders, their devices, and a process that ends clocks.
 fn explore(holders: &[Role], (kills, stops): (u32, u32), bug: Bug) {
     let processes: Vec<Role> = std::iter::once(Role::Maker).chain(holders.iter().copied()).collect();
     let seats = seats_of(&processes);
     let devices = (1..processes.len()).map(|owner| Role::Device { owner });
-    let roles = processes.iter().copied().chain(devices);
+    let roles = processes.iter().copied().chain(devices).chain([Role::Ender]);
     let actor =
         |role| Actors { process: Process { role, bug, pc: Pc::Start, tick: 0 }, seats: seats.clone() };
-    let memory = Memory::new(3);
+    let memory = Memory::new(4);
     memory.poke(SEATS, seats[0]);
     let world = World::new(memory, roles.map(actor).collect(), Ghost::default());
     let first_device = processes.len();
@@ -372,7 +435,7 @@ fn explore(holders: &[Role], (kills, stops): (u32, u32), bug: Bug) {
             assert_eq!(w.ghost.returned, 2, "it did not come back");
         }
     };
-    // A device isn't a process: it ends with its owner.
+    // A device isn't a process: it ends with its owner. Any process may end clocks: one of them lives.
     let wedged = move |w: &World<Actors>| {
         let (all, devices) = (0..w.fates.len(), first_device..w.fates.len());
         w.count(all, Fate::Stopped) == 0 && w.count(devices, Fate::Killed) == 0
@@ -384,6 +447,12 @@ const WRITERS: [Role; 3] = [holder(true, 0), holder(true, 0), holder(true, 1)];
 const READERS: [Role; 3] = [holder(false, 0), holder(false, 0), holder(true, 1)];
 const CHAIN: [Role; 3] =
     [holder(true, 0), Role::Holder { writes: true, generation: 0, after: Some(1) }, holder(true, 1)];
+const READ_CHAIN: [Role; 4] = [
+    holder(false, 0),
+    Role::Holder { writes: false, generation: 0, after: Some(1) },
+    Role::Holder { writes: false, generation: 0, after: Some(2) },
+    holder(true, 1),
+];
 
 #[test]
 fn memory_is_reused_after_two_writers() {
@@ -398,6 +467,25 @@ fn memory_is_reused_after_two_readers() {
 #[test]
 fn moved_piece_is_reused_after_its_uses() {
     explore(&CHAIN, (1, 0), Bug::None);
+}
+
+/// A death ends the waits for the second reader, and the third reader's tick may complete before the first
+/// reader's work has run.
+#[test]
+fn memory_is_reused_after_three_readers() {
+    explore(&READ_CHAIN, (1, 0), Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn ignored_end_of_a_wait_is_found() {
+    explore(&READ_CHAIN, (1, 0), Bug::EndsIgnored);
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn end_counted_too_late_is_found() {
+    explore(&READ_CHAIN, (1, 0), Bug::CountedLate);
 }
 
 #[test]
