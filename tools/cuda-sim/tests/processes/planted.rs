@@ -18,7 +18,7 @@ struct Planted {
     says: &'static [&'static str],
 }
 
-const PLANTED: [Planted; 15] = [
+const PLANTED: [Planted; 16] = [
     // A value that was already received is also waited for at its second receipt.
     Planted {
         mutation: "cuda.message.second-not-waited",
@@ -83,7 +83,13 @@ const PLANTED: [Planted; 15] = [
     // The last use is not marked as following work of several processes.
     Planted {
         mutation: "cuda.row.mixed-not-recorded",
-        test: "drops::memory_of_two_readers_survives_one_death",
+        test: "drops::memory_joined_by_a_third_process_survives_a_death",
+        says: &["\"race\""],
+    },
+    // A dead process's unfinished clock is not counted, although streams no longer wait for it.
+    Planted {
+        mutation: "clock.end.not-counted",
+        test: "drops::memory_joined_by_its_maker_survives_a_death",
         says: &["\"race\""],
     },
     // Memory is reused under work without a tick.
@@ -214,6 +220,7 @@ fn descriptor_removed_from_the_locker_is_found() {
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn unmarked_joint_last_use_is_found() {
     is_found("cuda.row.mixed-not-recorded");
+    is_found("clock.end.not-counted");
 }
 
 #[test]
