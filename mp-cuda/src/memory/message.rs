@@ -159,11 +159,11 @@ mod tests {
             part.set_parent(&other).unwrap();
             part
         };
-        refused(part("mp_cuda::Piece").hold(), "no mp_cuda::Slab");
+        refused(part("mp_cuda::Piece").hold(), "not a mp_cuda::Slab");
         let mut part = Structure::new("mp_cuda::tests::Other", 4).unwrap();
         let slab = SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap();
         part.set_parent(slab.structure()).unwrap();
-        refused(part.hold(), "no mp_cuda::Piece");
+        refused(part.hold(), "not a mp_cuda::Piece");
     }
 
     /// A process that receives a piece finds the slab, even if no process has the slab.
