@@ -11,7 +11,7 @@
 //! | 1 | fingerprint of its name | its creator |
 //! | 2 | number of words after the header | its creator |
 //! | 3 – 6 | a name for people, 32 bytes; zeros: none | its creator; any holder later |
-//! | 7 | the descriptor that it keeps in the locker: see `transport::attachments::object_descriptors`; zero: none | its creator; a holder later |
+//! | 7 | the descriptor that it keeps in the locker: see `transport::attachments`; zero: none | its creator; a holder later |
 //! | 7, of a child | its seat in its parent: see `alloc::children` | its creator |
 //!
 //! The block has kind [`Object`](BlockKind::Object) from its creation, and only this crate creates such

@@ -1,6 +1,6 @@
 //! Slots of the store for descriptors: the blocks that use them, and how they are emptied.
 //!
-//! `transport::attachments::descriptors` describes the states of a slot.
+//! `transport::attachments` describes the states of a slot.
 
 use std::os::fd::OwnedFd;
 

@@ -118,7 +118,7 @@ pub(crate) mod control {
     /// Directories of extents. Pages are reserved when a directory is first needed.
     pub(crate) const PATHS: u64 = 16384;
     /// Number of socket pairs in the locker. After it, three words: the lock for adding a pair. After them, a
-    /// hint: the first compartment that may be free (`locker`).
+    /// hint: the first compartment that may be free (`fd_store`).
     pub(crate) const LOCKER: u64 = 4096 + 1536;
     /// Words of the locker's compartments. Pages are reserved when a compartment is first needed.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;

@@ -1,5 +1,5 @@
 //! The locker: storage for descriptors in messages, and this process's handles to it.
-//! `transport::attachments::descriptors` describes its contents and the order of changes. The design is
+//! `transport::attachments` describes its contents and the order of changes. The design is
 //! explained in docs/reference/descriptors.md.
 //!
 //! The locker is a socket, the *table*, whose packets contain pairs of sockets. Every member has it. It is

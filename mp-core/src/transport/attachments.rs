@@ -5,7 +5,7 @@
 //! descriptors each. Any number of receivers can copy the descriptors until the message is gone.
 //!
 //! A compartment is one direction of a socket pair. The pairs are in the packets of the locker's table
-//! (`setup::locker`), which any member can peek at and no member removes: pair `k` is in packet `k + 1` as
+//! (`setup::fd_store`), which any member can peek at and no member removes: pair `k` is in packet `k + 1` as
 //! long as the arena lives. A compartment's word in the arena names its user: the message's block of kind
 //! [`BlockKind::Descriptors`], which the message holds like tensors. The first word of that block names its
 //! compartment.
