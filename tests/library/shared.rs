@@ -1,2 +1,2 @@
-//! All of mp as a shared library for programs in Rust: see `tests/embedding.rs`.
+//! All of mp as a shared library for programs in Rust: see `tests/programs/embedding.rs`.
 pub use mp::*;

@@ -1,6 +1,6 @@
 //! Groups of envelopes: return of their memory after a burst, and its reuse.
 //!
-//! States and proof are in `steps::group`. [`Arena::empty_cache`](crate::Arena::empty_cache) returns all
+//! States and proof are in `steps::envelope`. [`Arena::empty_cache`](crate::Arena::empty_cache) returns all
 //! memory that it can. In addition, one of the waiting processes counts the free groups every 100 ms. Groups
 //! that were free in all counts of a second are surplus, except [`KEPT`] of them, and are returned in small
 //! parts, so that a new message never waits for all of them. So neither a queue that fills and empties
@@ -8,7 +8,7 @@
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | group | see `steps::group` | | |
+//! | group | see `steps::envelope` | | |
 //! | absent from | a filler: to the group after the filled one; a trimmer: down to the group that it made absent, and increments the high bits | before it | more memory is taken than needed, until all groups are searched, which happens before an error that no envelopes are left |
 //! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not found, until all groups are searched, as above |
 //! | group map | a freer sets the bit of a group after a hint of it; a process that finds no hint there clears it, and sets it again if there is one by then | between the two accesses | free envelopes of that group are not found until another of them is freed, or all groups are searched, as above |

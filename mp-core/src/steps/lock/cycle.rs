@@ -1,4 +1,5 @@
-//! Cycles of threads, each of which waits for a lock held by the next one. `blocking::deadlock` searches for them.
+//! Cycles of threads, each of which waits for a lock held by the next one. `blocking::deadlock` searches for
+//! them.
 //!
 //! A lock's words name the thread that holds it ([`lock`](super)). A [note](super::wait_note) names the
 //! lock that a thread waits for, once it has waited for a while. So a waiting thread follows a path: the lock

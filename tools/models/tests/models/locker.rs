@@ -2,7 +2,7 @@
 //! call, each message has its own descriptors, and no compartment without a message keeps any.
 //!
 //! The code makes system calls between its accesses, so it can't be `Steps`: this model follows
-//! `mp-core/src/transport/attachments/descriptors.rs`, with one access or call in each step. A socket is a
+//! `mp-core/src/transport/attachments.rs`, with one access or call in each step. A socket is a
 //! word here: the packets in it, the oldest in the lowest byte, each with its message and its number. The
 //! peek offset (`SO_PEEK_OFF`) is a word, too, since it belongs to the socket and not to the caller.
 
