@@ -169,10 +169,10 @@ impl Structure {
         Allocator(self.arena()).make_child(&self.hold, &parent.hold)
     }
 
-    /// Returns the parent of this name that a held structure is a child of, without holding it: the child
-    /// keeps it alive. After the last holder of the child has gone, the words of the result belong to another
-    /// block. In contrast to this function, holding the parent may need memory for one more holder
-    /// ([`Arena::parent`](crate::Messages::parent)).
+    /// Returns the parent of a held structure, if the parent has this name. The result does not hold the
+    /// parent. The child keeps the parent alive: after the last holder has released the child, the words of
+    /// the result may belong to another block. [`Arena::parent`](crate::Messages::parent) holds the parent,
+    /// and may need memory for the additional holder.
     ///
     /// # Errors
     /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a child, or its parent has

@@ -35,7 +35,8 @@ pub trait Blocking {
         patience.look(|| self.attempt())
     }
 
-    /// Checks for dead peers, if that is due. Always checks if the time is `over`.
+    /// Checks for dead peers if a check is due at `now`, or if the time of the wait is `over`. Returns the
+    /// result of the wait if the check ends it.
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found>;
 
     /// Called before a sleep if this process was [interrupted](crate::interrupted). Returns the result of the

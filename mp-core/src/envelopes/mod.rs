@@ -50,8 +50,8 @@ impl Envelopes {
         self.layout().envelope_column(field::META)
     }
 
-    /// Returns the column of the last two words of each envelope. A queue may use them while it has the
-    /// envelope, if they are free.
+    /// Returns the column of the last two words of each envelope. The queue that contains the envelope may
+    /// use them if the message does not extend into them.
     pub fn tail_words(self) -> Column {
         Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
     }

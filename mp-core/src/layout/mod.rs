@@ -105,7 +105,7 @@ pub(crate) mod control {
     pub(crate) const BUDGET: u64 = 4096 + 768;
     /// 1 if large blocks should have huge pages, else 0.
     pub(crate) const HUGE: u64 = 4096 + 768 + 8;
-    /// 0 if threads that wait for locks check for cycles, else 1.
+    /// 1 if deadlock checks of threads that wait for locks are disabled, else 0.
     pub(crate) const NO_DEADLOCKS: u64 = 4096 + 768 + 16;
     /// For each class, the slab after its last one.
     pub(crate) const CLASS_ENDS: u64 = 8192;

@@ -248,7 +248,7 @@ impl Members {
         (0..used as u32).map(move |slot| (slot, self.tenancy(slot)))
     }
 
-    /// Returns the members that were not reclaimed yet, with their words.
+    /// Returns the members that are not yet reclaimed, each with the state of its slot.
     pub(crate) fn tenants(self) -> impl Iterator<Item = (Member, Tenancy)> + use<> {
         let tenants = self.used_slots().filter(|(_, t)| t.presence != Presence::Free);
         tenants.map(|(slot, t)| (t.member(slot), t))
@@ -277,8 +277,8 @@ impl Members {
         raise(self.map(), self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
     }
 
-    /// Records that this process has a ring layer, so that only processes with one reclaim it: it may die
-    /// while it drains a ring, or holds a message of one.
+    /// Records that this process has a ring layer. Only processes with a ring layer then reclaim this
+    /// process, because it may die while it drains a ring or holds a message of a ring.
     pub(crate) fn note_rings(self, me: Member) {
         self.map().store(self.layout().member(me.slot(), KNOWS_RINGS), 1);
     }

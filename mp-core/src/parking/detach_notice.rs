@@ -153,8 +153,9 @@ fn ask<M: Mem + ?Sized>(m: &M, asked: Word) {
     m.fence_after_rmw();
 }
 
-/// Releases a queue. `says` records the leaving process and wakes the sleepers. `releases` releases the seat,
-/// and ends with a barrier after its swap. Returns `true` if waiters must be notified.
+/// Releases a queue. Calls `says`, which records the leaving process and wakes the sleepers. Then calls
+/// `releases`, which releases the seat and ends with a barrier after its swap. Returns `true` if waiters must
+/// be notified.
 pub fn give_up<M: Mem + ?Sized>(m: &M, asked: Word, says: impl FnOnce(), releases: impl FnOnce()) -> bool {
     let before = m.load(asked);
     says();

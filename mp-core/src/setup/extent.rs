@@ -336,7 +336,8 @@ impl Backing {
     }
 }
 
-/// Records in a file that this process has its lock, if the file lists this process.
+/// Records in a file that this process holds the file's lock. Has no effect if the file does not list this
+/// process.
 pub(crate) fn note_held(fd: BorrowedFd<'_>) {
     let head = directory::head_of(fd);
     if word(&head, 0) != Some(MAGIC) {

@@ -48,7 +48,7 @@ pub(crate) const MAX_WORDS: usize = 6;
 pub struct UpdateAt {
     /// Word that all updates use.
     pub current: Word,
-    /// By slot, the first word of each member's own words: "making", then its record.
+    /// First of the words of each member, by slot: the word "making", then the record of its update.
     pub own: Column,
 }
 
@@ -183,7 +183,7 @@ impl<P: UpdatePlan, D: LiveMembers> Update<P, D> {
         [self.reads()[index].offset(), self.values[index], to][part]
     }
 
-    /// Returns the word current while this update is being made.
+    /// Returns the value of the word `current` that announces this update.
     fn named(&self) -> CurrentUpdate {
         let making = Some((self.me, self.writes.len() as u32));
         CurrentUpdate { making, ..CurrentUpdate::unpack(self.found) }

@@ -359,7 +359,8 @@ impl Claimed {
 mod tests {
     use super::*;
 
-    /// The block's process died before the compartment was its own, and another process has the compartment.
+    /// A block can name a compartment of another block, because its process died after it wrote the number
+    /// and before it claimed the compartment.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn parking_frees_only_compartments_of_its_block() {

@@ -48,9 +48,9 @@ impl Attached {
     }
 
     /// Records the loan of an object that was [moved](Self::attach_object_exclusive) here under this number.
-    /// `beside` and `note` are everything else that restores its value. Returns the mark, of 61 bits, by
-    /// which the value [takes](UnsentValues::take_object) the object back. An object gives no access to memory by
-    /// itself, so any loan may be recorded, once.
+    /// The value's type restores the value from the object, `beside` and `note`. Returns the mark, of 61
+    /// bits, by which the value [takes](UnsentValues::take_object) the object back. An object gives no access
+    /// to memory by itself, so any loan may be recorded, once.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if no object was moved here under this number, or a loan of it or of a

@@ -205,8 +205,8 @@ impl Slab {
         }
     }
 
-    /// Returns `true` if no stream of this process can access the slab, provided that this process has no
-    /// piece of it. The slab may be unmapped then.
+    /// Returns `true` if no stream of this process can access the slab, so that the slab may be unmapped. The
+    /// caller ensures that this process holds no piece of it.
     pub(crate) fn is_idle(&self) -> bool {
         let mut mapping = self.mapping.lock();
         ticks::retain_pending(&mut mapping.uses);

@@ -7,7 +7,8 @@ pub struct DeviceMemoryStats {
     /// Bytes of the process's slabs on the device, which it got from the driver and has not given back.
     #[doc(alias = "reserved_bytes")]
     pub reserved: u64,
-    /// Bytes of these slabs in tensors that a process has, or had at the last check, in whole units.
+    /// Bytes of these slabs used by tensors of any process, in whole units. Includes tensors that were
+    /// dropped since the last check.
     #[doc(alias = "allocated_bytes")]
     pub allocated: u64,
     /// Bytes of slabs that are no longer used, because a process that could write to them died. They are
@@ -18,7 +19,7 @@ pub struct DeviceMemoryStats {
     /// Number of tensors of all processes in these slabs, with dropped tensors whose work by several
     /// processes has not run yet.
     pub pieces: usize,
-    /// Number of slabs of other processes that are mapped, of all devices.
+    /// Number of mapped slabs of other processes, summed over all devices.
     pub mapped_slabs: usize,
     /// Bytes of the mapped slabs.
     pub mapped: u64,

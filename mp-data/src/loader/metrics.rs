@@ -24,7 +24,7 @@ const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 /// Counters of a running loader.
 #[derive(Debug)]
 pub(crate) struct LoaderMeter {
-    /// Counts and times up to now, without the times of a batch and the counts of the pool.
+    /// Current counts and times, except for the percentiles of batch times and the counts of the pool.
     pub(crate) counts: LoaderMetrics,
     /// Bytes of the largest batch; `None` before the first.
     pub(crate) most_bytes: Option<usize>,
@@ -145,7 +145,7 @@ pub struct LoaderMetrics {
     pub batch_p50: Duration,
     /// 99th percentile of the time to make a batch, of the last 1024.
     pub batch_p99: Duration,
-    /// Number of batches in whose place an error was returned.
+    /// Number of batches for which the iterator returned an error.
     pub failed: u64,
     /// Number of skipped samples, in delivered batches and in batches that were skipped because no sample was
     /// left.

@@ -194,7 +194,8 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Waits for an outcome, until the wait has ended or has to be reported.
+    /// Waits for an outcome, at most until `until`, or until the wait is to be reported. Without workers,
+    /// makes the batch in this thread.
     fn wait(&mut self, until: Option<Instant>, reports: &ReportSchedule) {
         let Some(stream) = &self.stream else {
             self.make_in_process();

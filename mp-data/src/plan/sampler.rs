@@ -22,7 +22,7 @@ pub enum Sampler {
     #[default]
     #[doc(alias = "SequentialSampler")]
     Sequential,
-    /// Each sample once, in an order of each epoch's own.
+    /// Each sample once, in a random order that differs between epochs.
     #[doc(alias = "RandomSampler")]
     Random,
     /// This number of draws over all ranks, each from all samples.

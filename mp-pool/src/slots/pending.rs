@@ -29,7 +29,7 @@ use std::time::Instant;
 use crate::tasks::call_state::CallState;
 use crate::tasks::chunk::{Chunk, ReadyChunk};
 
-/// Tasks that no worker has.
+/// Tasks that are not assigned to a worker.
 #[derive(Default)]
 pub(crate) struct PendingTasks {
     /// Calls with tasks to be sent, in the order of submission.

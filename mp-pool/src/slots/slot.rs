@@ -25,8 +25,8 @@ use crate::tasks::chunk::{Chunk, ReadyChunk};
 pub(crate) const QUEUE_CAPACITY: usize = 1024;
 /// Maximum number of chunks that a worker has in advance.
 const MOST_CHUNKS: u64 = 512;
-/// Duration of the work that a worker should have when it receives no more. If workers use all processors,
-/// the pool's thread may have to wait for a time slice of the kernel.
+/// Duration of the assigned work up to which a worker receives more. If workers use all processors, the
+/// pool's thread may have to wait for a time slice of the kernel.
 const AHEAD_NANOS: u64 = 5_000_000;
 /// Chunk duration above which a worker has only one chunk. For shorter chunks, another one is in its queue
 /// when it begins one.
@@ -38,7 +38,8 @@ const LONGEST_JOURNAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which the first task is withdrawn from a worker that has not taken it from its queue, while
 /// another worker is idle.
 const SLOW: Duration = Duration::from_millis(100);
-/// Number that no function has: a worker answers a request to forget it, and does nothing else.
+/// Number that is never assigned to a function. A worker answers a request to forget it, and does nothing
+/// else.
 pub(crate) const NO_CODE: u64 = 0;
 
 /// Message that was sent to a worker.
@@ -92,9 +93,9 @@ pub(crate) struct WorkerSlot {
     pub(crate) start_timed_out: bool,
     /// Number of consecutive deaths before it was ready.
     pub(crate) failed_starts: u32,
-    /// Time of the last of them,
+    /// Time of the last failed start.
     pub(crate) failed_at: Option<Instant>,
-    /// and its reason.
+    /// Reason of the last failed start.
     pub(crate) failed_why: String,
     /// `true` if the failed starts were reported.
     pub(crate) start_failures_reported: bool,
@@ -165,8 +166,8 @@ impl WorkerSlot {
         }
     }
 
-    /// Returns the number of chunks after an assignment: half as many more, or twice as many if they are
-    /// short.
+    /// Returns the number of chunks that the worker should have after an assignment:
+    /// [`enough`](Self::enough), and chunks for half of [`AHEAD_NANOS`] in addition, at least one.
     fn depth(&self) -> usize {
         let more = (AHEAD_NANOS / 2).checked_div(self.pace).unwrap_or(0);
         self.enough() + more.clamp(1, self.most_chunks / 2) as usize
@@ -278,7 +279,8 @@ impl WorkerSlot {
         self.start_failures_reported = false;
     }
 
-    /// Withdraws the tasks that it has not begun, as far as they may be recalled, to be sent first.
+    /// Withdraws the tasks that the worker has not begun, and puts them first in `tasks`. Leaves the messages
+    /// in the worker's queue if they [may not be recalled](Self::may_be_recalled).
     pub(crate) fn take_back(&mut self, tasks: &mut PendingTasks) {
         let recalled = self.recall_all(false);
         let (rest, emptied) = self.cut(CutShare::All);
@@ -293,7 +295,7 @@ impl WorkerSlot {
         self.starts_since?.checked_add(timeout)
     }
 
-    /// Records that it has learnt or forgotten a function.
+    /// Records that the worker has answered a request to learn or forget a function.
     pub(crate) fn function_changed(&mut self, code: u64) {
         self.suspect = false;
         let is =
@@ -354,7 +356,8 @@ impl WorkerSlot {
         Some((packed, sent))
     }
 
-    /// Closes its queue, so that it ends after its running task. Returns the tasks that it has not begun.
+    /// Closes the worker's queue, so that the worker ends after its running task. Returns the tasks that it
+    /// has not begun.
     pub(crate) fn stop_taking(&mut self) -> Vec<Chunk> {
         let mut back: Vec<Chunk> = self.recall_all(true).into_iter().map(|ready| ready.chunk).collect();
         // Fails only in a forked process.

@@ -48,7 +48,7 @@ pub(crate) struct PoolState {
     /// Number of slots in which a process was ever started: their output files are appended to.
     pub(crate) ever_started: usize,
     pub(crate) workers: Vec<WorkerSlot>,
-    /// Tasks that no worker has.
+    /// Tasks that are not assigned to a worker.
     pub(crate) tasks: PendingTasks,
     /// Active if there was no room for the messages of tasks, which are ready then.
     pub(crate) backpressure: Backpressure,

@@ -44,7 +44,7 @@ pub(crate) trait FunctionOwner: Send + Sync {
     fn describe(&self, job: Option<&CallState>, what: &str) -> Subject;
 }
 
-/// Function with the number that workers know it by.
+/// Function of tasks, with the number that identifies it in messages to workers.
 pub(crate) struct TaskFunction {
     pub(crate) number: u64,
     /// Closure of the user, with its captures.

@@ -184,8 +184,9 @@ impl RawQueue {
         self.peer.is_some_and(|peer| self.memory.is_accessible() && !Blocks(self.arena()).lives(peer))
     }
 
-    /// Returns the end of a wait of this kind if nothing can end it. Messages that the others put before they
-    /// were gone are returned first. Waits for the report of a failed process, unless `wait` is `Never`.
+    /// Returns the error of a wait of this kind if no other process can end the wait any more. First calls
+    /// `attempt`, and returns its result if there is one, because the other processes may have put messages
+    /// before they left. Waits for the report of a failed process, unless `wait` is `Never`.
     pub(crate) fn end_if_gone<R, E: From<WaitError>>(
         &self,
         purpose: Option<WaitPurpose>,
@@ -205,8 +206,8 @@ impl RawQueue {
         Some(Err(gone.into()))
     }
 
-    /// Returns the last process if some process that had the queue is gone and nothing can end this kind of
-    /// wait.
+    /// Returns the error with the process that left last, if a process that held the queue has left and
+    /// nothing can end this kind of wait.
     fn deserted(&self, purpose: WaitPurpose) -> Option<WaitError> {
         let (last, pid) = self.memory.last_gone()?;
         // A process that is about to release the queue wakes its waiters, perhaps before this waiter was

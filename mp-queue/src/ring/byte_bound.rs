@@ -129,7 +129,8 @@ impl PutByteBounded {
         used <= self.weight.limit - self.weight.bytes.min(self.weight.limit)
     }
 
-    /// Continues with `used` bytes in the ring. A result without room is checked again.
+    /// Continues after `used` bytes were found in the ring: with the put if the message fits. Otherwise the
+    /// position is checked again before the put ends with [`PutOutcome::Full`].
     fn decide(&mut self, used: u64) -> Option<PutOutcome> {
         self.pc = if self.fits(used) { Pc::Begin } else { Pc::Full };
         None

@@ -3,11 +3,11 @@
 //! The same as in MessagePack, and one byte that MessagePack leaves unused: [`JUST`].
 
 pub(super) const NIL: u8 = 0xc0;
-/// Marks `Some` of the following value if that value begins with nil or with this byte. Any other `Some(x)`
-/// is written as `x`. So `None`, `Some(None)` and `Some(())` differ.
+/// Prefix of a `Some` whose value begins with nil or with this byte. Any other `Some(x)` is written as `x`.
+/// The prefix keeps `None`, `Some(None)` and `Some(())` distinct.
 ///
-/// Before any other byte, it begins a [buffer](super::buffer). Other readers of MessagePack understand
-/// everything else.
+/// Before any other byte, this byte begins a [buffer](super::buffer). MessagePack does not define this byte.
+/// All other bytes are plain MessagePack.
 pub(super) const JUST: u8 = 0xc1;
 pub(super) const FALSE: u8 = 0xc2;
 pub(super) const TRUE: u8 = 0xc3;

@@ -42,7 +42,7 @@ pub(super) fn register() {
     }
 }
 
-/// Names that no compiler changes.
+/// Calls a macro with the standard types and their names, which do not depend on the compiler.
 macro_rules! all {
     ($all:ident) => {
         $all! {

@@ -56,7 +56,8 @@ const BELL: u64 = 0;
 static READER: PerProcess<Mutex<Option<Arc<OutputReader>>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Has the thread read this pipe until its last writer has closed it.
+/// Adds a pipe to the thread that reads output, and starts the thread if necessary. The thread reads the pipe
+/// until the last writer has closed it.
 pub(crate) fn add_pipe(pipe: &Arc<OutputPipe>) -> Result<()> {
     let reader = {
         let mut slot = READER.lock();

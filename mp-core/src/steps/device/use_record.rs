@@ -33,7 +33,7 @@ use crate::words::Tick;
 
 /// A begun use, in the word of uses; an ended use is 1.
 const BEGUN: u64 = 1 << 32;
-/// In the word of uses, above 31 bits of ended uses: the last use is mixed, or was.
+/// Flag in the word of uses, above the 31 bits of ended uses: the last use is mixed, or an earlier one was.
 const MIXED: u64 = 1 << 31;
 
 /// Position of a row: its first word.
@@ -91,29 +91,30 @@ impl Steps for EndUse {
     }
 }
 
-/// Records that a holder makes the last use a mixed one: one access, before it does so.
+/// Records that the last use becomes mixed. The holder calls this before it changes the last use. Makes one
+/// access.
 pub fn mark_mixed<M: Mem + ?Sized>(at: UseRecordAt, m: &M) {
     m.or(at.uses(), MIXED);
 }
 
-/// Change of *last use* by a process that leaves with work of its streams.
+/// Change of *last use* by a process that releases a piece while its streams may still use the piece.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LastUseChange {
-    /// Unchanged: it is work of a dead process, which the creator has to find.
+    /// No change: the last use is work of a dead process, which the creator must detect.
     Unchanged,
     /// Swap to a tick that follows all work, after a [record](mark_mixed) if that makes it mixed.
     Swap {
-        /// Own tick of the process; `None`: a tick of a stream that waits for the last use, and for all own
-        /// ticks.
+        /// New last use: the process's own tick. If `None`, the caller makes a new tick, in a stream that has
+        /// waited for the old last use and for all own ticks.
         tick: Option<Tick>,
-        /// `true` if it follows work of other processes that had not run.
+        /// `true` if the new last use follows work of other processes that had not run.
         mixes: bool,
     },
 }
 
-/// Determines how the ticks of a process, at least one, join the last use found. `over`: returns
-/// `Some(true)` if a tick's work has run, `Some(false)` if not yet, and `None` if it never will. `waited`:
-/// returns `true` if the stream of the first own tick has waited for the given last use before its work.
+/// Returns the change from the last use `last` for the ticks `own` of a process, at least one. `over` returns
+/// `Some(true)` if a tick's work has run, `Some(false)` if not yet, and `None` if it never will. `waited`
+/// returns `true` if the stream of the first own tick waited for the last use before that tick's work.
 pub fn last_use_change(
     last: Option<Tick>,
     own: &[Tick],
@@ -148,7 +149,7 @@ impl UseRecord {
     }
 }
 
-/// Reads the row of a piece without holders, by its creator.
+/// Reads the row of a piece without holders. Only the process that created the piece does this.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadUseRecord {
     at: UseRecordAt,
@@ -176,7 +177,8 @@ impl Steps for ReadUseRecord {
     }
 }
 
-/// Initializes the row of a piece that no other process has, by its creator.
+/// Initializes the row of a piece. Only the process that created the piece does this, while no other process
+/// has a handle to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ResetUseRecord {
     at: UseRecordAt,

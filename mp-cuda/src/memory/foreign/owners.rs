@@ -208,7 +208,8 @@ impl ForeignAllocation {
         Some(first.unwrap_or(next)).filter(|row| *row < FOREIGN_ROWS)
     }
 
-    /// Removes the pieces that no process has.
+    /// Removes and returns the pieces that no process holds. If all pieces are unused, one remains until no
+    /// other process can have the memory mapped.
     fn released(&mut self) -> Vec<ForeignPiece> {
         let object = self.slab.object();
         let mut back: Vec<bool> = Vec::with_capacity(self.pieces.len());

@@ -119,7 +119,8 @@ impl DevicePool {
         self.release(|own| own.ledger.is_retired());
     }
 
-    /// Frees the slabs of which no process has a piece, and returns their bytes.
+    /// Frees those slabs selected by `which` in which no process holds a piece. Returns their total size in
+    /// bytes.
     fn release(&mut self, which: impl Fn(&OwnSlab) -> bool) -> u64 {
         let goes = |own: &mut OwnSlab| {
             own.ledger.is_empty() && which(own) && own.slab.is_idle() && registry::remove(&own.slab)
@@ -244,7 +245,7 @@ fn out_of_memory(device: &Device, asked: u64, figures: DeviceMemoryStats) -> Err
     Error::OutOfDeviceMemory { asked, free: device.free_memory().unwrap_or(0), ours: reserved, retired }
 }
 
-/// Adds figures to an error that a device has no memory left. Returns other errors unchanged.
+/// Adds memory statistics to an out-of-memory error of a device. Returns other errors unchanged.
 pub(crate) fn with_figures(error: Error, device: &Device, asked: u64) -> Error {
     if is_out_of_memory(&error) { out_of_memory(device, asked, figures(device.uuid())) } else { error }
 }

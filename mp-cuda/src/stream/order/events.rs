@@ -102,7 +102,7 @@ impl EventSet {
         Ok(made)
     }
 
-    /// Destroys events that no other process has.
+    /// Destroys the events. No other process may have opened them.
     fn destroy(&self) {
         let Ok(bound) = self.device.bind() else { return };
         for event in self.events.into_iter().filter(|event| *event != DriverHandle::NULL) {

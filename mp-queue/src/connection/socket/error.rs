@@ -111,7 +111,7 @@ pub(super) fn refusal(error: ConnectError) -> mp_reduce::Error {
     mp_core::Error::Os { what: "a connection without a key", source: io::Error::other(error) }.into()
 }
 
-/// Returns the error inside one of [`refusal`].
+/// Returns the [`ConnectError`] inside an error that [`refusal`] created.
 fn refused(error: &mp_reduce::Error) -> Option<&ConnectError> {
     match error {
         mp_reduce::Error::Memory(mp_core::Error::Os { source, .. }) => source.get_ref()?.downcast_ref(),

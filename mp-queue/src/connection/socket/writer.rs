@@ -18,7 +18,7 @@ pub(super) struct MessageWriter {
     /// Number of messages that were begun, and number that were sent completely.
     begun: u64,
     pub(super) done: u64,
-    /// `true` if the sender, and not this writer, has the rest of the message.
+    /// `true` if the sender keeps the unsent bytes of the message. Otherwise they are in `frame`.
     pub(super) lent: bool,
     pub(super) closed: bool,
 }

@@ -164,7 +164,7 @@ impl<'a> OutputBuffer<'a> {
         ends
     }
 
-    /// Calls a function that appends bytes at a position.
+    /// Truncates the output to `at` bytes, and calls a function that appends bytes. Returns the new end.
     pub(super) fn append(
         &mut self,
         at: usize,

@@ -128,7 +128,8 @@ impl<'w, 'a> SequenceWriter<'w, 'a> {
         }
     }
 
-    /// Ends a row at an element of another type: the numbers before it are written as separate elements.
+    /// Ends a row because an element has another type. The numbers of the row are written again, as separate
+    /// elements.
     #[cold]
     fn no_row(&mut self) -> Result<(), CodecError> {
         let Some(kind) = std::mem::replace(&mut self.row, RowState::NO).kind() else { return Ok(()) };

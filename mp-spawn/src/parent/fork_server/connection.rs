@@ -76,7 +76,7 @@ pub(crate) struct ForkServer {
     inbox: Inbox,
     pid_cell: PidCell,
     pending: Option<PendingChild>,
-    /// Process that was made in advance and found dead.
+    /// Process that the server kept ready for the next start, and that had ended before that start.
     lost: Option<Pid>,
 }
 
@@ -315,8 +315,8 @@ impl ForkServer {
         }
     }
 
-    /// Ends the server, with the process that it may have made in advance. The error has the attempted action
-    /// and the reason.
+    /// Ends the server, and the process that it keeps ready for the next start, if any. The error contains
+    /// the attempted action and the reason.
     pub(crate) fn shut_down(mut self, what: &'static str, why: &ServerFailure) -> EndedServer {
         let exit = self.end();
         let pid = self.process.pid();
@@ -331,7 +331,7 @@ impl ForkServer {
         EndedServer { pid, exit, error, is_replaceable }
     }
 
-    /// Ends the server, and a process that it may have made and that no start has taken yet.
+    /// Ends the server, and the process that it keeps ready if no start has taken that process.
     fn end(&mut self) -> Option<ExitStatus> {
         let ended = self.process.end(deadline(AFTER_KILL));
         if let (Some(PendingChild { socket, .. }), Some(pid)) = (self.pending.take(), self.pid_cell.read())

@@ -54,9 +54,9 @@ const WHAT: &str = "the fork server";
 static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Sets the function that fork servers call once when they start, before they make processes. The setting
+/// Sets the function that fork servers call once when they start, before they create processes. The setting
 /// takes effect at the next start by [`StartMethod::ForkServer`](crate::StartMethod::ForkServer). A running
-/// server is ended, with the process that it has made in advance. Processes that were started continue.
+/// server is ended, and so is the process that it keeps ready for the next start. Started processes continue.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, StartMethod, set_forkserver_preload, start_processes};
