@@ -37,11 +37,11 @@ impl Dataset for Large {
 }
 
 #[test]
-fn batch_without_memory_is_retried_then_an_error() {
+fn batch_is_retried_then_fails_if_memory_is_exhausted() {
     // Room for three batches of 16 MiB and the tables, but not for four.
     Arena::configure(ArenaOptions::new().size(67 << 20)).unwrap();
     too_little_to_make_what_is_prefetched();
-    what_is_given_up_lacks_what_it_lacked();
+    remade_batch_skips_the_same_samples();
     too_little_to_send_what_was_made();
     dropped_in_the_middle_of_an_epoch();
 }
@@ -128,7 +128,7 @@ impl Dataset for Lacking {
 }
 
 /// A batch with a skipped sample that is made again for lack of memory reports the same skipped sample.
-fn what_is_given_up_lacks_what_it_lacked() {
+fn remade_batch_skips_the_same_samples() {
     let builder = DataLoader::builder(Lacking(44 << 20)).batch_size(16).num_workers(2).prefetch_factor(4);
     let loader = builder.on_error(OnError::SkipSample).build().unwrap();
     let mut batches = loader.epoch(0);

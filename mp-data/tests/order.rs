@@ -89,7 +89,7 @@ fn test_large_sampler_indices() {
 }
 
 #[test]
-fn test_sequential_batch() {
+fn batches_without_shuffle_are_sequential() {
     let plan = Plan::builder(10).batch_size(3).build().unwrap();
     assert_eq!(indices(&plan, 0), (0..10).collect::<Vec<_>>());
     assert_eq!(plan.epoch(0).batch(3).unwrap().unwrap().items, [Item { index: 9, position: 9 }]);

@@ -70,7 +70,7 @@ fn call_sleeps_until_descriptors_are_available() {
 /// Call of another program, for which the server can't accept a connection.
 #[cfg(feature = "authkey")]
 #[test]
-fn call_without_server_descriptors_names_the_cause() {
+fn call_times_out_if_server_lacks_descriptors() {
     use std::time::Duration;
 
     use mp_manager::{CallError, Methods, RemoteManager};

@@ -103,7 +103,7 @@ fn with_and_without_clone3(test: fn()) {
     }
 }
 
-const TESTS: [fn(); 3] = [nothing_leaks, what_is_named_is_there, numbers_may_be_in_the_way];
+const TESTS: [fn(); 3] = [nothing_leaks, named_descriptors_are_inherited, numbers_may_be_in_the_way];
 
 fn nothing_leaks() {
     let file = leaking("leaked");
@@ -124,7 +124,7 @@ fn worker_inherits_no_files() {
 }
 
 #[allow(unsafe_code)]
-fn what_is_named_is_there() {
+fn named_descriptors_are_inherited() {
     use std::os::fd::AsRawFd;
 
     // SAFETY: code in copies checks its files.
@@ -153,7 +153,7 @@ fn what_is_named_is_there() {
 
 #[test]
 fn worker_inherits_named_files() {
-    with_and_without_clone3(what_is_named_is_there);
+    with_and_without_clone3(named_descriptors_are_inherited);
 }
 
 /// Returns the files under these numbers, and whether an executed program inherits them.

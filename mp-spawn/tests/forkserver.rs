@@ -236,7 +236,7 @@ fn server_survives_its_starting_thread() {
 }
 
 #[test]
-fn program_without_a_server_is_an_error() {
+fn executable_without_fork_server_is_refused() {
     alone(|()| {
         let folder = Folder::new("forkserver-programs");
         let (draft, stays) = (folder.0.join("draft"), folder.0.join("stays"));

@@ -135,7 +135,7 @@ fn each_rank_has_its_own_environment() {
 }
 
 #[test]
-fn missing_directory_or_invalid_variable_is_an_error() {
+fn invalid_spawn_options_are_named_in_errors() {
     let attempt = |options: SpawnOptions| {
         let started = start_processes(|_: usize, (): ()| {}, (), options);
         started.and_then(|context| join(&context)).unwrap_err().to_string()

@@ -68,7 +68,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn truncated_image_is_an_error_of_its_file() {
+fn error_of_a_truncated_image_names_its_file() {
     let folder = Folder::written();
     for (workers, threads) in [(0, 1), (2, 1), (1, 3)] {
         let build = |how| {

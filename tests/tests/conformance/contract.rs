@@ -12,7 +12,7 @@ use mp_tests::{
 
 const MIB: usize = 1 << 20;
 
-pub(crate) fn what_one_writes_the_other_reads() {
+pub(crate) fn writes_are_visible_to_the_other_process() {
     fn worker(rank: usize, (shared, done): (SharedTensor<u64>, Queue<usize>)) -> Outcome {
         shared.store(rank, 100 + rank as u64);
         send(&done, rank)
@@ -51,7 +51,7 @@ pub(crate) fn views_are_views_of_one_storage() {
     join(&context).unwrap();
 }
 
-pub(crate) fn an_exclusive_tensor_moves() {
+pub(crate) fn exclusive_tensor_moves() {
     fn worker(_: usize, (there, back): (Queue<Tensor<u64>>, Queue<Tensor<u64>>)) -> Outcome {
         while let Some(mut t) = next(&there)? {
             t.as_mut_slice()?.iter_mut().for_each(|v| *v += 1);
@@ -98,7 +98,7 @@ pub(crate) fn the_sender_may_be_gone() {
     eventually("everything is released", || in_use() == before);
 }
 
-pub(crate) fn a_killed_holder_holds_nothing() {
+pub(crate) fn killed_holder_releases_its_memory() {
     fn worker(_: usize, queue: Queue<FrozenTensor<u8>>) -> Outcome {
         let _own = Tensor::<u8>::full([2 * MIB], 1)?;
         let _got = next(&queue)?;
@@ -114,7 +114,7 @@ pub(crate) fn a_killed_holder_holds_nothing() {
     eventually("what it held is free", || in_use() == before);
 }
 
-pub(crate) fn a_thousand_tensors_are_a_handful_of_files() {
+pub(crate) fn thousand_tensors_need_few_files() {
     type Tensors = Vec<FrozenTensor<u32>>;
     fn worker(_: usize, (there, back): (Queue<Tensors>, Queue<(usize, usize)>)) -> Outcome {
         let warm = next(&there)?;
@@ -166,7 +166,7 @@ impl Drop for Budget {
     }
 }
 
-pub(crate) fn what_runs_out_comes_back() {
+pub(crate) fn memory_within_the_budget_is_usable_after_drops() {
     let arena = Arena::current().unwrap();
     // Ensures that a file exists and its pages are counted.
     let held = Tensor::<u8>::full([4 * MIB], 1).unwrap();

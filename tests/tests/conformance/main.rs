@@ -126,14 +126,14 @@ macro_rules! on_every_memory {
 }
 
 on_every_memory! {
-    what_one_writes_the_other_reads
+    writes_are_visible_to_the_other_process
     views_are_views_of_one_storage
-    an_exclusive_tensor_moves
+    exclusive_tensor_moves
     the_sender_may_be_gone
-    a_killed_holder_holds_nothing
-    a_thousand_tensors_are_a_handful_of_files
+    killed_holder_releases_its_memory
+    thousand_tensors_need_few_files
     freed_memory_is_used_again
-    what_runs_out_comes_back
+    memory_within_the_budget_is_usable_after_drops
     both_kinds_travel_in_one_message
     children_begin_with_their_parents_setting
     any_size_is_aligned_and_whole

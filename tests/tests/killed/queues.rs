@@ -98,7 +98,7 @@ fn producer_is_killed_at_every_access_of_a_batch() {
 }
 
 #[test]
-fn consumer_is_killed_at_every_access_of_a_batch() {
+fn killed_batch_consumer_loses_at_most_its_batch() {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, KILL);
         let (queue, got) = (script.0.clone(), script.1.clone());

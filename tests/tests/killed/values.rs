@@ -134,7 +134,7 @@ fn change_list(_: usize, (list, at): (ShareableList, u64)) -> Outcome {
 }
 
 #[test]
-fn killed_at_every_access_of_changing_a_list() {
+fn killed_writer_tears_at_most_one_list_slot() {
     let before: [ListItem; 3] = ["before".into(), 1.into(), 0.5.into()];
     let after: [ListItem; 3] = ["after it, and longer than a word".into(), 2.into(), ListItem::None];
     for_every_access(|at| {

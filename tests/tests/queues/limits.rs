@@ -307,7 +307,7 @@ fn a_process_is_killed(at: u64) -> bool {
     killed
 }
 
-fn what_it_has(_: usize, _: ()) -> mp::AnyResult<(u64, u32, bool)> {
+fn limits_of_this_process(_: usize, _: ()) -> mp::AnyResult<(u64, u32, bool)> {
     let refused = Arena::configure(ArenaOptions::new().messages(2048)).is_err();
     let arena = Arena::current()?;
     Ok((arena.size(), arena.most_messages(), refused))
@@ -318,7 +318,7 @@ fn children_inherit_the_arena_size() {
     in_a_thread(|| {
         arena();
         let options = SpawnOptions::nprocs(2).env("MP_ARENA_MESSAGES", "1024").env("MP_ARENA_SIZE", "128M");
-        let context = start_processes(what_it_has, (), options).unwrap();
+        let context = start_processes(limits_of_this_process, (), options).unwrap();
         assert_eq!(results(context), [(SIZE, MESSAGES, true); 2]);
         let error = Arena::configure(ArenaOptions::new()).unwrap_err();
         assert!(error.to_string().contains("has an arena already"), "{error}");

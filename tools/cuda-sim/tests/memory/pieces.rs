@@ -116,7 +116,7 @@ fn exclusive_piece_moves_between_processes() {
 
 /// This process has no driver.
 #[test]
-fn refused_message_returns_its_piece() {
+fn refused_put_returns_the_moved_tensor() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();

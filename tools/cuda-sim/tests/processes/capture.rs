@@ -172,7 +172,7 @@ fn receives((tensors, done): (Tensors, Queue<()>)) -> Outcome {
 
 under_each_order! {
     /// A captured stream must not tick, in any order.
-    fn a_captured_stream_orders_nothing_and_nothing_is_lost(order: Order) {
+    fn captured_stream_orders_nothing_and_loses_nothing(order: Order) {
         let session = under(order);
         let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let one = with_gpu(&session).spawn(is_refused_and_sends, (tensors.clone(), done.clone())).unwrap();
@@ -230,7 +230,7 @@ fn captures_beside_everything_else(mode: u32) -> Outcome {
 }
 
 under_each_order! {
-    fn what_the_library_does_for_itself_spoils_no_capture(order: Order) {
+    fn internal_driver_calls_invalidate_no_capture(order: Order) {
         for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
             let session = under(order);
             run(&session, captures_beside_everything_else, mode);

@@ -317,7 +317,7 @@ fn is_never_at_rest((from, ()): (Clones, ())) -> Outcome {
 }
 
 under_each_order! {
-    fn a_program_whose_streams_are_never_at_rest_closes_memory_all_the_same(order: Order) {
+    fn memory_is_closed_while_streams_stay_busy(order: Order) {
         let session = under(order);
         receive(&session, (1, ""), is_never_at_rest, ());
         nothing_is_left(&session);

@@ -36,7 +36,7 @@ fn recorded((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn an_event_in_one_process(order: Order) {
+fn event_orders_streams_of_one_process(order: Order) {
     let session = under(order);
     run(&session, recorded, ());
     nothing_is_left(&session);

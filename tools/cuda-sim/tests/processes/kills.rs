@@ -114,7 +114,7 @@ fn reads(all: Vec<Sent>) -> Outcome {
 }
 
 under_each_order! {
-fn a_sender_is_killed_at_each_call_of_the_driver(order: Order) {
+fn sender_killed_at_each_driver_call_loses_nothing(order: Order) {
     sender_is_killed(&under(order));
 }
 }
@@ -205,7 +205,7 @@ fn makes(((moved, frozen), back, gone): (Tensors, Queue<CudaTensor<f32>>, Queue<
 }
 
 under_each_order! {
-fn a_receiver_is_killed_at_each_call_of_the_driver(order: Order) {
+fn receiver_killed_at_each_driver_call_loses_nothing(order: Order) {
     receiver_is_killed(&under(order));
 }
 }

@@ -163,7 +163,7 @@ fn reads_on_the_other(t: FrozenCudaTensor<f32>) -> Outcome {
 }
 
 under_each_order! {
-fn a_tensor_is_read_and_copied_by_another_device(order: Order) {
+fn tensor_is_read_and_copied_by_another_device(order: Order) {
     let two = format!("two-gpus,{}", profile(order));
     let session = crate::support::setup().set("PROFILE", two).start().unwrap();
     let t = run(&session, uses_two_devices, ());
@@ -184,7 +184,7 @@ fn weakly((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn a_weak_reference_keeps_no_memory(order: Order) {
+fn weak_reference_keeps_no_memory(order: Order) {
     let session = under(order);
     run(&session, weakly, ());
     nothing_is_left(&session);

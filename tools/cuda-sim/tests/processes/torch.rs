@@ -108,7 +108,7 @@ fn takes_ones((tensors, count): (Queue<CudaTensor<f32>>, usize)) -> Outcome {
 
 under_each_order! {
 /// `test_cuda_ipc_deadlock`.
-fn a_full_queue_keeps_no_process_from_going_on(order: Order) {
+fn full_queue_delays_no_other_process(order: Order) {
     let session = under(order);
     let tensors = Queue::bounded(1).unwrap();
     let puts = |n| with_gpu(&session).spawn(puts_ones, (tensors.clone(), n)).unwrap();

@@ -331,7 +331,7 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "passed before the last one had acted")]
-fn ending_the_phase_of_an_acting_party_is_found() {
+fn model_finds_phase_ended_during_an_action() {
     act(2, 2, 1, (0, 0), Bug::HelpsWhoActs);
 }
 

@@ -305,7 +305,7 @@ fn owner_is_killed_at_every_step() {
 }
 
 #[test]
-fn recoverers_are_killed_and_stopped() {
+fn clock_survives_killed_and_stopped_recoverers() {
     explore(&[owner(1)], &[Role::Looker(1), Role::Recoverer], false, (2, 0), Bug::None);
     explore(&[owner(1)], &[Role::Looker(1), Role::Recoverer], false, (1, 1), Bug::None);
 }

@@ -459,7 +459,7 @@ fn message_being_put_is_not_taken_for_ownerless() {
 }
 
 #[test]
-fn recoverers_are_killed_and_stopped() {
+fn memory_survives_killed_and_stopped_recoverers() {
     explore(BASE.alone(), 1, 0);
     explore(BASE.alone(), 0, 1);
     explore(BASE.alone(), 1, 1);
