@@ -1,4 +1,5 @@
-//! Shared library that starts processes, for hosts that aren't aware of it: see `tests/programs/embedding.rs`.
+//! Shared library that starts processes, for hosts that aren't aware of it: see
+//! `tests/programs/embedding.rs`.
 //!
 //! Hosts call [`embedded_run`] with the name of a command. It prints the result.
 

@@ -210,7 +210,7 @@ fn crafted((): ()) -> Outcome {
     let mut future = written()?;
     *future.bytes().last_mut().unwrap() += 1;
     let error = read(future).unwrap_err().to_string();
-    assert!(error.contains("no tick that a stream has made"), "{error}");
+    assert!(error.contains("is not a tick of a stream"), "{error}");
     for at in 0..written()?.bytes().len() {
         for with in [0, 1, 0x7F, 0xFF] {
             let mut other = written()?;
