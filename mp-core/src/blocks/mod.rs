@@ -194,8 +194,8 @@ impl Blocks {
     /// Calls `f` with each seat word of a block. The links may change meanwhile, but always lead to seats.
     ///
     /// Reads the seats in the same order as `FreeCheck`: a dead member may have taken a second seat in the
-    /// header without incrementing the version (`steps::block::child`). That seat is released before its first
-    /// one, if a check has already passed it (`tools/models/tests/models/child_blocks.rs`).
+    /// header without incrementing the version (`steps::block::child`). That seat is released before its
+    /// first one, if a check has already passed it (`tools/models/tests/models/child_blocks.rs`).
     pub(crate) fn each_seat(self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
         (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
