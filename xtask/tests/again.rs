@@ -40,7 +40,7 @@ subjects!(subject_a subject_b subject_c subject_d);
 
 /// Runs these tests by `xtask leaks`. Returns `true` if it passed, and its output.
 fn run(again: bool, fail: &str) -> (bool, String) {
-    let folder = std::env::temp_dir().join(format!("runs-{again}-{}", fail.len()));
+    let folder = std::env::temp_dir().join(format!("runs-{again}-{fail}"));
     std::fs::create_dir(&folder).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("subject_");

@@ -385,9 +385,21 @@ fn no_error_type_derives_debug() {
         let (_, rest) = line.split_once("Error for ").filter(|_| line.trim_start().starts_with("impl"))?;
         Some(rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned())
     };
+    let derived = |text: &str| -> Vec<String> {
+        let mut lines = text.lines();
+        let mut names = Vec::new();
+        while lines.any(|line| line.starts_with("#[derive(") && line.contains("thiserror::Error")) {
+            let declared = lines.find(|line| !line.starts_with("#["));
+            let mut words = declared.unwrap_or_default().split(|c: char| !c.is_alphanumeric());
+            words.find(|word| matches!(*word, "struct" | "enum"));
+            names.extend(words.next().map(str::to_owned));
+        }
+        names
+    };
     let mut checked = 0;
     for (path, text) in &sources {
-        for name in text.lines().filter_map(name_of).filter(|name| !INTERNAL.contains(&name.as_str())) {
+        let names = text.lines().filter_map(name_of).chain(derived(text));
+        for name in names.filter(|name| !INTERNAL.contains(&name.as_str())) {
             let declares = |line: &&str| {
                 ["struct", "enum"].iter().any(|kind| {
                     let rest = line.trim_start().trim_start_matches("pub(crate) ").trim_start_matches("pub ");

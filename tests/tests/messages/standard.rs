@@ -187,7 +187,7 @@ fn library_values_round_trip() {
     let names: (String, String, String) = rmp_serde::from_slice(&named).unwrap();
     assert_eq!(names, ("forkserver".into(), "file_system".into(), "bfloat16".into()));
     let unknown = rmp_serde::from_slice::<StartMethod>(&rmp_serde::to_vec("thread").unwrap()).unwrap_err();
-    assert!(unknown.to_string().contains("there are spawn, forkserver, fork"), "{unknown}");
+    assert!(unknown.to_string().contains("expected one of `spawn`, `forkserver`, `fork`"), "{unknown}");
 }
 
 /// A process sends another the failure of a third.

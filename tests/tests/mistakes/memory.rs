@@ -19,7 +19,7 @@ fn taken_or_unknown_name_error_suggests_the_other() {
     let memory = SharedMemory::create(&name, 8).unwrap().unlink_on_drop();
     says(SharedMemory::create(&name, 8).map(drop).unwrap_err(), &[&name, "open"]);
     drop(memory);
-    says(SharedMemory::create(&name, 0).map(drop).unwrap_err(), &["0 bytes", "one at least"]);
+    says(SharedMemory::create(&name, 0).map(drop).unwrap_err(), &["0 bytes", "at least 1"]);
 }
 
 #[test]

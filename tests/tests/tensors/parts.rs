@@ -152,7 +152,7 @@ fn requires_grad_is_sent_and_history_stays() {
     let mut result = leaf();
     result.set_non_leaf();
     let error = queue.put(result).unwrap_err();
-    assert!(error.to_string().contains("no leaf"), "{error}");
+    assert!(error.to_string().contains("not a leaf"), "{error}");
     let mut result = error.into_value();
     assert!(result.set_requires_grad(false).unwrap_err().to_string().contains("leaves only"));
     give(&queue, result.detach());

@@ -16,7 +16,7 @@ use crate::sys::packets;
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
     let fd = create_memfd(name)?;
     rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of a new arena"))?;
-    let sealed = Memfd::try_from_fd(fd).map_err(|_| Error::NotAnArena("the new file is no memfd".into()))?;
+    let sealed = Memfd::try_from_fd(fd).map_err(|fd| not_sealable(&fd))?;
     sealed.add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal]).map_err(
         |e| match e {
             memfd::Error::AddSeals(source)
@@ -25,6 +25,14 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
         },
     )?;
     Ok(sealed.into_file().into())
+}
+
+/// Returns the error of a new memfd whose seals can't be read.
+fn not_sealable(fd: &OwnedFd) -> Error {
+    match rustix::fs::fcntl_get_seals(fd) {
+        Ok(_) => Error::NotAnArena("the new file is no memfd".into()),
+        Err(e) => os("fcntl(F_GET_SEALS) of a new arena")(e),
+    }
 }
 
 /// Creates an empty memfd that can be sealed.
