@@ -67,7 +67,8 @@ impl Tally {
 #[derive(Default)]
 pub(crate) struct Counter {
     tally: Tally,
-    unfinished: bool,
+    /// Number of programs whose result is still missing. A test may run another program.
+    unfinished: u64,
     /// Index of the failed test whose output is being read.
     open_failure: Option<usize>,
 }
@@ -77,8 +78,8 @@ impl Counter {
         let line = strip_colours(line);
         let mut words = line.split_whitespace();
         if words.next() == Some("running") && matches!(words.nth(1), Some("test" | "tests")) {
-            self.close();
-            self.unfinished = true;
+            self.open_failure = None;
+            self.unfinished += 1;
         } else if let Some(name) = failed_test(&line) {
             self.tally.failures.push(Failure {
                 name: name.to_owned(),
@@ -107,7 +108,7 @@ impl Counter {
             self.tally.failed += number_before(counts, " failed");
             self.tally.ignored += number_before(counts, " ignored");
             self.tally.programs += 1;
-            self.unfinished = false;
+            self.unfinished = self.unfinished.saturating_sub(1);
             self.open_failure = None;
         } else if let Some(failure) = self.open_failure.and_then(|at| self.tally.failures.get_mut(at))
             && failure.output.len() < KEPT_LINES
@@ -119,14 +120,8 @@ impl Counter {
 
     /// Returns the counts. A test program without a result, for instance a killed one, counts as a failure.
     pub(crate) fn finish(mut self) -> Tally {
-        self.close();
+        self.tally.failed += self.unfinished;
         self.tally
-    }
-
-    fn close(&mut self) {
-        self.open_failure = None;
-        self.tally.failed += u64::from(self.unfinished);
-        self.unfinished = false;
     }
 }
 
@@ -237,6 +232,13 @@ mod tests {
         assert_eq!(count(&["running 1 test", "test a ... "]).failed, 1);
         let tally = count(&["running 1 test", "running 1 test", "test result: ok. 1 passed; 0 failed;"]);
         assert_eq!(tally, Tally { passed: 1, failed: 1, programs: 1, ..Tally::default() });
+    }
+
+    #[test]
+    fn program_run_by_a_test_is_no_failure() {
+        let result = "test result: ok. 1 passed; 0 failed;";
+        let tally = count(&["running 1 test", "running 1 test", result, result]);
+        assert_eq!(tally, Tally { passed: 2, programs: 2, ..Tally::default() });
     }
 
     #[test]
