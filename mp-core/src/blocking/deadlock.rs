@@ -59,7 +59,7 @@ pub struct Deadlock {
 pub struct DeadlockStep {
     /// Process of the thread.
     pub member: Member,
-    /// Process ID, or 0 if it is no longer known.
+    /// Process ID, or 0 if the process has left the arena.
     pub pid: u32,
     /// Name of the process, as in reports of hangs, if it has one.
     pub process_name: Option<String>,

@@ -186,7 +186,7 @@ impl<'de> Deserialize<'de> for ByteString {
 /// assert_eq!(chain.to_string(), "invalid digit found in string");
 /// ```
 ///
-/// Its `Debug` shows the message of the first error, followed by those of the sources.
+/// `Debug` prints the message of the first error, followed by those of the sources.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<(String, String)>", into = "Vec<(String, String)>")]
 pub struct ErrorChain {

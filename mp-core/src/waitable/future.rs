@@ -224,9 +224,10 @@ pub async fn wait_async(what: impl Waitable + Send + Sync + 'static) -> Result<(
 /// Descriptor that is readable when an object in shared memory is ready, for `epoll(7)` and similar
 /// interfaces.
 ///
-/// It becomes readable when the object becomes ready, or up to 100 ms later if the process that made it ready
-/// was killed before it woke others. Only [`update`](Self::update) clears it, if the object is no longer
-/// ready. So it may be readable although another thread or process was faster; call `update` then.
+/// The descriptor becomes readable when the object becomes ready, or up to 100 ms later if the process that
+/// made the object ready was killed before it woke others. Only [`update`](Self::update) clears the
+/// descriptor, and only if the object is no longer ready. Another thread or process may have taken what made
+/// the object ready; call `update` then.
 pub struct ReadyFd {
     what: SharedWaitable,
     fd: Arc<FdWaker>,
