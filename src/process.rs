@@ -26,7 +26,7 @@
 //! | options of a start | [`SpawnOptions`], for a group; [`ProcessOptions`], for one process; [`ProcessBuilder`]; [`Stdio`], [`OnFailure`] |
 //! | restart after an exit | [`ProcessBuilder::restart`], [`Restart`], [`Backoff`], [`ProcessEvent`], [`GaveUp`] |
 //! | Ctrl-C, SIGTERM | [`Interrupt`], [`InterruptSignals`], [`interrupted`], [`take_interrupt`] |
-//! | start methods | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
+//! | start methods | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`], [`set_fork_hook`] |
 //! | functions with captures | [`closure!`](crate::closure), [`Closure`], [`start_closure`] |
 //! | captures and arguments of functions | no captures ([`CapturesNothing`]); arguments that can be copied to each process ([`Argument`]) |
 //! | return types of functions | [`IntoOutcome`](crate::message::IntoOutcome) |
@@ -85,5 +85,5 @@ pub use mp_spawn::{
     ProcessOptions, ProcessRaised, ProcessStatus, RaisedKind, ResourceLimit, Restart, Signal, StartContext,
     StateClosure, Stdio, Supervised, UnknownStartMethod, Unsupervised, allow_fork, detach, export_child_main,
     get_all_start_methods, get_start_method, interrupted, name, parent_pid, set_command, set_executable,
-    set_forkserver_preload, set_thread_name, start_closure, take_interrupt, thread_name,
+    set_fork_hook, set_forkserver_preload, set_thread_name, start_closure, take_interrupt, thread_name,
 };

@@ -62,6 +62,11 @@ pub use error::{Error, Result};
 pub use event::CudaEvent;
 pub use memory::collect::{empty_cache, ipc_collect, memory_stats};
 pub use memory::stats::DeviceMemoryStats;
+#[cfg(feature = "dlpack")]
+#[cfg_attr(docsrs, doc(cfg(feature = "dlpack")))]
+pub use mp_tensor::dlpack::{
+    DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor,
+};
 pub use mp_tensor::{Element, Exclusive, Frozen, MAX_RANK, Shared};
 pub use stream::CudaStream;
 pub use stream::order::{Order, order};
@@ -70,10 +75,7 @@ pub use stream::order::{Order, order};
 pub use tensor::cudarc::{CudarcGuard, CudarcGuardMut, CudarcStream};
 #[cfg(feature = "dlpack")]
 #[cfg_attr(docsrs, doc(cfg(feature = "dlpack")))]
-pub use tensor::dlpack::{
-    DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, Dlpack,
-    DlpackUnversioned,
-};
+pub use tensor::dlpack::{Dlpack, DlpackUnversioned};
 pub use tensor::{
     AnyCudaTensor, ConversionError, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor,
     ForeignMemory, FrozenCudaTensor, ShareMethod, SharedCudaTensor, StreamGuard, StreamGuardMut,

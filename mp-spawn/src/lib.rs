@@ -128,6 +128,7 @@ pub use child::current::{
 #[doc(hidden)]
 pub use child::entry::child_main;
 pub use child::entry::init;
+pub use child::fork_server::set_fork_hook;
 #[cfg(feature = "log")]
 pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]

@@ -34,6 +34,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod any;
+#[cfg(feature = "dlpack")]
+#[cfg_attr(docsrs, doc(cfg(feature = "dlpack")))]
+pub mod dlpack;
 mod element;
 mod foreign;
 mod meta;

@@ -12,6 +12,7 @@
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use mp_core::Arena;
 
@@ -24,6 +25,47 @@ use crate::protocol::lifeline;
 use crate::protocol::message::ServerAnswer;
 use crate::protocol::token::{Token, TokenTarget};
 use crate::sys::{self, send_all};
+
+/// Function that is called around each copy: see [`set_fork_hook`].
+type ForkHook = fn(&mut dyn FnMut() -> bool);
+
+/// Hook of this process. Set once, by a host that is loaded before it becomes a fork server.
+// fork: a function of the program, which its copies have as well.
+static HOOK: OnceLock<ForkHook> = OnceLock::new();
+
+/// Sets a function that this process calls around each copy, if it is a [fork
+/// server](crate::StartMethod::ForkServer). Only the first call in a process has an effect.
+///
+/// ```
+/// mp_spawn::set_fork_hook(|copy| {
+///     // ... whatever an interpreter does before it is copied
+///     let is_copy = copy();
+///     // ... and afterwards, in the server or in its copy
+///     # let _ = is_copy;
+/// });
+/// ```
+///
+/// For hosts that have state of their own in each process, such as interpreters (`PyOS_BeforeFork` and its
+/// relatives). The hook must call its argument once. It returns `true` in the copy, and `false` in the server.
+/// The hook may start no threads, and may not leave by a panic.
+pub fn set_fork_hook(hook: fn(&mut dyn FnMut() -> bool)) {
+    _ = HOOK.set(hook);
+}
+
+/// Copies this process, within the hook of its host.
+fn copy(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io::Result<CloneSide> {
+    let Some(hook) = HOOK.get() else { return clone::make(single_thread, pid_cell) };
+    let mut made = Err(io::Error::other("the hook around copies made none"));
+    hook(&mut || {
+        // The host has run code since the last check.
+        made = SingleThreadProof::check().and_then(|checked| match checked {
+            Some(single_thread) => clone::make(&single_thread, pid_cell),
+            None => Err(io::Error::other("the hook around copies has started threads")),
+        });
+        matches!(made, Ok(CloneSide::Sibling))
+    });
+    made
+}
 
 /// Duty of a copy.
 pub(crate) struct ForkedChild {
@@ -85,7 +127,7 @@ pub(crate) fn serve(
         let (Ok(nonce), Some(mine)) = (nonce, fds.next()) else {
             return Err(io::Error::other("a request for a process has a number and a socket"));
         };
-        last = Some(match clone::make(&single_thread, &pid_cell) {
+        last = Some(match copy(&single_thread, &pid_cell) {
             Ok(CloneSide::Sibling) => {
                 if preload.is_none() {
                     // No code of the user has run.

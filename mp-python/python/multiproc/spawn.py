@@ -1,0 +1,149 @@
+"""``spawn`` and ``start_processes``: the same as ``torch.multiprocessing``'s."""
+
+import signal
+import time
+import traceback
+from multiprocessing import connection
+
+from . import _multiproc
+from .context import get_context
+
+__all__ = [
+    "ProcessContext",
+    "ProcessException",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "spawn",
+    "start_processes",
+]
+
+
+class ProcessException(Exception):
+    """A process of ``spawn`` or ``start_processes`` failed."""
+
+    def __init__(self, msg, error_index, error_pid):
+        super().__init__(msg)
+        self.msg = msg
+        self.error_index = error_index
+        self.error_pid = error_pid
+
+    def __reduce__(self):
+        return type(self), (self.msg, self.error_index, self.error_pid)
+
+
+class ProcessRaisedException(ProcessException):
+    """The function raised an exception, whose traceback is in the message."""
+
+
+class ProcessExitedException(ProcessException):
+    """The process was ended by a signal, or exited with a code other than 0."""
+
+    def __init__(self, msg, error_index, error_pid, exit_code, signal_name=None):
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name
+
+    def __reduce__(self):
+        return type(self), (self.msg, self.error_index, self.error_pid, self.exit_code, self.signal_name)
+
+
+def _call(fn, index, args, errors):
+    try:
+        fn(index, *args)
+    except KeyboardInterrupt:
+        errors.put((index, traceback.format_exc()))
+        raise SystemExit(128 + signal.SIGINT) from None
+    except Exception:
+        errors.put((index, traceback.format_exc()))
+        raise SystemExit(1) from None
+
+
+class ProcessContext:
+    """The processes of ``start_processes(..., join=False)``."""
+
+    def __init__(self, processes, errors):
+        self.processes = processes
+        self.sentinels = {process.sentinel: index for index, process in enumerate(processes)}
+        self._errors = errors
+
+    def pids(self):
+        """Returns the process ids."""
+        return [process.pid for process in self.processes]
+
+    def join(self, timeout=None, grace_period=None):
+        """Waits for the processes. Returns ``True`` when all have ended, ``False`` when the time is over.
+
+        If one has failed, ends the others and raises its exception: with SIGTERM, after ``grace_period``
+        seconds in which they may end by themselves, and with SIGKILL after as many more (30 by default).
+        """
+        if not self.sentinels:
+            return True
+        failed = None
+        for sentinel in connection.wait(list(self.sentinels), timeout):
+            index = self.sentinels.pop(sentinel)
+            process = self.processes[index]
+            process.join()
+            if process.exitcode != 0:
+                failed = index
+                break
+        if failed is None:
+            return not self.sentinels
+        if grace_period is not None:
+            self._join_all(grace_period)
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        self._join_all(30 if grace_period is None else grace_period)
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+        self._raise(failed)
+
+    def _join_all(self, timeout):
+        end = time.monotonic() + timeout
+        for process in self.processes:
+            process.join(max(0, end - time.monotonic()))
+
+    def _raise(self, index):
+        process = self.processes[index]
+        while not self._errors.empty():
+            who, trace = self._errors.get()
+            if who == index:
+                message = f"\n\n-- Process {index} terminated with the following error:\n{trace}"
+                raise ProcessRaisedException(message, index, process.pid)
+        code = process.exitcode
+        if code >= 0:
+            message = f"process {index} terminated with exit code {code}"
+            raise ProcessExitedException(message, index, process.pid, code)
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"<Unknown signal {-code}>"
+        message = f"process {index} terminated with signal {name}"
+        raise ProcessExitedException(message, index, process.pid, code, name)
+
+
+def start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
+    """Starts ``nprocs`` processes that call ``fn(i, *args)``.
+
+    Returns ``None`` when all have ended, or with ``join=False`` a ``ProcessContext``.
+    """
+    context = get_context(start_method)
+    errors = _multiproc.Queue()
+    processes = []
+    for index in range(nprocs):
+        process = context.Process(target=_call, args=(fn, index, args, errors), daemon=daemon)
+        process.start()
+        processes.append(process)
+    context = ProcessContext(processes, errors)
+    if not join:
+        return context
+    while not context.join():
+        pass
+    return None
+
+
+def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
+    """Starts ``nprocs`` processes that call ``fn(i, *args)``, and waits for them: see ``start_processes``."""
+    return start_processes(fn, args, nprocs, join, daemon, start_method)

@@ -1,0 +1,49 @@
+//! Python's exceptions for the library's errors.
+
+use std::fmt::Display;
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyEOFError, PyMemoryError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+create_exception!(
+    multiproc,
+    PeerLost,
+    PyEOFError,
+    "No other process has this object any more, so that the call would wait for ever."
+);
+
+/// Returns `queue.Full`.
+pub fn full(py: Python<'_>) -> PyErr {
+    static FULL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    raise(FULL.import(py, "queue", "Full"))
+}
+
+/// Returns `queue.Empty`.
+pub fn empty(py: Python<'_>) -> PyErr {
+    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    raise(EMPTY.import(py, "queue", "Empty"))
+}
+
+/// Returns `queue.ShutDown`, or this package's class of that name before Python 3.13.
+pub fn shut_down(py: Python<'_>) -> PyErr {
+    static SHUT_DOWN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    raise(SHUT_DOWN.import(py, "multiproc", "ShutDown"))
+}
+
+fn raise(class: PyResult<&Bound<'_, PyAny>>) -> PyErr {
+    match class.and_then(|class| class.call0()) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, else `RuntimeError`.
+pub fn runtime(error: impl Display) -> PyErr {
+    let text = error.to_string();
+    if text.contains("not enough shared memory") || text.contains("out of shared memory") {
+        return PyMemoryError::new_err(text);
+    }
+    PyRuntimeError::new_err(text)
+}

@@ -1,0 +1,29 @@
+//! Python's `multiprocessing` over mp.
+//!
+//! As a shared library, this crate is the extension module `multiproc._multiproc`. As a Rust library, it is
+//! for extensions of your own: [`object`] converts Python objects to messages and back.
+
+pub mod error;
+pub mod memory;
+pub mod object;
+pub mod process;
+pub mod queue;
+pub mod wait;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+mod _multiproc {
+    #[pymodule_export]
+    use crate::error::PeerLost;
+    #[pymodule_export]
+    use crate::object::array::{MemoryBuffer, memoryview};
+    #[pymodule_export]
+    use crate::object::handle::PyFd;
+    #[pymodule_export]
+    use crate::object::pickle::{array, handle};
+    #[pymodule_export]
+    use crate::process::{Child, child_main, start};
+    #[pymodule_export]
+    use crate::queue::Queue;
+}

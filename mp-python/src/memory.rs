@@ -1,0 +1,101 @@
+//! Shared memory that Python objects are views of.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+use mp_tensor::{SharedTensor, Tensor};
+
+/// Memory in use by objects of this process, by address.
+static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
+    PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
+
+/// Addresses between which all regions have ever been: whatever is outside needs no look at them.
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes in shared memory, and a seat that keeps them. Python reads and writes them by address, as any other
+/// process may at the same time.
+#[derive(Debug)]
+pub struct Memory {
+    tensor: SharedTensor<u8>,
+    address: usize,
+    len: usize,
+}
+
+impl Memory {
+    /// Allocates `len` bytes. Their contents are unspecified.
+    ///
+    /// # Errors
+    /// If there is not enough shared memory.
+    pub fn alloc(len: usize) -> mp_core::Result<Arc<Self>> {
+        Ok(Self::adopt(Tensor::<u8>::empty([len])?.share()))
+    }
+
+    /// Takes a tensor that was received or allocated. Returns the region that this process has of the same
+    /// memory, if it has one.
+    pub fn adopt(tensor: SharedTensor<u8>) -> Arc<Self> {
+        let (address, len) = (tensor.storage().as_ptr() as usize + tensor.offset(), tensor.len());
+        if len == 0 {
+            return Arc::new(Self { tensor, address, len });
+        }
+        // Dropped after the lock, which its drop takes.
+        let known;
+        let mut regions = REGIONS.lock();
+        known = regions.get(&address).and_then(Weak::upgrade);
+        if let Some(known) = &known
+            && known.len >= len
+        {
+            return known.clone();
+        }
+        let memory = Arc::new(Self { tensor, address, len });
+        regions.insert(address, Arc::downgrade(&memory));
+        LOWEST.fetch_min(address, Ordering::Relaxed);
+        HIGHEST.fetch_max(address + len, Ordering::Relaxed);
+        memory
+    }
+
+    /// Returns the region that contains these addresses, if it is one of this process.
+    pub fn containing(address: usize, len: usize) -> Option<Arc<Self>> {
+        if address < LOWEST.load(Ordering::Relaxed) || address >= HIGHEST.load(Ordering::Relaxed) {
+            return None;
+        }
+        let found = REGIONS.lock().range(..=address).next_back()?.1.upgrade();
+        found.filter(|memory| address + len <= memory.address + memory.len)
+    }
+
+    /// Returns the address of the first byte.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns `true` if there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns a handle to send.
+    pub fn tensor(&self) -> SharedTensor<u8> {
+        self.tensor.clone()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.len == 0 {
+            return;
+        }
+        let mut regions = REGIONS.lock();
+        // Another region of the same memory may have taken the place.
+        if regions.get(&self.address).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), self)) {
+            regions.remove(&self.address);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Arrays of numpy, memory views and buffers of other objects.
+//!
+//! # Safety
+//! This file calls the interpreter's buffer protocol, and exports [`Memory`] by it. Sound, because
+//! - a filled `Py_buffer` is released exactly once, by the drop of [`Buffer`];
+//! - an exported buffer holds its [`Memory`] through the Python object until it is released.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyBufferError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::{ffi, intern};
+
+use super::pickle::{add_source, array_function};
+use super::torch;
+use super::view::{ElementType, Kind, Source, View};
+use crate::memory::Memory;
+
+/// Buffers of up to this many bytes stay in the pickled bytes.
+const IN_BAND: usize = 512;
+
+/// Characters of the struct module, and the element types.
+const FORMATS: &[(&CStr, &str, ElementType)] = &[
+    (c"?", "bool", ElementType(6, 8)),
+    (c"b", "int8", ElementType(0, 8)),
+    (c"h", "int16", ElementType(0, 16)),
+    (c"i", "int32", ElementType(0, 32)),
+    (c"l", "int64", ElementType(0, 64)),
+    (c"q", "int64", ElementType(0, 64)),
+    (c"B", "uint8", ElementType(1, 8)),
+    (c"H", "uint16", ElementType(1, 16)),
+    (c"I", "uint32", ElementType(1, 32)),
+    (c"L", "uint64", ElementType(1, 64)),
+    (c"Q", "uint64", ElementType(1, 64)),
+    (c"e", "float16", ElementType(2, 16)),
+    (c"f", "float32", ElementType(2, 32)),
+    (c"d", "float64", ElementType(2, 64)),
+    (c"Zf", "complex64", ElementType(5, 64)),
+    (c"Zd", "complex128", ElementType(5, 128)),
+];
+
+/// Buffer of a Python object.
+struct Buffer(Box<ffi::Py_buffer>);
+
+impl Buffer {
+    /// Requests the buffer of an object.
+    fn of(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Self> {
+        let mut buffer = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
+        // SAFETY: the object is alive, and the function fills the structure or leaves it alone.
+        let got = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), buffer.as_mut_ptr(), flags) };
+        if got != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        // SAFETY: all zeroes is a valid `Py_buffer`, and this one was filled.
+        Ok(Self(unsafe { buffer.assume_init() }))
+    }
+
+    fn dims<'a>(&'a self, at: *const ffi::Py_ssize_t) -> Option<&'a [ffi::Py_ssize_t]> {
+        // SAFETY: a pointer that is not null points to `ndim` numbers, which live until the release.
+        (!at.is_null()).then(|| unsafe { std::slice::from_raw_parts(at, self.0.ndim as usize) })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.0.len == 0 {
+            return &[];
+        }
+        // SAFETY: a contiguous buffer has `len` bytes there until the release.
+        unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.0.len as usize) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: filled by `PyObject_GetBuffer`, and released here only. Only functions that have the
+        // interpreter have such a value.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+    }
+}
+
+/// Returns a copy of the bytes of an object with a contiguous buffer.
+pub(super) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    Ok(Buffer::of(object, ffi::PyBUF_SIMPLE)?.bytes().to_vec())
+}
+
+/// Returns the bytes of a buffer that an object gives to protocol 5, or `None` for few bytes.
+pub(super) fn source_of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+    let Ok(buffer) = Buffer::of(object, ffi::PyBUF_ANY_CONTIGUOUS) else { return Ok(None) };
+    let len = buffer.0.len;
+    if len as usize <= IN_BAND {
+        return Ok(None);
+    }
+    let kind = if buffer.0.readonly != 0 { Kind::ReadOnlyBuffer } else { Kind::Buffer };
+    Ok(Some(Source {
+        kind,
+        element: ElementType::U8,
+        address: buffer.0.buf as usize,
+        shape: vec![len as i64],
+        strides: vec![1],
+        owner: object.clone().unbind(),
+    }))
+}
+
+/// Reduces a memory view: to a view of bytes, if it is one, or else to an error, since other formats would
+/// need a cast.
+#[pyfunction]
+pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let py = view.py();
+    let buffer = Buffer::of(view, ffi::PyBUF_FULL_RO)?;
+    let (format, shape) = (view.getattr(intern!(py, "format"))?, view.getattr(intern!(py, "shape"))?);
+    let kind = if buffer.0.readonly != 0 { Kind::ReadOnlyBuffer } else { Kind::Buffer };
+    if view.getattr(intern!(py, "c_contiguous"))?.is_truthy()? {
+        let index = add_source(Source {
+            kind,
+            element: ElementType::U8,
+            address: buffer.0.buf as usize,
+            shape: vec![buffer.0.len as i64],
+            strides: vec![1],
+            owner: view.clone().unbind(),
+        })?;
+        static CAST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let cast = CAST.import(py, "multiproc._multiproc", "_memoryview")?;
+        return (cast, (index, format, shape)).into_pyobject(py);
+    }
+    Err(PyBufferError::new_err("a memoryview with gaps between its elements can't be sent: send bytes(view)"))
+}
+
+/// Returns the memory view with this index of the object that this thread reads.
+#[pyfunction]
+#[pyo3(name = "_memoryview")]
+pub fn memoryview<'py>(
+    py: Python<'py>,
+    index: usize,
+    format: &Bound<'py, PyAny>,
+    shape: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let view = pyo3::types::PyMemoryView::from(&super::pickle::array(py, index)?)?;
+    if format.eq("B")? && shape.len() == 1 {
+        return Ok(view.into_any());
+    }
+    view.call_method1(intern!(py, "cast"), (format, shape))
+}
+
+/// Reduces an array of numpy to its index in the message. Arrays of objects, and of types that only numpy
+/// knows, are reduced by numpy.
+#[pyfunction]
+pub fn reduce_ndarray<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = array.py();
+    match source_of_ndarray(array)? {
+        Some(source) => Ok((array_function(py)?, (add_source(source)?,)).into_pyobject(py)?.into_any()),
+        None => array.call_method1(intern!(py, "__reduce_ex__"), (5,)),
+    }
+}
+
+/// Returns the elements of an array of numpy, or `None` for a type that only numpy knows.
+fn source_of_ndarray(array: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+    // numpy refuses formats that the buffer protocol has no character for.
+    let Ok(buffer) = Buffer::of(array, ffi::PyBUF_RECORDS_RO) else { return Ok(None) };
+    if buffer.0.format.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: a format is a C string that lives until the release.
+    let format = unsafe { CStr::from_ptr(buffer.0.format.cast_const()) };
+    let Some((.., element)) = FORMATS.iter().find(|(known, ..)| *known == format) else { return Ok(None) };
+    let shape: Vec<i64> = buffer.dims(buffer.0.shape).unwrap_or_default().iter().map(|&n| n as i64).collect();
+    let strides = buffer.dims(buffer.0.strides).unwrap_or_default().iter().map(|&n| n as i64).collect();
+    Ok(Some(Source {
+        kind: Kind::Numpy,
+        element: *element,
+        address: buffer.0.buf as usize,
+        shape,
+        strides,
+        owner: array.clone().unbind(),
+    }))
+}
+
+/// Bytes in shared memory, for objects that take a buffer.
+#[pyclass(frozen, name = "Buffer", module = "multiproc._multiproc")]
+pub struct MemoryBuffer {
+    memory: Arc<Memory>,
+    offset: usize,
+    len: usize,
+    read_only: bool,
+}
+
+#[pymethods]
+impl MemoryBuffer {
+    /// # Safety
+    /// Called by the interpreter, with a structure to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        let address = (this.memory.address() + this.offset) as *mut std::ffi::c_void;
+        let read_only = c_int::from(this.read_only);
+        // SAFETY: the interpreter gives a structure to fill, and the memory lives as long as this object, of
+        // which the structure holds a reference.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, this.len as ffi::Py_ssize_t, read_only, flags)
+        };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.len
+    }
+}
+
+/// Returns the Python object of an array in a message.
+pub(super) fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) -> PyResult<Bound<'py, PyAny>> {
+    let size = view.element.size();
+    let elements = view.shape.iter().try_fold(1_usize, |all, &n| all.checked_mul(usize::try_from(n).ok()?));
+    let within = elements.is_some_and(|n| {
+        let strided = !view.strides.is_empty();
+        let (mut low, mut high) = (0_i64, if n == 0 || strided { 0 } else { n as i64 - 1 });
+        if n > 0 && strided {
+            for (&n, &stride) in view.shape.iter().zip(&view.strides) {
+                let span = (n - 1).saturating_mul(stride);
+                if span < 0 { low = low.saturating_add(span) } else { high = high.saturating_add(span) }
+            }
+        }
+        let fits = |elements: i64| elements.checked_mul(size as i64)?.checked_add_unsigned(view.offset);
+        let end = high.checked_add(i64::from(n > 0)).and_then(fits);
+        fits(low).is_some_and(|low| low >= 0)
+            && end.is_some_and(|end| end <= memory.len() as i64)
+            && (!strided || view.strides.len() == view.shape.len())
+    });
+    if !within {
+        return Err(PyRuntimeError::new_err("the message has an array that is not within its memory"));
+    }
+    let offset = view.offset as usize;
+    match view.kind {
+        Kind::Torch | Kind::TorchGrad => torch::rebuild(py, view, memory),
+        Kind::Buffer | Kind::ReadOnlyBuffer => {
+            let len = elements.unwrap_or_default();
+            let read_only = view.kind == Kind::ReadOnlyBuffer;
+            Ok(Bound::new(py, MemoryBuffer { memory, offset, len, read_only })?.into_any())
+        }
+        Kind::Numpy => {
+            static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            let array = ARRAY.import(py, "numpy", "ndarray")?;
+            let dtype = dtype(py, view.element)?;
+            let shape = PyTuple::new(py, &view.shape)?;
+            let len = memory.len();
+            let buffer = Bound::new(py, MemoryBuffer { memory, offset: 0, len, read_only: false })?;
+            if view.strides.is_empty() {
+                return array.call1((shape, dtype, buffer, offset));
+            }
+            let strides = PyTuple::new(py, view.strides.iter().map(|stride| stride * size as i64))?;
+            array.call1((shape, dtype, buffer, offset, strides))
+        }
+    }
+}
+
+/// Returns numpy's object for an element type.
+pub(super) fn dtype(py: Python<'_>, element: ElementType) -> PyResult<Bound<'_, PyAny>> {
+    static TYPES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let types = TYPES.get_or_try_init(py, || {
+        let (types, dtype) = (PyDict::new(py), py.import("numpy")?.getattr("dtype")?);
+        for (_, name, ElementType(code, bits)) in FORMATS {
+            types.set_item((code, bits), dtype.call1((name,))?)?;
+        }
+        PyResult::Ok(types.unbind())
+    })?;
+    let ElementType(code, bits) = element;
+    types.bind(py).get_item((code, bits))?.ok_or_else(|| {
+        PyRuntimeError::new_err(format!("numpy has no type for elements of kind {code} with {bits} bits"))
+    })
+}
+
+const _: () = assert!(size_of::<c_char>() == 1);

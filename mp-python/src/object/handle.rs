@@ -1,0 +1,53 @@
+//! Handles of this package's objects in messages.
+//!
+//! # Safety
+//! This file duplicates a descriptor that Python code names by its number, as `os.dup` does.
+#![allow(unsafe_code)]
+
+use mp::{Fd, Queue};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use serde::{Deserialize, Serialize};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+
+use super::Object;
+use super::pickle::reduce_handle;
+use crate::queue;
+
+/// Handle of an object that several processes use.
+#[derive(Serialize, Deserialize, Debug)]
+pub enum Handle {
+    /// `Queue`, `SimpleQueue`.
+    Queue(Queue<Object>),
+    /// File descriptor.
+    Fd(Fd<OwnedFd>),
+}
+
+/// Returns the Python object of a handle.
+///
+/// # Errors
+/// What the constructor raises.
+pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
+    match handle {
+        Handle::Queue(queue) => Ok(Bound::new(py, queue::Queue::from(queue))?.into_any()),
+        Handle::Fd(fd) => Ok(fd.0.into_raw_fd().into_pyobject(py)?.into_any()),
+    }
+}
+
+/// A descriptor in a message. Pickling it sends a duplicate; reading it gives the number of the receiver's.
+#[pyclass(frozen, name = "Fd", module = "multiproc._multiproc")]
+pub struct PyFd(i32);
+
+#[pymethods]
+impl PyFd {
+    #[new]
+    fn new(fd: i32) -> Self {
+        Self(fd)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        // SAFETY: a number that is no open descriptor of this process is refused by the system.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0) }.try_clone_to_owned()?;
+        reduce_handle(py, "a descriptor", Handle::Fd(Fd(fd)))
+    }
+}

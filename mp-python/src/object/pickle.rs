@@ -1,0 +1,302 @@
+//! Conversion of Python objects to messages and back, by pickle's protocol 5.
+//!
+//! Each thread keeps one `pickle.Pickler` of the interpreter's C code. Its table of reducers knows the arrays
+//! and handles of this package, then what was registered with `multiprocessing`'s `ForkingPickler`, then
+//! `copyreg`. A reducer of this package stores the array or handle in the thread's [`Outgoing`], and what is
+//! pickled is its index there. Reading does the same with the thread's [`Incoming`].
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
+
+use super::Object;
+use super::array::{bytes_of, rebuild, reduce_memoryview, reduce_ndarray, source_of_buffer};
+use super::handle::{Handle, to_python};
+use super::torch::reduce_tensor;
+use super::view::{Source, View, share};
+use crate::memory::Memory;
+
+/// Parts of the object that a thread is pickling.
+#[derive(Default)]
+struct Outgoing {
+    pickle: Vec<u8>,
+    sources: Vec<Source>,
+    buffers: Vec<u32>,
+    handles: Vec<Handle>,
+}
+
+/// Parts of the object that a thread is reading.
+struct Incoming {
+    views: Vec<View>,
+    memory: Vec<Arc<Memory>>,
+    handles: Vec<Option<Handle>>,
+}
+
+thread_local! {
+    static OUTGOING: RefCell<Vec<Outgoing>> = const { RefCell::new(Vec::new()) };
+    static INCOMING: RefCell<Vec<Incoming>> = const { RefCell::new(Vec::new()) };
+    /// Pickler of the thread, unless it is in use.
+    static PICKLER: RefCell<Option<Py<PyAny>>> = const { RefCell::new(None) };
+}
+
+/// Calls `f` with the object that this thread pickles at the moment.
+fn with_outgoing<R>(f: impl FnOnce(&mut Outgoing) -> R) -> Option<R> {
+    OUTGOING.with_borrow_mut(|all| all.last_mut().map(f))
+}
+
+/// Adds an array to the object that this thread pickles. Returns its index.
+///
+/// # Errors
+/// `RuntimeError` outside of a message.
+pub fn add_source(source: Source) -> PyResult<usize> {
+    with_outgoing(|outgoing| {
+        outgoing.sources.push(source);
+        outgoing.sources.len() - 1
+    })
+    .ok_or_else(|| outside("an array"))
+}
+
+/// Adds a handle to the object that this thread pickles, and returns what stands for it in the pickled bytes:
+/// the result of its `__reduce__`.
+///
+/// # Errors
+/// `RuntimeError` outside of a message.
+pub fn reduce_handle<'py>(py: Python<'py>, what: &str, handle: Handle) -> PyResult<Bound<'py, PyTuple>> {
+    let index = with_outgoing(|outgoing| {
+        outgoing.handles.push(handle);
+        outgoing.handles.len() - 1
+    });
+    let index = index.ok_or_else(|| outside(what))?;
+    (handle_function(py)?, (index,)).into_pyobject(py)
+}
+
+fn outside(what: &str) -> PyErr {
+    PyRuntimeError::new_err(format!(
+        "{what} can be pickled only as a part of a message or of the arguments of a process or task of \
+         multiproc: it belongs to the processes of one program"
+    ))
+}
+
+/// Gets the pickled bytes: the file of the pickler.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+struct Sink;
+
+#[pymethods]
+impl Sink {
+    #[allow(clippy::unused_self, reason = "the interface of a file")]
+    fn write(&self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let append = |bytes: &[u8]| {
+            with_outgoing(|outgoing| outgoing.pickle.extend_from_slice(bytes))
+                .map(|()| bytes.len())
+                .ok_or_else(|| outside("an object"))
+        };
+        match data.cast::<PyBytes>() {
+            Ok(bytes) => append(bytes.as_bytes()),
+            Err(_) => append(&bytes_of(data)?),
+        }
+    }
+}
+
+/// Reducers by type: those of this package, and others that are looked up each time, since they may change.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+struct Reducers {
+    own: Py<PyDict>,
+}
+
+impl Reducers {
+    fn new(py: Python<'_>) -> Self {
+        Self { own: PyDict::new(py).unbind() }
+    }
+}
+
+#[pymethods]
+impl Reducers {
+    fn __getitem__<'py>(&self, of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        static FORKING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static COPYREG: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = of.py();
+        if let Some(reducer) = self.own.bind(py).get_item(of)? {
+            return Ok(reducer);
+        }
+        let own = match of.cast::<PyType>() {
+            Ok(of) => own_reducer(of)?,
+            Err(_) => None,
+        };
+        if let Some(reducer) = own {
+            self.own.bind(py).set_item(of, &reducer)?;
+            return Ok(reducer);
+        }
+        let forking = FORKING.get_or_try_init(py, || {
+            let pickler = py.import("multiprocessing.reduction")?.getattr("ForkingPickler")?;
+            pickler.getattr("_extra_reducers").map(Bound::unbind)
+        })?;
+        let copyreg = COPYREG
+            .get_or_try_init(py, || py.import("copyreg")?.getattr("dispatch_table").map(Bound::unbind))?;
+        for table in [forking, copyreg] {
+            if let Some(reducer) = table.bind(py).cast::<PyDict>()?.get_item(of)? {
+                return Ok(reducer);
+            }
+        }
+        Err(PyKeyError::new_err(of.clone().unbind()))
+    }
+}
+
+/// Returns the reducer of this package for a type, if it has one.
+fn own_reducer<'py>(of: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = of.py();
+    if of.is(py.get_type::<pyo3::types::PyMemoryView>()) {
+        return Ok(Some(wrap_pyfunction!(reduce_memoryview, py)?.into_any()));
+    }
+    let name = of.name()?;
+    let module = || of.getattr("__module__")?.extract::<String>();
+    Ok(match name.to_str()? {
+        "ndarray" if module()? == "numpy" => Some(wrap_pyfunction!(reduce_ndarray, py)?.into_any()),
+        "Tensor" if module()? == "torch" => Some(wrap_pyfunction!(reduce_tensor, py)?.into_any()),
+        _ => None,
+    })
+}
+
+/// Called for each buffer that an object gives to protocol 5. Returns `True` for what stays in the bytes.
+#[pyfunction]
+fn add_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Some(source) = source_of_buffer(buffer)? else { return Ok(true) };
+    let index = add_source(source)?;
+    with_outgoing(|outgoing| outgoing.buffers.push(index as u32));
+    Ok(false)
+}
+
+fn new_pickler(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let arguments = PyDict::new(py);
+    arguments.set_item("protocol", 5)?;
+    arguments.set_item("buffer_callback", wrap_pyfunction!(add_buffer, py)?)?;
+    let pickler = py.import("pickle")?.getattr("Pickler")?.call((Py::new(py, Sink)?,), Some(&arguments))?;
+    pickler.setattr("dispatch_table", Py::new(py, Reducers::new(py))?)?;
+    Ok(pickler.unbind())
+}
+
+/// Converts a Python object to a message.
+///
+/// # Errors
+/// What the object's own code raises, `PicklingError` and its relatives, and `MemoryError` if there is not
+/// enough shared memory for its arrays.
+pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
+    dumps_by(object, None)
+}
+
+/// Like [`dumps`], by the pickler that `make` returns: a function of a file and the keyword arguments of
+/// `pickle.Pickler`. For functions that pickle itself can't write.
+///
+/// # Errors
+/// The same as for [`dumps`].
+pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResult<Object> {
+    let py = object.py();
+    let pickler = match make {
+        Some(make) => {
+            let arguments = PyDict::new(py);
+            arguments.set_item("protocol", 5)?;
+            arguments.set_item("buffer_callback", wrap_pyfunction!(add_buffer, py)?)?;
+            let pickler = make.call((Py::new(py, Sink)?,), Some(&arguments))?;
+            let table = Py::new(py, Reducers::new(py))?;
+            if let Ok(theirs) = pickler.getattr("dispatch_table") {
+                let arguments = (table, theirs);
+                let chain = py.import("collections")?.getattr("ChainMap")?.call1(arguments)?;
+                pickler.setattr("dispatch_table", chain)?;
+            } else {
+                pickler.setattr("dispatch_table", table)?;
+            }
+            pickler.unbind()
+        }
+        None => match PICKLER.with_borrow_mut(Option::take) {
+            Some(pickler) => pickler,
+            None => new_pickler(py)?,
+        },
+    };
+    OUTGOING.with_borrow_mut(|all| all.push(Outgoing::default()));
+    let dumped = pickler.bind(py).call_method1(pyo3::intern!(py, "dump"), (object,));
+    let cleared = pickler.bind(py).call_method0(pyo3::intern!(py, "clear_memo"));
+    let outgoing = OUTGOING.with_borrow_mut(Vec::pop).unwrap_or_default();
+    // After a failure the pickler may have unwritten bytes.
+    if make.is_none() && dumped.is_ok() && cleared.is_ok() {
+        PICKLER.with_borrow_mut(|slot| *slot = Some(pickler));
+    }
+    dumped?;
+    let Outgoing { pickle, sources, buffers, handles } = outgoing;
+    if sources.is_empty() {
+        return Ok(Object { pickle, handles, ..Object::default() });
+    }
+    let (views, memory) = share(py, &sources)?;
+    let memory = memory.iter().map(|memory| memory.tensor()).collect();
+    Ok(Object { pickle, views, buffers, memory, handles })
+}
+
+/// Converts a message back to a Python object.
+///
+/// # Errors
+/// What the object's own code raises.
+pub fn loads(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
+    static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let loads = LOADS.import(py, "pickle", "loads")?;
+    let Object { pickle, views, buffers, memory, handles } = object;
+    let bytes = PyBytes::new(py, &pickle);
+    drop(pickle);
+    if views.is_empty() && handles.is_empty() {
+        return loads.call1((bytes,));
+    }
+    let memory = memory.into_iter().map(Memory::adopt).collect();
+    let handles = handles.into_iter().map(Some).collect();
+    INCOMING.with_borrow_mut(|all| all.push(Incoming { views, memory, handles }));
+    let loaded = (|| {
+        if buffers.is_empty() {
+            return loads.call1((bytes,));
+        }
+        let list = PyList::empty(py);
+        for index in buffers {
+            list.append(array(py, index as usize)?)?;
+        }
+        let arguments = PyDict::new(py);
+        arguments.set_item(pyo3::intern!(py, "buffers"), list)?;
+        loads.call((bytes,), Some(&arguments))
+    })();
+    INCOMING.with_borrow_mut(Vec::pop);
+    loaded
+}
+
+/// Returns the array with this index of the object that this thread reads.
+#[pyfunction]
+#[pyo3(name = "_array")]
+pub fn array(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
+    let found = INCOMING.with_borrow(|all| {
+        let incoming = all.last()?;
+        let view = incoming.views.get(index)?;
+        Some((view.clone(), incoming.memory.get(view.memory as usize)?.clone()))
+    });
+    let (view, memory) =
+        found.ok_or_else(|| PyValueError::new_err(format!("there is no array {index} in this message")))?;
+    rebuild(py, &view, memory)
+}
+
+/// Returns the object of the handle with this index of the object that this thread reads.
+#[pyfunction]
+#[pyo3(name = "_handle")]
+pub fn handle(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
+    let found = INCOMING.with_borrow_mut(|all| all.last_mut()?.handles.get_mut(index)?.take());
+    to_python(
+        py,
+        found.ok_or_else(|| PyValueError::new_err(format!("there is no handle {index} in this message")))?,
+    )
+}
+
+/// Returns the function of an array in pickled bytes.
+pub(super) fn array_function(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    Ok(FUNCTION.import(py, "multiproc._multiproc", "_array")?.clone())
+}
+
+fn handle_function(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    Ok(FUNCTION.import(py, "multiproc._multiproc", "_handle")?.clone())
+}

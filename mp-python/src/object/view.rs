@@ -1,0 +1,304 @@
+//! Arrays in messages: where their elements are, and how they get into shared memory.
+//!
+//! An array that is in shared memory already is sent as a view of it. Any other is copied, when the whole
+//! object has been pickled: arrays that overlap are copied together, so that they overlap at the receiver too.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::memory::Memory;
+
+/// Alignment of each array in memory that it shares with others.
+const ALIGN: usize = 64;
+/// Arrays of up to this many bytes share a block with others of their message.
+const SMALL: usize = 4096;
+/// Copies of more bytes let other threads of the interpreter run.
+const LONG_COPY: usize = 1 << 20;
+
+/// Kind of a Python object that is an array.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `torch.Tensor`.
+    Torch,
+    /// `torch.Tensor` that requires gradients.
+    TorchGrad,
+    /// `numpy.ndarray`.
+    Numpy,
+    /// `memoryview` of bytes, or a buffer of another object.
+    Buffer,
+    /// The same, read-only.
+    ReadOnlyBuffer,
+}
+
+/// Element type, as DLPack names it: code of the kind, and size in bits.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ElementType(pub u8, pub u8);
+
+impl ElementType {
+    /// Bytes.
+    pub const U8: Self = Self(1, 8);
+
+    /// Returns the size in bytes.
+    pub fn size(self) -> usize {
+        usize::from(self.1).div_ceil(8)
+    }
+}
+
+/// An array in the memory of a message.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct View {
+    /// Kind of the Python object.
+    pub kind: Kind,
+    /// Element type.
+    pub element: ElementType,
+    /// Index of the memory.
+    pub memory: u32,
+    /// Offset of the first element in bytes.
+    pub offset: u64,
+    /// Shape.
+    pub shape: Vec<i64>,
+    /// Strides in elements. Empty for elements in row-major order.
+    pub strides: Vec<i64>,
+}
+
+/// An array that is part of an object being pickled.
+#[derive(Debug)]
+pub struct Source {
+    /// Kind of the Python object.
+    pub kind: Kind,
+    /// Element type.
+    pub element: ElementType,
+    /// Address of the first element.
+    pub address: usize,
+    /// Shape.
+    pub shape: Vec<i64>,
+    /// Strides in bytes.
+    pub strides: Vec<i64>,
+    /// Object that keeps the memory.
+    pub owner: Py<PyAny>,
+}
+
+impl Source {
+    /// Returns the addresses of the array: of its first byte, and after its last one.
+    fn range(&self) -> (usize, usize) {
+        if self.shape.contains(&0) {
+            return (self.address, self.address);
+        }
+        let (mut low, mut high) = (0_i64, 0_i64);
+        for (&n, &stride) in self.shape.iter().zip(&self.strides) {
+            let span = (n - 1) * stride;
+            if span < 0 { low += span } else { high += span }
+        }
+        (
+            self.address.wrapping_add_signed(low as isize),
+            self.address.wrapping_add_signed(high as isize) + self.element.size(),
+        )
+    }
+
+    /// Returns the number of bytes of the elements in row-major order.
+    fn len(&self) -> usize {
+        self.shape.iter().map(|&n| n as usize).product::<usize>() * self.element.size()
+    }
+
+    /// Sets the strides of an array that was described without them.
+    pub fn fill_strides(&mut self) {
+        if self.strides.len() != self.shape.len() {
+            self.strides = self.row_major_strides();
+        }
+    }
+
+    fn row_major_strides(&self) -> Vec<i64> {
+        let mut strides = vec![0; self.shape.len()];
+        let mut step = self.element.size() as i64;
+        for (stride, &n) in strides.iter_mut().zip(&self.shape).rev() {
+            *stride = step;
+            step *= n.max(1);
+        }
+        strides
+    }
+
+    /// Returns `true` if the elements are in row-major order without gaps.
+    pub fn is_row_major(&self) -> bool {
+        let mut step = self.element.size() as i64;
+        self.shape.iter().zip(&self.strides).rev().all(|(&n, &stride)| {
+            let fits = n <= 1 || stride == step;
+            step *= n.max(1);
+            fits
+        })
+    }
+
+    /// Returns `true` if strides are a whole number of elements, as views of shared memory need them.
+    fn has_whole_strides(&self) -> bool {
+        let size = self.element.size() as i64;
+        self.strides.iter().all(|stride| stride % size == 0)
+    }
+
+    fn view(&self, memory: u32, offset: usize, row_major: bool) -> View {
+        let size = self.element.size().max(1) as i64;
+        let strides = if row_major { Vec::new() } else { self.strides.iter().map(|s| s / size).collect() };
+        View {
+            kind: self.kind,
+            element: self.element,
+            memory,
+            offset: offset as u64,
+            shape: self.shape.clone(),
+            strides,
+        }
+    }
+}
+
+/// Part of a plan: a range of addresses to copy, for the arrays with these indices.
+struct Range {
+    low: usize,
+    high: usize,
+    members: Vec<usize>,
+    /// Memory and offset of the copy.
+    place: (u32, usize),
+}
+
+impl Range {
+    /// A single array is copied without its gaps, several keep their places.
+    fn len(&self, sources: &[Source]) -> usize {
+        match self.members[..] {
+            [one] => sources[one].len(),
+            _ => self.high - self.low,
+        }
+    }
+}
+
+/// Puts all arrays into shared memory. Returns their views, and the memory.
+///
+/// # Errors
+/// `MemoryError` if there is not enough shared memory.
+pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc<Memory>>)> {
+    let mut views: Vec<Option<View>> = vec![None; sources.len()];
+    let mut memory: Vec<Arc<Memory>> = Vec::new();
+    let (mut ranges, mut alone): (Vec<Range>, Vec<Range>) = (Vec::new(), Vec::new());
+    for (i, source) in sources.iter().enumerate() {
+        let (low, high) = source.range();
+        if source.has_whole_strides()
+            && high > low
+            && let Some(found) = Memory::containing(low, high - low)
+        {
+            let offset = source.address - found.address();
+            let number = memory.iter().position(|known| Arc::ptr_eq(known, &found)).unwrap_or_else(|| {
+                memory.push(found);
+                memory.len() - 1
+            });
+            views[i] = Some(source.view(number as u32, offset, source.is_row_major()));
+        } else {
+            let list = if source.has_whole_strides() { &mut ranges } else { &mut alone };
+            list.push(Range { low, high, members: vec![i], place: (0, 0) });
+        }
+    }
+    if ranges.len() > 1 {
+        ranges.sort_by_key(|range| (range.low, std::cmp::Reverse(range.high)));
+        let mut merged: Vec<Range> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match merged.last_mut().filter(|last| range.low < last.high && range.high > range.low) {
+                Some(last) => {
+                    last.high = last.high.max(range.high);
+                    last.members.extend(range.members);
+                }
+                None => merged.push(range),
+            }
+        }
+        ranges = merged;
+    }
+    ranges.append(&mut alone);
+    let mut small = 0;
+    for range in &mut ranges {
+        let len = range.len(sources);
+        if len <= SMALL {
+            range.place.1 = small;
+            small += len.next_multiple_of(ALIGN);
+        }
+    }
+    let alloc = |len: usize, memory: &mut Vec<Arc<Memory>>| {
+        memory.push(Memory::alloc(len).map_err(|error| PyMemoryError::new_err(error.to_string()))?);
+        PyResult::Ok((memory.len() - 1) as u32)
+    };
+    let shared = if small > 0 || ranges.iter().any(|range| range.len(sources) == 0) {
+        Some(alloc(small, &mut memory)?)
+    } else {
+        None
+    };
+    for range in &mut ranges {
+        let len = range.len(sources);
+        range.place.0 = match shared.filter(|_| len <= SMALL) {
+            Some(shared) => shared,
+            None => alloc(len, &mut memory)?,
+        };
+        let to = memory[range.place.0 as usize].address() + range.place.1;
+        match range.members[..] {
+            [i] => {
+                let source = &sources[i];
+                if source.is_row_major() {
+                    copy::bytes(py, source.address, to, len);
+                } else {
+                    copy::strided(py, source, &source.row_major_strides(), to);
+                }
+                views[i] = Some(source.view(range.place.0, range.place.1, true));
+            }
+            _ => {
+                copy::bytes(py, range.low, to, len);
+                for &i in &range.members {
+                    let offset = range.place.1 + (sources[i].address - range.low);
+                    views[i] = Some(sources[i].view(range.place.0, offset, sources[i].is_row_major()));
+                }
+            }
+        }
+    }
+    Ok((views.into_iter().flatten().collect(), memory))
+}
+
+/// Copies from memory of Python objects into shared memory.
+///
+/// # Safety
+/// Addresses come from [`Source`]s, whose owners keep the memory, and from [`Memory`] that was allocated for
+/// them a moment ago.
+mod copy {
+    #![allow(unsafe_code)]
+
+    use super::{LONG_COPY, Source};
+    use pyo3::Python;
+
+    /// Copies `len` bytes.
+    pub(super) fn bytes(py: Python<'_>, from: usize, to: usize, len: usize) {
+        // SAFETY: the source's elements are these bytes, and the memory at `to` has as many. They don't
+        // overlap: one is not shared, or is other shared memory.
+        let copy = || unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
+        if len > LONG_COPY { py.detach(copy) } else { copy() }
+    }
+
+    /// Copies the elements to `to`, where their strides in bytes are `strides`.
+    pub(super) fn strided(py: Python<'_>, source: &Source, strides: &[i64], to: usize) {
+        let dims: Vec<(i64, i64, i64)> =
+            source.shape.iter().zip(&source.strides).zip(strides).map(|((&n, &a), &b)| (n, a, b)).collect();
+        let (size, from) = (source.element.size(), source.address);
+        let copy = || dimension(&dims, from, to, size);
+        if source.len() > LONG_COPY { py.detach(copy) } else { copy() }
+    }
+
+    fn dimension(dims: &[(i64, i64, i64)], from: usize, to: usize, size: usize) {
+        let Some((&(n, a, b), rest)) = dims.split_first() else {
+            return element(from, to, size);
+        };
+        if rest.is_empty() && a == size as i64 && b == a {
+            return element(from, to, size * n as usize);
+        }
+        for i in 0..n {
+            let (from, to) =
+                (from.wrapping_add_signed((i * a) as isize), to.wrapping_add_signed((i * b) as isize));
+            dimension(rest, from, to, size);
+        }
+    }
+
+    fn element(from: usize, to: usize, size: usize) {
+        // SAFETY: one element, or one row of them, of the source, and of the memory allocated for it.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, size) }
+    }
+}

@@ -1,0 +1,173 @@
+//! Child processes: the start, and what the parent does with them.
+//!
+//! A child is the interpreter, started by a command that imports this package and calls [`child_main`]. The
+//! fork server is such a process too: it imports modules once, and copies itself for each child.
+//!
+//! # Safety
+//! This file calls the interpreter's functions around a fork. Sound, because they are called by the thread
+//! that is copied, which holds the interpreter: before the copy, and in both processes after it.
+#![allow(unsafe_code)]
+
+use std::ffi::OsString;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use mp::process::{ExitStatus, Process, StartMethod};
+use mp_core::mutex::Mutex;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::error::runtime;
+use crate::object::Object;
+use crate::object::pickle::{dumps, dumps_by, loads};
+use crate::wait::{Attempt, limit, wait};
+
+mp::process::export_child_main!(multiproc_child_main);
+
+/// Becomes a worker, if this process was started as one, and does not return then. Returns 1 in a worker of
+/// another copy of the library.
+#[pyfunction]
+#[allow(clippy::redundant_closure, reason = "it is a function of C")]
+pub fn child_main(py: Python<'_>) -> i32 {
+    mp::process::set_fork_hook(around_fork);
+    py.detach(|| multiproc_child_main())
+}
+
+/// Calls `copy` as the interpreter's own fork does.
+fn around_fork(copy: &mut dyn FnMut() -> bool) {
+    Python::attach(|_| {
+        // SAFETY: this thread holds the interpreter.
+        unsafe { ffi::PyOS_BeforeFork() };
+        if copy() {
+            // SAFETY: as above, in the copy of this thread.
+            unsafe { ffi::PyOS_AfterFork_Child() };
+        } else {
+            // SAFETY: as above.
+            unsafe { ffi::PyOS_AfterFork_Parent() };
+        }
+    });
+}
+
+/// Runs in the fork server, before its first copy.
+fn preload() {
+    let done = Python::attach(|py| {
+        py.import("multiproc._child")?
+            .getattr("preload")?
+            .call0()
+            .map(drop)
+            .inspect_err(|error| error.print(py))
+    });
+    assert!(done.is_ok(), "the modules to preload can't be imported");
+}
+
+/// Runs in the child: calls `multiproc._child.run` with what was sent. Its result is the exit code.
+fn run(object: Object) -> Result<(), String> {
+    let code = Python::attach(|py| -> PyResult<i32> {
+        let run = py.import("multiproc._child")?.getattr("run")?;
+        run.call1((loads(py, object)?,))?.extract().inspect_err(|error: &PyErr| error.print(py))
+    });
+    match code {
+        Ok(0) => Ok(()),
+        Ok(code) => std::process::exit(code),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A started process.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct Child {
+    process: Process,
+    /// Exit code in Python's form, once known.
+    code: Mutex<Option<i32>>,
+}
+
+/// Starts a process that calls `multiproc._child.run(target)`. `pickler` makes the pickler of the target, if
+/// it is not pickle's own.
+#[pyfunction]
+#[pyo3(signature = (target, *, command, name, method, daemon = false, pickler = None))]
+pub fn start(
+    target: &Bound<'_, PyAny>,
+    command: Vec<OsString>,
+    name: String,
+    method: &str,
+    daemon: bool,
+    pickler: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Child> {
+    let py = target.py();
+    let method = match method {
+        "spawn" => StartMethod::Spawn,
+        "forkserver" => StartMethod::ForkServer,
+        other => return Err(PyValueError::new_err(format!("there is no start method {other:?}"))),
+    };
+    let object = match pickler {
+        Some(_) => dumps_by(target, pickler)?,
+        None => dumps(target)?,
+    };
+    let builder = Process::builder().name(name).daemon(daemon).command(command).start_method(method);
+    let process = py
+        .detach(|| {
+            static PRELOAD: std::sync::Once = std::sync::Once::new();
+            if method == StartMethod::ForkServer {
+                PRELOAD.call_once(|| _ = mp::process::set_forkserver_preload(preload));
+            }
+            builder.spawn(run, object)
+        })
+        .map_err(runtime)?;
+    Ok(Child { process, code: Mutex::new(None) })
+}
+
+#[pymethods]
+impl Child {
+    /// Process id.
+    #[getter]
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Descriptor that is readable when the process has ended.
+    #[getter]
+    fn sentinel(&self) -> i32 {
+        self.process.sentinel().as_raw_fd()
+    }
+
+    /// Exit code, the negative signal, or `None` while the process runs.
+    fn poll(&self) -> Option<i32> {
+        let mut known = self.code.lock();
+        if known.is_none() {
+            *known = self.process.exit().map(|status| match status {
+                ExitStatus::Code(code) => code,
+                ExitStatus::Signal { signal, .. } => -signal.number(),
+                _ => 255,
+            });
+            if known.is_some() {
+                // The failure was told by the exit code: it needs no line when this value is dropped.
+                drop(self.process.join());
+            }
+        }
+        *known
+    }
+
+    /// Waits for the end of the process. Returns the exit code, or `None` if the time is over.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<i32>> {
+        let ended = wait(py, limit(true, timeout)?, (), |(), time| {
+            if self.process.wait_timeout(time.max(Duration::ZERO)) {
+                Attempt::Done(())
+            } else {
+                Attempt::Late(())
+            }
+        })?;
+        Ok(ended.ok().and_then(|()| self.poll()))
+    }
+
+    /// Sends SIGTERM.
+    fn terminate(&self) -> PyResult<()> {
+        self.process.terminate().map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// Sends SIGKILL.
+    fn kill(&self) -> PyResult<()> {
+        self.process.kill().map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+}

@@ -1,0 +1,62 @@
+//! Waits that let other threads of the interpreter run and end at signals.
+
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Time after which a waiting thread looks for signals.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Outcome of one attempt: the result, or what the next attempt begins with.
+pub enum Attempt<T, S> {
+    /// The wait has ended.
+    Done(T),
+    /// The time of the attempt is over.
+    Late(S),
+}
+
+/// Limit of a wait, by Python's arguments `block` and `timeout`. `None` stands for no limit.
+///
+/// # Errors
+/// `ValueError` for a time that is no number.
+pub fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Duration>> {
+    match timeout {
+        _ if !block => Ok(Some(Duration::ZERO)),
+        None => Ok(None),
+        Some(seconds) if seconds.is_nan() => Err(PyValueError::new_err("the timeout is not a number")),
+        // More than a century is no limit.
+        Some(seconds) => Ok(Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
+    }
+}
+
+/// Repeats `attempt` until it is done, or the time is over: `Ok(Err(state))`. Each attempt gets its time.
+///
+/// # Errors
+/// What a signal handler raises, for example `KeyboardInterrupt`.
+pub fn wait<T: Send, S: Send>(
+    py: Python<'_>,
+    limit: Option<Duration>,
+    state: S,
+    mut attempt: impl FnMut(S, Duration) -> Attempt<T, S> + Send,
+) -> PyResult<Result<T, S>> {
+    let mut state = match attempt(state, Duration::ZERO) {
+        Attempt::Done(done) => return Ok(Ok(done)),
+        Attempt::Late(state) => state,
+    };
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        let left = match deadline {
+            Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+            None => SLICE,
+        };
+        if left.is_zero() {
+            return Ok(Err(state));
+        }
+        match py.detach(|| attempt(state, left.min(SLICE))) {
+            Attempt::Done(done) => return Ok(Ok(done)),
+            Attempt::Late(late) => state = late,
+        }
+        py.check_signals()?;
+    }
+}
