@@ -52,6 +52,9 @@ cargo xtask <task> [options]
              --jobs N     N at once
              --write      the page as it is now       --slower N  times as long as a test usually takes
   leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
+  wheel    the Python package, optimised, in target/wheel/dist: built, installed and tested
+             --strict     a test that can't run here fails
+             --prepare    installs the Python packages that this needs, and nothing else
   gpu-bundle  DIR: programs and a script for a machine with a GPU, tried on the simulated one first
   api      writes docs/api.txt: every public path, which the step doc compares
   ratchet  writes xtask/ratchet.tsv: counts of older violations of rules, which only fall
@@ -99,6 +102,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "fuzz" => fuzz::run(&mut args),
         "gpu-bundle" => gpu_bundle::run(&mut args),
         "mutate" => mutate::run(&mut args),
+        "wheel" => steps::wheel::task(&mut args),
         "test" if is_of_some => steps::test_some(&args.rest()),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

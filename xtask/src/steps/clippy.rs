@@ -26,6 +26,10 @@ pub(crate) fn tools(session: &mut Session) -> Outcome {
         let mut clippy = session.cargo(&words);
         session.run(clippy.args(["--features", "codecs,cuda,data", "--", "-D", "warnings"]));
     }
+    if Path::new("mp-python/Cargo.toml").exists() {
+        let words = ["clippy", "--manifest-path", "mp-python/Cargo.toml", "--", "-D", "warnings"];
+        session.run(&mut session.cargo(&words));
+    }
     if Path::new("tools/fuzz/Cargo.toml").exists() {
         // Without the feature `libfuzzer`, which requires a nightly compiler.
         let words = ["clippy", "--manifest-path", "tools/fuzz/Cargo.toml", "--all-targets"];

@@ -8,6 +8,7 @@ mod example;
 mod fixed;
 mod loom;
 mod package;
+pub(crate) mod wheel;
 
 use std::process::Command;
 
@@ -35,6 +36,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "loom", what: "models of the concurrent parts, every interleaving", run: loom::run },
     Step { name: "torture", what: "15 seconds of random kills and stops", run: crate::torture::short },
     Step { name: "example", what: "the examples run", run: example::run },
+    Step { name: "wheel", what: "the Python package is built, installed and tested", run: wheel::run },
 ];
 
 /// Additional steps of `ci --long`.
@@ -77,7 +79,7 @@ fn fmt(session: &mut Session) -> Outcome {
         return Outcome::Skipped(reason);
     }
     session.run(&mut session.cargo(&["fmt", "--all", "--check"]));
-    for manifest in ["benches/Cargo.toml", "tools/fuzz/Cargo.toml"] {
+    for manifest in ["benches/Cargo.toml", "mp-python/Cargo.toml", "tools/fuzz/Cargo.toml"] {
         if std::path::Path::new(manifest).exists() {
             session.run(&mut session.cargo(&["fmt", "--manifest-path", manifest, "--check"]));
         }
