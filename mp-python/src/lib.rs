@@ -8,6 +8,7 @@ pub mod memory;
 pub mod object;
 pub mod process;
 pub mod queue;
+pub mod strategy;
 pub mod wait;
 
 use pyo3::prelude::*;
@@ -26,4 +27,6 @@ mod _multiproc {
     use crate::process::{Child, child_main, start};
     #[pymodule_export]
     use crate::queue::Queue;
+    #[pymodule_export]
+    use crate::strategy::{get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
 }

@@ -1,0 +1,77 @@
+"""The pages of the manual: their programs run, and their lists are complete."""
+
+import multiprocessing
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import multiproc
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+README = DOCS.parent / "mp-python" / "README.md"
+
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the manual is not here")
+
+
+def programs(path):
+    text = path.read_text() if path.exists() else ""
+    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+
+
+def examples():
+    for path in [DOCS / "guide" / "python.md", README]:
+        for number, program in enumerate(programs(path)):
+            yield pytest.param(program, id=f"{path.stem}-{number}")
+
+
+@pytest.mark.parametrize("program", examples())
+def test_page_program_runs(program, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    ran = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=50)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+
+
+def rows(section):
+    text = (DOCS / "python-names.md").read_text()
+    body = text.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    for line in body.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `"):
+            for name in re.findall(r"`([^`]+)`", cells[0]):
+                yield name, cells[1]
+
+
+# torch's, as of 2.15. It need not be installed.
+TORCH = """ProcessContext ProcessExitedException ProcessRaisedException SpawnContext get_all_sharing_strategies
+get_sharing_strategy init_reductions set_sharing_strategy spawn start_processes""".split()
+
+
+def test_names_page_has_every_name():
+    listed = dict(rows("multiprocessing, torch.multiprocessing"))
+    missing = {*multiprocessing.__all__, *TORCH} - {*listed}
+    assert not missing
+
+
+@pytest.mark.parametrize("section", ["multiprocessing, torch.multiprocessing", "Submodules"])
+def test_names_page_tells_what_is_there(section):
+    wrong = []
+    for name, here in rows(section):
+        try:
+            module, _, attribute = f"multiproc.{name}".rpartition(".")
+            __import__(module)
+            present = hasattr(sys.modules[module], attribute)
+        except ImportError:
+            present = False
+        if present != (here in ("same", "better")):
+            wrong.append((name, here))
+    assert not wrong
+
+
+def test_names_page_lists_only_what_exists():
+    wrong = [name for name, _ in rows("Only here") if not hasattr(multiproc, name)]
+    assert not wrong
