@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use mp::SharingStrategy;
+use mp::memory::SharingStrategy;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -12,13 +12,13 @@ use crate::error::runtime;
 /// Returns the names of the sharing strategies.
 #[pyfunction]
 pub fn get_all_sharing_strategies() -> HashSet<String> {
-    mp::get_all_sharing_strategies().iter().map(ToString::to_string).collect()
+    mp::memory::get_all_sharing_strategies().iter().map(ToString::to_string).collect()
 }
 
 /// Returns the name of the strategy for memory that this process allocates.
 #[pyfunction]
 pub fn get_sharing_strategy() -> String {
-    mp::get_sharing_strategy().to_string()
+    mp::memory::get_sharing_strategy().to_string()
 }
 
 /// Sets the strategy for memory that this process allocates from now on: `"file_descriptor"` or
@@ -27,5 +27,5 @@ pub fn get_sharing_strategy() -> String {
 pub fn set_sharing_strategy(new_strategy: &str) -> PyResult<()> {
     let strategy =
         SharingStrategy::from_str(new_strategy).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    mp::set_sharing_strategy(strategy).map_err(runtime)
+    mp::memory::set_sharing_strategy(strategy).map_err(runtime)
 }
