@@ -28,6 +28,6 @@ def pytest_sessionfinish(session, exitstatus):
     if path is not None:
         with open(path, "a") as ran:
             ran.writelines(f"{name}\n" for name in _names)
-    result = "ok" if exitstatus == 0 else "FAILED"
+    result = "ok" if session.exitstatus == 0 else "FAILED"
     passed, failed = _counts["passed"], _counts["failed"]
     print(f"\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored", flush=True)

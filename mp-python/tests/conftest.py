@@ -1,0 +1,116 @@
+"""Deadline of each test, start methods, and what a run of the tests must not leave behind."""
+
+import faulthandler
+import gc
+import os
+import time
+
+import pytest
+
+DEADLINE = 60
+# Names that `ps` shows for processes which live as long as their parent.
+SERVERS = {"mp-forkserver", "mp-next-worker"}
+SHM = "/dev/shm"
+
+_stderr = None
+_files_before = set()
+
+
+def pytest_configure(config):
+    global _stderr
+    config.addinivalue_line("markers", f"deadline(seconds): replaces the {DEADLINE} seconds a test may take")
+    # Output is not captured yet, so a dump of the threads reaches the terminal.
+    _stderr = os.dup(2)
+
+
+def pytest_sessionstart(session):
+    _files_before.update(_shm_names())
+
+
+@pytest.fixture(autouse=True)
+def _deadline(request):
+    """Ends the run with a dump of all threads if the test takes too long, even in a blocking C function."""
+    marker = request.node.get_closest_marker("deadline")
+    faulthandler.dump_traceback_later(marker.args[0] if marker else DEADLINE, exit=True, file=_stderr)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(params=["spawn", "forkserver"])
+def method(request):
+    """Name of a start method."""
+    return request.param
+
+
+@pytest.fixture
+def ctx(method):
+    """Context of a start method."""
+    import multiproc
+
+    return multiproc.get_context(method)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Fails the run if it has left processes or files."""
+    left = _wait_for_none(_children)
+    files = _wait_for_none(_files)
+    if left or files:
+        report = session.config.pluginmanager.get_plugin("terminalreporter")
+        if report:
+            report.write_line("")
+            for name in [f"process {text}" for text in left] + [f"{SHM}/{name}" for name in files]:
+                report.write_line(f"{name} was left by the tests", red=True)
+        if exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _wait_for_none(find):
+    gc.collect()
+    end = time.monotonic() + 5
+    while (found := find()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def _children():
+    """Returns the child processes of this process, without servers and without children that have ended."""
+    found = []
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
+            with open(f"/proc/{pid}/cmdline") as file:
+                command = file.read().replace("\0", " ")
+        except OSError:
+            continue
+        state, parent = rest.split()[:2]
+        tracker = "resource_tracker" in command
+        if int(parent) == os.getpid() and state != "Z" and name not in SERVERS and not tracker:
+            found.append(f"{pid} ({name}) {command}")
+    return found
+
+
+def _shm_names():
+    try:
+        return set(os.listdir(SHM))
+    except OSError:
+        return set()
+
+
+def _files():
+    """Returns new files that no process uses: other programs may have made those that are in use."""
+    new = _shm_names() - _files_before
+    if not new:
+        return new
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/maps") as file:
+                maps = file.read()
+            opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue
+        new = {name for name in new if f"{SHM}/{name}" not in maps and f"{SHM}/{name}" not in opened}
+    return new
