@@ -3,6 +3,8 @@
 //! As a shared library, this crate is the extension module `multiproc._multiproc`. As a Rust library, it is
 //! for extensions of your own: [`object`] converts Python objects to messages and back.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod error;
 pub mod memory;
 pub mod object;

@@ -1,11 +1,11 @@
 //! Shared memory that Python objects are views of.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
+use mp_core::sync::shared::{AtomicUsize, Ordering};
 use mp_tensor::{SharedTensor, Tensor};
 
 /// Memory in use by objects of this process, by address.
@@ -13,7 +13,9 @@ static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
     PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
 
 /// Addresses between which all regions have ever been: whatever is outside needs no look at them.
+// fork: a copy has no memory in the range that it needs to find.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+// fork: as above.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes in shared memory, and a seat that keeps them. Python reads and writes them by address, as any other

@@ -107,6 +107,7 @@ pub fn start(
     let builder = Process::builder().name(name).daemon(daemon).command(command).start_method(method);
     let process = py
         .detach(|| {
+            // fork: a copy asks for the same function, which is set in it as well.
             static PRELOAD: std::sync::Once = std::sync::Once::new();
             if method == StartMethod::ForkServer {
                 PRELOAD.call_once(|| _ = mp::process::set_forkserver_preload(preload));

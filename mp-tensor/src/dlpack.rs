@@ -1,5 +1,9 @@
 //! Structures of [DLPack](https://dmlc.github.io/dlpack/latest/c_api.html), by which libraries of one process
 //! exchange tensors.
+//!
+//! # Safety
+//! This file has the types of functions that consumers call, and calls none.
+#![allow(unsafe_code)]
 
 use std::ffi::c_void;
 

@@ -239,8 +239,8 @@ impl Capsule {
         py: Python<'py>,
         _arguments: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: the structure was exported a moment ago, and goes into this one capsule. Whoever takes it
-        // renames the capsule and calls the deleter.
+        // SAFETY: the structure was exported a moment ago, and goes into this one capsule. The library that
+        // takes it renames the capsule and calls the deleter.
         let capsule =
             unsafe { ffi::PyCapsule_New(self.0 as *mut c_void, c"dltensor_versioned".as_ptr(), None) };
         // SAFETY: a new reference, or null with an error.

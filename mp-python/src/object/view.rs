@@ -1,7 +1,12 @@
 //! Arrays in messages: where their elements are, and how they get into shared memory.
 //!
 //! An array that is in shared memory already is sent as a view of it. Any other is copied, when the whole
-//! object has been pickled: arrays that overlap are copied together, so that they overlap at the receiver too.
+//! object has been pickled: arrays that overlap are copied together, so that they overlap at the receiver
+//! too.
+//!
+//! # Safety
+//! The module `copy` copies between addresses. They come from [`Source`]s, whose owners keep the memory, and
+//! from [`Memory`] that was allocated for them a moment ago.
 
 use std::sync::Arc;
 
@@ -256,10 +261,6 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
 }
 
 /// Copies from memory of Python objects into shared memory.
-///
-/// # Safety
-/// Addresses come from [`Source`]s, whose owners keep the memory, and from [`Memory`] that was allocated for
-/// them a moment ago.
 mod copy {
     #![allow(unsafe_code)]
 

@@ -46,8 +46,8 @@ static HOOK: OnceLock<ForkHook> = OnceLock::new();
 /// ```
 ///
 /// For hosts that have state of their own in each process, such as interpreters (`PyOS_BeforeFork` and its
-/// relatives). The hook must call its argument once. It returns `true` in the copy, and `false` in the server.
-/// The hook may start no threads, and may not leave by a panic.
+/// relatives). The hook must call its argument once. It returns `true` in the copy, and `false` in the
+/// server. The hook may start no threads, and may not leave by a panic.
 pub fn set_fork_hook(hook: fn(&mut dyn FnMut() -> bool)) {
     _ = HOOK.set(hook);
 }

@@ -1,9 +1,9 @@
 //! Step `wheel`: the Python package is built, installed and tested.
 //!
-//! The interpreter is the first `python3` of the path. A folder of its own in `target/wheel` gets the packages
-//! that building and testing need, by pip. Without an interpreter, or without an answer of PyPI, the step is
-//! skipped. torch is some gigabytes, so `.ci/run` begins with that (`--prepare`) while other steps run; a
-//! lock keeps the two apart.
+//! The interpreter is the first `python3` of the path. A folder of its own in `target/wheel` gets the
+//! packages that building and testing need, by pip. Without an interpreter, or without an answer of PyPI,
+//! the step is skipped. torch is some gigabytes, so `.ci/run` begins with that (`--prepare`) while other
+//! steps run; a lock keeps the two apart.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -17,8 +17,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust().filter(|file| is_library(file)) {
         for variable in variables(file) {
-            if variable.is_plain() || variable.ty.starts_with("PerProcess<") || is_argued(file, variable.line)
-            {
+            if variable.is_plain() || variable.is_safe_in_copies() || is_argued(file, variable.line) {
                 continue;
             }
             let message = format!(
@@ -52,6 +51,12 @@ struct Variable {
 }
 
 impl Variable {
+    /// Returns `true` for a variable of one process, and for an object of Python's interpreter, which copies
+    /// of the process have as well.
+    fn is_safe_in_copies(&self) -> bool {
+        self.ty.starts_with("PerProcess<") || self.ty.starts_with("PyOnceLock<")
+    }
+
     fn is_plain(&self) -> bool {
         let number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
         let constant =
