@@ -117,8 +117,19 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.given_name()
     }
 
-    pub(crate) fn queue(&self) -> &Queue<T> {
+    /// Returns a handle of the queue of tasks that are not begun, for the methods that this type lacks. A task
+    /// that [`Queue::get`] takes by it is done.
+    pub fn queue(&self) -> &Queue<T> {
         &self.queue
+    }
+
+    /// Creates a queue with these options. A task is delivered once, whatever their
+    /// [`deliveries`](QueueOptions::deliveries) are.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`QueueOptions::create`].
+    pub fn with_options(options: QueueOptions) -> Result<Self, Error> {
+        Self::made(options)
     }
 
     fn made(options: QueueOptions) -> Result<Self, Error> {

@@ -65,6 +65,23 @@ impl<T> Lease<T> {
         value
     }
 
+    /// Separates the value from its lease, which acknowledges the message or gives it back as before.
+    ///
+    /// ```
+    /// use mp_queue::Queue;
+    ///
+    /// let queue = Queue::bounded(4)?;
+    /// queue.put("resize image 7".to_string())?;
+    /// let (job, lease) = queue.get_lease()?.expect("it is not closed").split();
+    /// assert_eq!(job, "resize image 7");
+    /// lease.ack();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(self) -> (T, Lease<()>) {
+        let Self { value, deliveries, of } = self;
+        (value, Lease { value: (), deliveries, of })
+    }
+
     /// Returns how many times the message was delivered, including this time. 1 means the first delivery.
     pub fn deliveries(&self) -> u32 {
         self.deliveries

@@ -26,7 +26,7 @@ use crate::error::{GetError, PutError};
 use crate::queue::waitable::PutReady;
 use crate::raw::RawQueue;
 use crate::raw::handles::Capabilities;
-use crate::raw::options::QueueOptions;
+use crate::raw::options::{DesertedWhen, QueueOptions};
 use crate::raw::payload::Payload;
 use crate::raw::pending::PendingMessage;
 
@@ -217,6 +217,24 @@ impl<T: Message> Queue<T> {
     /// [`QueueOptions::spin`] sets the policy for the handles of all processes.
     pub fn spinning(self, spin: Spin) -> Self {
         Self { raw: self.raw.spinning(spin), ..self }
+    }
+
+    /// Returns this handle with another condition for `Deserted`. Waits by the returned handle and its clones
+    /// end by this condition.
+    ///
+    /// [`QueueOptions::deserted_when`] sets the condition for the handles of all processes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_queue::{DesertedWhen, Queue};
+    ///
+    /// // Shared by threads that come and go: waits end with `Deserted` for none of them.
+    /// let jobs = Queue::<u32>::bounded(4)?.deserted_when(DesertedWhen::Never);
+    /// assert!(jobs.get_timeout(Duration::ZERO).unwrap_err().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn deserted_when(self, deserted: DesertedWhen) -> Self {
+        Self { raw: self.raw.deserted_when(deserted), ..self }
     }
 
     /// Puts a message. Waits while the queue is full, or while it has used its share of the

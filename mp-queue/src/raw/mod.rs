@@ -22,7 +22,7 @@ use crate::raw::handles::{Capabilities, CountedHandle, LocalHandles};
 use crate::raw::header::{CreateParams, Size};
 use crate::raw::memory::pinned_read::slots_for;
 use crate::raw::memory::{LAYER, RingMemory};
-use crate::raw::options::QueueOptions;
+use crate::raw::options::{DesertedWhen, QueueOptions};
 use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;
 use crate::raw::waiting::WaitSite;
@@ -71,6 +71,8 @@ pub(crate) struct RawQueue {
     memory: RingMemory,
     /// Mark of the other side's token, if this is a handle of one side of a channel.
     peer: Option<u64>,
+    /// Condition for `Deserted` of this handle, if it is not the queue's.
+    deserted: Option<DesertedWhen>,
 }
 
 impl Clone for RawQueue {
@@ -138,7 +140,7 @@ impl RawQueue {
         let local = LocalState::new(|| AdaptiveSpin::with(spin), handles);
         // Registered last: a hold that is not registered yet keeps waits going.
         local.handles.register(&local);
-        Self { handle, local, hold, memory, peer: None }
+        Self { handle, local, hold, memory, peer: None, deserted: None }
     }
 
     fn clone_with(&self, capabilities: Option<Capabilities>) -> Self {
@@ -146,7 +148,8 @@ impl RawQueue {
         let handle = capabilities
             .map(|capabilities| CountedHandle::new(self.local.handles.clone(), capabilities, self.memory));
         let hold = self.hold.clone();
-        Self { handle, local: self.local.clone(), hold, memory: self.memory, peer: self.peer }
+        let (peer, deserted) = (self.peer, self.deserted);
+        Self { handle, local: self.local.clone(), hold, memory: self.memory, peer, deserted }
     }
 
     /// Opens the queue in a block that arrived in a message. With `capabilities`, the handle is counted.
@@ -169,6 +172,11 @@ impl RawQueue {
             local.handles.register(&local);
         }
         Self { local, ..self }
+    }
+
+    /// Returns this handle with another condition for `Deserted`, which its clones share.
+    pub(crate) fn deserted_when(self, deserted: DesertedWhen) -> Self {
+        Self { deserted: Some(deserted), ..self }
     }
 
     /// Makes this the handle of one side of a channel. `peer` is the mark of the other side's token.

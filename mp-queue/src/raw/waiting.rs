@@ -213,7 +213,7 @@ impl RawQueue {
         // A process that is about to release the queue wakes its waiters, perhaps before this waiter was
         // announced.
         let gone = || self.hold.is_alone_at(self.memory.gone());
-        let deserted = match self.memory.deserted_when() {
+        let deserted = match self.deserted.unwrap_or_else(|| self.memory.deserted_when()) {
             DesertedWhen::Never => false,
             DesertedWhen::NoOtherProcess => gone(),
             // The order matters: a process that takes a handle out of a message holds the queue before the

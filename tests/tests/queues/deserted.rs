@@ -231,6 +231,14 @@ fn shared_handle_can_be_never_deserted() {
     });
 }
 
+#[test]
+fn handle_overrides_the_condition_of_its_queue() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::Never);
+    deserted(&queue.clone().deserted_when(DesertedWhen::NoOtherProcess));
+    goes_on(&queue);
+}
+
 /// Way in which a thread waits for a put by another process. It ends when that process has dropped the queue.
 type Waits = fn(&Queue<u32>) -> Result<Option<u32>, GetError>;
 
