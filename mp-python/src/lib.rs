@@ -28,7 +28,7 @@ mod _multiproc {
     #[pymodule_export]
     use crate::process::{Child, child_main, start};
     #[pymodule_export]
-    use crate::queue::Queue;
+    use crate::queue::{JoinableQueue, Lease, Queue, SimpleQueue};
     #[pymodule_export]
     use crate::strategy::{get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
 }

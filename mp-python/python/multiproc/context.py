@@ -59,10 +59,20 @@ class Context(_context.BaseContext):
     def set_forkserver_preload(self, module_names):
         process.set_forkserver_preload(module_names)
 
-    def Queue(self, maxsize=0):
+    def Queue(self, maxsize=0, *, bytes=None, deliveries=5):
         from ._multiproc import Queue
 
-        return Queue(maxsize)
+        return Queue(maxsize, bytes=bytes, deliveries=deliveries)
+
+    def JoinableQueue(self, maxsize=0, *, bytes=None):
+        from ._multiproc import JoinableQueue
+
+        return JoinableQueue(maxsize, bytes=bytes)
+
+    def SimpleQueue(self):
+        from ._multiproc import SimpleQueue
+
+        return SimpleQueue()
 
 
 _contexts = {

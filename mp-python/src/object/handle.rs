@@ -4,7 +4,7 @@
 //! This file duplicates a descriptor that Python code names by its number, as `os.dup` does.
 #![allow(unsafe_code)]
 
-use mp::{Fd, Queue};
+use mp::{Fd, JoinableQueue, Queue};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,12 @@ use crate::queue;
 /// Handle of an object that several processes use.
 #[derive(Serialize, Deserialize, Debug)]
 pub enum Handle {
-    /// `Queue`, `SimpleQueue`.
+    /// `Queue`.
     Queue(Queue<Object>),
+    /// `JoinableQueue`.
+    JoinableQueue(JoinableQueue<Object>),
+    /// `SimpleQueue`.
+    SimpleQueue(Queue<Object>),
     /// File descriptor.
     Fd(Fd<OwnedFd>),
 }
@@ -30,6 +34,8 @@ pub enum Handle {
 pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
     match handle {
         Handle::Queue(queue) => Ok(Bound::new(py, queue::Queue::from(queue))?.into_any()),
+        Handle::JoinableQueue(tasks) => Ok(Bound::new(py, queue::JoinableQueue::of(tasks))?.into_any()),
+        Handle::SimpleQueue(queue) => Ok(Bound::new(py, queue::SimpleQueue::from(queue))?.into_any()),
         Handle::Fd(fd) => Ok(fd.0.into_raw_fd().into_pyobject(py)?.into_any()),
     }
 }
