@@ -8,6 +8,7 @@
 pub mod error;
 pub mod memory;
 pub mod object;
+pub mod pool;
 pub mod process;
 pub mod queue;
 pub mod strategy;
@@ -25,6 +26,8 @@ mod _multiproc {
     use crate::object::handle::PyFd;
     #[pymodule_export]
     use crate::object::pickle::{array, handle};
+    #[pymodule_export]
+    use crate::pool::{Completions, Pool, Tasks};
     #[pymodule_export]
     use crate::process::{Child, child_main, start};
     #[pymodule_export]

@@ -74,6 +74,23 @@ fn run(object: Object) -> Result<(), String> {
     }
 }
 
+/// Returns the start method of this name.
+///
+/// # Errors
+/// `ValueError` for another name.
+pub fn start_method(name: &str) -> PyResult<StartMethod> {
+    // fork: a copy asks for the same function, which is set in it as well.
+    static PRELOAD: std::sync::Once = std::sync::Once::new();
+    match name {
+        "spawn" => Ok(StartMethod::Spawn),
+        "forkserver" => {
+            PRELOAD.call_once(|| _ = mp::process::set_forkserver_preload(preload));
+            Ok(StartMethod::ForkServer)
+        }
+        other => Err(PyValueError::new_err(format!("there is no start method {other:?}"))),
+    }
+}
+
 /// A started process.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Child {
@@ -95,26 +112,13 @@ pub fn start(
     pickler: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Child> {
     let py = target.py();
-    let method = match method {
-        "spawn" => StartMethod::Spawn,
-        "forkserver" => StartMethod::ForkServer,
-        other => return Err(PyValueError::new_err(format!("there is no start method {other:?}"))),
-    };
+    let method = start_method(method)?;
     let object = match pickler {
         Some(_) => dumps_by(target, pickler)?,
         None => dumps(target)?,
     };
     let builder = Process::builder().name(name).daemon(daemon).command(command).start_method(method);
-    let process = py
-        .detach(|| {
-            // fork: a copy asks for the same function, which is set in it as well.
-            static PRELOAD: std::sync::Once = std::sync::Once::new();
-            if method == StartMethod::ForkServer {
-                PRELOAD.call_once(|| _ = mp::process::set_forkserver_preload(preload));
-            }
-            builder.spawn(run, object)
-        })
-        .map_err(runtime)?;
+    let process = py.detach(|| builder.spawn(run, object)).map_err(runtime)?;
     Ok(Child { process, code: Mutex::new(None) })
 }
 

@@ -17,7 +17,7 @@ use crate::dispatcher::shared::PoolShared;
 use crate::dispatcher::submit::RoomFuture;
 use crate::error::TaskError;
 use crate::metrics::running::RunningTask;
-use crate::tasks::call_outcomes::{CallOutcomes, PushRefusal};
+use crate::tasks::call_outcomes::{CallOutcomes, Progress, PushRefusal};
 use crate::tasks::call_state::CallState;
 use crate::tasks::lanes::PushedTasks;
 use crate::tasks::outcome_run::OutcomeRun;
@@ -241,6 +241,27 @@ impl<A, T> TaskStream<A, T> {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         if self.job.is_ours() { self.job.outcomes().in_flight() } else { 0 }
+    }
+
+    /// Returns the number of tasks pushed, and of those with an outcome, taken or not.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::new(1)?;
+    /// let stream = pool.stream(|x: u64| x + 1);
+    /// stream.push(1)?;
+    /// assert!(stream.next().is_some());
+    /// stream.push(2)?;
+    /// assert_eq!(stream.progress().total, 2);
+    /// assert!(stream.next().is_some());
+    /// assert_eq!(stream.progress().done, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        if !self.job.is_ours() {
+            return Progress::default();
+        }
+        self.job.outcomes().progress
     }
 
     /// Returns the running tasks of this stream, like [`Pool::running`](crate::Pool::running). Their

@@ -30,7 +30,7 @@ pub(crate) enum ResultOrder {
 /// assert_eq!((squares.progress().done, squares.progress().total), (100, 100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Progress {
     /// Number of tasks that are done, with or without a result.

@@ -6,6 +6,7 @@ from .context import (
     BufferTooShort,
     ProcessError,
     TimeoutError,
+    default as _default,
     get_all_start_methods,
     get_context,
     get_start_method,
@@ -27,3 +28,18 @@ except ImportError:
 
     class ShutDown(Exception):
         """The queue was shut down, and is empty."""
+
+cpu_count = _default.cpu_count
+Pool = _default.Pool
+
+_LAZY = {"PoolError": "pool", "TaskTimeout": "pool", "WorkerLost": "pool"}
+
+
+def __getattr__(name):
+    # Workers that need none of these start without them.
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return value

@@ -74,6 +74,12 @@ class Context(_context.BaseContext):
 
         return SimpleQueue()
 
+    def Pool(self, processes=None, initializer=None, initargs=(), maxtasksperchild=None, **options):
+        """Returns a pool of processes: see ``multiproc.pool.Pool``."""
+        from .pool import Pool
+
+        return Pool(processes, initializer, initargs, maxtasksperchild, self, **options)
+
 
 _contexts = {
     None: Context(None, process.Process),

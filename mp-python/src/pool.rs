@@ -1,0 +1,537 @@
+//! Workers of `Pool`: interpreters that run functions, each task once.
+//!
+//! A task is a chunk of items, pickled as one list. The worker calls the function for each item and pickles
+//! the results as one list. The function of a call is sent to each worker once.
+//!
+//! No thread of the pool holds a Python object: `multiproc.pool` keeps the pending results, and a thread of
+//! Python that waits for [`Completions`] calls their callbacks.
+
+use std::ffi::OsString;
+use std::pin::pin;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use mp::message::PlainOutcome;
+use mp::pool::{Call, Outcome, PoolError, PushError, StatePool, TaskError, TaskStream, note};
+use mp::process::{ExitStatus, closure};
+use mp_core::mutex::Mutex;
+use pyo3::exceptions::{
+    PyAttributeError, PyKeyboardInterrupt, PyOSError, PyRuntimeError, PySystemExit, PyTypeError, PyValueError,
+};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyTuple};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::object::Object;
+use crate::object::pickle::{dumps, dumps_by, loads};
+use crate::process::start_method;
+use crate::wait::{Attempt, limit, wait};
+
+/// Calls a function of `multiproc.pool`.
+fn helper<'py>(
+    py: Python<'py>,
+    name: &str,
+    arguments: impl pyo3::call::PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    py.import("multiproc.pool")?.getattr(name)?.call1(arguments)
+}
+
+/// Pickles an object that may contain functions: by cloudpickle, if it is installed and pickle itself can't
+/// write them, or they are to be sent by value.
+fn dumps_functions(object: &Bound<'_, PyAny>, by_value: bool) -> PyResult<Object> {
+    let py = object.py();
+    let make = || py.import("multiproc.reduction")?.getattr("pickler")?.call0();
+    if by_value {
+        let make = make()?;
+        return dumps_by(object, Some(&make).filter(|make| !make.is_none()));
+    }
+    match dumps(object) {
+        Err(error) if is_unpicklable(py, &error)? => match make()? {
+            make if make.is_none() => Err(error),
+            make => dumps_by(object, Some(&make)).map_err(|_| error),
+        },
+        result => result,
+    }
+}
+
+/// Returns `true` for the exceptions with which pickle refuses objects.
+fn is_unpicklable(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+    static REFUSED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let refused = REFUSED.import(py, "pickle", "PicklingError")?;
+    Ok(error.is_instance(py, refused)
+        || error.is_instance_of::<PyAttributeError>(py)
+        || error.is_instance_of::<PyTypeError>(py))
+}
+
+/// Preparation of a worker, its initializer and the initializer's arguments. Each worker gets a copy.
+#[derive(Clone, Serialize, Deserialize)]
+struct Start(#[serde(with = "mp_core::serde_with::shared")] Arc<Object>);
+
+/// State of a worker: an interpreter whose exit functions run when the worker ends.
+struct Worker;
+
+impl Worker {
+    /// Prepares the interpreter and calls the initializer.
+    fn begin(Start(object): Start) -> Result<Worker, String> {
+        Python::attach(|py| {
+            let object = Arc::into_inner(object).ok_or("the start of a worker is in use")?;
+            let begun = loads(py, object).and_then(|start| {
+                helper(py, "_begin", (mp::pool::current_worker().unwrap_or_default(), start))
+            });
+            begun.map(|_| Worker).map_err(|error| trace(py, &error))
+        })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        Python::attach(|py| {
+            if let Err(error) = helper(py, "_end", ()) {
+                error.print(py);
+            }
+        });
+    }
+}
+
+/// Returns an exception with its traceback.
+fn exception<'py>(py: Python<'py>, error: &PyErr) -> Bound<'py, PyAny> {
+    error.clone_ref(py).into_value(py).into_bound(py).into_any()
+}
+
+/// Returns the text of an exception with its traceback.
+fn trace(py: Python<'_>, error: &PyErr) -> String {
+    let text = helper(py, "_trace", (exception(py, error),)).and_then(|text| text.extract::<String>());
+    text.unwrap_or_else(|_| error.to_string())
+}
+
+/// Pickled object that is read once.
+struct Once(Mutex<Option<Object>>);
+
+impl Serialize for Once {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.lock().serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Once {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Ok(Once(Mutex::new(Option::deserialize(d)?)))
+    }
+}
+
+/// Function of a call, as a capture of the task.
+#[derive(Serialize, Deserialize)]
+struct Function {
+    pickled: Once,
+    /// `true` if each item is a tuple of arguments.
+    star: bool,
+    /// The function, once a worker has read it.
+    #[serde(skip)]
+    loaded: OnceLock<Py<PyAny>>,
+}
+
+impl Function {
+    /// Returns the function. An exception while it is read is raised for each chunk.
+    fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(function) = self.loaded.get() {
+            return Ok(function.bind(py).clone());
+        }
+        let pickled = self.pickled.0.lock().take();
+        let pickled = pickled.ok_or_else(|| PyRuntimeError::new_err("the function can't be unpickled"))?;
+        let function = loads(py, pickled)?;
+        Ok(self.loaded.get_or_init(|| function.unbind()).bind(py).clone())
+    }
+
+    /// Calls the function for each item of a chunk, and returns the list of the results. The note of the task
+    /// is the number of the item, from 1.
+    fn call<'py>(&self, py: Python<'py>, chunk: Object) -> PyResult<Bound<'py, PyAny>> {
+        static MAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static STARMAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let function = self.load(py)?;
+        let items = loads(py, chunk)?;
+        let map = match self.star {
+            true => STARMAP.import(py, "itertools", "starmap")?,
+            false => MAP.import(py, "builtins", "map")?,
+        };
+        let results = PyList::empty(py);
+        note(1);
+        for (index, result) in map.call1((function, items))?.try_iter()?.enumerate() {
+            results.append(result?)?;
+            note(index as u64 + 2);
+        }
+        Ok(results.into_any())
+    }
+}
+
+/// Outcome of a task that the worker has finished.
+#[derive(Serialize, Deserialize)]
+enum Reply {
+    /// Result, or list of the results of a chunk.
+    Value(Object),
+    /// Exception.
+    Raised(Object),
+}
+
+impl PlainOutcome for Reply {}
+
+impl Reply {
+    fn of<'py>(py: Python<'py>, run: impl FnOnce() -> PyResult<Bound<'py, PyAny>>) -> Reply {
+        // A signal that arrived while the worker had no task is not for this task.
+        if let Err(error) = py.check_signals()
+            && !error.is_instance_of::<PyKeyboardInterrupt>(py)
+        {
+            return Reply::raised(py, &error);
+        }
+        match run() {
+            Ok(value) => match dumps(&value) {
+                Ok(object) => Reply::Value(object),
+                Err(error) => Reply::unsendable(py, &error, &value),
+            },
+            Err(error) if error.is_instance_of::<PySystemExit>(py) => {
+                let code = helper(py, "_exit", (error.value(py),)).and_then(|code| code.extract());
+                std::process::exit(code.unwrap_or(1));
+            }
+            Err(error) => Reply::raised(py, &error),
+        }
+    }
+
+    fn raised(py: Python<'_>, error: &PyErr) -> Reply {
+        let wrapped = helper(py, "_wrap", (exception(py, error),));
+        match wrapped.and_then(|wrapped| dumps(&wrapped)) {
+            Ok(object) => Reply::Raised(object),
+            Err(failure) => Reply::unsendable(py, &failure, &exception(py, error)),
+        }
+    }
+
+    /// Returns the reply for a value or exception that can't be pickled.
+    fn unsendable(py: Python<'_>, error: &PyErr, value: &Bound<'_, PyAny>) -> Reply {
+        let object = helper(py, "_unsendable", (error.value(py), value)).and_then(|error| dumps(&error));
+        Reply::Raised(object.unwrap_or_default())
+    }
+}
+
+/// Task of `apply`: a function, its arguments and its keyword arguments.
+fn apply(target: Object) -> Reply {
+    Python::attach(|py| {
+        Reply::of(py, || {
+            let target = loads(py, target)?;
+            helper(py, "_apply", (target,))
+        })
+    })
+}
+
+/// Task of all other calls: a chunk of items.
+fn chunk(function: &Function, items: Object) -> Reply {
+    Python::attach(|py| Reply::of(py, || function.call(py, items)))
+}
+
+fn pool_error(error: PoolError) -> PyErr {
+    match error {
+        PoolError::Settings(why) => PyValueError::new_err(why),
+        PoolError::Start(error) => PyOSError::new_err(error.to_string()),
+        error => crate::error::runtime(error),
+    }
+}
+
+/// Workers and their tasks.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct Pool {
+    /// `None` while the value is dropped.
+    pool: Option<StatePool<Worker>>,
+    apply: Call<Object, Reply>,
+}
+
+impl Pool {
+    fn workers(&self) -> PyResult<&mp::Pool> {
+        let pool = self.pool.as_ref().ok_or_else(|| PyValueError::new_err("Pool not running"))?;
+        Ok(pool.pool())
+    }
+}
+
+#[pymethods]
+impl Pool {
+    /// Starts `processes` workers. `start` is a tuple of the preparation, the initializer and its arguments.
+    #[new]
+    #[pyo3(signature = (
+        processes, start, *, command, method, max_tasks = 0, max_waiting = None, start_timeout = None,
+        name = None, by_value = false
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        processes: usize,
+        start: &Bound<'_, PyAny>,
+        command: Vec<OsString>,
+        method: &str,
+        max_tasks: u64,
+        max_waiting: Option<usize>,
+        start_timeout: Option<f64>,
+        name: Option<String>,
+        by_value: bool,
+    ) -> PyResult<Self> {
+        let (py, method) = (start.py(), start_method(method)?);
+        let start = Start(Arc::new(dumps_functions(start, by_value)?));
+        let mut builder = mp::Pool::builder()
+            .processes(processes)
+            .max_tasks_per_child(max_tasks)
+            .start_method(method)
+            .per_worker(move |_, process| process.command(command.clone()));
+        if let Some(tasks) = max_waiting {
+            builder = builder.max_waiting(tasks);
+        }
+        if let Some(time) = seconds(start_timeout)? {
+            builder = builder.start_timeout(time);
+        }
+        if let Some(name) = name {
+            builder = builder.name(name);
+        }
+        let pool = py.detach(|| builder.try_state(Worker::begin, start).build()).map_err(pool_error)?;
+        let apply = pool.pool().task(apply);
+        Ok(Self { pool: Some(pool), apply })
+    }
+
+    /// Creates a call of a function for each item of the chunks that are pushed, or without a function, of the
+    /// targets that are pushed.
+    #[pyo3(signature = (function = None, *, star = false, by_value = false, timeout = None, retries = 0, in_order = false))]
+    fn tasks(
+        &self,
+        function: Option<&Bound<'_, PyAny>>,
+        star: bool,
+        by_value: bool,
+        timeout: Option<f64>,
+        retries: u32,
+        in_order: bool,
+    ) -> PyResult<Tasks> {
+        let pool = self.workers()?;
+        let mut call = match function {
+            None => self.apply.clone(),
+            Some(function) => {
+                let pickled = Once(Mutex::new(Some(dumps_functions(function, by_value)?)));
+                let function = Function { pickled, star, loaded: OnceLock::new() };
+                pool.task_closure(closure!([function] |items: Object| chunk(function, items)))
+            }
+        };
+        if let Some(time) = seconds(timeout)? {
+            call = call.timeout(time);
+        }
+        if retries > 0 {
+            call = call.retries(retries);
+        }
+        let stream = if in_order { call.stream().in_order() } else { call.stream() };
+        Ok(Tasks { stream })
+    }
+
+    /// Process ids of the workers, by their number. 0 for a worker that is being replaced.
+    fn pids(&self) -> PyResult<Vec<u32>> {
+        Ok(self.workers()?.pids())
+    }
+
+    /// Accepts no more tasks. Workers end when the others are done.
+    fn close(&self) -> PyResult<()> {
+        self.workers()?.close();
+        Ok(())
+    }
+
+    /// Drops the tasks that have not begun, and ends the workers. Returns at once.
+    fn terminate(&self) -> PyResult<()> {
+        self.workers()?.terminate();
+        Ok(())
+    }
+
+    /// Waits until the workers have ended. Returns `False` if the time is over.
+    #[pyo3(signature = (timeout = None))]
+    fn join(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let pool = self.workers()?;
+        let ended = wait(py, limit(true, timeout)?, (), |(), time| match pool.join_timeout(time) {
+            Ok(false) => Attempt::Late(()),
+            ended => Attempt::Done(ended),
+        })?;
+        match ended {
+            Ok(ended) => ended.map_err(pool_error),
+            Err(()) => Ok(false),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let pool = self.pool.take();
+        // Waits for the end of the workers. The interpreter may be ending, or have ended.
+        let mut pool = Some(pool);
+        Python::try_attach(|py| py.detach(|| drop(pool.take())));
+        drop(pool);
+    }
+}
+
+/// Converts a number of seconds, if there is one. More than a century is no limit.
+fn seconds(time: Option<f64>) -> PyResult<Option<Duration>> {
+    match time {
+        None => Ok(None),
+        Some(_) => limit(true, time),
+    }
+}
+
+/// Class of `multiprocessing`.
+fn timeout_error(py: Python<'_>) -> PyErr {
+    static TIMEOUT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    match TIMEOUT.import(py, "multiprocessing", "TimeoutError").and_then(|class| class.call0()) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// Tasks of one call.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct Tasks {
+    stream: TaskStream<Object, Reply>,
+}
+
+#[pymethods]
+impl Tasks {
+    /// Pushes a task. Waits for room in a bounded pool. Returns the number of the task, or `None` if the tasks
+    /// are closed.
+    #[pyo3(signature = (target, by_value = false))]
+    fn push(&self, target: &Bound<'_, PyAny>, by_value: bool) -> PyResult<Option<usize>> {
+        let object = dumps_functions(target, by_value)?;
+        let pushed = wait(target.py(), None, object, |object, time| {
+            let pushed = match time.is_zero() {
+                true => self.stream.try_push(object),
+                false => self.stream.push_timeout(object, time),
+            };
+            match pushed {
+                Ok(ticket) => Attempt::Done(Some(ticket.number())),
+                Err(PushError::Closed(_)) => Attempt::Done(None),
+                Err(PushError::Full(object)) => Attempt::Late(object),
+            }
+        })?;
+        Ok(pushed.ok().flatten())
+    }
+
+    /// Ends the input.
+    fn close(&self) {
+        self.stream.close();
+    }
+
+    /// Whether all tasks that were pushed have an outcome.
+    fn done(&self) -> bool {
+        let progress = self.stream.progress();
+        progress.done == progress.total
+    }
+
+    /// Takes the next outcome: the number of the task, whether it has succeeded, and its value or exception.
+    /// Returns `None` when all were taken.
+    #[pyo3(signature = (timeout = None))]
+    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let next = wait(py, limit(true, timeout)?, (), |(), time| {
+            let next = match time.is_zero() {
+                true => self.stream.try_next(),
+                false => self.stream.next_timeout(time),
+            };
+            next.map_or(Attempt::Late(()), Attempt::Done)
+        })?;
+        let next = next.map_err(|()| timeout_error(py))?;
+        next.map(|outcome| outcome_of(py, outcome)).transpose()
+    }
+
+    /// Like `next`, without waiting. If no outcome is ready, raises `TimeoutError`, and `completions` has the
+    /// key when one is.
+    fn poll<'py>(
+        &self,
+        py: Python<'py>,
+        completions: &Completions,
+        key: usize,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let sender = completions.sender.clone();
+        let waker = Waker::from(Arc::new(Notice { key, sender }));
+        match pin!(self.stream.next_async()).poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => Err(timeout_error(py)),
+            Poll::Ready(next) => next.map(|outcome| outcome_of(py, outcome)).transpose(),
+        }
+    }
+}
+
+/// Puts a key into the channel when it is woken.
+struct Notice {
+    key: usize,
+    sender: Sender<Option<usize>>,
+}
+
+impl Wake for Notice {
+    fn wake(self: Arc<Self>) {
+        _ = self.sender.send(Some(self.key));
+    }
+}
+
+/// Keys of calls that have new outcomes.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct Completions {
+    sender: Sender<Option<usize>>,
+    receiver: Mutex<Receiver<Option<usize>>>,
+}
+
+#[pymethods]
+impl Completions {
+    #[new]
+    fn new() -> Self {
+        let (sender, receiver) = channel();
+        Self { sender, receiver: Mutex::new(receiver) }
+    }
+
+    /// Adds a key, or with `None` ends the wait.
+    #[pyo3(signature = (key))]
+    fn put(&self, key: Option<usize>) {
+        _ = self.sender.send(key);
+    }
+
+    /// Waits for the next key. Returns `None` at the end.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let next = wait(py, None, (), |(), time| match self.receiver.lock().recv_timeout(time) {
+            Ok(key) => Attempt::Done(key),
+            Err(RecvTimeoutError::Timeout) => Attempt::Late(()),
+            Err(RecvTimeoutError::Disconnected) => Attempt::Done(None),
+        })?;
+        Ok(next.ok().flatten())
+    }
+}
+
+/// Converts an outcome to Python's objects. An exception while it is unpickled becomes the outcome.
+fn outcome_of<'py>(py: Python<'py>, (ticket, result): Outcome<Reply>) -> PyResult<Bound<'py, PyTuple>> {
+    let (success, value) = match result {
+        Ok(Reply::Value(object)) => (true, loads(py, object)),
+        Ok(Reply::Raised(object)) => (false, loads(py, object)),
+        Err(error) => (false, task_error(py, error)),
+    };
+    let (success, value) = match value {
+        Ok(value) => (success, value),
+        Err(error) => (false, exception(py, &error)),
+    };
+    (ticket.number(), success, value).into_pyobject(py)
+}
+
+/// Creates the exception for a task without a result.
+fn task_error(py: Python<'_>, error: TaskError) -> PyResult<Bound<'_, PyAny>> {
+    let attempts = error.attempts().count().max(1);
+    match error {
+        TaskError::WorkerLost(lost) => {
+            let code = match lost.exit {
+                ExitStatus::Code(code) => Some(code),
+                ExitStatus::Signal { signal, .. } => Some(-signal.number()),
+                _ => None,
+            };
+            let text = format!("worker {} (pid {}) {}", lost.worker, lost.pid, lost.exit);
+            helper(py, "_worker_lost", (text, lost.pid, code, lost.note, attempts))
+        }
+        TaskError::TimedOut { worker, pid, timeout, note, .. } => {
+            let text = format!(
+                "the task took more than {timeout:?}, and its worker {worker} (pid {pid}) was killed"
+            );
+            helper(py, "_task_timeout", (text, pid, note, attempts))
+        }
+        error @ (TaskError::Arguments { .. } | TaskError::Value { .. }) => {
+            helper(py, "_not_encoded", (error.to_string(),))
+        }
+        error => helper(py, "_no_worker", (error.to_string(),)),
+    }
+}
