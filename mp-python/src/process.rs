@@ -63,15 +63,27 @@ fn preload() {
 
 /// Runs in the child: calls `multiproc._child.run` with what was sent. Its result is the exit code.
 fn run(object: Object) -> Result<(), String> {
-    let code = Python::attach(|py| -> PyResult<i32> {
-        let run = py.import("multiproc._child")?.getattr("run")?;
-        run.call1((loads(py, object)?,))?.extract().inspect_err(|error: &PyErr| error.print(py))
-    });
-    match code {
-        Ok(0) => Ok(()),
-        Ok(code) => std::process::exit(code),
-        Err(error) => Err(error.to_string()),
-    }
+    Python::attach(|py| {
+        let call = |object| -> PyResult<i32> {
+            let run = py.import("multiproc._child")?.getattr("run")?;
+            let code = run.call1((loads(py, object)?,))?;
+            // As the interpreter does with a number that C can't represent.
+            Ok(code.extract::<i64>().unwrap_or(-1) as i32)
+        };
+        let code = call(object).map_err(|error| {
+            let text = error.to_string();
+            error.print(py);
+            text
+        })?;
+        // The process ends without the interpreter's finalization. This thread keeps the interpreter, so that
+        // no daemon thread runs Python code while the process's exit handlers run.
+        // SAFETY: this thread is attached to the interpreter.
+        unsafe { ffi::PyGILState_Ensure() };
+        match code {
+            0 => Ok(()),
+            code => std::process::exit(code),
+        }
+    })
 }
 
 /// Returns the start method of this name.

@@ -1,23 +1,32 @@
 """``multiprocessing`` and ``torch.multiprocessing`` over shared memory that survives any kill."""
 
 from ._multiproc import JoinableQueue, Lease, PeerLost, Queue, SimpleQueue
+from .context import default as _default
 from .context import (
     AuthenticationError,
     BufferTooShort,
     ProcessError,
     TimeoutError,
-    default as _default,
+    allow_connection_pickling,
+    cpu_count,
+    freeze_support,
     get_all_start_methods,
     get_context,
+    get_logger,
     get_start_method,
+    log_to_stderr,
+    reducer,
+    set_executable,
     set_start_method,
 )
 from .process import Process, active_children, current_process, parent_process, set_forkserver_preload
+from .reduction import init_reductions
 from .spawn import (
     ProcessContext,
     ProcessException,
     ProcessExitedException,
     ProcessRaisedException,
+    SpawnContext,
     spawn,
     start_processes,
 )
@@ -29,7 +38,7 @@ except ImportError:
     class ShutDown(Exception):
         """The queue was shut down, and is empty."""
 
-cpu_count = _default.cpu_count
+
 Pool = _default.Pool
 
 _LAZY = {"PoolError": "pool", "TaskTimeout": "pool", "WorkerLost": "pool"}

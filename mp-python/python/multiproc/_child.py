@@ -1,6 +1,5 @@
 """The main program of worker processes."""
 
-import json
 import os
 import signal
 import sys
@@ -14,29 +13,43 @@ def main():
 
 def preload():
     """Imports what the fork server's processes begin with. Runs in the server, once."""
-    modules, main_path, sys_path = json.loads(sys.argv[1])
-    sys.path[:] = sys_path
-    from multiprocessing import process, spawn
+    import json
+    import warnings
 
-    if "__main__" in modules and main_path is not None:
-        process.current_process()._inheriting = True
-        try:
-            spawn.import_main_path(main_path)
-        finally:
-            del process.current_process()._inheriting
+    modules, main, sys_path = json.loads(sys.argv[1])
+    sys.path[:] = sys_path
     for module in modules:
-        if module != "__main__":
-            try:
+        try:
+            if module == "__main__":
+                _inherit(main)
+            else:
                 __import__(module)
-            except ImportError:
-                pass
+        except ImportError:
+            pass
+        except Exception:
+            # Each process imports its main module if the server has not, and shows why it can't.
+            if module != "__main__":
+                raise
     if len(os.listdir("/proc/self/task")) > 1:
         # Libraries such as OpenBLAS end their threads when the process is forked, and begin them again at
         # their next use. A process with threads can't be copied.
-        pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
+
+
+def _inherit(data):
+    """Prepares this process as one of ``multiprocessing``."""
+    from multiprocessing import process, spawn
+
+    process.current_process()._inheriting = True
+    try:
+        spawn.prepare(data)
+    finally:
+        del process.current_process()._inheriting
 
 
 class Preparation:
@@ -50,17 +63,15 @@ class Preparation:
 
 
 def prepare(data, method):
-    from multiprocessing import process, spawn
-
     from . import context
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    process.current_process()._inheriting = True
-    try:
-        spawn.prepare(data)
-    finally:
-        del process.current_process()._inheriting
+    if "tracker_fd" in data:
+        from multiprocessing import resource_tracker
+
+        resource_tracker._resource_tracker._fd = data.pop("tracker_fd").detach()
+    _inherit(data)
     context.set_start_method(method, force=True)
 
 
@@ -71,8 +82,11 @@ def run(call):
     _, started = call
     code = started._bootstrap(parent_sentinel=_parent_sentinel())
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, ValueError, OSError):
+            pass
     return code
 
 

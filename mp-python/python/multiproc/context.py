@@ -41,9 +41,8 @@ class Context(_context.BaseContext):
     ProcessError = ProcessError
     TimeoutError = TimeoutError
 
-    def __init__(self, name, process_class):
-        self._name = name
-        self.Process = process_class
+    _name = None
+    Process = process.Process
 
     def get_context(self, method=None):
         return get_context(method or self._name)
@@ -51,10 +50,16 @@ class Context(_context.BaseContext):
     def get_start_method(self, allow_none=False):
         return self._name or get_start_method(allow_none)
 
+    def get_all_start_methods(self):
+        return get_all_start_methods()
+
     def set_start_method(self, method, force=False):
         if self._name is not None:
             raise ValueError("cannot set start method of concrete context")
         set_start_method(method, force)
+
+    def freeze_support(self):
+        """Does nothing: for frozen programs on Windows."""
 
     def set_forkserver_preload(self, module_names):
         process.set_forkserver_preload(module_names)
@@ -81,16 +86,35 @@ class Context(_context.BaseContext):
         return Pool(processes, initializer, initargs, maxtasksperchild, self, **options)
 
 
-_contexts = {
-    None: Context(None, process.Process),
-    "spawn": Context("spawn", process.SpawnProcess),
-    "forkserver": Context("forkserver", process.ForkServerProcess),
-}
-default = _contexts[None]
+class SpawnContext(Context):
+    """The package's functions. Processes are executed."""
+
+    _name = "spawn"
+    Process = process.SpawnProcess
+
+
+class ForkServerContext(Context):
+    """The package's functions. Processes are copied from a server."""
+
+    _name = "forkserver"
+    Process = process.ForkServerProcess
+
+
+_contexts = {"spawn": SpawnContext(), "forkserver": ForkServerContext()}
+default = Context()
+allow_connection_pickling = default.allow_connection_pickling
+cpu_count = default.cpu_count
+freeze_support = default.freeze_support
+get_logger = default.get_logger
+log_to_stderr = default.log_to_stderr
+reducer = default.reducer
+set_executable = default.set_executable
 
 
 def get_context(method=None):
-    """Returns the context of a start method."""
+    """Returns the context of a start method: of this process's, which is fixed by this call, for ``None``."""
+    if method is None:
+        method = get_start_method()
     if method == "fork":
         raise ValueError(
             "multiproc has no start method 'fork', which copies a process with its threads, locks and shared "

@@ -1,7 +1,9 @@
 """``Process``, and what goes with it: CPython's, but started and watched by the library."""
 
-import json
+import functools
 import os
+import pickle
+import signal
 import sys
 from multiprocessing import process as _process
 from multiprocessing import spawn as _spawn
@@ -23,25 +25,67 @@ _preload = ["__main__"]
 
 def set_forkserver_preload(module_names):
     """Sets the modules that the fork server imports before it makes processes."""
+    module_names = list(module_names)
     if not all(type(name) is str for name in module_names):
         raise TypeError("module_names must be a list of strings")
     _preload[:] = module_names
 
 
+# Imports this copy of the package, whatever the working directory and the path of the interpreter have.
+_BEGIN = """\
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+from importlib.machinery import PathFinder
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, [{here!r}]) if name == {name!r} else None
+sys.meta_path.insert(0, Finder)
+import {name}._child as child
+sys.meta_path.remove(Finder)
+child.main()
+"""
+
+
 def _command(method, data):
     """Returns the command that starts a worker, or the fork server."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    begin = (
-        "import sys\n"
-        "try:\n import multiproc._child as child\n"
-        f"except ImportError:\n sys.path.append({here!r})\n import multiproc._child as child\n"
-        "child.main()"
-    )
-    command = [os.fsdecode(_spawn.get_executable()), *_util._args_from_interpreter_flags(), "-c", begin]
+    executable = os.fsdecode(_spawn.get_executable() or "")
+    if not executable:
+        raise RuntimeError("the path of the Python interpreter is not known: set it by set_executable()")
+    begin = _BEGIN.format(here=here, name=__package__)
+    command = [executable, *_util._args_from_interpreter_flags(), "-c", begin]
     if method == "forkserver":
-        main = data.get("init_main_from_path")
+        import json
+
+        main = {key: data[key] for key in ("init_main_from_name", "init_main_from_path") if key in data}
         command.append(json.dumps([_preload, main, data["sys_path"]]))
     return command
+
+
+def _preparation(process_obj):
+    """Returns what a process needs to import the main module and to unpickle its function."""
+    data = _spawn.get_preparation_data(process_obj.name)
+    data.pop("start_method", None)
+    # A program that is read from the standard input has such a name.
+    if not os.path.exists(data.get("init_main_from_path", "/")):
+        del data["init_main_from_path"]
+    tracker = sys.modules.get("multiprocessing.resource_tracker")
+    if tracker is not None:
+        data["tracker_fd"] = DupFd(tracker.getfd())
+    return data
+
+
+@functools.cache
+def _register_at_fork():
+    """Makes a process that `os.fork` has made leave its parent's processes alone when it exits."""
+
+    def forget():
+        for process in [process for process in _process._children if isinstance(process, Process)]:
+            _process._children.discard(process)
+
+    os.register_at_fork(after_in_child=forget)
 
 
 class _Popen:
@@ -52,22 +96,43 @@ class _Popen:
     def __init__(self, process_obj, method):
         self.method = method
         self.returncode = None
-        data = _spawn.get_preparation_data(process_obj.name)
-        data.pop("start_method", None)
+        _register_at_fork()
         set_spawning_popen(self)
         try:
-            self._child = _multiproc.start(
-                (Preparation(data, method), process_obj),
-                command=_command(method, data),
-                name=process_obj.name,
-                method=method,
-                daemon=bool(process_obj.daemon),
-                pickler=pickler(),
-            )
+            data = _preparation(process_obj)
+            self._child = self._start(process_obj, data)
         finally:
             set_spawning_popen(None)
         self.pid = self._child.pid
         self.sentinel = self._child.sentinel
+
+    def _start(self, process_obj, data):
+        options = {
+            "command": _command(self.method, data),
+            "name": process_obj.name,
+            "method": self.method,
+            "daemon": bool(process_obj.daemon),
+        }
+        target = Preparation(data, self.method), process_obj
+        # Functions of a main module that the process doesn't import are sent by value, if possible. Those of
+        # packages, folders and archives run their code unconditionally.
+        name = data.get("init_main_from_name", "__main__")
+        has_main = "init_main_from_path" in data or name.rpartition(".")[2] != "__main__"
+        by_value = None if has_main else pickler(has_main)
+        if by_value is not None:
+            return _multiproc.start(target, pickler=by_value, **options)
+        try:
+            return _multiproc.start(target, **options)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            by_value = pickler(has_main)
+            if by_value is None and isinstance(error, TypeError):
+                raise
+            if by_value is None:
+                raise pickle.PicklingError(
+                    f"{error} (a process of start method {self.method!r} gets pickled objects: pickle writes "
+                    "functions and classes that have a name in a module; install cloudpickle for others)"
+                ) from error
+        return _multiproc.start(target, pickler=by_value, **options)
 
     def duplicate_for_child(self, fd):
         return fd
@@ -92,15 +157,16 @@ class _Popen:
 
     def interrupt(self):
         if self.poll() is None:
-            os.kill(self.pid, 2)
+            os.kill(self.pid, signal.SIGINT)
 
     def close(self):
-        pass
+        del self._child
 
 
 class Process(_process.BaseProcess):
     """A process that runs a function. The same as ``multiprocessing.Process``."""
 
+    # Of `multiprocessing` in the process, whose default is left alone.
     _start_method = None
     _method = None
 
@@ -110,10 +176,19 @@ class Process(_process.BaseProcess):
 
         return _Popen(process_obj, process_obj._method or context.get_start_method())
 
+    def interrupt(self):
+        """Sends SIGINT to the process."""
+        self._check_closed()
+        self._popen.interrupt()
+
 
 class SpawnProcess(Process):
+    """A process that is executed."""
+
     _method = "spawn"
 
 
 class ForkServerProcess(Process):
+    """A process that is copied from a server."""
+
     _method = "forkserver"

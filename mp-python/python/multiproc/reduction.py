@@ -1,11 +1,15 @@
 """How objects become messages: reducers that users register, and descriptors."""
 
+import functools
+import operator
 import pickle
+import sys
+import types
 from multiprocessing import reduction as _reduction
 
 from . import _multiproc
 
-__all__ = ["ForkingPickler", "register"]
+__all__ = ["ForkingPickler", "init_reductions", "register"]
 
 ForkingPickler = _reduction.ForkingPickler
 register = ForkingPickler.register
@@ -33,13 +37,40 @@ def _received(fd):
     return _Received(fd)
 
 
-def pickler():
-    """Returns the class whose picklers write functions: cloudpickle's if it is installed."""
+@functools.cache
+def pickler(has_main):
+    """Returns a class of picklers that write functions by value, or ``None`` if cloudpickle is not installed.
+
+    What has a name in the main module is written by reference if the reader ``has_main``.
+    """
     try:
         import cloudpickle
     except ImportError:
         return None
-    return cloudpickle.Pickler
+    if not has_main:
+        return cloudpickle.Pickler
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj):
+            if isinstance(obj, (type, types.FunctionType)) and _is_in_main(obj):
+                return NotImplemented
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+def _is_in_main(obj):
+    """Returns whether the main module has the function or class under its name."""
+    if obj.__module__ not in ("__main__", "__mp_main__"):
+        return False
+    try:
+        return operator.attrgetter(obj.__qualname__)(sys.modules["__main__"]) is obj
+    except AttributeError:
+        return False
+
+
+def init_reductions():
+    """Does nothing: the package's objects and tensors need no registration."""
 
 
 def dumps(obj):

@@ -2,8 +2,7 @@
 
 import signal
 import time
-import traceback
-from multiprocessing import connection
+import warnings
 
 from . import _multiproc
 from .context import get_context
@@ -13,6 +12,7 @@ __all__ = [
     "ProcessException",
     "ProcessExitedException",
     "ProcessRaisedException",
+    "SpawnContext",
     "spawn",
     "start_processes",
 ]
@@ -50,12 +50,11 @@ class ProcessExitedException(ProcessException):
 def _call(fn, index, args, errors):
     try:
         fn(index, *args)
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
+        import traceback
+
         errors.put((index, traceback.format_exc()))
-        raise SystemExit(128 + signal.SIGINT) from None
-    except Exception:
-        errors.put((index, traceback.format_exc()))
-        raise SystemExit(1) from None
+        raise SystemExit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1) from None
 
 
 class ProcessContext:
@@ -78,6 +77,8 @@ class ProcessContext:
         """
         if not self.sentinels:
             return True
+        from multiprocessing import connection
+
         failed = None
         for sentinel in connection.wait(list(self.sentinels), timeout):
             index = self.sentinels.pop(sentinel)
@@ -90,15 +91,18 @@ class ProcessContext:
             return not self.sentinels
         if grace_period is not None:
             self._join_all(grace_period)
+        self._end(30 if grace_period is None else grace_period)
+        self._raise(failed)
+
+    def _end(self, grace_period):
         for process in self.processes:
             if process.is_alive():
                 process.terminate()
-        self._join_all(30 if grace_period is None else grace_period)
+        self._join_all(grace_period)
         for process in self.processes:
             if process.is_alive():
                 process.kill()
             process.join()
-        self._raise(failed)
 
     def _join_all(self, timeout):
         end = time.monotonic() + timeout
@@ -124,18 +128,30 @@ class ProcessContext:
         raise ProcessExitedException(message, index, process.pid, code, name)
 
 
+class SpawnContext(ProcessContext):
+    """The former name of ``ProcessContext``."""
+
+    def __init__(self, processes, errors):
+        warnings.warn("SpawnContext is renamed to ProcessContext", DeprecationWarning, stacklevel=2)
+        super().__init__(processes, errors)
+
+
 def start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
     """Starts ``nprocs`` processes that call ``fn(i, *args)``.
 
     Returns ``None`` when all have ended, or with ``join=False`` a ``ProcessContext``.
     """
-    context = get_context(start_method)
+    start = get_context(start_method).Process
     errors = _multiproc.Queue()
     processes = []
-    for index in range(nprocs):
-        process = context.Process(target=_call, args=(fn, index, args, errors), daemon=daemon)
-        process.start()
-        processes.append(process)
+    try:
+        for index in range(nprocs):
+            process = start(target=_call, args=(fn, index, args, errors), daemon=daemon)
+            process.start()
+            processes.append(process)
+    except BaseException:
+        ProcessContext(processes, errors)._end(30)
+        raise
     context = ProcessContext(processes, errors)
     if not join:
         return context
