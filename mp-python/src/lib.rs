@@ -5,6 +5,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod connection;
 pub mod error;
 pub mod memory;
 pub mod object;
@@ -18,6 +19,8 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
 mod _multiproc {
+    #[pymodule_export]
+    use crate::connection::{Connection, SocketListener, connect, pipe};
     #[pymodule_export]
     use crate::error::PeerLost;
     #[pymodule_export]

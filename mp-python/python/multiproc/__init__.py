@@ -1,6 +1,6 @@
 """``multiprocessing`` and ``torch.multiprocessing`` over shared memory that survives any kill."""
 
-from ._multiproc import JoinableQueue, Lease, PeerLost, Queue, SimpleQueue
+from ._multiproc import JoinableQueue, Lease, PeerLost, Pipe, Queue, SimpleQueue
 from .context import default as _default
 from .context import (
     AuthenticationError,

@@ -74,6 +74,11 @@ class Context(_context.BaseContext):
 
         return JoinableQueue(maxsize, bytes=bytes)
 
+    def Pipe(self, duplex=True):
+        from ._multiproc import Pipe
+
+        return Pipe(duplex)
+
     def SimpleQueue(self):
         from ._multiproc import SimpleQueue
 

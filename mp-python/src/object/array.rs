@@ -45,7 +45,7 @@ const FORMATS: &[(&CStr, &str, ElementType)] = &[
 ];
 
 /// Buffer of a Python object.
-struct Buffer(Box<ffi::Py_buffer>);
+pub(crate) struct Buffer(Box<ffi::Py_buffer>);
 
 impl Buffer {
     /// Requests the buffer of an object.
@@ -65,7 +65,13 @@ impl Buffer {
         (!at.is_null()).then(|| unsafe { std::slice::from_raw_parts(at, self.0.ndim as usize) })
     }
 
-    fn bytes(&self) -> &[u8] {
+    /// Requests the bytes of an object with a contiguous buffer.
+    pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::of(object, ffi::PyBUF_SIMPLE)
+    }
+
+    /// Returns the bytes of a contiguous buffer.
+    pub(crate) fn bytes(&self) -> &[u8] {
         if self.0.len == 0 {
             return &[];
         }
@@ -80,11 +86,6 @@ impl Drop for Buffer {
         // interpreter have such a value.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
-}
-
-/// Returns a copy of the bytes of an object with a contiguous buffer.
-pub(super) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    Ok(Buffer::of(object, ffi::PyBUF_SIMPLE)?.bytes().to_vec())
 }
 
 /// Returns the bytes of a buffer that an object gives to protocol 5, or `None` for few bytes.
@@ -205,6 +206,14 @@ impl MemoryBuffer {
 
     fn __len__(&self) -> usize {
         self.len
+    }
+}
+
+impl MemoryBuffer {
+    /// Returns all bytes of a memory, read-only.
+    pub(super) fn of(memory: Arc<Memory>) -> Self {
+        let len = memory.len();
+        Self { memory, offset: 0, len, read_only: true }
     }
 }
 

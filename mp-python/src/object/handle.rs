@@ -4,7 +4,7 @@
 //! This file duplicates a descriptor that Python code names by its number, as `os.dup` does.
 #![allow(unsafe_code)]
 
-use mp::{Fd, JoinableQueue, Queue};
+use mp::{Connection, Fd, JoinableQueue, Queue};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use super::Object;
 use super::pickle::reduce_handle;
-use crate::queue;
+use crate::{connection, queue};
 
 /// Handle of an object that several processes use.
 #[derive(Serialize, Deserialize, Debug)]
@@ -23,6 +23,8 @@ pub enum Handle {
     JoinableQueue(JoinableQueue<Object>),
     /// `SimpleQueue`.
     SimpleQueue(Queue<Object>),
+    /// `Connection`.
+    Connection(Connection),
     /// File descriptor.
     Fd(Fd<OwnedFd>),
 }
@@ -35,6 +37,7 @@ pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
     match handle {
         Handle::Queue(queue) => Ok(Bound::new(py, queue::Queue::from(queue))?.into_any()),
         Handle::JoinableQueue(tasks) => Ok(Bound::new(py, queue::JoinableQueue::of(tasks))?.into_any()),
+        Handle::Connection(end) => Ok(Bound::new(py, connection::Connection::of(end, None))?.into_any()),
         Handle::SimpleQueue(queue) => Ok(Bound::new(py, queue::SimpleQueue::from(queue))?.into_any()),
         Handle::Fd(fd) => Ok(fd.0.into_raw_fd().into_pyobject(py)?.into_any()),
     }

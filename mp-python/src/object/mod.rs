@@ -5,7 +5,7 @@
 //! | tensors of torch, arrays of numpy, memory views | in [`Memory`](crate::memory::Memory): one copy, or none if they are in such memory already |
 //! | buffers of other objects, by pickle's protocol 5 | the same |
 //! | queues, locks, events, … of this package | as handles ([`Handle`](handle::Handle)) |
-//! | the rest | pickled |
+//! | the rest | pickled; many bytes in memory of their own: one copy in, and none before they are read |
 //!
 //! The pickled bytes name arrays and handles by index, so a message is read only together with its parts.
 
@@ -25,10 +25,11 @@ use view::View;
 /// A Python object on its way to another process.
 #[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Object {
-    /// The pickled object.
+    /// The pickled object, or no bytes if the last view is it.
     #[serde(with = "bytes")]
     pub pickle: Vec<u8>,
-    /// Arrays, in the order of their indices in the pickled bytes.
+    /// Arrays, in the order of their indices in the pickled bytes. If there are many of these, they are the
+    /// last view.
     pub views: Vec<View>,
     /// Indices of the views that are pickle's own out-of-band buffers.
     pub buffers: Vec<u32>,

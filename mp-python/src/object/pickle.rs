@@ -14,16 +14,22 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
 use super::Object;
-use super::array::{bytes_of, rebuild, reduce_memoryview, reduce_ndarray, source_of_buffer};
+use super::array::{Buffer, MemoryBuffer, rebuild, reduce_memoryview, reduce_ndarray, source_of_buffer};
 use super::handle::{Handle, to_python};
 use super::torch::reduce_tensor;
-use super::view::{Source, View, share};
+use super::view::{Kind, Source, View, share, share_bytes};
 use crate::memory::Memory;
+
+/// Objects of so many bytes are not copied into the pickled bytes of their message, and so many pickled bytes
+/// lie in memory of their own.
+const LONG: usize = 16 << 10;
 
 /// Parts of the object that a thread is pickling.
 #[derive(Default)]
 struct Outgoing {
     pickle: Vec<u8>,
+    /// Bytes of long objects, and how many pickled bytes are before them.
+    long: Vec<(usize, Buffer)>,
     sources: Vec<Source>,
     buffers: Vec<u32>,
     handles: Vec<Handle>,
@@ -90,15 +96,40 @@ impl Sink {
     #[allow(clippy::unused_self, reason = "the interface of a file")]
     fn write(&self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let append = |bytes: &[u8]| {
-            with_outgoing(|outgoing| outgoing.pickle.extend_from_slice(bytes))
-                .map(|()| bytes.len())
-                .ok_or_else(|| outside("an object"))
+            with_outgoing(|outgoing| outgoing.pickle.extend_from_slice(bytes)).map(|()| bytes.len())
         };
-        match data.cast::<PyBytes>() {
-            Ok(bytes) => append(bytes.as_bytes()),
-            Err(_) => append(&bytes_of(data)?),
-        }
+        let written = match data.cast::<PyBytes>() {
+            Ok(bytes) if bytes.as_bytes().len() < LONG => append(bytes.as_bytes()),
+            _ => {
+                let buffer = Buffer::bytes_of(data)?;
+                match buffer.bytes().len() {
+                    len if len < LONG => append(buffer.bytes()),
+                    len => with_outgoing(|outgoing| {
+                        outgoing.long.push((outgoing.pickle.len(), buffer));
+                        len
+                    }),
+                }
+            }
+        };
+        written.ok_or_else(|| outside("an object"))
     }
+}
+
+/// Copies the pickled bytes into shared memory, if they are many.
+fn share_pickle(py: Python<'_>, pickle: &[u8], long: &[(usize, Buffer)]) -> PyResult<Option<Arc<Memory>>> {
+    if long.is_empty() && pickle.len() < LONG {
+        return Ok(None);
+    }
+    let address = |bytes: &[u8]| (bytes.as_ptr() as usize, bytes.len());
+    let mut pieces = Vec::with_capacity(2 * long.len() + 1);
+    let mut done = 0;
+    for (at, buffer) in long {
+        pieces.push(address(&pickle[done..*at]));
+        pieces.push(address(buffer.bytes()));
+        done = *at;
+    }
+    pieces.push(address(&pickle[done..]));
+    share_bytes(py, &pieces).map(Some)
 }
 
 /// Reducers by type: those of this package, and others that are looked up each time, since they may change.
@@ -224,13 +255,48 @@ pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> P
         PICKLER.with_borrow_mut(|slot| *slot = Some(pickler));
     }
     dumped?;
-    let Outgoing { pickle, sources, buffers, handles } = outgoing;
-    if sources.is_empty() {
+    let Outgoing { mut pickle, long, sources, buffers, handles } = outgoing;
+    let shared = share_pickle(py, &pickle, &long)?;
+    if sources.is_empty() && shared.is_none() {
         return Ok(Object { pickle, handles, ..Object::default() });
     }
-    let (views, memory) = share(py, &sources)?;
+    let (mut views, mut memory) = share(py, &sources)?;
+    if let Some(shared) = shared {
+        pickle = Vec::new();
+        views.push(View::of_bytes(Kind::ReadOnlyBuffer, memory.len(), shared.len()));
+        memory.push(shared);
+    }
     let memory = memory.iter().map(|memory| memory.tensor()).collect();
     Ok(Object { pickle, views, buffers, memory, handles })
+}
+
+/// Converts bytes to a message of its own, which [`loads`] takes for pickled ones.
+///
+/// # Errors
+/// `MemoryError` if there is not enough shared memory.
+pub fn bytes_to_message(py: Python<'_>, bytes: &[u8]) -> PyResult<Object> {
+    if bytes.len() < LONG {
+        return Ok(Object { pickle: bytes.to_vec(), ..Object::default() });
+    }
+    let memory = share_bytes(py, &[(bytes.as_ptr() as usize, bytes.len())])?;
+    let views = vec![View::of_bytes(Kind::ReadOnlyBuffer, 0, memory.len())];
+    Ok(Object { views, memory: vec![memory.tensor()], ..Object::default() })
+}
+
+/// Returns the bytes of a message, or an object with the bytes: what [`bytes_to_message`] was given, or a
+/// pickled object without arrays. Any other message is read, and pickled by itself.
+///
+/// # Errors
+/// What the object's own code raises.
+pub fn message_to_bytes(py: Python<'_>, mut object: Object) -> PyResult<Bound<'_, PyAny>> {
+    if object.handles.is_empty() && object.views.len() <= usize::from(object.pickle.is_empty()) {
+        let Some(memory) = object.memory.pop() else {
+            return Ok(PyBytes::new(py, &object.pickle).into_any());
+        };
+        return Ok(Bound::new(py, MemoryBuffer::of(Memory::adopt(memory)))?.into_any());
+    }
+    let object = loads(py, object)?;
+    py.import("pickle")?.getattr("dumps")?.call1((object, 5))
 }
 
 /// Converts a message back to a Python object.
@@ -241,12 +307,15 @@ pub fn loads(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
     static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let loads = LOADS.import(py, "pickle", "loads")?;
     let Object { pickle, views, buffers, memory, handles } = object;
-    let bytes = PyBytes::new(py, &pickle);
-    drop(pickle);
     if views.is_empty() && handles.is_empty() {
-        return loads.call1((bytes,));
+        return loads.call1((PyBytes::new(py, &pickle),));
     }
-    let memory = memory.into_iter().map(Memory::adopt).collect();
+    let mut memory: Vec<Arc<Memory>> = memory.into_iter().map(Memory::adopt).collect();
+    let bytes = match memory.pop_if(|_| pickle.is_empty()) {
+        Some(memory) => Bound::new(py, MemoryBuffer::of(memory))?.into_any(),
+        None => PyBytes::new(py, &pickle).into_any(),
+    };
+    drop(pickle);
     let handles = handles.into_iter().map(Some).collect();
     INCOMING.with_borrow_mut(|all| all.push(Incoming { views, memory, handles }));
     let loaded = (|| {

@@ -69,6 +69,14 @@ pub struct View {
     pub strides: Vec<i64>,
 }
 
+impl View {
+    /// Returns the view of all bytes of a memory with this index.
+    pub(super) fn of_bytes(kind: Kind, memory: usize, len: usize) -> Self {
+        let (element, memory, shape) = (ElementType::U8, memory as u32, vec![len as i64]);
+        Self { kind, element, memory, offset: 0, shape, strides: Vec::new() }
+    }
+}
+
 /// An array that is part of an object being pickled.
 #[derive(Debug)]
 pub struct Source {
@@ -258,6 +266,22 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
         }
     }
     Ok((views.into_iter().flatten().collect(), memory))
+}
+
+/// Copies bytes, given as pairs of an address and a length, into one block of shared memory. Their owners keep
+/// them during the call.
+///
+/// # Errors
+/// `MemoryError` if there is not enough shared memory.
+pub(super) fn share_bytes(py: Python<'_>, pieces: &[(usize, usize)]) -> PyResult<Arc<Memory>> {
+    let memory = Memory::alloc(pieces.iter().map(|(_, len)| len).sum())
+        .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    let mut to = memory.address();
+    for &(from, len) in pieces {
+        copy::bytes(py, from, to, len);
+        to += len;
+    }
+    Ok(memory)
 }
 
 /// Copies from memory of Python objects into shared memory.

@@ -1,0 +1,95 @@
+"""Connections between processes, and to other programs: the same as ``multiprocessing.connection``.
+
+A ``Pipe`` connects processes of one program, and carries objects without copies, as queues do. A ``Listener``
+and its ``Client`` are programs that share no memory. They exchange bytes, and objects only with
+``allow_pickle=True``: reading a pickled object runs code that its sender chooses.
+"""
+
+import os
+import tempfile
+from multiprocessing import connection as _connection
+from multiprocessing import util as _util
+from multiprocessing.connection import wait
+
+from ._multiproc import Connection, Pipe, SocketListener, connect
+
+__all__ = ["Client", "Connection", "Listener", "Pipe", "wait"]
+
+families = ["AF_INET", "AF_UNIX"]
+
+
+def _checked(address, family, authkey):
+    if family is not None and family not in families:
+        raise ValueError(f"family {family} is not recognized: use one of {', '.join(families)}")
+    if address is not None and family is not None and address_type(address) != family:
+        raise ValueError(f"{address!r} is not an address of {family}")
+    if authkey is not None and not isinstance(authkey, bytes):
+        raise TypeError("authkey should be a byte string")
+
+
+def address_type(address):
+    """Returns the family of an address: a tuple of host and port, or the path or name of a socket."""
+    return _connection.address_type(address)
+
+
+class Listener:
+    """A socket at which clients connect.
+
+    Without ``address``, a free one is chosen. All programs of this user that know ``authkey`` can connect, and
+    over AF_INET all that know it. Without a key, these are all programs of this user, or all of this machine.
+    """
+
+    def __init__(self, address=None, family=None, backlog=1, authkey=None, *, allow_pickle=False):
+        _checked(address, family, authkey)
+        family = family or (address_type(address) if address else "AF_INET")
+        if address is None:
+            address = ("localhost", 0) if family == "AF_INET" else _free_path()
+        self._listener = SocketListener(address, backlog, authkey)
+        self._address = self._listener.host or address
+        self._allow_pickle = allow_pickle
+        self._last_accepted = None
+
+    def accept(self):
+        """Waits for the next connection, and returns it."""
+        if self._listener is None:
+            raise OSError("listener is closed")
+        connection, self._last_accepted = self._listener.accept(self._allow_pickle)
+        return connection
+
+    def fileno(self):
+        """Returns a descriptor that is readable when a client connects."""
+        if self._listener is None:
+            raise OSError("listener is closed")
+        return self._listener.fileno()
+
+    def close(self):
+        """Ends listening. Accepted connections stay."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    @property
+    def address(self):
+        """Address for clients."""
+        return self._address
+
+    @property
+    def last_accepted(self):
+        """Address of the last accepted client, or ``None`` for AF_UNIX."""
+        return self._last_accepted
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, exc_type, exc_value, exc_tb):
+        self.close()
+
+
+def _free_path():
+    return tempfile.mktemp(prefix="listener-", dir=_util.get_temp_dir())
+
+
+def Client(address, family=None, authkey=None, *, allow_pickle=False):
+    """Connects to a ``Listener``, and returns the connection."""
+    _checked(address, family, authkey)
+    return connect(os.fspath(address) if isinstance(address, os.PathLike) else address, authkey, allow_pickle)

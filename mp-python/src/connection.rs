@@ -1,0 +1,424 @@
+//! Connections: ends of pipes, and of sockets to other programs.
+//!
+//! A pipe carries [`Object`]s, as queues do. Bytes are such a message too, so that `recv_bytes` reads what
+//! `send` wrote and the other way round, as in CPython. A socket carries bytes. Its other end is a stranger,
+//! so objects travel on it, pickled, only if the user allows it.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp::connection::{Address, ConnectError, Listener as Sockets, SocketOptions};
+use mp::{Connection as End, GetError, PutError};
+use mp_core::mutex::Mutex;
+use pyo3::exceptions::{
+    PyBrokenPipeError, PyEOFError, PyOSError, PyPermissionError, PyRuntimeError, PyTimeoutError, PyTypeError,
+    PyValueError,
+};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
+
+use crate::error::runtime;
+use crate::object::Object;
+use crate::object::array::Buffer;
+use crate::object::handle::Handle;
+use crate::object::pickle::{bytes_to_message, dumps, loads, message_to_bytes, reduce_handle};
+use crate::wait::{Attempt, limit, wait};
+
+/// End of a pipe, or of a socket to another program.
+#[pyclass(frozen, module = "multiproc._multiproc", subclass)]
+pub struct Connection {
+    /// `None` after `close`.
+    end: Mutex<Option<Arc<End>>>,
+    /// For a socket: `true` if objects may be sent and received.
+    socket: Option<bool>,
+    #[pyo3(get)]
+    readable: bool,
+    #[pyo3(get)]
+    writable: bool,
+}
+
+/// A message that arrived.
+enum Arrived {
+    Object(Object),
+    Bytes(Vec<u8>),
+}
+
+impl Connection {
+    /// Returns the Python object of an end. `socket`: `true` if objects may be sent on a socket.
+    pub(crate) fn of(end: End, socket: Option<bool>) -> Self {
+        let (readable, writable) = (end.readable(), end.writable());
+        Self { end: Mutex::new(Some(Arc::new(end))), socket, readable, writable }
+    }
+
+    fn open(&self) -> PyResult<Arc<End>> {
+        self.end.lock().clone().ok_or_else(|| PyOSError::new_err("handle is closed"))
+    }
+
+    fn writer(&self) -> PyResult<Arc<End>> {
+        let end = self.open()?;
+        if self.writable { Ok(end) } else { Err(PyOSError::new_err("connection is read-only")) }
+    }
+
+    fn reader(&self) -> PyResult<Arc<End>> {
+        let end = self.open()?;
+        if self.readable { Ok(end) } else { Err(PyOSError::new_err("connection is write-only")) }
+    }
+
+    fn check_pickle(&self) -> PyResult<()> {
+        match self.socket {
+            Some(false) => Err(PyPermissionError::new_err(
+                "objects are not sent to or received from other programs: reading a pickled object runs code \
+                 that the other side chooses. Use send_bytes and recv_bytes, or allow_pickle=True if you \
+                 trust it",
+            )),
+            Some(true) | None => Ok(()),
+        }
+    }
+
+    fn send_to_socket(&self, py: Python<'_>, end: &End, bytes: &[u8]) -> PyResult<()> {
+        let sent = wait(py, None, (), |(), time| {
+            let result =
+                if time.is_zero() { end.try_send_bytes(bytes) } else { end.send_bytes_timeout(bytes, time) };
+            match result {
+                Err(PutError::Full(_)) => Attempt::Late(()),
+                result => Attempt::Done(result),
+            }
+        })?;
+        match sent {
+            Ok(result) => result.map_err(|error| send_error(error.forget())),
+            Err(()) => Ok(()),
+        }
+    }
+
+    fn send_message(&self, end: &End, message: Object) -> PyResult<()> {
+        // A pipe has always room.
+        end.send(message).map_err(|error| send_error(error.forget()))
+    }
+
+    fn receive(&self, py: Python<'_>) -> PyResult<Arrived> {
+        let end = self.reader()?;
+        let is_socket = self.socket.is_some();
+        let received = wait(py, None, (), |(), time| {
+            let result = match (is_socket, time.is_zero()) {
+                (true, true) => end.try_recv_bytes().map(Arrived::Bytes),
+                (true, false) => end.recv_bytes_timeout(time).map(Arrived::Bytes),
+                (false, true) => end.try_recv().map(Arrived::Object),
+                (false, false) => end.recv_timeout(time).map(Arrived::Object),
+            };
+            match result {
+                Err(GetError::Empty) => Attempt::Late(()),
+                result => Attempt::Done(result),
+            }
+        })?;
+        match received {
+            Ok(Ok(arrived)) => Ok(arrived),
+            Ok(Err(error)) if error.is_disconnected() => Err(PyEOFError::new_err(error.to_string())),
+            Ok(Err(error)) => Err(runtime(error)),
+            Err(()) => Err(PyEOFError::new_err(())),
+        }
+    }
+
+    /// Receives a message as an object with a buffer.
+    fn receive_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.receive(py)? {
+            Arrived::Object(object) => message_to_bytes(py, object),
+            Arrived::Bytes(bytes) => Ok(PyBytes::new(py, &bytes).into_any()),
+        }
+    }
+}
+
+fn send_error(error: PutError<()>) -> PyErr {
+    if error.is_disconnected() { PyBrokenPipeError::new_err(error.to_string()) } else { runtime(error) }
+}
+
+/// Returns the bytes of an object with a buffer.
+fn to_bytes<'py>(object: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let py = object.py();
+    match object.cast_into::<PyBytes>() {
+        Ok(bytes) => Ok(bytes),
+        // The bytes are copied once, out of shared memory.
+        Err(error) => Ok(PyBytes::new(py, Buffer::bytes_of(&error.into_inner())?.bytes())),
+    }
+}
+
+#[pymethods]
+impl Connection {
+    /// Sends an object.
+    fn send(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        let end = self.writer()?;
+        self.check_pickle()?;
+        if self.socket.is_none() {
+            return self.send_message(&end, dumps(obj)?);
+        }
+        let py = obj.py();
+        let bytes = py.import(intern!(py, "pickle"))?.getattr(intern!(py, "dumps"))?.call1((obj, 5))?;
+        self.send_to_socket(py, &end, bytes.cast::<PyBytes>()?.as_bytes())
+    }
+
+    /// Receives an object. Raises ``EOFError`` if nothing is left and the other end is closed.
+    fn recv<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.open()?;
+        self.check_pickle()?;
+        match self.receive(py)? {
+            Arrived::Object(object) => loads(py, object),
+            Arrived::Bytes(pickle) => loads(py, Object { pickle, ..Object::default() }),
+        }
+    }
+
+    /// Sends the bytes of a bytes-like object as one message.
+    #[pyo3(signature = (buf, offset = 0, size = None))]
+    fn send_bytes(&self, buf: &Bound<'_, PyAny>, offset: isize, size: Option<isize>) -> PyResult<()> {
+        let (py, end) = (buf.py(), self.writer()?);
+        let buffer = Buffer::bytes_of(buf)?;
+        let all = buffer.bytes();
+        let begin = usize::try_from(offset).map_err(|_| PyValueError::new_err("offset is negative"))?;
+        let rest =
+            all.get(begin..).ok_or_else(|| PyValueError::new_err("buffer length is less than offset"))?;
+        let size = match size {
+            None => rest.len(),
+            Some(size) => usize::try_from(size).map_err(|_| PyValueError::new_err("size is negative"))?,
+        };
+        let bytes = rest
+            .get(..size)
+            .ok_or_else(|| PyValueError::new_err("buffer length is less than offset + size"))?;
+        if self.socket.is_some() {
+            return self.send_to_socket(py, &end, bytes);
+        }
+        self.send_message(&end, bytes_to_message(py, bytes)?)
+    }
+
+    /// Receives a message as bytes. A message of more than ``maxlength`` bytes raises ``OSError``, and ends
+    /// the use of this end for receiving.
+    #[pyo3(signature = (maxlength = None))]
+    fn recv_bytes<'py>(&self, py: Python<'py>, maxlength: Option<isize>) -> PyResult<Bound<'py, PyBytes>> {
+        self.open()?;
+        let most = match maxlength {
+            Some(length) => {
+                usize::try_from(length).map_err(|_| PyValueError::new_err("negative maxlength"))?
+            }
+            None => usize::MAX,
+        };
+        let bytes = self.receive_bytes(py)?;
+        if bytes.len()? > most {
+            self.close();
+            return Err(PyOSError::new_err("bad message length"));
+        }
+        to_bytes(bytes)
+    }
+
+    /// Receives a message as bytes into a writable object, and returns their number. Raises
+    /// ``BufferTooShort`` with the message if there is not enough room.
+    #[pyo3(signature = (buf, offset = 0))]
+    fn recv_bytes_into(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, offset: isize) -> PyResult<usize> {
+        static TOO_SHORT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        self.open()?;
+        let view = PyMemoryView::from(buf)?;
+        let view = view.call_method1(intern!(py, "cast"), ("B",))?;
+        let room = view.len()?;
+        let begin = usize::try_from(offset).map_err(|_| PyValueError::new_err("negative offset"))?;
+        if begin > room {
+            return Err(PyValueError::new_err("offset too large"));
+        }
+        let bytes = self.receive_bytes(py)?;
+        let len = bytes.len()?;
+        if len > room - begin {
+            let class = TOO_SHORT.import(py, "multiprocessing", "BufferTooShort")?;
+            return Err(PyErr::from_value(class.call1((to_bytes(bytes)?,))?));
+        }
+        view.set_item(pyo3::types::PySlice::new(py, begin as isize, (begin + len) as isize, 1), bytes)?;
+        Ok(len)
+    }
+
+    /// Returns ``True`` if there is something to receive, or the other end is closed. Waits for at most
+    /// ``timeout`` seconds, or without a limit for ``None``.
+    #[pyo3(signature = (timeout = Some(0.0)))]
+    fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let end = self.reader()?;
+        let found = wait(py, limit(true, timeout)?, (), |(), time| match end.poll(time) {
+            Ok(false) => Attempt::Late(()),
+            result => Attempt::Done(result),
+        })?;
+        found.unwrap_or(Ok(false)).map_err(runtime)
+    }
+
+    /// Returns a descriptor that is readable when ``poll`` would return ``True``.
+    ///
+    /// It is for waiting only. That of a pipe carries no data.
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.reader()?.as_fd().map_err(runtime)?.as_raw_fd())
+    }
+
+    /// Closes this end in this process.
+    fn close(&self) {
+        let end = self.end.lock().take();
+        drop(end);
+    }
+
+    /// ``True`` after ``close``.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.end.lock().is_none()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_arguments))]
+    fn __exit__(&self, _arguments: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let end = self.open()?;
+        if self.socket.is_some() {
+            return Err(PyTypeError::new_err(
+                "a connection over a socket can't be sent to another process: connect there instead",
+            ));
+        }
+        reduce_handle(py, "a connection", Handle::Connection((*end).clone()))
+    }
+
+    fn __repr__(&self) -> String {
+        let kind = if self.socket.is_some() { "socket" } else { "pipe" };
+        let state = match &*self.end.lock() {
+            None => "closed",
+            Some(end) if end.is_disconnected() => "disconnected",
+            Some(_) => "open",
+        };
+        let ways = match (self.readable, self.writable) {
+            (true, true) => "",
+            (true, false) => ", receives",
+            (false, _) => ", sends",
+        };
+        format!("<multiproc.Connection: {kind}{ways}, {state}>")
+    }
+}
+
+/// Returns two connections: the ends of a pipe. Without ``duplex``, the first one only receives and the second
+/// one only sends.
+#[pyfunction]
+#[pyo3(name = "Pipe", signature = (duplex = true))]
+pub fn pipe(duplex: bool) -> PyResult<(Connection, Connection)> {
+    let ends = if duplex { mp::connection::pipe() } else { mp::connection::one_way_pipe() };
+    let (a, b) = ends.map_err(runtime)?;
+    Ok((Connection::of(a, None), Connection::of(b, None)))
+}
+
+/// Returns the address of a path, a name (``\0name``), or a host and a port.
+fn address(of: &Bound<'_, PyAny>) -> PyResult<Address> {
+    if let Ok((host, port)) = of.extract::<(String, u16)>() {
+        return Ok(Address::tcp((host.as_str(), port))?);
+    }
+    let text: String = match of.extract::<Vec<u8>>() {
+        Ok(bytes) => String::from_utf8(bytes)?,
+        Err(_) => of.extract()?,
+    };
+    Ok(match text.strip_prefix('\0') {
+        Some(name) => Address::name(name),
+        None => Address::path(text),
+    })
+}
+
+fn options(authkey: Option<Vec<u8>>, backlog: u32) -> SocketOptions {
+    let options = SocketOptions::new().max_message(u32::MAX as usize).backlog(backlog);
+    match authkey {
+        // An empty key is no key: it would keep nobody out.
+        Some(key) if !key.is_empty() => options.authkey(key),
+        _ => options.no_key(),
+    }
+}
+
+/// Returns the exception of a failed connection.
+fn connect_error(py: Python<'_>, error: ConnectError) -> PyErr {
+    static AUTHENTICATION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let text = error.to_string();
+    match error {
+        ConnectError::Io { source, .. } => match source.raw_os_error() {
+            // With a number, `OSError` becomes its subclass.
+            Some(number) => PyOSError::new_err((number, text)),
+            None => PyErr::from(std::io::Error::new(source.kind(), text)),
+        },
+        ConnectError::TimedOut(_) => PyTimeoutError::new_err(text),
+        ConnectError::KeyMismatch { .. } | ConnectError::KeyMissing { .. } => {
+            let class = AUTHENTICATION.import(py, "multiprocessing", "AuthenticationError");
+            match class.and_then(|class| class.call1((text,))) {
+                Ok(exception) => PyErr::from_value(exception),
+                Err(error) => error,
+            }
+        }
+        ConnectError::EmptyKey | ConnectError::KeyRequired { .. } => PyValueError::new_err(text),
+        ConnectError::Gone => PyEOFError::new_err(text),
+        _ => PyRuntimeError::new_err(text),
+    }
+}
+
+/// A listening socket.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct SocketListener {
+    sockets: Mutex<Option<Arc<Sockets>>>,
+}
+
+impl SocketListener {
+    fn open(&self) -> PyResult<Arc<Sockets>> {
+        self.sockets.lock().clone().ok_or_else(|| PyOSError::new_err("listener is closed"))
+    }
+}
+
+#[pymethods]
+impl SocketListener {
+    #[new]
+    fn new(py: Python<'_>, at: &Bound<'_, PyAny>, backlog: u32, authkey: Option<Vec<u8>>) -> PyResult<Self> {
+        let (address, options) = (address(at)?, options(authkey, backlog));
+        let sockets = options.listen(address).map_err(|error| connect_error(py, error))?;
+        Ok(Self { sockets: Mutex::new(Some(Arc::new(sockets))) })
+    }
+
+    /// Waits for a connection. Returns it, and the address of the other side over TCP.
+    fn accept(&self, py: Python<'_>, allow_pickle: bool) -> PyResult<(Connection, Option<(String, u16)>)> {
+        let sockets = self.open()?;
+        let accepted = wait(py, None, (), |(), time| match sockets.accept_timeout(time) {
+            Ok(None) if self.sockets.lock().is_none() => Attempt::Done(Ok(None)),
+            Ok(None) => Attempt::Late(()),
+            result => Attempt::Done(result),
+        })?;
+        let end = accepted.unwrap_or(Ok(None)).map_err(|error| connect_error(py, error))?;
+        let end = end.ok_or_else(|| PyOSError::new_err("listener is closed"))?;
+        let peer = end.peer_addr().map(|peer| (peer.ip().to_string(), peer.port()));
+        Ok((Connection::of(end, Some(allow_pickle)), peer))
+    }
+
+    /// Host and port of a TCP listener.
+    #[getter]
+    fn host(&self) -> PyResult<Option<(String, u16)>> {
+        Ok(self.open()?.local_addr().map(|at| (at.ip().to_string(), at.port())))
+    }
+
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.open()?.as_fd().as_raw_fd())
+    }
+
+    fn close(&self) {
+        let sockets = self.sockets.lock().take();
+        drop(sockets);
+    }
+}
+
+/// Connects to a listener.
+#[pyfunction]
+pub fn connect(
+    py: Python<'_>,
+    to: &Bound<'_, PyAny>,
+    authkey: Option<Vec<u8>>,
+    allow_pickle: bool,
+) -> PyResult<Connection> {
+    let (address, options) = (address(to)?, options(authkey, 1));
+    let options = options.handshake_timeout(Duration::from_secs(20));
+    match py.detach(|| options.connect(address)) {
+        Ok(end) => Ok(Connection::of(end, Some(allow_pickle))),
+        Err(error) => Err(connect_error(py, error)),
+    }
+}
