@@ -18,6 +18,9 @@ def preload():
 
     modules, main, sys_path = json.loads(sys.argv[1])
     sys.path[:] = sys_path
+    # For the workers of pools.
+    from . import pool  # noqa: F401
+
     for module in modules:
         try:
             if module == "__main__":
