@@ -40,18 +40,20 @@ fn helper<'py>(
 }
 
 /// Pickles an object that may contain functions: by cloudpickle, if it is installed and pickle itself can't
-/// write them, or they are to be sent by value.
-fn dumps_functions(object: &Bound<'_, PyAny>, by_value: bool) -> PyResult<Object> {
+/// write them, or workers have not imported the main module.
+fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
     let py = object.py();
-    let make = || py.import("multiproc.reduction")?.getattr("pickler")?.call0();
-    if by_value {
-        let make = make()?;
-        return dumps_by(object, Some(&make).filter(|make| !make.is_none()));
+    let pickler = || {
+        let make = py.import("multiproc.reduction")?.getattr("pickler")?.call1((has_main,))?;
+        PyResult::Ok(Some(make).filter(|make| !make.is_none()))
+    };
+    if !has_main {
+        return dumps_by(object, pickler()?.as_ref());
     }
     match dumps(object) {
-        Err(error) if is_unpicklable(py, &error)? => match make()? {
-            make if make.is_none() => Err(error),
-            make => dumps_by(object, Some(&make)).map_err(|_| error),
+        Err(error) if is_unpicklable(py, &error)? => match pickler()? {
+            Some(make) => dumps_by(object, Some(&make)).map_err(|_| error),
+            None => Err(error),
         },
         result => result,
     }
@@ -257,7 +259,7 @@ impl Pool {
     #[new]
     #[pyo3(signature = (
         processes, start, *, command, method, max_tasks = 0, max_waiting = None, start_timeout = None,
-        name = None, by_value = false
+        name = None, has_main = true
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
@@ -269,10 +271,10 @@ impl Pool {
         max_waiting: Option<usize>,
         start_timeout: Option<f64>,
         name: Option<String>,
-        by_value: bool,
+        has_main: bool,
     ) -> PyResult<Self> {
         let (py, method) = (start.py(), start_method(method)?);
-        let start = Start(Arc::new(dumps_functions(start, by_value)?));
+        let start = Start(Arc::new(dumps_functions(start, has_main)?));
         let mut builder = mp::Pool::builder()
             .processes(processes)
             .max_tasks_per_child(max_tasks)
@@ -294,12 +296,12 @@ impl Pool {
 
     /// Creates a call of a function for each item of the chunks that are pushed, or without a function, of the
     /// targets that are pushed.
-    #[pyo3(signature = (function = None, *, star = false, by_value = false, timeout = None, retries = 0, in_order = false))]
+    #[pyo3(signature = (function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false))]
     fn tasks(
         &self,
         function: Option<&Bound<'_, PyAny>>,
         star: bool,
-        by_value: bool,
+        has_main: bool,
         timeout: Option<f64>,
         retries: u32,
         in_order: bool,
@@ -308,7 +310,7 @@ impl Pool {
         let mut call = match function {
             None => self.apply.clone(),
             Some(function) => {
-                let pickled = Once(Mutex::new(Some(dumps_functions(function, by_value)?)));
+                let pickled = Once(Mutex::new(Some(dumps_functions(function, has_main)?)));
                 let function = Function { pickled, star, loaded: OnceLock::new() };
                 pool.task_closure(closure!([function] |items: Object| chunk(function, items)))
             }
@@ -392,9 +394,9 @@ pub struct Tasks {
 impl Tasks {
     /// Pushes a task. Waits for room in a bounded pool. Returns the number of the task, or `None` if the tasks
     /// are closed.
-    #[pyo3(signature = (target, by_value = false))]
-    fn push(&self, target: &Bound<'_, PyAny>, by_value: bool) -> PyResult<Option<usize>> {
-        let object = dumps_functions(target, by_value)?;
+    #[pyo3(signature = (target, has_main))]
+    fn push(&self, target: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Option<usize>> {
+        let object = dumps_functions(target, has_main)?;
         let pushed = wait(target.py(), None, object, |object, time| {
             let pushed = match time.is_zero() {
                 true => self.stream.try_push(object),

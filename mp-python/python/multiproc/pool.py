@@ -12,13 +12,12 @@ import types
 import warnings
 from multiprocessing import context as _context
 from multiprocessing import process as _process
-from multiprocessing import spawn as _spawn
 from multiprocessing import util as _util
 from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError, RemoteTraceback, ThreadPool
 
 from . import _multiproc
 from ._child import Preparation
-from .process import _command
+from .process import _command, _has_main, _preparation
 from .reduction import DupFd
 
 __all__ = [
@@ -203,9 +202,10 @@ class AsyncResult:
         # Numbers of tasks that were pushed after one that can't be pickled, by their tickets.
         self._numbers = {}
 
-    def _start(self, make_tasks, targets, by_value=False):
+    def _start(self, make_tasks, targets):
         """Pushes the tasks. The exception of a target that can't be pickled is the outcome of its task."""
         self._cache[self._key] = self
+        has_main = self._pool._has_main
         try:
             self._tasks = tasks = make_tasks()
         except Exception as error:
@@ -214,7 +214,7 @@ class AsyncResult:
         else:
             for number, target in enumerate(targets):
                 try:
-                    ticket = tasks.push(target, by_value)
+                    ticket = tasks.push(target, has_main)
                 except Exception as error:
                     self._settle(number, False, error)
                 else:
@@ -402,10 +402,10 @@ class IMapIterator:
 
     def _push(self, chunk):
         try:
-            return self._tasks.push(chunk)
+            return self._tasks.push(chunk, self._pool._has_main)
         except Exception as error:
             # A task without items takes the place of the one that can't be pickled.
-            number = self._tasks.push([])
+            number = self._tasks.push([], True)
             if number is not None:
                 self._failed[number] = error
             return number
@@ -539,14 +539,12 @@ class Pool:
     def _start(self, initializer, initargs, max_tasks, max_waiting, start_timeout, name):
         method = self._ctx.get_start_method()
         prefix = {"spawn": "Spawn", "forkserver": "ForkServer"}[method]
-        data = _spawn.get_preparation_data(name or f"{prefix}PoolWorker")
-        data.pop("start_method", None)
-        # A `__main__` without a file, as in an interactive session, can't be imported by workers.
-        self._importable = "init_main_from_path" in data or "init_main_from_name" in data
         parent = (_process.current_process().name, os.getpid())
-        start = (Preparation(data, method), parent, initializer, initargs)
         _context.set_spawning_popen(_Spawning)
         try:
+            data = _preparation(name or f"{prefix}PoolWorker")
+            self._has_main = _has_main(data)
+            start = (Preparation(data, method), parent, initializer, initargs)
             self._workers = _multiproc.Pool(
                 self._processes,
                 start,
@@ -556,18 +554,10 @@ class Pool:
                 max_waiting=max_waiting,
                 start_timeout=start_timeout,
                 name=name,
-                by_value=self._by_value(initializer),
+                has_main=self._has_main,
             )
         finally:
             _context.set_spawning_popen(None)
-
-    def _by_value(self, function):
-        """Returns ``True`` for a function that workers can't import.
-
-        Other functions of ``__main__`` are sent by name, as pickle does: they read the globals that the
-        initializer has set.
-        """
-        return not self._importable and getattr(function, "__module__", None) == "__main__"
 
     def __del__(self, _warn=warnings.warn, RUN=RUN):
         if getattr(self, "_state", None) == RUN:
@@ -600,7 +590,7 @@ class Pool:
         return self._workers.tasks(
             function,
             star=star,
-            by_value=self._by_value(function),
+            has_main=self._has_main,
             timeout=timeout,
             retries=retries,
             in_order=in_order,
@@ -638,7 +628,7 @@ class Pool:
         def tasks():
             return self._workers.tasks(timeout=timeout, retries=retries)
 
-        return result._start(tasks, [(func, args, kwds)], self._by_value(func))
+        return result._start(tasks, [(func, args, kwds)])
 
     def map(self, func, iterable, chunksize=None, *, timeout=None, retries=None):
         """Calls ``func`` for each item, and returns the list of the results."""

@@ -64,9 +64,9 @@ def _command(method, data):
     return command
 
 
-def _preparation(process_obj):
+def _preparation(name):
     """Returns what a process needs to import the main module and to unpickle its function."""
-    data = _spawn.get_preparation_data(process_obj.name)
+    data = _spawn.get_preparation_data(name)
     data.pop("start_method", None)
     # A program that is read from the standard input has such a name.
     if not os.path.exists(data.get("init_main_from_path", "/")):
@@ -75,6 +75,14 @@ def _preparation(process_obj):
     if tracker is not None:
         data["tracker_fd"] = DupFd(tracker.getfd())
     return data
+
+
+def _has_main(data):
+    """Returns ``True`` if the process imports the main module. Those of packages, folders and archives run
+    their code unconditionally.
+    """
+    name = data.get("init_main_from_name", "__main__")
+    return "init_main_from_path" in data or name.rpartition(".")[2] != "__main__"
 
 
 @functools.cache
@@ -99,7 +107,7 @@ class _Popen:
         _register_at_fork()
         set_spawning_popen(self)
         try:
-            data = _preparation(process_obj)
+            data = _preparation(process_obj.name)
             self._child = self._start(process_obj, data)
         finally:
             set_spawning_popen(None)
@@ -114,10 +122,8 @@ class _Popen:
             "daemon": bool(process_obj.daemon),
         }
         target = Preparation(data, self.method), process_obj
-        # Functions of a main module that the process doesn't import are sent by value, if possible. Those of
-        # packages, folders and archives run their code unconditionally.
-        name = data.get("init_main_from_name", "__main__")
-        has_main = "init_main_from_path" in data or name.rpartition(".")[2] != "__main__"
+        # Functions of a main module that the process doesn't import are sent by value, if possible.
+        has_main = _has_main(data)
         by_value = None if has_main else pickler(has_main)
         if by_value is not None:
             return _multiproc.start(target, pickler=by_value, **options)
