@@ -32,6 +32,7 @@
 //! | return types of functions | [`IntoOutcome`](crate::message::IntoOutcome) |
 //! | inside a worker | [`rank`], [`name`], [`current_process`], [`parent_process`], [`is_child`] |
 //! | exit of a process | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
+//! | another program, in any language, that shares memory | [`ProcessBuilder::guest`], [`guest`], [`GuestError`] |
 //! | in a shared library, for any host | [`set_command`], [`export_child_main!`] |
 //!
 //! # Ctrl-C and SIGTERM
@@ -76,14 +77,17 @@ pub use crate::{
 };
 #[cfg(feature = "authkey")]
 pub use mp_core::AuthKey;
+#[doc(hidden)]
+pub use mp_spawn::guest_by;
 #[cfg(feature = "log")]
 pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
     ActiveChild, Argument, Backoff, Capture, CapturedOutput, CapturesNothing, CurrentProcess, ExitDetail,
-    ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, Interrupt, InterruptSignals, LaunchError,
-    Limits, OnFailure, ParentProcess, ProcessBuilder, ProcessEvent, ProcessExited, ProcessName,
+    ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, GuestError, Interrupt, InterruptSignals,
+    LaunchError, Limits, OnFailure, ParentProcess, ProcessBuilder, ProcessEvent, ProcessExited, ProcessName,
     ProcessOptions, ProcessRaised, ProcessStatus, RaisedKind, ResourceLimit, Restart, Signal, StartContext,
     StateClosure, Stdio, Supervised, UnknownStartMethod, Unsupervised, allow_fork, detach, export_child_main,
-    get_all_start_methods, get_start_method, interrupted, name, parent_pid, set_command, set_executable,
-    set_fork_hook, set_forkserver_preload, set_thread_name, start_closure, take_interrupt, thread_name,
+    get_all_start_methods, get_start_method, guest, interrupted, name, parent_pid, set_command,
+    set_executable, set_fork_hook, set_forkserver_preload, set_thread_name, start_closure, take_interrupt,
+    thread_name,
 };

@@ -29,7 +29,7 @@ mod worker;
 
 #[doc(hidden)]
 pub use batch::derive;
-pub use batch::{Batch, Objects, Ragged, Strings, Whole};
+pub use batch::{Batch, Column, Objects, Ragged, Strings, Whole};
 pub use dataset::Dataset;
 pub use dataset::context::Context;
 pub use dataset::frozen_strings::FrozenStrings;

@@ -153,6 +153,13 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
                 )*
                 __mp_all
             }
+
+            fn into_column(self) -> #d::AnyResult<#d::Column> {
+                let Self { #(#names: #locals),* } = self;
+                #ok(#d::Column::Struct(::std::vec![
+                    #((#texts, #batch::into_column(#locals)?)),*
+                ]))
+            }
         }
     })
 }

@@ -9,7 +9,7 @@ use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Fields, Member, Path, parse_macro_input, parse_quote};
+use syn::{Data, DeriveInput, Fields, LitStr, Member, Path, parse_macro_input, parse_quote};
 
 use crate::unused_names::{UnusedNames, primitive};
 
@@ -31,6 +31,12 @@ use crate::unused_names::{UnusedNames, primitive};
 ///     values: [f32; 12],
 /// }
 /// ```
+///
+/// # Names for other languages
+/// `#[message(name = "vision/batch/1")]` gives a struct a schema, which replaces the name of the type in
+/// queues and messages: `vision/batch/1(pixels:tensor<f32>,class:tensor<i64>,path:str)`. Programs with
+/// another build and programs in Python read it, so they exchange such messages without a shared type. Each
+/// field has a type with a `Schema`. Change the name when the meaning changes.
 ///
 /// # Renamed packages
 /// The macro finds the name of the package `multiproc` in the program's `Cargo.toml`. With
@@ -85,6 +91,8 @@ struct Options {
     path: Option<Path>,
     /// Span of the option `as_bytes`, if present.
     as_bytes: Option<Span>,
+    /// Name that programs in other languages read, if present.
+    name: Option<LitStr>,
 }
 
 /// Parses the attribute with this name. `words` lists its options in errors.
@@ -96,6 +104,8 @@ fn options(input: &DeriveInput, attribute: &str, words: &str) -> syn::Result<Opt
                 options.path = Some(meta.value()?.parse()?);
             } else if meta.path.is_ident("as_bytes") && words.contains("as_bytes") {
                 options.as_bytes = Some(meta.path.span());
+            } else if meta.path.is_ident("name") && words.contains("name") {
+                options.name = Some(meta.value()?.parse()?);
             } else {
                 return Err(meta.error(format!("unknown option; there is {words}")));
             }
@@ -195,9 +205,18 @@ fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
 }
 
 fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
-    let Options { path, as_bytes } = options(&input, "message", "`crate = path`, and `as_bytes`")?;
+    let words = "`crate = path`, `name = \"…\"`, and `as_bytes`";
+    let Options { path, as_bytes, name: schema } = options(&input, "message", words)?;
     let root = path.unwrap_or_else(default_path);
     let m = quote!(#root::message);
+    if let (Some(span), Some(_)) = (as_bytes, &schema) {
+        let why = "`as_bytes` is the layout of this machine and this build: a message has that or a `name`";
+        return Err(syn::Error::new(span, why));
+    }
+    let (schema, schema_of_field) = match &schema {
+        Some(name) => named(&input, name, &m)?,
+        None => (Tokens::new(), Tokens::new()),
+    };
     if let Some(span) = as_bytes {
         return Ok(expand_as_bytes(&input, &m, span));
     }
@@ -248,6 +267,8 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
         #[automatically_derived]
         #[allow(unreachable_code, reason = "an enum without variants has no values")]
         impl #impl_generics #m::Message for #name #type_generics #where_clause {
+            #schema
+
             fn encode<#codec: #m::Codec>(&mut self, __mp_out: &mut #m::Outgoing) -> #m::Result<()> {
                 let __mp_level = #m::Level::enter()?;
                 #encode
@@ -265,5 +286,51 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
                 #decode
             }
         }
+
+        #schema_of_field
     })
+}
+
+/// Returns the method `schema` of a named message, and the implementation for fields of its type.
+fn named(input: &DeriveInput, name: &LitStr, m: &Tokens) -> syn::Result<(Tokens, Tokens)> {
+    let text = name.value();
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
+    if text.is_empty() || !text.chars().all(is_valid) {
+        let why = "a name has letters, digits, and `/`, `_`, `.`, `-`: `vision/batch/1`";
+        return Err(syn::Error::new(name.span(), why));
+    }
+    let fields = match &input.data {
+        Data::Struct(data) if input.generics.params.is_empty() => match &data.fields {
+            Fields::Named(fields) => Some(&fields.named),
+            _ => None,
+        },
+        _ => None,
+    };
+    let Some(fields) = fields else {
+        let why = "a named message is a struct with named fields, without parameters";
+        return Err(syn::Error::new(name.span(), why));
+    };
+    let names = fields.iter().filter_map(|field| field.ident.as_ref());
+    let names: Vec<String> = names.map(|name| name.unraw().to_string()).collect();
+    let types = fields.iter().map(|field| &field.ty);
+    let this = &input.ident;
+    let string = quote!(::std::string::String);
+    let some = quote!(::core::option::Option);
+    let method = quote! {
+        fn schema() -> #some<#string> {
+            #some::Some(#m::schema::of_fields(
+                #name,
+                &[#((#names, <#types as #m::Schema>::schema_text())),*],
+            ))
+        }
+    };
+    let field = quote! {
+        #[automatically_derived]
+        impl #m::Schema for #this {
+            fn schema_text() -> #string {
+                <Self as #m::Message>::schema().unwrap_or_default()
+            }
+        }
+    };
+    Ok((method, field))
 }

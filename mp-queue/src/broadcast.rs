@@ -106,7 +106,7 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
         return Err(mp_core::Error::out_of_range(capacity > 0, why).into());
     }
     let (sender, receiver) = RetainedEnd::create(capacity as u32, type_of::<T>())?;
-    let fingerprint = TypeFingerprint::new();
+    let fingerprint = TypeFingerprint::of_rust_name();
     let next = receiver.retained()?.end();
     let receiver = Receiver { end: receiver, fingerprint, next: Mutex::new(next) };
     Ok((Sender { end: sender, fingerprint }, receiver))
@@ -114,7 +114,7 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
 
 /// Returns the type of the channel's ring, which differs from the type of a queue of the same messages.
 fn type_of<T: 'static>() -> (u64, &'static str) {
-    (TypeFingerprint::<Sender<T>>::new().get(), std::any::type_name::<T>())
+    (TypeFingerprint::<Sender<T>>::of_rust_name().get(), std::any::type_name::<T>())
 }
 
 /// Sending side of a [`channel()`].
@@ -304,7 +304,7 @@ impl<'de, T: 'static> Deserialize<'de> for Sender<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let attachments = <(u32, u32)>::deserialize(d)?;
         let end = RetainedEnd::take("a broadcast::Sender", attachments, false, type_of::<T>());
-        Ok(Self { end: end.map_err(D::Error::custom)?, fingerprint: TypeFingerprint::new() })
+        Ok(Self { end: end.map_err(D::Error::custom)?, fingerprint: TypeFingerprint::of_rust_name() })
     }
 }
 
@@ -320,7 +320,7 @@ impl<'de, T: 'static> Deserialize<'de> for Receiver<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (attachments, position, number) = <((u32, u32), u64, u64)>::deserialize(d)?;
         let end = RetainedEnd::take("a broadcast::Receiver", attachments, true, type_of::<T>());
-        let (end, fingerprint) = (end.map_err(D::Error::custom)?, TypeFingerprint::new());
+        let (end, fingerprint) = (end.map_err(D::Error::custom)?, TypeFingerprint::of_rust_name());
         let next = ReadPosition { position: Position::unpack(position), number };
         Ok(Self { end, fingerprint, next: Mutex::new(next) })
     }

@@ -83,8 +83,8 @@ pub use invite::{hand_over, read_accepted};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
 pub use pack::{
-    Encoded, LoanedParts, PackError, TypeFingerprint, from_bytes, pack, pack_as, pack_unless, to_bytes,
-    unpack, unpack_as, unpack_plain, unpack_with,
+    Encoded, LoanedParts, PackError, TypeFingerprint, from_bytes, name_of, pack, pack_as, pack_unless,
+    to_bytes, unpack, unpack_as, unpack_plain, unpack_with,
 };
 #[doc(hidden)]
 pub use pack::{to_bytes_after, unpack_into};

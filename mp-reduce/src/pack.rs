@@ -1,6 +1,7 @@
 //! Packing of values into envelopes, and unpacking.
 
 use std::any::type_name;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -32,22 +33,44 @@ impl<T> fmt::Debug for TypeFingerprint<T> {
     }
 }
 
-impl<T> Default for TypeFingerprint<T> {
+impl<T: Message> Default for TypeFingerprint<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> TypeFingerprint<T> {
+impl<T: Message> TypeFingerprint<T> {
     /// Computes the fingerprint of `T`.
     pub fn new() -> Self {
+        match T::schema() {
+            Some(schema) => Self(fnv1a(schema.as_bytes()), PhantomData),
+            None => Self(fnv1a(type_name::<T>().as_bytes()), PhantomData),
+        }
+    }
+}
+
+impl<T> TypeFingerprint<T> {
+    /// Computes the fingerprint of a serde type, whose name is always that of Rust.
+    #[doc(hidden)]
+    pub fn of_rust_name() -> Self {
         Self(fnv1a(type_name::<T>().as_bytes()), PhantomData)
+    }
+
+    /// Returns a fingerprint that was stored, for types with a dynamic schema.
+    #[doc(hidden)]
+    pub fn stored(fingerprint: u64) -> Self {
+        Self(fingerprint, PhantomData)
     }
 
     /// Returns the fingerprint as a number.
     pub fn get(self) -> u64 {
         self.0
     }
+}
+
+/// Returns the name of a message type: the schema of a named message, or else the name in Rust.
+pub fn name_of<T: Message>() -> Cow<'static, str> {
+    T::schema().map_or(Cow::Borrowed(type_name::<T>()), Cow::Owned)
 }
 
 /// Error of a value that could not be packed.

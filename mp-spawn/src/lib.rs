@@ -129,6 +129,9 @@ pub use child::current::{
 pub use child::entry::child_main;
 pub use child::entry::init;
 pub use child::fork_server::set_fork_hook;
+#[doc(hidden)]
+pub use child::guest::guest_by;
+pub use child::guest::{GuestError, guest};
 #[cfg(feature = "log")]
 pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]

@@ -8,6 +8,7 @@ pub mod level;
 pub mod memo;
 mod outcome;
 mod plain;
+pub mod schema;
 pub mod scope;
 
 use std::any::{Any, TypeId};
@@ -26,6 +27,7 @@ pub use outcome::{IntoOutcome, PlainOutcome};
 pub use plain::{AsBytes, SmallBytes, as_bytes};
 #[doc(hidden)]
 pub use plain::{read_as_bytes_into, read_as_bytes_plain, write_as_bytes};
+pub use schema::Schema;
 
 /// Value that can be sent to another process.
 ///
@@ -60,6 +62,23 @@ pub trait Message: Sized + 'static {
     /// Implementations call this for each part, in the order in which `encode` wrote them. Parts that
     /// `encode` did not reach stay unchanged.
     fn take_back(&mut self, back: &mut UnsentValues);
+
+    /// Returns the schema of a named message: see `name` in `#[derive(Message)]`. `None` for other types, whose
+    /// name is that of Rust.
+    #[doc(hidden)]
+    fn schema() -> Option<String> {
+        None
+    }
+
+    /// `true` if the schema is a property of each queue instead of the type, as in programs without types.
+    #[doc(hidden)]
+    const DYNAMIC: bool = false;
+
+    /// Runs `read` so that [`schema`](Self::schema) is this one. For types with a dynamic schema.
+    #[doc(hidden)]
+    fn with_schema<R>(_schema: &str, read: impl FnOnce() -> R) -> R {
+        read()
+    }
 
     /// Returns the bytes that [`encode`](Self::encode) writes, if they are few, have no attachments and are
     /// written without user code. `None` makes no statement about the value.

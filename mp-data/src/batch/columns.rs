@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::rows::{ColumnInfo, UnwrittenRow, UnwrittenRowError};
-use super::traits::{Batch, Fill};
+use super::traits::{Batch, Column, Fill};
 use crate::AnyResult;
 
 impl<T: Element> Batch for Tensor<T> {
@@ -81,6 +81,10 @@ impl<T: Element> Batch for Tensor<T> {
 
     fn columns(&self) -> Vec<ColumnInfo> {
         vec![ColumnInfo::new(self.shape().first().copied())]
+    }
+
+    fn into_column(self) -> AnyResult<Column> {
+        Ok(Column::Tensor(self.into()))
     }
 }
 
@@ -165,5 +169,15 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Objects<T> {
 
     fn columns(&self) -> Vec<ColumnInfo> {
         vec![ColumnInfo::new(Some(self.0.len()))]
+    }
+
+    fn into_column(self) -> AnyResult<Column> {
+        let encode = |value: &T| {
+            let mut out = Outgoing::in_band();
+            mp_reduce::MessagePack::write(&mut out, value)?;
+            let plain = out.plain().map(<[u8]>::to_vec);
+            AnyResult::Ok(plain.ok_or("the value has memory of its own, which an object can't have here")?)
+        };
+        Ok(Column::Objects(self.0.iter().map(encode).collect::<AnyResult<_>>()?))
     }
 }

@@ -7,7 +7,7 @@ use mp_tensor::{Element, Tensor};
 
 use super::rows::ColumnInfo;
 use super::spare_rows;
-use super::traits::{Batch, Fill};
+use super::traits::{Batch, Column, Fill};
 use crate::AnyResult;
 
 /// Column of rows of any length: all values in one buffer, and the start of each row. Nested tensors of the
@@ -155,6 +155,10 @@ impl<T: Element> Batch for Ragged<T> {
     fn columns(&self) -> Vec<ColumnInfo> {
         vec![ColumnInfo::new(Some(self.len()))]
     }
+
+    fn into_column(self) -> AnyResult<Column> {
+        Ok(Column::Ragged { values: self.values.into(), offsets: self.offsets })
+    }
 }
 
 /// Column of strings: the bytes of all strings, and the start of each string.
@@ -260,5 +264,9 @@ impl Batch for Strings {
 
     fn columns(&self) -> Vec<ColumnInfo> {
         self.0.columns()
+    }
+
+    fn into_column(self) -> AnyResult<Column> {
+        Ok(Column::Strings(self))
     }
 }

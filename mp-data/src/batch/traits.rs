@@ -4,6 +4,9 @@ use std::fmt;
 
 use mp_core::message::{Codec, Incoming, Level, Outgoing, UnsentValues};
 
+use mp_tensor::{AnyTensor, Tensor};
+
+use super::ragged::Strings;
 use super::rows::{self, ColumnInfo};
 use crate::AnyResult;
 
@@ -121,6 +124,43 @@ pub trait Batch: Send + Sized + 'static {
     /// Returns the columns, in the order of `row_bytes`.
     #[doc(hidden)]
     fn columns(&self) -> Vec<rows::ColumnInfo>;
+    /// Takes the batch apart, for programs that pass its columns to another language.
+    ///
+    /// ```
+    /// use mp_data::{Batch, Column, Tensor};
+    ///
+    /// let batch = (Tensor::<f32>::zeros([4, 2])?, Tensor::<i64>::zeros([4])?);
+    /// let Column::Tuple(columns) = batch.into_column()? else { panic!() };
+    /// assert!(matches!(&columns[0], Column::Tensor(pixels) if pixels.shape() == [4, 2]));
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A value in an [`Objects`](crate::Objects) can't be encoded without shared memory.
+    fn into_column(self) -> AnyResult<Column>;
+}
+
+/// Contents of a batch without its Rust type, from [`Batch::into_column`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Column {
+    /// Elements of any type.
+    Tensor(AnyTensor),
+    /// Rows of any length: all values, and the start of each row with the end of the last one.
+    Ragged {
+        /// All values, one row after the other.
+        values: AnyTensor,
+        /// Start of each row, and end of the last row.
+        offsets: Tensor<i64>,
+    },
+    /// Texts.
+    Strings(Strings),
+    /// Values of a serde type, each as MessagePack.
+    Objects(Vec<Vec<u8>>),
+    /// Columns of a tuple.
+    Tuple(Vec<Column>),
+    /// Columns of a struct, with their names.
+    Struct(Vec<(&'static str, Column)>),
 }
 
 macro_rules! tuples {
@@ -188,6 +228,10 @@ macro_rules! tuples {
                 let mut all = Vec::new();
                 $(all.extend(rows::prefix_columns(stringify!($at), self.$at.columns()));)+
                 all
+            }
+
+            fn into_column(self) -> AnyResult<Column> {
+                Ok(Column::Tuple(vec![$(self.$at.into_column()?),+]))
             }
         }
     )*};

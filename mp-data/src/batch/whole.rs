@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use mp_core::message::{Codec, Incoming, Outgoing, UnsentValues};
 
 use super::rows::{ColumnInfo, UnwrittenRow, without_rows};
-use super::traits::{Batch, Fill};
+use super::traits::{Batch, Column, Fill};
 use crate::AnyResult;
 
 /// Column whose number of rows is independent of the number of samples: the edges of a batch of graphs, or a
@@ -125,5 +125,9 @@ impl<B: Batch> Batch for Whole<B> {
 
     fn columns(&self) -> Vec<ColumnInfo> {
         without_rows(self.0.columns())
+    }
+
+    fn into_column(self) -> AnyResult<Column> {
+        self.0.into_column()
     }
 }

@@ -16,7 +16,7 @@ use std::fmt;
 
 use mp_core::message::scope;
 use mp_core::{Hold, Message, Wait};
-use mp_reduce::{Error, TypeFingerprint};
+use mp_reduce::{Error, TypeFingerprint, name_of};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -167,7 +167,8 @@ pub fn bounded_channel<T: Message>(capacity: usize) -> Result<(Sender<T>, Receiv
 
 fn make<T: Message>(options: QueueOptions) -> Result<(Sender<T>, Receiver<T>), Error> {
     let fingerprint = TypeFingerprint::<T>::new();
-    let type_of = (fingerprint.get(), std::any::type_name::<T>());
+    let name = name_of::<T>();
+    let type_of = (fingerprint.get(), &*name);
     let (sender, receiver) = ends_for(RawQueue::create(options.deliveries(0), type_of, true)?)?;
     Ok((Sender { end: sender, fingerprint }, Receiver { end: receiver, fingerprint }))
 }
@@ -325,7 +326,8 @@ macro_rules! side {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
                 let attachments = <(u32, u32)>::deserialize(d)?;
                 let fingerprint = TypeFingerprint::<T>::new();
-                let type_of = (fingerprint.get(), std::any::type_name::<T>());
+                let name = name_of::<T>();
+                let type_of = (fingerprint.get(), &*name);
                 let end = ChannelEnd::take(concat!("a ", $name), attachments, $receivers, type_of)
                     .map_err(D::Error::custom)?;
                 Ok(Self { end, fingerprint })

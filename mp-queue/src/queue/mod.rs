@@ -14,10 +14,10 @@ pub(crate) mod waitable;
 use std::fmt;
 use std::marker::PhantomData;
 
-use mp_core::message::{PlainOutcome, scope};
+use mp_core::message::{PlainOutcome, Schema, scope};
 use mp_core::user_code::drop_caught;
 use mp_core::{Message, Spin, Wait};
-use mp_reduce::{Error, TypeFingerprint};
+use mp_reduce::{Error, TypeFingerprint, name_of};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -112,7 +112,7 @@ impl<T: Message> PlainOutcome for Queue<T> {}
 
 impl<T: Message> fmt::Debug for Queue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, block) = (std::any::type_name::<T>(), self.raw.hold().block());
+        let (name, block) = (name_of::<T>(), self.raw.hold().block());
         write!(f, "Queue<{name}>({} of {}, block {block}", self.len(), self.capacity())?;
         match self.given_name() {
             Some(name) => write!(f, ", {name:?})"),
@@ -124,7 +124,33 @@ impl<T: Message> fmt::Debug for Queue<T> {
 /// Python's name for a [`Queue`] without a bound, created with [`SimpleQueue::unbounded`](Queue::unbounded).
 pub type SimpleQueue<T> = Queue<T>;
 
+impl<T: Message> Schema for Queue<T> {
+    fn schema_text() -> String {
+        format!("queue<{}>", name_of::<T>())
+    }
+}
+
 impl<T: Message> Queue<T> {
+    /// Returns the name of the messages' type: the schema of a named message (`name` in
+    /// `#[derive(Message)]`), or else the name in Rust. At most 128 bytes of it are stored.
+    ///
+    /// ```
+    /// let queue = mp_queue::Queue::<u64>::bounded(4)?;
+    /// assert_eq!(queue.type_name(), "u64");
+    /// # Ok::<(), mp_queue::Error>(())
+    /// ```
+    #[must_use]
+    pub fn type_name(&self) -> String {
+        self.raw.memory().type_name()
+    }
+
+    /// Returns the hash of the name of the messages' type.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn type_fingerprint(&self) -> u64 {
+        self.fingerprint.get()
+    }
+
     /// Creates a queue for up to `capacity` messages. Its slots are allocated at once.
     ///
     /// # Errors
@@ -386,7 +412,7 @@ impl QueueOptions {
             return Err(mp_core::Error::InvalidArgument(why.into()).into());
         }
         let fingerprint = TypeFingerprint::<T>::new();
-        let raw = RawQueue::create(self, (fingerprint.get(), std::any::type_name::<T>()), true)?;
+        let raw = RawQueue::create(self, (fingerprint.get(), &name_of::<T>()), true)?;
         Ok(Queue { raw, fingerprint, messages: PhantomData })
     }
 }
@@ -457,8 +483,12 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
         let attachment = u32::deserialize(d)?;
         let hold = scope::incoming("a Queue", |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
         let raw = RawQueue::open(hold, Some(Capabilities::BOTH)).map_err(D::Error::custom)?;
-        let (expected, name) = (TypeFingerprint::<T>::new(), std::any::type_name::<T>());
-        if !raw.memory().is_of_type((expected.get(), name)) {
+        if T::DYNAMIC {
+            let fingerprint = TypeFingerprint::stored(raw.memory().fingerprint());
+            return Ok(Self { raw, fingerprint, messages: PhantomData });
+        }
+        let (expected, name) = (TypeFingerprint::<T>::new(), name_of::<T>());
+        if !raw.memory().is_of_type((expected.get(), &name)) {
             let found = raw.memory().type_name();
             return Err(D::Error::custom(format!(
                 "a queue of {found} arrived where one of {name} is expected"

@@ -81,7 +81,7 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
         Ok(ends) => ends,
         Err(error) => return Err(PutError::Failed { value: first, error }),
     };
-    let fingerprint = TypeFingerprint::new();
+    let fingerprint = TypeFingerprint::of_rust_name();
     match sender.send(fingerprint, first, None)? {
         SendOutcome::Done(position) => Ok((Sender::of(sender), Receiver::of(receiver, position))),
         SendOutcome::Superseded(value) => Err(PutError::Full(value)),
@@ -90,7 +90,7 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
 
 /// Returns the type of the cell's ring, which differs from the type of a queue of the same values.
 fn type_of<T: 'static>() -> (u64, &'static str) {
-    (TypeFingerprint::<Sender<T>>::new().get(), std::any::type_name::<T>())
+    (TypeFingerprint::<Sender<T>>::of_rust_name().get(), std::any::type_name::<T>())
 }
 
 /// Decodes the newest value and returns it with its position.

@@ -38,7 +38,7 @@ impl<T> Receiver<T> {
     pub(super) fn of(end: RetainedEnd, seen: Position) -> Self {
         Self {
             end,
-            fingerprint: TypeFingerprint::new(),
+            fingerprint: TypeFingerprint::of_rust_name(),
             state: Mutex::new(ReceiverState { seen, value: None }),
         }
     }

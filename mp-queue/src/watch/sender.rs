@@ -22,7 +22,7 @@ pub struct Sender<T> {
 
 impl<T> Sender<T> {
     pub(super) fn of(end: RetainedEnd) -> Self {
-        Self { end, fingerprint: TypeFingerprint::new() }
+        Self { end, fingerprint: TypeFingerprint::of_rust_name() }
     }
 }
 

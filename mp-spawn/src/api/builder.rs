@@ -14,14 +14,14 @@ use mp_core::user_code::UserValue;
 use crate::api::closure::Closure;
 use crate::api::process::Process;
 use crate::bounds::{Argument, CapturesNothing};
-use crate::error::{Result, SpawnError};
+use crate::error::{Result, SpawnError, launch_error};
 use crate::io::setup::{Stdio, setup_options};
 use crate::parent::options::SpawnOptions;
 use crate::parent::restart::Restart;
 use crate::parent::restart::event::{EventListener, ProcessEvent};
 use crate::parent::restart::supervision::RestartTerms;
 use crate::parent::start::{self, ProcessNames, StartPlan};
-use crate::protocol::function::PlainFunction;
+use crate::protocol::function::{FunctionRef, PlainFunction};
 use crate::protocol::inherited_files::InheritedFile;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::payload::ChildPayload;
@@ -199,6 +199,11 @@ impl<S> ProcessBuilder<S> {
         A: Message,
         R: IntoOutcome,
     {
+        self.plan_of(PlainFunction::<F, A, R>::DESC.start_reference()?, !is_unit::<R::Value>())
+    }
+
+    /// Returns the plan of a process with this function, its options, and its supervision.
+    fn plan_of(self, function: FunctionRef, returns: bool) -> Result<(StartPlan, SpawnOptions, S)> {
         let number = self.number.unwrap_or_else(next_number);
         let name = self.name.unwrap_or_else(|| format!("process-{number}"));
         let mut options = self.options;
@@ -207,8 +212,8 @@ impl<S> ProcessBuilder<S> {
             options.setup = options.setup.appending();
         }
         let plan = StartPlan {
-            function: PlainFunction::<F, A, R>::DESC.start_reference()?,
-            returns: !is_unit::<R::Value>(),
+            function,
+            returns,
             daemon: options.daemon,
             ranked: false,
             names: ProcessNames::One(name),
@@ -289,6 +294,56 @@ impl ProcessBuilder {
         // Only its type is needed, which identifies the function.
         let _ = function;
         let (plan, options, Unsupervised) = self.plan::<F, A, R>()?;
+        let daemon = plan.daemon;
+        let mut args = Some(args);
+        let gone = || SpawnError::Arguments {
+            who: None,
+            message: "they were sent already".to_string(),
+            unread: None,
+        };
+        let group =
+            start::start(plan, &options, |_| ChildPayload::pack_moved(args.take().ok_or_else(gone)?))?;
+        Ok(Process::adopt(group, daemon))
+    }
+
+    /// Starts a guest: another program, in any language, that shares this program's memory.
+    ///
+    /// The command is a program and its arguments. The program gets `args` by calling [`guest`](crate::guest())
+    /// (in Python `multiproc.child()`), once, before it uses shared memory. From then on it is a member of the
+    /// arena like any child: queues, locks and tensors in messages are shared with it. It ends with this
+    /// process. Its exit code, its signal and the last lines of its stderr are reported as those of any
+    /// process. It has no function and no result. The executed process itself must make the call.
+    ///
+    /// ```no_run
+    /// use mp_spawn::Process;
+    ///
+    /// let guest = Process::builder().name("job").guest(["python3", "-m", "job"], "hello".to_string())?;
+    /// guest.join()?; // its exit code was 0
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// The type of `args` is compared by name. Programs in other languages need a named message
+    /// (`#[message(name = "…")]` in `#[derive(Message)]`). The guest may have another build of this library, if
+    /// the arena's layout and the format of messages are the same. A [`Closure`](crate::Closure) in a message
+    /// to a guest can't be read there, because it names code of this program.
+    ///
+    /// # Errors
+    ///
+    /// The command is empty or can't be executed, or `args` can't be encoded. [`Process::join`] returns an
+    /// error if the program ends without having called `guest`.
+    #[doc(alias("Command", "subprocess"))]
+    pub fn guest<W: Into<OsString>, A: Message>(
+        self,
+        command: impl IntoIterator<Item = W>,
+        args: A,
+    ) -> Result<Process> {
+        let builder = self.command(command).start_method(StartMethod::Spawn);
+        if builder.options.command.is_none() {
+            let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "the command is empty");
+            return Err(launch_error("the start of a guest", None, error));
+        }
+        let function = FunctionRef::guest(mp_reduce::name_of::<A>().into_owned());
+        let (plan, options, Unsupervised) = builder.plan_of(function, false)?;
         let daemon = plan.daemon;
         let mut args = Some(args);
         let gone = || SpawnError::Arguments {

@@ -123,6 +123,7 @@ fn is_for_call(taker: TokenTarget) -> bool {
     match taker {
         TokenTarget::Program => own.is_program,
         TokenTarget::Call => !own.is_program,
+        TokenTarget::Guest => false,
         // The token should have been taken when the library was loaded.
         TokenTarget::Load(build) => own.identity().is_some_and(|identity| identity.short() == build),
     }
@@ -138,6 +139,17 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
             None => unsafe { env::remove_var(name) },
         }
     }
+}
+
+/// Takes the token of a guest out of the environment, and its socket. Returns `None` if there is none.
+pub(super) fn take_guest_token() -> Option<Result<(Token, OwnedFd), String>> {
+    let text = env::var_os(token::VARIABLE)?;
+    let token = Token::parse(text.as_bytes());
+    if mp_core::gained_privileges() || !token.as_ref().is_ok_and(|token| token.taker == TokenTarget::Guest) {
+        return None;
+    }
+    mp_core::inherited::remove_variable(token::VARIABLE);
+    Some(token.and_then(|token| Ok((token, adopt_socket(token)?))))
 }
 
 /// Takes the socket that the token names, if it is a socket that leads to the parent.

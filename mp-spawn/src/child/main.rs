@@ -132,7 +132,11 @@ fn run_child(
 
 /// Sets the effect of SIGINT and SIGTERM. A signal that arrived earlier takes effect now.
 #[inline]
-fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ignores: Option<bool>) {
+pub(super) fn handle_interrupts(
+    interrupt: Interrupt,
+    signals: InterruptSignals,
+    server_ignores: Option<bool>,
+) {
     if interrupt == Interrupt::Default && server_ignores.is_none() {
         return;
     }
@@ -153,7 +157,7 @@ fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ign
 
 /// Reports that this process has joined the shared memory, so that its parent declares it dead at its end. If
 /// the parent has ended, nothing is reported.
-fn report_joined(me: Member) {
+pub(super) fn report_joined(me: Member) {
     if let Some(line) = control_socket::get() {
         _ = line.send_bytes(FrameKind::Joined, &to_bytes(&(me.raw() as u32)));
     }
@@ -246,6 +250,19 @@ fn receive(socket: &OwnedFd) -> io::Result<Assignment> {
     }
 }
 
+/// Receives the start message of a guest.
+///
+/// # Errors
+/// As of [`receive`], and if it is for a fork server.
+pub(super) fn receive_work(
+    socket: &OwnedFd,
+) -> io::Result<(ReceivedFiles, EnvironmentChanges, StartMessage, ParentPayload)> {
+    match receive(socket)? {
+        Assignment::Work(work) => Ok(*work),
+        Assignment::Serve(..) => Err(io::Error::other("the start message is for another kind of process")),
+    }
+}
+
 /// Reader of frames and file descriptors from a socket.
 #[derive(Debug)]
 pub(crate) struct FrameReader<'a> {
@@ -324,7 +341,7 @@ fn work(line: &'static ParentSocket, parent: u32, start: StartMessage, args: Par
 
 /// Sets the working directory and the processors.
 #[inline]
-fn apply_setup(start: &StartMessage) -> Result<(), String> {
+pub(super) fn apply_setup(start: &StartMessage) -> Result<(), String> {
     if let Some(directory) = &start.directory {
         std::env::set_current_dir(directory)
             .map_err(|error| format!("changing to the directory {} failed: {error}", directory.display()))?;

@@ -6,6 +6,7 @@ pub(crate) mod crash_handler;
 pub(crate) mod current;
 pub(crate) mod entry;
 pub(crate) mod fork_server;
+pub(crate) mod guest;
 pub(crate) mod limits;
 #[cfg(feature = "log")]
 pub(crate) mod log_to_stderr;

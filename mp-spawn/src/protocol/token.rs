@@ -30,6 +30,8 @@ pub(crate) enum TokenTarget {
     Call,
     /// Copy in the library of this build, by its hash, while it is loaded before the host begins.
     Load(u64),
+    /// Any copy, when the program calls [`guest`](crate::guest()).
+    Guest,
 }
 
 impl fmt::Display for Token {
@@ -39,6 +41,7 @@ impl fmt::Display for Token {
             TokenTarget::Program => Ok(()),
             TokenTarget::Call => f.write_str(":call"),
             TokenTarget::Load(build) => write!(f, ":load:{build:016x}"),
+            TokenTarget::Guest => f.write_str(":guest"),
         }
     }
 }
@@ -60,6 +63,7 @@ impl FromStr for Token {
             Err(()) => TokenTarget::Program,
             Ok("call") => TokenTarget::Call,
             Ok("load") => TokenTarget::Load(u64::from_str_radix(part()?, 16).map_err(drop)?),
+            Ok("guest") => TokenTarget::Guest,
             Ok(_) => return Err(()),
         };
         if part().is_ok() || fd < 0 {
@@ -93,7 +97,8 @@ mod tests {
 
     #[test]
     fn tokens_round_trip_or_are_refused() {
-        for taker in [TokenTarget::Program, TokenTarget::Call, TokenTarget::Load(u64::MAX - 5)] {
+        let load = TokenTarget::Load(u64::MAX - 5);
+        for taker in [TokenTarget::Program, TokenTarget::Call, load, TokenTarget::Guest] {
             let token = Token { fd: 7, parent: 4711, nonce: 0x12ab, taker };
             assert_eq!(token.to_string().parse(), Ok(token));
         }

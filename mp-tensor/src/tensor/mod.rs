@@ -23,7 +23,7 @@ pub use mode::{
     Aliased, Borrowed, BorrowedMut, Exclusive, Frozen, Mode, Readable, Sendable, Shared, Writable,
 };
 use mp_core::DType;
-use mp_core::message::PlainOutcome;
+use mp_core::message::{PlainOutcome, Schema};
 pub use share_memory::ShareMemory;
 pub use typed_storage::{FrozenStorage, TypedStorage};
 
@@ -141,4 +141,20 @@ impl<T: Element, M: Mode> Tensor<T, M> {
     pub fn dtype(&self) -> DType {
         T::DTYPE
     }
+}
+
+macro_rules! schemas {
+    ($($mode:ty = $name:literal,)*) => {$(
+        impl<T: Element> Schema for Tensor<T, $mode> {
+            fn schema_text() -> String {
+                format!("{}<{}>", $name, T::DTYPE)
+            }
+        }
+    )*};
+}
+
+schemas! {
+    Exclusive = "tensor",
+    Frozen = "frozen",
+    Shared = "shared",
 }

@@ -81,7 +81,10 @@ impl LaunchCommand {
                 ProgramCommand { program: path.clone(), path, argv }
             }
         };
-        let (taker, library) = shared_library::taker(words.is_some(), function)?;
+        let (taker, library) = match function.is_guest() {
+            true => (TokenTarget::Guest, None),
+            false => shared_library::taker(words.is_some(), function)?,
+        };
         let invalid =
             |error: NulError| launch_error("the conversion to a C string", Some(&program), error.into());
         let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);

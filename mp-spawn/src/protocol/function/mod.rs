@@ -232,6 +232,18 @@ pub(crate) struct FunctionRef {
 
 fields!(FunctionRef { object, offset, fingerprint, name });
 
+impl FunctionRef {
+    /// Returns the reference for a guest, which has no function: the name is that of its arguments' type.
+    pub(crate) fn guest(name: String) -> FunctionRef {
+        FunctionRef { object: BuildIdentity::BuildId(Vec::new()), offset: 0, fingerprint: 0, name }
+    }
+
+    /// Returns `true` if this is the reference for a guest.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.object == BuildIdentity::BuildId(Vec::new())
+    }
+}
+
 #[cfg(any(test, feature = "fuzz"))]
 impl FunctionRef {
     /// Returns an arbitrary reference.
