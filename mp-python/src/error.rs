@@ -14,6 +14,13 @@ create_exception!(
     "No other process has this object any more, so that the call would wait for ever."
 );
 
+create_exception!(
+    multiproc,
+    LoadError,
+    PyRuntimeError,
+    "A batch could not be made. Attributes: epoch, batch, index (of the sample, or None), worker, signal, stderr."
+);
+
 /// Returns `queue.Full`.
 pub fn full(py: Python<'_>) -> PyErr {
     static FULL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -7,22 +7,43 @@
 
 pub mod connection;
 pub mod error;
+pub mod loader;
 pub mod memory;
 pub mod object;
 pub mod pool;
 pub mod process;
 pub mod queue;
 pub mod strategy;
+pub mod value;
 pub mod wait;
 
 use pyo3::prelude::*;
+
+/// Adds the classes and functions of this package to an extension of your own. Objects of the extension then
+/// use its copy of the library: it shares no queues with the module `multiproc` in the same process.
+///
+/// # Errors
+/// `RuntimeError` if it was called for another module.
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    object::pickle::set_home(module)?;
+    module.add("LoadError", module.py().get_type::<error::LoadError>())?;
+    module.add("PeerLost", module.py().get_type::<error::PeerLost>())?;
+    module.add_class::<queue::Queue>()?;
+    module.add_class::<loader::LoaderIterator>()?;
+    module.add_class::<object::array::MemoryBuffer>()?;
+    module.add_function(wrap_pyfunction!(object::array::memoryview, module)?)?;
+    module.add_function(wrap_pyfunction!(object::pickle::array, module)?)?;
+    module.add_function(wrap_pyfunction!(object::pickle::handle, module)?)
+}
 
 #[pymodule(gil_used = false)]
 mod _multiproc {
     #[pymodule_export]
     use crate::connection::{Connection, SocketListener, connect, pipe};
     #[pymodule_export]
-    use crate::error::PeerLost;
+    use crate::error::{LoadError, PeerLost};
+    #[pymodule_export]
+    use crate::loader::LoaderIterator;
     #[pymodule_export]
     use crate::object::array::{MemoryBuffer, memoryview};
     #[pymodule_export]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::{AtomicUsize, Ordering};
-use mp_tensor::{SharedTensor, Tensor};
+use mp_tensor::{AnyTensor, Element, Shared, Tensor};
 
 /// Memory in use by objects of this process, by address.
 static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
@@ -22,7 +22,7 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// process may at the same time.
 #[derive(Debug)]
 pub struct Memory {
-    tensor: SharedTensor<u8>,
+    tensor: AnyTensor<Shared>,
     address: usize,
     len: usize,
 }
@@ -38,8 +38,10 @@ impl Memory {
 
     /// Takes a tensor that was received or allocated. Returns the region that this process has of the same
     /// memory, if it has one.
-    pub fn adopt(tensor: SharedTensor<u8>) -> Arc<Self> {
-        let (address, len) = (tensor.storage().as_ptr() as usize + tensor.offset(), tensor.len());
+    pub fn adopt(tensor: impl Into<AnyTensor<Shared>>) -> Arc<Self> {
+        let tensor = tensor.into();
+        let offset = tensor.offset() * tensor.dtype().size();
+        let (address, len) = (tensor.storage().as_ptr() as usize + offset, tensor.nbytes());
         if len == 0 {
             return Arc::new(Self { tensor, address, len });
         }
@@ -57,6 +59,11 @@ impl Memory {
         LOWEST.fetch_min(address, Ordering::Relaxed);
         HIGHEST.fetch_max(address + len, Ordering::Relaxed);
         memory
+    }
+
+    /// Takes a tensor that this process alone has. Returns its whole storage, of which it may be any view.
+    pub fn adopt_exclusive<T: Element>(tensor: Tensor<T>) -> Arc<Self> {
+        Self::adopt(tensor.share().typed_storage().into_tensor())
     }
 
     /// Returns the region that contains these addresses, if it is one of this process.
@@ -84,7 +91,7 @@ impl Memory {
     }
 
     /// Returns a handle to send.
-    pub fn tensor(&self) -> SharedTensor<u8> {
+    pub fn tensor(&self) -> AnyTensor<Shared> {
         self.tensor.clone()
     }
 }

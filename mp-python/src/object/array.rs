@@ -16,7 +16,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{ffi, intern};
 
-use super::pickle::{add_source, array_function};
+use super::pickle::{add_source, array_function, home};
 use super::torch;
 use super::view::{ElementType, Kind, Source, View};
 use crate::memory::Memory;
@@ -124,7 +124,7 @@ pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
             owner: view.clone().unbind(),
         })?;
         static CAST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let cast = CAST.import(py, "multiproc._multiproc", "_memoryview")?;
+        let cast = CAST.import(py, home(py), "_memoryview")?;
         return (cast, (index, format, shape)).into_pyobject(py);
     }
     Err(PyBufferError::new_err("a memoryview with gaps between its elements can't be sent: send bytes(view)"))
@@ -218,7 +218,10 @@ impl MemoryBuffer {
 }
 
 /// Returns the Python object of an array in a message.
-pub(super) fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) -> PyResult<Bound<'py, PyAny>> {
+///
+/// # Errors
+/// `RuntimeError` if the array is not within the memory, and what numpy or torch raises.
+pub fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) -> PyResult<Bound<'py, PyAny>> {
     let size = view.element.size();
     let elements = view.shape.iter().try_fold(1_usize, |all, &n| all.checked_mul(usize::try_from(n).ok()?));
     let within = elements.is_some_and(|n| {

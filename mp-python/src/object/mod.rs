@@ -19,7 +19,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use handle::Handle;
-use mp_tensor::SharedTensor;
+use mp_tensor::{AnyTensor, Shared};
 use view::View;
 
 /// A Python object on its way to another process.
@@ -34,7 +34,7 @@ pub struct Object {
     /// Indices of the views that are pickle's own out-of-band buffers.
     pub buffers: Vec<u32>,
     /// Memory of the views.
-    pub memory: Vec<SharedTensor<u8>>,
+    pub memory: Vec<AnyTensor<Shared>>,
     /// Handles, in the order of their indices in the pickled bytes.
     pub handles: Vec<Handle>,
 }

@@ -362,10 +362,31 @@ pub fn handle(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
 /// Returns the function of an array in pickled bytes.
 pub(super) fn array_function(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    Ok(FUNCTION.import(py, "multiproc._multiproc", "_array")?.clone())
+    Ok(FUNCTION.import(py, home(py), "_array")?.clone())
 }
 
 fn handle_function(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    Ok(FUNCTION.import(py, "multiproc._multiproc", "_handle")?.clone())
+    Ok(FUNCTION.import(py, home(py), "_handle")?.clone())
+}
+
+/// Name of the module that has this copy of the library.
+static HOME: PyOnceLock<String> = PyOnceLock::new();
+
+/// Returns the name of the module that has this copy of the library.
+pub(super) fn home(py: Python<'_>) -> &'static str {
+    HOME.get(py).map_or("multiproc._multiproc", String::as_str)
+}
+
+/// Sets the module that has this copy of the library.
+///
+/// # Errors
+/// `RuntimeError` if it is another one already.
+pub fn set_home(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let name = module.name()?.to_string();
+    let home = HOME.get_or_init(module.py(), || name.clone());
+    if *home == name {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(format!("this copy of the library belongs to the module {home}")))
 }
