@@ -45,6 +45,12 @@ mod _multiproc {
     #[pymodule_export]
     use crate::loader::LoaderIterator;
     #[pymodule_export]
+    use crate::loader::plan::PyPlan;
+    #[pymodule_export]
+    use crate::loader::stack::{allocate, is_shared, stack_samples};
+    #[pymodule_export]
+    use crate::loader::workers::{LoaderTasks, LoaderWorkers, note};
+    #[pymodule_export]
     use crate::object::array::{MemoryBuffer, memoryview};
     #[pymodule_export]
     use crate::object::handle::PyFd;

@@ -41,7 +41,7 @@ fn helper<'py>(
 
 /// Pickles an object that may contain functions: by cloudpickle, if it is installed and pickle itself can't
 /// write them, or workers have not imported the main module.
-fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
+pub(crate) fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
     let py = object.py();
     let pickler = || {
         let make = py.import("multiproc.reduction")?.getattr("pickler")?.call1((has_main,))?;

@@ -1,6 +1,7 @@
 """``multiprocessing`` and ``torch.multiprocessing`` over shared memory that survives any kill."""
 
 from ._multiproc import JoinableQueue, Lease, PeerLost, Pipe, Queue, SimpleQueue
+from .arrays import empty, share, zeros
 from .context import default as _default
 from .context import (
     AuthenticationError,
@@ -19,6 +20,7 @@ from .context import (
     set_executable,
     set_start_method,
 )
+from .data_loader import BatchTimeout, DataLoader, WorkerLost, collate, get_worker_info
 from .process import Process, active_children, current_process, parent_process, set_forkserver_preload
 from .reduction import init_reductions
 from .spawn import (

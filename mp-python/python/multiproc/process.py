@@ -48,8 +48,8 @@ child.main()
 """
 
 
-def _command(method, data):
-    """Returns the command that starts a worker, or the fork server."""
+def _command(method, data, preload=_preload):
+    """Returns the command that starts a worker, or the fork server, which imports the modules ``preload``."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     executable = os.fsdecode(_spawn.get_executable() or "")
     if not executable:
@@ -60,7 +60,7 @@ def _command(method, data):
         import json
 
         main = {key: data[key] for key in ("init_main_from_name", "init_main_from_path") if key in data}
-        command.append(json.dumps([_preload, main, data["sys_path"]]))
+        command.append(json.dumps([preload, main, data["sys_path"]]))
     return command
 
 

@@ -158,7 +158,7 @@ pub fn reduce_ndarray<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
 }
 
 /// Returns the elements of an array of numpy, or `None` for a type that only numpy knows.
-fn source_of_ndarray(array: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+pub(crate) fn source_of_ndarray(array: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     // numpy refuses formats that the buffer protocol has no character for.
     let Ok(buffer) = Buffer::of(array, ffi::PyBUF_RECORDS_RO) else { return Ok(None) };
     if buffer.0.format.is_null() {

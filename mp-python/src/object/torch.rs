@@ -89,7 +89,7 @@ fn other_reducer<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>
 }
 
 /// Returns the elements of a tensor, or `None` if it is no array in this process's memory.
-fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
+pub(crate) fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
     let py = tensor.py();
     let Some(read) = exchange_api(py)?.and_then(|api| api.tensor_from_object) else {
         return source_by_attributes(tensor, kind);
@@ -150,6 +150,12 @@ const NAMES: &[(&str, ElementType)] = &[
     ("torch.complex64", ElementType(5, 64)),
     ("torch.complex128", ElementType(5, 128)),
 ];
+
+/// Returns the element type with a name of torch or numpy.
+pub(crate) fn element_of(name: &str) -> Option<ElementType> {
+    let name = name.strip_prefix("torch.").unwrap_or(name);
+    NAMES.iter().find(|(known, _)| known.strip_prefix("torch.") == Some(name)).map(|(_, element)| *element)
+}
 
 /// For a torch without the table.
 fn source_by_attributes(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +109,12 @@ impl Source {
             self.address.wrapping_add_signed(low as isize),
             self.address.wrapping_add_signed(high as isize) + self.element.size(),
         )
+    }
+
+    /// Returns `true` if the elements are in shared memory.
+    pub fn is_shared(&self) -> bool {
+        let (low, high) = self.range();
+        Memory::containing(low, high - low).is_some()
     }
 
     /// Returns the number of bytes of the elements in row-major order.
@@ -282,6 +288,45 @@ pub(super) fn share_bytes(py: Python<'_>, pieces: &[(usize, usize)]) -> PyResult
         to += len;
     }
     Ok(memory)
+}
+
+/// Copies arrays into the rows of a new one in shared memory. Returns its view, of the given kind, and the
+/// memory, or `None` for no arrays or elements of several types.
+///
+/// # Errors
+/// `RuntimeError` for arrays of several shapes, `MemoryError` if there is not enough shared memory.
+pub fn stack(py: Python<'_>, sources: &[Source], kind: Kind) -> PyResult<Option<(View, Arc<Memory>)>> {
+    let Some(first) = sources.first() else { return Ok(None) };
+    for (i, source) in sources.iter().enumerate() {
+        if source.element != first.element {
+            return Ok(None);
+        }
+        if source.shape != first.shape {
+            let (one, other) = (&first.shape, &source.shape);
+            return Err(PyRuntimeError::new_err(format!(
+                "stack expects each tensor to be equal size, but got {one:?} at entry 0 and {other:?} at \
+                 entry {i}"
+            )));
+        }
+    }
+    let len = first.len();
+    let memory =
+        Memory::alloc(len * sources.len()).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    for (i, source) in sources.iter().enumerate() {
+        let to = memory.address() + i * len;
+        if source.is_row_major() {
+            copy::bytes(py, source.address, to, len);
+        } else {
+            copy::strided(py, source, &source.row_major_strides(), to);
+        }
+    }
+    let mut shape = Vec::with_capacity(first.shape.len() + 1);
+    shape.push(sources.len() as i64);
+    shape.extend(&first.shape);
+    Ok(Some((
+        View { kind, element: first.element, memory: 0, offset: 0, shape, strides: Vec::new() },
+        memory,
+    )))
 }
 
 /// Copies from memory of Python objects into shared memory.

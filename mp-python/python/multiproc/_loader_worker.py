@@ -1,0 +1,358 @@
+"""Worker processes of ``DataLoader``: they make batches.
+
+A task of a dataset with indices is ``(number, seed, indices)``. A task of a dataset that is iterated is
+``(run, number, first, seed, origin, runs)``: batch ``number`` of the iteration ``run``; see
+``Worker.stream``. The reply is ``(BATCH, batch, skipped, state)``, ``(END,)`` or ``(FAILURE, …)``.
+"""
+
+import dataclasses
+import os
+import pickle
+import random
+import sys
+import traceback
+
+from . import _multiproc
+
+BATCH, END, FAILURE = 0, 1, 2
+#: Bytes that each worker has for its stack in the file of a loader.
+STACK = 1 << 18
+_MASK = (1 << 64) - 1
+
+_info = None
+#: The ``Worker`` of a worker process.
+worker = None
+
+
+@dataclasses.dataclass
+class WorkerInfo:
+    """A worker of a loader, in that worker."""
+
+    #: Number of the worker, from 0.
+    id: int
+    #: Number of workers.
+    num_workers: int
+    #: Seed of the random numbers of the batch that it makes.
+    seed: int
+    #: The worker's copy of the dataset.
+    dataset: object
+
+
+def get_worker_info():
+    """Returns the ``WorkerInfo`` of this process, or ``None`` outside of a worker of a loader."""
+    return _info
+
+
+def mix(*numbers):
+    """Returns a number of 64 bits that depends on all bits of all numbers: a splitmix64 step for each."""
+    x = 0
+    for number in numbers:
+        x = (x + number + 0x9E3779B97F4A7C15) & _MASK
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+        x ^= x >> 31
+    return x
+
+
+def seed_all(seed):
+    """Seeds ``random``, numpy's and torch's global generators, of those that are imported."""
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        numpy.random.seed((seed >> 32, seed & 0xFFFFFFFF))
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "default_generator"):
+        torch.default_generator.manual_seed(seed if seed < 1 << 63 else seed - (1 << 64))
+
+
+class SavedRandomness:
+    """The states of the global generators, which are put back at the end: a loader without workers seeds
+    them for each batch."""
+
+    def __enter__(self):
+        self.python = random.getstate()
+        self.numpy = sys.modules.get("numpy")
+        if self.numpy is not None:
+            self.array = self.numpy.random.get_state()
+        self.torch = sys.modules.get("torch")
+        if self.torch is not None:
+            self.tensor = self.torch.default_generator.get_state()
+
+    def __exit__(self, *_):
+        random.setstate(self.python)
+        if self.numpy is not None:
+            self.numpy.random.set_state(self.array)
+        if self.torch is not None:
+            self.torch.default_generator.set_state(self.tensor)
+
+
+def begin(arguments, number):
+    """Begins a worker process. Unpickling the arguments has prepared the process."""
+    global worker
+    import signal
+    from multiprocessing import process
+
+    _, setup = arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker = Worker(setup, setup["worker"] if setup["worker"] is not None else number)
+    process.current_process().name = f"DataLoader-worker-{worker.number}"
+    worker.start()
+
+
+class _Iteration:
+    """One iteration of a dataset without indices: an iterator, and the number of its next batch."""
+
+    def __init__(self, iterator, at):
+        self.iterator, self.at = iterator, at
+        self.ended = False
+        #: Replies that were made, but not asked for yet: after a death, tasks may come in another order.
+        self.ready = {}
+
+
+class Worker:
+    """Makes batches: in a worker process, or in the caller's for a loader without workers."""
+
+    def __init__(self, setup, number, inline=False):
+        self.setup, self.number, self.inline = setup, number, inline
+        self.dataset = setup["dataset"]
+        self.collate = setup["collate_fn"]
+        self.auto = setup["auto_collation"]
+        self.skip = setup["on_error"] == "skip"
+        self.iterations = {}
+        self.failed = None
+        self.position = None
+        self.stack = None
+        self.note = (lambda _: None) if inline else _multiproc._note
+        if self.auto and hasattr(self.dataset, "__getbatch__"):
+            self.fetch = self._fetch_batch
+        elif not self.auto:
+            self.fetch = self._fetch_one
+        elif getattr(self.dataset, "__getitems__", None):
+            self.fetch = self._fetch_items
+        else:
+            self.fetch = self._fetch_samples
+
+    def start(self):
+        """Prepares the process. What fails is reported in place of each batch."""
+        self._open_stack()
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(1)
+        self._set_info(mix(self.setup["seed"], self.number))
+        seed_all(_info.seed)
+        try:
+            if self.setup["worker_init_fn"] is not None:
+                self.setup["worker_init_fn"](self.number)
+            # The function may have replaced the dataset's attributes, or the dataset.
+            self.dataset = _info.dataset
+        except Exception as error:
+            self.failed = error
+
+    def _set_info(self, seed):
+        global _info
+        if _info is None:
+            _info = WorkerInfo(self.number, self.setup["num_workers"], seed, self.dataset)
+        _info.seed = seed
+        # Datasets ask torch, whose module may have been imported only by now.
+        theirs = sys.modules.get("torch.utils.data._utils.worker")
+        if theirs is not None and theirs._worker_info is None:
+            theirs._worker_info = theirs.WorkerInfo(
+                id=self.number, num_workers=self.setup["num_workers"], seed=seed, dataset=self.dataset
+            )
+
+    # Stacks for time-outs: the handler of a signal writes them, or a thread of faulthandler.
+
+    def _open_stack(self):
+        import faulthandler
+
+        path, signal_number = self.setup["stacks"]
+        try:
+            self.stack = open(path, "r+b", buffering=0)
+        except OSError:
+            return
+        os.lseek(self.stack.fileno(), self.number * STACK, os.SEEK_SET)
+        faulthandler.register(signal_number, file=self.stack, all_threads=True)
+
+    def _watch(self):
+        """Has the stack written shortly before the time limit of the batch."""
+        fd, begin = self.stack.fileno(), self.number * STACK
+        written = os.lseek(fd, 0, os.SEEK_CUR) - begin
+        if written:
+            os.pwrite(fd, bytes(written), begin)
+            os.lseek(fd, begin, os.SEEK_SET)
+        if self.setup["batch_timeout"]:
+            import faulthandler
+
+            limit = self.setup["batch_timeout"]
+            faulthandler.dump_traceback_later(max(limit - 0.2, 0.8 * limit), file=self.stack)
+
+    def leave(self):
+        """Called when the worker ends in peace."""
+        import atexit
+
+        self.iterations.clear()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+
+    def __call__(self, task):
+        if self.stack is not None:
+            self._watch()
+        try:
+            if self.failed is not None:
+                if len(task) == 6 and task[1] > task[2]:
+                    return (END,)
+                raise self.failed
+            return self.stream(*task) if len(task) == 6 else self.make(*task)
+        except SystemExit as exit:
+            # As everywhere: it ends the process. The trainer reports the exit code.
+            self.leave()
+            code = exit.code
+            os._exit(code if isinstance(code, int) else code is not None)
+        except Exception as error:
+            return self.failure(error)
+        finally:
+            if self.setup["batch_timeout"] and self.stack is not None:
+                import faulthandler
+
+                faulthandler.cancel_dump_traceback_later()
+
+    def failure(self, error):
+        """Returns the reply for an exception: the exception itself if it can be sent."""
+        text = "".join(traceback.format_exception(error))
+        try:
+            sent = pickle.dumps(error)
+            pickle.loads(sent)
+        except Exception:
+            sent = None
+        try:
+            of = pickle.dumps(type(error))
+        except Exception:
+            of = None
+        return FAILURE, sent, of, type(error).__name__, text, self.position, self.number, os.getpid()
+
+    def unsent(self, error):
+        """Returns the reply in place of a batch that can't be sent."""
+        self.position = None
+        return self.failure(error)
+
+    # Datasets with indices.
+
+    def make(self, number, seed, indices):
+        self.position = None
+        if self.inline:
+            seed_all(seed)
+        else:
+            self._set_info(seed)
+            seed_all(seed)
+        skipped = []
+        batch = self.fetch(indices, skipped)
+        if skipped and len(skipped) == len(indices):
+            return BATCH, None, skipped, None
+        return BATCH, batch, skipped or None, None
+
+    def _fetch_one(self, index, _skipped):
+        return self.collate(self.dataset[index])
+
+    def _fetch_batch(self, indices, _skipped):
+        self.note(1)
+        return self.dataset.__getbatch__(indices)
+
+    def _fetch_items(self, indices, skipped):
+        self.note(1)
+        try:
+            samples = self.dataset.__getitems__(indices)
+        except Exception:
+            if not self.skip or not hasattr(self.dataset, "__getitem__"):
+                raise
+            return self._fetch_samples(indices, skipped)
+        return self.collate(samples)
+
+    def _fetch_samples(self, indices, skipped):
+        dataset, note = self.dataset, self.note
+        samples = []
+        for position, index in enumerate(indices):
+            self.position = position
+            note(position + 1)
+            try:
+                samples.append(dataset[index])
+            except Exception:
+                if not self.skip:
+                    raise
+                skipped.append((index, traceback.format_exc()))
+        self.position = None
+        return self.collate(samples) if samples else None
+
+    # Datasets that are iterated.
+
+    def stream(self, run, number, first, seed, origin, runs):
+        """Returns batch ``number`` of an iteration, as all after ``first`` may be asked for.
+
+        A process that replaces another iterates from ``origin`` again: ``(batches, state)``, the number of
+        batches to leave out, or the state of a stateful dataset after them.
+        """
+        for other in [other for other in self.iterations if other not in runs]:
+            del self.iterations[other]
+        iteration = self.iterations.get(run)
+        if iteration is not None and number in iteration.ready:
+            return iteration.ready.pop(number)
+        if iteration is None or iteration.at > number:
+            # If the dataset can't be iterated, that is the end, after one error.
+            iteration = self.iterations[run] = _Iteration(iter(()), 0)
+            iteration = self.iterations[run] = self._open(seed, *origin)
+        while True:
+            at = iteration.at
+            batch_seed = mix(seed, self.number, at)
+            if not self.inline:
+                self._set_info(batch_seed)
+            seed_all(batch_seed)
+            iteration.at = at + 1
+            try:
+                reply = self._draw(iteration, at >= first)
+            except Exception as error:
+                if self.inline:
+                    raise
+                reply = self.failure(error)
+            if at == number:
+                return reply
+            if at >= first:
+                iteration.ready[at] = reply
+
+    def _open(self, seed, batches, state):
+        seed_all(mix(seed, self.number))
+        dataset = self.dataset
+        if state is not None and state[0] == "dataset":
+            dataset.load_state_dict(state[1])
+        iteration = _Iteration(iter(dataset), batches if state is not None else 0)
+        if state is not None and state[0] == "iterator":
+            iteration.iterator.load_state_dict(state[1])
+        return iteration
+
+    def _draw(self, iteration, wanted):
+        """Returns the next batch, or ``None`` for one that is not wanted."""
+        if iteration.ended:
+            return (END,)
+        size = self.setup["batch_size"]
+        samples = []
+        for _ in range(size or 1):
+            try:
+                samples.append(next(iteration.iterator))
+            except StopIteration:
+                iteration.ended = True
+                break
+        if not samples or (size and self.setup["drop_last"] and len(samples) < size):
+            return (END,)
+        if not wanted:
+            return None
+        batch = self.collate(samples if size else samples[0])
+        return BATCH, batch, None, self._state(iteration)
+
+    def _state(self, iteration):
+        import copy
+
+        for kind, of in ("iterator", iteration.iterator), ("dataset", self.dataset):
+            if hasattr(of, "state_dict") and hasattr(of, "load_state_dict"):
+                state = of.state_dict()
+                return kind, copy.deepcopy(state) if self.inline else state
+        return None

@@ -1,0 +1,6 @@
+//! Parts of `multiproc.DataLoader` that are not Python: the workers and their tasks, the order of samples,
+//! and the stacking of samples into shared memory.
+
+pub mod plan;
+pub mod stack;
+pub mod workers;
