@@ -6,6 +6,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod connection;
+pub mod data_loader;
 pub mod error;
 pub mod loader;
 pub mod memory;
@@ -41,15 +42,15 @@ mod _multiproc {
     #[pymodule_export]
     use crate::connection::{Connection, SocketListener, connect, pipe};
     #[pymodule_export]
+    use crate::data_loader::plan::PyPlan;
+    #[pymodule_export]
+    use crate::data_loader::stack::{allocate, is_shared, stack_samples};
+    #[pymodule_export]
+    use crate::data_loader::workers::{LoaderTasks, LoaderWorkers, note};
+    #[pymodule_export]
     use crate::error::{LoadError, PeerLost};
     #[pymodule_export]
     use crate::loader::LoaderIterator;
-    #[pymodule_export]
-    use crate::loader::plan::PyPlan;
-    #[pymodule_export]
-    use crate::loader::stack::{allocate, is_shared, stack_samples};
-    #[pymodule_export]
-    use crate::loader::workers::{LoaderTasks, LoaderWorkers, note};
     #[pymodule_export]
     use crate::object::array::{MemoryBuffer, memoryview};
     #[pymodule_export]
