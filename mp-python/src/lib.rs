@@ -44,7 +44,7 @@ mod _multiproc {
     #[pymodule_export]
     use crate::data_loader::plan::PyPlan;
     #[pymodule_export]
-    use crate::data_loader::stack::{allocate, is_shared, stack_samples};
+    use crate::data_loader::stack::{allocate, stack_samples};
     #[pymodule_export]
     use crate::data_loader::workers::{LoaderTasks, LoaderWorkers, note};
     #[pymodule_export]
@@ -52,11 +52,11 @@ mod _multiproc {
     #[pymodule_export]
     use crate::loader::LoaderIterator;
     #[pymodule_export]
-    use crate::object::array::{MemoryBuffer, memoryview};
+    use crate::object::array::{MemoryBuffer, alloc, contains, memoryview};
     #[pymodule_export]
     use crate::object::handle::PyFd;
     #[pymodule_export]
-    use crate::object::pickle::{array, handle};
+    use crate::object::pickle::{array, can_pickle, handle};
     #[pymodule_export]
     use crate::pool::{Completions, Pool, Tasks};
     #[pymodule_export]

@@ -1,7 +1,7 @@
 """``multiprocessing`` and ``torch.multiprocessing`` over shared memory that survives any kill."""
 
 from ._multiproc import JoinableQueue, Lease, PeerLost, Pipe, Queue, SimpleQueue
-from .arrays import empty, share, zeros
+from .arrays import empty, full, share, zeros
 from .context import default as _default
 from .context import (
     AuthenticationError,

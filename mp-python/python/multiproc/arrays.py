@@ -1,46 +1,129 @@
-"""``empty``, ``zeros`` and ``share``: tensors and arrays in shared memory, which are sent without a copy."""
+"""Arrays and tensors in shared memory.
 
+What these functions return is sent to other processes without a copy, and all processes see what one writes.
+"""
+
+import math
+import operator
 import sys
 
 from . import _multiproc
 
-__all__ = ["empty", "share", "zeros"]
+__all__ = ["empty", "full", "share", "zeros"]
 
 
 def empty(*shape, dtype=None):
-    """Returns a new tensor in shared memory, or an array of numpy if torch isn't imported or ``dtype`` is one
-    of numpy's. Its contents are unspecified."""
+    """Returns an array in shared memory, whose elements are unspecified.
+
+    The shape is a tuple, or the numbers in it. A tuple, or a single number, may be followed by ``dtype``. The array is a tensor for
+    a ``torch.dtype``, and an array of numpy for any other type that numpy knows. Without ``dtype``, it is a
+    tensor if torch is imported.
+    """
+    if len(shape) == 2 and dtype is None and not hasattr(shape[1], "__index__"):
+        *shape, dtype = shape
     if len(shape) == 1 and hasattr(shape[0], "__iter__"):
         shape = shape[0]
+    shape = [operator.index(n) for n in shape]
+    if any(n < 0 for n in shape):
+        raise ValueError("negative dimensions are not allowed")
     torch = sys.modules.get("torch")
     if torch is not None and (dtype is None or isinstance(dtype, torch.dtype)):
-        return _multiproc.allocate(list(shape), str(dtype or torch.get_default_dtype()), True)
+        dtype = dtype or torch.get_default_dtype()
+        return _bytes(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
     import numpy
 
-    return _multiproc.allocate(list(shape), numpy.dtype(dtype or "float64").name, False)
+    dtype = numpy.dtype(dtype or "float64")
+    if dtype.hasobject:
+        raise TypeError(f"objects of Python can't be in shared memory: {dtype}")
+    return numpy.ndarray(shape, dtype, _multiproc._alloc(math.prod(shape) * dtype.itemsize))
+
+
+def _bytes(size):
+    return _multiproc.allocate([size], "torch.uint8", True)
 
 
 def zeros(*shape, dtype=None):
-    """Returns a new tensor or array of zeros in shared memory, like ``empty``."""
+    """Returns an array of zeros in shared memory: see ``empty``."""
     array = empty(*shape, dtype=dtype)
-    array[...] = 0
+    if hasattr(array, "zero_"):
+        return array.zero_()
+    array.reshape(-1).view("u1").fill(0)
     return array
 
 
-def share(array):
-    """Returns a tensor or array with the same elements, in shared memory. Processes that it is sent to read
-    and write the same memory. Returns the argument if it is in shared memory already."""
-    torch = sys.modules.get("torch")
-    is_tensor = torch is not None and isinstance(array, torch.Tensor)
-    if _multiproc.is_shared(array):
-        return array
-    if not is_tensor:
-        import numpy
+def full(shape, fill_value, dtype=None):
+    """Returns an array in shared memory whose elements are ``fill_value``: see ``empty``."""
+    array = empty(shape, dtype=dtype)
+    array[...] = fill_value
+    return array
 
-        array = numpy.asarray(array)
-    shared = _multiproc.allocate(list(array.shape), str(array.dtype), is_tensor)
-    if is_tensor:
-        shared.copy_(array.detach())
-        return shared.requires_grad_(array.requires_grad)
-    shared[...] = array
-    return shared
+
+def share(obj):
+    """Moves tensors and arrays to shared memory that all processes write, and returns the object.
+
+    A tensor or module is changed in place, as ``share_memory_`` and ``share_memory`` do. An array of numpy is
+    copied. Lists, tuples and dicts are made anew, with the results for their items. Tensors that share memory
+    share it afterwards. What is in shared memory already stays where it is.
+    """
+    return _share(obj, {})
+
+
+def _share(obj, moved):
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None:
+        if isinstance(obj, torch.nn.Module):
+            _share_module(torch, obj, moved)
+            return obj
+        if isinstance(obj, torch.Tensor):
+            _share_tensor(torch, obj, moved)
+            if obj.grad is not None:
+                _share_tensor(torch, obj.grad, moved)
+            return obj
+    if numpy is not None and isinstance(obj, numpy.ndarray):
+        return _share_array(obj, moved)
+    if isinstance(obj, dict):
+        items = {key: _share(value, moved) for key, value in obj.items()}
+        return items if type(obj) is dict else type(obj)(items)
+    if isinstance(obj, (list, tuple)):
+        items = [_share(value, moved) for value in obj]
+        return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
+    raise TypeError(f"neither a tensor, an array, a module nor a list or dict of these: {type(obj).__name__}")
+
+
+def _share_module(torch, module, moved):
+    for tensor in [*module.parameters(), *module.buffers()]:
+        _share_tensor(torch, tensor, moved)
+        if tensor.grad is not None:
+            _share_tensor(torch, tensor.grad, moved)
+
+
+def _share_tensor(torch, tensor, moved):
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise TypeError(f"only dense tensors on the CPU can be shared: {tensor.layout}, {tensor.device}")
+    storage = tensor.untyped_storage()
+    address, size = storage.data_ptr(), storage.nbytes()
+    if size == 0 or _multiproc._contains(address, size) or storage.is_shared():
+        return
+    if address not in moved:
+        shared = _bytes(size)
+        shared.copy_(torch.empty(0, dtype=torch.uint8).set_(storage))
+        # The old storage is kept until the end, so that its address is not used again.
+        moved[address] = shared, storage
+    place = tensor.storage_offset(), tensor.size(), tensor.stride()
+    new = torch.empty(0, dtype=tensor.dtype).set_(moved[address][0].untyped_storage(), *place)
+    with torch.no_grad():
+        tensor.data = new
+
+
+def _share_array(array, moved):
+    if array.dtype.hasobject:
+        raise TypeError(f"objects of Python can't be in shared memory: {array.dtype}")
+    address, size = array.__array_interface__["data"][0], array.nbytes
+    if size == 0 or (array.flags.c_contiguous and _multiproc._contains(address, size)):
+        return array
+    key = (address, array.shape, array.strides, array.dtype.str)
+    if key not in moved:
+        new = empty(array.shape, array.dtype)
+        new[...] = array
+        moved[key] = new, array
+    return moved[key][0]

@@ -3,6 +3,7 @@
 import functools
 import operator
 import pickle
+import time
 import sys
 import types
 from multiprocessing import reduction as _reduction
@@ -76,3 +77,32 @@ def init_reductions():
 def dumps(obj):
     """Returns the pickled bytes of a plain object, without arrays and handles."""
     return pickle.dumps(obj, protocol=5)
+
+
+def explain(error, obj, make):
+    """Adds a note to the error of an object that can't be pickled: the path of the part that is the cause."""
+    if isinstance(error, MemoryError) or not isinstance(error, Exception):
+        return
+    path, end = "value", time.monotonic() + 0.2
+    for _ in range(50):
+        for step, part in _parts(obj):
+            if time.monotonic() > end:
+                return
+            if not _multiproc._can_pickle(part, make):
+                path, obj = path + step, part
+                break
+        else:
+            break
+    error.add_note(f"{path}: {type(obj).__qualname__}")
+
+
+def _parts(obj):
+    if isinstance(obj, dict):
+        for key, part in obj.items():
+            yield f"[{key!r:.40}]", part
+    elif isinstance(obj, (list, tuple)):
+        for i, part in enumerate(obj):
+            yield f"[{i}]", part
+    elif type(obj).__reduce_ex__ is object.__reduce_ex__ and type(obj).__reduce__ is object.__reduce__:
+        for name, part in getattr(obj, "__dict__", {}).items():
+            yield f".{name}", part

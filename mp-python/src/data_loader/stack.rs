@@ -62,17 +62,3 @@ pub fn allocate<'py>(
     let kind = if torch { Kind::Torch } else { Kind::Numpy };
     rebuild(py, &View { kind, element, memory: 0, offset: 0, shape, strides: Vec::new() }, memory)
 }
-
-/// Returns `true` if all elements of a tensor or array are in shared memory.
-#[pyfunction]
-pub fn is_shared(array: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let of = array.get_type();
-    if of.name()? != "ndarray" && !array.hasattr("requires_grad")? {
-        return Ok(false);
-    }
-    let source = match of.name()?.to_str()? {
-        "ndarray" => source_of_ndarray(array)?,
-        _ => source_of_tensor(array, Kind::Torch)?,
-    };
-    Ok(source.is_some_and(|source| source.is_shared()))
-}

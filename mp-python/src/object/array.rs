@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyBufferError, PyRuntimeError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -157,6 +157,19 @@ pub fn reduce_ndarray<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
     }
 }
 
+/// Returns the element type of a format, if it has this machine's byte order.
+fn element_of(format: &CStr) -> Option<ElementType> {
+    let of = |format: &[u8]| {
+        FORMATS.iter().find(|(known, ..)| known.to_bytes() == format).map(|(.., element)| *element)
+    };
+    match format.to_bytes() {
+        // Elements that are not aligned, as in a field of records. `=l` has four bytes.
+        [b'^', rest @ ..] => of(rest),
+        [b'=', rest @ ..] if !matches!(rest, b"l" | b"L") => of(rest),
+        format => of(format),
+    }
+}
+
 /// Returns the elements of an array of numpy, or `None` for a type that only numpy knows.
 pub(crate) fn source_of_ndarray(array: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     // numpy refuses formats that the buffer protocol has no character for.
@@ -166,12 +179,12 @@ pub(crate) fn source_of_ndarray(array: &Bound<'_, PyAny>) -> PyResult<Option<Sou
     }
     // SAFETY: a format is a C string that lives until the release.
     let format = unsafe { CStr::from_ptr(buffer.0.format.cast_const()) };
-    let Some((.., element)) = FORMATS.iter().find(|(known, ..)| *known == format) else { return Ok(None) };
+    let Some(element) = element_of(format) else { return Ok(None) };
     let shape: Vec<i64> = buffer.dims(buffer.0.shape).unwrap_or_default().iter().map(|&n| n as i64).collect();
     let strides = buffer.dims(buffer.0.strides).unwrap_or_default().iter().map(|&n| n as i64).collect();
     Ok(Some(Source {
-        kind: Kind::Numpy,
-        element: *element,
+        kind: if buffer.0.readonly != 0 { Kind::ReadOnlyNumpy } else { Kind::Numpy },
+        element,
         address: buffer.0.buf as usize,
         shape,
         strides,
@@ -217,6 +230,21 @@ impl MemoryBuffer {
     }
 }
 
+/// Returns an object with this many bytes in shared memory, for the arrays of `multiproc.empty`.
+#[pyfunction]
+#[pyo3(name = "_alloc")]
+pub fn alloc(len: usize) -> PyResult<MemoryBuffer> {
+    let memory = Memory::alloc(len).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    Ok(MemoryBuffer { memory, offset: 0, len, read_only: false })
+}
+
+/// Returns `true` if these bytes are in memory of this package, so that they are sent without a copy.
+#[pyfunction]
+#[pyo3(name = "_contains")]
+pub fn contains(address: usize, len: usize) -> bool {
+    Memory::containing(address, len).is_some()
+}
+
 /// Returns the Python object of an array in a message.
 ///
 /// # Errors
@@ -226,16 +254,17 @@ pub fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) -> PyResu
     let elements = view.shape.iter().try_fold(1_usize, |all, &n| all.checked_mul(usize::try_from(n).ok()?));
     let within = elements.is_some_and(|n| {
         let strided = !view.strides.is_empty();
-        let (mut low, mut high) = (0_i64, if n == 0 || strided { 0 } else { n as i64 - 1 });
+        // In bytes, of the first bytes of elements.
+        let (mut low, mut high) = (0_i64, if n == 0 || strided { 0 } else { (n as i64 - 1) * size as i64 });
         if n > 0 && strided {
             for (&n, &stride) in view.shape.iter().zip(&view.strides) {
                 let span = (n - 1).saturating_mul(stride);
                 if span < 0 { low = low.saturating_add(span) } else { high = high.saturating_add(span) }
             }
         }
-        let fits = |elements: i64| elements.checked_mul(size as i64)?.checked_add_unsigned(view.offset);
-        let end = high.checked_add(i64::from(n > 0)).and_then(fits);
-        fits(low).is_some_and(|low| low >= 0)
+        let at = |bytes: i64| bytes.checked_add_unsigned(view.offset);
+        let end = high.checked_add(if n > 0 { size as i64 } else { 0 }).and_then(at);
+        at(low).is_some_and(|low| low >= 0)
             && end.is_some_and(|end| end <= memory.len() as i64)
             && (!strided || view.strides.len() == view.shape.len())
     });
@@ -250,18 +279,17 @@ pub fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) -> PyResu
             let read_only = view.kind == Kind::ReadOnlyBuffer;
             Ok(Bound::new(py, MemoryBuffer { memory, offset, len, read_only })?.into_any())
         }
-        Kind::Numpy => {
+        Kind::Numpy | Kind::ReadOnlyNumpy => {
             static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let array = ARRAY.import(py, "numpy", "ndarray")?;
             let dtype = dtype(py, view.element)?;
             let shape = PyTuple::new(py, &view.shape)?;
-            let len = memory.len();
-            let buffer = Bound::new(py, MemoryBuffer { memory, offset: 0, len, read_only: false })?;
+            let (len, read_only) = (memory.len(), view.kind == Kind::ReadOnlyNumpy);
+            let buffer = Bound::new(py, MemoryBuffer { memory, offset: 0, len, read_only })?;
             if view.strides.is_empty() {
                 return array.call1((shape, dtype, buffer, offset));
             }
-            let strides = PyTuple::new(py, view.strides.iter().map(|stride| stride * size as i64))?;
-            array.call1((shape, dtype, buffer, offset, strides))
+            array.call1((shape, dtype, buffer, offset, PyTuple::new(py, &view.strides)?))
         }
     }
 }

@@ -184,9 +184,13 @@ fn own_reducer<'py>(of: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny
     }
     let name = of.name()?;
     let module = || of.getattr("__module__")?.extract::<String>();
+    let in_python = |function| py.import("multiproc._torch")?.getattr(function).map(Some);
     Ok(match name.to_str()? {
         "ndarray" if module()? == "numpy" => Some(wrap_pyfunction!(reduce_ndarray, py)?.into_any()),
         "Tensor" if module()? == "torch" => Some(wrap_pyfunction!(reduce_tensor, py)?.into_any()),
+        "Parameter" if module()? == "torch.nn.parameter" => in_python("reduce_parameter")?,
+        "UntypedStorage" if module()? == "torch.storage" => in_python("reduce_storage")?,
+        "TypedStorage" if module()? == "torch.storage" => in_python("reduce_typed_storage")?,
         _ => None,
     })
 }
@@ -225,6 +229,36 @@ pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
 /// The same as for [`dumps`].
 pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResult<Object> {
     let py = object.py();
+    let outgoing = pickle(object, make).inspect_err(|error| {
+        let explain = py.import("multiproc.reduction").and_then(|module| module.getattr("explain"));
+        // The error itself is raised in any case.
+        drop(explain.and_then(|explain| explain.call1((error.value(py), object, make))));
+    })?;
+    let Outgoing { mut pickle, long, sources, buffers, handles } = outgoing;
+    let shared = share_pickle(py, &pickle, &long)?;
+    if sources.is_empty() && shared.is_none() {
+        return Ok(Object { pickle, handles, ..Object::default() });
+    }
+    let (mut views, mut memory) = share(py, &sources)?;
+    if let Some(shared) = shared {
+        pickle = Vec::new();
+        views.push(View::of_bytes(Kind::ReadOnlyBuffer, memory.len(), shared.len()));
+        memory.push(shared);
+    }
+    let memory = memory.iter().map(|memory| memory.tensor()).collect();
+    Ok(Object { pickle, views, buffers, memory, handles })
+}
+
+/// Returns `True` if the object can be pickled. Its arrays are not copied.
+#[pyfunction]
+#[pyo3(name = "_can_pickle")]
+pub fn can_pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> bool {
+    pickle(object, make).is_ok()
+}
+
+/// Pickles an object, and collects its parts.
+fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResult<Outgoing> {
+    let py = object.py();
     let pickler = match make {
         Some(make) => {
             let arguments = PyDict::new(py);
@@ -255,19 +289,7 @@ pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> P
         PICKLER.with_borrow_mut(|slot| *slot = Some(pickler));
     }
     dumped?;
-    let Outgoing { mut pickle, long, sources, buffers, handles } = outgoing;
-    let shared = share_pickle(py, &pickle, &long)?;
-    if sources.is_empty() && shared.is_none() {
-        return Ok(Object { pickle, handles, ..Object::default() });
-    }
-    let (mut views, mut memory) = share(py, &sources)?;
-    if let Some(shared) = shared {
-        pickle = Vec::new();
-        views.push(View::of_bytes(Kind::ReadOnlyBuffer, memory.len(), shared.len()));
-        memory.push(shared);
-    }
-    let memory = memory.iter().map(|memory| memory.tensor()).collect();
-    Ok(Object { pickle, views, buffers, memory, handles })
+    Ok(outgoing)
 }
 
 /// Converts bytes to a message of its own, which [`loads`] takes for pickled ones.

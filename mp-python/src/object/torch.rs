@@ -26,6 +26,8 @@ use crate::memory::Memory;
 
 /// `kDLCPU`.
 const CPU: i32 = 1;
+/// `kDLComplex`.
+const COMPLEX: u8 = 5;
 
 /// `DLPackExchangeAPI`.
 #[repr(C)]
@@ -73,19 +75,26 @@ pub fn reduce_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
         ));
     }
     let kind = if grad { Kind::TorchGrad } else { Kind::Torch };
-    match source_of_tensor(tensor, kind)? {
-        Some(source) => Ok((array_function(py)?, (add_source(source)?,)).into_pyobject(py)?.into_any()),
-        // Sparse and quantised tensors, and those on other devices: by torch's own code.
-        None => other_reducer(tensor),
+    let source = source_of_tensor(tensor, kind)?;
+    if let Some(source) = source
+        && (source.is_shared() || !is_shared_by_torch(tensor)?)
+    {
+        return Ok((array_function(py)?, (add_source(source)?,)).into_pyobject(py)?.into_any());
     }
+    // Memory that torch shares, sparse and quantised tensors, and those on other devices.
+    static REDUCE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    REDUCE.import(py, "multiproc._torch", "reduce_tensor")?.call1((tensor, grad))
 }
 
-fn other_reducer<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// Returns `true` if the tensor is in memory that torch has shared: `share_memory_`, `share_memory`.
+fn is_shared_by_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static IS_SHARED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = tensor.py();
-    if tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
-        return py.import("torch.multiprocessing.reductions")?.getattr("reduce_tensor")?.call1((tensor,));
-    }
-    tensor.call_method1(intern!(py, "__reduce_ex__"), (5,))
+    let is_shared = IS_SHARED.get_or_try_init(py, || {
+        let class = py.import("torch")?.getattr("_C")?.getattr("StorageBase")?;
+        class.getattr("is_shared").map(Bound::unbind)
+    })?;
+    is_shared.bind(py).call1((tensor.call_method0(intern!(py, "untyped_storage"))?,))?.is_truthy()
 }
 
 /// Returns the elements of a tensor, or `None` if it is no array in this process's memory.
@@ -119,6 +128,12 @@ pub(crate) fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResul
         unsafe { std::slice::from_raw_parts(at, out.ndim as usize) }.to_vec()
     };
     let element = ElementType(out.dtype.code, out.dtype.bits);
+    // Elements that torch reads as something else.
+    if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?
+        || (element.0 == COMPLEX && tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()?)
+    {
+        return Ok(None);
+    }
     let size = element.size() as i64;
     let mut source = Source {
         kind,
@@ -164,8 +179,13 @@ fn source_by_attributes(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Optio
     let Some((_, element)) = NAMES.iter().find(|(known, _)| name == *known) else { return Ok(None) };
     let is_cpu = tensor.getattr(intern!(py, "device"))?.getattr(intern!(py, "type"))?.eq("cpu")?;
     let layout = tensor.getattr(intern!(py, "layout"))?.str()?;
-    if !is_cpu || layout != "torch.strided" || tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
+    if !is_cpu || layout != "torch.strided" {
         return Ok(None);
+    }
+    for changed in [intern!(py, "is_conj"), intern!(py, "is_neg")] {
+        if tensor.call_method0(changed)?.is_truthy()? {
+            return Ok(None);
+        }
     }
     let strides: Vec<i64> = tensor.call_method0(intern!(py, "stride"))?.extract()?;
     Ok(Some(Source {
@@ -195,7 +215,11 @@ unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
 
 /// Makes the structure of a tensor in shared memory.
 fn export(view: &View, memory: Arc<Memory>) -> *mut DLManagedTensorVersioned {
-    let strides = if view.strides.is_empty() { row_major(&view.shape) } else { view.strides.clone() };
+    let size = view.element.size().max(1) as i64;
+    let strides = match view.strides.is_empty() {
+        true => row_major(&view.shape),
+        false => view.strides.iter().map(|stride| stride / size).collect(),
+    };
     let ElementType(code, bits) = view.element;
     let dl_tensor = DLTensor {
         data: (memory.address() + view.offset as usize) as *mut c_void,

@@ -32,6 +32,8 @@ pub enum Kind {
     TorchGrad,
     /// `numpy.ndarray`.
     Numpy,
+    /// The same, read-only.
+    ReadOnlyNumpy,
     /// `memoryview` of bytes, or a buffer of another object.
     Buffer,
     /// The same, read-only.
@@ -65,7 +67,7 @@ pub struct View {
     pub offset: u64,
     /// Shape.
     pub shape: Vec<i64>,
-    /// Strides in elements. Empty for elements in row-major order.
+    /// Strides in bytes. Empty for elements in row-major order.
     pub strides: Vec<i64>,
 }
 
@@ -149,15 +151,8 @@ impl Source {
         })
     }
 
-    /// Returns `true` if strides are a whole number of elements, as views of shared memory need them.
-    fn has_whole_strides(&self) -> bool {
-        let size = self.element.size() as i64;
-        self.strides.iter().all(|stride| stride % size == 0)
-    }
-
     fn view(&self, memory: u32, offset: usize, row_major: bool) -> View {
-        let size = self.element.size().max(1) as i64;
-        let strides = if row_major { Vec::new() } else { self.strides.iter().map(|s| s / size).collect() };
+        let strides = if row_major { Vec::new() } else { self.strides.clone() };
         View {
             kind: self.kind,
             element: self.element,
@@ -179,12 +174,17 @@ struct Range {
 }
 
 impl Range {
-    /// A single array is copied without its gaps, several keep their places.
-    fn len(&self, sources: &[Source]) -> usize {
+    /// Returns the index of a single array that is copied without its gaps. Several arrays keep their places,
+    /// and so does one whose elements overlap.
+    fn single(&self, sources: &[Source]) -> Option<usize> {
         match self.members[..] {
-            [one] => sources[one].len(),
-            _ => self.high - self.low,
+            [one] if sources[one].len() <= self.high - self.low => Some(one),
+            _ => None,
         }
+    }
+
+    fn len(&self, sources: &[Source]) -> usize {
+        self.single(sources).map_or(self.high - self.low, |one| sources[one].len())
     }
 }
 
@@ -195,11 +195,10 @@ impl Range {
 pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc<Memory>>)> {
     let mut views: Vec<Option<View>> = vec![None; sources.len()];
     let mut memory: Vec<Arc<Memory>> = Vec::new();
-    let (mut ranges, mut alone): (Vec<Range>, Vec<Range>) = (Vec::new(), Vec::new());
+    let mut ranges: Vec<Range> = Vec::with_capacity(sources.len());
     for (i, source) in sources.iter().enumerate() {
         let (low, high) = source.range();
-        if source.has_whole_strides()
-            && high > low
+        if high > low
             && let Some(found) = Memory::containing(low, high - low)
         {
             let offset = source.address - found.address();
@@ -209,8 +208,7 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
             });
             views[i] = Some(source.view(number as u32, offset, source.is_row_major()));
         } else {
-            let list = if source.has_whole_strides() { &mut ranges } else { &mut alone };
-            list.push(Range { low, high, members: vec![i], place: (0, 0) });
+            ranges.push(Range { low, high, members: vec![i], place: (0, 0) });
         }
     }
     if ranges.len() > 1 {
@@ -227,7 +225,6 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
         }
         ranges = merged;
     }
-    ranges.append(&mut alone);
     let mut small = 0;
     for range in &mut ranges {
         let len = range.len(sources);
@@ -252,8 +249,8 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
             None => alloc(len, &mut memory)?,
         };
         let to = memory[range.place.0 as usize].address() + range.place.1;
-        match range.members[..] {
-            [i] => {
+        match range.single(sources) {
+            Some(i) => {
                 let source = &sources[i];
                 if source.is_row_major() {
                     copy::bytes(py, source.address, to, len);
@@ -262,7 +259,7 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
                 }
                 views[i] = Some(source.view(range.place.0, range.place.1, true));
             }
-            _ => {
+            None => {
                 copy::bytes(py, range.low, to, len);
                 for &i in &range.members {
                     let offset = range.place.1 + (sources[i].address - range.low);
