@@ -56,7 +56,7 @@ mod _multiproc {
     #[pymodule_export]
     use crate::object::handle::PyFd;
     #[pymodule_export]
-    use crate::object::pickle::{array, can_pickle, handle};
+    use crate::object::pickle::{array, can_pickle, handle, register_base};
     #[pymodule_export]
     use crate::pool::{Completions, Pool, Tasks};
     #[pymodule_export]

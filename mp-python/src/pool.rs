@@ -70,22 +70,19 @@ fn is_unpicklable(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
 
 /// Preparation of a worker, its initializer and the initializer's arguments. Each worker gets a copy.
 #[derive(Clone, Serialize, Deserialize)]
-struct Start(#[serde(with = "mp_core::serde_with::shared")] Arc<Object>);
+struct Start(#[serde(with = "mp_core::serde_with::shared")] Arc<Once>);
 
 /// State of a worker: an interpreter whose exit functions run when the worker ends.
 struct Worker;
 
-impl Worker {
-    /// Prepares the interpreter and calls the initializer.
-    fn begin(Start(object): Start) -> Result<Worker, String> {
-        Python::attach(|py| {
-            let object = Arc::into_inner(object).ok_or("the start of a worker is in use")?;
-            let begun = loads(py, object).and_then(|start| {
-                helper(py, "_begin", (mp::pool::current_worker().unwrap_or_default(), start))
-            });
-            begun.map(|_| Worker).map_err(|error| trace(py, &error))
-        })
-    }
+/// Prepares the interpreter of a worker and calls the initializer.
+fn begin(Start(object): Start) -> Result<(), String> {
+    Python::attach(|py| {
+        let object = object.0.lock().take().ok_or("the worker has begun already")?;
+        let begun = loads(py, object)
+            .and_then(|start| helper(py, "_begin", (mp::pool::current_worker().unwrap_or_default(), start)));
+        begun.map(drop).map_err(|error| trace(py, &error))
+    })
 }
 
 impl Drop for Worker {
@@ -111,6 +108,12 @@ fn trace(py: Python<'_>, error: &PyErr) -> String {
 
 /// Pickled object that is read once.
 struct Once(Mutex<Option<Object>>);
+
+impl Once {
+    fn new(object: Object) -> Self {
+        Once(Mutex::new(Some(object)))
+    }
+}
 
 impl Serialize for Once {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -274,7 +277,7 @@ impl Pool {
         has_main: bool,
     ) -> PyResult<Self> {
         let (py, method) = (start.py(), start_method(method)?);
-        let start = Start(Arc::new(dumps_functions(start, has_main)?));
+        let start = Start(Arc::new(Once::new(dumps_functions(start, has_main)?)));
         let mut builder = mp::Pool::builder()
             .processes(processes)
             .max_tasks_per_child(max_tasks)
@@ -289,7 +292,8 @@ impl Pool {
         if let Some(name) = name {
             builder = builder.name(name);
         }
-        let pool = py.detach(|| builder.try_state(Worker::begin, start).build()).map_err(pool_error)?;
+        let pool =
+            py.detach(|| builder.initializer(begin, start).state(|| Worker).build()).map_err(pool_error)?;
         let apply = pool.pool().task(apply);
         Ok(Self { pool: Some(pool), apply })
     }
@@ -310,7 +314,7 @@ impl Pool {
         let mut call = match function {
             None => self.apply.clone(),
             Some(function) => {
-                let pickled = Once(Mutex::new(Some(dumps_functions(function, has_main)?)));
+                let pickled = Once::new(dumps_functions(function, has_main)?);
                 let function = Function { pickled, star, loaded: OnceLock::new() };
                 pool.task_closure(closure!([function] |items: Object| chunk(function, items)))
             }

@@ -41,9 +41,10 @@ except ImportError:
         """The queue was shut down, and is empty."""
 
 
+Manager = _default.Manager
 Pool = _default.Pool
 
-_LAZY = {"PoolError": "pool", "TaskTimeout": "pool", "WorkerLost": "pool"}
+_LAZY = {"ManagerLost": "managers", "PoolError": "pool", "TaskTimeout": "pool", "WorkerLost": "pool"}
 
 
 def __getattr__(name):

@@ -84,6 +84,14 @@ class Context(_context.BaseContext):
 
         return SimpleQueue()
 
+    def Manager(self):
+        """Returns a manager whose server is started: see ``multiproc.managers.SyncManager``."""
+        from .managers import SyncManager
+
+        manager = SyncManager(ctx=self.get_context())
+        manager.start()
+        return manager
+
     def Pool(self, processes=None, initializer=None, initargs=(), maxtasksperchild=None, **options):
         """Returns a pool of processes: see ``multiproc.pool.Pool``."""
         from .pool import Pool

@@ -176,11 +176,25 @@ impl Reducers {
     }
 }
 
+/// Class whose subclasses have a reducer in messages of this package, and the reducer.
+static BASE: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
+
+/// Sets the reducer of the subclasses of a class, once.
+#[pyfunction]
+pub fn register_base(py: Python<'_>, base: Py<PyAny>, reducer: Py<PyAny>) {
+    _ = BASE.set(py, (base, reducer));
+}
+
 /// Returns the reducer of this package for a type, if it has one.
 fn own_reducer<'py>(of: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = of.py();
     if of.is(py.get_type::<pyo3::types::PyMemoryView>()) {
         return Ok(Some(wrap_pyfunction!(reduce_memoryview, py)?.into_any()));
+    }
+    if let Some((base, reducer)) = BASE.get(py)
+        && of.is_subclass(base.bind(py))?
+    {
+        return Ok(Some(reducer.bind(py).clone()));
     }
     let name = of.name()?;
     let module = || of.getattr("__module__")?.extract::<String>();
@@ -265,14 +279,13 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
             arguments.set_item("protocol", 5)?;
             arguments.set_item("buffer_callback", wrap_pyfunction!(add_buffer, py)?)?;
             let pickler = make.call((Py::new(py, Sink)?,), Some(&arguments))?;
-            let table = Py::new(py, Reducers::new(py))?;
+            let mut table = Bound::new(py, Reducers::new(py))?.into_any();
             if let Ok(theirs) = pickler.getattr("dispatch_table") {
-                let arguments = (table, theirs);
-                let chain = py.import("collections")?.getattr("ChainMap")?.call1(arguments)?;
-                pickler.setattr("dispatch_table", chain)?;
-            } else {
-                pickler.setattr("dispatch_table", table)?;
+                table = py.import("collections")?.getattr("ChainMap")?.call1((table, theirs))?;
             }
+            // An attribute of this name of a class, such as cloudpickle's, hides the table that is read.
+            let slot = py.import("pickle")?.getattr("Pickler")?.getattr("dispatch_table")?;
+            slot.call_method1("__set__", (&pickler, table))?;
             pickler.unbind()
         }
         None => match PICKLER.with_borrow_mut(Option::take) {

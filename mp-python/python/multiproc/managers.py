@@ -1,0 +1,203 @@
+"""Managers: the same as ``multiprocessing``'s, with servers that are started and watched by the library.
+
+The objects are in the server's process, and proxies call their methods there. An exception names the server
+if it has ended: ``ManagerLost``, which is an ``EOFError`` and a ``ConnectionError``, as other exceptions of
+proxies without a server are.
+"""
+
+import signal
+from multiprocessing import connection as _connection
+from multiprocessing import managers as _managers
+from multiprocessing import util as _util
+from multiprocessing.managers import (
+    AcquirerProxy,
+    ArrayProxy,
+    AutoProxy,
+    BarrierProxy,
+    BaseListProxy,
+    BaseProxy,
+    ConditionProxy,
+    DictProxy,
+    EventProxy,
+    IteratorProxy,
+    ListProxy,
+    MakeProxyType,
+    Namespace,
+    NamespaceProxy,
+    PoolProxy,
+    RemoteError,
+    Server,
+    SharedMemoryServer,
+    Token,
+    ValueProxy,
+)
+
+from . import _multiproc
+
+__all__ = [
+    "AcquirerProxy",
+    "ArrayProxy",
+    "AutoProxy",
+    "BarrierProxy",
+    "BaseListProxy",
+    "BaseManager",
+    "BaseProxy",
+    "ConditionProxy",
+    "DictProxy",
+    "EventProxy",
+    "IteratorProxy",
+    "ListProxy",
+    "MakeProxyType",
+    "ManagerLost",
+    "Namespace",
+    "NamespaceProxy",
+    "PoolProxy",
+    "RemoteError",
+    "Server",
+    "SharedMemoryManager",
+    "SyncManager",
+    "Token",
+    "ValueProxy",
+]
+
+# Server processes of this process, by address.
+_servers = {}
+
+
+class ManagerLost(_multiproc.PeerLost, ConnectionError):
+    """The server of a manager has ended, or has closed the connection."""
+
+
+def _lost(address):
+    """Returns the exception for a server that does not answer."""
+    process = _servers.get(address)
+    end = ""
+    if process is not None:
+        # The connection may be closed just before the process can be reaped.
+        process.join(1)
+        code = process.exitcode
+        if code is None:
+            end = f": process {process.pid} ({process.name}) closed the connection"
+        elif code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+            end = f": process {process.pid} ({process.name}) was killed by {name}"
+        else:
+            end = f": process {process.pid} ({process.name}) exited with code {code}"
+    return ManagerLost(f"the manager's server at {address!r} is gone{end}")
+
+
+class _Connection(_connection.Connection):
+    """Connection whose errors name the server."""
+
+    address = None
+
+    def send(self, obj):
+        try:
+            super().send(obj)
+        except (EOFError, ConnectionError) as error:
+            raise _lost(self.address) from error
+
+    def recv(self):
+        try:
+            return super().recv()
+        except (EOFError, ConnectionError) as error:
+            raise _lost(self.address) from error
+
+
+def _client(address, family=None, authkey=None):
+    """Like ``multiprocessing.connection.Client``, for proxies."""
+    try:
+        made = _connection.Client(address, family, authkey)
+    except (EOFError, ConnectionError, FileNotFoundError) as error:
+        raise _lost(address) from error
+    try:
+        made.__class__ = _Connection
+        made.address = address
+    except TypeError:
+        pass
+    return made
+
+
+class _Serializer(str):
+    """Name of a kind of connections. A process that reads it has the connections of this module."""
+
+    def __reduce__(self):
+        return _Serializer, (str(self),)
+
+
+_PICKLE = _Serializer("multiproc")
+_managers.listener_client.setdefault(_PICKLE, (_connection.Listener, _client))
+
+
+def _reduce_proxy(proxy):
+    """Reduces a proxy in a message of this package: with its key, whatever the key of the receiver is."""
+    reduced = proxy.__reduce__()
+    if reduced[0] is _managers.RebuildProxy:
+        options = reduced[1][-1]
+        options["authkey"] = bytes(proxy._authkey)
+    return reduced
+
+
+_multiproc.register_base(BaseProxy, _reduce_proxy)
+
+
+class BaseManager(_managers.BaseManager):
+    """Base class of managers. ``register`` adds types of objects."""
+
+    def __init__(self, address=None, authkey=None, serializer="pickle", ctx=None, **options):
+        from .context import get_context
+
+        serializer = _PICKLE if serializer == "pickle" else serializer
+        super().__init__(address, authkey, serializer, ctx or get_context(), **options)
+
+    def connect(self):
+        """Connects to a server that another program or process has started."""
+        try:
+            super().connect()
+        except ManagerLost as error:
+            # There was none to be lost.
+            raise error.__cause__ from None
+
+    def start(self, initializer=None, initargs=()):
+        """Starts the server's process, and waits until it listens."""
+        # The server's socket is in the folder of this process, which removes it even if the server is killed.
+        _util.get_temp_dir()
+        try:
+            super().start(initializer, initargs)
+        except EOFError:
+            process = self._process
+            process.join()
+            raise ManagerLost(
+                f"the manager's server, process {process.pid} ({process.name}), ended with exit code "
+                f"{process.exitcode} before it was ready"
+            ) from None
+        _servers[self._address] = self._process
+
+    @staticmethod
+    def _finalize_manager(process, address, *options):
+        _managers.BaseManager._finalize_manager(process, address, *options)
+        _servers.pop(address, None)
+
+
+class SyncManager(BaseManager, _managers.SyncManager):
+    """Manager of dicts, lists, queues and objects of ``threading``. ``Manager()`` returns a started one."""
+
+    _registry = _managers.SyncManager._registry.copy()
+
+
+def _pool(*args, **options):
+    from .pool import Pool
+
+    return Pool(*args, **options)
+
+
+SyncManager.register("Pool", _pool, PoolProxy)
+
+
+class SharedMemoryManager(BaseManager, _managers.SharedMemoryManager):
+    """Manager of blocks of shared memory, which are freed when it ends."""
+
+    _registry = _managers.SharedMemoryManager._registry.copy()
