@@ -49,6 +49,13 @@ fn raise(class: PyResult<&Bound<'_, PyAny>>) -> PyErr {
 /// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, else `RuntimeError`.
 pub fn runtime(error: impl Display) -> PyErr {
     let text = error.to_string();
+    if text.contains("was forked from one that uses shared memory") {
+        return PyRuntimeError::new_err(
+            "this process was made by os.fork from one that uses multiproc, and its copies of the parent's \
+             objects can't be used: start processes by multiproc.Process, and pass objects as arguments. A \
+             process that uses multiproc itself must be forked before its parent's first use of it",
+        );
+    }
     if text.contains("not enough shared memory") || text.contains("out of shared memory") {
         return PyMemoryError::new_err(text);
     }

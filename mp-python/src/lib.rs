@@ -24,8 +24,9 @@ use pyo3::prelude::*;
 /// use its copy of the library: it shares no queues with the module `multiproc` in the same process.
 ///
 /// # Errors
-/// `RuntimeError` if it was called for another module.
+/// `RuntimeError` if it was called for another module, and `ImportError` in a subinterpreter.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    process::refuse_subinterpreters(module.py())?;
     object::pickle::set_home(module)?;
     module.add("LoadError", module.py().get_type::<error::LoadError>())?;
     module.add("PeerLost", module.py().get_type::<error::PeerLost>())?;
@@ -39,6 +40,8 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 #[pymodule(gil_used = false)]
 mod _multiproc {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use crate::connection::{Connection, SocketListener, connect, pipe};
     #[pymodule_export]
@@ -65,4 +68,10 @@ mod _multiproc {
     use crate::queue::{JoinableQueue, Lease, Queue, SimpleQueue};
     #[pymodule_export]
     use crate::strategy::{get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
+
+    /// Runs when the module is imported.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::process::refuse_subinterpreters(module.py())
+    }
 }

@@ -12,9 +12,9 @@ use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use mp::process::{ExitStatus, Process, StartMethod};
+use mp::process::{ExitStatus, Process, SpawnError, StartMethod};
 use mp_core::mutex::Mutex;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -22,6 +22,10 @@ use crate::error::runtime;
 use crate::object::Object;
 use crate::object::pickle::{dumps, dumps_by, loads};
 use crate::wait::{Attempt, limit, wait};
+
+/// Time in which an interpreter must have started. File systems in a network can need many seconds for the
+/// first.
+const START: Duration = Duration::from_secs(120);
 
 mp::process::export_child_main!(multiproc_child_main);
 
@@ -103,6 +107,20 @@ pub fn start_method(name: &str) -> PyResult<StartMethod> {
     }
 }
 
+/// Refuses other interpreters of this process than the first: the library has one state in each process.
+///
+/// # Errors
+/// `ImportError` in a subinterpreter.
+pub fn refuse_subinterpreters(_py: Python<'_>) -> PyResult<()> {
+    // SAFETY: this thread is attached to an interpreter.
+    let interpreter = unsafe { ffi::PyInterpreterState_Get() };
+    // SAFETY: as above.
+    match unsafe { ffi::PyInterpreterState_GetID(interpreter) } {
+        0 => Ok(()),
+        _ => Err(PyImportError::new_err("multiproc can't be imported by subinterpreters: use processes")),
+    }
+}
+
 /// A started process.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Child {
@@ -130,6 +148,7 @@ pub fn start(
         None => dumps(target)?,
     };
     let builder = Process::builder().name(name).daemon(daemon).command(command).start_method(method);
+    let builder = builder.handshake_timeout(START);
     let process = py.detach(|| builder.spawn(run, object)).map_err(runtime)?;
     Ok(Child { process, code: Mutex::new(None) })
 }
@@ -149,20 +168,28 @@ impl Child {
     }
 
     /// Exit code, the negative signal, or `None` while the process runs.
-    fn poll(&self) -> Option<i32> {
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<i32>> {
         let mut known = self.code.lock();
-        if known.is_none() {
-            *known = self.process.exit().map(|status| match status {
-                ExitStatus::Code(code) => code,
-                ExitStatus::Signal { signal, .. } => -signal.number(),
-                _ => 255,
-            });
-            if known.is_some() {
-                // The failure was told by the exit code: it needs no line when this value is dropped.
-                drop(self.process.join());
-            }
+        let Some(status) = self.process.exit().filter(|_| known.is_none()) else { return Ok(*known) };
+        let code = match status {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal { signal, .. } => -signal.number(),
+            _ => 255,
+        };
+        // After this, the failure needs no line when this value is dropped.
+        let (code, failure) = match self.process.join() {
+            // The process has printed what was raised.
+            Ok(()) | Err(SpawnError::ProcessRaised(_) | SpawnError::ProcessExited(_)) => (code, None),
+            Err(SpawnError::NeverReported { .. }) if code != 0 => (code, None),
+            Err(error) => (if code == 0 { 1 } else { code }, Some(error)),
+        };
+        *known = Some(code);
+        drop(known);
+        if let Some(failure) = failure {
+            let text = format!("Process {}:\n{failure}\n", self.process.name());
+            py.import("sys")?.getattr("stderr")?.call_method1("write", (text,))?;
         }
-        *known
+        Ok(Some(code))
     }
 
     /// Waits for the end of the process. Returns the exit code, or `None` if the time is over.
@@ -175,7 +202,7 @@ impl Child {
                 Attempt::Late(())
             }
         })?;
-        Ok(ended.ok().and_then(|()| self.poll()))
+        if ended.is_ok() { self.poll(py) } else { Ok(None) }
     }
 
     /// Sends SIGTERM.

@@ -4,7 +4,6 @@ import logging
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from multiprocessing import connection
 import pytest
 
 import multiproc as mp
+from programs import run_command, run_program, run_script
 
 LIMIT = 20
 
@@ -541,7 +541,7 @@ class TestCPythonLogging:
         finally:
             logger.setLevel(old)
 
-    def test_log_to_stderr(self):
+    def test_log_to_stderr(self, tmp_path):
         program = """
 import multiproc as mp, logging
 def f():
@@ -552,8 +552,8 @@ if __name__ == "__main__":
     process.start()
     process.join()
 """
-        out, err, code = run_program(program, script=True)
-        assert (out, err, code) == ("", "[WARNING/logs] from the child\n", 0)
+        expected = ("", "[WARNING/logs] from the child\n", 0)
+        assert run_script(tmp_path, program) == expected
 
 
 class TestCPythonSignals:
@@ -697,29 +697,6 @@ if __name__ == "__main__":
 """
 IMPORTED = "spawn __mp_main__\nforkserver __mp_main__\n"
 BY_VALUE = "spawn __main__\nforkserver __main__\n"
-
-
-def run_program(program, *args, script=False, **options):
-    """Runs a program by ``-c``, or as a script. Returns its output, error output and exit code."""
-    if script:
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "program.py")
-            with open(file, "w") as out:
-                out.write(program)
-            return run_command([sys.executable, *args, file], **options)
-    return run_command([sys.executable, *args, "-c", program], **options)
-
-
-def run_script(folder, program, *args, **options):
-    (folder / "program.py").write_text(program)
-    return run_command([sys.executable, *args, str(folder / "program.py")], **options)
-
-
-def run_command(command, **options):
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=40, **options)
-    return ran.stdout, ran.stderr, ran.returncode
 
 
 class TestMainModules:
