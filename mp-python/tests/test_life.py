@@ -45,6 +45,11 @@ def full():
     queue.put(0)
     return queue
 
+ends = []
+def pipe():
+    ends.extend(mp.Pipe())
+    return ends
+
 def held(lock):
     lock.acquire()
     return lock
@@ -83,8 +88,8 @@ WAITS = [
     "held(mp.Semaphore(1)).acquire()",
     "mp.Barrier(2).wait()",
     "held(mp.Condition()).wait()",
-    "mp.Pipe()[0].recv()",
-    "mp.Pipe()[0].poll(None)",
+    "pipe()[0].recv()  # mp.Pipe()",
+    "pipe()[0].poll(None)  # mp.Pipe()",
     "mp.JoinableQueue().get()",
     "unfinished().join()",
 ]

@@ -2,6 +2,7 @@
 
 from ._multiproc import JoinableQueue, Lease, PeerLost, Pipe, Queue, SimpleQueue
 from .arrays import empty, full, share, zeros
+from .collate import collate
 from .context import default as _default
 from .context import (
     AuthenticationError,
@@ -20,7 +21,6 @@ from .context import (
     set_executable,
     set_start_method,
 )
-from .data_loader import BatchTimeout, DataLoader, WorkerLost, collate, get_worker_info
 from .process import Process, active_children, current_process, parent_process, set_forkserver_preload
 from .reduction import init_reductions
 from .spawn import (
@@ -44,7 +44,21 @@ except ImportError:
 Manager = _default.Manager
 Pool = _default.Pool
 
-_LAZY = {"ManagerLost": "managers", "PoolError": "pool", "TaskTimeout": "pool", "WorkerLost": "pool"}
+_LAZY = {
+    "BatchTimeout": "data_loader",
+    "DataLoader": "data_loader",
+    "get_worker_info": "data_loader",
+    "ManagerLost": "managers",
+    "PoolError": "pool",
+    "TaskTimeout": "pool",
+    "WorkerLost": "pool",
+}
+# Without modules, as in `multiprocessing`.
+__all__ = [
+    name
+    for name in [*globals(), *_LAZY]
+    if not name.startswith("_") and not hasattr(globals().get(name), "__spec__")
+]
 
 
 def __getattr__(name):
@@ -55,3 +69,7 @@ def __getattr__(name):
 
     value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     return value
+
+
+def __dir__():
+    return [*{*globals(), *_LAZY}]

@@ -20,7 +20,6 @@ other sequences                the same type if possible, else a list, of batche
 """
 
 import copy
-import dataclasses
 import sys
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 
@@ -66,7 +65,9 @@ def _collate(samples, torch):
         return _same_mapping(first, batch)
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return of(*(_collate(list(column), torch) for column in zip(*samples, strict=True)))
-    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+    if hasattr(type(first), "__dataclass_fields__"):
+        import dataclasses
+
         names = [field.name for field in dataclasses.fields(first) if field.init]
         return of(**{name: _collate([getattr(sample, name) for sample in samples], torch) for name in names})
     if isinstance(first, Sequence):

@@ -51,10 +51,10 @@ import weakref
 from multiprocessing import process as _process
 
 from . import _loader_worker, _multiproc, process
+from . import pool as _pool
 from ._child import Preparation
 from ._loader_worker import BATCH, END, STACK, SavedRandomness, Worker, get_worker_info, mix
 from .collate import collate, convert
-from .pool import _Spawning
 from .reduction import pickler
 
 __all__ = [
@@ -70,8 +70,10 @@ __all__ = [
 _STACK_SIGNAL = signal.SIGRTMAX - 2
 
 
-class WorkerLost(RuntimeError):
+class WorkerLost(_pool.WorkerLost):
     """A worker died, and so did those that tried again to make its batch."""
+
+    __str__ = Exception.__str__
 
     def __init__(self, message, *, batch=None, index=None, pid=None, exitcode=None):
         super().__init__(message)
@@ -139,7 +141,7 @@ def _digest_by(base, parts):
             return NotImplemented if inherited is None else inherited(obj)
 
     digest = _Digest()
-    _context.set_spawning_popen(_Spawning)
+    _context.set_spawning_popen(_pool._Spawning)
     try:
         Pickler(digest, protocol=5, buffer_callback=lambda _: True).dump(parts)
     except Exception:
@@ -180,7 +182,7 @@ class _Team:
         }
         method = loader._method
         self.workers = []
-        _context.set_spawning_popen(_Spawning)
+        _context.set_spawning_popen(_pool._Spawning)
         try:
             data = process._preparation("DataLoader")
             options = {
