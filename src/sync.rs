@@ -36,6 +36,7 @@ pub use crate::{
 };
 pub use mp_core::bytemuck;
 pub use mp_sync::{
-    AcquireError, BarrierError, BarrierMember, ConditionGuard, Deadlock, DeadlockStep, LockGuard, LockKind,
-    OnceState, PeerProcess, Permit, Plain, RLockGuard, RawArray, RawValue, ReadGuard, WriteGuard,
+    AcquireError, BarrierArrival, BarrierError, BarrierMember, ConditionGuard, ConditionWaiter, Deadlock,
+    DeadlockStep, EventState, LockGuard, LockKind, OnceState, PeerProcess, Permit, Plain, RLockGuard,
+    RawArray, RawValue, ReadGuard, WriteGuard,
 };

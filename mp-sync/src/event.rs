@@ -18,6 +18,10 @@ const WORD: u64 = 0;
 const PARKING: u64 = 16;
 const WORDS: u64 = 17;
 
+/// State of an [`Event`] at one moment, returned by [`Event::observe`].
+#[derive(Clone, Copy, Debug)]
+pub struct EventState(EventWord);
+
 /// A flag between processes, which threads can wait for.
 ///
 /// ```
@@ -120,6 +124,38 @@ impl Event {
         self.wait_until_set(Wait::Until(deadline))
     }
 
+    /// Returns the state for [`wait_since`](Self::wait_since): callers that wait in several attempts don't
+    /// miss an event that is set and cleared between two of them.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let event = mp_sync::Event::new()?;
+    /// let before = event.observe()?;
+    /// event.set()?;
+    /// event.clear()?;
+    /// assert!(!event.wait_timeout(Duration::ZERO)?);
+    /// assert!(event.wait_since(before, Duration::ZERO)?);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn observe(&self) -> Result<EventState> {
+        self.shared.me()?;
+        Ok(EventState(self.word()))
+    }
+
+    /// Waits until the event is set, or was set since the state was observed, at most `timeout`. Returns
+    /// `true` if it was set.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn wait_since(&self, before: EventState, timeout: Duration) -> Result<bool> {
+        self.shared.me()?;
+        self.wait_word(before.0, Wait::at_most(timeout))
+    }
+
     /// Waits asynchronously until the event is set. After the first poll, the future does not miss an event
     /// that is cleared at once.
     ///
@@ -134,7 +170,10 @@ impl Event {
 
     fn wait_until_set(&self, wait: Wait) -> Result<bool, Error> {
         self.shared.me()?;
-        let before = self.word();
+        self.wait_word(self.word(), wait)
+    }
+
+    fn wait_word(&self, before: EventWord, wait: Wait) -> Result<bool, Error> {
         let is_set_since = || self.word().was_set_since(before).then_some(());
         let target = (&self.shared, self.parking(), BlockingCall::Event);
         wait::until(target, &self.spin, wait, is_set_since, || None, true).map(|found| found.is_some())

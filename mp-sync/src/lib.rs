@@ -102,11 +102,11 @@ mod shared;
 pub mod steps;
 mod wait;
 
-pub use barrier::{Barrier, BarrierMember};
+pub use barrier::{Barrier, BarrierArrival, BarrierMember};
 pub use error::{AcquireError, BarrierError, PeerProcess};
-pub use event::Event;
+pub use event::{Event, EventState};
 pub use locks::array::Array;
-pub use locks::condition::Condition;
+pub use locks::condition::{Condition, ConditionWaiter};
 pub use locks::guard::LockGuard;
 pub use locks::lock::Lock;
 pub use locks::relock::ConditionGuard;

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use mp_core::steps::lock::OsThread;
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::waits::BlockingCall;
 use mp_core::words::Member;
@@ -73,23 +75,37 @@ impl Permits {
 
     /// Tries once to take a permit.
     fn claim(&self, me: Member) -> Option<ObservedSlot> {
+        self.claim_as((HELD, me, 0))
+    }
+
+    fn claim_as(&self, to: (u8, Member, u32)) -> Option<ObservedSlot> {
         let from = self.hint.load(Ordering::Relaxed);
-        let seen = self.shared.run(ClaimSlot::new(self.slots(), OPEN, (HELD, me, 0), from))?;
+        let seen = self.shared.run(ClaimSlot::new(self.slots(), OPEN, to, from))?;
         self.hint.store(seen.index, Ordering::Relaxed);
         Some(seen)
     }
 
-    fn acquire(&self, wait: Wait) -> Result<Permit, AcquireError> {
-        let me = self.shared.me()?;
+    fn wait_as(&self, wait: Wait, to: (u8, Member, u32)) -> Result<Option<ObservedSlot>, AcquireError> {
         let target = (&self.shared, self.parking(), BlockingCall::Semaphore);
         let check_dead = || {
             self.release_and_wake();
-            self.claim(me)
+            self.claim_as(to)
         };
-        match wait::until(target, &self.spin, wait, || self.claim(me), check_dead, true)? {
+        Ok(wait::until(target, &self.spin, wait, || self.claim_as(to), check_dead, true)?)
+    }
+
+    fn acquire(&self, wait: Wait) -> Result<Permit, AcquireError> {
+        let me = self.shared.me()?;
+        match self.wait_as(wait, (HELD, me, 0))? {
             Some(seen) => Ok(Permit { permits: self.clone(), me, seen, to: OPEN }),
             None => Err(AcquireError::Held { holders: self.holders() }),
         }
+    }
+
+    fn acquire_kept(&self, timeout: Duration) -> Result<bool, AcquireError> {
+        let wait = if timeout.is_zero() { Wait::Never } else { Wait::at_most(timeout) };
+        let to = (RETAINED, self.shared.me()?, OsThread::here().tid);
+        Ok(self.wait_as(wait, to)?.is_some())
     }
 
     fn find(&self, states: &[u8]) -> impl Iterator<Item = ObservedSlot> + '_ {
@@ -130,13 +146,63 @@ impl Permits {
     /// Releases a permit that this process keeps. Returns `false` if it keeps none.
     fn release_forgotten(&self) -> Result<bool, AcquireError> {
         let me = self.shared.me()?;
-        let mut kept = self.find(&[RETAINED]).filter(|seen| seen.slot.member == me);
+        Ok(self.release_hinted(me) || self.release_where(|member| member == me))
+    }
+
+    /// Returns the slot where this process last found a permit, if a process keeps the permit.
+    fn hinted(&self) -> Option<ObservedSlot> {
+        let (index, slots) = (self.hint.load(Ordering::Relaxed), self.slots());
+        if index >= slots.limit {
+            return None;
+        }
+        let slot = HolderSlot::unpack(self.shared.load(SLOTS + u64::from(index)));
+        (slot.state == RETAINED).then_some(ObservedSlot { index, slot })
+    }
+
+    /// Releases the permit at the hint, if this process keeps it: no search is needed in most cases.
+    fn release_hinted(&self, me: Member) -> bool {
+        let kept = self.hinted().filter(|seen| seen.slot.member == me);
+        let released = kept.is_some_and(|seen| self.change(seen, seen.slot.vacated(OPEN)));
+        if released {
+            self.parking().wake_one();
+        }
+        released
+    }
+
+    /// Releases a permit that a live process keeps, if possible this one. Returns `false` if none is kept.
+    fn release_any(&self) -> Result<bool, AcquireError> {
+        if self.release_forgotten()? {
+            return Ok(true);
+        }
+        // The permits of dead processes return anyway, in addition to the one of this call.
+        if self.release_dead() > 0 {
+            self.parking().notify_all();
+        }
+        Ok(self.release_where(|_| true))
+    }
+
+    fn release_where(&self, matches: impl Fn(Member) -> bool) -> bool {
+        let mut kept = self.find(&[RETAINED]).filter(|seen| matches(seen.slot.member));
         // Another thread may release it first.
         let released = kept.any(|seen| self.change(seen, seen.slot.vacated(OPEN)));
         if released {
             self.parking().wake_one();
         }
-        Ok(released)
+        released
+    }
+
+    fn is_kept_here(&self) -> bool {
+        let Ok(me) = self.shared.me() else { return false };
+        let thread = OsThread::here().tid;
+        let is_here = |seen: ObservedSlot| (seen.slot.member, seen.slot.thread) == (me, thread);
+        self.hinted().is_some_and(is_here) || self.find(&[RETAINED]).any(is_here)
+    }
+
+    fn forget_kept(&self) {
+        let Ok(me) = self.shared.me() else { return };
+        for seen in self.find(&[RETAINED]).filter(|seen| seen.slot.member == me) {
+            self.change(seen, seen.slot.vacated(EMPTY));
+        }
     }
 
     fn add(&self) -> Result<(), AcquireError> {
@@ -157,8 +223,8 @@ impl Permits {
 
 impl Permit {
     /// Keeps the permit without a handle. The permit is released by the semaphore's `release` in any thread
-    /// of this process, or by the death of the process. For callers that acquire in one place and release in
-    /// another.
+    /// of this process, by its `release_any` in any process, or by the death of the process. For callers that
+    /// acquire in one place and release in another.
     pub fn keep(mut self) {
         self.to = RETAINED;
     }
@@ -176,7 +242,10 @@ impl Drop for Permit {
         if permits.shared.me().ok() != Some(*me) {
             return;
         }
-        let then = if *to == RETAINED { seen.slot.into_state(RETAINED) } else { seen.slot.vacated(*to) };
+        let then = match *to {
+            RETAINED => seen.slot.then(RETAINED, *me, OsThread::here().tid),
+            to => seen.slot.vacated(to),
+        };
         permits.change(*seen, then);
         if *to == OPEN {
             permits.hint.store(seen.index, Ordering::Relaxed);
@@ -280,6 +349,33 @@ macro_rules! semaphore {
             pub fn available(&self) -> usize {
                 self.0.available()
             }
+
+            /// Takes a permit without a handle, as [`Permit::keep`] leaves it. Waits at most `timeout`, and
+            /// returns `false` when the time has expired.
+            ///
+            /// # Errors
+            /// [`AcquireError::Failed`] in a forked copy.
+            pub fn acquire_kept(&self, timeout: Duration) -> Result<bool, AcquireError> {
+                self.0.acquire_kept(timeout)
+            }
+
+            /// Returns `true` if the calling thread has [kept](Permit::keep) a permit that is not released:
+            /// a snapshot. `false` in a forked copy.
+            pub fn is_kept_here(&self) -> bool {
+                self.0.is_kept_here()
+            }
+
+            /// Returns the live processes that hold or keep permits, each once: a snapshot. Permits of dead
+            /// processes are released. Empty in a forked copy.
+            pub fn holders(&self) -> Vec<PeerProcess> {
+                if self.0.shared.me().is_err() {
+                    return Vec::new();
+                }
+                if self.0.release_dead() > 0 {
+                    self.0.parking().notify_all();
+                }
+                self.0.holders()
+            }
         }
 
         impl Waitable for $name {
@@ -342,6 +438,22 @@ impl Semaphore {
     pub fn release(&self) -> Result<(), AcquireError> {
         if self.0.release_forgotten()? { Ok(()) } else { self.0.add() }
     }
+
+    /// Removes the permits that this process [keeps](Permit::keep): they don't return when it ends. For
+    /// permits that are signals, which have been used. Does nothing in a forked copy.
+    pub fn forget_kept(&self) {
+        self.0.forget_kept();
+    }
+
+    /// Releases a permit that this process [keeps](Permit::keep), or else a permit that another process
+    /// keeps, or else adds a permit: as `sem_post(3)`, which knows no holders. A permit released for another
+    /// process does not return once more when that process dies.
+    ///
+    /// # Errors
+    /// See [`add_permits`](Self::add_permits).
+    pub fn release_any(&self) -> Result<(), AcquireError> {
+        if self.0.release_any()? { Ok(()) } else { self.0.add() }
+    }
 }
 
 impl BoundedSemaphore {
@@ -359,5 +471,56 @@ impl BoundedSemaphore {
     /// [`AcquireError::NotKept`] if this process keeps no permit, [`AcquireError::Failed`] in a forked copy.
     pub fn release(&self) -> Result<(), AcquireError> {
         if self.0.release_forgotten()? { Ok(()) } else { Err(AcquireError::NotKept) }
+    }
+
+    /// Releases a permit that this process [keeps](Permit::keep), or else a permit that another process
+    /// keeps. For permits that are acquired in one process and released in another.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotKept`] if no live process keeps a permit, [`AcquireError::Failed`] in a forked
+    /// copy.
+    pub fn release_any(&self) -> Result<(), AcquireError> {
+        if self.0.release_any()? { Ok(()) } else { Err(AcquireError::NotKept) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A claim by another process, whose member number is free in this test, so that it counts as dead.
+    fn keep_as(permits: &Permits, member: Member) {
+        let claim = ClaimSlot::new(permits.slots(), OPEN, (RETAINED, member, 0), 0);
+        permits.shared.run(claim).unwrap();
+    }
+
+    #[test]
+    fn permit_is_kept_by_its_thread() {
+        let one = BoundedSemaphore::new(1).unwrap();
+        assert!(one.acquire_kept(Duration::ZERO).unwrap());
+        assert!(one.is_kept_here() && !one.acquire_kept(Duration::from_millis(1)).unwrap());
+        assert_eq!(one.holders()[0].pid, std::process::id());
+        let theirs = one.clone();
+        let there = std::thread::spawn(move || (theirs.is_kept_here(), theirs.release_any().is_ok()));
+        assert_eq!(there.join().unwrap(), (false, true));
+        assert!(!one.is_kept_here());
+        assert!(matches!(one.release_any(), Err(AcquireError::NotKept)));
+    }
+
+    #[test]
+    fn release_any_adds_to_permits_of_the_dead() {
+        let dead = Member::new(4000, 7);
+        let one = BoundedSemaphore::new(1).unwrap();
+        keep_as(&one.0, dead);
+        // It returned by the death of its process, so nothing is left to release.
+        assert!(matches!(one.release_any(), Err(AcquireError::NotKept)));
+        assert_eq!(one.available(), 1);
+        let signals = Semaphore::new(1).unwrap();
+        keep_as(&signals.0, dead);
+        signals.release_any().unwrap();
+        assert_eq!(signals.available(), 2);
+        assert!(signals.acquire_kept(Duration::ZERO).unwrap());
+        signals.forget_kept();
+        assert_eq!((signals.available(), signals.holders().len()), (1, 0));
     }
 }

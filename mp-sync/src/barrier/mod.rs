@@ -16,9 +16,11 @@ use crate::steps::barrier::{
 use crate::steps::slot::Slots;
 use crate::wait;
 
+mod arrival;
 mod breaking;
 mod enrollment;
 
+pub use arrival::BarrierArrival;
 pub use enrollment::BarrierMember;
 
 const NAME: &str = "mp_sync::Barrier";
@@ -177,23 +179,29 @@ impl Barrier {
         until wait_then_deadline;
     }
 
+    /// Arrives. Returns the index and the phase, or the previous phase if its last party runs its action.
+    fn try_arrive(&self, me: Member, acts: bool) -> Result<Result<(u32, Phase), Phase>, BarrierError> {
+        let arrive = Arrive::new(self.at(), me);
+        match self.shared.run(if acts { arrive.with_action() } else { arrive }) {
+            ArriveOutcome::Broken(phase) => Err(BarrierError::broken(phase.broken, || self.dead(phase))),
+            ArriveOutcome::Arrived { index, phase, helped } => {
+                if helped {
+                    self.parking().notify_all();
+                }
+                self.record_party(1, index, me);
+                Ok(Ok((index, phase)))
+            }
+            ArriveOutcome::Full(phase) => Ok(Err(phase)),
+        }
+    }
+
     /// Arrives, and returns the index and the phase. Waits while the last party of the previous phase runs
     /// its action.
     fn arrive(&self, me: Member, wait: Wait, acts: bool) -> Result<(u32, Phase), BarrierError> {
         loop {
-            let arrive = Arrive::new(self.at(), me);
-            match self.shared.run(if acts { arrive.with_action() } else { arrive }) {
-                ArriveOutcome::Broken(phase) => {
-                    return Err(BarrierError::broken(phase.broken, || self.dead(phase)));
-                }
-                ArriveOutcome::Arrived { index, phase, helped } => {
-                    if helped {
-                        self.parking().notify_all();
-                    }
-                    self.record_party(1, index, me);
-                    return Ok((index, phase));
-                }
-                ArriveOutcome::Full(phase) => _ = self.wait_phase_end(phase, wait)?,
+            match self.try_arrive(me, acts)? {
+                Ok(arrived) => return Ok(arrived),
+                Err(full) => _ = self.wait_phase_end(full, wait)?,
             }
         }
     }
@@ -220,13 +228,7 @@ impl Barrier {
                 None => self.complete(complete),
             }
         }
-        match self.wait_phase_end(phase, wait)? {
-            (PhaseOutcome::Broken(how), died) => {
-                Err(BarrierError::broken(how, || died.or_else(|| self.dead(phase))))
-            }
-            (PhaseOutcome::Open, _) => Err(Error::Malformed("a barrier that opened again".into()).into()),
-            (PhaseOutcome::Passed, _) => Ok(index as usize),
-        }
+        self.result_of(index, phase, self.wait_phase_end(phase, wait)?)
     }
 
     /// Waits for the end of a phase, and breaks it if a party is dead or the time has expired. Returns the
@@ -236,6 +238,23 @@ impl Barrier {
         phase: Phase,
         wait: Wait,
     ) -> Result<(PhaseOutcome, Option<PeerProcess>), BarrierError> {
+        let (outcome, died) = self.watch_phase(phase, wait)?;
+        if outcome.is_none()
+            && let Some(late) = self.time_out(phase)
+        {
+            return Err(late);
+        }
+        // If it could not be broken, the phase had ended.
+        Ok((outcome.unwrap_or_else(|| phase.outcome(self.phase())), died))
+    }
+
+    /// Waits for the end of a phase, and breaks it if a party is dead. Returns the outcome, or `None` when
+    /// the time has expired, and the dead party if this process found it.
+    fn watch_phase(
+        &self,
+        phase: Phase,
+        wait: Wait,
+    ) -> Result<(Option<PhaseOutcome>, Option<PeerProcess>), BarrierError> {
         let poll = || Some(phase.outcome(self.phase())).filter(|v| *v != PhaseOutcome::Open);
         let mut died = None;
         let check_dead = || {
@@ -251,17 +270,32 @@ impl Barrier {
         };
         let target = (&self.shared, self.parking(), BlockingCall::Barrier);
         let outcome = wait::until(target, &self.spin, wait, poll, check_dead, false)?;
-        if outcome.is_none() {
-            let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();
-            let missing = self.party_slots().filter(|seen| !arrived.contains(&seen.slot.member));
-            let missing = missing.map(|seen| self.recorded_party(3, seen.index, seen.slot.member)).collect();
-            if self.break_phase(phase, BreakCause::TimedOut) {
-                let arrived = arrived.len() as u32;
-                return Err(BarrierError::TimedOut { arrived, parties: self.parties, missing });
-            }
+        Ok((outcome, died))
+    }
+
+    /// Breaks a phase because the time of a party has expired. Returns its error, or `None` if the phase had
+    /// ended.
+    fn time_out(&self, phase: Phase) -> Option<BarrierError> {
+        let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();
+        let missing = self.party_slots().filter(|seen| !arrived.contains(&seen.slot.member));
+        let missing = missing.map(|seen| self.recorded_party(3, seen.index, seen.slot.member)).collect();
+        let broken = self.break_phase(phase, BreakCause::TimedOut);
+        let (arrived, parties) = (arrived.len() as u32, self.parties);
+        broken.then_some(BarrierError::TimedOut { arrived, parties, missing })
+    }
+
+    /// Returns the result of a party with this index, by the outcome of its phase.
+    fn result_of(
+        &self,
+        index: u32,
+        phase: Phase,
+        (outcome, died): (PhaseOutcome, Option<PeerProcess>),
+    ) -> Result<usize, BarrierError> {
+        match outcome {
+            PhaseOutcome::Broken(how) => Err(BarrierError::broken(how, || died.or_else(|| self.dead(phase)))),
+            PhaseOutcome::Open => Err(Error::Malformed("a barrier that opened again".into()).into()),
+            PhaseOutcome::Passed => Ok(index as usize),
         }
-        // If it could not be broken, the phase had ended.
-        Ok((outcome.unwrap_or_else(|| phase.outcome(self.phase())), died))
     }
 
     /// Returns the parties that arrived in this phase: index and member.

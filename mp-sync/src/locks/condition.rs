@@ -239,8 +239,34 @@ impl Condition {
         self.notify(usize::MAX)
     }
 
-    fn wait_once<G: ConditionGuard>(&self, guard: G, wait: Wait) -> Result<(G, bool), LockError> {
+    /// Takes a place among the waiters, for a caller that protects its data by other means than a
+    /// [`Lock`](crate::Lock) or an [`RLock`](crate::RLock). It enlists, releases its own lock, waits, and
+    /// takes its lock again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_sync::{BoundedSemaphore, Condition};
+    ///
+    /// let (section, changed) = (BoundedSemaphore::new(1)?, Condition::new()?);
+    /// let held = section.acquire()?;
+    /// let mut waiter = changed.enlist()?;
+    /// drop(held);
+    /// changed.notify_one()?; // in another process, usually
+    /// assert!(waiter.wait_timeout(Duration::from_millis(1)));
+    /// let held = section.acquire()?;
+    /// # drop(held);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`] if more live threads wait than the condition was created for, [`Error::Forked`].
+    pub fn enlist(&self) -> Result<ConditionWaiter> {
         let me = self.shared.me()?;
+        Ok(ConditionWaiter { condition: self.clone(), me, mine: self.place(me)?, notified: false })
+    }
+
+    /// Takes a slot.
+    fn place(&self, me: Member) -> Result<ObservedSlot> {
         let enlist = || self.shared.run(ClaimSlot::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_grow());
         let mut place = enlist();
         if place.is_none() {
@@ -250,9 +276,18 @@ impl Condition {
         }
         let Some(mine) = place else {
             let limit = u64::from(self.slots().limit);
-            let full = Error::ArenaFull { what: "threads that wait at a condition", asked: limit + 1, limit };
-            return Err(full.into());
+            return Err(Error::ArenaFull {
+                what: "threads that wait at a condition",
+                asked: limit + 1,
+                limit,
+            });
         };
+        Ok(mine)
+    }
+
+    fn wait_once<G: ConditionGuard>(&self, guard: G, wait: Wait) -> Result<(G, bool), LockError> {
+        let me = self.shared.me()?;
+        let mine = self.place(me)?;
         let begun = Instant::now();
         let unlocked = guard.unlock(WaitToken::TOKEN);
         let notified = self.sleep(me, mine, wait);
@@ -313,12 +348,17 @@ impl Condition {
     /// Releases the slot `mine` of a thread that has taken over the token in `taken`. If `mine` got a token
     /// meanwhile, one of the two is passed on.
     fn keep_one(&self, mine: ObservedSlot, taken: ObservedSlot) {
+        self.pass_on(mine);
+        self.leave(taken);
+    }
+
+    /// Releases the slot of this thread. If it has a token, another waiter gets the token.
+    fn pass_on(&self, mine: ObservedSlot) {
         if !self.leave(mine) {
             let own = self.load_slot(mine);
             _ = self.notify(1);
             self.leave(own);
         }
-        self.leave(taken);
     }
 
     /// Returns the number of waiting threads: a snapshot, without dead processes. 0 in a forked copy.
@@ -333,6 +373,57 @@ impl Condition {
             !dead
         };
         self.shared.find(self.slots(), set(&[WAITING, ASLEEP])).filter(waits).count()
+    }
+}
+
+/// Place among the waiters of a [`Condition`], taken by [`Condition::enlist`].
+///
+/// Dropping it leaves the place. A notification that it has got and that was not returned by a wait then goes
+/// to another waiter. If the process dies, the place becomes free.
+#[derive(Debug)]
+#[must_use = "dropping it leaves the place"]
+pub struct ConditionWaiter {
+    condition: Condition,
+    me: Member,
+    mine: ObservedSlot,
+    notified: bool,
+}
+
+impl ConditionWaiter {
+    /// Waits for a notification for at most `timeout`. Returns `true` if there was one, and at once if an
+    /// earlier call has returned `true`. Otherwise the place remains.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> bool {
+        if !self.notified && self.condition.shared.me().ok() == Some(self.me) {
+            let Self { condition, me, mine, .. } = self;
+            let (wait, liveness) = (Wait::at_most(timeout), LivenessTimer::default());
+            let mut waiter = TokenWaiter { condition, me: *me, mine: *mine, liveness, wait };
+            self.notified = block_on(&mut waiter, &condition.spin, wait).is_some();
+            self.mine = waiter.mine;
+        }
+        self.notified
+    }
+
+    /// Leaves the place. Returns `true` if there was a notification.
+    pub fn leave(mut self) -> bool {
+        // A slot with a token can't be released, but only consumed.
+        while !self.notified && !self.condition.leave(self.mine) {
+            if self.condition.shared.me().ok() != Some(self.me) {
+                return false;
+            }
+            self.wait_timeout(Duration::ZERO);
+        }
+        let notified = self.notified;
+        self.notified = true;
+        notified
+    }
+}
+
+impl Drop for ConditionWaiter {
+    fn drop(&mut self) {
+        // The slot belongs to the parent, not to a forked copy.
+        if !self.notified && self.condition.shared.me().ok() == Some(self.me) {
+            self.condition.pass_on(self.mine);
+        }
     }
 }
 
@@ -420,6 +511,23 @@ mod tests {
         assert_eq!((state(mine), state(taken)), (EMPTY, EMPTY));
         let notified = [other, third].iter().filter(|&&seen| state(seen) == NOTIFIED).count();
         assert_eq!((notified, condition.waiting()), (1, 1));
+    }
+
+    /// A waiter that leaves with a token passes it on, and an enlisted waiter waits in several attempts.
+    #[test]
+    fn enlisted_waiter_keeps_or_passes_on_its_token() {
+        let condition = Condition::with_waiters(4).unwrap();
+        let short = Duration::from_millis(1);
+        let (mut one, two) = (condition.enlist().unwrap(), condition.enlist().unwrap());
+        assert!(!one.wait_timeout(short) && !one.wait_timeout(short));
+        assert_eq!((condition.waiting(), condition.notify(2).unwrap()), (2, 2));
+        let mut three = condition.enlist().unwrap();
+        assert!(!three.wait_timeout(short));
+        drop(two);
+        assert!(three.wait_timeout(short) && three.wait_timeout(short));
+        assert!(one.leave(), "it was notified after its last wait");
+        assert!(!condition.enlist().unwrap().leave());
+        assert_eq!((condition.waiting(), condition.notify_all().unwrap()), (0, 0));
     }
 
     /// The slot of a dead waiter is released. A token of a dead waiter goes to a live one.

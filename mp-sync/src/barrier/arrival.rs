@@ -1,0 +1,168 @@
+//! Arrival and wait as separate steps, for callers that wait in several attempts.
+
+use std::time::Duration;
+
+use mp_core::Wait;
+use mp_core::words::Member;
+
+use super::Barrier;
+use crate::error::BarrierError;
+use crate::steps::barrier::{BreakCause, CompletePhase, Phase};
+
+/// Arrival of a party at a [`Barrier`], by [`Barrier::arrive_timeout`].
+///
+/// Dropping it before a wait has returned breaks the barrier: the other parties get
+/// [`BarrierError::Aborted`].
+#[derive(Debug)]
+#[must_use = "dropping it breaks the barrier"]
+pub struct BarrierArrival {
+    barrier: Barrier,
+    me: Member,
+    index: u32,
+    phase: Phase,
+    ended: bool,
+}
+
+impl Barrier {
+    /// Arrives without a wait for the other parties. Waits, at most `timeout`, only while the last party of
+    /// the previous phase runs its action. Returns `None` when the time has expired. The barrier is not
+    /// broken then.
+    ///
+    /// With `acts`, the [last](BarrierArrival::is_last) party has to [complete](BarrierArrival::complete) the
+    /// phase.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_sync::Barrier;
+    ///
+    /// let (step, short) = (Barrier::new(2)?, Duration::from_millis(1));
+    /// let mut first = step.arrive_timeout(short, false)?.expect("no action runs");
+    /// assert_eq!(first.wait_timeout(short)?, None); // and again, as long as the caller wishes
+    /// let mut last = step.arrive_timeout(short, false)?.expect("no action runs");
+    /// assert_eq!((first.wait_timeout(short)?, last.wait_timeout(short)?), (Some(0), Some(1)));
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BarrierError`] with the cause if the barrier is broken.
+    pub fn arrive_timeout(
+        &self,
+        timeout: Duration,
+        acts: bool,
+    ) -> Result<Option<BarrierArrival>, BarrierError> {
+        let me = self.shared.me()?;
+        loop {
+            match self.try_arrive(me, acts)? {
+                Ok((index, phase)) => {
+                    let arrival = BarrierArrival { barrier: self.clone(), me, index, phase, ended: false };
+                    if arrival.is_last() && !acts {
+                        self.complete(CompletePhase::new(self.at(), phase));
+                    }
+                    return Ok(Some(arrival));
+                }
+                Err(full) => {
+                    if self.watch_phase(full, Wait::at_most(timeout))?.0.is_none() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl BarrierArrival {
+    /// Returns the index of this party in the order of arrival, from 0.
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// Returns `true` if all other parties had arrived before.
+    pub fn is_last(&self) -> bool {
+        self.index + 1 == self.barrier.parties
+    }
+
+    /// Ends the phase after the action of the last party. Has no effect for another party.
+    pub fn complete(&self) {
+        if self.is_last() {
+            let complete = CompletePhase::new(self.barrier.at(), self.phase);
+            self.barrier.complete(complete.after_action());
+        }
+    }
+
+    /// Waits until all parties have arrived, at most `timeout`. Returns the index, or `None` when the time
+    /// has expired: the barrier is not broken, and this party remains.
+    ///
+    /// # Errors
+    /// [`BarrierError`] with the cause if the barrier is broken.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<usize>, BarrierError> {
+        let (outcome, died) = self.barrier.watch_phase(self.phase, Wait::at_most(timeout))?;
+        let Some(outcome) = outcome else { return Ok(None) };
+        self.ended = true;
+        self.barrier.result_of(self.index, self.phase, (outcome, died)).map(Some)
+    }
+
+    /// Breaks the barrier because the caller's time has expired. Returns the index if all parties have
+    /// arrived meanwhile.
+    ///
+    /// # Errors
+    /// [`BarrierError::TimedOut`], or the cause if the barrier was broken meanwhile.
+    pub fn time_out(mut self) -> Result<usize, BarrierError> {
+        self.ended = true;
+        match self.barrier.time_out(self.phase) {
+            Some(late) => Err(late),
+            None => {
+                let outcome = self.phase.outcome(self.barrier.phase());
+                self.barrier.result_of(self.index, self.phase, (outcome, None))
+            }
+        }
+    }
+}
+
+impl Drop for BarrierArrival {
+    fn drop(&mut self) {
+        // The arrival belongs to the parent, not to a forked copy.
+        if !self.ended && self.barrier.shared.me().ok() == Some(self.me) {
+            self.barrier.break_phase(self.phase, BreakCause::Aborted);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(1);
+
+    fn arrive(barrier: &Barrier, acts: bool) -> BarrierArrival {
+        barrier.arrive_timeout(SHORT, acts).unwrap().unwrap()
+    }
+
+    #[test]
+    fn dropped_arrival_breaks_the_barrier() {
+        let barrier = Barrier::new(2).unwrap();
+        let mut first = arrive(&barrier, false);
+        assert_eq!(first.wait_timeout(SHORT).unwrap(), None);
+        assert_eq!(barrier.n_waiting(), 1);
+        drop(first);
+        assert!(matches!(barrier.arrive_timeout(SHORT, false), Err(BarrierError::Aborted)));
+        barrier.reset().unwrap();
+        let late = arrive(&barrier, false).time_out();
+        assert!(matches!(late, Err(BarrierError::TimedOut { arrived: 1, parties: 2, .. })));
+    }
+
+    #[test]
+    fn last_party_completes_after_its_action() {
+        let barrier = Barrier::new(2).unwrap();
+        let (mut first, mut last) = (arrive(&barrier, true), arrive(&barrier, true));
+        assert!(last.is_last() && !first.is_last());
+        assert_eq!(first.wait_timeout(SHORT).unwrap(), None);
+        assert!(barrier.arrive_timeout(SHORT, true).unwrap().is_none(), "the action runs");
+        last.complete();
+        assert_eq!(last.wait_timeout(SHORT).unwrap(), Some(1));
+        assert_eq!(first.wait_timeout(SHORT).unwrap(), Some(0));
+        // Without an end, the barrier breaks.
+        let (mut first, last) = (arrive(&barrier, true), arrive(&barrier, true));
+        drop(last);
+        assert!(matches!(first.wait_timeout(SHORT), Err(BarrierError::Aborted)));
+    }
+}
