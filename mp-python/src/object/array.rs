@@ -19,6 +19,7 @@ use pyo3::{ffi, intern};
 use super::pickle::{add_source, array_function, home};
 use super::torch;
 use super::view::{ElementType, Kind, Source, View};
+use crate::error::runtime;
 use crate::memory::Memory;
 
 /// Buffers of up to this many bytes stay in the pickled bytes.
@@ -115,6 +116,7 @@ pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
     let (format, shape) = (view.getattr(intern!(py, "format"))?, view.getattr(intern!(py, "shape"))?);
     let kind = if buffer.0.readonly != 0 { Kind::ReadOnlyBuffer } else { Kind::Buffer };
     if view.getattr(intern!(py, "c_contiguous"))?.is_truthy()? {
+        let format = native_format(format.extract()?, buffer.0.itemsize)?;
         let index = add_source(Source {
             kind,
             element: ElementType::U8,
@@ -128,6 +130,18 @@ pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
         return (cast, (index, format, shape)).into_pyobject(py);
     }
     Err(PyBufferError::new_err("a memoryview with gaps between its elements can't be sent: send bytes(view)"))
+}
+
+/// Returns a format as `memoryview.cast` takes it: one character of native size. ctypes has `<d`, for example.
+fn native_format(format: &str, size: ffi::Py_ssize_t) -> PyResult<&str> {
+    match format.strip_prefix(['<', '=', '@']).unwrap_or(format) {
+        "l" if size == 4 => Ok("i"),
+        "L" if size == 4 => Ok("I"),
+        one if one.len() == 1 => Ok(one),
+        _ => Err(PyBufferError::new_err(format!(
+            "a memoryview with elements of format {format:?} can't be sent: send view.cast(\"B\")"
+        ))),
+    }
 }
 
 /// Returns the memory view with this index of the object that this thread reads.
@@ -203,6 +217,20 @@ pub struct MemoryBuffer {
 
 #[pymethods]
 impl MemoryBuffer {
+    /// Allocates `size` bytes, all zero.
+    #[new]
+    fn new(size: usize) -> PyResult<Self> {
+        let zeros = mp_tensor::Tensor::<u8>::zeros([size]).map_err(runtime)?;
+        Ok(Self { memory: Memory::adopt(zeros.share()), offset: 0, len: size, read_only: false })
+    }
+
+    /// Returns the bytes at an address, or None if they are not in shared memory of this package.
+    #[staticmethod]
+    fn at(address: usize, size: usize) -> Option<Self> {
+        let memory = Memory::containing(address, size)?;
+        Some(Self { offset: address - memory.address(), memory, len: size, read_only: false })
+    }
+
     /// # Safety
     /// Called by the interpreter, with a structure to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

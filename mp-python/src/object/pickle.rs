@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
@@ -205,8 +206,24 @@ fn own_reducer<'py>(of: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny
         "Parameter" if module()? == "torch.nn.parameter" => in_python("reduce_parameter")?,
         "UntypedStorage" if module()? == "torch.storage" => in_python("reduce_storage")?,
         "TypedStorage" if module()? == "torch.storage" => in_python("reduce_typed_storage")?,
-        _ => None,
+        _ => ctypes_reducer(of)?,
     })
+}
+
+/// Returns the reducer of a type of ctypes, if this process has objects of ctypes in shared memory.
+fn ctypes_reducer<'py>(of: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = of.py();
+    // Types of ctypes have metaclasses of their own.
+    if of.get_type().is(py.get_type::<PyType>()) {
+        return Ok(None);
+    }
+    let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
+    match modules.cast::<PyDict>()?.get_item(intern!(py, "multiproc.sharedctypes"))? {
+        Some(module) if of.is_subclass(&module.getattr(intern!(py, "_CData"))?)? => {
+            module.getattr(intern!(py, "reduce_ctype")).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Called for each buffer that an object gives to protocol 5. Returns `True` for what stays in the bytes.
@@ -294,8 +311,8 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
         },
     };
     OUTGOING.with_borrow_mut(|all| all.push(Outgoing::default()));
-    let dumped = pickler.bind(py).call_method1(pyo3::intern!(py, "dump"), (object,));
-    let cleared = pickler.bind(py).call_method0(pyo3::intern!(py, "clear_memo"));
+    let dumped = pickler.bind(py).call_method1(intern!(py, "dump"), (object,));
+    let cleared = pickler.bind(py).call_method0(intern!(py, "clear_memo"));
     let outgoing = OUTGOING.with_borrow_mut(Vec::pop).unwrap_or_default();
     // After a failure the pickler may have unwritten bytes.
     if make.is_none() && dumped.is_ok() && cleared.is_ok() {
@@ -362,7 +379,7 @@ pub fn loads(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
             list.append(array(py, index as usize)?)?;
         }
         let arguments = PyDict::new(py);
-        arguments.set_item(pyo3::intern!(py, "buffers"), list)?;
+        arguments.set_item(intern!(py, "buffers"), list)?;
         loads.call((bytes,), Some(&arguments))
     })();
     INCOMING.with_borrow_mut(Vec::pop);
