@@ -14,7 +14,9 @@ pub mod object;
 pub mod pool;
 pub mod process;
 pub mod queue;
+pub mod shared_memory;
 pub mod strategy;
+pub mod sync;
 pub mod value;
 pub mod wait;
 
@@ -67,7 +69,19 @@ mod _multiproc {
     #[pymodule_export]
     use crate::queue::{JoinableQueue, Lease, Queue, SimpleQueue};
     #[pymodule_export]
+    use crate::shared_memory::NamedMemory;
+    #[pymodule_export]
     use crate::strategy::{get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
+    #[pymodule_export]
+    use crate::sync::barrier::BarrierState;
+    #[pymodule_export]
+    use crate::sync::event::Event;
+    #[pymodule_export]
+    use crate::sync::lock::{Lock, RLock};
+    #[pymodule_export]
+    use crate::sync::semaphore::{BoundedSemaphore, Semaphore};
+    #[pymodule_export]
+    use crate::sync::waiters::Waiters;
 
     /// Runs when the module is imported.
     #[pymodule_init]

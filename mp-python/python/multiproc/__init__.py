@@ -33,6 +33,18 @@ from .spawn import (
     start_processes,
 )
 
+Array = _default.Array
+Barrier = _default.Barrier
+BoundedSemaphore = _default.BoundedSemaphore
+Condition = _default.Condition
+Event = _default.Event
+Lock = _default.Lock
+RLock = _default.RLock
+RawArray = _default.RawArray
+RawValue = _default.RawValue
+Semaphore = _default.Semaphore
+Value = _default.Value
+
 try:
     from queue import ShutDown
 except ImportError:

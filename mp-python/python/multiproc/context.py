@@ -3,7 +3,7 @@
 import multiprocessing.context as _context
 from multiprocessing.context import AuthenticationError, BufferTooShort, ProcessError, TimeoutError
 
-from . import process
+from . import _multiproc, process, synchronize
 
 __all__ = ["get_context", "get_start_method", "set_start_method", "get_all_start_methods"]
 
@@ -63,6 +63,58 @@ class Context(_context.BaseContext):
 
     def set_forkserver_preload(self, module_names):
         process.set_forkserver_preload(module_names)
+
+    def Lock(self):
+        """Returns a lock between processes."""
+        return _multiproc.Lock(ctx=self)
+
+    def RLock(self):
+        """Returns a recursive lock between processes."""
+        return _multiproc.RLock(ctx=self)
+
+    def Semaphore(self, value=1):
+        """Returns a semaphore between processes."""
+        return _multiproc.Semaphore(value, ctx=self)
+
+    def BoundedSemaphore(self, value=1):
+        """Returns a semaphore between processes that can't be released more often than acquired."""
+        return _multiproc.BoundedSemaphore(value, ctx=self)
+
+    def Condition(self, lock=None):
+        """Returns a condition variable between processes."""
+        return synchronize.Condition(lock, ctx=self)
+
+    def Event(self):
+        """Returns an event between processes."""
+        return _multiproc.Event(ctx=self)
+
+    def Barrier(self, parties, action=None, timeout=None):
+        """Returns a barrier between processes."""
+        return synchronize.Barrier(parties, action, timeout, ctx=self)
+
+    def Value(self, typecode_or_type, *args, lock=True):
+        """Returns a ctypes object in shared memory, with a lock."""
+        from . import sharedctypes
+
+        return sharedctypes.Value(typecode_or_type, *args, lock=lock, ctx=self)
+
+    def Array(self, typecode_or_type, size_or_initializer, *, lock=True):
+        """Returns a ctypes array in shared memory, with a lock."""
+        from . import sharedctypes
+
+        return sharedctypes.Array(typecode_or_type, size_or_initializer, lock=lock, ctx=self)
+
+    def RawValue(self, typecode_or_type, *args):
+        """Returns a ctypes object in shared memory."""
+        from . import sharedctypes
+
+        return sharedctypes.RawValue(typecode_or_type, *args)
+
+    def RawArray(self, typecode_or_type, size_or_initializer):
+        """Returns a ctypes array in shared memory."""
+        from . import sharedctypes
+
+        return sharedctypes.RawArray(typecode_or_type, size_or_initializer)
 
     def Queue(self, maxsize=0, *, bytes=None, deliveries=5):
         from ._multiproc import Queue

@@ -4,6 +4,7 @@
 //! This file duplicates a descriptor that Python code names by its number, as `os.dup` does.
 #![allow(unsafe_code)]
 
+use mp::sync::RawValue;
 use mp::{Connection, Fd, JoinableQueue, Queue};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -12,6 +13,11 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use super::Object;
 use super::pickle::reduce_handle;
+use crate::sync::barrier::BarrierState;
+use crate::sync::event::Event;
+use crate::sync::lock::{Lock, RLock};
+use crate::sync::semaphore;
+use crate::sync::waiters::Waiters;
 use crate::{connection, queue};
 
 /// Handle of an object that several processes use.
@@ -27,6 +33,20 @@ pub enum Handle {
     Connection(Connection),
     /// File descriptor.
     Fd(Fd<OwnedFd>),
+    /// `Lock`.
+    Lock(mp::BoundedSemaphore),
+    /// `RLock`, and the number of times that its owner has acquired it.
+    RLock(mp::BoundedSemaphore, RawValue<u32>),
+    /// `Semaphore`.
+    Semaphore(mp::Semaphore),
+    /// `BoundedSemaphore`, and its number of permits.
+    BoundedSemaphore(mp::BoundedSemaphore, u32),
+    /// `Event`.
+    Event(mp::Event),
+    /// `Condition`, without its lock.
+    Waiters(mp::Condition),
+    /// `Barrier`.
+    Barrier(mp::Barrier),
 }
 
 /// Returns the Python object of a handle.
@@ -40,6 +60,13 @@ pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
         Handle::Connection(end) => Ok(Bound::new(py, connection::Connection::of(end, None))?.into_any()),
         Handle::SimpleQueue(queue) => Ok(Bound::new(py, queue::SimpleQueue::from(queue))?.into_any()),
         Handle::Fd(fd) => Ok(fd.0.into_raw_fd().into_pyobject(py)?.into_any()),
+        Handle::Lock(lock) => Ok(Bound::new(py, Lock::from(lock))?.into_any()),
+        Handle::RLock(lock, depth) => Ok(Bound::new(py, RLock::from((lock, depth)))?.into_any()),
+        Handle::Semaphore(permits) => semaphore::growing(py, permits),
+        Handle::BoundedSemaphore(permits, most) => semaphore::bounded(py, permits, most),
+        Handle::Event(event) => Ok(Bound::new(py, Event::from(event))?.into_any()),
+        Handle::Waiters(condition) => Ok(Bound::new(py, Waiters::from(condition))?.into_any()),
+        Handle::Barrier(barrier) => Ok(Bound::new(py, BarrierState::received(barrier))?.into_any()),
     }
 }
 

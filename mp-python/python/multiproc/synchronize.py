@@ -1,0 +1,172 @@
+"""Locks, semaphores, events, conditions and barriers between processes, with ``multiprocessing``'s names.
+
+Each of them can be an argument of a process or task, or a part of any message.
+
+==================  ===================================  ================================
+class               when its owner is killed             when its owner ends by itself
+==================  ===================================  ================================
+Lock, RLock         it is released                       it is released
+Semaphore           what it acquired returns             nothing: it was used
+BoundedSemaphore    what it acquired returns             what it acquired returns
+Condition           its place and notification           its place and notification
+                    pass to others                       pass to others
+Barrier             it breaks at once                    nothing
+==================  ===================================  ================================
+
+A process that releases for another one (as any may, except for an RLock) takes the permit from its owner.
+"""
+
+import atexit
+import time
+import weakref
+
+from ._multiproc import BarrierState, BoundedSemaphore, Event, Lock, RLock, Semaphore, Waiters
+
+__all__ = ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"]
+
+# Largest number of permits of a semaphore.
+SEM_VALUE_MAX = 1 << 20
+
+
+# Objects that this process uses.
+_semaphores, _barriers = weakref.WeakSet(), weakref.WeakSet()
+
+
+@atexit.register
+def _end():
+    """Runs when the process ends by itself: it breaks no barrier, and what semaphores gave it was used."""
+    for barrier in list(_barriers):
+        barrier._state.leave()
+    for semaphore in list(_semaphores):
+        semaphore._forget()
+
+
+class Condition:
+    """Condition variable between processes, with a Lock or RLock (by default an RLock of its own)."""
+
+    def __init__(self, lock=None, *, ctx=None):
+        self._set(RLock() if lock is None else lock, Waiters())
+
+    def _set(self, lock, waiters):
+        if not hasattr(lock, "_release_save"):
+            raise TypeError(f"a condition needs a Lock or RLock, not {lock!r}")
+        self._lock, self._waiters = lock, waiters
+        self.acquire, self.release = lock.acquire, lock.release
+
+    def __reduce__(self):
+        return _condition, (type(self), self._lock, self._waiters)
+
+    def __enter__(self):
+        return self._lock.__enter__()
+
+    def __exit__(self, *args):
+        return self._lock.__exit__(*args)
+
+    def __repr__(self):
+        try:
+            waiters = len(self._waiters)
+        except RuntimeError:
+            waiters = "unknown"
+        return f"<{type(self).__name__}({self._lock}, {waiters})>"
+
+    def _check_owned(self, text):
+        if not self._lock._is_owned():
+            raise AssertionError(text)
+
+    def wait(self, timeout=None):
+        """Releases the lock, waits for a notification, and acquires the lock again.
+
+        Returns ``False`` if the time is over.
+        """
+        self._check_owned("must acquire() condition before using wait()")
+        return self._waiters.wait(self._lock, timeout)
+
+    def wait_for(self, predicate, timeout=None):
+        """Waits until ``predicate()`` is true, or the time is over. Returns its last result."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not (result := predicate()):
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return result
+
+    def notify(self, n=1):
+        """Wakes up to ``n`` threads that wait."""
+        self._check_owned("lock is not owned")
+        self._waiters.notify(n)
+
+    def notify_all(self):
+        """Wakes all threads that wait."""
+        self._check_owned("lock is not owned")
+        self._waiters.notify((1 << 63) - 1)
+
+
+def _condition(cls, lock, waiters):
+    condition = cls.__new__(cls)
+    condition._set(lock, waiters)
+    return condition
+
+
+class Barrier:
+    """Barrier between processes: each of ``parties`` waiters blocks until all have arrived.
+
+    The last one calls ``action`` before the others continue. ``timeout`` is the default of ``wait``.
+
+    A process is a party from the moment when it receives the barrier or first waits at it, until it drops the
+    barrier or ends by itself. If it is killed, the barrier breaks at once for all parties, until ``reset``.
+    """
+
+    def __init__(self, parties, action=None, timeout=None, *, ctx=None):
+        self._set(BarrierState(parties), action, timeout)
+
+    def _set(self, state, action, timeout):
+        self._state, self._action, self._timeout = state, action, timeout
+        _barriers.add(self)
+
+    def __reduce__(self):
+        return _barrier, (type(self), self._state, self._action, self._timeout)
+
+    def __repr__(self):
+        try:
+            state = "broken" if self.broken else f"waiters={self.n_waiting}/{self.parties}"
+        except RuntimeError:
+            state = "unknown"
+        return f"<{type(self).__module__}.{type(self).__qualname__} at {id(self):#x}: {state}>"
+
+    def wait(self, timeout=None):
+        """Waits until all parties have arrived. Returns an index from 0 to ``parties - 1``, other for each.
+
+        Raises ``threading.BrokenBarrierError`` if the barrier breaks or is reset, a party is killed, or the
+        time is over, which breaks the barrier for all.
+        """
+        return self._state.wait(self._action, self._timeout if timeout is None else timeout)
+
+    def reset(self):
+        """Makes the barrier usable again. Parties that wait get ``threading.BrokenBarrierError``."""
+        self._state.reset()
+
+    def abort(self):
+        """Breaks the barrier: parties that wait, and later ones, get ``threading.BrokenBarrierError``."""
+        self._state.abort()
+
+    @property
+    def parties(self):
+        """Number of parties."""
+        return self._state.parties
+
+    @property
+    def n_waiting(self):
+        """Number of parties that wait."""
+        return self._state.n_waiting
+
+    @property
+    def broken(self):
+        """``True`` if the barrier is broken."""
+        return self._state.broken
+
+
+def _barrier(cls, state, action, timeout):
+    barrier = cls.__new__(cls)
+    barrier._set(state, action, timeout)
+    return barrier

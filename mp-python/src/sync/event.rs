@@ -1,0 +1,70 @@
+//! `Event`.
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::check_process;
+use crate::error::runtime;
+use crate::object::handle::Handle;
+use crate::object::pickle::reduce_handle;
+use crate::wait::{Attempt, limit, wait};
+
+/// Flag between processes that threads can wait for.
+#[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
+pub struct Event {
+    event: mp::Event,
+}
+
+impl From<mp::Event> for Event {
+    fn from(event: mp::Event) -> Self {
+        Self { event }
+    }
+}
+
+#[pymethods]
+impl Event {
+    #[new]
+    #[pyo3(signature = (*, ctx = None))]
+    fn new(ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+        let _ = ctx;
+        mp::Event::new().map(Self::from).map_err(runtime)
+    }
+
+    /// Returns True if the event is set.
+    fn is_set(&self) -> PyResult<bool> {
+        check_process()?;
+        Ok(self.event.is_set())
+    }
+
+    /// Sets the event, and wakes all threads that wait for it.
+    fn set(&self) -> PyResult<()> {
+        self.event.set().map(drop).map_err(runtime)
+    }
+
+    /// Clears the event.
+    fn clear(&self) -> PyResult<()> {
+        self.event.clear().map(drop).map_err(runtime)
+    }
+
+    /// Waits until the event is set. Returns False if the time is over.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let before = self.event.observe().map_err(runtime)?;
+        let set =
+            wait(py, limit(true, timeout)?, (), |(), time| match self.event.wait_since(before, time) {
+                Ok(false) => Attempt::Late(()),
+                result => Attempt::Done(result),
+            })?;
+        set.unwrap_or(Ok(false)).map_err(runtime)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        check_process()?;
+        reduce_handle(py, "an event", Handle::Event(self.event.clone()))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let state = slf.get().is_set().map_or("unknown", |set| if set { "set" } else { "unset" });
+        Ok(format!("<{} at {:#x} {state}>", slf.get_type().qualname()?, slf.as_ptr() as usize))
+    }
+}

@@ -1,0 +1,173 @@
+//! `Semaphore` and `BoundedSemaphore`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::{acquire, check_process, release_error};
+use crate::error::runtime;
+use crate::object::handle::Handle;
+use crate::object::pickle::reduce_handle;
+
+/// Number of permits to which a semaphore can grow, unless it begins with more.
+const LIMIT: u32 = 8192;
+
+enum Permits {
+    Growing(mp::Semaphore),
+    Bounded(mp::BoundedSemaphore, u32),
+}
+
+/// Semaphore between processes. What a killed process acquired, and has not released, returns.
+#[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
+pub struct Semaphore {
+    permits: Permits,
+    /// `true` if the package knows that this process has acquired it.
+    known: AtomicBool,
+}
+
+/// Semaphore between processes that is never released more often than it was acquired. What an ended process
+/// acquired, and has not released, returns.
+#[pyclass(frozen, module = "multiproc._multiproc", extends = Semaphore, subclass, weakref)]
+pub struct BoundedSemaphore;
+
+impl Semaphore {
+    fn of(permits: Permits) -> Self {
+        Self { permits, known: AtomicBool::new(false) }
+    }
+
+    fn value(&self) -> PyResult<usize> {
+        check_process()?;
+        // Asking for the holders releases the permits of dead ones.
+        Ok(match &self.permits {
+            Permits::Growing(permits) => {
+                permits.holders();
+                permits.available()
+            }
+            Permits::Bounded(permits, _) => {
+                permits.holders();
+                permits.available()
+            }
+        })
+    }
+}
+
+fn checked(value: i64) -> PyResult<u32> {
+    u32::try_from(value).map_err(|_| PyValueError::new_err(format!("a semaphore can't have {value} permits")))
+}
+
+fn created<T>(made: Result<T, mp::Error>) -> PyResult<T> {
+    made.map_err(|error| match error {
+        mp::Error::LimitExceeded(_) | mp::Error::InvalidArgument(_) => {
+            PyValueError::new_err(error.to_string())
+        }
+        error => runtime(error),
+    })
+}
+
+/// Returns the Python object of a received semaphore.
+pub(crate) fn growing(py: Python<'_>, permits: mp::Semaphore) -> PyResult<Bound<'_, PyAny>> {
+    Ok(Bound::new(py, Semaphore::of(Permits::Growing(permits)))?.into_any())
+}
+
+/// Returns the Python object of a received semaphore.
+pub(crate) fn bounded(
+    py: Python<'_>,
+    permits: mp::BoundedSemaphore,
+    most: u32,
+) -> PyResult<Bound<'_, PyAny>> {
+    let base = Semaphore::of(Permits::Bounded(permits, most));
+    Ok(Bound::new(py, PyClassInitializer::from(base).add_subclass(BoundedSemaphore))?.into_any())
+}
+
+#[pymethods]
+impl Semaphore {
+    #[new]
+    #[pyo3(signature = (value = 1, *, ctx = None))]
+    fn new(value: i64, ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+        let _ = ctx;
+        let value = checked(value)?;
+        let permits = created(mp::Semaphore::with_limit(value, value.max(LIMIT)))?;
+        Ok(Self::of(Permits::Growing(permits)))
+    }
+
+    /// Acquires the semaphore. Returns False if it did not become available in time.
+    #[pyo3(signature = (block = true, timeout = None))]
+    fn acquire(slf: &Bound<'_, Self>, block: bool, timeout: Option<f64>) -> PyResult<bool> {
+        let this = slf.get();
+        if matches!(this.permits, Permits::Growing(_)) && !this.known.swap(true, Ordering::Relaxed) {
+            let module = slf.py().import("multiproc.synchronize")?;
+            module.getattr("_semaphores")?.call_method1("add", (slf,))?;
+        }
+        acquire(slf.py(), block, timeout, |time| match &this.permits {
+            Permits::Growing(permits) => permits.acquire_kept(time),
+            Permits::Bounded(permits, _) => permits.acquire_kept(time),
+        })
+    }
+
+    /// Called when the process ends by itself: what it acquired was used, and does not return.
+    fn _forget(&self) {
+        if let Permits::Growing(permits) = &self.permits {
+            permits.forget_kept();
+        }
+    }
+
+    /// Releases the semaphore, which any thread or process may do.
+    fn release(&self) -> PyResult<()> {
+        match &self.permits {
+            Permits::Growing(permits) => permits.release_any(),
+            Permits::Bounded(permits, _) => permits.release_any(),
+        }
+        .map_err(release_error)
+    }
+
+    /// Returns the number of times that the semaphore can be acquired without a wait.
+    fn get_value(&self) -> PyResult<usize> {
+        self.value()
+    }
+
+    /// Returns True if the semaphore can't be acquired without a wait.
+    fn locked(&self) -> PyResult<bool> {
+        Ok(self.value()? == 0)
+    }
+
+    fn __enter__(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Self::acquire(slf, true, None)
+    }
+
+    #[pyo3(signature = (*_args))]
+    fn __exit__(&self, _args: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.release()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        check_process()?;
+        let handle = match &self.permits {
+            Permits::Growing(permits) => Handle::Semaphore(permits.clone()),
+            Permits::Bounded(permits, most) => Handle::BoundedSemaphore(permits.clone(), *most),
+        };
+        reduce_handle(py, "a semaphore", handle)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let name = slf.get_type().name()?;
+        let value = slf.get().value().map_or_else(|_| "unknown".to_owned(), |value| value.to_string());
+        Ok(match &slf.get().permits {
+            Permits::Growing(_) => format!("<{name}(value={value})>"),
+            Permits::Bounded(_, most) => format!("<{name}(value={value}, maxvalue={most})>"),
+        })
+    }
+}
+
+#[pymethods]
+impl BoundedSemaphore {
+    #[new]
+    #[pyo3(signature = (value = 1, *, ctx = None))]
+    fn new(value: i64, ctx: Option<Py<PyAny>>) -> PyResult<PyClassInitializer<Self>> {
+        let _ = ctx;
+        let value = checked(value)?;
+        let permits = Permits::Bounded(created(mp::BoundedSemaphore::new(value))?, value);
+        Ok(PyClassInitializer::from(Semaphore::of(permits)).add_subclass(Self))
+    }
+}
