@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn release_any_adds_to_permits_of_the_dead() {
+    fn release_any_adds_to_permits_of_dead_holder() {
         let dead = Member::new(4000, 7);
         let one = BoundedSemaphore::new(1).unwrap();
         keep_as(&one.0, dead);
