@@ -7,9 +7,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mp::{Error, SharedMemory};
+use mp_core::sync::shared::{AtomicUsize, Ordering};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;

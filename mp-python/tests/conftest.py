@@ -50,6 +50,14 @@ def ctx(method):
     return multiproc.get_context(method)
 
 
+@pytest.fixture
+def forkserver():
+    """Context of the fork server, for tests that need one start method only."""
+    import multiproc
+
+    return multiproc.get_context("forkserver")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session, exitstatus):
     """Fails the run if it has left processes or files."""

@@ -28,11 +28,6 @@ class Derived(Foo):
     _fields_ = [("w", ctypes.c_short)]
 
 
-@pytest.fixture
-def forkserver():
-    return mp.get_context("forkserver")
-
-
 def run(ctx, target, *args):
     process = ctx.Process(target=target, args=args, daemon=True)
     process.start()

@@ -1,7 +1,6 @@
 //! `Semaphore` and `BoundedSemaphore`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
+use mp_core::sync::shared::{AtomicBool, Ordering};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
