@@ -118,7 +118,8 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
     pytest.current_dir(&tests).args(["-m", "pytest", "-p", "libtest_report", "-q", "-p", "no:cacheprovider"]);
     session.run(pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1"));
     let mut stubs = Command::new(&python);
-    stubs.current_dir(folder()).args(["-m", "mypy.stubtest", "multiproc"]);
+    stubs.current_dir(folder()).args(["-m", "mypy.stubtest", "multiproc", "--mypy-config-file"]);
+    stubs.arg(tests.join("stubtest.ini"));
     let allowed = tests.join("stubtest-allowed.txt");
     if allowed.exists() {
         stubs.arg("--allowlist").arg(&allowed);
