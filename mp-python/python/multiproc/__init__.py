@@ -1,6 +1,16 @@
 """``multiprocessing`` and ``torch.multiprocessing`` over shared memory that survives any kill."""
 
-from ._multiproc import JoinableQueue, Lease, PeerLost, Pipe, Queue, SimpleQueue
+from ._multiproc import (
+    JoinableQueue,
+    Lease,
+    PeerLost,
+    Pipe,
+    Queue,
+    SimpleQueue,
+    get_all_sharing_strategies,
+    get_sharing_strategy,
+    set_sharing_strategy,
+)
 from .arrays import empty, full, share, zeros
 from .collate import collate
 from .context import default as _default
