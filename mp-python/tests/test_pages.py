@@ -27,7 +27,7 @@ def examples():
             yield pytest.param(program, id=f"{path.stem}-{number}")
 
 
-@pytest.mark.parametrize("program", examples())
+@pytest.mark.parametrize("program", list(examples()))
 def test_page_program_runs(program, tmp_path):
     file = tmp_path / "program.py"
     file.write_text(program)
