@@ -44,14 +44,14 @@ def get_worker_info():
 
 
 def mix(*numbers):
-    """Returns a number of 64 bits that depends on all bits of all numbers: a splitmix64 step for each."""
+    """Returns a number of 63 bits that depends on all bits of all numbers: a splitmix64 step for each."""
     x = 0
     for number in numbers:
         x = (x + number + 0x9E3779B97F4A7C15) & _MASK
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
         x ^= x >> 31
-    return x
+    return x >> 1
 
 
 def seed_all(seed):
@@ -62,7 +62,7 @@ def seed_all(seed):
         numpy.random.seed((seed >> 32, seed & 0xFFFFFFFF))
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "default_generator"):
-        torch.default_generator.manual_seed(seed if seed < 1 << 63 else seed - (1 << 64))
+        torch.default_generator.manual_seed(seed)
 
 
 class SavedRandomness:
@@ -93,6 +93,9 @@ def begin(arguments, number):
     from multiprocessing import process
 
     _, setup = arguments
+    for name in setup["imports"]:
+        # The types of batches depend on whether torch is imported.
+        __import__(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = Worker(setup, setup["worker"] if setup["worker"] is not None else number)
     process.current_process().name = f"DataLoader-worker-{worker.number}"
@@ -186,8 +189,9 @@ class Worker:
             limit = self.setup["batch_timeout"]
             faulthandler.dump_traceback_later(max(limit - 0.2, 0.8 * limit), file=self.stack)
 
-    def leave(self):
-        """Called when the worker ends in peace."""
+    def leave(self, code=0):
+        """Called when the worker ends in peace. Ends the process, as ``multiprocessing``'s processes end:
+        the destructors of torch's libraries would take most of a second."""
         import atexit
 
         self.iterations.clear()
@@ -195,6 +199,7 @@ class Worker:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
+        os._exit(code)
 
     def __call__(self, task):
         if self.stack is not None:
@@ -207,9 +212,8 @@ class Worker:
             return self.stream(*task) if len(task) == 6 else self.make(*task)
         except SystemExit as exit:
             # As everywhere: it ends the process. The trainer reports the exit code.
-            self.leave()
             code = exit.code
-            os._exit(code if isinstance(code, int) else code is not None)
+            self.leave(code if isinstance(code, int) else int(code is not None))
         except Exception as error:
             return self.failure(error)
         finally:

@@ -179,6 +179,7 @@ class _Team:
             "seed": seed,
             "stacks": (f"/proc/{self.owner}/fd/{self.file}", _STACK_SIGNAL),
             "worker": None,
+            "imports": _imported(),
         }
         method = loader._method
         self.workers = []
@@ -211,6 +212,8 @@ class _Team:
         if self.owner != os.getpid():
             return
         workers, self.workers = self.workers, []
+        for one in workers:
+            one.terminate()
         for one in workers:
             one.close()
         file, self.file = self.file, None
@@ -249,8 +252,13 @@ def _command(method, data):
     """Returns the command of the workers. The fork server of loaders imports torch, if the trainer has."""
     modules = list(process._preload)
     modules.append("multiproc._loader_worker")
-    modules += [name for name in ("numpy", "torch.utils.data", "torch") if name in sys.modules]
+    modules += _imported()
     return process._command(method, data, modules)
+
+
+def _imported():
+    """Returns the modules that workers import, since this process has."""
+    return [name for name in ("numpy", "torch", "torch.utils.data") if name in sys.modules]
 
 
 # What is to be loaded next.

@@ -166,6 +166,13 @@ impl LoaderWorkers {
         Ok(self.pool()?.pool().metrics().restarts)
     }
 
+    /// Begins to end the workers.
+    fn terminate(&self) {
+        if let Some(pool) = &*self.0.lock() {
+            pool.pool().terminate();
+        }
+    }
+
     /// Ends the workers, and waits for that.
     fn close(&self, py: Python<'_>) {
         let pool = self.0.lock().take();
