@@ -373,8 +373,9 @@ class _Workers:
         while self.exhausted is None and len(self.pending) < self.window:
             try:
                 number, indices = next(self.order)
-            except StopIteration as end:
-                self.exhausted = end
+            except StopIteration:
+                # A new one, without this frame.
+                self.exhausted = StopIteration()
                 return
             except Exception as error:
                 # A sampler's error comes after the batches before it.
@@ -619,11 +620,17 @@ class _Pinned:
                 return item
             if isinstance(error, StopIteration):
                 self.ended = True
-            raise error
+            try:
+                raise error
+            finally:
+                # Its traceback has this frame.
+                del error
 
     def close(self):
         self.stop.set()
-        self.thread.join()
+        # The interpreter may collect garbage in any thread.
+        if self.thread is not threading.current_thread():
+            self.thread.join()
         self.source.close()
 
 
@@ -636,12 +643,15 @@ def _pin_loop(source, results, stop):
         except BaseException as error:
             item = None, error
             ended = isinstance(error, StopIteration)
+            # The frames of this thread have no use for the consumer, and would keep the workers.
+            error.__traceback__ = None
         while not stop.is_set():
             try:
                 results.put(item, timeout=0.1)
                 break
             except queue.Full:
                 pass
+        item = token = batch = None
 
 
 def _pin(batch):
@@ -697,7 +707,11 @@ class _Batches:
                     self._loader._check_length(self._yielded)
                     return batch
                 if not isinstance(error, _Skip):
-                    raise error
+                    try:
+                        raise error
+                    finally:
+                        # Its traceback has this frame.
+                        del error
 
     next = __next__
 
