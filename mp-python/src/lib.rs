@@ -17,6 +17,7 @@ pub mod queue;
 pub mod shared_memory;
 pub mod strategy;
 pub mod sync;
+pub mod typed;
 pub mod value;
 pub mod wait;
 
@@ -33,6 +34,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LoadError", module.py().get_type::<error::LoadError>())?;
     module.add("PeerLost", module.py().get_type::<error::PeerLost>())?;
     module.add_class::<queue::Queue>()?;
+    module.add_class::<typed::TypedQueue>()?;
     module.add_class::<loader::LoaderIterator>()?;
     module.add_class::<object::array::MemoryBuffer>()?;
     module.add_function(wrap_pyfunction!(object::array::memoryview, module)?)?;
@@ -82,6 +84,8 @@ mod _multiproc {
     use crate::sync::semaphore::{BoundedSemaphore, Semaphore};
     #[pymodule_export]
     use crate::sync::waiters::Waiters;
+    #[pymodule_export]
+    use crate::typed::{TypedQueue, child, register_schema, start_guest};
 
     /// Runs when the module is imported.
     #[pymodule_init]

@@ -728,7 +728,7 @@ pub fn tensor_to_python(py: Python<'_>, tensor: AnyTensor, form: Form) -> PyResu
         memory: 0,
         offset: (tensor.offset() * dtype.size()) as u64,
         shape: tensor.shape().iter().map(|&n| n as i64).collect(),
-        strides: strides.iter().map(|&stride| stride as i64).collect(),
+        strides: strides.iter().map(|&stride| (stride * dtype.size() as isize) as i64).collect(),
     };
     let memory = dispatch!(dtype, T => adopt::<T>(tensor));
     array::rebuild(py, &view, memory.map_err(error::runtime)?)

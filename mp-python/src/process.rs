@@ -150,7 +150,14 @@ pub fn start(
     let builder = Process::builder().name(name).daemon(daemon).command(command).start_method(method);
     let builder = builder.handshake_timeout(START);
     let process = py.detach(|| builder.spawn(run, object)).map_err(runtime)?;
-    Ok(Child { process, code: Mutex::new(None) })
+    Ok(Child::of(process))
+}
+
+impl Child {
+    /// Returns the Python object of a process.
+    pub(crate) fn of(process: Process) -> Self {
+        Self { process, code: Mutex::new(None) }
+    }
 }
 
 #[pymethods]

@@ -3,6 +3,7 @@
 from ._multiproc import (
     JoinableQueue,
     Lease,
+    LoadError,
     PeerLost,
     Pipe,
     Queue,
@@ -74,6 +75,11 @@ _LAZY = {
     "PoolError": "pool",
     "TaskTimeout": "pool",
     "WorkerLost": "pool",
+    "TypedQueue": "typed",
+    "child": "typed",
+    "message": "typed",
+    "register_schema": "typed",
+    "start_guest": "typed",
 }
 # Without modules, as in `multiprocessing`.
 __all__ = [

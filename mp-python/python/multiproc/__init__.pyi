@@ -12,6 +12,7 @@ from typing import Any, Literal
 from . import _multiproc, managers, pool, synchronize
 from ._multiproc import JoinableQueue as JoinableQueue
 from ._multiproc import Lease as Lease
+from ._multiproc import LoadError as LoadError
 from ._multiproc import PeerLost as PeerLost
 from ._multiproc import Pipe as Pipe
 from ._multiproc import Queue as Queue
@@ -33,10 +34,16 @@ from .pool import PoolError as PoolError
 from .pool import TaskTimeout as TaskTimeout
 from .pool import WorkerLost as WorkerLost
 from .process import Process as Process
+from .typed import TypedQueue as TypedQueue
+from .typed import child as child
+from .typed import message as message
+from .typed import register_schema as register_schema
+from .typed import start_guest as start_guest
 
 __all__ = [
     "JoinableQueue",
     "Lease",
+    "LoadError",
     "PeerLost",
     "Pipe",
     "Queue",
@@ -97,6 +104,11 @@ __all__ = [
     "PoolError",
     "TaskTimeout",
     "WorkerLost",
+    "TypedQueue",
+    "child",
+    "message",
+    "register_schema",
+    "start_guest",
 ]
 
 _Method = Literal["spawn", "forkserver"]

@@ -10,6 +10,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use mp_tensor::{AnyTensor, Frozen};
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -171,6 +172,19 @@ pub fn reduce_ndarray<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
     }
 }
 
+/// Returns the elements of a tensor of torch or an array of numpy. `None` for other objects, and for elements
+/// that only their own library knows.
+pub(crate) fn source_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+    let class = object.get_type();
+    match class.name()?.to_str()? {
+        "ndarray" => source_of_ndarray(object),
+        _ if object.hasattr(intern!(object.py(), "data_ptr"))? => {
+            torch::source_of_tensor(object, Kind::Torch)
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Returns the element type of a format, if it has this machine's byte order.
 fn element_of(format: &CStr) -> Option<ElementType> {
     let of = |format: &[u8]| {
@@ -271,6 +285,36 @@ pub fn alloc(len: usize) -> PyResult<MemoryBuffer> {
 #[pyo3(name = "_contains")]
 pub fn contains(address: usize, len: usize) -> bool {
     Memory::containing(address, len).is_some()
+}
+
+/// Bytes of a tensor that no process writes.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+struct FrozenBuffer(AnyTensor<Frozen>);
+
+#[pymethods]
+impl FrozenBuffer {
+    /// # Safety
+    /// Called by the interpreter, with a structure to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let storage = slf.get().0.storage();
+        let (address, len) = (storage.as_ptr().cast_mut().cast(), storage.len() as ffi::Py_ssize_t);
+        // SAFETY: the interpreter gives a structure to fill, and the memory lives as long as this object, of
+        // which the structure holds a reference. The buffer is read-only.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 1, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+/// Returns a read-only array of numpy over a tensor that no process writes.
+pub(crate) fn frozen<'py>(
+    py: Python<'py>,
+    view: &View,
+    tensor: AnyTensor<Frozen>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let array = py.import("numpy")?.getattr("ndarray")?;
+    let (shape, strides) = (PyTuple::new(py, &view.shape)?, PyTuple::new(py, &view.strides)?);
+    let buffer = Bound::new(py, FrozenBuffer(tensor))?;
+    array.call1((shape, dtype(py, view.element)?, buffer, view.offset, strides))
 }
 
 /// Returns the Python object of an array in a message.

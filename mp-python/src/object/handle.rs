@@ -18,6 +18,7 @@ use crate::sync::event::Event;
 use crate::sync::lock::{Lock, RLock};
 use crate::sync::semaphore;
 use crate::sync::waiters::Waiters;
+use crate::typed::{self, Record};
 use crate::{connection, queue};
 
 /// Handle of an object that several processes use.
@@ -31,6 +32,8 @@ pub enum Handle {
     SimpleQueue(Queue<Object>),
     /// `Connection`.
     Connection(Connection),
+    /// `TypedQueue`.
+    TypedQueue(Queue<Record>),
     /// File descriptor.
     Fd(Fd<OwnedFd>),
     /// `Lock`.
@@ -59,6 +62,7 @@ pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
         Handle::JoinableQueue(tasks) => Ok(Bound::new(py, queue::JoinableQueue::of(tasks))?.into_any()),
         Handle::Connection(end) => Ok(Bound::new(py, connection::Connection::of(end, None))?.into_any()),
         Handle::SimpleQueue(queue) => Ok(Bound::new(py, queue::SimpleQueue::from(queue))?.into_any()),
+        Handle::TypedQueue(queue) => typed::received(py, queue),
         Handle::Fd(fd) => Ok(fd.0.into_raw_fd().into_pyobject(py)?.into_any()),
         Handle::Lock(lock) => Ok(Bound::new(py, Lock::from(lock))?.into_any()),
         Handle::RLock(lock, depth) => Ok(Bound::new(py, RLock::from((lock, depth)))?.into_any()),

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use mp_tensor::AnyTensor;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -115,8 +116,26 @@ impl Source {
 
     /// Returns `true` if the elements are in shared memory.
     pub fn is_shared(&self) -> bool {
+        self.memory().is_some()
+    }
+
+    /// Returns the region of shared memory that has the elements, if one has them.
+    pub(crate) fn memory(&self) -> Option<Arc<Memory>> {
         let (low, high) = self.range();
-        Memory::containing(low, high - low).is_some()
+        Memory::containing(low, high - low)
+    }
+
+    /// Copies the elements to a tensor of the same shape and type, in row-major order, which this process has
+    /// allocated and alone has.
+    pub(crate) fn copy_to(&self, py: Python<'_>, tensor: &AnyTensor) {
+        let len = self.len();
+        assert!(tensor.nbytes() == len && tensor.is_contiguous() && tensor.offset() == 0, "another shape");
+        let to = tensor.storage().as_ptr() as usize;
+        if self.is_row_major() {
+            copy::bytes(py, self.address, to, len);
+        } else {
+            copy::strided(py, self, &self.row_major_strides(), to);
+        }
     }
 
     /// Returns the number of bytes of the elements in row-major order.

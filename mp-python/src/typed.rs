@@ -1,0 +1,542 @@
+//! Messages with a schema, which programs in Rust and in Python exchange without pickle: [`TypedQueue`], and
+//! guests.
+//!
+//! A named message of Rust (`#[message(name = "…")]`) is a [`Record`] here: its fields in order, in the form
+//! that `derive(Message)` reads and writes. In Python it is a dict, or the dataclass that was registered for
+//! the schema.
+//!
+//! | schema | from Python | to Python |
+//! |---|---|---|
+//! | `u8` … `i64`, `f32`, `f64`, `bool`, `str` | `int`, `float`, `bool`, `str` | the same |
+//! | `list<u8>` | `bytes`, or another buffer of bytes | `bytes` |
+//! | `list<T>`, `option<T>`, `map<T>` | `list` or `tuple`, `None`, `dict` | `list`, `None`, `dict` |
+//! | `tensor<T>` | array or tensor: one copy | array or tensor over the received memory, writable: no copy |
+//! | `shared<T>` | one that was received as such: no copy; else one copy | array or tensor over the same memory: no copy |
+//! | `frozen<T>` | array or tensor: one copy | read-only array of numpy: no copy; tensor of torch, which can't be read-only: one copy |
+//! | `queue<…>` | `TypedQueue` of that schema | `TypedQueue` |
+//! | a named message | dict, or an object with these attributes | dict, or its dataclass |
+
+mod record;
+mod schema;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use mp::process::GuestError;
+use mp::{GetError, Process, PutError};
+use mp_core::mutex::Mutex;
+use mp_tensor::{AnyTensor, DType, Element, Frozen, Shared, dispatch};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
+
+use crate::error::{PeerLost, empty, full, runtime, shut_down};
+use crate::loader::{Form, default_form, tensor_to_python};
+use crate::memory::Memory;
+use crate::object::array::{self, Buffer};
+use crate::object::handle::Handle;
+use crate::object::pickle::reduce_handle;
+use crate::object::view::{ElementType, Kind, Source, View};
+use crate::process::Child;
+use crate::wait::{Attempt, limit, wait};
+pub use record::{Item, Record};
+pub use schema::{Schema, Type};
+
+/// Queue of messages with a schema, between programs in Rust and in Python.
+///
+/// `TypedQueue(schema, maxsize)` takes a schema's text or a dataclass that was registered with
+/// `multiproc.message`.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct TypedQueue {
+    queue: Mutex<Option<Arc<mp::Queue<Record>>>>,
+    schema: Arc<Schema>,
+}
+
+impl TypedQueue {
+    fn of(queue: mp::Queue<Record>) -> PyResult<Self> {
+        let schema = schema_of(&queue).map_err(PyTypeError::new_err)?;
+        Ok(Self { queue: Mutex::new(Some(Arc::new(queue))), schema })
+    }
+
+    fn open(&self) -> PyResult<Arc<mp::Queue<Record>>> {
+        self.queue.lock().clone().ok_or_else(|| PyValueError::new_err("Queue is closed"))
+    }
+}
+
+/// Returns the schema of a queue that was received.
+fn schema_of(queue: &mp::Queue<Record>) -> Result<Arc<Schema>, String> {
+    let text = queue.type_name();
+    let fingerprint = queue.type_fingerprint();
+    if let Some(known) = Schema::known(fingerprint) {
+        return Ok(known);
+    }
+    if mp_core::fnv1a(text.as_bytes()) != fingerprint {
+        return Err(format!(
+            "the queue's schema is longer than what a queue stores, {text}…: name it first, by \
+             multiproc.message or multiproc.register_schema"
+        ));
+    }
+    Schema::parse(&text).map_err(|why| format!("a queue of {text} can't be read in Python: {why}"))
+}
+
+/// Returns the schema of a text, or of a class that was registered.
+fn schema_argument(given: &Bound<'_, PyAny>) -> PyResult<Arc<Schema>> {
+    let text: String = match given.cast::<PyString>() {
+        Ok(text) => text.extract()?,
+        Err(_) => given.getattr("__schema__")?.extract().map_err(|_| {
+            PyTypeError::new_err("a schema is a text, or a dataclass with the decorator multiproc.message")
+        })?,
+    };
+    Schema::parse(&text).map_err(PyValueError::new_err)
+}
+
+#[pymethods]
+impl TypedQueue {
+    #[new]
+    #[pyo3(signature = (schema, maxsize = 0))]
+    fn new(schema: &Bound<'_, PyAny>, maxsize: i64) -> PyResult<Self> {
+        let schema = schema_argument(schema)?;
+        let queue = record::with_schema(&schema.text, || match usize::try_from(maxsize).unwrap_or(0) {
+            0 => mp::Queue::unbounded(),
+            maxsize => mp::Queue::bounded(maxsize),
+        });
+        Ok(Self { queue: Mutex::new(Some(Arc::new(queue.map_err(runtime)?))), schema })
+    }
+
+    /// Text of the schema.
+    #[getter]
+    fn schema(&self) -> &str {
+        &self.schema.text
+    }
+
+    /// Puts a message into the queue: a dict, or an object with the attributes of the schema.
+    #[pyo3(signature = (obj, block = true, timeout = None))]
+    fn put(&self, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
+        let py = obj.py();
+        let queue = self.open()?;
+        let record = to_record(obj, &self.schema, "message")?;
+        let put = wait(py, limit(block, timeout)?, record, |record, time| {
+            let result = if time.is_zero() { queue.try_put(record) } else { queue.put_timeout(record, time) };
+            match result {
+                Err(PutError::Full(record)) => Attempt::Late(record),
+                result => Attempt::Done(result.map_err(PutError::forget)),
+            }
+        })?;
+        match put {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(PutError::Closed(_))) => Err(shut_down(py)),
+            Ok(Err(error @ (PutError::Deserted { .. } | PutError::Disconnected(_)))) => {
+                Err(PeerLost::new_err(error.to_string()))
+            }
+            Ok(Err(error)) => Err(runtime(error)),
+            Err(_) => Err(full(py)),
+        }
+    }
+
+    /// Takes the first message out of the queue. `as_` is "torch" or "numpy"; without it, arrays are tensors
+    /// of torch if torch has been imported.
+    #[pyo3(signature = (block = true, timeout = None, *, as_ = None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        block: bool,
+        timeout: Option<f64>,
+        as_: Option<&str>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let queue = self.open()?;
+        let form = crate::loader::form(as_)?.map_or_else(|| default_form(py), Ok)?;
+        let text = &self.schema.text;
+        let got = wait(py, limit(block, timeout)?, (), |(), time| {
+            let get = || if time.is_zero() { queue.try_get() } else { queue.get_timeout(time) };
+            match record::with_schema(text, get) {
+                Err(GetError::Empty) => Attempt::Late(()),
+                result => Attempt::Done(result),
+            }
+        })?;
+        match got {
+            Ok(Ok(Some(record))) => to_python(py, record, form),
+            Ok(Ok(None)) => Err(shut_down(py)),
+            Ok(Err(error @ (GetError::Deserted { .. } | GetError::Disconnected))) => {
+                Err(PeerLost::new_err(error.to_string()))
+            }
+            Ok(Err(error)) => Err(runtime(error)),
+            Err(()) => Err(empty(py)),
+        }
+    }
+
+    /// The same as `put(obj, False)`.
+    fn put_nowait(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put(obj, false, None)
+    }
+
+    /// The same as `get(False)`.
+    fn get_nowait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.get(py, false, None, None)
+    }
+
+    /// Number of messages in the queue.
+    fn qsize(&self) -> PyResult<usize> {
+        Ok(self.open()?.len())
+    }
+
+    /// Whether the queue has no message.
+    fn empty(&self) -> PyResult<bool> {
+        Ok(self.open()?.is_empty())
+    }
+
+    /// Whether the queue has as many messages as it can have.
+    fn full(&self) -> PyResult<bool> {
+        Ok(self.open()?.is_full())
+    }
+
+    /// Ends the use of the queue in this process.
+    fn close(&self) {
+        *self.queue.lock() = None;
+    }
+
+    /// Ends the use of the queue in all processes. Further puts raise `ShutDown`, and so do further gets when
+    /// it is empty.
+    fn shutdown(&self) -> PyResult<()> {
+        self.open()?.close();
+        Ok(())
+    }
+
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    /// Returns the next message. The iteration ends when the queue was shut down and is empty.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.get(py, true, None, None) {
+            Err(error) if error.get_type(py).is(shut_down(py).get_type(py)) => Ok(None),
+            got => got.map(Some),
+        }
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        reduce_handle(py, "a queue", Handle::TypedQueue((*self.open()?).clone()))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<multiproc.TypedQueue of {}>", self.schema.text)
+    }
+}
+
+/// Returns the Python object of a queue that was received.
+pub(crate) fn received(py: Python<'_>, queue: mp::Queue<Record>) -> PyResult<Bound<'_, PyAny>> {
+    Ok(Bound::new(py, TypedQueue::of(queue)?)?.into_any())
+}
+
+/// Classes of messages, by the texts of their schemas.
+static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+
+fn classes(py: Python<'_>) -> &Bound<'_, PyDict> {
+    CLASSES.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
+}
+
+/// Makes a schema known, and the class of its messages, if there is one. Returns the text in its usual form.
+#[pyfunction]
+#[pyo3(signature = (text, class_ = None))]
+pub fn register_schema(py: Python<'_>, text: &str, class_: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
+    let schema = Schema::parse(text).map_err(PyValueError::new_err)?;
+    if let Some(class) = class_ {
+        classes(py).set_item(&schema.text, class)?;
+    }
+    Ok(schema.text.clone())
+}
+
+/// Returns the arguments of this process, which another program has started as a guest. From then on it shares
+/// that program's memory.
+#[pyfunction]
+pub fn child(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let record = py.detach(|| {
+        mp::process::guest_by::<Record>(|found| match Schema::parse(found) {
+            Ok(schema) => Ok(Some(schema.text.clone())),
+            Err(_) => Err(GuestError::OtherType {
+                found: found.to_owned(),
+                expected: "a named message (`#[message(name = \"…\")]`)".to_owned(),
+            }),
+        })
+    });
+    let record = record.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    to_python(py, record, default_form(py)?)
+}
+
+/// Starts another program, which shares this program's memory: it calls `mp::process::guest` in Rust, or
+/// `multiproc.child` in Python. `args` is an object of a class that was registered with `multiproc.message`,
+/// or a dict, with the text of its schema.
+#[pyfunction]
+#[pyo3(signature = (command, args, schema = None, *, name = None, daemon = false))]
+pub fn start_guest(
+    py: Python<'_>,
+    command: Vec<OsString>,
+    args: &Bound<'_, PyAny>,
+    schema: Option<&Bound<'_, PyAny>>,
+    name: Option<String>,
+    daemon: bool,
+) -> PyResult<Child> {
+    let schema = schema_argument(schema.unwrap_or(args))?;
+    let record = to_record(args, &schema, "args")?;
+    let mut builder = Process::builder().daemon(daemon);
+    if let Some(name) = name {
+        builder = builder.name(name);
+    }
+    let process = py.detach(|| record::with_schema(&schema.text, || builder.guest(command, record)));
+    Ok(Child::of(process.map_err(runtime)?))
+}
+
+/// Converts a message to Python.
+fn to_python(py: Python<'_>, record: Record, form: Form) -> PyResult<Bound<'_, PyAny>> {
+    let dict = PyDict::new(py);
+    for ((name, _), item) in record.schema.fields.iter().zip(record.items) {
+        dict.set_item(name, item_to_python(py, item, form)?)?;
+    }
+    match classes(py).get_item(&record.schema.text)? {
+        Some(class) => class.call((), Some(&dict)),
+        None => Ok(dict.into_any()),
+    }
+}
+
+fn item_to_python(py: Python<'_>, item: Item, form: Form) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match item {
+        Item::None => py.None().into_bound(py),
+        Item::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+        Item::Int(value) => value.into_pyobject(py)?.into_any(),
+        Item::Uint(value) => value.into_pyobject(py)?.into_any(),
+        Item::F32(value) => value.into_pyobject(py)?.into_any(),
+        Item::F64(value) => value.into_pyobject(py)?.into_any(),
+        Item::Str(value) => value.into_pyobject(py)?.into_any(),
+        Item::Bytes(value) => PyBytes::new(py, &value).into_any(),
+        Item::List(items) => {
+            let list = PyList::empty(py);
+            for item in items {
+                list.append(item_to_python(py, item, form)?)?;
+            }
+            list.into_any()
+        }
+        Item::Map(entries) => {
+            let dict = PyDict::new(py);
+            for (key, item) in entries {
+                dict.set_item(key, item_to_python(py, item, form)?)?;
+            }
+            dict.into_any()
+        }
+        Item::Tensor(tensor) => tensor_to_python(py, tensor, form)?,
+        Item::Shared(tensor) => {
+            let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset(), form)?;
+            let memory = dispatch!(tensor.dtype(), T => whole::<T>(tensor)).map_err(runtime)?;
+            array::rebuild(py, &view, memory)?
+        }
+        Item::Frozen(tensor) => frozen_to_python(py, tensor, form)?,
+        Item::Queue(queue) => received(py, queue)?,
+        Item::Record(record) => to_python(py, record, form)?,
+    })
+}
+
+/// Returns the view of a tensor in its storage.
+fn view_of(dtype: DType, shape: &[usize], strides: &[isize], offset: usize, form: Form) -> PyResult<View> {
+    let known = mp_tensor::dlpack::TYPES.iter().find(|(known, ..)| *known == dtype);
+    let &(_, code, bits) =
+        known.ok_or_else(|| PyRuntimeError::new_err(format!("Python has no tensors of {dtype}")))?;
+    Ok(View {
+        kind: if form == Form::Torch { Kind::Torch } else { Kind::Numpy },
+        element: ElementType(code, bits),
+        memory: 0,
+        offset: (offset * dtype.size()) as u64,
+        shape: shape.iter().map(|&n| n as i64).collect(),
+        strides: strides.iter().map(|&stride| (stride * dtype.size() as isize) as i64).collect(),
+    })
+}
+
+fn whole<T: Element>(tensor: AnyTensor<Shared>) -> mp_core::Result<Arc<Memory>> {
+    let tensor = tensor.downcast::<T>().map_err(mp_core::Error::from)?;
+    Ok(Memory::adopt(tensor.typed_storage().into_tensor()))
+}
+
+/// Returns a read-only array of numpy over frozen memory, or a tensor of torch with a copy, since torch would
+/// write through a read-only one.
+fn frozen_to_python(py: Python<'_>, tensor: AnyTensor<Frozen>, form: Form) -> PyResult<Bound<'_, PyAny>> {
+    if form == Form::Torch {
+        let copy = dispatch!(tensor.dtype(), T => copy_of::<T>(tensor)).map_err(runtime)?;
+        return tensor_to_python(py, copy, form);
+    }
+    let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset(), form)?;
+    array::frozen(py, &view, tensor)
+}
+
+fn copy_of<T: Element>(tensor: AnyTensor<Frozen>) -> mp_core::Result<AnyTensor> {
+    let tensor = tensor.downcast::<T>().map_err(mp_core::Error::from)?;
+    Ok(tensor.try_clone()?.into())
+}
+
+/// Converts a Python object to a message. `path` names the object in errors.
+fn to_record(object: &Bound<'_, PyAny>, schema: &Arc<Schema>, path: &str) -> PyResult<Record> {
+    let dict = object.cast::<PyDict>().ok();
+    if let Some(dict) = dict {
+        for key in dict.keys() {
+            let known = |name: &str| schema.fields.iter().any(|(field, _)| field == name);
+            if !key.extract::<String>().is_ok_and(|key| known(&key)) {
+                let text = format!("{path} has the key {}, which {} lacks", key.repr()?, schema.text);
+                return Err(PyTypeError::new_err(text));
+            }
+        }
+    }
+    let mut items = Vec::with_capacity(schema.fields.len());
+    for (name, of) in &schema.fields {
+        let value = match dict {
+            Some(dict) => dict.get_item(name)?,
+            None => object.getattr_opt(name.as_str())?,
+        };
+        let path = format!("{path}.{name}");
+        let value = match (value, of) {
+            (Some(value), _) => value,
+            (None, Type::Option(_)) => object.py().None().into_bound(object.py()),
+            (None, _) => return Err(PyTypeError::new_err(format!("{path} is missing: {}", schema.text))),
+        };
+        items.push(to_item(&value, of, &path)?);
+    }
+    Ok(Record { schema: schema.clone(), items })
+}
+
+fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
+    let wrong = || {
+        let class = object.get_type().name().map_or_else(|_| "?".to_string(), |name| name.to_string());
+        PyTypeError::new_err(format!("{path} is {of}, and not an object of type {class}"))
+    };
+    let is_bool = object.is_instance_of::<PyBool>();
+    let sequence = || {
+        let is_one = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+        if is_one { object.try_iter() } else { Err(wrong()) }
+    };
+    Ok(match of {
+        Type::Bool if is_bool => Item::Bool(object.extract()?),
+        Type::Bool => return Err(wrong()),
+        Type::Int(low, high) => {
+            if is_bool {
+                return Err(wrong());
+            }
+            let value: i128 = object.extract().map_err(|_| wrong())?;
+            if !(*low..=*high).contains(&value) {
+                let text = format!("{path} is {of}, which can't be {value}");
+                return Err(pyo3::exceptions::PyOverflowError::new_err(text));
+            }
+            u64::try_from(value).map_or(Item::Int(value as i64), Item::Uint)
+        }
+        Type::F32 | Type::F64 => {
+            if is_bool
+                || !(object.is_instance_of::<PyFloat>()
+                    || object.hasattr("__index__")?
+                    || object.hasattr("__float__")?)
+            {
+                return Err(wrong());
+            }
+            let value: f64 = object.extract().map_err(|_| wrong())?;
+            if *of == Type::F32 { Item::F32(value as f32) } else { Item::F64(value) }
+        }
+        Type::Str => Item::Str(object.extract().map_err(|_| wrong())?),
+        Type::List(inner) if **inner == Type::U8 && !object.is_instance_of::<PyList>() => {
+            Item::Bytes(Buffer::bytes_of(object).map_err(|_| wrong())?.bytes().to_vec())
+        }
+        Type::List(inner) => {
+            let mut items = Vec::new();
+            for (i, value) in sequence()?.enumerate() {
+                items.push(to_item(&value?, inner, &format!("{path}[{i}]"))?);
+            }
+            Item::List(items)
+        }
+        Type::Option(_) if object.is_none() => Item::None,
+        Type::Option(inner) => to_item(object, inner, path)?,
+        Type::Map(inner) => {
+            let mut entries = Vec::new();
+            for (key, value) in object.cast::<PyDict>().map_err(|_| wrong())?.iter() {
+                let key: String = key.extract().map_err(|_| wrong())?;
+                let item = to_item(&value, inner, &format!("{path}[{key:?}]"))?;
+                entries.push((key, item));
+            }
+            Item::Map(entries)
+        }
+        Type::Tensor(dtype) => Item::Tensor(copied(object, *dtype, path, &wrong)?),
+        Type::Frozen(dtype) => Item::Frozen(copied(object, *dtype, path, &wrong)?.freeze()),
+        Type::Shared(dtype) => Item::Shared(shared(object, *dtype, path, &wrong)?),
+        Type::Queue(schema) => {
+            let queue = object.cast::<TypedQueue>().map_err(|_| wrong())?.get();
+            if queue.schema.text != schema.text {
+                let text = format!("{path} is a queue of {}, and not of {}", schema.text, queue.schema.text);
+                return Err(PyTypeError::new_err(text));
+            }
+            Item::Queue((*queue.open()?).clone())
+        }
+        Type::Record(schema) => Item::Record(to_record(object, schema, path)?),
+    })
+}
+
+/// Returns the elements of an array or tensor, of this type.
+fn source(
+    object: &Bound<'_, PyAny>,
+    dtype: DType,
+    path: &str,
+    wrong: &dyn Fn() -> PyErr,
+) -> PyResult<Source> {
+    let source = array::source_of(object)?.ok_or_else(wrong)?;
+    let ElementType(code, bits) = source.element;
+    let known = mp_tensor::dlpack::TYPES.iter().find(|(_, c, b)| (*c, *b) == (code, bits));
+    match known {
+        Some((found, ..)) if *found == dtype => Ok(source),
+        Some((found, ..)) => {
+            Err(PyTypeError::new_err(format!("{path} has elements of type {dtype}, and not {found}")))
+        }
+        None => Err(wrong()),
+    }
+}
+
+/// Copies an array or tensor into memory that the message alone has.
+fn copied(
+    object: &Bound<'_, PyAny>,
+    dtype: DType,
+    path: &str,
+    wrong: &dyn Fn() -> PyErr,
+) -> PyResult<AnyTensor> {
+    let source = source(object, dtype, path, wrong)?;
+    let shape: Vec<usize> = source.shape.iter().map(|&n| n as usize).collect();
+    let tensor =
+        AnyTensor::empty(&shape, dtype).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    source.copy_to(object.py(), &tensor);
+    Ok(tensor)
+}
+
+/// Returns an array or tensor as shared memory: its own, if it was received as such, or a copy.
+fn shared(
+    object: &Bound<'_, PyAny>,
+    dtype: DType,
+    path: &str,
+    wrong: &dyn Fn() -> PyErr,
+) -> PyResult<AnyTensor<Shared>> {
+    let source = source(object, dtype, path, wrong)?;
+    let size = dtype.size();
+    let fits = |memory: &Arc<Memory>| {
+        memory.tensor().dtype() == dtype
+            && (source.address - memory.address()).is_multiple_of(size)
+            && source.strides.iter().all(|bytes| *bytes >= 0 && bytes % size as i64 == 0)
+    };
+    if let Some(memory) = source.memory().filter(fits) {
+        let shape: Vec<usize> = source.shape.iter().map(|&n| n as usize).collect();
+        let strides: Vec<isize> =
+            source.strides.iter().map(|&bytes| bytes as isize / size as isize).collect();
+        let offset = (source.address - memory.address()) / size;
+        return dispatch!(dtype, T => strided::<T>(memory.tensor(), &shape, &strides, offset))
+            .map_err(runtime);
+    }
+    Ok(copied(object, dtype, path, wrong)?.share())
+}
+
+fn strided<T: Element>(
+    tensor: AnyTensor<Shared>,
+    shape: &[usize],
+    strides: &[isize],
+    offset: usize,
+) -> mp_core::Result<AnyTensor<Shared>> {
+    let tensor = tensor.downcast::<T>().map_err(mp_core::Error::from)?;
+    let offset = tensor.offset() + offset;
+    Ok(tensor.as_strided(shape, strides, offset)?.into())
+}
