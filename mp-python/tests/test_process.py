@@ -392,8 +392,9 @@ class TestCPythonSubclassingProcess:
 
     def test_output_is_flushed(self, tmp_path, method):
         program = f"""
-import multiproc as mp, sys
+import atexit, multiproc as mp, sys
 def f(code):
+    atexit.register(print, "late", end="")
     sys.stdout.write("out")
     sys.stderr.write("err")
     sys.exit(code)
@@ -404,7 +405,7 @@ if __name__ == "__main__":
         process.join()
         assert process.exitcode == code
 """
-        assert run_script(tmp_path, program) == ("outout", "errerr", 0)
+        assert run_script(tmp_path, program) == ("outlateoutlate", "errerr", 0)
 
     def test_atexit(self, ctx):
         queue = mp.Queue()
