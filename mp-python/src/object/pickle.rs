@@ -253,7 +253,7 @@ pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
     dumps_by(object, None)
 }
 
-/// Like [`dumps`], by the pickler that `make` returns: a function of a file and the keyword arguments of
+/// Like [`dumps`], by a pickler of the class `make`, which takes a file and the keyword arguments of
 /// `pickle.Pickler`. For functions that pickle itself can't write.
 ///
 /// # Errors

@@ -1,0 +1,283 @@
+"""Queues of Python objects: multiproc beside torch.multiprocessing, multiprocessing, faster-fifo and pyzmq.
+
+    python benches/python/queues.py [--rounds 5] [--quick] [--json FILE]
+
+A round trip goes to another process and back. All queues are measured in one run, in turn, and every answer is
+checked: a wrong one ends the benchmark. Figures are medians of the rounds, with half of the distance between
+the lowest and the highest.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import pickle
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+
+import multiproc
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Zmq:
+    """One direction of a pair of sockets over ipc, with pickle 5 and its buffers as frames."""
+
+    def __init__(self):
+        self.path = "ipc://" + tempfile.mktemp(prefix="queues-", dir="/tmp")
+        self.socket = None
+
+    def __getstate__(self):
+        return self.path, None
+
+    def __setstate__(self, state):
+        self.path, self.socket = state
+
+    def open(self, binds):
+        import zmq
+
+        if self.socket is None:
+            self.socket = zmq.Context.instance().socket(zmq.PAIR)
+            self.socket.set_hwm(0)
+            (self.socket.bind if binds else self.socket.connect)(self.path)
+
+    def put(self, obj):
+        self.open(True)
+        buffers = []
+        head = pickle.dumps(obj, 5, buffer_callback=buffers.append)
+        self.socket.send_multipart([head, *buffers], copy=False)
+
+    def get(self):
+        self.open(False)
+        head, *buffers = self.socket.recv_multipart(copy=False)
+        return pickle.loads(head.buffer, buffers=[frame.buffer for frame in buffers])
+
+
+class FasterFifo:
+    def __init__(self):
+        import faster_fifo
+        import faster_fifo_reduction  # noqa: F401
+
+        self.queue = faster_fifo.Queue(256 * MIB)
+
+    def put(self, obj):
+        self.queue.put(obj, timeout=60)
+
+    def get(self):
+        return self.queue.get(timeout=60)
+
+
+def peers():
+    """Returns for each peer: its context of processes, its queue, and whether it takes tensors or arrays."""
+    ours, std, theirs = (
+        multiproc.get_context("spawn"),
+        multiprocessing.get_context("spawn"),
+        torch.multiprocessing.get_context("spawn"),
+    )
+    return {
+        "multiproc": (ours, ours.Queue, "tensors"),
+        "multiproc, numpy": (ours, ours.Queue, "arrays"),
+        "torch Queue": (theirs, theirs.Queue, "tensors"),
+        "torch SimpleQueue": (theirs, theirs.SimpleQueue, "tensors"),
+        "multiprocessing": (std, std.Queue, "arrays"),
+        "faster-fifo": (std, FasterFifo, "arrays"),
+        "pyzmq": (std, Zmq, "arrays"),
+    }
+
+
+def array(size, kind):
+    made = np.arange(size // 4, dtype=np.float32)
+    return torch.from_numpy(made) if kind == "tensors" else made
+
+
+def payload(row, kind, i):
+    if row == "small dict":
+        return {"id": i, "name": "resize", "scale": 0.5, "done": False}
+    if row == "two 16 KB":
+        return {"id": i, "pixels": array(16 * KIB, kind), "labels": array(16 * KIB, kind)}
+    return {"id": i, "pixels": array(MIB, kind)}
+
+
+def check(row, sent, got):
+    assert got["id"] == sent["id"] and got.keys() == sent.keys()
+    if row != "small dict":
+        assert type(got["pixels"]) is type(sent["pixels"])
+        assert float(got["pixels"][-1]) == float(sent["pixels"][-1])
+
+
+def serve(there, back):
+    """Runs in the other process: answers, or takes a number of messages and then answers with their sum."""
+    torch.set_num_threads(1)
+    back.put("ready")
+    while True:
+        message = there.get()
+        if message is None:
+            return
+        if isinstance(message, int):
+            total = 0
+            for _ in range(message):
+                total += len(there.get())
+            back.put(total)
+        else:
+            back.put(message)
+
+
+class Peer:
+    def __init__(self, name, context, make, kind):
+        self.name, self.kind = name, kind
+        self.there, self.back = make(), make()
+        if isinstance(self.there, Zmq):
+            self.there.open(True)
+        self.process = context.Process(target=serve, args=(self.there, self.back), daemon=True)
+        self.process.start()
+        assert self.back.get() == "ready"
+        self.figures = {}
+
+    def round_trip(self, row, count):
+        messages = [payload(row, self.kind, i) for i in range(8)]
+        begun = time.perf_counter()
+        for i in range(count):
+            message = messages[i % 8]
+            self.there.put(message)
+            check(row, message, self.back.get())
+        self.add(row, (time.perf_counter() - begun) / count * 1e6)
+
+    def one_way(self, count):
+        message = os.urandom(4 * KIB)
+        begun = time.perf_counter()
+        self.there.put(count)
+        for _ in range(count):
+            self.there.put(message)
+        assert self.back.get() == 4 * KIB * count
+        self.add("4 KiB one way", count / (time.perf_counter() - begun) / 1e3)
+
+    def add(self, row, figure):
+        self.figures.setdefault(row, []).append(figure)
+
+    def end(self):
+        self.there.put(None)
+        self.process.join(10)
+        self.process.kill()
+
+
+def long_put(figures):
+    """Time of a put of 64 MiB, beside a copy of as many bytes to memory that was written before."""
+    source = np.ones(64 * MIB, np.uint8)
+    target = np.zeros_like(source)
+    queue = multiproc.Queue()
+    for _ in range(3):
+        begun = time.perf_counter()
+        np.copyto(target, source)
+        copied = time.perf_counter()
+        queue.put(source)
+        put = time.perf_counter()
+        got = queue.get()
+        ended = time.perf_counter()
+        # In the shared memory itself: no copy.
+        assert multiproc._multiproc._contains(got.__array_interface__["data"][0], got.nbytes)
+        assert got[0] == got[-1] == 1
+        del got
+    figures.setdefault("memcpy", []).append((copied - begun) * 1e3)
+    figures.setdefault("put", []).append((put - copied) * 1e3)
+    figures.setdefault("get", []).append((ended - put) * 1e3)
+
+
+ROWS = {"small dict": ("µs", 4000), "two 16 KB": ("µs", 1000), "1 MiB": ("µs", 200), "4 KiB one way": ("k/s", 20000)}
+# Row, peer, least ratio, and the limit of our own figure.
+GOALS = [
+    ("small dict", "faster-fifo", 2, 12),
+    ("two 16 KB", "torch Queue", 20, 40),
+    ("two 16 KB", "multiprocessing", 2, 40),
+    ("1 MiB", "torch Queue", 10, None),
+]
+
+
+def summary(values):
+    return statistics.median(values), (max(values) - min(values)) / 2
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
+    parser.add_argument("--only", help="peers to measure, by the beginnings of their names, with commas")
+    parser.add_argument("--json", help="file for the figures")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    versions = {name: importlib.metadata.version(name) for name in ["torch", "numpy", "faster-fifo", "pyzmq"]}
+    print("Python", sys.version.split()[0], *[f"{name} {version}" for name, version in versions.items()])
+    chosen = {
+        name: peer
+        for name, peer in peers().items()
+        if not options.only or name.startswith(tuple(options.only.split(",")))
+    }
+    running = [Peer(name, *peer) for name, peer in chosen.items()]
+    long = {}
+    for round in range(options.rounds + 1):
+        for row, (_, count) in ROWS.items():
+            count = max(20, count // (10 if options.quick or round == 0 else 1))
+            for peer in running:
+                slow = peer.name.startswith("torch") and row not in ("small dict", "4 KiB one way")
+                number = max(20, count // 10) if slow else count
+                if row == "4 KiB one way":
+                    peer.one_way(number)
+                else:
+                    peer.round_trip(row, number)
+        long_put(long)
+        if round == 0:
+            # Warm-up.
+            for peer in running:
+                peer.figures.clear()
+            long.clear()
+    for peer in running:
+        peer.end()
+    result = {"versions": versions, "rows": {}, "64 MiB": {}}
+    for row, (unit, _) in ROWS.items():
+        print(f"\n{row} ({unit})")
+        base = None
+        for peer in running:
+            median, spread = summary(peer.figures[row])
+            base = base or median
+            ratio = base / median if unit == "k/s" else median / base
+            print(f"  {peer.name:20} {median:10.1f} ± {spread:6.1f}   {ratio:6.1f} times")
+            result["rows"].setdefault(row, {})[peer.name] = {"median": median, "spread": spread, "unit": unit}
+    print("\n64 MiB (ms)")
+    for name, values in long.items():
+        median, spread = summary(values)
+        print(f"  {name:20} {median:10.3f} ± {spread:6.3f}")
+        result["64 MiB"][name] = {"median": median, "spread": spread, "unit": "ms"}
+    failed = goals(result, chosen)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(result, file, indent=1)
+    return 1 if failed else 0
+
+
+def goals(result, chosen):
+    """Prints which goals are missed, and returns their number."""
+    missed = []
+    for row, peer, least, limit in GOALS:
+        ours = result["rows"][row].get("multiproc", {}).get("median")
+        theirs = result["rows"][row].get(peer, {}).get("median")
+        if ours and limit and ours > limit:
+            missed.append(f"{row}: {ours:.1f} µs, not {limit}")
+        if ours and theirs and theirs < least * ours:
+            missed.append(f"{row}: {theirs / ours:.1f} times {peer}, not {least}")
+    one_way = result["rows"]["4 KiB one way"].get("multiproc", {}).get("median")
+    if one_way and one_way < 100:
+        missed.append(f"4 KiB one way: {one_way:.0f} k/s, not 100")
+    long = result["64 MiB"]
+    if (rate := long["memcpy"]["median"] / long["put"]["median"]) < 0.9:
+        missed.append(f"64 MiB put: {rate:.2f} of memcpy, not 0.9")
+    print("\nmissed goals:", *(missed or ["none"]), sep="\n  ")
+    return len(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
