@@ -366,7 +366,6 @@ class TestTensors:
             send()
         assert len(os.listdir("/proc/self/fd")) <= before
 
-    @pytest.mark.parametrize("method", ["spawn", "forkserver"], indirect=True)
     def test_hogwild_trains_one_memory(self, ctx):
         for share in [lambda model: model.share_memory(), mp.share]:
             model = torch.nn.Linear(2, 1)

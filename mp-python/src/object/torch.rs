@@ -77,7 +77,7 @@ pub fn reduce_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
     let kind = if grad { Kind::TorchGrad } else { Kind::Torch };
     let source = source_of_tensor(tensor, kind)?;
     if let Some(source) = source
-        && (source.is_shared() || !is_shared_by_torch(tensor)?)
+        && (source.shape.contains(&0) || source.is_shared() || !is_shared_by_torch(tensor)?)
     {
         return Ok((array_function(py)?, (add_source(source)?,)).into_pyobject(py)?.into_any());
     }
