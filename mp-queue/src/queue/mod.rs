@@ -520,6 +520,64 @@ mod tests {
         }
     }
 
+    /// A message as two programs define it, and one with another field.
+    mod named {
+        pub(super) mod here {
+            #[derive(mp_reduce::Message, Debug, PartialEq)]
+            #[message(crate = mp_reduce, name = "point/1")]
+            pub(crate) struct Point {
+                pub(crate) x: f64,
+                pub(crate) tags: Vec<String>,
+            }
+        }
+
+        pub(super) mod there {
+            #[derive(mp_reduce::Message, Debug, PartialEq)]
+            #[message(crate = mp_reduce, name = "point/1")]
+            pub(crate) struct Place {
+                pub(crate) x: f64,
+                pub(crate) tags: Vec<String>,
+            }
+
+            #[derive(mp_reduce::Message, Debug)]
+            #[message(crate = mp_reduce, name = "point/2")]
+            pub(crate) struct Point {
+                at: super::here::Point,
+                next: Option<crate::Queue<Place>>,
+            }
+        }
+    }
+
+    #[test]
+    fn named_message_is_read_by_its_schema() {
+        use named::{here, there};
+        let queue = Queue::<here::Point>::bounded(4).unwrap();
+        assert_eq!(queue.type_name(), "point/1(x:f64,tags:list<str>)");
+        let tags = vec!["a".to_string()];
+        queue.put(here::Point { x: 1.5, tags: tags.clone() }).unwrap();
+        // A handle of the same schema in another program.
+        let same = RawQueue::open(queue.raw.hold().clone(), Some(Capabilities::BOTH)).unwrap();
+        let name = name_of::<there::Place>();
+        assert!(same.memory().is_of_type((TypeFingerprint::<there::Place>::new().get(), &name)));
+        let other =
+            Queue::<there::Place> { raw: same, fingerprint: TypeFingerprint::new(), messages: PhantomData };
+        assert_eq!(other.get().unwrap(), Some(there::Place { x: 1.5, tags }));
+    }
+
+    #[test]
+    fn message_of_another_schema_is_refused_by_both_texts() {
+        use named::there;
+        let schema =
+            "point/2(at:point/1(x:f64,tags:list<str>),next:option<queue<point/1(x:f64,tags:list<str>)>>)";
+        assert_eq!(name_of::<there::Point>(), schema);
+        let envelope = mp_reduce::pack(Queue::<there::Place>::bounded(1).unwrap()).unwrap();
+        let sent = TypeFingerprint::<Queue<there::Place>>::new().get();
+        let read = TypeFingerprint::<Queue<there::Point>>::stored(sent);
+        let error = mp_reduce::unpack_as(read, envelope).unwrap_err().to_string();
+        let both = [name_of::<there::Place>(), name_of::<there::Point>()];
+        assert!(both.iter().all(|name| error.contains(&**name)), "{error}");
+    }
+
     /// The block remains a queue for its whole life: dropping it releases the messages in it.
     #[test]
     fn queue_block_stays_a_queue_after_sharing() {

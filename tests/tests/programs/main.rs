@@ -1,4 +1,5 @@
-//! Programs around the library: hosts in other languages, and valgrind.
+//! Programs around the library: hosts in other languages, guests, and valgrind.
 
 mod embedding;
+mod guest;
 mod valgrind;

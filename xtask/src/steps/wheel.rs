@@ -22,6 +22,12 @@ const NEEDED: [&str; 6] = ["maturin>=1.9,<2", "pytest", "pytest-timeout", "numpy
 
 const CRATE: &str = "mp-python/Cargo.toml";
 
+/// Extension with a dataset in Rust, which tests load.
+const EXTENSION: &str = "examples/python/rust_dataset/Cargo.toml";
+
+/// Program that tests exchange messages with.
+const PROGRAM: &str = "examples/python/rust_to_python/Cargo.toml";
+
 pub(crate) fn run(session: &mut Session) -> Outcome {
     build_and_test(session, &["--profile", "dev"])
 }
@@ -93,30 +99,40 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
         Err(message) => return Outcome::Failed(message),
     };
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let (python, wheels) = (absolute(&python), absolute(&folder().join("dist")));
-    _ = fs::remove_dir_all(&wheels);
-    let mut build = Command::new(&python);
-    build.args(["-m", "maturin", "build", "--locked", "--manifest-path", CRATE, "--out"]).arg(&wheels);
-    build.args(["--interpreter"]).arg(&python).args(profile);
-    // One build of the dependencies serves clippy and the wheel.
-    build.env("CARGO_TARGET_DIR", absolute(&folder().join("build")));
-    if !session.run(&mut build).ok {
+    // One build of the dependencies serves clippy and the wheels.
+    let (python, target) = (absolute(&python), absolute(&folder().join("build")));
+    for (manifest, wheels) in [(CRATE, "dist"), (EXTENSION, "dist-extension")] {
+        let wheels = absolute(&folder().join(wheels));
+        _ = fs::remove_dir_all(&wheels);
+        let mut build = Command::new(&python);
+        build.args(["-m", "maturin", "build", "--locked", "--manifest-path", manifest, "--out"]).arg(&wheels);
+        build.args(["--interpreter"]).arg(&python).args(profile);
+        if !session.run(build.env("CARGO_TARGET_DIR", &target)).ok {
+            return session.outcome();
+        }
+        let wheel = fs::read_dir(&wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);
+        let Some(wheel) = wheel.map(|entry| entry.path()) else {
+            return Outcome::Failed(format!("maturin made no wheel of {manifest}"));
+        };
+        let mut install = Command::new(&python);
+        install.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]);
+        if !session.run(install.arg("--force-reinstall").arg(&wheel)).ok {
+            return session.outcome();
+        }
+    }
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--locked", "--manifest-path", PROGRAM]).args(profile);
+    if !session.run(build.env("CARGO_TARGET_DIR", &target)).ok {
         return session.outcome();
     }
-    let wheel = fs::read_dir(&wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);
-    let Some(wheel) = wheel.map(|entry| entry.path()) else {
-        return Outcome::Failed("maturin made no wheel".to_owned());
-    };
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]);
-    if !session.run(install.arg("--force-reinstall").arg(&wheel)).ok {
-        return session.outcome();
-    }
+    let program = if profile.contains(&"--release") { "release" } else { "debug" };
+    let program = target.join(program).join("rust_to_python");
     // From another folder: the sources must not be imported instead of what is installed.
     let tests = absolute(Path::new("mp-python/tests"));
     let mut pytest = Command::new(&python);
     pytest.current_dir(&tests).args(["-m", "pytest", "-p", "libtest_report", "-q", "-p", "no:cacheprovider"]);
-    session.run(pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1"));
+    pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_TO_PYTHON", program);
+    session.run(&mut pytest);
     let mut stubs = Command::new(&python);
     stubs.current_dir(folder()).args(["-m", "mypy.stubtest", "multiproc", "--mypy-config-file"]);
     stubs.arg(tests.join("stubtest.ini"));
