@@ -651,7 +651,7 @@ def _pin_loop(source, results, stop):
                 break
             except queue.Full:
                 pass
-        item = token = batch = None
+        item = token = batch = error = None
 
 
 def _pin(batch):
