@@ -33,7 +33,6 @@ from torch.utils.data import (  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import multiproc as mp  # noqa: E402
-from multiproc import _multiproc  # noqa: E402
 
 WORKERS = [0, 1, 3]
 
@@ -46,6 +45,10 @@ def equal(one, other):
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     return one == other
+
+
+def is_shared(array):
+    return mp.share(array) is array
 
 
 def ended(pid, limit=10):
@@ -890,7 +893,7 @@ def test_torch_seed_repeats_the_shuffle():
 
 def collate_shared(samples):
     batch = mp.collate(samples)
-    assert _multiproc.is_shared(batch)
+    assert is_shared(batch)
     return batch
 
 
@@ -908,14 +911,14 @@ class InPlace(Dataset):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_getbatch_returns_the_batch(workers):
     for batch, indices in mp.DataLoader(InPlace(), 4, num_workers=workers):
-        assert _multiproc.is_shared(batch)
+        assert is_shared(batch)
         assert batch[:, 2].tolist() == indices
 
 
 def test_collate_writes_into_shared_memory():
     loader = mp.DataLoader(torch.ones(8, 100), 4, collate_fn=collate_shared, num_workers=1)
     for batch in loader:
-        assert _multiproc.is_shared(batch) and batch.sum() == 400
+        assert is_shared(batch) and batch.sum() == 400
 
 
 def test_batch_is_writable_and_survives_the_loader():
@@ -931,9 +934,7 @@ def test_share_returns_what_is_shared():
     assert mp.share(shared) is shared and shared.tolist() == [0, 1, 2, 3]
     assert mp.zeros(2, 3).tolist() == [[0, 0, 0], [0, 0, 0]]
     assert mp.empty((2, 3), dtype=np.int16).dtype == np.int16
-    with pytest.raises(TypeError, match="datetime64"):
-        mp.empty(2, dtype=np.dtype("M8[s]"))
-    with pytest.raises(ValueError, match="no array of shape"):
+    with pytest.raises(ValueError, match="negative"):
         mp.empty(2, -3)
 
 
@@ -980,7 +981,7 @@ def test_deadly_sample_is_named_after_retries():
     iterator = iter(mp.DataLoader(Poisoned(raises=None), 4, num_workers=2, retries=1))
     assert next(iterator).tolist() == [0, 1, 2, 3]
     message = "is killed by signal: SIGKILL, in batch 1, at sample 5"
-    with pytest.raises(mp.WorkerLost, match=message) as raised:
+    with pytest.raises(mp.BatchLost, match=message) as raised:
         next(iterator)
     error = raised.value
     assert (error.batch, error.index, error.exitcode) == (1, 5, -signal.SIGKILL) and error.pid > 0

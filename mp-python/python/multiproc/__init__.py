@@ -68,6 +68,7 @@ Manager = _default.Manager
 Pool = _default.Pool
 
 _LAZY = {
+    "BatchLost": "data_loader",
     "BatchTimeout": "data_loader",
     "DataLoader": "data_loader",
     "get_worker_info": "data_loader",

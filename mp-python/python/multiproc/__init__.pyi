@@ -26,6 +26,7 @@ from .arrays import share as share
 from .arrays import zeros as zeros
 from .collate import collate as collate
 from .context import Context
+from .data_loader import BatchLost as BatchLost
 from .data_loader import BatchTimeout as BatchTimeout
 from .data_loader import DataLoader as DataLoader
 from .data_loader import get_worker_info as get_worker_info
@@ -97,6 +98,7 @@ __all__ = [
     "ShutDown",
     "Manager",
     "Pool",
+    "BatchLost",
     "BatchTimeout",
     "DataLoader",
     "get_worker_info",

@@ -58,10 +58,10 @@ from .collate import collate, convert
 from .reduction import pickler
 
 __all__ = [
+    "BatchLost",
     "BatchTimeout",
     "DataLoader",
     "RemoteTraceback",
-    "WorkerLost",
     "collate",
     "get_worker_info",
 ]
@@ -70,7 +70,7 @@ __all__ = [
 _STACK_SIGNAL = signal.SIGRTMAX - 2
 
 
-class WorkerLost(_pool.WorkerLost):
+class BatchLost(_pool.WorkerLost):
     """A worker died, and so did those that tried again to make its batch."""
 
     __str__ = Exception.__str__
@@ -78,6 +78,8 @@ class WorkerLost(_pool.WorkerLost):
     def __init__(self, message, *, batch=None, index=None, pid=None, exitcode=None):
         super().__init__(message)
         self.batch, self.index, self.pid, self.exitcode = batch, index, pid, exitcode
+
+    __str__ = RuntimeError.__str__
 
 
 class BatchTimeout(RuntimeError, TimeoutError):
@@ -579,7 +581,7 @@ def _lost(failure, number, indices, loader, team, lane=None):
     else:
         ended = f"exited unexpectedly with exit code {code}"
     message = f"DataLoader worker (pid {pid}) {ended}, in {place}, after {loader.retries} retries: {text}"
-    return WorkerLost(message, batch=number, index=index, pid=pid, exitcode=code)
+    return BatchLost(message, batch=number, index=index, pid=pid, exitcode=code)
 
 
 def _late(loader, team, running, pending):
