@@ -107,6 +107,15 @@ pub fn start_method(name: &str) -> PyResult<StartMethod> {
     }
 }
 
+/// Blocks the calling thread for ever if the interpreter has ended: the process is about to exit, and a daemon
+/// thread can't be attached again. The interpreter would end the thread by unwinding its stack.
+pub(crate) fn park_if_finalized() {
+    // SAFETY: any thread may call this at any time.
+    while unsafe { ffi::Py_IsInitialized() } == 0 {
+        std::thread::park();
+    }
+}
+
 /// Refuses other interpreters of this process than the first: the library has one state in each process.
 ///
 /// # Errors

@@ -92,7 +92,7 @@ impl Open {
                 Attempt::Late(_) if self.closed.load(Ordering::Relaxed) => Attempt::Done(None),
                 Attempt::Late(late) => {
                     if limit.is_none() && !time.is_zero() {
-                        alone = Python::attach(is_only_thread);
+                        alone = Python::try_attach(is_only_thread).unwrap_or(false);
                     }
                     Attempt::Late(late)
                 }

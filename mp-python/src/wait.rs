@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::process::park_if_finalized;
+
 /// Time after which a waiting thread looks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -53,7 +55,12 @@ pub fn wait<T: Send, S: Send>(
         if left.is_zero() {
             return Ok(Err(state));
         }
-        match py.detach(|| attempt(state, left.min(SLICE))) {
+        let attempted = py.detach(|| {
+            let attempted = attempt(state, left.min(SLICE));
+            park_if_finalized();
+            attempted
+        });
+        match attempted {
             Attempt::Done(done) => return Ok(Ok(done)),
             Attempt::Late(late) => state = late,
         }

@@ -192,7 +192,11 @@ def poll():
             pass
 for target in [get, put, poll, poll]:
     threading.Thread(target=target, daemon=True).start()
-time.sleep(0.05)
+class Slow:
+    # The interpreter's end takes longer than a wait looks for signals.
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+slow = Slow()
 print("exit")
 """
         assert run_program(program) == ("exit\n", "", 0)
