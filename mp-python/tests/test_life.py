@@ -177,7 +177,7 @@ if __name__ == "__main__":
 class TestExit:
     def test_daemon_threads_that_wait_are_left(self):
         program = """
-import multiproc as mp, threading, time
+import multiproc as mp, os, sys, threading, time, types
 queue, full = mp.Queue(), mp.Queue(1)
 full.put(0)
 def get():
@@ -193,13 +193,15 @@ def poll():
 for target in [get, put, poll, poll]:
     threading.Thread(target=target, daemon=True).start()
 class Slow:
-    # The interpreter's end takes longer than a wait looks for signals.
-    def __del__(self, sleep=time.sleep):
+    # The interpreter's end takes longer than a wait between two looks for signals.
+    def __del__(self, sleep=time.sleep, write=os.write):
         sleep(0.3)
-slow = Slow()
-print("exit")
+        write(1, b"end\\n")
+sys.modules["kept"] = types.ModuleType("kept")
+sys.modules["kept"].slow = Slow()
+print("exit", flush=True)
 """
-        assert run_program(program) == ("exit\n", "", 0)
+        assert run_program(program) == ("exit\nend\n", "", 0)
 
     @pytest.mark.parametrize("method", METHODS)
     def test_exit_with_everything_alive(self, tmp_path, method):
