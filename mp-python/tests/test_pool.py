@@ -474,6 +474,15 @@ class TestObjects:
         assert pool.map(lambda x: factor * x, [1, 2]) == [3, 6]
         assert pool.apply(lambda: factor) == 3
 
+    def test_numbers_arrive_as_they_are(self, pool):
+        extremes = [0, -1, 2**63 - 1, -(2**63)] * 5
+        floats = [0.5, -0.0, float("inf"), 5e-324] * 5
+        mixed = [*extremes, 2**63], [*extremes, True], [*floats, 1], [True] * 20
+        for items in (extremes, floats, *mixed):
+            results = pool.map(identity, items, chunksize=len(items))
+            assert [(type(x), repr(x)) for x in results] == [(type(x), repr(x)) for x in items]
+        assert pool.apply(identity, (extremes,)) == extremes
+
     def test_queue_in_task_is_same_queue(self, pool):
         queue = mp.Queue()
         pool.starmap(put, [(queue, 1), (queue, 2)])

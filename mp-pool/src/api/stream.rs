@@ -548,6 +548,9 @@ fn is_decided(outcomes: &CallOutcomes, ticket: Option<Ticket>) -> bool {
 
 impl<A, T> Drop for TaskStream<A, T> {
     fn drop(&mut self) {
-        self.shared.cancel(&self.job);
+        let Progress { done, total, .. } = self.progress();
+        if done < total {
+            self.shared.cancel(&self.job);
+        }
     }
 }

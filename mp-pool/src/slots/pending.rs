@@ -26,6 +26,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
+use mp_core::sync::Ordering;
+
 use crate::tasks::call_state::CallState;
 use crate::tasks::chunk::{Chunk, ReadyChunk};
 
@@ -46,7 +48,7 @@ pub(crate) struct PendingTasks {
 impl PendingTasks {
     /// Adds the tasks of a call.
     pub(crate) fn enlist(&mut self, job: &Arc<CallState>) {
-        if !self.calls.iter().any(|listed| Arc::ptr_eq(listed, job)) {
+        if !job.is_listed.swap(true, Ordering::Relaxed) {
             self.calls.push_back(Arc::clone(job));
         }
     }
@@ -54,7 +56,9 @@ impl PendingTasks {
     /// Removes the calls at the front whose tasks were all taken.
     pub(crate) fn drop_drained_calls(&mut self) {
         while self.calls.front().is_some_and(|job| job.source.remaining() == 0) {
-            self.finished.0.extend(self.calls.pop_front());
+            let drained = self.calls.pop_front();
+            drained.iter().for_each(|job| job.is_listed.store(false, Ordering::Relaxed));
+            self.finished.0.extend(drained);
         }
     }
 
@@ -92,7 +96,9 @@ impl PendingTasks {
     /// Removes a call and its chunks, and returns the chunks.
     pub(crate) fn take_of(&mut self, job: &Arc<CallState>) -> Vec<Chunk> {
         let is_its = |chunk: &Chunk| Arc::ptr_eq(&chunk.job, job);
-        self.calls.retain(|listed| !Arc::ptr_eq(listed, job));
+        if job.is_listed.swap(false, Ordering::Relaxed) {
+            self.calls.retain(|listed| !Arc::ptr_eq(listed, job));
+        }
         let ready = std::mem::take(&mut self.ready).into_iter();
         let (taken, ready): (VecDeque<_>, _) = ready.partition(|ready| is_its(&ready.chunk));
         self.ready = ready;
@@ -132,6 +138,12 @@ mod tests {
         assert_eq!(taken.iter().map(|chunk| chunk.first).collect::<Vec<_>>(), [0, 1]);
         assert_eq!((tasks.calls.len(), tasks.ready.len(), tasks.next_retry()), (1, 1, Some(now)));
         tasks.retry_due(now);
+        // A call is in the list once, and again after it was removed.
+        tasks.enlist(&calls[1]);
+        assert_eq!(tasks.calls.len(), 1);
+        tasks.enlist(&calls[0]);
+        assert_eq!(tasks.calls.len(), 2);
+        assert!(tasks.take_of(&calls[0]).is_empty());
         let (left, chunks) = tasks.take_all();
         assert!(Arc::ptr_eq(&left[0], &calls[1]) && chunks.len() == 2 && tasks.next_retry().is_none());
     }

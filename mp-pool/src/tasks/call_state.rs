@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::sync::Ordering;
-use mp_core::sync::shared::AtomicU64;
+use mp_core::sync::shared::{AtomicBool, AtomicU64};
 use mp_core::user_code::{UserValue, catch_panic};
 use mp_core::waits::{BlockingCall, Subject, WaitObject, wait_at};
 use mp_spawn::Closure;
@@ -78,6 +78,9 @@ pub(crate) struct CallState {
     pub(crate) code: Arc<TaskFunction>,
     pub(crate) options: CallOptions,
     pub(crate) source: Arc<dyn TaskSource>,
+    /// `true` while the call is among the pool's calls with tasks to be sent. Changed under the lock of the
+    /// pool's state.
+    pub(crate) is_listed: AtomicBool,
     /// Duration of a task in nanoseconds; 0 if unknown.
     pace: AtomicU64,
     pub(crate) transit: TransitCounter,
@@ -112,6 +115,7 @@ impl CallState {
             code,
             options,
             source,
+            is_listed: AtomicBool::new(false),
             pace: AtomicU64::new(0),
             transit: TransitCounter::default(),
             outcomes: Mutex::new(outcomes),

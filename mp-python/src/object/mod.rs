@@ -39,14 +39,14 @@ pub struct Object {
     pub handles: Vec<Handle>,
 }
 
-mod bytes {
+pub(crate) mod bytes {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
         s.serialize_bytes(bytes)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         struct Bytes;
         impl<'de> Visitor<'de> for Bytes {
             type Value = Vec<u8>;
