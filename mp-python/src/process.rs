@@ -5,7 +5,9 @@
 //!
 //! # Safety
 //! This file calls the interpreter's functions around a fork. Sound, because they are called by the thread
-//! that is copied, which holds the interpreter: before the copy, and in both processes after it.
+//! that is copied, which holds the interpreter: before the copy, and in both processes after it. The other
+//! functions of the interpreter called here need a thread that is attached, and are called by one, or need
+//! nothing.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
