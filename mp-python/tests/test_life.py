@@ -409,7 +409,7 @@ if __name__ == "__main__":
 """
         assert run_script(tmp_path, program) == ("both\n", "", 0)
 
-    def test_fork_of_multiprocessing_leaves_processes_alone(self, tmp_path):
+    def test_fork_of_multiprocessing_spares_processes(self, tmp_path):
         program = """
 import multiproc as mp, multiprocessing, os, time
 def sleep():
@@ -616,7 +616,8 @@ for one, two in [(mine, theirs), (theirs, mine)]:
 
     def test_replaced_library_is_a_clear_error(self, tmp_path, method):
         package = pathlib.Path(mp.__file__).parent
-        shutil.copytree(package, tmp_path / "site" / "multiproc", ignore=shutil.ignore_patterns("__pycache__"))
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, tmp_path / "site" / "multiproc", ignore=ignore)
         library = tmp_path / "site" / "multiproc" / pathlib.Path(mp._multiproc.__file__).name
         program = f"""
 import multiproc as mp, os, sys

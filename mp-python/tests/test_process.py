@@ -1,4 +1,4 @@
-"""``Process``, contexts and start methods: the scenarios of CPython's ``_test_multiprocessing.py``, and more."""
+"""``Process``, contexts, start methods: scenarios of CPython's ``_test_multiprocessing.py``, and more."""
 
 import logging
 import os
