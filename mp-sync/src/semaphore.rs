@@ -195,7 +195,9 @@ impl Permits {
         let Ok(me) = self.shared.me() else { return false };
         let thread = OsThread::here().tid;
         let is_here = |seen: ObservedSlot| (seen.slot.member, seen.slot.thread) == (me, thread);
-        self.hinted().is_some_and(is_here) || self.find(&[RETAINED]).any(is_here)
+        // The hint is the only slot of a semaphore with one permit.
+        let others = self.slots().limit > 1;
+        self.hinted().is_some_and(is_here) || others && self.find(&[RETAINED]).any(is_here)
     }
 
     fn forget_kept(&self) {
