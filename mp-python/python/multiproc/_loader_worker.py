@@ -108,8 +108,6 @@ class _Iteration:
     def __init__(self, iterator, at):
         self.iterator, self.at = iterator, at
         self.ended = False
-        #: Replies that were made, but not asked for yet: after a death, tasks may come in another order.
-        self.ready = {}
 
 
 class Worker:
@@ -291,7 +289,7 @@ class Worker:
     # Datasets that are iterated.
 
     def stream(self, run, number, first, seed, origin, runs):
-        """Returns batch ``number`` of an iteration, as all after ``first`` may be asked for.
+        """Returns batch ``number`` of an iteration. The trainer has those before ``first``.
 
         A process that replaces another iterates from ``origin`` again: ``(batches, state)``, the number of
         batches to leave out, or the state of a stateful dataset after them.
@@ -299,8 +297,6 @@ class Worker:
         for other in [other for other in self.iterations if other not in runs]:
             del self.iterations[other]
         iteration = self.iterations.get(run)
-        if iteration is not None and number in iteration.ready:
-            return iteration.ready.pop(number)
         if iteration is None or iteration.at > number:
             # If the dataset can't be iterated, that is the end, after one error.
             iteration = self.iterations[run] = _Iteration(iter(()), 0)
@@ -313,15 +309,13 @@ class Worker:
             seed_all(batch_seed)
             iteration.at = at + 1
             try:
-                reply = self._draw(iteration, at >= first)
+                reply = self._draw(iteration, at == number)
             except Exception as error:
                 if self.inline:
                     raise
                 reply = self.failure(error)
             if at == number:
                 return reply
-            if at >= first:
-                iteration.ready[at] = reply
 
     def _open(self, seed, batches, state):
         seed_all(mix(seed, self.number))
