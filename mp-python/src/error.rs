@@ -18,7 +18,7 @@ create_exception!(
     multiproc,
     LoadError,
     PyRuntimeError,
-    "A batch could not be made. Attributes: epoch, batch, index (of the sample, or None), worker, signal, stderr."
+    "A batch could not be made. Attributes: epoch, batch, index of the sample, worker, signal, stderr."
 );
 
 /// Returns `queue.Full`.

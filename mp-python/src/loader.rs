@@ -90,9 +90,10 @@ macro_rules! data_loader {
         impl $name {
             #[new]
             #[pyo3(signature = (
-                $($arg $(= $default)?,)* *, batch_size = 1, shuffle = false, seed = 0, num_workers = 0, drop_last = false,
-                prefetch_factor = None, threads_per_worker = 1, timeout = 0.0, batch_timeout = 0.0, retries = 2,
-                in_order = true, distributed = None, on_error = "report", memory_budget = None,
+                $($arg $(= $default)?,)* *, batch_size = 1, shuffle = false, seed = 0, num_workers = 0,
+                drop_last = false, prefetch_factor = None, threads_per_worker = 1, timeout = 0.0,
+                batch_timeout = 0.0, retries = 2, in_order = true, distributed = None, on_error = "report",
+                memory_budget = None,
                 pin_memory = false, as_ = None
             ))]
             #[allow(clippy::too_many_arguments)]
@@ -382,8 +383,8 @@ impl Loader {
     /// Makes the dataset, and starts the workers.
     ///
     /// # Errors
-    /// `RuntimeError` if the dataset can't be made or the workers can't be started, `ValueError` for a setting
-    /// that is impossible.
+    /// `RuntimeError` if the dataset can't be made or the workers can't be started, `ValueError` for an
+    /// impossible setting.
     pub fn new<D: Dataset>(
         py: Python<'_>,
         make: impl FnOnce() -> Result<D, String> + Send,

@@ -15,10 +15,10 @@ _NAMES = {int: "i64", float: "f64", bool: "bool", str: "str", bytes: "list<u8>"}
 def message(name):
     """Registers a dataclass as the messages of this name, in Rust ``#[message(name = "...")]``.
 
-    The types of its fields are ``int`` (``i64``), ``float`` (``f64``), ``bool``, ``str``, ``bytes`` (``list<u8>``),
-    ``list[...]``, ``dict[str, ...]``, ``... | None``, other such classes, and texts as in a schema: alone
-    (``"tensor<f32>"``), or as ``Annotated[torch.Tensor, "tensor<f32>"]``. Queues of the schema return objects of
-    the class.
+    The types of its fields are ``int`` (``i64``), ``float`` (``f64``), ``bool``, ``str``, ``bytes``
+    (``list<u8>``), ``list[...]``, ``dict[str, ...]``, ``... | None``, other such classes, and texts as in a
+    schema: alone (``"tensor<f32>"``), or as ``Annotated[torch.Tensor, "tensor<f32>"]``. Queues of the schema
+    return objects of the class.
     """
 
     def register(cls):
@@ -59,7 +59,7 @@ def _text(of, names):
 def start_guest(command, args, schema=None, *, name=None, daemon=False):
     """Starts another program that shares this program's memory, and returns it.
 
-    The program takes ``args`` by ``mp::process::guest`` in Rust, or by ``multiproc.child()`` in Python. ``args``
-    is an object of a class with the decorator ``message``, or a dict with the text of its schema.
+    The program takes ``args`` by ``mp::process::guest`` in Rust, or by ``multiproc.child()`` in Python.
+    ``args`` is an object of a class with the decorator ``message``, or a dict with the text of its schema.
     """
     return _multiproc.start_guest([str(word) for word in command], args, schema, name=name, daemon=daemon)

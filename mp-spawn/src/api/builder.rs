@@ -308,11 +308,12 @@ impl ProcessBuilder {
 
     /// Starts a guest: another program, in any language, that shares this program's memory.
     ///
-    /// The command is a program and its arguments. The program gets `args` by calling [`guest`](crate::guest())
-    /// (in Python `multiproc.child()`), once, before it uses shared memory. From then on it is a member of the
-    /// arena like any child: queues, locks and tensors in messages are shared with it. It ends with this
-    /// process. Its exit code, its signal and the last lines of its stderr are reported as those of any
-    /// process. It has no function and no result. The executed process itself must make the call.
+    /// The command is a program and its arguments. The program gets `args` by calling
+    /// [`guest`](crate::guest()) (in Python `multiproc.child()`), once, before it uses shared memory. From
+    /// then on it is a member of the arena like any child: queues, locks and tensors in messages are shared
+    /// with it. It ends with this process. Its exit code, its signal and the last lines of its stderr are
+    /// reported as those of any process. It has no function and no result. The executed process itself must
+    /// make the call.
     ///
     /// ```no_run
     /// use mp_spawn::Process;
@@ -323,9 +324,9 @@ impl ProcessBuilder {
     /// ```
     ///
     /// The type of `args` is compared by name. Programs in other languages need a named message
-    /// (`#[message(name = "…")]` in `#[derive(Message)]`). The guest may have another build of this library, if
-    /// the arena's layout and the format of messages are the same. A [`Closure`](crate::Closure) in a message
-    /// to a guest can't be read there, because it names code of this program.
+    /// (`#[message(name = "…")]` in `#[derive(Message)]`). The guest may have another build of this library,
+    /// if the arena's layout and the format of messages are the same. A [`Closure`](crate::Closure) in a
+    /// message to a guest can't be read there, because it names code of this program.
     ///
     /// # Errors
     ///

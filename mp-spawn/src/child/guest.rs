@@ -28,8 +28,8 @@ use crate::protocol::{inherited_files, lifeline};
 /// Error returned when a program can't take its arguments as a [`guest`].
 #[non_exhaustive]
 pub enum GuestError {
-    /// The process was not started by [`ProcessBuilder::guest`](crate::ProcessBuilder::guest), or has taken its
-    /// arguments before.
+    /// The process was not started by [`ProcessBuilder::guest`](crate::ProcessBuilder::guest), or has taken
+    /// its arguments before.
     NoGuest,
     /// The parent sent arguments of another type.
     #[allow(missing_docs)]
@@ -57,8 +57,8 @@ impl fmt::Display for GuestError {
 impl std::error::Error for GuestError {}
 
 /// Takes the arguments of this process, which another program started by
-/// [`ProcessBuilder::guest`](crate::ProcessBuilder::guest). From then on the process shares the memory of that
-/// program, and ends with it.
+/// [`ProcessBuilder::guest`](crate::ProcessBuilder::guest). From then on the process shares the memory of
+/// that program, and ends with it.
 ///
 /// Call it once, before anything else of this library. The process that the parent has executed must make the
 /// call, and not a child of it.
@@ -82,8 +82,8 @@ pub fn guest<T: Message>() -> Result<T, GuestError> {
     })
 }
 
-/// Works like [`guest`], but `check` gets the name of the arguments' type, and returns the schema to read them
-/// with, if that is dynamic.
+/// Works like [`guest`], but `check` gets the name of the arguments' type, and returns the schema to read
+/// them with, if that is dynamic.
 #[doc(hidden)]
 pub fn guest_by<T: Message>(
     check: impl FnOnce(&str) -> Result<Option<String>, GuestError>,
