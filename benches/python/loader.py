@@ -109,7 +109,7 @@ def starts(workers):
 def summary(values):
     low, high = min(values), max(values)
     if len(values) >= 5:
-        tenths = statistics.quantiles(values, n=10)
+        tenths = statistics.quantiles(values, n=10, method="inclusive")
         low, high = tenths[0], tenths[-1]
     return {"median": statistics.median(values), "spread": (high - low) / 2, "values": values}
 
