@@ -2,9 +2,9 @@
 
     python benches/python/queues.py [--rounds 5] [--quick] [--json FILE]
 
-A round trip goes to another process and back. All queues are measured in one run, in turn, and every answer is
-checked: a wrong one ends the benchmark. Figures are medians of the rounds, with half of the distance between
-the lowest and the highest.
+A round trip goes to another process and back. All queues are measured in one run, in turn. The number of every
+answer is checked, and the elements of one in eight: a wrong one ends the benchmark. Figures are medians of the
+rounds, with half of the distance between the lowest and the highest.
 """
 
 import argparse
@@ -187,7 +187,12 @@ def long_put(figures):
     figures.setdefault("get", []).append((ended - put) * 1e3)
 
 
-ROWS = {"small dict": ("µs", 4000), "two 16 KB": ("µs", 1000), "1 MiB": ("µs", 200), "4 KiB one way": ("k/s", 20000)}
+ROWS = {
+    "small dict": ("µs", 4000),
+    "two 16 KB": ("µs", 1000),
+    "1 MiB": ("µs", 200),
+    "4 KiB one way": ("k/s", 20000),
+}
 # Row, peer, least ratio, and the limit of our own figure.
 GOALS = [
     ("small dict", "faster-fifo", 2, 12),

@@ -298,8 +298,8 @@ impl Connection {
     }
 }
 
-/// Returns two connections: the ends of a pipe. Without ``duplex``, the first one only receives and the second
-/// one only sends.
+/// Returns two connections: the ends of a pipe. Without ``duplex``, the first one only receives and the
+/// second one only sends.
 #[pyfunction]
 #[pyo3(name = "Pipe", signature = (duplex = true))]
 pub fn pipe(duplex: bool) -> PyResult<(Connection, Connection)> {

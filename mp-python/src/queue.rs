@@ -8,7 +8,8 @@
 //! `Full` when the time is over, as in CPython, where programs use it to look after their workers.
 //!
 //! Each object has two handles of its queue for that: one whose waits end like this, and one whose waits
-//! don't. A wait uses the second one for its first slice of time, and the first one while its thread is alone.
+//! don't. A wait uses the second one for its first slice of time, and the first one while its thread is
+//! alone.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -631,8 +632,8 @@ impl JoinableQueue {
 
     /// Waits until all tasks are done.
     ///
-    /// Raises ``PeerLost`` if no task is left to wait for, but some were lost with their consumers, which died
-    /// before ``task_done``. ``dead_letter`` returns these.
+    /// Returns ``False`` if the time is over. Raises ``PeerLost`` if no task is left to wait for, but some
+    /// were lost with their consumers, which died before ``task_done``. ``dead_letter`` returns these.
     #[pyo3(signature = (timeout = None))]
     fn join(slf: PyRef<'_, Self>, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let open = slf.as_super().open()?;
@@ -703,8 +704,8 @@ impl SimpleQueue {
     }
 }
 
-/// An object taken by ``get_ack``. As a context manager, it gives the object, and acknowledges it if the block
-/// ends without an exception.
+/// An object taken by ``get_ack``. As a context manager, it gives the object, and acknowledges it if the
+/// block ends without an exception.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Lease {
     value: Py<PyAny>,

@@ -1,4 +1,4 @@
-"""Arrays and tensors in messages: what arrives, what is shared, and torch's scenarios for processes on the CPU."""
+"""Arrays and tensors in messages: what arrives, what is shared, and torch's scenarios on the CPU."""
 
 import os
 import signal

@@ -15,9 +15,9 @@ __all__ = ["empty", "full", "share", "zeros"]
 def empty(*shape, dtype=None):
     """Returns an array in shared memory, whose elements are unspecified.
 
-    The shape is a tuple, or the numbers in it. A tuple, or a single number, may be followed by ``dtype``. The array is a tensor for
-    a ``torch.dtype``, and an array of numpy for any other type that numpy knows. Without ``dtype``, it is a
-    tensor if torch is imported.
+    The shape is a tuple, or the numbers in it. A tuple, or a single number, may be followed by ``dtype``. The
+    array is a tensor for a ``torch.dtype``, and an array of numpy for any other type that numpy knows. Without
+    ``dtype``, it is a tensor if torch is imported.
     """
     if len(shape) == 2 and dtype is None and not hasattr(shape[1], "__index__"):
         *shape, dtype = shape

@@ -35,8 +35,9 @@ def address_type(address):
 class Listener:
     """A socket at which clients connect.
 
-    Without ``address``, a free one is chosen. All programs of this user that know ``authkey`` can connect, and
-    over AF_INET all that know it. Without a key, these are all programs of this user, or all of this machine.
+    Without ``address``, a free one is chosen. All programs of this user that know ``authkey`` can connect,
+    and over AF_INET all that know it. Without a key, these are all programs of this user, or all of this
+    machine.
     """
 
     def __init__(self, address=None, family=None, backlog=1, authkey=None, *, allow_pickle=False):

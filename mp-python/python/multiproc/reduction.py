@@ -3,8 +3,8 @@
 import functools
 import operator
 import pickle
-import time
 import sys
+import time
 import types
 from multiprocessing import reduction as _reduction
 

@@ -290,8 +290,8 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
     Ok((views.into_iter().flatten().collect(), memory))
 }
 
-/// Copies bytes, given as pairs of an address and a length, into one block of shared memory. Their owners keep
-/// them during the call.
+/// Copies bytes, given as pairs of an address and a length, into one block of shared memory. Their owners
+/// keep them during the call.
 ///
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.
