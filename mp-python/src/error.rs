@@ -46,15 +46,28 @@ fn raise(class: PyResult<&Bound<'_, PyAny>>) -> PyErr {
     }
 }
 
-/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, else `RuntimeError`.
-pub fn runtime(error: impl Display) -> PyErr {
-    let text = error.to_string();
-    if text.contains("was forked from one that uses shared memory") {
-        return PyRuntimeError::new_err(
+/// Returns the exception for a use in a forked process, if the error is one.
+fn forked(error: &str) -> Option<PyErr> {
+    error.contains("was forked from one that uses shared memory").then(|| {
+        PyRuntimeError::new_err(
             "this process was made by os.fork from one that uses multiproc, and its copies of the parent's \
              objects can't be used: start processes by multiproc.Process, and pass objects as arguments. A \
              process that uses multiproc itself must be forked before its parent's first use of it",
-        );
+        )
+    })
+}
+
+/// Returns the exception for memory that can't be had: `MemoryError`, but `RuntimeError` in a forked process.
+pub fn no_memory(error: impl Display) -> PyErr {
+    let text = error.to_string();
+    forked(&text).unwrap_or_else(|| PyMemoryError::new_err(text))
+}
+
+/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, else `RuntimeError`.
+pub fn runtime(error: impl Display) -> PyErr {
+    let text = error.to_string();
+    if let Some(error) = forked(&text) {
+        return error;
     }
     if text.contains("not enough shared memory") || text.contains("out of shared memory") {
         return PyMemoryError::new_err(text);

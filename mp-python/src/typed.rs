@@ -26,7 +26,7 @@ use mp::process::GuestError;
 use mp::{GetError, Process, PutError};
 use mp_core::mutex::Mutex;
 use mp_tensor::{AnyTensor, DType, Element, Frozen, Shared, dispatch};
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
@@ -499,8 +499,7 @@ fn copied(
 ) -> PyResult<AnyTensor> {
     let source = source(object, dtype, path, wrong)?;
     let shape: Vec<usize> = source.shape.iter().map(|&n| n as usize).collect();
-    let tensor =
-        AnyTensor::empty(&shape, dtype).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    let tensor = AnyTensor::empty(&shape, dtype).map_err(crate::error::no_memory)?;
     source.copy_to(object.py(), &tensor);
     Ok(tensor)
 }

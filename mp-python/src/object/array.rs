@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use mp_tensor::{AnyTensor, Frozen};
-use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -276,7 +276,7 @@ impl MemoryBuffer {
 #[pyfunction]
 #[pyo3(name = "_alloc")]
 pub fn alloc(len: usize) -> PyResult<MemoryBuffer> {
-    let memory = Memory::alloc(len).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    let memory = Memory::alloc(len).map_err(crate::error::no_memory)?;
     Ok(MemoryBuffer { memory, offset: 0, len, read_only: false })
 }
 

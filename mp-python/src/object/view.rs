@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use mp_tensor::AnyTensor;
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -253,7 +253,7 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
         }
     }
     let alloc = |len: usize, memory: &mut Vec<Arc<Memory>>| {
-        memory.push(Memory::alloc(len).map_err(|error| PyMemoryError::new_err(error.to_string()))?);
+        memory.push(Memory::alloc(len).map_err(crate::error::no_memory)?);
         PyResult::Ok((memory.len() - 1) as u32)
     };
     let shared = if small > 0 || ranges.iter().any(|range| range.len(sources) == 0) {
@@ -296,8 +296,7 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.
 pub(super) fn share_bytes(py: Python<'_>, pieces: &[(usize, usize)]) -> PyResult<Arc<Memory>> {
-    let memory = Memory::alloc(pieces.iter().map(|(_, len)| len).sum())
-        .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    let memory = Memory::alloc(pieces.iter().map(|(_, len)| len).sum()).map_err(crate::error::no_memory)?;
     let mut to = memory.address();
     for &(from, len) in pieces {
         copy::bytes(py, from, to, len);
@@ -326,8 +325,7 @@ pub fn stack(py: Python<'_>, sources: &[Source], kind: Kind) -> PyResult<Option<
         }
     }
     let len = first.len();
-    let memory =
-        Memory::alloc(len * sources.len()).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    let memory = Memory::alloc(len * sources.len()).map_err(crate::error::no_memory)?;
     for (i, source) in sources.iter().enumerate() {
         let to = memory.address() + i * len;
         if source.is_row_major() {
