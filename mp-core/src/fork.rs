@@ -41,7 +41,7 @@ use crate::process::mutex::MutexGuard;
 use crate::process::{begin_generation, generation};
 use crate::setup::Backing;
 use crate::setup::files::HeldFiles;
-use crate::sync::shared::{AtomicU32, Ordering};
+use crate::sync::shared::{AtomicBool, AtomicU32, Ordering};
 use crate::{alloc, sys};
 
 pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
@@ -63,6 +63,37 @@ pub fn forbidden() -> Option<&'static str> {
     }
     let last = generation() + 1 >= GENERATIONS;
     last.then_some("it is a copy of a copy, 15 times over; start one by another method in between")
+}
+
+/// `true` while this process may not create an arena.
+// fork: a copy is made when it is `false` again.
+static CREATION_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Calls `f`, and meanwhile refuses to create an arena in this process: for code that prepares a process
+/// which will be copied, and that can do without shared memory.
+#[doc(hidden)]
+pub fn with_creation_refused<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CREATION_REFUSED.store(false, Ordering::Relaxed);
+        }
+    }
+    CREATION_REFUSED.store(true, Ordering::Relaxed);
+    let _restore = Restore;
+    f()
+}
+
+/// Returns an error while an arena may not be created.
+pub(crate) fn check_creation() -> Result<()> {
+    if CREATION_REFUSED.load(Ordering::Relaxed) {
+        return Err(Error::InvalidArgument(
+            "a fork server can't make shared memory, since its processes would be copies of it: make it in \
+             the program or in its processes"
+                .to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 /// Id of the process that inherited no state of this library from another process.

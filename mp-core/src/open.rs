@@ -13,6 +13,7 @@ use crate::arena::state::{AllocState, Budget, Files, State};
 use crate::arena::{Arena, CURRENT, MAKING};
 use crate::blocking::reports as waits;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::layout::{self, ArenaLayout, control, size_class};
 use crate::mem::{Mem, Word};
 use crate::members::Members;
@@ -311,7 +312,10 @@ fn first() -> Result<Arena> {
         match (CURRENT.get(), attach::take()?) {
             (Some(arena), _) => (*arena, None),
             (None, Some((fd, joined))) => (attach_now(fd).inspect_err(attach::failed)?, Some(joined)),
-            (None, None) => (make_current(create(&settings)?), None),
+            (None, None) => {
+                fork::check_creation()?;
+                (make_current(create(&settings)?), None)
+            }
         }
     };
     files::watch_the_end();

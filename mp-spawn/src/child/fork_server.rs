@@ -154,7 +154,12 @@ fn prepare(socket: &OwnedFd, preload: Option<&FunctionRef>) -> io::Result<Result
             Err(refusal) => return Ok(Err(refusal.to_string())),
         };
         send_answer(socket, &ServerAnswer::Preloading)?;
-        if let Err(failure) = CallFailure::catch(desc.entry) {
+        // A host decides by the error whether it can do without what made shared memory.
+        let called = match HOOK.get() {
+            Some(_) => mp_core::fork::with_creation_refused(|| CallFailure::catch(desc.entry)),
+            None => CallFailure::catch(desc.entry),
+        };
+        if let Err(failure) = called {
             return Ok(Err(format!("{} panicked: {}", preload.name, failure.message())));
         }
         // Otherwise each copy would print the contents of the buffer.
