@@ -58,6 +58,25 @@ def forkserver():
     return multiproc.get_context("forkserver")
 
 
+@pytest.fixture(scope="module", params=["spawn", "forkserver"])
+def pool(request):
+    """A pool of two workers, for all tests of a file."""
+    import multiproc
+
+    with multiproc.get_context(request.param).Pool(2) as pool:
+        yield pool
+    pool.join()
+
+
+@pytest.fixture
+def one():
+    """A pool of one worker that starts fast."""
+    import multiproc
+
+    with multiproc.get_context("forkserver").Pool(1) as pool:
+        yield pool
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session, exitstatus):
     """Fails the run if it has left processes or files."""

@@ -1,4 +1,4 @@
-"""Functions that run in the workers of `test_pool`. Imports little, so that workers start fast."""
+"""Functions of the tests of pools, most for workers. Imports little, so that workers start fast."""
 
 import os
 import signal
@@ -164,3 +164,10 @@ def process_of(wait):
     time.sleep(wait)
     current = mp.current_process()
     return current.name, current._identity, current.daemon, mp.parent_process().pid
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)

@@ -12,32 +12,13 @@ from multiprocessing import connection
 import pytest
 
 import multiproc as mp
-from programs import run_command, run_program, run_script
-
-LIMIT = 20
+from process_tasks import LIMIT, block, run_process, wait_for
+from programs import run_program, run_script
 
 
 def send(queue, *values, **named):
     process = mp.current_process()
     queue.put((values, named, process.name, bytes(process.authkey), process.pid, process.daemon))
-
-
-def wait_for(event_queue):
-    event_queue.get(timeout=LIMIT)
-
-
-def block(ready=None):
-    if ready is not None:
-        ready.put(os.getpid())
-    while True:
-        time.sleep(60)
-
-
-def run_process(ctx, target, *args, **options):
-    process = ctx.Process(target=target, args=args, **options)
-    process.start()
-    process.join(LIMIT)
-    return process
 
 
 def start_method_of_child(queue):
@@ -55,27 +36,10 @@ def raise_error():
     1 // 0
 
 
-def read_stdin(queue):
-    queue.put(sys.stdin.read())
-
-
 def parent_of_child(queue, go):
     parent = mp.parent_process()
     queue.put((parent.pid, parent.name, parent.is_alive(), parent.ident))
     go.get(timeout=LIMIT)
-
-
-def start_grandchild(queue):
-    child = mp.Process(target=block, args=(queue,))
-    child.start()
-    child.join()
-
-
-def wait_for_parent(queue):
-    parent = mp.parent_process()
-    queue.put(os.getpid())
-    parent.join(LIMIT)
-    queue.put(parent.is_alive())
 
 
 def count_recursively(queue, path):
@@ -89,16 +53,6 @@ def count_recursively(queue, path):
 
 def levels(queue):
     queue.put((mp.get_logger().getEffectiveLevel(), len(mp.get_logger().handlers)))
-
-
-def names_of_children(queue):
-    queue.put([child.name for child in mp.active_children()])
-
-
-def ignore_sigterm(queue):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    queue.put(None)
-    block()
 
 
 def interrupted(queue):
@@ -557,75 +511,6 @@ if __name__ == "__main__":
         assert run_script(tmp_path, program) == expected
 
 
-class TestCPythonSignals:
-    def test_process_that_ignores_sigterm_is_killed(self, ctx):
-        queue = mp.Queue()
-        process = ctx.Process(target=ignore_sigterm, args=(queue,), daemon=True)
-        process.start()
-        queue.get(timeout=LIMIT)
-        process.terminate()
-        process.join(0.1)
-        assert process.is_alive()
-        process.kill()
-        process.join(LIMIT)
-        assert process.exitcode == -signal.SIGKILL
-
-    @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1])
-    def test_signal_is_the_exit_code(self, ctx, number):
-        ready = mp.Queue()
-        process = ctx.Process(target=block, args=(ready,), daemon=True)
-        process.start()
-        ready.get(timeout=LIMIT)
-        os.kill(process.pid, number)
-        process.join(LIMIT)
-        assert process.exitcode == -number
-
-    def test_os_exit_is_the_exit_code(self, ctx):
-        assert run_process(ctx, os._exit, 7).exitcode == 7
-
-    def test_abort_is_the_exit_code(self, ctx):
-        assert run_process(ctx, os.abort).exitcode == -signal.SIGABRT
-
-    def test_grandchild_ends_with_its_parent(self, ctx):
-        queue = mp.Queue()
-        process = ctx.Process(target=start_grandchild, args=(queue,))
-        process.start()
-        grandchild = os.pidfd_open(queue.get(timeout=LIMIT))
-        process.kill()
-        process.join(LIMIT)
-        assert connection.wait([grandchild], LIMIT) == [grandchild]
-        os.close(grandchild)
-
-    def test_process_outlives_the_thread_that_started_it(self, ctx):
-        queue, started = mp.Queue(), []
-
-        def start():
-            started.append(ctx.Process(target=wait_for, args=(queue,)))
-            started[0].start()
-
-        thread = threading.Thread(target=start)
-        thread.start()
-        thread.join()
-        assert started[0].is_alive()
-        queue.put(None)
-        started[0].join(LIMIT)
-        assert started[0].exitcode == 0
-
-    def test_stdin_is_empty(self, ctx):
-        queue = mp.Queue()
-        run_process(ctx, read_stdin, queue)
-        assert queue.get(timeout=LIMIT) == ""
-
-    def test_children_of_the_parent_are_not_the_childs(self, ctx):
-        queue, go = mp.Queue(), mp.Queue()
-        other = ctx.Process(target=wait_for, args=(go,))
-        other.start()
-        run_process(ctx, names_of_children, queue)
-        assert queue.get(timeout=LIMIT) == []
-        go.put(None)
-        other.join(LIMIT)
-
-
 class TestArguments:
     def test_large_arguments_arrive(self, ctx):
         data = os.urandom(1 << 16) * 800
@@ -679,141 +564,3 @@ class TestArguments:
 
 def send_length(queue, data):
     queue.put((len(data), data[-9:]))
-
-
-BODY = """
-import multiproc as mp
-
-def f(queue, name):
-    queue.put((name, __name__))
-
-if __name__ == "__main__":
-    for method in mp.get_all_start_methods():
-        queue = mp.Queue()
-        process = mp.get_context(method).Process(target=f, args=(queue, method))
-        process.start()
-        print(*queue.get(timeout=20))
-        process.join()
-        assert process.exitcode == 0
-"""
-IMPORTED = "spawn __mp_main__\nforkserver __mp_main__\n"
-BY_VALUE = "spawn __main__\nforkserver __main__\n"
-
-
-class TestMainModules:
-    """Scenarios of CPython's ``test_multiprocessing_main_handling.py``."""
-
-    def test_basic_script(self, tmp_path):
-        assert run_script(tmp_path, BODY) == (IMPORTED, "", 0)
-
-    def test_basic_script_no_suffix(self, tmp_path):
-        (tmp_path / "program").write_text(BODY)
-        assert run_command([sys.executable, str(tmp_path / "program")]) == (IMPORTED, "", 0)
-
-    def test_ipython_workaround(self, tmp_path):
-        pytest.importorskip("cloudpickle")
-        program = f"""
-import sys, types
-main = types.ModuleType("__main__")
-sys.modules["__main__"] = main
-exec({BODY!r}, main.__dict__)
-"""
-        assert run_script(tmp_path, program) == (BY_VALUE, "", 0)
-
-    def test_command_option(self):
-        pytest.importorskip("cloudpickle")
-        assert run_program(BODY) == (BY_VALUE, "", 0)
-
-    def test_standard_input(self):
-        pytest.importorskip("cloudpickle")
-        assert run_command([sys.executable, "-"], input=BODY) == (BY_VALUE, "", 0)
-
-    def test_module_in_package(self, tmp_path):
-        (tmp_path / "package").mkdir()
-        (tmp_path / "package" / "module.py").write_text(BODY)
-        ran = run_command([sys.executable, "-m", "package.module"], cwd=tmp_path)
-        assert ran == (IMPORTED, "", 0)
-
-    def test_package(self, tmp_path):
-        pytest.importorskip("cloudpickle")
-        (tmp_path / "package").mkdir()
-        (tmp_path / "package" / "__main__.py").write_text(BODY)
-        assert run_command([sys.executable, "-m", "package"], cwd=tmp_path) == (BY_VALUE, "", 0)
-
-    def test_directory(self, tmp_path):
-        pytest.importorskip("cloudpickle")
-        (tmp_path / "__main__.py").write_text(BODY)
-        assert run_command([sys.executable, str(tmp_path)]) == (BY_VALUE, "", 0)
-
-    def test_zipfile(self, tmp_path):
-        import zipfile
-
-        pytest.importorskip("cloudpickle")
-        with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
-            archive.writestr("__main__.py", BODY)
-        assert run_command([sys.executable, str(tmp_path / "app.zip")]) == (BY_VALUE, "", 0)
-
-    def test_function_of_a_zipped_module(self, tmp_path):
-        import zipfile
-
-        with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
-            archive.writestr("__main__.py", "import job\njob.main()\n")
-            archive.writestr("job.py", BODY.replace('if __name__ == "__main__":', "def main():"))
-        expected = "spawn job\nforkserver job\n"
-        assert run_command([sys.executable, str(tmp_path / "app.zip")]) == (expected, "", 0)
-
-    @pytest.mark.parametrize("method", mp.get_all_start_methods())
-    def test_missing_guard_is_explained(self, tmp_path, method):
-        program = f"""
-import multiproc as mp
-process = mp.get_context({method!r}).Process(target=print)
-process.start()
-process.join()
-print(process.exitcode)
-"""
-        out, err, code = run_script(tmp_path, program)
-        assert (out, code) == ("1\n", 0)
-        assert "RuntimeError" in err and "freeze_support()" in err and "if __name__ == '__main__':" in err
-
-    def test_failing_main_module_is_printed(self, tmp_path, method):
-        program = f"""
-import multiproc as mp
-if __name__ != "__main__":
-    raise ValueError("in the main module")
-process = mp.get_context({method!r}).Process(target=print)
-process.start()
-process.join()
-print(process.exitcode)
-"""
-        out, err, code = run_script(tmp_path, program)
-        assert (out, code) == ("1\n", 0)
-        assert err.count("ValueError: in the main module") == 1
-
-    def test_modules_of_the_folder_hide_nothing(self, tmp_path):
-        for name in ["json", "pickle", "multiproc", "_child", "traceback"]:
-            (tmp_path / f"{name}.py").write_text("raise SystemExit('hidden')")
-        (tmp_path / "app").mkdir()
-        assert run_script(tmp_path / "app", BODY, cwd=tmp_path) == (IMPORTED, "", 0)
-
-    def test_path_and_folder_are_the_parents(self, tmp_path):
-        (tmp_path / "extra").mkdir()
-        (tmp_path / "extra" / "job.py").write_text(
-            "import os, sys\ndef f(q): q.put((os.getcwd(), sys.argv, sys.flags.optimize))\n"
-        )
-        program = """
-import os, sys
-sys.path.append(sys.argv[1])
-os.chdir("/")
-import job
-import multiproc as mp
-if __name__ == "__main__":
-    for method in mp.get_all_start_methods():
-        queue = mp.Queue()
-        process = mp.get_context(method).Process(target=job.f, args=(queue,))
-        process.start()
-        print(queue.get(timeout=20) == ("/", sys.argv, 1))
-        process.join()
-"""
-        (tmp_path / "program.py").write_text(program)
-        command = [sys.executable, "-O", str(tmp_path / "program.py"), str(tmp_path / "extra")]
-        assert run_command(command) == ("True\nTrue\n", "", 0)

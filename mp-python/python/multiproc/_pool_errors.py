@@ -1,0 +1,89 @@
+"""Exceptions of tasks of a pool that have no result. ``multiproc.pool`` is their public place."""
+
+import signal as _signal
+from multiprocessing import context as _context
+from multiprocessing.pool import MaybeEncodingError
+
+TimeoutError = _context.TimeoutError
+
+
+class PoolError(RuntimeError):
+    """The task was not run: the pool has no workers that live, or was ended."""
+
+    __module__ = "multiproc.pool"
+
+
+class _TaskFailure:
+    """Part of the exceptions of tasks that have no result."""
+
+    pid = None  #: Process id of the worker.
+    index = None  #: Index of the item, counted from 0 in the iterable, or ``None`` for a call of ``apply``.
+    task = None  #: Name of the function.
+    attempts = 1  #: Number of times that the task was begun.
+    chunk = range(0)  #: Indices of the items that have no result, since they were in one chunk.
+
+    def __str__(self):
+        where = "" if self.index is None else f"item {self.index} of "
+        text = f"{where}{self.task or 'the task'}: {self.args[0] if self.args else ''}"
+        if self.attempts > 1:
+            text += f" (attempt {self.attempts})"
+        if len(self.chunk) > 1:
+            text += f"; items {self.chunk[0]} to {self.chunk[-1]} have no result"
+        return text
+
+    def _locate(self, task, chunk, item):
+        self.task = task
+        if chunk is not None:
+            self.chunk = chunk
+            self.index = chunk[min(item, len(chunk)) - 1] if item and chunk else None
+
+
+class WorkerLost(_TaskFailure, RuntimeError):
+    """The worker of a task was killed, crashed or exited before the task was done."""
+
+    __module__ = "multiproc.pool"
+
+    exitcode = None  #: Exit code of the worker, or the negative number of the signal.
+
+    @property
+    def signal(self):
+        """Signal that ended the worker, or ``None`` if it has exited."""
+        if self.exitcode is None or self.exitcode >= 0:
+            return None
+        try:
+            return _signal.Signals(-self.exitcode)
+        except ValueError:
+            return -self.exitcode
+
+
+class TaskTimeout(_TaskFailure, TimeoutError):
+    """A task took longer than its ``timeout``, and its worker was killed."""
+
+    __module__ = "multiproc.pool"
+
+
+def _failure(error, pid, item, attempts):
+    error.pid, error._item, error.attempts = pid, item, attempts
+    return error
+
+
+def _worker_lost(text, pid, exitcode, item, attempts):
+    error = _failure(WorkerLost(text), pid, item, attempts)
+    error.exitcode = exitcode
+    return error
+
+
+def _task_timeout(text, pid, item, attempts):
+    return _failure(TaskTimeout(text), pid, item, attempts)
+
+
+def _not_encoded(text):
+    return MaybeEncodingError(RuntimeError(text), None)
+
+
+_no_worker = PoolError
+
+
+def _locate(error, name, chunk):
+    if isinstance(error, _TaskFailure):
+        error._locate(name, chunk, error.__dict__.pop("_item", None))

@@ -1,0 +1,298 @@
+"""Results of the calls of a pool: ``AsyncResult``, ``MapResult``, and the iterators of ``imap``."""
+
+import collections
+import itertools
+import sys
+import threading
+import time
+
+from ._pool_errors import PoolError, TimeoutError, _locate
+
+INIT = "INIT"
+RUN = "RUN"
+CLOSE = "CLOSE"
+TERMINATE = "TERMINATE"
+
+
+class AsyncResult:
+    """The result of ``Pool.apply_async``."""
+
+    __module__ = "multiproc.pool"
+
+    def __init__(self, pool, name, callback=None, error_callback=None):
+        self._pool = pool
+        self._key = next(pool._keys)
+        self._name = name
+        self._lock = threading.Lock()
+        self._callback, self._error_callback = callback, error_callback
+        # Set after the callbacks, by the thread that calls them.
+        self._event = threading.Event() if callback or error_callback else None
+        self._cache = pool._cache if self._event is None else pool._called
+        self._tasks = None
+        # Outcomes that are missing.
+        self._left = 1
+        self._done = False
+        self._success = True
+        self._value = None
+        # Number of the task with this exception.
+        self._first = None
+        # Numbers of tasks that were pushed after one that can't be pickled, by their tickets.
+        self._numbers = {}
+
+    def _start(self, make_tasks, targets):
+        """Pushes the tasks. The exception of a target that can't be pickled is the outcome of its task."""
+        self._cache[self._key] = self
+        has_main = self._pool._has_main
+        try:
+            self._tasks = tasks = make_tasks()
+        except Exception as error:
+            self._left = 1
+            self._settle(0, False, error)
+        else:
+            for number, target in enumerate(targets):
+                try:
+                    ticket = tasks.push(target, has_main)
+                except Exception as error:
+                    self._settle(number, False, error)
+                else:
+                    if ticket is None:
+                        self._settle(number, False, PoolError("the pool was ended before the task was sent"))
+                    elif ticket != number:
+                        self._numbers[ticket] = number
+            tasks.close()
+        if self._event is not None:
+            self._pool._notify(self._key)
+        return self
+
+    def _chunk(self, number):
+        """Returns the indices of the items of a task."""
+        return None
+
+    def _store(self, number, value):
+        self._value = value
+
+    def _settle(self, number, success, value):
+        """Stores the outcome of a task."""
+        self._left -= 1
+        if success:
+            if self._success:
+                self._store(number, value)
+        else:
+            _locate(value, self._name, self._chunk(number))
+            if self._success or number < self._first:
+                self._success, self._value, self._first = False, value, number
+        if self._left <= 0 and self._event is None:
+            self._finish()
+
+    def _finish(self):
+        self._done = True
+        self._cache.pop(self._key, None)
+        self._pool = self._tasks = self._callback = self._error_callback = None
+
+    def _collect(self, timeout=None):
+        """Takes outcomes until all are there, or the time is over."""
+        if self._done:
+            return
+        if self._event is not None:
+            self._event.wait(timeout)
+            return
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._lock.acquire(timeout=-1 if end is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+            return
+        try:
+            while not self._done:
+                outcome = self._tasks.next(None if end is None else max(end - time.monotonic(), 0))
+                self._settle_next(outcome)
+        except TimeoutError:
+            pass
+        finally:
+            self._lock.release()
+
+    def _settle_next(self, outcome):
+        if outcome is None:
+            # There is always one, but not in a process that was forked from the pool's.
+            self._left = 1
+            outcome = (0, False, PoolError("the pool belongs to another process"))
+        ticket, success, value = outcome
+        self._settle(self._numbers.pop(ticket, ticket), success, value)
+
+    def _advance(self, completions):
+        """Takes the outcomes that are there. After the last one, calls the callback."""
+        if self._done:
+            return
+        try:
+            while self._left > 0:
+                self._settle_next(self._tasks.poll(completions, self._key))
+        except TimeoutError:
+            return
+        callback = self._callback if self._success else self._error_callback
+        try:
+            if callback:
+                callback(self._value)
+        except Exception:
+            # The exception of one callback must not end the others.
+            threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), threading.current_thread()]))
+        finally:
+            self._finish()
+            self._event.set()
+
+    def _is_over(self):
+        """Returns ``True`` if nothing but the caller's ``get`` is left to do."""
+        return self._event is None and (self._tasks is None or self._tasks.done())
+
+    def ready(self):
+        """Returns ``True`` if the call has completed."""
+        self._collect(0)
+        return self._done
+
+    def successful(self):
+        """Returns ``True`` if the call has completed without an exception."""
+        if not self.ready():
+            raise ValueError(f"{self!r} not ready")
+        return self._success
+
+    def wait(self, timeout=None):
+        """Waits until the call has completed, or the time is over."""
+        self._collect(timeout)
+
+    def get(self, timeout=None):
+        """Returns the result, or raises the exception of the call. Raises ``TimeoutError`` if the time is
+        over."""
+        self._collect(timeout)
+        if not self._done:
+            raise TimeoutError
+        if self._success:
+            return self._value
+        raise self._value
+
+
+ApplyResult = AsyncResult
+
+
+class MapResult(AsyncResult):
+    """The results of ``Pool.map_async`` and ``Pool.starmap_async``."""
+
+    __module__ = "multiproc.pool"
+
+    def __init__(self, pool, name, items, chunksize, callback=None, error_callback=None):
+        super().__init__(pool, name, callback, error_callback)
+        self._value = [None] * items
+        self._items = range(items)
+        self._size = chunksize
+        self._left = -(-items // chunksize)
+        if items == 0 and self._event is None:
+            self._done = True
+
+    def _chunk(self, number):
+        return self._items[number * self._size : (number + 1) * self._size]
+
+    def _store(self, number, value):
+        begin = number * self._size
+        self._value[begin : begin + self._size] = value
+
+
+class IMapIterator:
+    """Iterator over the results of ``Pool.imap``, in the order of the items."""
+
+    __module__ = "multiproc.pool"
+
+    _in_order = True
+
+    def __init__(self, pool, name, chunksize):
+        self._pool = pool
+        self._cache = pool._cache
+        self._key = next(pool._keys)
+        self._name = name
+        self._size = chunksize
+        self._tasks = None
+        self._error = None
+        # Exceptions of chunks that can't be pickled.
+        self._failed = {}
+        self._values = collections.deque()
+        self._lock = threading.Lock()
+        # Tasks that may be pushed before their results are taken. No limit after `close`.
+        self._room = threading.Semaphore(max(256, 64 * pool._processes))
+
+    def _start(self, tasks, iterable):
+        self._tasks = tasks
+        self._cache[self._key] = self
+        thread = threading.Thread(target=self._feed, args=(self._pool, iterable), daemon=True)
+        self._pool._feeders[self._key] = (self, thread)
+        thread.start()
+        return self
+
+    def _feed(self, pool, iterable):
+        """Runs in a thread: takes items and pushes them."""
+        try:
+            items = iter(iterable)
+            while chunk := list(itertools.islice(items, self._size)):
+                if pool._state == RUN:
+                    self._room.acquire()
+                if self._push(chunk) is None:
+                    break
+        except Exception as error:
+            self._error = error
+        finally:
+            self._tasks.close()
+            pool._fed(self._key)
+
+    def _push(self, chunk):
+        try:
+            return self._tasks.push(chunk, self._pool._has_main)
+        except Exception as error:
+            # A task without items takes the place of the one that can't be pickled.
+            number = self._tasks.push([], True)
+            if number is not None:
+                self._failed[number] = error
+            return number
+
+    def _is_over(self):
+        return self._key not in self._pool._feeders and self._tasks.done()
+
+    def __iter__(self):
+        return self
+
+    def next(self, timeout=None):
+        """Returns the next result. Raises ``TimeoutError`` if the time is over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._lock.acquire(timeout=-1 if end is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        try:
+            while not self._values:
+                outcome = self._tasks.next(None if end is None else max(end - time.monotonic(), 0))
+                if outcome is None:
+                    self._cache.pop(self._key, None)
+                    error, self._error = self._error, None
+                    raise error or StopIteration
+                self._room.release()
+                number, success, value = outcome
+                if number in self._failed:
+                    raise self._failed.pop(number)
+                if not success:
+                    begin = number * self._size
+                    _locate(value, self._name, range(begin, begin + self._size))
+                    raise value
+                self._values.extend(value)
+            return self._values.popleft()
+        finally:
+            self._lock.release()
+
+    __next__ = next
+
+
+class IMapUnorderedIterator(IMapIterator):
+    """Iterator over the results of ``Pool.imap_unordered``, in the order of completion."""
+
+    __module__ = "multiproc.pool"
+
+    _in_order = False
+
+
+def _call_callbacks(completions, called):
+    """Runs in the thread of the callbacks."""
+    while (key := completions.next()) is not None:
+        result = called.get(key)
+        if result is not None:
+            result._advance(completions)
+        # Nothing is kept while the thread waits.
+        result = None

@@ -1,0 +1,66 @@
+"""What the workers of a pool do in Python, called by Rust by way of ``multiproc.pool``."""
+
+import itertools
+import os
+import sys
+import threading
+import traceback
+from multiprocessing import process as _process
+from multiprocessing import util as _util
+from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError
+
+
+def _begin(number, start):
+    """Prepares this process. ``start`` was unpickled, and with it the preparation of ``__main__``."""
+    _, parent, initializer, initargs = start
+    _util._close_stdin()
+    _process._process_counter = itertools.count(1)
+    _process._children = set()
+    name = _process.current_process().name
+    current = _process.BaseProcess(name=f"{name}-{number + 1}")
+    current._identity = (number + 1,)
+    current._config["daemon"] = True
+    _process._current_process = current
+    _process._parent_process = _process._ParentProcess(*parent, os.pidfd_open(parent[1]))
+    _process.BaseProcess._after_fork()
+    if initializer is not None:
+        initializer(*initargs)
+
+
+def _end():
+    """Runs the exit functions of a worker."""
+    import atexit
+
+    try:
+        _util._exit_function()
+        atexit._run_exitfuncs()
+    finally:
+        threading._shutdown()
+        _util._flush_std_streams()
+
+
+def _exit(error):
+    """Ends a worker whose task has called ``sys.exit``. Returns the exit code."""
+    code = error.code
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    _end()
+    return code or 0
+
+
+def _trace(error):
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+
+
+def _wrap(error):
+    return ExceptionWithTraceback(error, error.__traceback__)
+
+
+def _unsendable(error, value):
+    return MaybeEncodingError(error, value)
+
+
+def _apply(target):
+    function, args, kwds = target
+    return function(*args, **kwds)
