@@ -1,19 +1,19 @@
 //! Python's `multiprocessing` over mp.
 //!
-//! As a shared library, this crate is the extension module `multiproc._multiproc`. As a Rust library, it is
-//! for extensions of your own: [`object`] converts Python objects to messages and back.
+//! As a shared library, this crate is the extension module `multiproc._multiproc`. As a Rust library, it
+//! is for extensions of your own: [`object`] converts Python objects to messages and back.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod connection;
-pub mod data_loader;
 pub mod error;
-pub mod loader;
 pub mod memory;
 pub mod object;
 pub mod pool;
 pub mod process;
+pub mod python_loader;
 pub mod queue;
+pub mod rust_loader;
 pub mod shared_memory;
 pub mod strategy;
 pub mod sync;
@@ -23,8 +23,8 @@ pub mod wait;
 
 use pyo3::prelude::*;
 
-/// Adds the classes and functions of this package to an extension of your own. Objects of the extension then
-/// use its copy of the library: it shares no queues with the module `multiproc` in the same process.
+/// Adds the classes and functions of this package to an extension of your own. Objects of the extension
+/// then use its copy of the library: it shares no queues with the module `multiproc` in the same process.
 ///
 /// # Errors
 /// `RuntimeError` if it was called for another module, and `ImportError` in a subinterpreter.
@@ -35,7 +35,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PeerLost", module.py().get_type::<error::PeerLost>())?;
     module.add_class::<queue::Queue>()?;
     module.add_class::<typed::TypedQueue>()?;
-    module.add_class::<loader::LoaderIterator>()?;
+    module.add_class::<rust_loader::LoaderIterator>()?;
     module.add_class::<object::array::MemoryBuffer>()?;
     module.add_function(wrap_pyfunction!(object::array::memoryview, module)?)?;
     module.add_function(wrap_pyfunction!(object::pickle::array, module)?)?;
@@ -49,15 +49,7 @@ mod _multiproc {
     #[pymodule_export]
     use crate::connection::{Connection, SocketListener, connect, pipe};
     #[pymodule_export]
-    use crate::data_loader::plan::PyPlan;
-    #[pymodule_export]
-    use crate::data_loader::stack::{allocate, stack_samples};
-    #[pymodule_export]
-    use crate::data_loader::workers::{LoaderTasks, LoaderWorkers, note};
-    #[pymodule_export]
     use crate::error::{LoadError, PeerLost};
-    #[pymodule_export]
-    use crate::loader::LoaderIterator;
     #[pymodule_export]
     use crate::object::array::{MemoryBuffer, alloc, contains, memoryview};
     #[pymodule_export]
@@ -69,7 +61,15 @@ mod _multiproc {
     #[pymodule_export]
     use crate::process::{Child, child_main, start};
     #[pymodule_export]
+    use crate::python_loader::plan::PyPlan;
+    #[pymodule_export]
+    use crate::python_loader::stack::{allocate, stack_samples};
+    #[pymodule_export]
+    use crate::python_loader::workers::{LoaderTasks, LoaderWorkers, note};
+    #[pymodule_export]
     use crate::queue::{JoinableQueue, Lease, Queue, SimpleQueue};
+    #[pymodule_export]
+    use crate::rust_loader::LoaderIterator;
     #[pymodule_export]
     use crate::shared_memory::NamedMemory;
     #[pymodule_export]

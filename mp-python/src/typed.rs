@@ -1,9 +1,9 @@
-//! Messages with a schema, which programs in Rust and in Python exchange without pickle: [`TypedQueue`], and
-//! guests.
+//! Messages with a schema, which programs in Rust and in Python exchange without pickle: [`TypedQueue`],
+//! and guests.
 //!
-//! A named message of Rust (`#[message(name = "…")]`) is a [`Record`] here: its fields in order, in the form
-//! that `derive(Message)` reads and writes. In Python it is a dict, or the dataclass that was registered for
-//! the schema.
+//! A named message of Rust (`#[message(name = "…")]`) is a [`Record`] here: its fields in order, in the
+//! form that `derive(Message)` reads and writes. In Python it is a dict, or the dataclass that was
+//! registered for the schema.
 //!
 //! | schema | from Python | to Python |
 //! |---|---|---|
@@ -32,13 +32,13 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
 
 use crate::error::{PeerLost, empty, full, runtime, shut_down};
-use crate::loader::{Form, default_form, tensor_to_python};
 use crate::memory::Memory;
 use crate::object::array::{self, Buffer};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::object::view::{ElementType, Kind, Source, View};
 use crate::process::Child;
+use crate::rust_loader::{Form, default_form, tensor_to_python};
 use crate::wait::{Attempt, limit, wait};
 pub use record::{Item, Record};
 pub use schema::{Schema, Type};
@@ -134,8 +134,8 @@ impl TypedQueue {
         }
     }
 
-    /// Takes the first message out of the queue. `as_` is "torch" or "numpy"; without it, arrays are tensors
-    /// of torch if torch has been imported.
+    /// Takes the first message out of the queue. `as_` is "torch" or "numpy"; without it, arrays are
+    /// tensors of torch if torch has been imported.
     #[pyo3(signature = (block = true, timeout = None, *, as_ = None))]
     fn get<'py>(
         &self,
@@ -145,11 +145,10 @@ impl TypedQueue {
         as_: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let queue = self.open()?;
-        let form = crate::loader::form(as_)?.map_or_else(|| default_form(py), Ok)?;
-        let text = &self.schema.text;
+        let form = crate::rust_loader::form(as_)?.map_or_else(|| default_form(py), Ok)?;
         let got = wait(py, limit(block, timeout)?, (), |(), time| {
             let get = || if time.is_zero() { queue.try_get() } else { queue.get_timeout(time) };
-            match record::with_schema(text, get) {
+            match record::with_schema(&self.schema.text, get) {
                 Err(GetError::Empty) => Attempt::Late(()),
                 result => Attempt::Done(result),
             }
@@ -165,27 +164,27 @@ impl TypedQueue {
         }
     }
 
-    /// The same as `put(obj, False)`.
+    /// Equivalent to `put(obj, False)`.
     fn put_nowait(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
         self.put(obj, false, None)
     }
 
-    /// The same as `get(False)`.
+    /// Equivalent to `get(False)`.
     fn get_nowait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.get(py, false, None, None)
     }
 
-    /// Number of messages in the queue.
+    /// Returns the number of messages in the queue.
     fn qsize(&self) -> PyResult<usize> {
         Ok(self.open()?.len())
     }
 
-    /// Whether the queue has no message.
+    /// Returns `True` if the queue has no messages.
     fn empty(&self) -> PyResult<bool> {
         Ok(self.open()?.is_empty())
     }
 
-    /// Whether the queue has as many messages as it can have.
+    /// Returns `True` if the queue has as many messages as fit.
     fn full(&self) -> PyResult<bool> {
         Ok(self.open()?.is_full())
     }
@@ -195,8 +194,8 @@ impl TypedQueue {
         *self.queue.lock() = None;
     }
 
-    /// Ends the use of the queue in all processes. Further puts raise `ShutDown`, and so do further gets when
-    /// it is empty.
+    /// Ends the use of the queue in all processes. Further puts raise `ShutDown`, and so do further gets
+    /// when it is empty.
     fn shutdown(&self) -> PyResult<()> {
         self.open()?.close();
         Ok(())
@@ -235,7 +234,8 @@ fn classes(py: Python<'_>) -> &Bound<'_, PyDict> {
     CLASSES.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
 }
 
-/// Makes a schema known, and the class of its messages, if there is one. Returns the text in its usual form.
+/// Makes a schema known, and the class of its messages, if there is one. Returns the text in its usual
+/// form.
 #[pyfunction]
 #[pyo3(signature = (text, class_ = None))]
 pub fn register_schema(py: Python<'_>, text: &str, class_: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
@@ -264,8 +264,8 @@ pub fn child(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// Starts another program, which shares this program's memory: it calls `mp::process::guest` in Rust, or
-/// `multiproc.child` in Python. `args` is an object of a class that was registered with `multiproc.message`,
-/// or a dict, with the text of its schema.
+/// `multiproc.child` in Python. `args` is an object of a class that was registered with
+/// `multiproc.message`, or a dict, with the text of its schema.
 #[pyfunction]
 #[pyo3(signature = (command, args, schema = None, *, name = None, daemon = false))]
 pub fn start_guest(
@@ -354,8 +354,8 @@ fn whole<T: Element>(tensor: AnyTensor<Shared>) -> mp_core::Result<Arc<Memory>> 
     Ok(Memory::adopt(tensor.typed_storage().into_tensor()))
 }
 
-/// Returns a read-only array of numpy over frozen memory, or a tensor of torch with a copy, since torch would
-/// write through a read-only one.
+/// Returns a read-only array of numpy over frozen memory, or a tensor of torch with a copy, since torch
+/// would write through a read-only one.
 fn frozen_to_python(py: Python<'_>, tensor: AnyTensor<Frozen>, form: Form) -> PyResult<Bound<'_, PyAny>> {
     if form == Form::Torch {
         let copy = dispatch!(tensor.dtype(), T => copy_of::<T>(tensor)).map_err(runtime)?;

@@ -2,9 +2,9 @@
 //!
 //! A loader has a pool of the library ([`mp::Pool`]), or one pool of one worker for each part of a dataset
 //! that can only be iterated. A worker's state is a Python object, made by
-//! `multiproc._loader_worker.begin(arguments, number)` from the arguments that were sent once. A task calls
-//! it, and returns what it returns. The pool knows what was lost with a dead worker, runs it again elsewhere, and
-//! keeps the time limits.
+//! `multiproc._loader_worker.begin(arguments, number)` from the arguments that were sent once. A task
+//! calls it, and returns what it returns. The pool knows what was lost with a dead worker, runs it again
+//! elsewhere, and keeps the time limits.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -46,7 +46,8 @@ struct Worker(Py<PyAny>);
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        Python::attach(|py| {
+        // At the process's exit, the interpreter may have ended.
+        Python::try_attach(|py| {
             _ = self.0.call_method0(py, "leave").inspect_err(|error| error.print(py));
         });
     }
@@ -180,7 +181,7 @@ impl LoaderWorkers {
     }
 }
 
-/// LoaderTasks of one epoch.
+/// Tasks of one epoch.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderTasks(TaskStream<Object, Object>);
 
@@ -189,10 +190,8 @@ impl LoaderTasks {
     /// Adds a task. Returns its number.
     fn push(&self, py: Python<'_>, task: &Bound<'_, PyAny>) -> PyResult<usize> {
         let object = dumps(task)?;
-        match py.detach(|| self.0.push(object)) {
-            Ok(ticket) => Ok(ticket.number()),
-            Err(error) => Err(runtime(error)),
-        }
+        let pushed = py.detach(|| self.0.push(object).map_err(|error| error.to_string()));
+        pushed.map(|ticket| ticket.number()).map_err(runtime)
     }
 
     /// Waits for the next result: `(number, result, failure)`, of which one of the last two is `None`, or
@@ -212,7 +211,7 @@ impl LoaderTasks {
         }))
     }
 
-    /// LoaderTasks that workers run now: number, worker, process id, progress, seconds.
+    /// Returns the tasks that workers run now: number, worker, process id, progress, seconds.
     fn running(&self) -> Vec<(usize, usize, u32, Option<u64>, f64)> {
         let tuple =
             |task: RunningTask| (task.task, task.worker, task.pid, task.note, task.running_for.as_secs_f64());
@@ -220,8 +219,8 @@ impl LoaderTasks {
     }
 }
 
-/// Failure of a task: kind, number of the worker, its process id, its exit code or negative signal, progress
-/// of the task, text.
+/// Failure of a task: kind, number of the worker, its process id, its exit code or negative signal,
+/// progress of the task, text.
 type Failure = (&'static str, usize, u32, i32, Option<u64>, String);
 
 fn failure(error: &TaskError) -> Failure {

@@ -44,8 +44,8 @@ pub fn stack_samples<'py>(samples: &Bound<'py, PyList>, torch: bool) -> PyResult
 /// Returns a tensor of torch, or an array of numpy, in new shared memory. Its contents are unspecified.
 ///
 /// # Errors
-/// `TypeError` for an unknown type of elements, `ValueError` for a negative or too large shape, `MemoryError`
-/// if there is not enough shared memory.
+/// `TypeError` for an unknown type of elements, `ValueError` for a negative or too large shape,
+/// `MemoryError` if there is not enough shared memory.
 #[pyfunction]
 #[pyo3(name = "allocate")]
 pub fn allocate<'py>(

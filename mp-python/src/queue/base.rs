@@ -1,0 +1,224 @@
+//! Class `Queue`, which is also the base of `JoinableQueue`.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp::{GetError, JoinableQueue as Tasks, Queue as Messages};
+use mp_core::ReadyFd;
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use super::handles::{Open, Waited, get_error};
+use super::lease::Lease;
+use super::many;
+use super::shared::{Shared, State, options};
+use crate::error::{empty, runtime, shut_down};
+use crate::object::Object;
+use crate::object::handle::Handle;
+use crate::object::pickle::loads;
+use crate::wait::limit;
+
+/// Queue of Python objects between processes.
+///
+/// ``bytes`` bounds the bytes in the queue in addition to the number of objects. ``deliveries`` is the
+/// number of times that ``get_ack`` delivers an object whose consumers die; 0 stands for no limit.
+#[pyclass(frozen, module = "multiproc._multiproc", subclass)]
+pub struct Queue(Shared);
+
+impl From<Messages<Object>> for Queue {
+    fn from(queue: Messages<Object>) -> Self {
+        Self(Shared::of(&queue, None))
+    }
+}
+
+impl Queue {
+    /// Returns the Python object of a queue of tasks.
+    pub(super) fn of_tasks(tasks: Tasks<Object>) -> Self {
+        Self(Shared::of(&tasks.queue().clone(), Some(tasks)))
+    }
+
+    fn name(&self) -> &'static str {
+        let joinable = matches!(&*self.0.state.lock(), State::Open(open) if open.joinable.is_some());
+        if joinable { "JoinableQueue" } else { "Queue" }
+    }
+
+    pub(super) fn open(&self) -> PyResult<Arc<Open>> {
+        self.0.open(self.name())
+    }
+}
+
+#[pymethods]
+impl Queue {
+    #[new]
+    #[pyo3(signature = (maxsize = 0, *, bytes = None, deliveries = 5, ctx = None))]
+    fn new(maxsize: i64, bytes: Option<u64>, deliveries: u32, ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+        let _ = ctx;
+        options(maxsize, bytes, deliveries).create().map(Self::from).map_err(runtime)
+    }
+
+    /// Puts an object into the queue.
+    ///
+    /// Waits while the queue is full, at most ``timeout`` seconds, and raises ``Full`` then. The object is
+    /// in the queue when the call returns, also if this process ends at once.
+    #[pyo3(signature = (obj, block = true, timeout = None))]
+    fn put(&self, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
+        self.0.put(obj, limit(block, timeout)?, self.name())
+    }
+
+    /// Takes the first object out of the queue.
+    ///
+    /// Waits while the queue is empty, at most ``timeout`` seconds, and raises ``Empty`` then. Raises
+    /// ``PeerLost`` if it would wait for ever, since no other process or thread could put.
+    #[pyo3(signature = (block = true, timeout = None))]
+    fn get<'py>(&self, py: Python<'py>, block: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        self.0.get(py, limit(block, timeout)?, false, self.name()).map(|(object, _)| object)
+    }
+
+    /// Equivalent to ``put(obj, False)``.
+    fn put_nowait(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put(obj, false, None)
+    }
+
+    /// Equivalent to ``get(False)``.
+    fn get_nowait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.get(py, false, None)
+    }
+
+    /// Puts all objects into the queue, in their order, and returns their number.
+    ///
+    /// All are pickled before the first one is put. If an exception is raised after that, its attribute
+    /// ``put`` is the number of objects that were put.
+    #[pyo3(signature = (objs, block = true, timeout = None))]
+    fn put_many(
+        &self,
+        py: Python<'_>,
+        objs: &Bound<'_, PyAny>,
+        block: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
+        many::put_many(py, &self.0, objs, limit(block, timeout)?, self.name())
+    }
+
+    /// Takes up to ``max`` objects out of the queue, and returns them as a list.
+    ///
+    /// Waits for the first one as ``get`` does, and takes the others without waiting. If one can't be
+    /// unpickled, the attribute ``objects`` of its exception is the list of the others.
+    #[pyo3(signature = (max, timeout = None))]
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        max: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        many::get_many(py, &self.0, max, limit(true, timeout)?, self.name())
+    }
+
+    /// Takes the first object, which stays in the queue until it is acknowledged. Returns its ``Lease``.
+    ///
+    /// If the process dies before, or the block of ``with queue.get_ack() as obj:`` raises, the object is
+    /// delivered again, to this or another consumer.
+    #[pyo3(signature = (block = true, timeout = None))]
+    fn get_ack(&self, py: Python<'_>, block: bool, timeout: Option<f64>) -> PyResult<Lease> {
+        let (object, lease) = self.0.get(py, limit(block, timeout)?, true, self.name())?;
+        Ok(Lease::new(object.unbind(), lease))
+    }
+
+    /// Takes an object that was delivered as often as the queue allows, and never acknowledged. Raises
+    /// ``Empty`` if there is none.
+    ///
+    /// For a ``JoinableQueue``, these are the tasks whose consumers died before ``task_done``.
+    fn dead_letter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.open()?.patient.dead_letter() {
+            Ok(Some(object)) => loads(py, object),
+            Ok(None) => Err(empty(py)),
+            Err(error) => Err(get_error(py, error)),
+        }
+    }
+
+    /// Returns the number of objects in the queue.
+    fn qsize(&self) -> PyResult<usize> {
+        Ok(self.open()?.patient.len())
+    }
+
+    /// Returns ``True`` if the queue has no objects.
+    fn empty(&self) -> PyResult<bool> {
+        self.0.is_empty()
+    }
+
+    /// Returns ``True`` if the queue has as many objects as fit.
+    fn full(&self) -> PyResult<bool> {
+        Ok(self.open()?.patient.is_full())
+    }
+
+    /// Returns a descriptor that is readable while the queue has objects or is shut down, for ``select``,
+    /// ``multiprocessing.connection.wait`` and event loops.
+    ///
+    /// Another process may be faster: use ``get_nowait`` after it, which also makes it unreadable again.
+    fn fileno(&self) -> PyResult<i32> {
+        let open = self.open()?;
+        if open.ready.get().is_none() {
+            let ready = ReadyFd::new(Arc::new(open.patient.clone())).map_err(runtime)?;
+            _ = open.ready.set(ready);
+        }
+        Ok(open.ready.get().map_or(-1, |ready| ready.as_fd().as_raw_fd()))
+    }
+
+    /// Ends the use of the queue in this process. Objects in it stay.
+    fn close(&self) {
+        self.0.close();
+    }
+
+    /// Does nothing: objects are in the queue when ``put`` returns, and no thread has them.
+    #[allow(clippy::unused_self, reason = "the interface of multiprocessing.Queue")]
+    fn join_thread(&self) {}
+
+    /// Does nothing, as ``join_thread``.
+    #[allow(clippy::unused_self, reason = "the interface of multiprocessing.Queue")]
+    fn cancel_join_thread(&self) {}
+
+    /// Ends the use of the queue in all processes.
+    ///
+    /// Further calls of ``put`` raise ``ShutDown``, and so does ``get`` when the queue is empty. With
+    /// ``immediate``, the objects in the queue are dropped.
+    #[pyo3(signature = (immediate = false))]
+    fn shutdown(&self, py: Python<'_>, immediate: bool) -> PyResult<()> {
+        let open = self.open()?;
+        open.patient.close();
+        if immediate {
+            loop {
+                match open.take(py, Some(Duration::ZERO), open.joinable.is_some())? {
+                    Waited::Done(Ok(Some((_, Some(lease))))) => lease.ack(),
+                    Waited::Done(Ok(Some(_)) | Err(GetError::Failed(_))) => {}
+                    _ => break,
+                }
+            }
+        }
+        open.update_ready();
+        Ok(())
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// Takes the next object, until the queue is shut down.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.get(py, true, None).map_err(|error| {
+            let ended = shut_down(py).get_type(py);
+            if error.is_instance(py, &ended) { PyStopIteration::new_err(()) } else { error }
+        })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.0.reduce(py, self.name(), |open| match &open.joinable {
+            Some(joinable) => Handle::JoinableQueue(joinable.tasks.clone()),
+            None => Handle::Queue(open.patient.clone()),
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        self.0.describe(self.name())
+    }
+}

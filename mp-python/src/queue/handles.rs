@@ -1,0 +1,166 @@
+//! Handles of this process to a queue, and the waits for it.
+//!
+//! # When a wait raises `PeerLost`
+//! A `put` or `get` without a time limit raises `PeerLost` if other processes had the queue, none of them
+//! and no message has it any more, and this interpreter has no other thread. Another thread of the
+//! interpreter might use the queue at any time, whatever it does at the moment, so it keeps waits going.
+//! The number of Python objects of one queue in this process has no influence. A call with a time limit
+//! raises `Empty` or `Full` when the time is over, as in CPython, where programs use it to look after
+//! their workers.
+//!
+//! Each object has two handles of its queue for that: one whose waits end like this, and one whose waits
+//! don't. A wait uses the second one for its first slice of time, and the first one while its thread is
+//! alone.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use mp::queue::{DesertedWhen, Lease as MessageLease};
+use mp::{GetError, JoinableQueue as Tasks, PutError, Queue as Messages};
+use mp_core::ReadyFd;
+use mp_core::mutex::Mutex;
+use mp_core::sync::shared::{AtomicBool, Ordering};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::error::{PeerLost, empty, full, runtime, shut_down};
+use crate::object::Object;
+use crate::wait::{Attempt, wait};
+
+/// Handles of this process to a queue.
+pub(super) struct Open {
+    /// Handle whose waits end when no other process has the queue.
+    mortal: Messages<Object>,
+    /// Handle whose waits don't.
+    pub(super) patient: Messages<Object>,
+    /// For a `JoinableQueue`.
+    pub(super) joinable: Option<Joinable>,
+    /// `true` after `close`, for waits that have begun before it.
+    pub(super) closed: AtomicBool,
+    /// Descriptor of `fileno`.
+    pub(super) ready: OnceLock<ReadyFd>,
+}
+
+/// A queue of tasks, and the tasks that this process has taken and not finished.
+pub(super) struct Joinable {
+    pub(super) tasks: Tasks<Object>,
+    pub(super) taken: Mutex<VecDeque<(ThreadId, MessageLease<()>)>>,
+}
+
+/// Result of a wait: the value, or the exception's cause.
+pub(super) enum Waited<T> {
+    Done(T),
+    Late,
+    Closed,
+}
+
+impl Open {
+    pub(super) fn new(queue: &Messages<Object>, tasks: Option<Tasks<Object>>) -> Self {
+        Self {
+            mortal: queue.clone().deserted_when(DesertedWhen::NoOtherProcess),
+            patient: queue.clone().deserted_when(DesertedWhen::Never),
+            joinable: tasks.map(|tasks| Joinable { tasks, taken: Mutex::default() }),
+            closed: AtomicBool::new(false),
+            ready: OnceLock::new(),
+        }
+    }
+
+    /// Repeats `attempt` until it is done or the time is over. See the description of this file for the
+    /// handle that it gets.
+    pub(super) fn wait<T: Send, S: Send>(
+        &self,
+        py: Python<'_>,
+        limit: Option<Duration>,
+        state: S,
+        mut attempt: impl FnMut(&Messages<Object>, S, Duration) -> Attempt<T, S> + Send,
+    ) -> PyResult<Waited<T>> {
+        let mut alone = false;
+        let waited = wait(py, limit, state, |state, time| {
+            let queue = if alone { &self.mortal } else { &self.patient };
+            match attempt(queue, state, time) {
+                Attempt::Done(done) => Attempt::Done(Some(done)),
+                Attempt::Late(_) if self.closed.load(Ordering::Relaxed) => Attempt::Done(None),
+                Attempt::Late(late) => {
+                    if limit.is_none() && !time.is_zero() {
+                        alone = Python::try_attach(is_only_thread).unwrap_or(false);
+                    }
+                    Attempt::Late(late)
+                }
+            }
+        })?;
+        Ok(match waited {
+            Ok(Some(done)) => Waited::Done(done),
+            Ok(None) => Waited::Closed,
+            Err(_) => Waited::Late,
+        })
+    }
+
+    /// Updates the descriptor of `fileno` after a `get`.
+    pub(super) fn update_ready(&self) {
+        if let Some(ready) = self.ready.get() {
+            // If it can no longer be watched, it stays readable.
+            _ = ready.update();
+        }
+    }
+
+    /// Takes an object, and its lease if it is to have one.
+    pub(super) fn take(
+        &self,
+        py: Python<'_>,
+        limit: Option<Duration>,
+        leased: bool,
+    ) -> PyResult<Waited<Result<Option<Taken>, GetError>>> {
+        let taken = self.wait(py, limit, (), |queue, (), time| {
+            let result = match (leased, time.is_zero()) {
+                (false, true) => queue.try_get().map(|got| got.map(|object| (object, None))),
+                (false, false) => queue.get_timeout(time).map(|got| got.map(|object| (object, None))),
+                (true, true) => queue.try_get_lease().map(split),
+                (true, false) => queue.get_lease_timeout(time).map(split),
+            };
+            match result {
+                Err(GetError::Empty | GetError::Leased { .. }) => Attempt::Late(()),
+                result => Attempt::Done(result),
+            }
+        });
+        self.update_ready();
+        taken
+    }
+}
+
+pub(super) type Taken = (Object, Option<MessageLease<()>>);
+
+fn split(lease: Option<MessageLease<Object>>) -> Option<Taken> {
+    lease.map(MessageLease::split).map(|(object, lease)| (object, Some(lease)))
+}
+
+/// Returns `true` if no other thread of the interpreter exists.
+fn is_only_thread(py: Python<'_>) -> bool {
+    static FRAMES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let frames = FRAMES.import(py, "sys", "_current_frames").and_then(|frames| frames.call0());
+    frames.and_then(|frames| frames.len()).is_ok_and(|threads| threads == 1)
+}
+
+/// Returns the exception for a message that was not put.
+pub(super) fn put_error(py: Python<'_>, error: PutError<Object>) -> PyErr {
+    match error {
+        PutError::Full(_) => full(py),
+        PutError::Closed(_) => shut_down(py),
+        error @ (PutError::Deserted { .. } | PutError::Disconnected(_)) => {
+            PeerLost::new_err(error.forget().to_string())
+        }
+        error @ PutError::TooLarge { .. } => PyValueError::new_err(error.forget().to_string()),
+        error => runtime(error.forget()),
+    }
+}
+
+/// Returns the exception for a wait that got no message.
+pub(super) fn get_error(py: Python<'_>, error: GetError) -> PyErr {
+    match error {
+        GetError::Empty => empty(py),
+        error @ (GetError::Deserted { .. } | GetError::Disconnected) => PeerLost::new_err(error.to_string()),
+        error => runtime(error),
+    }
+}

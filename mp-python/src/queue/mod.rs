@@ -1,0 +1,14 @@
+//! `Queue`, `SimpleQueue`, `JoinableQueue`, and the leases of their objects.
+
+mod base;
+mod handles;
+mod joinable;
+mod lease;
+mod many;
+mod shared;
+mod simple;
+
+pub use base::Queue;
+pub use joinable::JoinableQueue;
+pub use lease::Lease;
+pub use simple::SimpleQueue;

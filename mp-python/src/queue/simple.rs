@@ -1,0 +1,62 @@
+//! Class `SimpleQueue`.
+
+use mp::Queue as Messages;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::shared::Shared;
+use crate::error::runtime;
+use crate::object::Object;
+use crate::object::handle::Handle;
+
+/// Queue without a limit, and with few methods.
+#[pyclass(frozen, module = "multiproc._multiproc", subclass)]
+pub struct SimpleQueue(Shared);
+
+impl From<Messages<Object>> for SimpleQueue {
+    fn from(queue: Messages<Object>) -> Self {
+        Self(Shared::of(&queue, None))
+    }
+}
+
+impl SimpleQueue {
+    const NAME: &'static str = "SimpleQueue";
+}
+
+#[pymethods]
+impl SimpleQueue {
+    #[new]
+    #[pyo3(signature = (*, ctx = None))]
+    fn new(ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+        let _ = ctx;
+        Messages::unbounded().map(Self::from).map_err(runtime)
+    }
+
+    /// Puts an object into the queue.
+    fn put(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.0.put(obj, None, Self::NAME)
+    }
+
+    /// Takes the first object out of the queue, and waits while there is none.
+    fn get<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.0.get(py, None, false, Self::NAME).map(|(object, _)| object)
+    }
+
+    /// Returns ``True`` if the queue has no objects.
+    fn empty(&self) -> PyResult<bool> {
+        Ok(self.0.open(Self::NAME)?.patient.is_empty())
+    }
+
+    /// Ends the use of the queue in this process. Objects in it stay.
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.0.reduce(py, Self::NAME, |open| Handle::SimpleQueue(open.patient.clone()))
+    }
+
+    fn __repr__(&self) -> String {
+        self.0.describe(Self::NAME)
+    }
+}

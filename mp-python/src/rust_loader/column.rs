@@ -1,0 +1,93 @@
+//! Columns of a batch as Python objects.
+
+use std::sync::Arc;
+
+use mp::data::Column;
+use mp::message::Codec;
+use mp::tensor::dispatch;
+use mp_tensor::{AnyTensor, Element, Tensor, dlpack};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use super::settings::Form;
+use crate::error;
+use crate::memory::Memory;
+use crate::object::array;
+use crate::object::view::{ElementType, Kind, View};
+use crate::value::Value;
+
+/// Converts a column to a Python object, whose memory is the column's own.
+pub(super) fn to_python(py: Python<'_>, column: Column, form: Form, pin: bool) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match column {
+        Column::Tensor(tensor) => {
+            let array = tensor_to_python(py, tensor, form)?;
+            if pin && form == Form::Torch { array.call_method0(intern!(py, "pin_memory"))? } else { array }
+        }
+        Column::Ragged { values, offsets } => {
+            let values = to_python(py, Column::Tensor(values), form, pin)?;
+            let offsets = to_python(py, Column::Tensor(offsets.into()), form, pin)?;
+            PyTuple::new(py, [values, offsets])?.into_any()
+        }
+        Column::Strings(strings) => {
+            let list = PyList::empty(py);
+            for row in 0..strings.len() {
+                let text = strings.get(row).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+                list.append(text)?;
+            }
+            list.into_any()
+        }
+        Column::Objects(objects) => {
+            let list = PyList::empty(py);
+            for bytes in objects {
+                let mut incoming = mp::message::Incoming::from_plain(bytes);
+                let value: Value = mp_reduce::MessagePack::read(&mut incoming).map_err(error::runtime)?;
+                list.append(value.to_python(py)?)?;
+            }
+            list.into_any()
+        }
+        Column::Tuple(columns) => {
+            let columns: PyResult<Vec<_>> =
+                columns.into_iter().map(|column| to_python(py, column, form, pin)).collect();
+            PyTuple::new(py, columns?)?.into_any()
+        }
+        Column::Struct(columns) => {
+            let dict = PyDict::new(py);
+            for (name, column) in columns {
+                dict.set_item(name, to_python(py, column, form, pin)?)?;
+            }
+            dict.into_any()
+        }
+        other => {
+            return Err(PyTypeError::new_err(format!("a column that Python has no type for: {other:?}")));
+        }
+    })
+}
+
+/// Converts a tensor that this process alone has to an array over the same memory.
+///
+/// # Errors
+/// `RuntimeError` for an element type that DLPack or numpy has no name for.
+pub fn tensor_to_python(py: Python<'_>, tensor: AnyTensor, form: Form) -> PyResult<Bound<'_, PyAny>> {
+    let dtype = tensor.dtype();
+    let known = dlpack::TYPES.iter().find(|(known, ..)| *known == dtype);
+    let &(_, code, bits) =
+        known.ok_or_else(|| PyRuntimeError::new_err(format!("Python has no tensors of {dtype}")))?;
+    let strides = if tensor.is_contiguous() { &[][..] } else { tensor.strides() };
+    let view = View {
+        kind: if form == Form::Torch { Kind::Torch } else { Kind::Numpy },
+        element: ElementType(code, bits),
+        memory: 0,
+        offset: (tensor.offset() * dtype.size()) as u64,
+        shape: tensor.shape().iter().map(|&n| n as i64).collect(),
+        strides: strides.iter().map(|&stride| (stride * dtype.size() as isize) as i64).collect(),
+    };
+    let memory = dispatch!(dtype, T => adopt::<T>(tensor));
+    array::rebuild(py, &view, memory.map_err(error::runtime)?)
+}
+
+fn adopt<T: Element>(tensor: AnyTensor) -> mp_core::Result<Arc<Memory>> {
+    let tensor: Tensor<T> = tensor.downcast().map_err(mp_core::Error::from)?;
+    Ok(Memory::adopt_exclusive(tensor))
+}

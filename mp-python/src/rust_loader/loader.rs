@@ -1,0 +1,232 @@
+//! Loader: its workers and settings, and the position between its iterations.
+
+use std::sync::Arc;
+
+use mp::data::{DataLoader, Dataset, LoaderState};
+use mp_core::mutex::Mutex;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use super::erased::{AnyLoader, Running};
+use super::iterator::LoaderIterator;
+use super::settings::{Settings, default_form};
+use crate::error;
+use crate::wait::limit;
+
+/// Position of a loader between its iterations.
+#[derive(Default)]
+struct Position {
+    /// Epoch that the next iteration begins.
+    epoch: u64,
+    /// State that it continues from instead.
+    resumed: Option<LoaderState>,
+    /// Last iteration.
+    running: Option<Running>,
+}
+
+/// Loader behind a class of [`data_loader!`](crate::data_loader).
+pub struct Loader {
+    loader: Arc<dyn AnyLoader>,
+    settings: Settings,
+    position: Mutex<Position>,
+}
+
+impl Loader {
+    /// Makes the dataset, and starts the workers.
+    ///
+    /// # Errors
+    /// `RuntimeError` if the dataset can't be made or the workers can't be started, `ValueError` for an
+    /// impossible setting.
+    pub fn new<D: Dataset>(
+        py: Python<'_>,
+        make: impl FnOnce() -> Result<D, String> + Send,
+        settings: Settings,
+    ) -> PyResult<Self> {
+        let (timeout, batch_timeout) = (settings.timeout, limit(true, Some(settings.batch_timeout))?);
+        if limit(true, Some(timeout))?.is_none() || timeout < 0.0 || settings.batch_timeout < 0.0 {
+            return Err(PyValueError::new_err("a timeout is 0 or a positive number of seconds"));
+        }
+        let start = || {
+            let dataset = make().map_err(PyRuntimeError::new_err)?;
+            let mut builder = DataLoader::builder(dataset)
+                .batch_size(settings.batch_size)
+                .shuffle(settings.shuffle)
+                .seed(settings.seed)
+                .drop_last(settings.drop_last)
+                .num_workers(settings.num_workers)
+                .threads_per_worker(settings.threads_per_worker)
+                .retries(settings.retries)
+                .in_order(settings.in_order)
+                .on_error(settings.on_error);
+            if let Some(batches) = settings.prefetch_factor {
+                builder = builder.prefetch_factor(batches);
+            }
+            if let Some(bytes) = settings.memory_budget {
+                builder = builder.memory_budget(bytes);
+            }
+            if let Some((rank, world)) = settings.distributed {
+                builder = builder.distributed(rank, world);
+            }
+            if let Some(time) = batch_timeout.filter(|time| !time.is_zero()) {
+                builder = builder.timeout(time);
+            }
+            builder.build().map_err(|error| match error {
+                mp::data::BuildError::Pool(_) => PyRuntimeError::new_err(error.to_string()),
+                error => PyValueError::new_err(error.to_string()),
+            })
+        };
+        let loader = Arc::new(py.detach(start)?);
+        Ok(Self { loader, settings, position: Mutex::default() })
+    }
+
+    /// Returns the settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Begins an iteration over the batches of an epoch.
+    ///
+    /// # Errors
+    /// `ValueError` if the loaded state is of another loader.
+    pub fn iter(&self, py: Python<'_>) -> PyResult<LoaderIterator> {
+        let mut position = self.position.lock();
+        let batches = match position.resumed.take() {
+            Some(state) => {
+                position.epoch = state.epoch() + 1;
+                self.loader.resume(&state).map_err(PyValueError::new_err)?
+            }
+            None => {
+                let epoch = position.epoch;
+                position.epoch += 1;
+                self.loader.begin(epoch)
+            }
+        };
+        let running: Running = Arc::new(Mutex::new(Some(batches)));
+        position.running = Some(running.clone());
+        let Settings { timeout, num_workers, pin_memory, form, .. } = self.settings;
+        let form = form.map_or_else(|| default_form(py), Ok)?;
+        let timeout = (timeout > 0.0).then_some(timeout);
+        Ok(LoaderIterator::new(running, timeout, num_workers == 0, pin_memory, form))
+    }
+
+    /// Returns the number of batches of an epoch.
+    ///
+    /// # Errors
+    /// `TypeError` if it is unknown.
+    #[allow(clippy::len_without_is_empty, reason = "Python's `__len__`, which may raise")]
+    pub fn len(&self) -> PyResult<usize> {
+        let batches = self.loader.len().and_then(|batches| usize::try_from(batches).ok());
+        batches.ok_or_else(|| PyTypeError::new_err("the number of batches is unknown"))
+    }
+
+    /// Sets the epoch that the next iteration begins.
+    pub fn set_epoch(&self, epoch: u64) {
+        let mut position = self.position.lock();
+        // A resumed epoch is set again by programs that call this for each epoch.
+        if position.resumed.as_ref().is_some_and(|state| state.epoch() != epoch) {
+            position.resumed = None;
+        }
+        position.epoch = epoch;
+    }
+
+    /// Returns the position after the delivered batches.
+    ///
+    /// # Errors
+    /// `MemoryError` if there is no memory.
+    pub fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (epoch, resumed, running) = {
+            let position = self.position.lock();
+            (position.epoch, position.resumed.clone(), position.running.clone())
+        };
+        let state = match (resumed, running) {
+            (None, Some(running)) => py.detach(|| running.lock().as_ref().map(|batches| batches.state())),
+            (resumed, _) => resumed,
+        };
+        let dict = PyDict::new(py);
+        dict.set_item("epoch", state.as_ref().map_or(epoch, LoaderState::epoch))?;
+        dict.set_item("batch", state.as_ref().map_or(0, LoaderState::next))?;
+        let bytes = state.map(|mut state| mp_reduce::to_bytes(&mut state)).transpose();
+        dict.set_item("state", bytes.map_err(error::runtime)?.map(|bytes| PyBytes::new(py, &bytes)))?;
+        Ok(dict)
+    }
+
+    /// Continues from a position: in the iteration that is running, or else in the next one.
+    ///
+    /// # Errors
+    /// `ValueError` if it is not a state of such a loader.
+    pub fn load_state_dict(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        let item = |name: &str| {
+            state.get_item(name)?.ok_or_else(|| PyValueError::new_err(format!("the state has no {name:?}")))
+        };
+        let epoch: u64 = item("epoch")?.extract()?;
+        let bytes: Option<Vec<u8>> = item("state")?.extract()?;
+        let mut position = self.position.lock();
+        let Some(bytes) = bytes else {
+            (position.epoch, position.resumed) = (epoch, None);
+            if let Some(running) = &position.running {
+                *running.lock() = None;
+            }
+            return Ok(());
+        };
+        let fingerprint = mp_reduce::TypeFingerprint::<LoaderState>::new().get();
+        let state: LoaderState = mp_reduce::from_bytes(bytes, fingerprint)
+            .map_err(|error| PyValueError::new_err(format!("the state can't be read: {error}")))?;
+        let batches = self.loader.resume(&state).map_err(PyValueError::new_err)?;
+        match &position.running {
+            Some(running) if running.lock().is_some() => {
+                *running.lock() = Some(batches);
+                position.epoch = state.epoch() + 1;
+            }
+            _ => position.resumed = Some(state),
+        }
+        Ok(())
+    }
+
+    /// Returns times, counts and failures.
+    ///
+    /// # Errors
+    /// `MemoryError` if there is no memory.
+    pub fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = self.loader.metrics();
+        let dict = PyDict::new(py);
+        for (name, count) in [
+            ("workers", metrics.workers as u64),
+            ("batches", metrics.batches),
+            ("samples", metrics.samples),
+            ("bytes", metrics.bytes),
+            ("ready", metrics.ready as u64),
+            ("in_flight", metrics.in_flight as u64),
+            ("failed", metrics.failed),
+            ("skipped_samples", metrics.skipped_samples),
+            ("skipped_batches", metrics.skipped_batches),
+            ("restarts", metrics.restarts),
+            ("retried", metrics.retried),
+        ] {
+            dict.set_item(name, count)?;
+        }
+        for (name, time) in [
+            ("elapsed", metrics.elapsed),
+            ("waited", metrics.waited),
+            ("busy", metrics.busy),
+            ("init", metrics.init),
+            ("batch_p50", metrics.batch_p50),
+            ("batch_p99", metrics.batch_p99),
+        ] {
+            dict.set_item(name, time.as_secs_f64())?;
+        }
+        dict.set_item("waiting_share", metrics.waiting_share())?;
+        dict.set_item("text", metrics.to_string())?;
+        Ok(dict)
+    }
+
+    /// Returns the process ids of the live workers.
+    pub fn pids(&self) -> Vec<u32> {
+        self.loader.pids()
+    }
+
+    /// Ends the workers after the planned batches.
+    pub fn close(&self) {
+        self.loader.close();
+    }
+}
