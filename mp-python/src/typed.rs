@@ -97,7 +97,7 @@ impl TypedQueue {
     #[pyo3(signature = (schema, maxsize = 0))]
     fn new(schema: &Bound<'_, PyAny>, maxsize: i64) -> PyResult<Self> {
         let schema = schema_argument(schema)?;
-        let queue = record::with_schema(&schema.text, || match usize::try_from(maxsize).unwrap_or(0) {
+        let queue = record::with_schema(&schema, || match usize::try_from(maxsize).unwrap_or(0) {
             0 => mp::Queue::unbounded(),
             maxsize => mp::Queue::bounded(maxsize),
         });
@@ -148,7 +148,7 @@ impl TypedQueue {
         let form = crate::rust_loader::form(as_)?.map_or_else(|| default_form(py), Ok)?;
         let got = wait(py, limit(block, timeout)?, (), |(), time| {
             let get = || if time.is_zero() { queue.try_get() } else { queue.get_timeout(time) };
-            match record::with_schema(&self.schema.text, get) {
+            match record::with_schema(&self.schema, get) {
                 Err(GetError::Empty) => Attempt::Late(()),
                 result => Attempt::Done(result),
             }
@@ -282,7 +282,7 @@ pub fn start_guest(
     if let Some(name) = name {
         builder = builder.name(name);
     }
-    let process = py.detach(|| record::with_schema(&schema.text, || builder.guest(command, record)));
+    let process = py.detach(|| record::with_schema(&schema, || builder.guest(command, record)));
     Ok(Child::of(process.map_err(runtime)?))
 }
 

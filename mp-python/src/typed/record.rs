@@ -46,14 +46,19 @@ pub struct Record {
 }
 
 thread_local! {
-    /// Schema of the messages that this thread handles.
-    static SCHEMA: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-    /// Type of the field that this thread reads.
-    static TYPE: RefCell<Option<Type>> = const { RefCell::new(None) };
+    /// Schema of the messages that this thread handles, or `None` if its text can't be parsed. Parsed
+    /// once, and not for each message.
+    static SCHEMA: RefCell<Vec<Option<Arc<Schema>>>> = const { RefCell::new(Vec::new()) };
+    /// Schema and index of the field that this thread reads.
+    static FIELD: RefCell<Option<(Arc<Schema>, usize)>> = const { RefCell::new(None) };
 }
 
 /// Calls `f` with this schema for records.
-pub(super) fn with_schema<R>(schema: &str, f: impl FnOnce() -> R) -> R {
+pub(super) fn with_schema<R>(schema: &Arc<Schema>, f: impl FnOnce() -> R) -> R {
+    with(Some(schema.clone()), f)
+}
+
+fn with<R>(schema: Option<Arc<Schema>>, f: impl FnOnce() -> R) -> R {
     /// Removes the schema, also after a panic.
     struct Remove;
     impl Drop for Remove {
@@ -61,22 +66,27 @@ pub(super) fn with_schema<R>(schema: &str, f: impl FnOnce() -> R) -> R {
             SCHEMA.with_borrow_mut(Vec::pop);
         }
     }
-    SCHEMA.with_borrow_mut(|all| all.push(schema.to_owned()));
+    SCHEMA.with_borrow_mut(|all| all.push(schema));
     let _remove = Remove;
     f()
+}
+
+/// Returns the schema of the messages that this thread handles.
+fn current() -> Option<Arc<Schema>> {
+    SCHEMA.with_borrow(|all| all.last().cloned().flatten())
 }
 
 impl Record {
     fn read<C: Codec>(schema: &Arc<Schema>, inc: &mut Incoming) -> mp_core::Result<Self> {
         let _level = Level::enter()?;
         let mut items = Vec::with_capacity(schema.fields.len());
-        for (name, of) in &schema.fields {
+        for (index, (name, of)) in schema.fields.iter().enumerate() {
             let item = match of {
                 Type::Tensor(dtype) => AnyTensor::decode::<C>(inc)
                     .and_then(|tensor| check(tensor.dtype(), *dtype).map(|()| Item::Tensor(tensor))),
                 Type::Record(schema) => Self::read::<C>(schema, inc).map(Item::Record),
-                of => {
-                    TYPE.set(Some(of.clone()));
+                _ => {
+                    FIELD.set(Some((schema.clone(), index)));
                     C::read::<Typed>(inc).map(|typed| typed.0)
                 }
             };
@@ -97,11 +107,11 @@ impl Message for Record {
     const DYNAMIC: bool = true;
 
     fn schema() -> Option<String> {
-        SCHEMA.with_borrow(|all| all.last().cloned())
+        current().map(|schema| schema.text.clone())
     }
 
     fn with_schema<R>(schema: &str, read: impl FnOnce() -> R) -> R {
-        with_schema(schema, read)
+        with(Schema::parse(schema).ok(), read)
     }
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
@@ -125,8 +135,7 @@ impl Message for Record {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let schema = Self::schema().ok_or_else(|| Error::InvalidArgument("no schema is known".into()))?;
-        let schema = Schema::parse(&schema).map_err(Error::InvalidArgument)?;
+        let schema = current().ok_or_else(|| Error::InvalidArgument("no schema is known".into()))?;
         Self::read::<C>(&schema, inc)
     }
 }
@@ -163,13 +172,13 @@ impl Serialize for Item {
     }
 }
 
-/// Value of the type in `TYPE`.
+/// Value of the field in `FIELD`.
 struct Typed(Item);
 
 impl<'de> Deserialize<'de> for Typed {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let of = TYPE.take().ok_or_else(|| D::Error::custom("no type is known"))?;
-        Seed(&of).deserialize(d).map(Typed)
+        let (schema, index) = FIELD.take().ok_or_else(|| D::Error::custom("no type is known"))?;
+        Seed(&schema.fields[index].1).deserialize(d).map(Typed)
     }
 }
 
