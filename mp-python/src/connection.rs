@@ -1,8 +1,8 @@
 //! Connections: ends of pipes, and of sockets to other programs.
 //!
 //! A pipe carries [`Object`]s, as queues do. Bytes are such a message too, so that `recv_bytes` reads what
-//! `send` wrote and the other way round, as in CPython. A socket carries bytes. Its other end is a stranger,
-//! so objects travel on it, pickled, only if the user allows it.
+//! `send` wrote and the other way round, as in CPython. A socket carries bytes. Its other end is a
+//! stranger, so objects travel on it, pickled, only if the user allows it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -190,8 +190,8 @@ impl Connection {
         self.send_message(&end, bytes_to_message(py, bytes)?)
     }
 
-    /// Receives a message as bytes. A message of more than ``maxlength`` bytes raises ``OSError``, and ends
-    /// the use of this end for receiving.
+    /// Receives a message as bytes. A message of more than ``maxlength`` bytes raises ``OSError``, and
+    /// ends the use of this end for receiving.
     #[pyo3(signature = (maxlength = None))]
     fn recv_bytes<'py>(&self, py: Python<'py>, maxlength: Option<isize>) -> PyResult<Bound<'py, PyBytes>> {
         self.open()?;
@@ -279,7 +279,7 @@ impl Connection {
                 "a connection over a socket can't be sent to another process: connect there instead",
             ));
         }
-        reduce_handle(py, "a connection", Handle::Connection((*end).clone()))
+        reduce_handle(py, "a connection", Handle::Connection(Box::new((*end).clone())))
     }
 
     fn __repr__(&self) -> String {
@@ -326,7 +326,7 @@ fn address(of: &Bound<'_, PyAny>) -> PyResult<Address> {
 fn options(authkey: Option<Vec<u8>>, backlog: u32) -> SocketOptions {
     let options = SocketOptions::new().max_message(u32::MAX as usize).backlog(backlog);
     match authkey {
-        // An empty key is no key: it would keep nobody out.
+        // An empty key would admit every client, as no key does.
         Some(key) if !key.is_empty() => options.authkey(key),
         _ => options.no_key(),
     }

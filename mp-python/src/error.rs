@@ -57,13 +57,15 @@ fn forked(error: &str) -> Option<PyErr> {
     })
 }
 
-/// Returns the exception for memory that can't be had: `MemoryError`, but `RuntimeError` in a forked process.
+/// Returns the exception for memory that can't be had: `MemoryError`, but `RuntimeError` in a forked
+/// process.
 pub fn no_memory(error: impl Display) -> PyErr {
     let text = error.to_string();
     forked(&text).unwrap_or_else(|| PyMemoryError::new_err(text))
 }
 
-/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, else `RuntimeError`.
+/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, else
+/// `RuntimeError`.
 pub fn runtime(error: impl Display) -> PyErr {
     let text = error.to_string();
     if let Some(error) = forked(&text) {

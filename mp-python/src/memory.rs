@@ -18,8 +18,8 @@ static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 // fork: as above.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes in shared memory, and a seat that keeps them. Python reads and writes them by address, as any other
-/// process may at the same time.
+/// Bytes in shared memory, and a seat that keeps them. Python reads and writes them by address, as any
+/// other process may at the same time.
 #[derive(Debug)]
 pub struct Memory {
     tensor: AnyTensor<Shared>,

@@ -1,10 +1,10 @@
 //! Workers of `Pool`: interpreters that run functions, each task once.
 //!
-//! A task is a chunk of items, pickled as one list. The worker calls the function for each item and pickles
-//! the results as one list. The function of a call is sent to each worker once.
+//! A task is a chunk of items, pickled as one list. The worker calls the function for each item and
+//! pickles the results as one list. The function of a call is sent to each worker once.
 //!
-//! No thread of the pool holds a Python object: `multiproc.pool` keeps the pending results, and a thread of
-//! Python that waits for [`Completions`] calls their callbacks.
+//! No thread of the pool holds a Python object: `multiproc.pool` keeps the pending results, and a thread
+//! of Python that waits for [`Completions`] calls their callbacks.
 
 use std::ffi::OsString;
 use std::pin::pin;
@@ -39,8 +39,8 @@ fn helper<'py>(
     py.import("multiproc.pool")?.getattr(name)?.call1(arguments)
 }
 
-/// Pickles an object that may contain functions: by cloudpickle, if it is installed and pickle itself can't
-/// write them, or workers have not imported the main module.
+/// Pickles an object that may contain functions: by cloudpickle, if it is installed and pickle itself
+/// can't write them, or workers have not imported the main module.
 pub(crate) fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
     let py = object.py();
     let pickler = || {
@@ -87,7 +87,8 @@ fn begin(Start(object): Start) -> Result<(), String> {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        Python::attach(|py| {
+        // At the process's exit, the interpreter may have ended.
+        Python::try_attach(|py| {
             if let Err(error) = helper(py, "_end", ()) {
                 error.print(py);
             }
@@ -150,8 +151,8 @@ impl Function {
         Ok(self.loaded.get_or_init(|| function.unbind()).bind(py).clone())
     }
 
-    /// Calls the function for each item of a chunk, and returns the list of the results. The note of the task
-    /// is the number of the item, from 1.
+    /// Calls the function for each item of a chunk, and returns the list of the results. The note of the
+    /// task is the number of the item, from 1.
     fn call<'py>(&self, py: Python<'py>, chunk: Payload) -> PyResult<Bound<'py, PyAny>> {
         static MAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static STARMAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -306,7 +307,8 @@ impl Pool {
 
 #[pymethods]
 impl Pool {
-    /// Starts `processes` workers. `start` is a tuple of the preparation, the initializer and its arguments.
+    /// Starts `processes` workers. `start` is a tuple of the preparation, the initializer and its
+    /// arguments.
     #[new]
     #[pyo3(signature = (
         processes, start, *, command, method, max_tasks = 0, max_waiting = None, start_timeout = None,
@@ -346,9 +348,11 @@ impl Pool {
         Ok(Self { pool: Some(pool), apply })
     }
 
-    /// Creates a call of a function for each item of the chunks that are pushed, or without a function, of the
-    /// targets that are pushed.
-    #[pyo3(signature = (function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false))]
+    /// Creates a call of a function for each item of the chunks that are pushed, or without a function, of
+    /// the targets that are pushed.
+    #[pyo3(signature = (
+        function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false
+    ))]
     fn tasks(
         &self,
         function: Option<&Bound<'_, PyAny>>,
@@ -444,8 +448,8 @@ pub struct Tasks {
 
 #[pymethods]
 impl Tasks {
-    /// Pushes a task. Waits for room in a bounded pool. Returns the number of the task, or `None` if the tasks
-    /// are closed.
+    /// Pushes a task. Waits for room in a bounded pool. Returns the number of the task, or `None` if the
+    /// tasks are closed.
     #[pyo3(signature = (target, has_main))]
     fn push(&self, target: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Option<usize>> {
         let object = match Payload::numbers(target) {
@@ -471,14 +475,14 @@ impl Tasks {
         self.stream.close();
     }
 
-    /// Whether all tasks that were pushed have an outcome.
+    /// Returns `True` if all tasks that were pushed have an outcome.
     fn done(&self) -> bool {
         let progress = self.stream.progress();
         progress.done == progress.total
     }
 
-    /// Takes the next outcome: the number of the task, whether it has succeeded, and its value or exception.
-    /// Returns `None` when all were taken.
+    /// Takes the next outcome: the number of the task, whether it has succeeded, and its value or
+    /// exception. Returns `None` when all were taken.
     #[pyo3(signature = (timeout = None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let next = wait(py, limit(true, timeout)?, (), |(), time| {
@@ -492,8 +496,8 @@ impl Tasks {
         next.map(|outcome| outcome_of(py, outcome)).transpose()
     }
 
-    /// Like `next`, without waiting. If no outcome is ready, raises `TimeoutError`, and `completions` has the
-    /// key when one is.
+    /// Like `next`, without waiting. If no outcome is ready, raises `TimeoutError`, and `completions` has
+    /// the key when one is.
     fn poll<'py>(
         &self,
         py: Python<'py>,

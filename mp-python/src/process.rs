@@ -1,7 +1,7 @@
 //! Child processes: the start, and what the parent does with them.
 //!
-//! A child is the interpreter, started by a command that imports this package and calls [`child_main`]. The
-//! fork server is such a process too: it imports modules once, and copies itself for each child.
+//! A child is the interpreter, started by a command that imports this package and calls [`child_main`].
+//! The fork server is such a process too: it imports modules once, and copies itself for each child.
 //!
 //! # Safety
 //! This file calls the interpreter's functions around a fork. Sound, because they are called by the thread
@@ -31,8 +31,8 @@ const START: Duration = Duration::from_secs(120);
 
 mp::process::export_child_main!(multiproc_child_main);
 
-/// Becomes a worker, if this process was started as one, and does not return then. Returns 1 in a worker of
-/// another copy of the library.
+/// Becomes a worker, if this process was started as one, and does not return then. Returns 1 in a worker
+/// of another copy of the library.
 #[pyfunction]
 #[allow(clippy::redundant_closure, reason = "it is a function of C")]
 pub fn child_main(py: Python<'_>) -> i32 {
@@ -81,8 +81,8 @@ fn run(object: Object) -> Result<(), String> {
             error.print(py);
             text
         })?;
-        // The process ends without the interpreter's finalization. This thread keeps the interpreter, so that
-        // no daemon thread runs Python code while the process's exit handlers run.
+        // The process ends without the interpreter's finalization. This thread keeps the interpreter, so
+        // that no daemon thread runs Python code while the process's exit handlers run.
         // SAFETY: this thread is attached to the interpreter.
         unsafe { ffi::PyGILState_Ensure() };
         match code {
@@ -109,8 +109,8 @@ pub fn start_method(name: &str) -> PyResult<StartMethod> {
     }
 }
 
-/// Blocks the calling thread for ever if the interpreter has ended: the process is about to exit, and a daemon
-/// thread can't be attached again. The interpreter would end the thread by unwinding its stack.
+/// Blocks the calling thread for ever if the interpreter has ended: the process is about to exit, and a
+/// daemon thread can't be attached again. The interpreter would end the thread by unwinding its stack.
 pub(crate) fn park_if_finalized() {
     // SAFETY: any thread may call this at any time.
     while unsafe { ffi::Py_IsInitialized() } == 0 {
@@ -140,8 +140,8 @@ pub struct Child {
     code: Mutex<Option<i32>>,
 }
 
-/// Starts a process that calls `multiproc._child.run(target)`. `pickler` makes the pickler of the target, if
-/// it is not pickle's own.
+/// Starts a process that calls `multiproc._child.run(target)`. `pickler` makes the pickler of the target,
+/// if it is not pickle's own.
 #[pyfunction]
 #[pyo3(signature = (target, *, command, name, method, daemon = false, pickler = None))]
 pub fn start(

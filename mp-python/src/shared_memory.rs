@@ -1,8 +1,8 @@
 //! Named shared memory, as a buffer.
 //!
 //! # Safety
-//! This file exports a mapping by the buffer protocol. Sound, because an exported buffer holds a reference of
-//! the Python object, which holds the mapping.
+//! This file exports a mapping by the buffer protocol. Sound, because an exported buffer holds a reference
+//! of the Python object, which holds the mapping.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -97,8 +97,8 @@ impl NamedMemory {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let memory = &slf.get().memory;
         let (address, len) = (memory.as_ptr().cast::<c_void>(), memory.len() as ffi::Py_ssize_t);
-        // SAFETY: the interpreter gives a structure to fill, and the mapping lives as long as this object, of
-        // which the structure holds a reference.
+        // SAFETY: the interpreter gives a structure to fill, and the mapping lives as long as this object,
+        // of which the structure holds a reference.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 0, flags) };
         if filled != 0 {
             return Err(PyErr::fetch(slf.py()));

@@ -35,7 +35,7 @@ pub fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Duration>> {
 /// Repeats `attempt` until it is done, or the time is over: `Ok(Err(state))`. Each attempt gets its time.
 ///
 /// # Errors
-/// What a signal handler raises, for example `KeyboardInterrupt`.
+/// Exceptions of signal handlers, for example `KeyboardInterrupt`.
 pub fn wait<T: Send, S: Send>(
     py: Python<'_>,
     limit: Option<Duration>,

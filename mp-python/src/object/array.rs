@@ -62,7 +62,7 @@ impl Buffer {
         Ok(Self(unsafe { buffer.assume_init() }))
     }
 
-    fn dims<'a>(&'a self, at: *const ffi::Py_ssize_t) -> Option<&'a [ffi::Py_ssize_t]> {
+    fn dims(&self, at: *const ffi::Py_ssize_t) -> Option<&[ffi::Py_ssize_t]> {
         // SAFETY: a pointer that is not null points to `ndim` numbers, which live until the release.
         (!at.is_null()).then(|| unsafe { std::slice::from_raw_parts(at, self.0.ndim as usize) })
     }
@@ -133,7 +133,8 @@ pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
     Err(PyBufferError::new_err("a memoryview with gaps between its elements can't be sent: send bytes(view)"))
 }
 
-/// Returns a format as `memoryview.cast` takes it: one character of native size. ctypes has `<d`, for example.
+/// Returns a format as `memoryview.cast` takes it: one character of native size. ctypes has `<d`, for
+/// example.
 fn native_format(format: &str, size: ffi::Py_ssize_t) -> PyResult<&str> {
     match format.strip_prefix(['<', '=', '@']).unwrap_or(format) {
         "l" if size == 4 => Ok("i"),
@@ -172,8 +173,8 @@ pub fn reduce_ndarray<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
     }
 }
 
-/// Returns the elements of a tensor of torch or an array of numpy. `None` for other objects, and for elements
-/// that only their own library knows.
+/// Returns the elements of a tensor of torch or an array of numpy. `None` for other objects, and for
+/// elements that only their own library knows.
 pub(crate) fn source_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     let class = object.get_type();
     match class.name()?.to_str()? {
@@ -251,8 +252,8 @@ impl MemoryBuffer {
         let this = slf.get();
         let address = (this.memory.address() + this.offset) as *mut std::ffi::c_void;
         let read_only = c_int::from(this.read_only);
-        // SAFETY: the interpreter gives a structure to fill, and the memory lives as long as this object, of
-        // which the structure holds a reference.
+        // SAFETY: the interpreter gives a structure to fill, and the memory lives as long as this object,
+        // of which the structure holds a reference.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, this.len as ffi::Py_ssize_t, read_only, flags)
         };
@@ -298,8 +299,8 @@ impl FrozenBuffer {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let storage = slf.get().0.storage();
         let (address, len) = (storage.as_ptr().cast_mut().cast(), storage.len() as ffi::Py_ssize_t);
-        // SAFETY: the interpreter gives a structure to fill, and the memory lives as long as this object, of
-        // which the structure holds a reference. The buffer is read-only.
+        // SAFETY: the interpreter gives a structure to fill, and the memory lives as long as this object,
+        // of which the structure holds a reference. The buffer is read-only.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 1, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

@@ -31,7 +31,7 @@ pub enum Handle {
     /// `SimpleQueue`.
     SimpleQueue(Queue<Object>),
     /// `Connection`.
-    Connection(Connection),
+    Connection(Box<Connection>),
     /// `TypedQueue`.
     TypedQueue(Queue<Record>),
     /// File descriptor.
@@ -55,12 +55,12 @@ pub enum Handle {
 /// Returns the Python object of a handle.
 ///
 /// # Errors
-/// What the constructor raises.
+/// Exceptions of the constructor.
 pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
     match handle {
         Handle::Queue(queue) => Ok(Bound::new(py, queue::Queue::from(queue))?.into_any()),
         Handle::JoinableQueue(tasks) => Ok(Bound::new(py, queue::JoinableQueue::of(tasks))?.into_any()),
-        Handle::Connection(end) => Ok(Bound::new(py, connection::Connection::of(end, None))?.into_any()),
+        Handle::Connection(end) => Ok(Bound::new(py, connection::Connection::of(*end, None))?.into_any()),
         Handle::SimpleQueue(queue) => Ok(Bound::new(py, queue::SimpleQueue::from(queue))?.into_any()),
         Handle::TypedQueue(queue) => typed::received(py, queue),
         Handle::Fd(fd) => Ok(fd.0.into_raw_fd().into_pyobject(py)?.into_any()),
@@ -74,7 +74,8 @@ pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// A descriptor in a message. Pickling it sends a duplicate; reading it gives the number of the receiver's.
+/// A descriptor in a message. Pickling it sends a duplicate; reading it gives the number of the
+/// receiver's.
 #[pyclass(frozen, name = "Fd", module = "multiproc._multiproc")]
 pub struct PyFd(i32);
 

@@ -28,8 +28,8 @@ pub struct Object {
     /// The pickled object, or no bytes if the last view is it.
     #[serde(with = "bytes")]
     pub pickle: Vec<u8>,
-    /// Arrays, in the order of their indices in the pickled bytes. If there are many of these, they are the
-    /// last view.
+    /// Arrays, in the order of their indices in the pickled bytes. If there are many of these, they are
+    /// the last view.
     pub views: Vec<View>,
     /// Indices of the views that are pickle's own out-of-band buffers.
     pub buffers: Vec<u32>,

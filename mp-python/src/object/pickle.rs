@@ -1,9 +1,9 @@
 //! Conversion of Python objects to messages and back, by pickle's protocol 5.
 //!
-//! Each thread keeps one `pickle.Pickler` of the interpreter's C code. Its table of reducers knows the arrays
-//! and handles of this package, then what was registered with `multiprocessing`'s `ForkingPickler`, then
-//! `copyreg`. A reducer of this package stores the array or handle in the thread's [`Outgoing`], and what is
-//! pickled is its index there. Reading does the same with the thread's [`Incoming`].
+//! Each thread keeps one `pickle.Pickler` of the interpreter's C code. Its table of reducers knows the
+//! arrays and handles of this package, then what was registered with `multiprocessing`'s `ForkingPickler`,
+//! then `copyreg`. A reducer of this package stores the array or handle in the thread's [`Outgoing`], and
+//! what is pickled is its index there. Reading does the same with the thread's [`Incoming`].
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use super::torch::reduce_tensor;
 use super::view::{Kind, Source, View, share, share_bytes};
 use crate::memory::Memory;
 
-/// Objects of so many bytes are not copied into the pickled bytes of their message, and so many pickled bytes
-/// lie in memory of their own.
+/// Number of bytes from which an object is not copied into the pickled bytes of its message, and from
+/// which pickled bytes lie in memory of their own.
 const LONG: usize = 16 << 10;
 
 /// Parts of the object that a thread is pickling.
@@ -67,8 +67,8 @@ pub fn add_source(source: Source) -> PyResult<usize> {
     .ok_or_else(|| outside("an array"))
 }
 
-/// Adds a handle to the object that this thread pickles, and returns what stands for it in the pickled bytes:
-/// the result of its `__reduce__`.
+/// Adds a handle to the object that this thread pickles, and returns what stands for it in the pickled
+/// bytes: the result of its `__reduce__`.
 ///
 /// # Errors
 /// `RuntimeError` outside of a message.
@@ -133,7 +133,8 @@ fn share_pickle(py: Python<'_>, pickle: &[u8], long: &[(usize, Buffer)]) -> PyRe
     share_bytes(py, &pieces).map(Some)
 }
 
-/// Reducers by type: those of this package, and others that are looked up each time, since they may change.
+/// Reducers by type: those of this package, and others that are looked up each time, since they may
+/// change.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 struct Reducers {
     own: Py<PyDict>,
@@ -250,8 +251,8 @@ const MOST_OF_MEMO: usize = 64 << 10;
 /// Converts a Python object to a message.
 ///
 /// # Errors
-/// What the object's own code raises, `PicklingError` and its relatives, and `MemoryError` if there is not
-/// enough shared memory for its arrays.
+/// Exceptions that the object's own code raises, `PicklingError` and its relatives, and `MemoryError` if
+/// there is not enough shared memory for its arrays.
 pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
     dumps_by(object, None)
 }
@@ -317,8 +318,8 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
     let dumped = pickler.bind(py).call_method1(intern!(py, "dump"), (object,));
     let cleared = pickler.bind(py).call_method0(intern!(py, "clear_memo"));
     let outgoing = OUTGOING.with_borrow_mut(Vec::pop).unwrap_or_default();
-    // After a failure the pickler may have unwritten bytes. After many objects its memo stays as large as it
-    // was, and each further message would clear all of it.
+    // After a failure the pickler may have unwritten bytes. After many objects its memo stays as large as
+    // it was, and each further message would clear all of it.
     let size = pickler.bind(py).call_method0(intern!(py, "__sizeof__")).and_then(|size| size.extract());
     let is_small = size.is_ok_and(|size: usize| size <= MOST_OF_MEMO);
     if make.is_none() && dumped.is_ok() && cleared.is_ok() && is_small {
@@ -345,7 +346,7 @@ pub fn bytes_to_message(py: Python<'_>, bytes: &[u8]) -> PyResult<Object> {
 /// pickled object without arrays. Any other message is read, and pickled by itself.
 ///
 /// # Errors
-/// What the object's own code raises.
+/// Exceptions that the object's own code raises.
 pub fn message_to_bytes(py: Python<'_>, mut object: Object) -> PyResult<Bound<'_, PyAny>> {
     if object.handles.is_empty() && object.views.len() <= usize::from(object.pickle.is_empty()) {
         let Some(memory) = object.memory.pop() else {
@@ -360,7 +361,7 @@ pub fn message_to_bytes(py: Python<'_>, mut object: Object) -> PyResult<Bound<'_
 /// Converts a message back to a Python object.
 ///
 /// # Errors
-/// What the object's own code raises.
+/// Exceptions that the object's own code raises.
 pub fn loads(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
     static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let loads = LOADS.import(py, "pickle", "loads")?;

@@ -208,8 +208,10 @@ struct Exported {
 
 /// Drops the owner of an exported tensor. Called from any thread, with or without the interpreter.
 unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: the structure lives until its deleter, which is this call, drops its box.
+    let context = unsafe { (*managed).manager_ctx };
     // SAFETY: `export` leaked this box, whose address the context is, and a deleter is called once.
-    let exported = unsafe { Box::from_raw((*managed).manager_ctx.cast::<Exported>()) };
+    let exported = unsafe { Box::from_raw(context.cast::<Exported>()) };
     drop(exported);
 }
 
@@ -269,8 +271,8 @@ impl Capsule {
         py: Python<'py>,
         _arguments: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: the structure was exported a moment ago, and goes into this one capsule. The library that
-        // takes it renames the capsule and calls the deleter.
+        // SAFETY: the structure was exported a moment ago, and goes into this one capsule. The library
+        // that takes it renames the capsule and calls the deleter.
         let capsule =
             unsafe { ffi::PyCapsule_New(self.0 as *mut c_void, c"dltensor_versioned".as_ptr(), None) };
         // SAFETY: a new reference, or null with an error.

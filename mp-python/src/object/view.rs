@@ -5,8 +5,8 @@
 //! too.
 //!
 //! # Safety
-//! The module `copy` copies between addresses. They come from [`Source`]s, whose owners keep the memory, and
-//! from [`Memory`] that was allocated for them a moment ago.
+//! The module `copy` copies between addresses. They come from [`Source`]s, whose owners keep the memory,
+//! and from [`Memory`] that was allocated for them a moment ago.
 
 use std::sync::Arc;
 
@@ -125,8 +125,8 @@ impl Source {
         Memory::containing(low, high - low)
     }
 
-    /// Copies the elements to a tensor of the same shape and type, in row-major order, which this process has
-    /// allocated and alone has.
+    /// Copies the elements to a tensor of the same shape and type, in row-major order, which this process
+    /// has allocated and alone has.
     pub(crate) fn copy_to(&self, py: Python<'_>, tensor: &AnyTensor) {
         let len = self.len();
         assert!(tensor.nbytes() == len && tensor.is_contiguous() && tensor.offset() == 0, "another shape");
@@ -193,8 +193,8 @@ struct Range {
 }
 
 impl Range {
-    /// Returns the index of a single array that is copied without its gaps. Several arrays keep their places,
-    /// and so does one whose elements overlap.
+    /// Returns the index of a single array that is copied without its gaps. Several arrays keep their
+    /// places, and so does one whose elements overlap.
     fn single(&self, sources: &[Source]) -> Option<usize> {
         match self.members[..] {
             [one] if sources[one].len() <= self.high - self.low => Some(one),

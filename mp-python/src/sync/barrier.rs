@@ -69,8 +69,8 @@ impl BarrierState {
         Ok(Self { barrier, party: Mutex::new(None) })
     }
 
-    /// Waits until all parties have arrived. The last one calls `action` before the others continue. Returns
-    /// the order of arrival.
+    /// Waits until all parties have arrived. The last one calls `action` before the others continue.
+    /// Returns the order of arrival.
     fn wait(&self, action: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
         let py = action.py();
         let limit = limit(true, timeout)?;

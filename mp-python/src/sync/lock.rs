@@ -19,8 +19,8 @@ pub struct Lock {
     permit: BoundedSemaphore,
 }
 
-/// Recursive lock between processes. Only the thread that acquired it may release it. It is released when its
-/// process is killed.
+/// Recursive lock between processes. Only the thread that acquired it may release it. It is released when
+/// its process is killed.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
 pub struct RLock {
     permit: BoundedSemaphore,
@@ -145,8 +145,8 @@ impl RLock {
         Ok(Self { permit, depth: RawValue::new(0).map_err(runtime)? })
     }
 
-    /// Acquires the lock, also if this thread has it already. Returns False if it did not become available in
-    /// time.
+    /// Acquires the lock, also if this thread has it already. Returns False if it did not become available
+    /// in time.
     #[pyo3(signature = (block = true, timeout = None))]
     fn acquire(&self, py: Python<'_>, block: bool, timeout: Option<f64>) -> PyResult<bool> {
         if self.permit.is_kept_here() {

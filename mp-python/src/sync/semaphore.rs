@@ -26,8 +26,8 @@ pub struct Semaphore {
     known: AtomicBool,
 }
 
-/// Semaphore between processes that is never released more often than it was acquired. What an ended process
-/// acquired, and has not released, returns.
+/// Semaphore between processes that is never released more often than it was acquired. What an ended
+/// process acquired, and has not released, returns.
 #[pyclass(frozen, module = "multiproc._multiproc", extends = Semaphore, subclass, weakref)]
 pub struct BoundedSemaphore;
 

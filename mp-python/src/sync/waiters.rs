@@ -9,8 +9,8 @@ use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::wait::{Attempt, limit, wait};
 
-/// Waiting threads of a condition, without its lock. A killed process leaves no waiter, and its notification
-/// goes to another one.
+/// Waiting threads of a condition, without its lock. A killed process leaves no waiter, and its
+/// notification goes to another one.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Waiters {
     condition: mp::Condition,
@@ -29,8 +29,8 @@ impl Waiters {
         mp::Condition::new().map(Self::from).map_err(runtime)
     }
 
-    /// Releases the lock, waits for a notification, and acquires the lock again. Returns False if the time is
-    /// over.
+    /// Releases the lock, waits for a notification, and acquires the lock again. Returns False if the time
+    /// is over.
     fn wait(&self, lock: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
         let (py, limit) = (lock.py(), limit(true, timeout)?);
         let waiter = self.condition.enlist().map_err(runtime)?;
