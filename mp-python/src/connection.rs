@@ -40,8 +40,8 @@ pub struct Connection {
     writable: bool,
 }
 
-/// A message that arrived.
-enum Arrived {
+/// Received message.
+enum Arrival {
     Object(Object),
     Bytes(Vec<u8>),
 }
@@ -98,15 +98,15 @@ impl Connection {
         end.send(message).map_err(|error| send_error(error.forget()))
     }
 
-    fn receive(&self, py: Python<'_>) -> PyResult<Arrived> {
+    fn receive(&self, py: Python<'_>) -> PyResult<Arrival> {
         let end = self.reader()?;
         let is_socket = self.socket.is_some();
         let received = wait(py, None, (), |(), time| {
             let result = match (is_socket, time.is_zero()) {
-                (true, true) => end.try_recv_bytes().map(Arrived::Bytes),
-                (true, false) => end.recv_bytes_timeout(time).map(Arrived::Bytes),
-                (false, true) => end.try_recv().map(Arrived::Object),
-                (false, false) => end.recv_timeout(time).map(Arrived::Object),
+                (true, true) => end.try_recv_bytes().map(Arrival::Bytes),
+                (true, false) => end.recv_bytes_timeout(time).map(Arrival::Bytes),
+                (false, true) => end.try_recv().map(Arrival::Object),
+                (false, false) => end.recv_timeout(time).map(Arrival::Object),
             };
             match result {
                 Err(GetError::Empty) => Attempt::Late(()),
@@ -124,8 +124,8 @@ impl Connection {
     /// Receives a message as an object with a buffer.
     fn receive_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.receive(py)? {
-            Arrived::Object(object) => message_to_bytes(py, object),
-            Arrived::Bytes(bytes) => Ok(PyBytes::new(py, &bytes).into_any()),
+            Arrival::Object(object) => message_to_bytes(py, object),
+            Arrival::Bytes(bytes) => Ok(PyBytes::new(py, &bytes).into_any()),
         }
     }
 }
@@ -163,8 +163,8 @@ impl Connection {
         self.open()?;
         self.check_pickle()?;
         match self.receive(py)? {
-            Arrived::Object(object) => loads(py, object),
-            Arrived::Bytes(pickle) => loads(py, Object { pickle, ..Object::default() }),
+            Arrival::Object(object) => loads(py, object),
+            Arrival::Bytes(pickle) => loads(py, Object { pickle, ..Object::default() }),
         }
     }
 

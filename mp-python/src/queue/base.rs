@@ -10,7 +10,7 @@ use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::handles::{Open, Waited, get_error};
+use super::handles::{Handles, WaitResult, get_error};
 use super::lease::Lease;
 use super::many;
 use super::shared::{Shared, State, options};
@@ -44,7 +44,7 @@ impl Queue {
         if joinable { "JoinableQueue" } else { "Queue" }
     }
 
-    pub(super) fn open(&self) -> PyResult<Arc<Open>> {
+    pub(super) fn open(&self) -> PyResult<Arc<Handles>> {
         self.0.open(self.name())
     }
 }
@@ -189,8 +189,8 @@ impl Queue {
         if immediate {
             loop {
                 match open.take(py, Some(Duration::ZERO), open.joinable.is_some())? {
-                    Waited::Done(Ok(Some((_, Some(lease))))) => lease.ack(),
-                    Waited::Done(Ok(Some(_)) | Err(GetError::Failed(_))) => {}
+                    WaitResult::Done(Ok(Some((_, Some(lease))))) => lease.ack(),
+                    WaitResult::Done(Ok(Some(_)) | Err(GetError::Failed(_))) => {}
                     _ => break,
                 }
             }

@@ -31,7 +31,7 @@ use crate::object::Object;
 use crate::wait::{Attempt, wait};
 
 /// Handles of this process to a queue.
-pub(super) struct Open {
+pub(super) struct Handles {
     /// Handle whose waits end when no other process has the queue.
     mortal: Messages<Object>,
     /// Handle whose waits don't.
@@ -44,20 +44,20 @@ pub(super) struct Open {
     pub(super) ready: OnceLock<ReadyFd>,
 }
 
-/// A queue of tasks, and the tasks that this process has taken and not finished.
+/// Queue of tasks, and the tasks that this process has taken and not finished.
 pub(super) struct Joinable {
     pub(super) tasks: Tasks<Object>,
     pub(super) taken: Mutex<VecDeque<(ThreadId, MessageLease<()>)>>,
 }
 
 /// Result of a wait: the value, or the exception's cause.
-pub(super) enum Waited<T> {
+pub(super) enum WaitResult<T> {
     Done(T),
     Late,
     Closed,
 }
 
-impl Open {
+impl Handles {
     pub(super) fn new(queue: &Messages<Object>, tasks: Option<Tasks<Object>>) -> Self {
         Self {
             mortal: queue.clone().deserted_when(DesertedWhen::NoOtherProcess),
@@ -76,7 +76,7 @@ impl Open {
         limit: Option<Duration>,
         state: S,
         mut attempt: impl FnMut(&Messages<Object>, S, Duration) -> Attempt<T, S> + Send,
-    ) -> PyResult<Waited<T>> {
+    ) -> PyResult<WaitResult<T>> {
         let mut alone = false;
         let waited = wait(py, limit, state, |state, time| {
             let queue = if alone { &self.mortal } else { &self.patient };
@@ -92,9 +92,9 @@ impl Open {
             }
         })?;
         Ok(match waited {
-            Ok(Some(done)) => Waited::Done(done),
-            Ok(None) => Waited::Closed,
-            Err(_) => Waited::Late,
+            Ok(Some(done)) => WaitResult::Done(done),
+            Ok(None) => WaitResult::Closed,
+            Err(_) => WaitResult::Late,
         })
     }
 
@@ -112,7 +112,7 @@ impl Open {
         py: Python<'_>,
         limit: Option<Duration>,
         leased: bool,
-    ) -> PyResult<Waited<Result<Option<Taken>, GetError>>> {
+    ) -> PyResult<WaitResult<Result<Option<Delivery>, GetError>>> {
         let taken = self.wait(py, limit, (), |queue, (), time| {
             let result = match (leased, time.is_zero()) {
                 (false, true) => queue.try_get().map(|got| got.map(|object| (object, None))),
@@ -130,9 +130,9 @@ impl Open {
     }
 }
 
-pub(super) type Taken = (Object, Option<MessageLease<()>>);
+pub(super) type Delivery = (Object, Option<MessageLease<()>>);
 
-fn split(lease: Option<MessageLease<Object>>) -> Option<Taken> {
+fn split(lease: Option<MessageLease<Object>>) -> Option<Delivery> {
     lease.map(MessageLease::split).map(|(object, lease)| (object, Some(lease)))
 }
 

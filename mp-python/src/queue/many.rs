@@ -7,7 +7,7 @@ use mp::{GetError, PutError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::handles::{Waited, get_error, put_error};
+use super::handles::{WaitResult, get_error, put_error};
 use super::shared::{Shared, closed_error};
 use crate::error::{empty, full, shut_down};
 use crate::object::Object;
@@ -41,10 +41,10 @@ pub(super) fn put_many(
         }
     });
     let error = match ended {
-        Ok(Waited::Done(Ok(()))) => return Ok(all),
-        Ok(Waited::Done(Err(error))) => put_error(py, error),
-        Ok(Waited::Late) => full(py),
-        Ok(Waited::Closed) => closed_error(name),
+        Ok(WaitResult::Done(Ok(()))) => return Ok(all),
+        Ok(WaitResult::Done(Err(error))) => put_error(py, error),
+        Ok(WaitResult::Late) => full(py),
+        Ok(WaitResult::Closed) => closed_error(name),
         Err(error) => error,
     };
     error.value(py).setattr("put", put)?;
@@ -91,11 +91,11 @@ pub(super) fn get_many<'py>(
     });
     open.update_ready();
     let objects = match taken? {
-        Waited::Done(Ok(objects)) if objects.is_empty() => return Err(shut_down(py)),
-        Waited::Done(Ok(objects)) => objects,
-        Waited::Done(Err(error)) => return Err(get_error(py, error)),
-        Waited::Late => return Err(empty(py)),
-        Waited::Closed => return Err(closed_error(name)),
+        WaitResult::Done(Ok(objects)) if objects.is_empty() => return Err(shut_down(py)),
+        WaitResult::Done(Ok(objects)) => objects,
+        WaitResult::Done(Err(error)) => return Err(get_error(py, error)),
+        WaitResult::Late => return Err(empty(py)),
+        WaitResult::Closed => return Err(closed_error(name)),
     };
     let mut failed = None;
     for object in objects {

@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::handles::{Open, Waited, get_error, put_error};
+use super::handles::{Handles, WaitResult, get_error, put_error};
 use crate::error::{empty, full, shut_down};
 use crate::object::Object;
 use crate::object::handle::Handle;
@@ -26,14 +26,14 @@ const MOST_SLOTS: usize = 1 << 16;
 const MOST_MESSAGES: usize = 1 << 24;
 
 pub(super) enum State {
-    Open(Arc<Open>),
+    Open(Arc<Handles>),
     /// After `close`. `empty`: the queue was empty then.
     Closed {
         empty: bool,
     },
 }
 
-/// The queue of a Python object.
+/// Queue of a Python object.
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Number of objects that fit, or `None` for no limit.
@@ -44,10 +44,10 @@ impl Shared {
     pub(super) fn of(queue: &Messages<Object>, tasks: Option<Tasks<Object>>) -> Self {
         let unlimited = Arena::current().map_or(usize::MAX, |arena| arena.most_messages() as usize);
         let maxsize = Some(queue.capacity()).filter(|&capacity| capacity < unlimited);
-        Self { state: Mutex::new(State::Open(Arc::new(Open::new(queue, tasks)))), maxsize }
+        Self { state: Mutex::new(State::Open(Arc::new(Handles::new(queue, tasks)))), maxsize }
     }
 
-    pub(super) fn open(&self, name: &str) -> PyResult<Arc<Open>> {
+    pub(super) fn open(&self, name: &str) -> PyResult<Arc<Handles>> {
         match &*self.state.lock() {
             State::Open(open) => Ok(open.clone()),
             State::Closed { .. } => Err(closed_error(name)),
@@ -66,9 +66,9 @@ impl Shared {
             }
         })?;
         match put {
-            Waited::Done(result) => result.map_err(|error| put_error(py, error)),
-            Waited::Late => Err(full(py)),
-            Waited::Closed => Err(closed_error(name)),
+            WaitResult::Done(result) => result.map_err(|error| put_error(py, error)),
+            WaitResult::Late => Err(full(py)),
+            WaitResult::Closed => Err(closed_error(name)),
         }
     }
 
@@ -81,7 +81,7 @@ impl Shared {
     ) -> PyResult<(Bound<'py, PyAny>, Option<MessageLease<()>>)> {
         let open = self.open(name)?;
         match open.take(py, limit, leased || open.joinable.is_some())? {
-            Waited::Done(Ok(Some((object, lease)))) => {
+            WaitResult::Done(Ok(Some((object, lease)))) => {
                 // A task that can't be read is in hand, as one whose work fails.
                 let lease = match (&open.joinable, lease) {
                     (Some(joinable), Some(lease)) if !leased => {
@@ -92,10 +92,10 @@ impl Shared {
                 };
                 Ok((loads(py, object)?, lease))
             }
-            Waited::Done(Ok(None)) => Err(shut_down(py)),
-            Waited::Done(Err(error)) => Err(get_error(py, error)),
-            Waited::Late => Err(empty(py)),
-            Waited::Closed => Err(closed_error(name)),
+            WaitResult::Done(Ok(None)) => Err(shut_down(py)),
+            WaitResult::Done(Err(error)) => Err(get_error(py, error)),
+            WaitResult::Late => Err(empty(py)),
+            WaitResult::Closed => Err(closed_error(name)),
         }
     }
 
@@ -125,7 +125,7 @@ impl Shared {
         &self,
         py: Python<'py>,
         name: &str,
-        handle: impl FnOnce(&Open) -> Handle,
+        handle: impl FnOnce(&Handles) -> Handle,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let open = self.open(name)?;
         reduce_handle(py, "a queue", handle(&open))

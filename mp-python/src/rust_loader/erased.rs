@@ -71,4 +71,4 @@ impl<D: Dataset> AnyBatches for Batches<D> {
 }
 
 /// Iteration that is running: `None` inside after its end.
-pub(super) type Running = Arc<Mutex<Option<Box<dyn AnyBatches>>>>;
+pub(super) type Iteration = Arc<Mutex<Option<Box<dyn AnyBatches>>>>;

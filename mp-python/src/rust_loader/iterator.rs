@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::prelude::*;
 
 use super::column::to_python;
-use super::erased::Running;
+use super::erased::Iteration;
 use super::settings::Form;
 use crate::error;
 use crate::wait::{Attempt, limit, wait};
@@ -15,7 +15,7 @@ use crate::wait::{Attempt, limit, wait};
 /// Iterator over the batches of a loader.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderIterator {
-    running: Running,
+    running: Iteration,
     timeout: Option<f64>,
     /// `true` if `next` makes the batch itself.
     in_process: bool,
@@ -64,7 +64,7 @@ impl LoaderIterator {
 impl LoaderIterator {
     /// Returns an iterator over the batches of an iteration that has begun.
     pub(super) fn new(
-        running: Running,
+        running: Iteration,
         timeout: Option<f64>,
         in_process: bool,
         pin_memory: bool,

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::erased::{AnyLoader, Running};
+use super::erased::{AnyLoader, Iteration};
 use super::iterator::LoaderIterator;
 use super::settings::{Settings, default_form};
 use crate::error;
@@ -22,7 +22,7 @@ struct Position {
     /// State that it continues from instead.
     resumed: Option<LoaderState>,
     /// Last iteration.
-    running: Option<Running>,
+    running: Option<Iteration>,
 }
 
 /// Loader behind a class of [`data_loader!`](crate::data_loader).
@@ -102,7 +102,7 @@ impl Loader {
                 self.loader.begin(epoch)
             }
         };
-        let running: Running = Arc::new(Mutex::new(Some(batches)));
+        let running: Iteration = Arc::new(Mutex::new(Some(batches)));
         position.running = Some(running.clone());
         let Settings { timeout, num_workers, pin_memory, form, .. } = self.settings;
         let form = form.map_or_else(|| default_form(py), Ok)?;

@@ -87,7 +87,7 @@ impl Record {
                 Type::Record(schema) => Self::read::<C>(schema, inc).map(Item::Record),
                 _ => {
                     FIELD.set(Some((schema.clone(), index)));
-                    C::read::<Typed>(inc).map(|typed| typed.0)
+                    C::read::<FieldValue>(inc).map(|typed| typed.0)
                 }
             };
             items.push(item.map_err(|error| mp::message::in_field::<Self>(error, name))?);
@@ -173,12 +173,12 @@ impl Serialize for Item {
 }
 
 /// Value of the field in `FIELD`.
-struct Typed(Item);
+struct FieldValue(Item);
 
-impl<'de> Deserialize<'de> for Typed {
+impl<'de> Deserialize<'de> for FieldValue {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (schema, index) = FIELD.take().ok_or_else(|| D::Error::custom("no type is known"))?;
-        Seed(&schema.fields[index].1).deserialize(d).map(Typed)
+        Seed(&schema.fields[index].1).deserialize(d).map(FieldValue)
     }
 }
 
