@@ -48,7 +48,7 @@ pub use mp_data::WithProgress;
 #[doc(hidden)]
 pub use mp_data::derive;
 pub use mp_data::{
-    Affinity, AnyResult, Batch, BatchInfo, Batches, BuildError, ChainDataset, ChainDatasetReader, Column,
+    Affinity, AnyResult, Batch, BatchInfo, Batches, BuildError, ChainDataset, ChainDatasetReader, ColumnData,
     ConcatDataset, Context, DataLoader, DataLoaderBuilder, Dataset, DatasetError, Difference, FrozenStrings,
     Item, IterableDataset, LoadError, LoadedBatch, LoaderMetrics, LoaderState, NextBatch, NotReadyError,
     Objects, OnError, Ragged, RowDataset, RowOf, SampleOf, Samples, ShapesOf, ShardPosition, ShardReader,

@@ -29,7 +29,7 @@ mod worker;
 
 #[doc(hidden)]
 pub use batch::derive;
-pub use batch::{Batch, Column, Objects, Ragged, Strings, Whole};
+pub use batch::{Batch, ColumnData, Objects, Ragged, Strings, Whole};
 pub use dataset::Dataset;
 pub use dataset::context::Context;
 pub use dataset::frozen_strings::FrozenStrings;
@@ -52,7 +52,7 @@ pub use loader::progress::WithProgress;
 pub use loader::verify::{Difference, VerifyReport};
 pub use mp_macros::Batch;
 pub use mp_reduce::AnyResult;
-/// Column of a batch in most datasets.
+/// ColumnData of a batch in most datasets.
 #[doc(no_inline)]
 pub use mp_tensor::Tensor;
 pub use plan::Item;

@@ -154,9 +154,9 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
                 __mp_all
             }
 
-            fn into_column(self) -> #d::AnyResult<#d::Column> {
+            fn into_column(self) -> #d::AnyResult<#d::ColumnData> {
                 let Self { #(#names: #locals),* } = self;
-                #ok(#d::Column::Struct(::std::vec![
+                #ok(#d::ColumnData::Struct(::std::vec![
                     #((#texts, #batch::into_column(#locals)?)),*
                 ]))
             }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::rows::{ColumnInfo, UnwrittenRow, UnwrittenRowError};
-use super::traits::{Batch, Column, Fill};
+use super::traits::{Batch, ColumnData, Fill};
 use crate::AnyResult;
 
 impl<T: Element> Batch for Tensor<T> {
@@ -83,12 +83,12 @@ impl<T: Element> Batch for Tensor<T> {
         vec![ColumnInfo::new(self.shape().first().copied())]
     }
 
-    fn into_column(self) -> AnyResult<Column> {
-        Ok(Column::Tensor(self.into()))
+    fn into_column(self) -> AnyResult<ColumnData> {
+        Ok(ColumnData::Numbers(self.into()))
     }
 }
 
-/// Column of values of any serde type, one for each sample. The worker encodes the values and the trainer
+/// ColumnData of values of any serde type, one for each sample. The worker encodes the values and the trainer
 /// decodes them. For numbers use a `Tensor`, and for text [`Strings`](crate::Strings), which are not encoded.
 ///
 /// ```
@@ -171,13 +171,13 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Objects<T> {
         vec![ColumnInfo::new(Some(self.0.len()))]
     }
 
-    fn into_column(self) -> AnyResult<Column> {
+    fn into_column(self) -> AnyResult<ColumnData> {
         let encode = |value: &T| {
             let mut out = Outgoing::in_band();
             mp_reduce::MessagePack::write(&mut out, value)?;
             let plain = out.plain().map(<[u8]>::to_vec);
             AnyResult::Ok(plain.ok_or("the value has memory of its own, which an object can't have here")?)
         };
-        Ok(Column::Objects(self.0.iter().map(encode).collect::<AnyResult<_>>()?))
+        Ok(ColumnData::Objects(self.0.iter().map(encode).collect::<AnyResult<_>>()?))
     }
 }

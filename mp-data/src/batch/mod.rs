@@ -9,7 +9,7 @@ mod whole;
 
 pub use columns::Objects;
 pub use ragged::{Ragged, Strings};
-pub use traits::{Batch, Column, Fill};
+pub use traits::{Batch, ColumnData, Fill};
 pub use whole::Whole;
 
 /// Items for the derive.
@@ -19,6 +19,6 @@ pub mod derive {
     pub use mp_core::message::{Codec, Incoming, Level, Outgoing, UnsentValues};
 
     pub use super::rows::{ColumnInfo, UnwrittenRow, prefix_columns, prefix_error, prefix_unwritten};
-    pub use super::{Column, Fill};
+    pub use super::{ColumnData, Fill};
     pub use crate::AnyResult;
 }

@@ -7,10 +7,10 @@ use mp_tensor::{Element, Tensor};
 
 use super::rows::ColumnInfo;
 use super::spare_rows;
-use super::traits::{Batch, Column, Fill};
+use super::traits::{Batch, ColumnData, Fill};
 use crate::AnyResult;
 
-/// Column of rows of any length: all values in one buffer, and the start of each row. Nested tensors of the
+/// ColumnData of rows of any length: all values in one buffer, and the start of each row. Nested tensors of the
 /// layout "jagged" have the same form.
 ///
 /// ```
@@ -156,12 +156,12 @@ impl<T: Element> Batch for Ragged<T> {
         vec![ColumnInfo::new(Some(self.len()))]
     }
 
-    fn into_column(self) -> AnyResult<Column> {
-        Ok(Column::Ragged { values: self.values.into(), offsets: self.offsets })
+    fn into_column(self) -> AnyResult<ColumnData> {
+        Ok(ColumnData::Ragged { values: self.values.into(), offsets: self.offsets })
     }
 }
 
-/// Column of strings: the bytes of all strings, and the start of each string.
+/// ColumnData of strings: the bytes of all strings, and the start of each string.
 ///
 /// ```
 /// use mp_data::Strings;
@@ -266,7 +266,7 @@ impl Batch for Strings {
         self.0.columns()
     }
 
-    fn into_column(self) -> AnyResult<Column> {
-        Ok(Column::Strings(self))
+    fn into_column(self) -> AnyResult<ColumnData> {
+        Ok(ColumnData::Strings(self))
     }
 }

@@ -127,25 +127,25 @@ pub trait Batch: Send + Sized + 'static {
     /// Takes the batch apart, for programs that pass its columns to another language.
     ///
     /// ```
-    /// use mp_data::{Batch, Column, Tensor};
+    /// use mp_data::{Batch, ColumnData, Tensor};
     ///
     /// let batch = (Tensor::<f32>::zeros([4, 2])?, Tensor::<i64>::zeros([4])?);
-    /// let Column::Tuple(columns) = batch.into_column()? else { panic!() };
-    /// assert!(matches!(&columns[0], Column::Tensor(pixels) if pixels.shape() == [4, 2]));
+    /// let ColumnData::Tuple(columns) = batch.into_column()? else { panic!() };
+    /// assert!(matches!(&columns[0], ColumnData::Numbers(pixels) if pixels.shape() == [4, 2]));
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors
     /// A value in an [`Objects`](crate::Objects) can't be encoded without shared memory.
-    fn into_column(self) -> AnyResult<Column>;
+    fn into_column(self) -> AnyResult<ColumnData>;
 }
 
 /// Contents of a batch without its Rust type, from [`Batch::into_column`].
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Column {
+pub enum ColumnData {
     /// Elements of any type.
-    Tensor(AnyTensor),
+    Numbers(AnyTensor),
     /// Rows of any length: all values, and the start of each row with the end of the last one.
     Ragged {
         /// All values, one row after the other.
@@ -158,9 +158,9 @@ pub enum Column {
     /// Values of a serde type, each as MessagePack.
     Objects(Vec<Vec<u8>>),
     /// Columns of a tuple.
-    Tuple(Vec<Column>),
+    Tuple(Vec<ColumnData>),
     /// Columns of a struct, with their names.
-    Struct(Vec<(&'static str, Column)>),
+    Struct(Vec<(&'static str, ColumnData)>),
 }
 
 macro_rules! tuples {
@@ -230,8 +230,8 @@ macro_rules! tuples {
                 all
             }
 
-            fn into_column(self) -> AnyResult<Column> {
-                Ok(Column::Tuple(vec![$(self.$at.into_column()?),+]))
+            fn into_column(self) -> AnyResult<ColumnData> {
+                Ok(ColumnData::Tuple(vec![$(self.$at.into_column()?),+]))
             }
         }
     )*};

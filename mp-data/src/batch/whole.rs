@@ -1,14 +1,14 @@
-//! Column that belongs to the batch as a whole.
+//! ColumnData that belongs to the batch as a whole.
 
 use std::ops::{Deref, DerefMut};
 
 use mp_core::message::{Codec, Incoming, Outgoing, UnsentValues};
 
 use super::rows::{ColumnInfo, UnwrittenRow, without_rows};
-use super::traits::{Batch, Column, Fill};
+use super::traits::{Batch, ColumnData, Fill};
 use crate::AnyResult;
 
-/// Column whose number of rows is independent of the number of samples: the edges of a batch of graphs, or a
+/// ColumnData whose number of rows is independent of the number of samples: the edges of a batch of graphs, or a
 /// table that all samples share.
 ///
 /// ```
@@ -127,7 +127,7 @@ impl<B: Batch> Batch for Whole<B> {
         without_rows(self.0.columns())
     }
 
-    fn into_column(self) -> AnyResult<Column> {
+    fn into_column(self) -> AnyResult<ColumnData> {
         self.0.into_column()
     }
 }

@@ -82,6 +82,7 @@ _LAZY = {
     "register_schema": "typed",
     "start_guest": "typed",
 }
+_MODULES = {"connection", "managers", "pool", "queues", "shared_memory", "sharedctypes", "typed"}
 # Without modules, as in `multiprocessing`.
 __all__ = [
     name
@@ -92,13 +93,15 @@ __all__ = [
 
 def __getattr__(name):
     # Workers that need none of these start without them.
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     return value
 
 
 def __dir__():
-    return [*{*globals(), *_LAZY}]
+    return [*{*globals(), *_LAZY, *_MODULES}]

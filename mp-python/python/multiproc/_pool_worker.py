@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import sys
 import threading
 import traceback
@@ -54,7 +55,13 @@ def _trace(error):
 
 
 def _wrap(error):
-    return ExceptionWithTraceback(error, error.__traceback__)
+    wrapped = ExceptionWithTraceback(error, error.__traceback__)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception as reason:
+        # The caller gets the text of the exception and its traceback.
+        wrapped.exc = MaybeEncodingError(reason, error)
+    return wrapped
 
 
 def _unsendable(error, value):

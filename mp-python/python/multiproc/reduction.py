@@ -1,6 +1,7 @@
 """How objects become messages: reducers that users register, and descriptors."""
 
 import functools
+import io
 import operator
 import pickle
 import sys
@@ -48,12 +49,13 @@ def pickler(has_main):
         import cloudpickle
     except ImportError:
         return None
-    if not has_main:
-        return cloudpickle.Pickler
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj):
-            if isinstance(obj, (type, types.FunctionType)) and _is_in_main(obj):
+            if isinstance(obj, io.IOBase) and type(obj).__module__ == "_io" and hasattr(obj, "buffer"):
+                # cloudpickle would send a copy of the file's text.
+                raise TypeError(f"cannot pickle {type(obj).__name__!r} object")
+            if has_main and isinstance(obj, (type, types.FunctionType)) and _is_in_main(obj):
                 return NotImplemented
             return super().reducer_override(obj)
 

@@ -1,11 +1,9 @@
 //! Class `Queue`, which is also the base of `JoinableQueue`.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mp::{GetError, JoinableQueue as Tasks, Queue as Messages};
-use mp_core::ReadyFd;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -157,12 +155,7 @@ impl Queue {
     ///
     /// Another process may be faster: use ``get_nowait`` after it, which also makes it unreadable again.
     fn fileno(&self) -> PyResult<i32> {
-        let open = self.open()?;
-        if open.ready.get().is_none() {
-            let ready = ReadyFd::new(Arc::new(open.patient.clone())).map_err(runtime)?;
-            _ = open.ready.set(ready);
-        }
-        Ok(open.ready.get().map_or(-1, |ready| ready.as_fd().as_raw_fd()))
+        self.0.fileno("Queue")
     }
 
     /// Ends the use of the queue in this process. Objects in it stay.

@@ -145,6 +145,10 @@ fn is_only_thread(py: Python<'_>) -> bool {
 
 /// Returns the exception for a message that was not put.
 pub(super) fn put_error(py: Python<'_>, error: PutError<Object>) -> PyErr {
+    // An interrupt of the whole program ends other processes too, and is the cause.
+    if let Err(interrupt) = py.check_signals() {
+        return interrupt;
+    }
     match error {
         PutError::Full(_) => full(py),
         PutError::Closed(_) => shut_down(py),
@@ -158,6 +162,10 @@ pub(super) fn put_error(py: Python<'_>, error: PutError<Object>) -> PyErr {
 
 /// Returns the exception for a wait that got no message.
 pub(super) fn get_error(py: Python<'_>, error: GetError) -> PyErr {
+    // As above.
+    if let Err(interrupt) = py.check_signals() {
+        return interrupt;
+    }
     match error {
         GetError::Empty => empty(py),
         error @ (GetError::Deserted { .. } | GetError::Disconnected) => PeerLost::new_err(error.to_string()),

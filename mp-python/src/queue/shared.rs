@@ -1,25 +1,28 @@
 //! State of a queue's Python object: the handles of its queue until `close`, and the operations that all
 //! classes of queues have.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mp::queue::{Lease as MessageLease, QueueOptions};
 use mp::{JoinableQueue as Tasks, PutError, Queue as Messages};
-use mp_core::Arena;
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::Ordering;
+use mp_core::{Arena, ReadyFd};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::handles::{Handles, WaitResult, get_error, put_error};
-use crate::error::{empty, full, shut_down};
+use crate::error::{empty, full, runtime, shut_down};
 use crate::object::Object;
 use crate::object::handle::Handle;
 use crate::object::pickle::{dumps, loads, reduce_handle};
 use crate::wait::Attempt;
 
+/// Time after which a put looks again whether messages were taken, when the program has as many as it can.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(2);
 /// Largest `maxsize` for which all slots are allocated at once.
 const MOST_SLOTS: usize = 1 << 16;
 /// Largest `maxsize`. Beyond it, a queue has no limit.
@@ -62,6 +65,11 @@ impl Shared {
             let result = if time.is_zero() { queue.try_put(object) } else { queue.put_timeout(object, time) };
             match result {
                 Err(PutError::Full(object)) => Attempt::Late(object),
+                Err(PutError::Failed { value, error }) if is_shortage_of_messages(&error) => {
+                    // The library has no wait for that, since any queue's consumer may end it.
+                    std::thread::sleep(time.min(SHORTAGE_PAUSE));
+                    Attempt::Late(value)
+                }
                 result => Attempt::Done(result),
             }
         })?;
@@ -97,6 +105,16 @@ impl Shared {
             WaitResult::Late => Err(empty(py)),
             WaitResult::Closed => Err(closed_error(name)),
         }
+    }
+
+    /// Returns the number of a descriptor that is readable while the queue has objects.
+    pub(super) fn fileno(&self, name: &str) -> PyResult<i32> {
+        let open = self.open(name)?;
+        if open.ready.get().is_none() {
+            let ready = ReadyFd::new(Arc::new(open.patient.clone())).map_err(runtime)?;
+            _ = open.ready.set(ready);
+        }
+        Ok(open.ready.get().map_or(-1, |ready| ready.as_fd().as_raw_fd()))
     }
 
     pub(super) fn close(&self) {
@@ -143,6 +161,11 @@ impl Shared {
             State::Closed { .. } => format!("<multiproc.{name}: closed>"),
         }
     }
+}
+
+/// Returns `true` if the program has as many messages in flight as it can.
+fn is_shortage_of_messages(error: &mp_reduce::Error) -> bool {
+    matches!(error, mp_reduce::Error::Memory(mp_core::Error::TooManyMessages(_)))
 }
 
 pub(super) fn closed_error(name: &str) -> PyErr {

@@ -1,11 +1,13 @@
 //! Class `SimpleQueue`.
 
+use std::time::Duration;
+
 use mp::Queue as Messages;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::shared::Shared;
-use crate::error::runtime;
+use crate::error::{empty, runtime};
 use crate::object::Object;
 use crate::object::handle::Handle;
 
@@ -40,6 +42,29 @@ impl SimpleQueue {
     /// Takes the first object out of the queue, and waits while there is none.
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.0.get(py, None, false, Self::NAME).map(|(object, _)| object)
+    }
+
+    /// This object, which `concurrent.futures.ProcessPoolExecutor` waits for and reads like a connection.
+    #[getter]
+    fn _reader<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
+        slf.clone()
+    }
+
+    /// Returns the descriptor that is readable while the queue has objects.
+    fn fileno(&self) -> PyResult<i32> {
+        self.0.fileno(Self::NAME)
+    }
+
+    /// Takes the first object without a wait, or returns ``None``: the descriptor may be readable without one.
+    fn recv<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.0.get(py, Some(Duration::ZERO), false, Self::NAME) {
+            Ok((object, _)) => Ok(Some(object)),
+            Err(error) if error.is_instance(py, &empty(py).get_type(py)) => {
+                self.0.open(Self::NAME)?.update_ready();
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns ``True`` if the queue has no objects.

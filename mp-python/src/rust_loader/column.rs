@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mp::data::Column;
+use mp::data::ColumnData;
 use mp::message::Codec;
 use mp::tensor::dispatch;
 use mp_tensor::{AnyTensor, Element, Tensor, dlpack};
@@ -19,18 +19,23 @@ use crate::object::view::{ElementType, Kind, View};
 use crate::value::Value;
 
 /// Converts a column to a Python object, whose memory is the column's own.
-pub(super) fn to_python(py: Python<'_>, column: Column, form: Form, pin: bool) -> PyResult<Bound<'_, PyAny>> {
+pub(super) fn to_python(
+    py: Python<'_>,
+    column: ColumnData,
+    form: Form,
+    pin: bool,
+) -> PyResult<Bound<'_, PyAny>> {
     Ok(match column {
-        Column::Tensor(tensor) => {
+        ColumnData::Numbers(tensor) => {
             let array = tensor_to_python(py, tensor, form)?;
             if pin && form == Form::Torch { array.call_method0(intern!(py, "pin_memory"))? } else { array }
         }
-        Column::Ragged { values, offsets } => {
-            let values = to_python(py, Column::Tensor(values), form, pin)?;
-            let offsets = to_python(py, Column::Tensor(offsets.into()), form, pin)?;
+        ColumnData::Ragged { values, offsets } => {
+            let values = to_python(py, ColumnData::Numbers(values), form, pin)?;
+            let offsets = to_python(py, ColumnData::Numbers(offsets.into()), form, pin)?;
             PyTuple::new(py, [values, offsets])?.into_any()
         }
-        Column::Strings(strings) => {
+        ColumnData::Strings(strings) => {
             let list = PyList::empty(py);
             for row in 0..strings.len() {
                 let text = strings.get(row).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
@@ -38,7 +43,7 @@ pub(super) fn to_python(py: Python<'_>, column: Column, form: Form, pin: bool) -
             }
             list.into_any()
         }
-        Column::Objects(objects) => {
+        ColumnData::Objects(objects) => {
             let list = PyList::empty(py);
             for bytes in objects {
                 let mut incoming = mp::message::Incoming::from_plain(bytes);
@@ -47,12 +52,12 @@ pub(super) fn to_python(py: Python<'_>, column: Column, form: Form, pin: bool) -
             }
             list.into_any()
         }
-        Column::Tuple(columns) => {
+        ColumnData::Tuple(columns) => {
             let columns: PyResult<Vec<_>> =
                 columns.into_iter().map(|column| to_python(py, column, form, pin)).collect();
             PyTuple::new(py, columns?)?.into_any()
         }
-        Column::Struct(columns) => {
+        ColumnData::Struct(columns) => {
             let dict = PyDict::new(py);
             for (name, column) in columns {
                 dict.set_item(name, to_python(py, column, form, pin)?)?;

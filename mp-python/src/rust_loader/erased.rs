@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp::data::{
-    Batch, BatchInfo, Batches, Column, DataLoader, Dataset, LoadError, LoaderMetrics, LoaderState, NextBatch,
-    NotReadyError,
+    Batch, BatchInfo, Batches, ColumnData, DataLoader, Dataset, LoadError, LoaderMetrics, LoaderState,
+    NextBatch, NotReadyError,
 };
 use mp_core::mutex::Mutex;
 
@@ -25,7 +25,7 @@ pub(super) trait AnyBatches: Send {
     fn state(&self) -> LoaderState;
 }
 
-pub(super) type Next = Option<Result<(BatchInfo, mp::data::AnyResult<Column>), LoadError>>;
+pub(super) type Next = Option<Result<(BatchInfo, mp::data::AnyResult<ColumnData>), LoadError>>;
 
 impl<D: Dataset> AnyLoader for DataLoader<D> {
     fn len(&self) -> Option<u64> {

@@ -131,6 +131,23 @@ impl Semaphore {
         Ok(self.value()? == 0)
     }
 
+    /// This object: classes of the standard library that were given this package's context, such as
+    /// `concurrent.futures.ProcessPoolExecutor`, ask for the semaphore of the system below.
+    #[getter]
+    fn _semlock<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
+        slf.clone()
+    }
+
+    /// The same as `locked`.
+    fn _is_zero(&self) -> PyResult<bool> {
+        self.locked()
+    }
+
+    /// The same as `get_value`.
+    fn _get_value(&self) -> PyResult<usize> {
+        self.value()
+    }
+
     fn __enter__(slf: &Bound<'_, Self>) -> PyResult<bool> {
         Self::acquire(slf, true, None)
     }
