@@ -63,8 +63,8 @@ pub trait Message: Sized + 'static {
     /// `encode` did not reach stay unchanged.
     fn take_back(&mut self, back: &mut UnsentValues);
 
-    /// Returns the schema of a named message: see `name` in `#[derive(Message)]`. `None` for other types, whose
-    /// name is that of Rust.
+    /// Returns the schema of a named message: see `name` in `#[derive(Message)]`. `None` for other types,
+    /// whose name is that of Rust.
     #[doc(hidden)]
     fn schema() -> Option<String> {
         None

@@ -88,7 +88,7 @@ impl<T: Element> Batch for Tensor<T> {
     }
 }
 
-/// ColumnData of values of any serde type, one for each sample. The worker encodes the values and the trainer
+/// Column of values of any serde type, one for each sample. The worker encodes the values and the trainer
 /// decodes them. For numbers use a `Tensor`, and for text [`Strings`](crate::Strings), which are not encoded.
 ///
 /// ```

@@ -10,7 +10,7 @@ use super::spare_rows;
 use super::traits::{Batch, ColumnData, Fill};
 use crate::AnyResult;
 
-/// ColumnData of rows of any length: all values in one buffer, and the start of each row. Nested tensors of the
+/// Column of rows of any length: all values in one buffer, and the start of each row. Nested tensors of the
 /// layout "jagged" have the same form.
 ///
 /// ```
@@ -161,7 +161,7 @@ impl<T: Element> Batch for Ragged<T> {
     }
 }
 
-/// ColumnData of strings: the bytes of all strings, and the start of each string.
+/// Column of strings: the bytes of all strings, and the start of each string.
 ///
 /// ```
 /// use mp_data::Strings;
@@ -267,6 +267,6 @@ impl Batch for Strings {
     }
 
     fn into_column(self) -> AnyResult<ColumnData> {
-        Ok(ColumnData::Strings(self))
+        Ok(ColumnData::Strings { text: self.0.values, offsets: self.0.offsets })
     }
 }

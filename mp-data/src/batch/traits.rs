@@ -6,7 +6,6 @@ use mp_core::message::{Codec, Incoming, Level, Outgoing, UnsentValues};
 
 use mp_tensor::{AnyTensor, Tensor};
 
-use super::ragged::Strings;
 use super::rows::{self, ColumnInfo};
 use crate::AnyResult;
 
@@ -154,7 +153,12 @@ pub enum ColumnData {
         offsets: Tensor<i64>,
     },
     /// Texts.
-    Strings(Strings),
+    Strings {
+        /// All texts in UTF-8, one after the other.
+        text: Tensor<u8>,
+        /// Start of each text, and end of the last one.
+        offsets: Tensor<i64>,
+    },
     /// Values of a serde type, each as MessagePack.
     Objects(Vec<Vec<u8>>),
     /// Columns of a tuple.

@@ -1,4 +1,4 @@
-//! ColumnData that belongs to the batch as a whole.
+//! Column that belongs to the batch as a whole.
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,7 +8,7 @@ use super::rows::{ColumnInfo, UnwrittenRow, without_rows};
 use super::traits::{Batch, ColumnData, Fill};
 use crate::AnyResult;
 
-/// ColumnData whose number of rows is independent of the number of samples: the edges of a batch of graphs, or a
+/// Column whose number of rows is independent of the number of samples: the edges of a batch of graphs, or a
 /// table that all samples share.
 ///
 /// ```

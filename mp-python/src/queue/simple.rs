@@ -55,7 +55,8 @@ impl SimpleQueue {
         self.0.fileno(Self::NAME)
     }
 
-    /// Takes the first object without a wait, or returns ``None``: the descriptor may be readable without one.
+    /// Takes the first object without a wait, or returns ``None``: the descriptor may be readable without
+    /// one.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.0.get(py, Some(Duration::ZERO), false, Self::NAME) {
             Ok((object, _)) => Ok(Some(object)),

@@ -35,11 +35,13 @@ pub(super) fn to_python(
             let offsets = to_python(py, ColumnData::Numbers(offsets.into()), form, pin)?;
             PyTuple::new(py, [values, offsets])?.into_any()
         }
-        ColumnData::Strings(strings) => {
+        ColumnData::Strings { text, offsets } => {
+            let failed = |error: &dyn std::fmt::Display| PyRuntimeError::new_err(error.to_string());
+            let text = text.as_slice().map_err(|error| failed(&error))?;
             let list = PyList::empty(py);
-            for row in 0..strings.len() {
-                let text = strings.get(row).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
-                list.append(text)?;
+            for row in offsets.as_slice().map_err(|error| failed(&error))?.windows(2) {
+                let row = text.get(row[0] as usize..row[1] as usize).unwrap_or_default();
+                list.append(std::str::from_utf8(row).map_err(|error| failed(&error))?)?;
             }
             list.into_any()
         }

@@ -117,8 +117,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.given_name()
     }
 
-    /// Returns a handle of the queue of tasks that are not begun, for the methods that this type lacks. A task
-    /// that [`Queue::get`] takes by it is done.
+    /// Returns a handle of the queue of tasks that are not begun, for the methods that this type lacks. A
+    /// task that [`Queue::get`] takes by it is done.
     pub fn queue(&self) -> &Queue<T> {
         &self.queue
     }

@@ -76,7 +76,7 @@ fn killed_guest_ends_a_wait_for_it() {
 }
 
 #[test]
-fn arguments_of_another_type_are_refused_by_both_names() {
+fn arguments_of_another_type_are_refused() {
     let guest = start("in_a_guest", batch(1.0)).unwrap();
     let error = guest.join().unwrap_err().to_string();
     let (found, expected) = ("tests/batch/1(pixels:tensor<f32>,path:str)", "tests/job/1(batches:queue<");
