@@ -1,6 +1,11 @@
-"""A pytest plugin that reports tests as libtest does, for the project's summary of all tests."""
+"""A pytest plugin that reports tests as libtest does, for the project's summary of all tests.
+
+With ``MP_RUN_AGAIN`` in the environment, a failed test runs a second time, by itself.
+"""
 
 import os
+
+from _pytest.runner import runtestprotocol
 
 _counts = {"passed": 0, "failed": 0}
 _names = []
@@ -8,6 +13,27 @@ _names = []
 
 def pytest_collection_finish(session):
     print(f"\nrunning {len(session.items)} tests", flush=True)
+
+
+def pytest_runtest_protocol(item, nextitem):
+    if "MP_RUN_AGAIN" not in os.environ:
+        return None
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if any(report.failed for report in reports):
+        for report in reports:
+            if report.failed:
+                print(f"\n---- {item.nodeid} stdout ----\n{report.longreprtext}", flush=True)
+        item._initrequest()
+        again = runtestprotocol(item, nextitem=nextitem, log=False)
+        if not any(report.failed for report in again):
+            print(f"\ntest {item.nodeid} ... FAILED", flush=True)
+            print(f"passed when run again by itself: {item.nodeid}", flush=True)
+            _counts["failed"] += 1
+            return True
+        reports = again
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_runtest_logreport(report):
@@ -28,6 +54,6 @@ def pytest_sessionfinish(session, exitstatus):
     if path is not None:
         with open(path, "a") as ran:
             ran.writelines(f"{name}\n" for name in _names)
-    result = "ok" if session.exitstatus == 0 else "FAILED"
+    result = "ok" if exitstatus == 0 else "FAILED"
     passed, failed = _counts["passed"], _counts["failed"]
     print(f"\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored", flush=True)

@@ -93,13 +93,18 @@ impl Session {
         if self.strips_lines {
             command.env("CARGO_PROFILE_DEV_DEBUG", "false");
         }
+        self.tell_tests(&mut command);
+        command
+    }
+
+    /// Tells a command that runs tests where to record their names, and whether failed ones run again.
+    pub(crate) fn tell_tests(&self, command: &mut Command) {
         if self.again {
             command.env(RUN_AGAIN, "1");
         }
         if let Some(ran) = &self.ran {
             command.env(RAN, ran);
         }
-        command
     }
 
     /// Runs a command to its end and records a failure.

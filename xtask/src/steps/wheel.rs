@@ -132,6 +132,7 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
     let mut pytest = Command::new(&python);
     pytest.current_dir(&tests).args(["-m", "pytest", "-p", "libtest_report", "-q", "-p", "no:cacheprovider"]);
     pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_TO_PYTHON", program);
+    session.tell_tests(&mut pytest);
     session.run(&mut pytest);
     let mut stubs = Command::new(&python);
     stubs.current_dir(folder()).args(["-m", "mypy.stubtest", "multiproc", "--mypy-config-file"]);
