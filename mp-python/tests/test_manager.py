@@ -5,6 +5,7 @@ import os
 import pickle
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -192,6 +193,8 @@ class TestCPythonRemoteManager:
     def test_remote(self, cls):
         key = os.urandom(32)
         server = QueueManager(address=("localhost", 0), authkey=key).get_server()
+        # The server's own loop has no end, and its thread would outlive the test.
+        server.accepter = lambda: accept_until_stopped(server)
         thread = threading.Thread(target=serve, args=(server,), daemon=True)
         thread.start()
         connect_and_put(cls, server.address, key, self.VALUES)
@@ -200,7 +203,25 @@ class TestCPythonRemoteManager:
             cls(address=server.address, authkey=b"wrong").connect()
         server.stop_event.set()
         thread.join(WAIT)
+        socket.create_connection(server.address).close()
+        wait_until(lambda: len(sys._current_frames()) == 1)
         server.listener.close()
+
+
+def accept_until_stopped(server):
+    while not server.stop_event.is_set():
+        try:
+            accepted = server.listener.accept()
+        except (OSError, EOFError, mp.AuthenticationError):
+            continue
+        threading.Thread(target=server.handle_request, args=(accepted,), daemon=True).start()
+
+
+def wait_until(condition):
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def serve(server):

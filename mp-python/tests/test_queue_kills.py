@@ -2,6 +2,7 @@
 
 import random
 import signal
+import sys
 import threading
 import time
 from multiprocessing import connection
@@ -39,6 +40,11 @@ def consume_leases(jobs, done):
 
 
 class TestPeerLost:
+    @pytest.fixture(autouse=True)
+    def _alone(self):
+        # Another thread could use the queue, and would keep the waits going.
+        assert len(sys._current_frames()) == 1, "a test before this one has left threads"
+
     def test_get_after_kill_of_the_producer_raises(self, ctx):
         queue, ready = ctx.Queue(), ctx.Queue()
         process = start(ctx, touch_and_wait, queue, ready)
