@@ -8,8 +8,8 @@ import time
 import pytest
 
 DEADLINE = 60
-# Names that `ps` shows for processes which live as long as their parent.
-SERVERS = {"mp-forkserver", "mp-next-worker"}
+# Names that `ps` shows for processes which live as long as their parent. The last one is torch's.
+SERVERS = {"mp-forkserver", "mp-next-worker", "torch_shm_manag"}
 SHM = "/dev/shm"
 
 _stderr = None

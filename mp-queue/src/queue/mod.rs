@@ -137,7 +137,7 @@ impl<T: Message> Queue<T> {
     /// ```
     /// let queue = mp_queue::Queue::<u64>::bounded(4)?;
     /// assert_eq!(queue.type_name(), "u64");
-    /// # Ok::<(), mp_queue::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn type_name(&self) -> String {
