@@ -212,7 +212,6 @@ class TestTorchDataLoader:
         refuses("forkserver", data, num_workers=1, multiprocessing_context="fork")
 
     @pytest.mark.parametrize("context", ["spawn", "forkserver", mp.get_context("forkserver")])
-    @pytest.mark.deadline(120)
     def test_multiprocessing_contexts(self, context):
         loader = mp.DataLoader(range(9), 4, num_workers=1, multiprocessing_context=context)
         assert torch.cat(list(loader)).tolist() == list(range(9))
