@@ -92,6 +92,19 @@ fn install(python: &Path, packages: &[&str]) -> bool {
     succeeds(Command::new(python).args(options).args(packages))
 }
 
+/// Has cargo build `mp-python` anew. maturin builds the shared library alone, and cargo would take that for
+/// the Rust library which the other extension needs.
+fn forget_extension(target: &Path) {
+    for profile in ["debug", "release"] {
+        let built = fs::read_dir(target.join(profile).join(".fingerprint"));
+        for entry in built.into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with("mp-python-") {
+                _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
 fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
     let python = match environment() {
         Ok(Ok(python)) => python,
@@ -104,6 +117,7 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
     for (manifest, wheels) in [(CRATE, "dist"), (EXTENSION, "dist-extension")] {
         let wheels = absolute(&folder().join(wheels));
         _ = fs::remove_dir_all(&wheels);
+        forget_extension(&target);
         let mut build = Command::new(&python);
         build.args(["-m", "maturin", "build", "--locked", "--manifest-path", manifest, "--out"]).arg(&wheels);
         build.args(["--interpreter"]).arg(&python).args(profile);
