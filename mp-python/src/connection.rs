@@ -246,7 +246,7 @@ impl Connection {
 
     /// Returns a descriptor that is readable when ``poll`` would return ``True``.
     ///
-    /// It is for waiting only. That of a pipe carries no data.
+    /// Use it for waiting only: the descriptor of a pipe carries no data.
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.reader()?.as_fd().map_err(runtime)?.as_raw_fd())
     }

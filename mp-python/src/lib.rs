@@ -1,7 +1,7 @@
 //! Python's `multiprocessing` over mp.
 //!
-//! As a shared library, this crate is the extension module `multiproc._multiproc`. As a Rust library, it
-//! is for extensions of your own: [`object`] converts Python objects to messages and back.
+//! This crate is the extension module `multiproc._multiproc` as a shared library. As a Rust library, it is
+//! for extensions of your own: [`object`] converts Python objects to messages and back.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

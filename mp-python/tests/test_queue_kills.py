@@ -57,7 +57,9 @@ class TestPeerLost:
         queue = ctx.SimpleQueue()
         process = start(ctx, put_and_wait, queue, "last")
         assert connection.wait([process.sentinel], 0) == []
+        end = time.monotonic() + WAIT
         while queue.empty():
+            assert time.monotonic() < end
             time.sleep(0.001)
         kill(process)
         assert queue.get() == "last"

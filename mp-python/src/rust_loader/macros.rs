@@ -73,7 +73,7 @@ macro_rules! data_loader {
                 memory_budget = None,
                 pin_memory = false, as_ = None
             ))]
-            #[allow(clippy::too_many_arguments)]
+            #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
             fn new(
                 py: ::pyo3::Python<'_>,
                 $($arg: $type,)*

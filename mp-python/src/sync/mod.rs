@@ -8,8 +8,8 @@
 //! | `Condition` (in Python) | [`waiters::Waiters`] and a lock | its place and its notification pass to others |
 //! | `Barrier` (in Python) | [`barrier::BarrierState`] | the barrier breaks |
 //!
-//! As in `multiprocessing`, a lock may be released by another thread or process than the one that acquired
-//! it. So the library's `Lock`, which belongs to a thread, can't be used here.
+//! A lock may be released by another thread or process than the one that acquired it, as in
+//! `multiprocessing`. So the library's `Lock`, which belongs to a thread, can't be used here.
 
 pub mod barrier;
 pub mod event;

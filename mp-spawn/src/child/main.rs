@@ -253,7 +253,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Assignment> {
 /// Receives the start message of a guest.
 ///
 /// # Errors
-/// As of [`receive`], and if it is for a fork server.
+/// The errors of [`receive`], and an error for a message to a fork server.
 pub(super) fn receive_work(
     socket: &OwnedFd,
 ) -> io::Result<(ReceivedFiles, EnvironmentChanges, StartMessage, ParentPayload)> {
