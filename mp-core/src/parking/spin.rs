@@ -19,6 +19,8 @@
 //! its turn after that other thread. The kernel could have run a sleeper on another processor, or on this one
 //! sooner.
 //!
+//! If results come in such a way again and again, the thread moves to another processor: [`migration`].
+//!
 //! # Cost of a wake-up
 //! The cost is measured by each wake-up, since it differs tenfold between machines and workloads. A process
 //! that wakes a sleeper writes the time into the parking word (`parking`), and the sleeper subtracts. The
@@ -38,6 +40,8 @@
 //! | dead owner → 0 | the process that reclaims the member, before its slot gets another member, by one swap | another process reclaims the member |
 //!
 //! Seats affect only timing.
+
+mod migration;
 
 use std::time::{Duration, Instant};
 
@@ -175,17 +179,21 @@ impl AdaptiveSpin {
         if nanos == 0 {
             return look();
         }
-        let mut time = None;
+        let mut time: Option<SpinState> = None;
         loop {
             for _ in 0..32 {
                 if let Some(found) = look() {
                     self.has_paid(nanos);
+                    if let Some(time) = time {
+                        time.found();
+                    }
                     return Some(found);
                 }
                 std::hint::spin_loop();
             }
-            if !time.get_or_insert_with(|| SpinState::begin(self.kind, nanos)).goes_on(self) {
-                return last(&mut look);
+            let time = time.get_or_insert_with(|| SpinState::begin(self.kind, nanos));
+            if !time.goes_on(self) {
+                return time.last(&mut look);
             }
         }
     }
@@ -201,10 +209,11 @@ impl AdaptiveSpin {
         loop {
             if let Some(found) = look() {
                 self.has_paid(nanos);
+                time.found();
                 return Some(found);
             }
             if !time.goes_on(self) {
-                return last(&mut look);
+                return time.last(&mut look);
             }
             (0..pauses).for_each(|_| std::hint::spin_loop());
             pauses = (pauses * 2).min(PAUSES);
@@ -237,12 +246,6 @@ impl AdaptiveSpin {
     }
 }
 
-/// Makes a last check when the time has expired, maybe long ago. A result that arrived in time is found, but
-/// does not count as a spin that paid.
-fn last<R>(look: &mut impl FnMut() -> Option<R>) -> Option<R> {
-    look()
-}
-
 /// Returns the spin time after a spin of `nanos` that found a result.
 fn after_a_find(nanos: u32, cost: u32) -> u32 {
     (nanos * 2).min(cost)
@@ -269,18 +272,22 @@ struct SpinState {
     /// Seat of the thread, if it spins for long.
     seat: Option<Seat>,
     limited: bool,
+    /// Another thread ran on this processor since the last check but one.
+    beside: bool,
 }
 
 impl SpinState {
     fn begin(kind: Spin, nanos: u32) -> Self {
-        Self { since: Instant::now(), nanos, seat: None, limited: kind != Spin::Busy }
+        Self { since: Instant::now(), nanos, seat: None, limited: kind != Spin::Busy, beside: false }
     }
 
     /// Returns `true` if the thread should check again.
     fn goes_on(&mut self, patience: &AdaptiveSpin) -> bool {
         if self.seat.is_some() {
             // A thread with work runs first: it may be the awaited one.
+            let since = Instant::now();
             std::thread::yield_now();
+            self.beside = since.elapsed() >= migration::ANOTHER_RAN;
         }
         // If the yield took the rest of the time, spinning has not paid, regardless of any result meanwhile:
         // a sleeping thread would have been woken.
@@ -298,6 +305,21 @@ impl SpinState {
             }
         }
         true
+    }
+
+    /// Records that a check found a result.
+    fn found(&self) {
+        migration::found(self.beside);
+    }
+
+    /// Makes a last check when the time has expired, maybe long ago. A result that arrived in time is found,
+    /// but does not count as a spin that paid.
+    fn last<R>(&self, look: &mut impl FnMut() -> Option<R>) -> Option<R> {
+        let found = look();
+        if found.is_some() {
+            self.found();
+        }
+        found
     }
 }
 
