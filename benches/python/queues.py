@@ -3,8 +3,8 @@
     python benches/python/queues.py [--rounds 5] [--quick] [--json FILE]
 
 A round trip goes to another process and back. All queues are measured in one run, in turn. The number of every
-answer is checked, and the elements of one in eight: a wrong one ends the benchmark. Figures are medians of the
-rounds, with half of the distance between the lowest and the highest.
+answer is checked, and the elements of one in eight: a wrong one ends the benchmark. Of each round, a fifth more
+round trips are made before the clock starts. Figures are medians of the rounds, with half of the distance between the lowest and the highest.
 """
 
 import argparse
@@ -140,8 +140,10 @@ class Peer:
 
     def round_trip(self, row, count):
         messages = [payload(row, self.kind, i) for i in range(8)]
-        begun = time.perf_counter()
-        for i in range(count):
+        # The first ones find both processes asleep and caches cold: they are not counted.
+        for i in range(-(count // 5), count):
+            if i == 0:
+                begun = time.perf_counter()
             message = messages[i % 8]
             self.there.put(message)
             check(row, message, self.back.get())

@@ -1,10 +1,12 @@
 //! Workers of `Pool`: interpreters that run functions, each task once.
 //!
-//! A task is a chunk of items, pickled as one list. The worker calls the function for each item and
-//! pickles the results as one list. The function of a call is sent to each worker once.
+//! A task is a chunk of items, sent as one list ([`payload`]). The worker calls the function for each item
+//! and sends the results as one list. The function of a call is sent to each worker once.
 //!
 //! No thread of the pool holds a Python object: `multiproc.pool` keeps the pending results, and a thread
 //! of Python that waits for [`Completions`] calls their callbacks.
+
+mod payload;
 
 use std::ffi::OsString;
 use std::pin::pin;
@@ -22,13 +24,14 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyFloat, PyInt, PyList, PyTuple};
+use pyo3::types::PyTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::object::Object;
 use crate::object::pickle::{dumps, dumps_by, loads};
 use crate::process::start_method;
 use crate::wait::{Attempt, limit, wait};
+use payload::{Payload, Results};
 
 /// Calls a function of `multiproc.pool`.
 fn helper<'py>(
@@ -153,67 +156,22 @@ impl Function {
 
     /// Calls the function for each item of a chunk, and returns the list of the results. The note of the
     /// task is the number of the item, from 1.
-    fn call<'py>(&self, py: Python<'py>, chunk: Payload) -> PyResult<Bound<'py, PyAny>> {
+    fn call<'py>(&self, py: Python<'py>, chunk: Payload) -> PyResult<Results<'py>> {
         static MAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static STARMAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let function = self.load(py)?;
-        let items = chunk.read(py)?;
+        let items = chunk.items(py)?;
         let map = match self.star {
             true => STARMAP.import(py, "itertools", "starmap")?,
             false => MAP.import(py, "builtins", "map")?,
         };
-        let results = PyList::empty(py);
+        let mut results = Results::with_capacity(items.len().unwrap_or(0));
         note(1);
         for (index, result) in map.call1((function, items))?.try_iter()?.enumerate() {
-            results.append(result?)?;
+            results.push(result?)?;
             note(index as u64 + 2);
         }
-        Ok(results.into_any())
-    }
-}
-
-/// Object of a task. Lists of many numbers take a third of the time that pickle needs.
-#[derive(Serialize, Deserialize)]
-enum Payload {
-    Object(Object),
-    Ints(#[serde(with = "crate::object::bytes")] Vec<u8>),
-    Floats(#[serde(with = "crate::object::bytes")] Vec<u8>),
-}
-
-/// Length from which a list is looked at for numbers.
-const MANY: usize = 16;
-
-impl Payload {
-    /// Returns the payload of a list that has only integers of 64 bits, or only floats.
-    fn numbers(object: &Bound<'_, PyAny>) -> Option<Payload> {
-        let list = object.cast_exact::<PyList>().ok().filter(|list| list.len() >= MANY)?;
-        let first = list.get_item(0).ok()?;
-        let mut bytes = Vec::with_capacity(8 * list.len());
-        if first.is_exact_instance_of::<PyInt>() {
-            for item in list.iter() {
-                let number = item.cast_exact::<PyInt>().ok()?.extract::<i64>().ok()?;
-                bytes.extend_from_slice(&number.to_le_bytes());
-            }
-            return Some(Payload::Ints(bytes));
-        }
-        if first.is_exact_instance_of::<PyFloat>() {
-            for item in list.iter() {
-                bytes.extend_from_slice(&item.cast_exact::<PyFloat>().ok()?.value().to_le_bytes());
-            }
-            return Some(Payload::Floats(bytes));
-        }
-        None
-    }
-
-    fn read(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-        fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u8; 8]> {
-            bytes.chunks_exact(8).map(|word| word.try_into().unwrap_or_default())
-        }
-        match self {
-            Payload::Object(object) => loads(py, object),
-            Payload::Ints(bytes) => Ok(PyList::new(py, words(&bytes).map(i64::from_le_bytes))?.into_any()),
-            Payload::Floats(bytes) => Ok(PyList::new(py, words(&bytes).map(f64::from_le_bytes))?.into_any()),
-        }
+        Ok(results)
     }
 }
 
@@ -229,7 +187,7 @@ enum Reply {
 impl PlainOutcome for Reply {}
 
 impl Reply {
-    fn of<'py>(py: Python<'py>, run: impl FnOnce() -> PyResult<Bound<'py, PyAny>>) -> Reply {
+    fn of<'py>(py: Python<'py>, run: impl FnOnce() -> PyResult<Results<'py>>) -> Reply {
         // A signal that arrived while the worker had no task is not for this task.
         if let Err(error) = py.check_signals()
             && !error.is_instance_of::<PyKeyboardInterrupt>(py)
@@ -237,12 +195,9 @@ impl Reply {
             return Reply::raised(py, &error);
         }
         match run() {
-            Ok(value) => match Payload::numbers(&value) {
-                Some(numbers) => Reply::Value(numbers),
-                None => match dumps(&value) {
-                    Ok(object) => Reply::Value(Payload::Object(object)),
-                    Err(error) => Reply::unsendable(py, &error, &value),
-                },
+            Ok(results) => match results.payload(py) {
+                Ok(payload) => Reply::Value(payload),
+                Err((error, value)) => Reply::unsendable(py, &error, &value),
             },
             Err(error) if error.is_instance_of::<PySystemExit>(py) => {
                 let code = helper(py, "_exit", (error.value(py),)).and_then(|code| code.extract());
@@ -272,7 +227,7 @@ fn apply(target: Payload) -> Reply {
     Python::attach(|py| {
         Reply::of(py, || {
             let target = target.read(py)?;
-            helper(py, "_apply", (target,))
+            helper(py, "_apply", (target,)).map(Results::One)
         })
     })
 }
@@ -452,10 +407,7 @@ impl Tasks {
     /// tasks are closed.
     #[pyo3(signature = (target, has_main))]
     fn push(&self, target: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Option<usize>> {
-        let object = match Payload::numbers(target) {
-            Some(numbers) => numbers,
-            None => Payload::Object(dumps_functions(target, has_main)?),
-        };
+        let object = Payload::of(target, |target| dumps_functions(target, has_main))?;
         let pushed = wait(target.py(), None, object, |object, time| {
             let pushed = match time.is_zero() {
                 true => self.stream.try_push(object),
