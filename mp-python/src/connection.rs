@@ -4,6 +4,8 @@
 //! `send` wrote and the other way round, as in CPython. A socket carries bytes. Its other end is a
 //! stranger, so objects travel on it, pickled, only if the user allows it.
 
+mod invitation;
+
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,7 @@ use crate::object::array::Buffer;
 use crate::object::handle::Handle;
 use crate::object::pickle::{bytes_to_message, dumps, loads, message_to_bytes, reduce_handle};
 use crate::wait::{Attempt, limit, wait};
+pub use invitation::Invitation;
 
 /// End of a pipe, or of a socket to another program.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass)]
@@ -249,6 +252,40 @@ impl Connection {
     /// Use it for waiting only: the descriptor of a pipe carries no data.
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.reader()?.as_fd().map_err(runtime)?.as_raw_fd())
+    }
+
+    /// Invites the program at the other end of an AF_UNIX socket into this program's memory, with an object:
+    /// queues, locks and arrays in it are shared, as between processes of one program. The other side calls
+    /// ``accept_invitation``. From then on it can write all memory of this program: invite only programs
+    /// that you trust like a child.
+    ///
+    /// With ``schema``, a text or a class with the decorator ``message``, the object is such a message, and
+    /// the other side may be a program in Rust (``Connection::accept_invitation``). Without it, the object is
+    /// pickled, which needs ``allow_pickle=True`` on both sides.
+    #[pyo3(signature = (obj, schema = None))]
+    fn invite(&self, obj: &Bound<'_, PyAny>, schema: Option<&Bound<'_, PyAny>>) -> PyResult<Invitation> {
+        let end = self.writer()?;
+        if schema.is_none() {
+            self.check_pickle()?;
+        }
+        invitation::invite(&end, obj, schema)
+    }
+
+    /// Accepts the invitation of the program at the other end, and returns the object in it. From then on
+    /// this process shares that program's memory. Call it before anything that makes shared memory, such as
+    /// a queue. The invitation must be the next message.
+    #[pyo3(signature = (schema = None, timeout = None))]
+    fn accept_invitation<'py>(
+        &self,
+        py: Python<'py>,
+        schema: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let end = self.reader()?;
+        if schema.is_none() {
+            self.check_pickle()?;
+        }
+        invitation::accept_invitation(py, &end, schema, timeout)
     }
 
     /// Closes this end in this process.

@@ -47,7 +47,7 @@ mod _multiproc {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::connection::{Connection, SocketListener, connect, pipe};
+    use crate::connection::{Connection, Invitation, SocketListener, connect, pipe};
     #[pymodule_export]
     use crate::error::{LoadError, PeerLost};
     #[pymodule_export]

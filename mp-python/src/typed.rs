@@ -40,6 +40,7 @@ use crate::object::view::{ElementType, Kind, Source, View};
 use crate::process::Child;
 use crate::rust_loader::{Form, default_form, tensor_to_python};
 use crate::wait::{Attempt, limit, wait};
+pub(crate) use record::with_schema;
 pub use record::{Item, Record};
 pub use schema::{Schema, Type};
 
@@ -81,7 +82,7 @@ fn schema_of(queue: &mp::Queue<Record>) -> Result<Arc<Schema>, String> {
 }
 
 /// Returns the schema of a text, or of a class that was registered.
-fn schema_argument(given: &Bound<'_, PyAny>) -> PyResult<Arc<Schema>> {
+pub(crate) fn schema_argument(given: &Bound<'_, PyAny>) -> PyResult<Arc<Schema>> {
     let text: String = match given.cast::<PyString>() {
         Ok(text) => text.extract()?,
         Err(_) => given.getattr("__schema__")?.extract().map_err(|_| {
@@ -287,7 +288,7 @@ pub fn start_guest(
 }
 
 /// Converts a message to Python.
-fn to_python(py: Python<'_>, record: Record, form: Form) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn to_python(py: Python<'_>, record: Record, form: Form) -> PyResult<Bound<'_, PyAny>> {
     let dict = PyDict::new(py);
     for ((name, _), item) in record.schema.fields.iter().zip(record.items) {
         dict.set_item(name, item_to_python(py, item, form)?)?;
@@ -371,7 +372,7 @@ fn copy_of<T: Element>(tensor: AnyTensor<Frozen>) -> mp_core::Result<AnyTensor> 
 }
 
 /// Converts a Python object to a message. `path` names the object in errors.
-fn to_record(object: &Bound<'_, PyAny>, schema: &Arc<Schema>, path: &str) -> PyResult<Record> {
+pub(crate) fn to_record(object: &Bound<'_, PyAny>, schema: &Arc<Schema>, path: &str) -> PyResult<Record> {
     let dict = object.cast::<PyDict>().ok();
     if let Some(dict) = dict {
         for key in dict.keys() {

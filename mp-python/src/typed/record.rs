@@ -54,7 +54,7 @@ thread_local! {
 }
 
 /// Calls `f` with this schema for records.
-pub(super) fn with_schema<R>(schema: &Arc<Schema>, f: impl FnOnce() -> R) -> R {
+pub(crate) fn with_schema<R>(schema: &Arc<Schema>, f: impl FnOnce() -> R) -> R {
     with(Some(schema.clone()), f)
 }
 

@@ -1,0 +1,113 @@
+"""Runs the three benchmarks of Python several times, and prints a table of their figures.
+
+    python benches/python/report.py [--runs 3] [--svg docs/reference/python-benchmarks.svg]
+
+A figure is the median of the runs, beside the lowest and the highest. The picture shows how many times faster
+than each peer.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).parent
+
+
+def run(program, rounds):
+    with tempfile.NamedTemporaryFile() as file:
+        command = [sys.executable, HERE / program, "--rounds", str(rounds), "--json", file.name]
+        # Queues end with 1 if a goal is missed.
+        subprocess.run(command, check=program != "queues.py", stdout=subprocess.DEVNULL)
+        return json.loads(pathlib.Path(file.name).read_text())
+
+
+def measure():
+    """Returns rows: name, unit, whether more is better, and figures by contender. Ours is the first."""
+    rows = []
+    for name, figures in run("queues.py", 5)["rows"].items():
+        unit = next(iter(figures.values()))["unit"]
+        about = name if unit == "k/s" else f"round trip: {name}"
+        rows.append((about, unit, unit == "k/s", {peer: row["median"] for peer, row in figures.items()}))
+    for name, figures in run("pool.py", 5)["rows"].items():
+        rows.append((f"pool: {name}", "ms", False, figures))
+    loader = {name: row["median"] for name, row in run("loader.py", 3)["rows"].items()}
+    batches = "batches of 38 MB, "
+    for name in ("unchanged dataset", "in place"):
+        figures = {"multiproc": loader[batches + name], "torch": loader[batches + "torch"]}
+        rows.append((f"loader, 2 workers: {batches}{name}", "/s", True, figures))
+    for name in ("wait that a death adds", "8 workers ready, first epoch", "8 workers ready, later epoch"):
+        rows.append((f"loader: {name}", "ms", False, {"multiproc": loader[name]}))
+    return rows
+
+
+def shown(values):
+    middle, low, high = statistics.median(values), min(values), max(values)
+    digits = 0 if middle >= 100 else 1
+    return f"{middle:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def ratios(runs, row, peer):
+    """Returns in how many times less time than a peer's, for each run."""
+    found = [(run[row][3]["multiproc"], run[row][3][peer]) for run in runs]
+    more = runs[0][row][2]
+    return [ours / theirs if more else theirs / ours for ours, theirs in found]
+
+
+def table(runs):
+    print("| row | multiproc | peer | times faster |\n|---|---|---|---|")
+    for row, (name, unit, _, figures) in enumerate(runs[0]):
+        ours = f"{shown([run[row][3]['multiproc'] for run in runs])} {unit}"
+        peers = [peer for peer in figures if not peer.startswith("multiproc")]
+        for peer in peers or ["–"]:
+            times = shown(ratios(runs, row, peer)) if peers else "–"
+            print(f"| {name} | {ours} | {peer} | {times} |")
+            name = ours = ""
+
+
+def picture(runs, path):
+    """Draws a bar for each peer: how many times faster, on a scale of logarithms."""
+    import math
+
+    parts, y = [], 40
+    bars = [(row, peer) for row in range(len(runs[0])) for peer in runs[0][row][3] if peer[:9] != "multiproc"]
+    unit = 130
+    for times in (1, 10, 100):
+        x = 360 + unit * math.log10(times)
+        parts.append(f'<text x="{x}" y="24" text-anchor="middle" fill="#6e7781">{times}</text>')
+        parts.append(f'<path d="M{x} 32V{60 + 17 * len(bars) + 8 * len(runs[0])}" stroke="#d0d7de"/>')
+    last = None
+    for row, peer in bars:
+        times = statistics.median(ratios(runs, row, peer))
+        if row != last:
+            y += 8
+            parts.append(f'<text x="14" y="{y + 12}">{runs[0][row][0]}</text>')
+        last = row
+        width = max(1, unit * math.log10(times))
+        parts.append(f'<rect x="360" y="{y + 2}" width="{width:.0f}" height="12" rx="2" fill="#1a7f6b"/>')
+        label = f"{times:.{0 if times >= 10 else 1}f} times {peer}"
+        parts.append(f'<text x="{368 + width:.0f}" y="{y + 12}" fill="#6e7781">{label}</text>')
+        y += 17
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="860" height="{y + 30}" '
+    style = 'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#1f2328">\n'
+    back = f'<rect width="860" height="{y + 30}" rx="8" fill="#ffffff"/>\n'
+    title = '<text x="14" y="24" font-weight="bold">multiproc: times faster than</text>\n'
+    pathlib.Path(path).write_text(head + style + back + title + "\n".join(parts) + "\n</svg>\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--svg", help="file for the picture")
+    options = parser.parse_args()
+    runs = [measure() for _ in range(options.runs)]
+    table(runs)
+    if options.svg:
+        picture(runs, options.svg)
+
+
+if __name__ == "__main__":
+    main()
