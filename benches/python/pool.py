@@ -1,11 +1,13 @@
 """Pool calls of multiproc compared with multiprocessing, in one run.
 
-    python benches/python/pool.py [ROUNDS]
+    python benches/python/pool.py [--rounds 7] [--json FILE]
 
 Both pools have two workers and stay alive. Rounds of the two alternate; the figure is the median. The results
 of every round are checked.
 """
 
+import argparse
+import json
 import multiprocessing
 import operator
 import statistics
@@ -106,7 +108,11 @@ ROWS = [
 
 
 def main():
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", help="file for the figures")
+    options = parser.parse_args()
+    rounds, rows = options.rounds, {}
     ours = multiproc.get_context("forkserver").Pool(WORKERS)
     theirs = multiprocessing.get_context("fork").Pool(WORKERS)
     print(f"Python {sys.version.split()[0]}, {WORKERS} workers, median of {rounds} rounds")
@@ -120,7 +126,11 @@ def main():
                     assert is_right, f"{name}: wrong results of {pool}"
                     times[pool].append(seconds)
             fast, slow = statistics.median(times[ours]), statistics.median(times[theirs])
+            rows[name] = {"multiproc": fast * 1e3, "multiprocessing": slow * 1e3}
             print(f"| {name} | {slow * 1e3:.1f} | {fast * 1e3:.1f} | {slow / fast:.1f} |", flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 A round trip goes to another process and back. All queues are measured in one run, in turn. The number of every
 answer is checked, and the elements of one in eight: a wrong one ends the benchmark. Of each round, a fifth more
-round trips are made before the clock starts. Figures are medians of the rounds, with half of the distance between the lowest and the highest.
+round trips are made before the clock starts. Figures are medians of the rounds, with half of the distance
+between the lowest and the highest.
 """
 
 import argparse

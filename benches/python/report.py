@@ -1,9 +1,9 @@
 """Runs the three benchmarks of Python several times, and prints a table of their figures.
 
-    python benches/python/report.py [--runs 3] [--svg docs/reference/python-benchmarks.svg]
+    python benches/python/report.py [--runs 3] [--json FILE] [--svg docs/reference/python-benchmarks.svg]
 
 A figure is the median of the runs, beside the lowest and the highest. The picture shows how many times faster
-than each peer.
+than each peer. With ``--runs 0``, the figures are read from the file.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).parent
+OURS = "multiproc", "multiproc, numpy"
 
 
 def run(program, rounds):
@@ -61,7 +62,7 @@ def table(runs):
     print("| row | multiproc | peer | times faster |\n|---|---|---|---|")
     for row, (name, unit, _, figures) in enumerate(runs[0]):
         ours = f"{shown([run[row][3]['multiproc'] for run in runs])} {unit}"
-        peers = [peer for peer in figures if not peer.startswith("multiproc")]
+        peers = [peer for peer in figures if peer not in OURS]
         for peer in peers or ["–"]:
             times = shown(ratios(runs, row, peer)) if peers else "–"
             print(f"| {name} | {ours} | {peer} | {times} |")
@@ -73,7 +74,7 @@ def picture(runs, path):
     import math
 
     parts, y = [], 40
-    bars = [(row, peer) for row in range(len(runs[0])) for peer in runs[0][row][3] if peer[:9] != "multiproc"]
+    bars = [(row, peer) for row in range(len(runs[0])) for peer in runs[0][row][3] if peer not in OURS]
     unit = 130
     for times in (1, 10, 100):
         x = 360 + unit * math.log10(times)
@@ -101,9 +102,12 @@ def picture(runs, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", type=pathlib.Path, help="file for the figures of all runs")
     parser.add_argument("--svg", help="file for the picture")
     options = parser.parse_args()
-    runs = [measure() for _ in range(options.runs)]
+    runs = [measure() for _ in range(options.runs)] or json.loads(options.json.read_text())
+    if options.json:
+        options.json.write_text(json.dumps(runs, indent=1))
     table(runs)
     if options.svg:
         picture(runs, options.svg)

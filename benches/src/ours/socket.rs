@@ -55,6 +55,17 @@ fn bare(plan: &Plan, bytes: usize) -> Outcome {
     time(plan, bytes, |message| Ok(there.write_all(message)?), receive)
 }
 
+/// A bare socket: `read_exact` into one buffer.
+fn bare_again(plan: &Plan, bytes: usize) -> Outcome {
+    let (mut here, mut there) = UnixStream::pair()?;
+    let mut buffer = vec![0; bytes];
+    let receive = || {
+        here.read_exact(&mut buffer)?;
+        Ok([buffer[0], buffer[bytes - 1]])
+    };
+    time(plan, bytes, |message| Ok(there.write_all(message)?), receive)
+}
+
 /// Both ends of a connection.
 fn connection() -> Result<(Connection, Connection)> {
     let address = format!("@mp-bench-{}", std::process::id());
@@ -77,19 +88,35 @@ fn connected(plan: &Plan, bytes: usize) -> Outcome {
     time(plan, bytes, |message| sends(&there, message), receive)
 }
 
+fn connected_again(plan: &Plan, bytes: usize) -> Outcome {
+    let (here, there) = connection()?;
+    let mut message = Vec::new();
+    let receive = || {
+        here.recv_to(&mut message)?;
+        Ok([message[0], message[bytes - 1]])
+    };
+    time(plan, bytes, |message| sends(&there, message), receive)
+}
+
 macro_rules! sizes {
-    ($($size:literal: $bare:ident $connection:ident;)*) => {$(
+    ($($size:literal: $bare:ident $connection:ident, $bare_again:ident $connection_again:ident;)*) => {$(
         pub(crate) fn $bare(plan: &Plan) -> Outcome {
             bare(plan, $size * MIB)
         }
         pub(crate) fn $connection(plan: &Plan) -> Outcome {
             connected(plan, $size * MIB)
         }
+        pub(crate) fn $bare_again(plan: &Plan) -> Outcome {
+            bare_again(plan, $size * MIB)
+        }
+        pub(crate) fn $connection_again(plan: &Plan) -> Outcome {
+            connected_again(plan, $size * MIB)
+        }
     )*};
 }
 
 sizes! {
-    1: bare_1m connection_1m;
-    64: bare_64m connection_64m;
-    1024: bare_1g connection_1g;
+    1: bare_1m connection_1m, bare_again_1m connection_again_1m;
+    64: bare_64m connection_64m, bare_again_64m connection_again_64m;
+    1024: bare_1g connection_1g, bare_again_1g connection_again_1g;
 }

@@ -85,6 +85,61 @@ impl Connection {
         Ok(self.recv_async::<Bytes>().await?.0)
     }
 
+    /// Receives the next message, which must have been sent as bytes, into a vector, and replaces its
+    /// content. Waits while there is none.
+    ///
+    /// A message over a socket is received into the vector's own memory, if that is large enough. Long
+    /// messages then take half the time: the kernel clears new memory before its first use.
+    ///
+    /// ```
+    /// use mp_queue::{Listener, connect};
+    ///
+    /// let listener = Listener::bind("@example of frames")?;
+    /// let frames = connect("@example of frames")?;
+    /// let camera = listener.accept()?;
+    /// let mut frame = Vec::new();
+    /// for number in 0..3 {
+    ///     camera.send_bytes(&[number; 1000])?;
+    ///     frames.recv_to(&mut frame)?;
+    ///     assert_eq!(frame, [number; 1000]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the same errors as [`recv`](Self::recv). The vector is then empty.
+    pub fn recv_to(&self, buffer: &mut Vec<u8>) -> Result<(), GetError> {
+        self.recv_to_wait(buffer, Wait::Forever)
+    }
+
+    mp_core::forms! {
+        "Receives the next message as bytes into a vector":
+            recv_to(buffer: &mut Vec<u8>) -> Result<(), GetError>,
+        or "[`GetError::Empty`]";
+        |connection, wait| connection.recv_to_wait(buffer, wait);
+        never try_recv_to;
+        at_most recv_to_timeout;
+    }
+
+    fn recv_to_wait(&self, buffer: &mut Vec<u8>, wait: Wait) -> Result<(), GetError> {
+        buffer.clear();
+        let socket = self.transport().socket();
+        if let Some(socket) = socket {
+            socket.lend(std::mem::take(buffer));
+        }
+        let received = self.recv_wait::<Bytes>(wait);
+        if let Some(socket) = socket {
+            *buffer = socket.take_back();
+        }
+        let Bytes(bytes) = received?;
+        if bytes.len() <= buffer.capacity() {
+            buffer.extend_from_slice(&bytes);
+        } else {
+            *buffer = bytes;
+        }
+        Ok(())
+    }
+
     /// Receives the next message, which must have been sent as bytes, into the beginning of a buffer. Waits
     /// while there is none. Returns the length of the message.
     ///

@@ -148,3 +148,27 @@ fn long_bytes_arrive_after_a_drop_at_their_start() {
     assert!(there.recv_bytes_timeout(DEADLINE).unwrap() == sent);
     assert!(matches!(there.recv_bytes_timeout(DEADLINE), Err(GetError::Disconnected)));
 }
+
+#[test]
+fn recv_to_uses_the_vectors_memory_again() {
+    let _alone = alone();
+    let (listener, name) = listener("again");
+    let there = SocketOptions::new().max_message(LARGE).connect(&*name).unwrap();
+    let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
+    let mut buffer = Vec::new();
+    let receive = |buffer: &mut Vec<u8>, byte: u8, len: usize| {
+        std::thread::scope(|threads| {
+            threads.spawn(|| here.send_bytes(&vec![byte; len]).unwrap());
+            there.recv_to_timeout(buffer, DEADLINE).unwrap();
+        });
+        assert!(buffer.len() == len && buffer.iter().all(|found| *found == byte), "{len} bytes");
+        (buffer.as_ptr(), buffer.capacity())
+    };
+    let first = receive(&mut buffer, 1, 5 << 20);
+    assert_eq!(receive(&mut buffer, 2, 5 << 20), first);
+    assert_eq!(receive(&mut buffer, 3, 3 << 20), first, "a shorter message");
+    assert_eq!(receive(&mut buffer, 4, 0), first, "an empty message");
+    assert!(matches!(there.try_recv_to(&mut buffer), Err(GetError::Empty)));
+    assert_eq!((buffer.as_ptr(), buffer.capacity()), first, "no message");
+    assert_eq!(receive(&mut buffer, 5, 10 << 20).1, 10 << 20, "a longer message");
+}

@@ -72,6 +72,16 @@ impl Socket {
         self.stream.is_disconnected()
     }
 
+    /// Provides the memory for the next message that begins.
+    pub(crate) fn lend(&self, memory: Vec<u8>) {
+        self.reader.lock().lent = memory;
+    }
+
+    /// Returns the memory that was lent, if no message is in it.
+    pub(crate) fn take_back(&self) -> Vec<u8> {
+        std::mem::take(&mut self.reader.lock().lent)
+    }
+
     /// Returns `true` if there is something to receive: a message or its beginning, the end, or the other
     /// side's refusal.
     pub(crate) fn has_arrived(&self) -> bool {

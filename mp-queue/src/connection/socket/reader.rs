@@ -37,6 +37,8 @@ pub(super) struct MessageReader {
     have: usize,
     name: Vec<u8>,
     body: Vec<u8>,
+    /// Empty memory of a caller that waits, for the next message.
+    pub(super) lent: Vec<u8>,
     /// Messages that a send has received while it searched for a note, and the error that ended them, unless
     /// the other side just closed.
     early: VecDeque<Result<ReceivedFrame, GetError>>,
@@ -125,6 +127,9 @@ impl MessageReader {
             } else if self.name.len() < name {
                 read_more(fd, &mut self.name, name)
             } else if self.body.len() < len {
+                if self.body.is_empty() && self.lent.capacity() >= len {
+                    self.body = std::mem::take(&mut self.lent);
+                }
                 read_more(fd, &mut self.body, len)
             } else if is_note {
                 self.have = 0;
