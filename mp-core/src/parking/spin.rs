@@ -73,7 +73,9 @@ pub enum Spin {
     Never,
     /// Spins for as long as a wake-up costs on this machine, as measured while the program runs: up to twice
     /// as long if that succeeds, and less if it doesn't, down to half a microsecond. At most as many threads
-    /// spin at once as there are processors, and a spinning thread yields to threads with work.
+    /// spin at once as there are processors, and a spinning thread yields to threads with work. If it finds
+    /// that it shares its processor with the thread it waits for, it moves to another one, unless its
+    /// affinity is restricted.
     #[default]
     Adaptive,
     /// Spins for this time (at most 4 s), whether that pays or not. At most as many threads spin at once as
