@@ -21,25 +21,28 @@ mod schema;
 
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Duration;
 
+use mp::Process;
 use mp::process::GuestError;
-use mp::{GetError, Process, PutError};
 use mp_core::mutex::Mutex;
+use mp_core::sync::shared::Ordering;
 use mp_tensor::{AnyTensor, DType, Element, Frozen, Shared, dispatch};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
 
-use crate::error::{PeerLost, empty, full, runtime, shut_down};
+use crate::error::{empty, runtime, shut_down};
 use crate::memory::Memory;
 use crate::object::array::{self, Buffer};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::object::view::{ElementType, Kind, Source, View};
 use crate::process::Child;
+use crate::queue::handles::{Handles, WaitResult, closed_error, get_error};
 use crate::rust_loader::{Form, default_form, tensor_to_python};
-use crate::wait::{Attempt, limit, wait};
+use crate::wait::limit;
 pub(crate) use record::with_schema;
 pub use record::{Item, Record};
 pub use schema::{Schema, Type};
@@ -50,18 +53,21 @@ pub use schema::{Schema, Type};
 /// `multiproc.message`.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct TypedQueue {
-    queue: Mutex<Option<Arc<mp::Queue<Record>>>>,
+    handles: Mutex<Option<Arc<Handles<Record>>>>,
     schema: Arc<Schema>,
 }
 
+/// Name of the class in errors.
+const NAME: &str = "TypedQueue";
+
 impl TypedQueue {
-    fn of(queue: mp::Queue<Record>) -> PyResult<Self> {
-        let schema = schema_of(&queue).map_err(PyTypeError::new_err)?;
-        Ok(Self { queue: Mutex::new(Some(Arc::new(queue))), schema })
+    fn of(queue: &mp::Queue<Record>) -> PyResult<Self> {
+        let schema = schema_of(queue).map_err(PyTypeError::new_err)?;
+        Ok(Self { handles: Mutex::new(Some(Arc::new(Handles::new(queue, None)))), schema })
     }
 
-    fn open(&self) -> PyResult<Arc<mp::Queue<Record>>> {
-        self.queue.lock().clone().ok_or_else(|| PyValueError::new_err("Queue is closed"))
+    fn open(&self) -> PyResult<Arc<Handles<Record>>> {
+        self.handles.lock().clone().ok_or_else(|| closed_error(NAME))
     }
 }
 
@@ -85,7 +91,7 @@ fn schema_of(queue: &mp::Queue<Record>) -> Result<Arc<Schema>, String> {
 pub(crate) fn schema_argument(given: &Bound<'_, PyAny>) -> PyResult<Arc<Schema>> {
     let text: String = match given.cast::<PyString>() {
         Ok(text) => text.extract()?,
-        Err(_) => given.getattr("__schema__")?.extract().map_err(|_| {
+        Err(_) => given.getattr("__schema__").and_then(|text| text.extract()).map_err(|_| {
             PyTypeError::new_err("a schema is a text, or a dataclass with the decorator multiproc.message")
         })?,
     };
@@ -102,7 +108,8 @@ impl TypedQueue {
             0 => mp::Queue::unbounded(),
             maxsize => mp::Queue::bounded(maxsize),
         });
-        Ok(Self { queue: Mutex::new(Some(Arc::new(queue.map_err(runtime)?))), schema })
+        let handles = Handles::new(&queue.map_err(runtime)?, None);
+        Ok(Self { handles: Mutex::new(Some(Arc::new(handles))), schema })
     }
 
     /// Text of the schema.
@@ -114,25 +121,9 @@ impl TypedQueue {
     /// Puts a message into the queue: a dict, or an object with the attributes of the schema.
     #[pyo3(signature = (obj, block = true, timeout = None))]
     fn put(&self, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
-        let py = obj.py();
-        let queue = self.open()?;
+        let (py, open) = (obj.py(), self.open()?);
         let record = to_record(obj, &self.schema, "message")?;
-        let put = wait(py, limit(block, timeout)?, record, |record, time| {
-            let result = if time.is_zero() { queue.try_put(record) } else { queue.put_timeout(record, time) };
-            match result {
-                Err(PutError::Full(record)) => Attempt::Late(record),
-                result => Attempt::Done(result.map_err(PutError::forget)),
-            }
-        })?;
-        match put {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(PutError::Closed(_))) => Err(shut_down(py)),
-            Ok(Err(error @ (PutError::Deserted { .. } | PutError::Disconnected(_)))) => {
-                Err(PeerLost::new_err(error.to_string()))
-            }
-            Ok(Err(error)) => Err(runtime(error)),
-            Err(_) => Err(full(py)),
-        }
+        open.put(py, limit(block, timeout)?, record, NAME)
     }
 
     /// Takes the first message out of the queue. `as_` is "torch" or "numpy"; without it, arrays are
@@ -145,23 +136,21 @@ impl TypedQueue {
         timeout: Option<f64>,
         as_: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let queue = self.open()?;
+        let open = self.open()?;
         let form = crate::rust_loader::form(as_)?.map_or_else(|| default_form(py), Ok)?;
-        let got = wait(py, limit(block, timeout)?, (), |(), time| {
-            let get = || if time.is_zero() { queue.try_get() } else { queue.get_timeout(time) };
-            match record::with_schema(&self.schema, get) {
-                Err(GetError::Empty) => Attempt::Late(()),
-                result => Attempt::Done(result),
-            }
-        })?;
-        match got {
-            Ok(Ok(Some(record))) => to_python(py, record, form),
-            Ok(Ok(None)) => Err(shut_down(py)),
-            Ok(Err(error @ (GetError::Deserted { .. } | GetError::Disconnected))) => {
-                Err(PeerLost::new_err(error.to_string()))
-            }
-            Ok(Err(error)) => Err(runtime(error)),
-            Err(()) => Err(empty(py)),
+        let limit = limit(block, timeout)?;
+        let get = |queue: &mp::Queue<Record>, time: Duration| {
+            record::with_schema(&self.schema, || match time.is_zero() {
+                true => queue.try_get(),
+                false => queue.get_timeout(time),
+            })
+        };
+        match open.take_by(py, limit, get)? {
+            WaitResult::Done(Ok(Some(record))) => to_python(py, record, form),
+            WaitResult::Done(Ok(None)) => Err(shut_down(py)),
+            WaitResult::Done(Err(error)) => Err(get_error(py, error)),
+            WaitResult::Late => Err(empty(py)),
+            WaitResult::Closed => Err(closed_error(NAME)),
         }
     }
 
@@ -177,28 +166,30 @@ impl TypedQueue {
 
     /// Returns the number of messages in the queue.
     fn qsize(&self) -> PyResult<usize> {
-        Ok(self.open()?.len())
+        Ok(self.open()?.patient.len())
     }
 
     /// Returns `True` if the queue has no messages.
     fn empty(&self) -> PyResult<bool> {
-        Ok(self.open()?.is_empty())
+        Ok(self.open()?.patient.is_empty())
     }
 
     /// Returns `True` if the queue has as many messages as fit.
     fn full(&self) -> PyResult<bool> {
-        Ok(self.open()?.is_full())
+        Ok(self.open()?.patient.is_full())
     }
 
     /// Ends the use of the queue in this process.
     fn close(&self) {
-        *self.queue.lock() = None;
+        if let Some(open) = self.handles.lock().take() {
+            open.closed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Ends the use of the queue in all processes. Further puts raise `ShutDown`, and so do further gets
     /// when it is empty.
     fn shutdown(&self) -> PyResult<()> {
-        self.open()?.close();
+        self.open()?.patient.close();
         Ok(())
     }
 
@@ -215,7 +206,7 @@ impl TypedQueue {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        reduce_handle(py, "a queue", Handle::TypedQueue((*self.open()?).clone()))
+        reduce_handle(py, "a queue", Handle::TypedQueue(self.open()?.patient.clone()))
     }
 
     fn __repr__(&self) -> String {
@@ -225,7 +216,7 @@ impl TypedQueue {
 
 /// Returns the Python object of a queue that was received.
 pub(crate) fn received(py: Python<'_>, queue: mp::Queue<Record>) -> PyResult<Bound<'_, PyAny>> {
-    Ok(Bound::new(py, TypedQueue::of(queue)?)?.into_any())
+    Ok(Bound::new(py, TypedQueue::of(&queue)?)?.into_any())
 }
 
 /// Classes of messages, by the texts of their schemas.
@@ -466,7 +457,7 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
                 let text = format!("{path} is a queue of {}, and not of {}", schema.text, queue.schema.text);
                 return Err(PyTypeError::new_err(text));
             }
-            Item::Queue((*queue.open()?).clone())
+            Item::Queue(queue.open()?.patient.clone())
         }
         Type::Record(schema) => Item::Record(to_record(object, schema, path)?),
     })

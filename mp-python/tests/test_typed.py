@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,8 +257,8 @@ def test_end_of_a_guest_is_reported(word, code):
     requests.put({**batch(1), "path": word})
     assert worker.wait(30) == code
     requests.put(batch(2))
-    with pytest.raises((multiproc.PeerLost, queue.Empty)):
-        answers.get(timeout=1)
+    with pytest.raises(queue.Empty):
+        answers.get(timeout=0.1)
 
 
 def test_killed_guest_ends_a_wait():
@@ -268,6 +269,30 @@ def test_killed_guest_ends_a_wait():
     with pytest.raises(multiproc.PeerLost):
         answers.get()
     assert worker.wait(30) == -signal.SIGKILL
+
+
+def test_close_ends_a_wait_of_another_thread():
+    waiting, errors = TypedQueue(BATCH), []
+    begun = threading.Event()
+
+    def wait():
+        begun.set()
+        try:
+            waiting.get()
+        except ValueError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    waiting.close()
+    thread.join(30)
+    assert errors == ["TypedQueue is closed in this process"]
+
+
+def test_schema_of_another_type_is_refused():
+    with pytest.raises(TypeError, match="a schema is a text"):
+        TypedQueue(3)
 
 
 def test_program_that_is_no_guest_is_told_so():

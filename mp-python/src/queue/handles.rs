@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use mp::queue::{DesertedWhen, Lease as MessageLease};
 use mp::{GetError, JoinableQueue as Tasks, PutError, Queue as Messages};
-use mp_core::ReadyFd;
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::{AtomicBool, Ordering};
-use pyo3::exceptions::PyValueError;
+use mp_core::{Message, ReadyFd};
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -30,35 +30,38 @@ use crate::error::{PeerLost, empty, full, runtime, shut_down};
 use crate::object::Object;
 use crate::wait::{Attempt, wait};
 
+/// Time after which a put looks again whether messages were taken, when the program has as many as it can.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(2);
+
 /// Handles of this process to a queue.
-pub(super) struct Handles {
+pub(crate) struct Handles<T: Message = Object> {
     /// Handle whose waits end when no other process has the queue.
-    mortal: Messages<Object>,
+    mortal: Messages<T>,
     /// Handle whose waits don't.
-    pub(super) patient: Messages<Object>,
-    /// For a `JoinableQueue`.
-    pub(super) joinable: Option<Joinable>,
+    pub(crate) patient: Messages<T>,
+    /// Tasks of a `JoinableQueue`. `None` for other queues.
+    pub(crate) joinable: Option<Joinable>,
     /// `true` after `close`, for waits that have begun before it.
-    pub(super) closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     /// Descriptor of `fileno`.
-    pub(super) ready: OnceLock<ReadyFd>,
+    pub(crate) ready: OnceLock<ReadyFd>,
 }
 
 /// Queue of tasks, and the tasks that this process has taken and not finished.
-pub(super) struct Joinable {
-    pub(super) tasks: Tasks<Object>,
-    pub(super) taken: Mutex<VecDeque<(ThreadId, MessageLease<()>)>>,
+pub(crate) struct Joinable {
+    pub(crate) tasks: Tasks<Object>,
+    pub(crate) taken: Mutex<VecDeque<(ThreadId, MessageLease<()>)>>,
 }
 
 /// Result of a wait: the value, or the exception's cause.
-pub(super) enum WaitResult<T> {
+pub(crate) enum WaitResult<T> {
     Done(T),
     Late,
     Closed,
 }
 
-impl Handles {
-    pub(super) fn new(queue: &Messages<Object>, tasks: Option<Tasks<Object>>) -> Self {
+impl<T: Message + Send> Handles<T> {
+    pub(crate) fn new(queue: &Messages<T>, tasks: Option<Tasks<Object>>) -> Self {
         Self {
             mortal: queue.clone().deserted_when(DesertedWhen::NoOtherProcess),
             patient: queue.clone().deserted_when(DesertedWhen::Never),
@@ -70,13 +73,13 @@ impl Handles {
 
     /// Repeats `attempt` until it is done or the time is over. See the description of this file for the
     /// handle that it gets.
-    pub(super) fn wait<T: Send, S: Send>(
+    pub(crate) fn wait<R: Send, S: Send>(
         &self,
         py: Python<'_>,
         limit: Option<Duration>,
         state: S,
-        mut attempt: impl FnMut(&Messages<Object>, S, Duration) -> Attempt<T, S> + Send,
-    ) -> PyResult<WaitResult<T>> {
+        mut attempt: impl FnMut(&Messages<T>, S, Duration) -> Attempt<R, S> + Send,
+    ) -> PyResult<WaitResult<R>> {
         let mut alone = false;
         let waited = wait(py, limit, state, |state, time| {
             let queue = if alone { &self.mortal } else { &self.patient };
@@ -99,41 +102,89 @@ impl Handles {
     }
 
     /// Updates the descriptor of `fileno` after a `get`.
-    pub(super) fn update_ready(&self) {
+    pub(crate) fn update_ready(&self) {
         if let Some(ready) = self.ready.get() {
             // If it can no longer be watched, it stays readable.
             _ = ready.update();
         }
     }
 
-    /// Takes an object, and its lease if it is to have one.
-    pub(super) fn take(
+    /// Puts a message. `name`: the class of the queue.
+    pub(crate) fn put(
         &self,
         py: Python<'_>,
         limit: Option<Duration>,
-        leased: bool,
-    ) -> PyResult<WaitResult<Result<Option<Delivery>, GetError>>> {
-        let taken = self.wait(py, limit, (), |queue, (), time| {
-            let result = match (leased, time.is_zero()) {
-                (false, true) => queue.try_get().map(|got| got.map(|object| (object, None))),
-                (false, false) => queue.get_timeout(time).map(|got| got.map(|object| (object, None))),
-                (true, true) => queue.try_get_lease().map(split),
-                (true, false) => queue.get_lease_timeout(time).map(split),
-            };
+        message: T,
+        name: &str,
+    ) -> PyResult<()> {
+        let put = self.wait(py, limit, message, |queue, message, time| {
+            let result =
+                if time.is_zero() { queue.try_put(message) } else { queue.put_timeout(message, time) };
             match result {
-                Err(GetError::Empty | GetError::Leased { .. }) => Attempt::Late(()),
+                Err(PutError::Full(message)) => Attempt::Late(message),
+                Err(PutError::Failed { value, error }) if is_shortage_of_messages(&error) => {
+                    // The library has no wait for that, since any queue's consumer may end it.
+                    std::thread::sleep(time.min(SHORTAGE_PAUSE));
+                    Attempt::Late(value)
+                }
                 result => Attempt::Done(result),
             }
+        })?;
+        match put {
+            WaitResult::Done(result) => result.map_err(|error| put_error(py, error)),
+            WaitResult::Late => Err(full(py)),
+            WaitResult::Closed => Err(closed_error(name)),
+        }
+    }
+
+    /// Takes a message by `get`, which gets the time that it may wait for.
+    pub(crate) fn take_by<R: Send>(
+        &self,
+        py: Python<'_>,
+        limit: Option<Duration>,
+        mut get: impl FnMut(&Messages<T>, Duration) -> Result<R, GetError> + Send,
+    ) -> PyResult<WaitResult<Result<R, GetError>>> {
+        let taken = self.wait(py, limit, (), |queue, (), time| match get(queue, time) {
+            Err(GetError::Empty | GetError::Leased { .. }) => Attempt::Late(()),
+            result => Attempt::Done(result),
         });
         self.update_ready();
         taken
     }
 }
 
-pub(super) type Delivery = (Object, Option<MessageLease<()>>);
+impl Handles {
+    /// Takes an object, and its lease if it is to have one.
+    pub(crate) fn take(
+        &self,
+        py: Python<'_>,
+        limit: Option<Duration>,
+        leased: bool,
+    ) -> PyResult<WaitResult<Result<Option<Delivery>, GetError>>> {
+        self.take_by(py, limit, |queue, time| match (leased, time.is_zero()) {
+            (false, true) => queue.try_get().map(|got| got.map(|object| (object, None))),
+            (false, false) => queue.get_timeout(time).map(|got| got.map(|object| (object, None))),
+            (true, true) => queue.try_get_lease().map(split),
+            (true, false) => queue.get_lease_timeout(time).map(split),
+        })
+    }
+}
+
+pub(crate) type Delivery = (Object, Option<MessageLease<()>>);
 
 fn split(lease: Option<MessageLease<Object>>) -> Option<Delivery> {
     lease.map(MessageLease::split).map(|(object, lease)| (object, Some(lease)))
+}
+
+/// Returns `true` if the program has as many messages in flight as it can.
+fn is_shortage_of_messages(error: &mp_reduce::Error) -> bool {
+    matches!(error, mp_reduce::Error::Memory(mp_core::Error::TooManyMessages(_)))
+}
+
+/// Returns the exception for the use of a queue that this process has closed.
+pub(crate) fn closed_error(name: &str) -> PyErr {
+    let text = format!("{name} is closed in this process");
+    if name == "SimpleQueue" { PyOSError::new_err(text) } else { PyValueError::new_err(text) }
 }
 
 /// Returns `true` if no other thread of the interpreter exists.
@@ -144,7 +195,7 @@ fn is_only_thread(py: Python<'_>) -> bool {
 }
 
 /// Returns the exception for a message that was not put.
-pub(super) fn put_error(py: Python<'_>, error: PutError<Object>) -> PyErr {
+pub(crate) fn put_error<T>(py: Python<'_>, error: PutError<T>) -> PyErr {
     // An interrupt of the whole program ends other processes too, and is the cause.
     if let Err(interrupt) = py.check_signals() {
         return interrupt;
@@ -161,7 +212,7 @@ pub(super) fn put_error(py: Python<'_>, error: PutError<Object>) -> PyErr {
 }
 
 /// Returns the exception for a wait that got no message.
-pub(super) fn get_error(py: Python<'_>, error: GetError) -> PyErr {
+pub(crate) fn get_error(py: Python<'_>, error: GetError) -> PyErr {
     // As above.
     if let Err(interrupt) = py.check_signals() {
         return interrupt;

@@ -7,8 +7,8 @@ use mp::{GetError, PutError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::handles::{WaitResult, get_error, put_error};
-use super::shared::{Shared, closed_error};
+use super::handles::{WaitResult, closed_error, get_error, put_error};
+use super::shared::Shared;
 use crate::error::{empty, full, shut_down};
 use crate::object::Object;
 use crate::object::pickle::{dumps, loads};

@@ -1,7 +1,7 @@
 //! `Queue`, `SimpleQueue`, `JoinableQueue`, and the leases of their objects.
 
 mod base;
-mod handles;
+pub(crate) mod handles;
 mod joinable;
 mod lease;
 mod many;

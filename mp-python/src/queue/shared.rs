@@ -6,23 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp::queue::{Lease as MessageLease, QueueOptions};
-use mp::{JoinableQueue as Tasks, PutError, Queue as Messages};
+use mp::{JoinableQueue as Tasks, Queue as Messages};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::Ordering;
 use mp_core::{Arena, ReadyFd};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::handles::{Handles, WaitResult, get_error, put_error};
-use crate::error::{empty, full, runtime, shut_down};
+use super::handles::{Handles, WaitResult, closed_error, get_error};
+use crate::error::{empty, runtime, shut_down};
 use crate::object::Object;
 use crate::object::handle::Handle;
 use crate::object::pickle::{dumps, loads, reduce_handle};
-use crate::wait::Attempt;
 
-/// Time after which a put looks again whether messages were taken, when the program has as many as it can.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(2);
 /// Largest `maxsize` for which all slots are allocated at once.
 const MOST_SLOTS: usize = 1 << 16;
 /// Largest `maxsize`. Beyond it, a queue has no limit.
@@ -58,26 +55,9 @@ impl Shared {
     }
 
     pub(super) fn put(&self, obj: &Bound<'_, PyAny>, limit: Option<Duration>, name: &str) -> PyResult<()> {
-        let py = obj.py();
-        let open = self.open(name)?;
+        let (py, open) = (obj.py(), self.open(name)?);
         let object = dumps(obj)?;
-        let put = open.wait(py, limit, object, |queue, object, time| {
-            let result = if time.is_zero() { queue.try_put(object) } else { queue.put_timeout(object, time) };
-            match result {
-                Err(PutError::Full(object)) => Attempt::Late(object),
-                Err(PutError::Failed { value, error }) if is_shortage_of_messages(&error) => {
-                    // The library has no wait for that, since any queue's consumer may end it.
-                    std::thread::sleep(time.min(SHORTAGE_PAUSE));
-                    Attempt::Late(value)
-                }
-                result => Attempt::Done(result),
-            }
-        })?;
-        match put {
-            WaitResult::Done(result) => result.map_err(|error| put_error(py, error)),
-            WaitResult::Late => Err(full(py)),
-            WaitResult::Closed => Err(closed_error(name)),
-        }
+        open.put(py, limit, object, name)
     }
 
     pub(super) fn get<'py>(
@@ -161,16 +141,6 @@ impl Shared {
             State::Closed { .. } => format!("<multiproc.{name}: closed>"),
         }
     }
-}
-
-/// Returns `true` if the program has as many messages in flight as it can.
-fn is_shortage_of_messages(error: &mp_reduce::Error) -> bool {
-    matches!(error, mp_reduce::Error::Memory(mp_core::Error::TooManyMessages(_)))
-}
-
-pub(super) fn closed_error(name: &str) -> PyErr {
-    let text = format!("{name} is closed in this process");
-    if name == "SimpleQueue" { PyOSError::new_err(text) } else { PyValueError::new_err(text) }
 }
 
 /// Returns the options of `maxsize`, `bytes` and `deliveries`.
