@@ -72,7 +72,7 @@ impl Memory {
             return None;
         }
         let found = REGIONS.lock().range(..=address).next_back()?.1.upgrade();
-        found.filter(|memory| address + len <= memory.address + memory.len)
+        found.filter(|memory| address.checked_add(len).is_some_and(|end| end <= memory.address + memory.len))
     }
 
     /// Returns the address of the first byte.

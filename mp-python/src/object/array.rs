@@ -14,7 +14,7 @@ use mp_tensor::{AnyTensor, Frozen};
 use pyo3::exceptions::{PyBufferError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 use pyo3::{ffi, intern};
 
 use super::pickle::{add_source, array_function, home};
@@ -104,7 +104,7 @@ pub(super) fn source_of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Option<Sou
         address: buffer.0.buf as usize,
         shape: vec![len as i64],
         strides: vec![1],
-        owner: object.clone().unbind(),
+        owner: PyMemoryView::from(object)?.into_any().unbind(),
     }))
 }
 
@@ -124,7 +124,7 @@ pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
             address: buffer.0.buf as usize,
             shape: vec![buffer.0.len as i64],
             strides: vec![1],
-            owner: view.clone().unbind(),
+            owner: PyMemoryView::from(view)?.into_any().unbind(),
         })?;
         static CAST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let cast = CAST.import(py, home(py), "_memoryview")?;
@@ -155,7 +155,7 @@ pub fn memoryview<'py>(
     format: &Bound<'py, PyAny>,
     shape: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let view = pyo3::types::PyMemoryView::from(&super::pickle::array(py, index)?)?;
+    let view = PyMemoryView::from(&super::pickle::array(py, index)?)?;
     if format.eq("B")? && shape.len() == 1 {
         return Ok(view.into_any());
     }

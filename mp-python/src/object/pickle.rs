@@ -17,7 +17,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 use super::Object;
 use super::array::{Buffer, MemoryBuffer, rebuild, reduce_memoryview, reduce_ndarray, source_of_buffer};
 use super::handle::{Handle, to_python};
-use super::torch::reduce_tensor;
+use super::torch::{check_storage, reduce_tensor};
 use super::view::{Kind, Source, View, share, share_bytes};
 use crate::memory::Memory;
 
@@ -274,6 +274,9 @@ pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> P
     if sources.is_empty() && shared.is_none() {
         return Ok(Object { pickle, handles, ..Object::default() });
     }
+    // Code that was called meanwhile may have resized them.
+    let torch = |source: &&Source| matches!(source.kind, Kind::Torch | Kind::TorchGrad);
+    sources.iter().filter(torch).try_for_each(|source| check_storage(py, source))?;
     let (mut views, mut memory) = share(py, &sources)?;
     if let Some(shared) = shared {
         pickle = Vec::new();

@@ -75,7 +75,7 @@ pub fn reduce_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
         ));
     }
     let kind = if grad { Kind::TorchGrad } else { Kind::Torch };
-    let source = source_of_tensor(tensor, kind)?;
+    let source = elements_of_tensor(tensor, kind)?;
     if let Some(source) = source
         && (source.shape.contains(&0) || source.is_shared() || !is_shared_by_torch(tensor)?)
     {
@@ -97,8 +97,41 @@ fn is_shared_by_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     is_shared.bind(py).call1((tensor.call_method0(intern!(py, "untyped_storage"))?,))?.is_truthy()
 }
 
+/// Checks that a tensor's storage has its elements, which torch doesn't do when a storage is resized.
+///
+/// # Errors
+/// `RuntimeError` if it does not.
+pub(super) fn check_storage(py: Python<'_>, source: &Source) -> PyResult<()> {
+    let (low, high) = source.range();
+    if low == high || source.is_shared() {
+        return Ok(());
+    }
+    let storage = source.owner.bind(py).call_method0(intern!(py, "untyped_storage"))?;
+    let begin: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    let len: usize = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
+    if begin <= low && high <= begin.saturating_add(len) {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(format!(
+        "the storage of a tensor of shape {:?} has {len} bytes, which are not its elements: it was resized",
+        source.shape
+    )))
+}
+
 /// Returns the elements of a tensor, or `None` if it is no array in this process's memory.
+///
+/// # Errors
+/// `RuntimeError` if its storage was resized.
 pub(crate) fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
+    let source = elements_of_tensor(tensor, kind)?;
+    if let Some(source) = &source {
+        check_storage(tensor.py(), source)?;
+    }
+    Ok(source)
+}
+
+/// Like [`source_of_tensor`], without the check: before they are copied, see [`check_storage`].
+fn elements_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
     let py = tensor.py();
     let Some(read) = exchange_api(py)?.and_then(|api| api.tensor_from_object) else {
         return source_by_attributes(tensor, kind);
@@ -140,7 +173,7 @@ pub(crate) fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResul
         element,
         address: out.data as usize + out.byte_offset as usize,
         shape: dims(out.shape),
-        strides: dims(out.strides).into_iter().map(|stride| stride * size).collect(),
+        strides: dims(out.strides).into_iter().map(|stride| stride.saturating_mul(size)).collect(),
         owner: tensor.clone().unbind(),
     };
     source.fill_strides();
@@ -193,7 +226,7 @@ fn source_by_attributes(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Optio
         element: *element,
         address: tensor.call_method0(intern!(py, "data_ptr"))?.extract()?,
         shape: tensor.getattr(intern!(py, "shape"))?.extract()?,
-        strides: strides.into_iter().map(|stride| stride * element.size() as i64).collect(),
+        strides: strides.into_iter().map(|stride| stride.saturating_mul(element.size() as i64)).collect(),
         owner: tensor.clone().unbind(),
     }))
 }
@@ -252,9 +285,9 @@ fn export(view: &View, memory: Arc<Memory>) -> *mut DLManagedTensorVersioned {
 }
 
 fn row_major(shape: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1; shape.len()];
+    let mut strides = vec![1_i64; shape.len()];
     for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i] * shape[i].max(1);
+        strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
     }
     strides
 }

@@ -93,24 +93,25 @@ pub struct Source {
     pub shape: Vec<i64>,
     /// Strides in bytes.
     pub strides: Vec<i64>,
-    /// Object that keeps the memory.
+    /// Object that keeps the memory. For a buffer, a memory view, which keeps it from being resized.
     pub owner: Py<PyAny>,
 }
 
 impl Source {
     /// Returns the addresses of the array: of its first byte, and after its last one.
-    fn range(&self) -> (usize, usize) {
+    pub(super) fn range(&self) -> (usize, usize) {
         if self.shape.contains(&0) {
             return (self.address, self.address);
         }
         let (mut low, mut high) = (0_i64, 0_i64);
         for (&n, &stride) in self.shape.iter().zip(&self.strides) {
-            let span = (n - 1) * stride;
-            if span < 0 { low += span } else { high += span }
+            let span = (n - 1).saturating_mul(stride);
+            let end = if span < 0 { &mut low } else { &mut high };
+            *end = end.saturating_add(span);
         }
         (
             self.address.wrapping_add_signed(low as isize),
-            self.address.wrapping_add_signed(high as isize) + self.element.size(),
+            self.address.wrapping_add_signed(high as isize).saturating_add(self.element.size()),
         )
     }
 
@@ -138,9 +139,13 @@ impl Source {
         }
     }
 
-    /// Returns the number of bytes of the elements in row-major order.
+    /// Returns the number of bytes of the elements in row-major order. An array whose elements overlap may
+    /// have more than there are addresses: `usize::MAX`.
     fn len(&self) -> usize {
-        self.shape.iter().map(|&n| n as usize).product::<usize>() * self.element.size()
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        self.shape.iter().fold(self.element.size(), |len, &n| len.saturating_mul(n as usize))
     }
 
     /// Sets the strides of an array that was described without them.
@@ -155,7 +160,7 @@ impl Source {
         let mut step = self.element.size() as i64;
         for (stride, &n) in strides.iter_mut().zip(&self.shape).rev() {
             *stride = step;
-            step *= n.max(1);
+            step = step.saturating_mul(n.max(1));
         }
         strides
     }
@@ -165,7 +170,7 @@ impl Source {
         let mut step = self.element.size() as i64;
         self.shape.iter().zip(&self.strides).rev().all(|(&n, &stride)| {
             let fits = n <= 1 || stride == step;
-            step *= n.max(1);
+            step = step.saturating_mul(n.max(1));
             fits
         })
     }
