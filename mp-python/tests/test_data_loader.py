@@ -1,8 +1,10 @@
 """``DataLoader``: scenarios of torch's ``test_dataloader.py``."""
 
 import collections
+import functools
 import itertools
 import os
+import random
 import sys
 import textwrap
 
@@ -515,3 +517,18 @@ class TestTorchOutOfOrderDataLoader:
     def test_out_of_order_iterable_ds(self):
         loader = mp.DataLoader(Parts(), 2, num_workers=3, in_order=False)
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(23))
+
+
+def put_seeds(queue, number):
+    queue.put((number, mp.get_worker_info().seed, torch.initial_seed(), random.random()))
+
+
+def test_init_function_has_seed_of_its_worker():
+    queue = mp.Queue()
+    init = functools.partial(put_seeds, queue)
+    iterator = iter(mp.DataLoader(range(4), seed=3, num_workers=2, worker_init_fn=init))
+    one, other = (queue.get(timeout=50) for _ in range(2))
+    assert len(list(iterator)) == 4
+    assert {one[0], other[0]} == {0, 1}
+    assert one[1] == one[2] and other[1] == other[2]
+    assert one[1] != other[1] and one[3] != other[3]

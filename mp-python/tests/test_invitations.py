@@ -145,3 +145,12 @@ def test_pipe_carries_no_invitation():
         here.invite(1)
     with pytest.raises(RuntimeError, match="pipe are in one memory"):
         there.accept_invitation(timeout=0)
+
+
+def test_accept_ends_when_the_other_program_ends(tmp_path):
+    from test_invitations import connected
+
+    with connected(tmp_path, "there.recv()") as (here, process):
+        here.send(None)
+        with pytest.raises(EOFError):
+            here.accept_invitation(timeout=WAIT)

@@ -366,3 +366,18 @@ gc.collect()
 print([view[0] for view in views])
 """
         assert run_program(program) == ("[1, 3, 5, 7, 9]\n", "", 0)
+
+
+def test_daemon_that_starts_at_exit_is_ended(tmp_path):
+    program = """
+import atexit, time
+@atexit.register
+def late():
+    # Runs after the exit functions of multiprocessing, which end the daemons that they know.
+    process = mp.get_context("forkserver").Process(target=time.sleep, args=(60,), daemon=True)
+    process.start()
+    print("late", flush=True)
+import multiproc as mp
+"""
+    out, err, code = run_script(tmp_path, program, timeout=20)
+    assert (out, code) == ("late\n", 0)

@@ -93,3 +93,8 @@ def test_batch_is_writable_and_survives_the_loader():
     first.mul_(3)
     del loader
     assert first.sum() == 1200 and second.sum() == 400
+
+
+def test_iterable_workers_have_random_numbers_of_their_own():
+    batches = list(mp.DataLoader(RandomParts(), 1, seed=3, num_workers=2))
+    assert len({float(number) for _, number in batches}) == 23

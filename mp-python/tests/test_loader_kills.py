@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset  # noqa: E402
 
 import multiproc as mp  # noqa: E402
 from loader_tasks import Numbers, Once, Parts, RandomParts, SleepDataset, equal  # noqa: E402
+from pool_tasks import LONG  # noqa: E402
 
 
 class KilledOnce(Numbers):
@@ -247,3 +249,33 @@ def test_iterable_ends_after_an_error(workers):
     with pytest.raises(ValueError, match="no more"):
         next(iterator)
     assert next(iterator, None) is None
+
+
+class Deadly(Numbers):
+    def __init__(self, kills):
+        super().__init__(16)
+        self.kills = kills
+
+    def __getitem__(self, index):
+        if index == 5:
+            if self.kills:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyError(index)
+        return super().__getitem__(index)
+
+
+def test_skip_of_a_deadly_sample_keeps_random_numbers():
+    options = dict(batch_size=4, seed=3, num_workers=1, retries=0, on_error="skip")
+    raised, killed = (list(mp.DataLoader(Deadly(kills), **options)) for kills in (False, True))
+    assert equal(killed, raised)
+
+
+class StuckParts(Parts):
+    def sample(self, number):
+        time.sleep(LONG)
+
+
+def test_iterable_times_out_in_any_order():
+    loader = mp.DataLoader(StuckParts(), 2, num_workers=2, in_order=False, timeout=0.2)
+    with pytest.raises(mp.BatchTimeout, match="timed out after 0.2 seconds"):
+        next(iter(loader))

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 import random
+import time
 
 import pytest
 
@@ -242,3 +244,31 @@ def test_state_of_another_loader_is_refused():
     next(iter(parts))
     with pytest.raises(ValueError, match="of 2 workers, and this loader has 1"):
         mp.DataLoader(Parts(), 2, num_workers=1).load_state_dict(parts.state_dict())
+
+
+class LateFirst(Numbers):
+    """Its first sample waits for the fourth one."""
+
+    def __init__(self, path):
+        super().__init__(12)
+        self.path = str(path)
+
+    def __getitem__(self, index):
+        if index == 3:
+            open(self.path, "w").close()
+        end = time.monotonic() + 30
+        while index == 0 and not os.path.exists(self.path):
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        return index
+
+
+def test_state_counts_batches_that_came_early(tmp_path):
+    loader = mp.DataLoader(LateFirst(tmp_path / "made"), 1, seed=1, num_workers=2, in_order=False)
+    iterator = iter(loader)
+    found = []
+    while 0 not in found:
+        found.append(int(next(iterator)))
+    assert len(found) > 3
+    state = loader.state_dict()
+    assert state["batches"] == len(found) and "beyond" not in state

@@ -478,3 +478,12 @@ class TestKills:
         pid = int(program.stdout)
         wait_until(lambda: not is_alive(pid))
         assert program.stderr == ""
+
+
+def test_ended_manager_is_forgotten():
+    from multiproc import managers
+
+    with mp.Manager() as manager:
+        address = manager.address
+        assert address in managers._servers
+    assert address not in managers._servers

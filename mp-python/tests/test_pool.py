@@ -440,3 +440,42 @@ class TestThreads:
     def test_join_needs_close(self, one):
         with pytest.raises(ValueError, match="still running"):
             one.join()
+
+
+def test_close_lets_imap_take_all_items(one):
+    # More items than may wait for their results.
+    results = one.imap(sqr, iter(range(1000)))
+    wait_until(lambda: results._room._value == 0)
+    one.close()
+    joined = threading.Thread(target=one.join, daemon=True)
+    joined.start()
+    joined.join(30)
+    assert not joined.is_alive()
+    assert list(results) == [x * x for x in range(1000)]
+
+
+def test_exception_is_that_of_the_first_item(one):
+    # The second one is known before the first task has begun.
+    with pytest.raises(TypeError):
+        one.map(sqr, ["text", Unpicklable()], chunksize=1)
+
+
+def test_subclasses_of_numbers_keep_their_class(pool):
+    np = pytest.importorskip("numpy")
+    floats = [np.float64(i) for i in range(20)]
+    assert {type(x) for x in pool.map(identity, floats, chunksize=20)} == {np.float64}
+    assert {type(x) for x in pool.map(float, floats, chunksize=20)} == {float}
+    assert {type(x) for x in pool.map(np.float64, [0.5] * 20, chunksize=20)} == {np.float64}
+
+
+def test_exception_of_a_callback_is_reported(one, monkeypatch):
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_type))
+    one.apply_async(int, callback=lambda _: 1 // 0).wait(30)
+    assert reported == [ZeroDivisionError]
+
+
+def test_float_after_integers_arrives(pool):
+    items = [0, -1, 2**63 - 1] * 5 + [0.5]
+    results = pool.map(identity, items, chunksize=len(items))
+    assert [repr(x) for x in results] == [repr(x) for x in items]

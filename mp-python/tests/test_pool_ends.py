@@ -26,6 +26,7 @@ from pool_tasks import (
     wait_until,
     worker,
 )
+from programs import run_script
 
 
 class TestKills:
@@ -253,3 +254,40 @@ class TestEnds:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         assert result.get(30) == 9
+
+
+def test_chunk_may_take_as_long_as_its_items(one):
+    with_room = dict(chunksize=4, timeout=1)
+    assert one.map(time.sleep, [0.4] * 4, **with_room) == [None] * 4
+    assert list(one.imap(time.sleep, [0.4] * 4, **with_room)) == [None] * 4
+
+
+def test_retries_repeat_lost_task_of_imap(pool, tmp_path):
+    for imap in (pool.imap, pool.imap_unordered):
+        paths = [str(tmp_path / f"{imap.__name__}{i}") for i in range(3)]
+        assert len(list(imap(kill_once, paths, retries=2))) == 3
+
+
+def test_retries_send_items_one_by_one(pool):
+    with pytest.raises(WorkerLost) as caught:
+        pool.map(kill_five, range(40), retries=1)
+    assert caught.value.index == 5 and caught.value.chunk in (None, range(5, 6))
+
+
+def test_workers_end_before_earlier_exit_functions(tmp_path):
+    program = """
+import atexit, os
+@atexit.register
+def late():
+    # Runs after the exit functions of multiprocessing.
+    print([os.path.exists(f"/proc/{pid}") for pid in pids], flush=True)
+import multiproc as mp
+if __name__ == "__main__":
+    pool = mp.get_context("forkserver").Pool(2)
+    pool.apply(int)
+    pids = pool.pids()
+else:
+    pids = []
+"""
+    out, err, code = run_script(tmp_path, program)
+    assert (out.splitlines()[-1], code) == ("[False, False]", 0), out

@@ -14,6 +14,7 @@ import pytest
 
 import multiproc as mp
 from multiproc.queues import Empty, Full
+from programs import run_program
 from queue_tasks import WAIT, kill, start
 
 
@@ -479,3 +480,26 @@ class TestJoinableQueue:
 
 def test_queue_module_classes_are_raised():
     assert Full is _queue.Full and Empty is _queue.Empty
+
+
+def test_put_waits_while_the_program_has_too_many_messages():
+    program = """
+import multiproc as mp, threading
+queue = mp.Queue()
+count = 0
+try:
+    while True:
+        queue.put(count, timeout=0.05)
+        count += 1
+except mp.queues.Full:
+    pass
+assert 0 < count < 4096, count
+putting = threading.Thread(target=queue.put, args=("last",), daemon=True)
+putting.start()
+got = [queue.get(timeout=20) for _ in range(count + 1)]
+putting.join(20)
+assert not putting.is_alive() and got == [*range(count), "last"]
+print("ended")
+"""
+    environment = {**os.environ, "MP_ARENA_MESSAGES": "4096"}
+    assert run_program(program, env=environment) == ("ended\n", "", 0)

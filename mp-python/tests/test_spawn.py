@@ -273,3 +273,30 @@ class TestStartProcesses:
 
 def fail_largely(index):
     raise ValueError("x" * 1_000_000)
+
+
+def test_interrupted_process_exits_with_its_code(method):
+    context = mp.start_processes(interrupt_itself, join=False, start_method=method)
+    with pytest.raises(mp.ProcessRaisedException, match="KeyboardInterrupt"):
+        context.join(LIMIT)
+    assert context.processes[0].exitcode == 128 + signal.SIGINT
+
+
+def fail_in_order(index, first, gate):
+    if index != first:
+        gate.get(timeout=LIMIT)
+    raise ValueError(f"legitimate exception from process {index}")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_traceback_is_that_of_the_failed_process(first):
+    gate = mp.Queue()
+    context = mp.start_processes(
+        fail_in_order, args=(first, gate), nprocs=2, join=False, start_method="forkserver"
+    )
+    context.processes[first].join(LIMIT)
+    gate.put(None)
+    context.processes[1 - first].join(LIMIT)
+    with pytest.raises(mp.ProcessRaisedException) as raised:
+        context.join(LIMIT)
+    assert f"exception from process {raised.value.error_index}\n" in str(raised.value) + "\n"

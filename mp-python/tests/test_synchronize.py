@@ -1,5 +1,6 @@
 """Locks, semaphores, conditions, events and barriers: CPython's scenarios."""
 
+import itertools
 import os
 import threading
 
@@ -325,3 +326,11 @@ class TestCPythonBarrier:
         got = [queue.get(timeout=LONG) for _ in range(1000 * self.N)]
         assert sorted(got) == sorted(list(range(1000)) * self.N)
         assert queue.empty()
+
+
+def test_waitfor_waits_for_the_time_that_is_left(monkeypatch):
+    condition, left = mp.Condition(), []
+    # As if it were notified at once.
+    monkeypatch.setattr(condition, "wait", left.append)
+    assert condition.wait_for(lambda: len(left) == 9, 20)
+    assert left[0] <= 20 and all(one > other for one, other in itertools.pairwise(left))

@@ -36,8 +36,6 @@ class AsyncResult:
         self._value = None
         # Number of the task with this exception.
         self._first = None
-        # Numbers of tasks that were pushed after one that can't be pickled, by their tickets.
-        self._numbers = {}
 
     def _start(self, make_tasks, targets):
         """Pushes the tasks. The exception of a target that can't be pickled is the outcome of its task."""
@@ -57,8 +55,6 @@ class AsyncResult:
                 else:
                     if ticket is None:
                         self._settle(number, False, PoolError("the pool was ended before the task was sent"))
-                    elif ticket != number:
-                        self._numbers[ticket] = number
             tasks.close()
         if self._event is not None:
             self._pool._notify(self._key)
@@ -114,7 +110,8 @@ class AsyncResult:
             self._left = 1
             outcome = (0, False, PoolError("the pool belongs to another process"))
         ticket, success, value = outcome
-        self._settle(self._numbers.pop(ticket, ticket), success, value)
+        # After a target that can't be pickled, tickets are smaller than numbers. The call has failed then.
+        self._settle(ticket, success, value)
 
     def _advance(self, completions):
         """Takes the outcomes that are there. After the last one, calls the callback."""
