@@ -275,12 +275,12 @@ struct SpinState {
     seat: Option<Seat>,
     limited: bool,
     /// Another thread ran on this processor since the last check but one.
-    beside: bool,
+    shared: bool,
 }
 
 impl SpinState {
     fn begin(kind: Spin, nanos: u32) -> Self {
-        Self { since: Instant::now(), nanos, seat: None, limited: kind != Spin::Busy, beside: false }
+        Self { since: Instant::now(), nanos, seat: None, limited: kind != Spin::Busy, shared: false }
     }
 
     /// Returns `true` if the thread should check again.
@@ -289,7 +289,7 @@ impl SpinState {
             // A thread with work runs first: it may be the awaited one.
             let since = Instant::now();
             std::thread::yield_now();
-            self.beside = since.elapsed() >= migration::ANOTHER_RAN;
+            self.shared = since.elapsed() >= migration::MIN_SHARED_YIELD;
         }
         // If the yield took the rest of the time, spinning has not paid, regardless of any result meanwhile:
         // a sleeping thread would have been woken.
@@ -311,7 +311,7 @@ impl SpinState {
 
     /// Records that a check found a result.
     fn found(&self) {
-        migration::found(self.beside);
+        migration::record_wait(self.shared);
     }
 
     /// Makes a last check when the time has expired, maybe long ago. A result that arrived in time is found,

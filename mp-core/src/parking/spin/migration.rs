@@ -5,9 +5,10 @@
 //! enough to be placed anew: each message costs two context switches, 17 µs instead of 5, until the kernel
 //! balances its run queues, 10 to 30 ms later.
 //!
-//! A spinning thread sees that: it yields, another thread runs, and the result is there. After [`COMPANY`]
-//! such waits in a row it excludes its processor from its affinity, and allows it again at once. It does so
-//! only if it may run on all processors, so that neither pinning nor a set of processors is lost.
+//! A spinning thread detects this: it yields, another thread runs, and the result is there. After
+//! [`WAITS_BEFORE_MOVE`] such waits in a row it excludes its processor from its affinity, and allows it again
+//! at once. It does so only if it may run on all processors, so that neither pinning nor a set of processors
+//! is lost.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -17,34 +18,33 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::sys::environment;
 
 /// Shortest yield in which another thread runs.
-pub(super) const ANOTHER_RAN: Duration = Duration::from_micros(1);
+pub(super) const MIN_SHARED_YIELD: Duration = Duration::from_micros(1);
 /// Number of successive waits that a thread on the same processor has ended, before the waiting thread moves.
-const COMPANY: u32 = 16;
+const WAITS_BEFORE_MOVE: u32 = 16;
 /// Time after a move in which the thread does not move again. Doubled by each move that does not help.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Maximum of that time.
-const MOST: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a thread knows of its processor.
+/// Thread's count of waits ended by a thread on the same processor, and its last move.
 #[derive(Clone, Copy)]
-struct Company {
-    /// Number of successive waits that a thread on the same processor has ended.
+struct SharingState {
     ended: u32,
     moved: Option<Instant>,
     pause: Duration,
 }
 
-impl Company {
+impl SharingState {
     const NONE: Self = Self { ended: 0, moved: None, pause: PAUSE };
 
     /// Records a wait, and returns `true` if the thread should move.
-    fn found(&mut self, beside: bool, now: impl FnOnce() -> Instant) -> bool {
-        if !beside {
+    fn record_wait(&mut self, shared: bool, now: impl FnOnce() -> Instant) -> bool {
+        if !shared {
             (self.ended, self.pause) = (0, PAUSE);
             return false;
         }
         self.ended += 1;
-        if self.ended < COMPANY {
+        if self.ended < WAITS_BEFORE_MOVE {
             return false;
         }
         self.ended = 0;
@@ -53,7 +53,7 @@ impl Company {
             if now < moved + self.pause {
                 return false;
             }
-            self.pause = (2 * self.pause).min(MOST);
+            self.pause = (2 * self.pause).min(MAX_PAUSE);
         }
         self.moved = Some(now);
         true
@@ -62,24 +62,29 @@ impl Company {
 
 thread_local! {
     // fork: a copy continues with what its thread has counted, which does no harm.
-    static HERE: Cell<Company> = const { Cell::new(Company::NONE) };
+    static STATE: Cell<SharingState> = const { Cell::new(SharingState::NONE) };
 }
 
-/// Records a wait that found its result. `beside`: it was found after another thread had run on this
+/// Records a wait that found its result. `shared`: it was found after another thread had run on this
 /// processor.
-pub(super) fn found(beside: bool) {
-    let mut here = HERE.get();
-    let moves = here.found(beside, Instant::now);
-    HERE.set(here);
+pub(super) fn record_wait(shared: bool) {
+    let mut state = STATE.get();
+    let moves = state.record_wait(shared, Instant::now);
+    STATE.set(state);
     if moves {
         leave_processor();
     }
 }
 
+/// Returns `true` if the machine has several processors and `allowed` contains all of them.
+fn may_run_everywhere(allowed: &CpuSet) -> bool {
+    allowed.count() >= 2 && environment::online_processors() == Some(allowed.count())
+}
+
 /// Moves this thread to another processor. Returns `false` if it may not run on all of them.
 fn leave_processor() -> bool {
     let Ok(allowed) = sched_getaffinity(None) else { return false };
-    if environment::online_processors() != Some(allowed.count()) || allowed.count() < 2 {
+    if !may_run_everywhere(&allowed) {
         return false;
     }
     let mut others = allowed;
@@ -100,7 +105,7 @@ mod tests {
     fn thread_leaves_its_processor_and_keeps_its_affinity() {
         std::thread::spawn(|| {
             let before = sched_getaffinity(None).unwrap();
-            if environment::online_processors() != Some(before.count()) || before.count() < 2 {
+            if !may_run_everywhere(&before) {
                 environment::pin_to_current();
                 assert!(!leave_processor());
                 return;
@@ -123,15 +128,16 @@ mod tests {
     /// Returns the number of moves in 10 s, with a wait each 100 µs, of which every `alone`th is ended by a
     /// thread on another processor.
     fn moves(alone: u32) -> usize {
-        let (start, mut here) = (Instant::now(), Company::NONE);
-        let moves = |i| here.found(i % alone != alone - 1, || start + i * Duration::from_micros(100));
+        let (start, mut state) = (Instant::now(), SharingState::NONE);
+        let moves = |i| state.record_wait(i % alone != alone - 1, || start + i * Duration::from_micros(100));
         (0..100_000).map(moves).filter(|&moves| moves).count()
     }
 
     #[test]
     fn moves_are_rare_and_rarer_if_they_do_not_help() {
-        assert_eq!(moves(COMPANY), 0);
-        assert!((1_000..=2_000).contains(&moves(COMPANY + 1)), "{} moves", moves(COMPANY + 1));
+        assert_eq!(moves(WAITS_BEFORE_MOVE), 0);
+        let mostly_shared = moves(WAITS_BEFORE_MOVE + 1);
+        assert!((1_000..=2_000).contains(&mostly_shared), "{mostly_shared} moves");
         assert!((10..=20).contains(&moves(u32::MAX)), "{} moves", moves(u32::MAX));
     }
 }
