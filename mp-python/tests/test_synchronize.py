@@ -131,6 +131,21 @@ class TestCPythonSemaphore:
         assert sem.get_value() == 2
         assert isinstance(sem, type(mp.Semaphore()))
 
+    @pytest.mark.parametrize(("value", "limit"), [(8190, 8192), (10_000, 10_000)])
+    def test_release_at_the_limit_raises(self, value, limit):
+        sem = mp.Semaphore(value)
+        for _ in range(limit - value):
+            sem.release()
+        with pytest.raises(ValueError, match=f"the semaphore is at its limit of {limit} permits"):
+            sem.release()
+        assert sem.get_value() == limit
+
+    def test_initial_value_above_the_maximum_raises(self):
+        most = mp.synchronize.SEM_VALUE_MAX
+        for kind in mp.Semaphore, mp.BoundedSemaphore:
+            with pytest.raises(ValueError, match=f"at most {most} permits, not {most + 1}"):
+                kind(most + 1)
+
     def test_timeout(self):
         sem = mp.Semaphore(0)
         for args in ((False,), (False, None), (False, LONG), (True, -1), (True, 0)):

@@ -51,7 +51,8 @@ pub struct Permit {
 impl Permits {
     fn new(name: &str, permits: u32, limit: u32) -> Result<Self, Error> {
         if permits > limit || limit > MOST {
-            let why = format!("a semaphore of {permits} permits, at most {limit}: up to {MOST} are possible");
+            let (most, wanted) = (limit.min(MOST), permits.max(limit));
+            let why = format!("a semaphore can have at most {most} permits, not {wanted}");
             return Err(Error::out_of_range(limit > MOST, why));
         }
         let made = Self::of(Shared::new(name, SLOTS + u64::from(limit))?);

@@ -24,7 +24,8 @@ from ._multiproc import BarrierState, BoundedSemaphore, Event, Lock, RLock, Sema
 
 __all__ = ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"]
 
-# Largest number of permits of a semaphore.
+# Largest initial value of a semaphore. ``Semaphore.release`` adds permits up to 8192, or up to the initial
+# value if that is larger.
 SEM_VALUE_MAX = 1 << 20
 
 
@@ -135,7 +136,8 @@ class Barrier:
         return f"<{type(self).__module__}.{type(self).__qualname__} at {id(self):#x}: {state}>"
 
     def wait(self, timeout=None):
-        """Waits until all parties have arrived. Returns an index from 0 to ``parties - 1``, other for each.
+        """Waits until all parties have arrived. Returns an index from 0 to ``parties - 1``, different
+        for each party.
 
         Raises ``threading.BrokenBarrierError`` if the barrier breaks or is reset, a party is killed, or the
         time is over, which breaks the barrier for all.

@@ -1,5 +1,6 @@
 //! `Semaphore` and `BoundedSemaphore`.
 
+use mp::sync::AcquireError;
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -112,13 +113,18 @@ impl Semaphore {
         }
     }
 
-    /// Releases the semaphore, which any thread or process may do.
+    /// Releases the semaphore, which any thread or process may do. Raises ``ValueError`` at the limit: the
+    /// initial value, or for a ``Semaphore`` 8192 if that is larger.
     fn release(&self) -> PyResult<()> {
         match &self.permits {
-            Permits::Growing(permits) => permits.release_any(),
-            Permits::Bounded(permits, _) => permits.release_any(),
+            Permits::Growing(permits) => permits.release_any().map_err(|error| match error {
+                AcquireError::TooMany { limit } => {
+                    PyValueError::new_err(format!("the semaphore is at its limit of {limit} permits"))
+                }
+                error => release_error(error),
+            }),
+            Permits::Bounded(permits, _) => permits.release_any().map_err(release_error),
         }
-        .map_err(release_error)
     }
 
     /// Returns the number of times that the semaphore can be acquired without a wait.
