@@ -16,6 +16,21 @@ import multiproc as mp  # noqa: E402
 from loader_tasks import ErrorDataset, ended, run_program  # noqa: E402
 
 
+def test_worker_with_a_closed_stdout_exits_silently():
+    result = run_program(
+        """
+        import sys
+        import multiproc as mp
+        def close_output(_):
+            sys.stdout.close()
+        if __name__ == "__main__":
+            loader = mp.DataLoader(range(4), 2, num_workers=2, worker_init_fn=close_output)
+            print(sum(len(batch) for batch in loader))
+        """
+    )
+    assert (result.stdout, result.stderr) == ("4\n", "")
+
+
 def test_program_without_torch_gets_arrays():
     result = run_program(
         """

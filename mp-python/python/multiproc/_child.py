@@ -12,7 +12,7 @@ def main():
 
 
 def preload():
-    """Imports what the fork server's processes begin with. Runs in the server, once."""
+    """Imports the modules that processes inherit from the fork server. Called once, in the server."""
     import json
     import warnings
 
@@ -56,7 +56,7 @@ def _inherit(data):
 
 
 class Preparation:
-    """What a process needs before its function can be unpickled. Unpickling it prepares the process."""
+    """Preparation of a new process, which happens when this object is unpickled."""
 
     def __init__(self, data, method):
         self.data, self.method = data, method
@@ -80,16 +80,11 @@ def prepare(data, method):
 
 def run(call):
     """Runs the process that the parent sent, and returns the exit code."""
-    import atexit
+    from ._process_end import run_exit_functions
 
     _, started = call
     code = started._bootstrap(parent_sentinel=_parent_sentinel())
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, ValueError, OSError):
-            pass
+    run_exit_functions()
     return code
 
 

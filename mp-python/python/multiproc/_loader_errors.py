@@ -4,8 +4,8 @@
 """
 
 import pickle
-import signal
 
+from ._process_end import signal_name
 from .pool import WorkerLost
 
 
@@ -19,8 +19,6 @@ class BatchLost(WorkerLost):
     def __init__(self, message, *, batch=None, index=None, pid=None, exitcode=None):
         super().__init__(message)
         self.batch, self.index, self.pid, self.exitcode = batch, index, pid, exitcode
-
-    __str__ = RuntimeError.__str__
 
 
 class BatchTimeout(RuntimeError, TimeoutError):
@@ -101,11 +99,7 @@ def _lost(failure, number, indices, loader, team, lane=None):
     if kind == "failed":
         return RuntimeError(f"DataLoader workers can't make {place}: {text}")
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        ended = f"is killed by signal: {name}"
+        ended = f"is killed by signal: {signal_name(code)}"
     else:
         ended = f"exited unexpectedly with exit code {code}"
     message = f"DataLoader worker (pid {pid}) {ended}, in {place}, after {loader.retries} retries: {text}"

@@ -13,6 +13,7 @@ import sys
 import traceback
 
 from . import _multiproc
+from ._process_end import run_exit_functions
 
 BATCH, END, FAILURE = 0, 1, 2
 #: Bytes that each worker has for its stack in the file of a loader.
@@ -190,13 +191,8 @@ class Worker:
     def leave(self, code=0):
         """Called when the worker ends in peace. Ends the process, as ``multiprocessing``'s processes end:
         the destructors of torch's libraries would take most of a second."""
-        import atexit
-
         self.iterations.clear()
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        run_exit_functions()
         os._exit(code)
 
     def __call__(self, task):
@@ -234,8 +230,8 @@ class Worker:
             of = None
         return FAILURE, sent, of, type(error).__name__, text, self.position, self.number, os.getpid()
 
-    def unsent(self, error):
-        """Returns the reply in place of a batch that can't be sent."""
+    def unsendable(self, error):
+        """Returns the failure reply for a batch that can't be pickled."""
         self.position = None
         return self.failure(error)
 

@@ -1,8 +1,9 @@
 """Exceptions of tasks of a pool that have no result. ``multiproc.pool`` is their public place."""
 
-import signal as _signal
 from multiprocessing import context as _context
 from multiprocessing.pool import MaybeEncodingError
+
+from ._process_end import signal_of as _signal_of
 
 TimeoutError = _context.TimeoutError
 
@@ -50,10 +51,7 @@ class WorkerLost(_TaskFailure, RuntimeError):
         """Signal that ended the worker, or ``None`` if it has exited."""
         if self.exitcode is None or self.exitcode >= 0:
             return None
-        try:
-            return _signal.Signals(-self.exitcode)
-        except ValueError:
-            return -self.exitcode
+        return _signal_of(self.exitcode)
 
 
 class TaskTimeout(_TaskFailure, TimeoutError):

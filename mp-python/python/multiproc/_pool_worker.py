@@ -1,4 +1,4 @@
-"""What the workers of a pool do in Python, called by Rust by way of ``multiproc.pool``."""
+"""Python half of a pool worker, called from Rust through ``multiproc.pool``."""
 
 import itertools
 import os
@@ -10,9 +10,14 @@ from multiprocessing import process as _process
 from multiprocessing import util as _util
 from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError
 
+from ._process_end import flush_output, run_exit_functions
+
 
 def _begin(number, start):
-    """Prepares this process. ``start`` was unpickled, and with it the preparation of ``__main__``."""
+    """Prepares this worker and calls the initializer.
+
+    Unpickling ``start`` has already imported the main module.
+    """
     _, parent, initializer, initargs = start
     _util._close_stdin()
     _process._process_counter = itertools.count(1)
@@ -30,18 +35,16 @@ def _begin(number, start):
 
 def _end():
     """Runs the exit functions of a worker."""
-    import atexit
-
     try:
         _util._exit_function()
-        atexit._run_exitfuncs()
+        run_exit_functions()
     finally:
         threading._shutdown()
-        _util._flush_std_streams()
+        flush_output()
 
 
 def _exit(error):
-    """Ends a worker whose task has called ``sys.exit``. Returns the exit code."""
+    """Runs the exit functions after a task called ``sys.exit``. Returns the exit code."""
     code = error.code
     if code is not None and not isinstance(code, int):
         sys.stderr.write(f"{code}\n")

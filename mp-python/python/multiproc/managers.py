@@ -5,7 +5,6 @@ if it has ended: ``ManagerLost``, which is an ``EOFError`` and a ``ConnectionErr
 proxies without a server are.
 """
 
-import signal
 from multiprocessing import connection as _connection
 from multiprocessing import managers as _managers
 from multiprocessing import util as _util
@@ -33,6 +32,7 @@ from multiprocessing.managers import (
 )
 
 from . import _multiproc
+from ._process_end import signal_name
 
 __all__ = [
     "AcquirerProxy",
@@ -79,11 +79,7 @@ def _lost(address):
         if code is None:
             end = f": process {process.pid} ({process.name}) closed the connection"
         elif code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:
-                name = f"signal {-code}"
-            end = f": process {process.pid} ({process.name}) was killed by {name}"
+            end = f": process {process.pid} ({process.name}) was killed by {signal_name(code)}"
         else:
             end = f": process {process.pid} ({process.name}) exited with code {code}"
     return ManagerLost(f"the manager's server at {address!r} is gone{end}")
@@ -133,7 +129,7 @@ _managers.listener_client.setdefault(_PICKLE, (_connection.Listener, _client))
 
 
 def _reduce_proxy(proxy):
-    """Reduces a proxy in a message of this package: with its key, whatever the key of the receiver is."""
+    """Reduces a proxy in a message, together with its manager's authentication key."""
     reduced = proxy.__reduce__()
     if reduced[0] is _managers.RebuildProxy:
         options = reduced[1][-1]

@@ -5,6 +5,7 @@ import time
 import warnings
 
 from . import _multiproc
+from ._process_end import signal_of
 from .context import get_context
 
 __all__ = [
@@ -120,10 +121,7 @@ class ProcessContext:
         if code >= 0:
             message = f"process {index} terminated with exit code {code}"
             raise ProcessExitedException(message, index, process.pid, code)
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"<Unknown signal {-code}>"
+        name = getattr(signal_of(code), "name", f"<Unknown signal {-code}>")
         message = f"process {index} terminated with signal {name}"
         raise ProcessExitedException(message, index, process.pid, code, name)
 

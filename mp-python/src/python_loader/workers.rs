@@ -79,7 +79,7 @@ fn run(worker: &mut Worker, task: Object) -> Result<Object, String> {
             match dumps(&result) {
                 Ok(object) => Ok(object),
                 // The worker says what can't be sent.
-                Err(error) => dumps(&worker.0.bind(py).call_method1("unsent", (error.into_value(py),))?),
+                Err(error) => dumps(&worker.0.bind(py).call_method1("unsendable", (error.into_value(py),))?),
             }
         };
         run().map_err(|error| {
@@ -204,7 +204,8 @@ impl LoaderTasks {
             Err(_) => Attempt::Late(()),
         })?;
         let Ok(outcome) = outcome else { return Ok(None) };
-        let (ticket, result) = outcome.ok_or_else(|| PyRuntimeError::new_err("the tasks have ended"))?;
+        let (ticket, result) =
+            outcome.ok_or_else(|| PyRuntimeError::new_err("no task is left to wait for"))?;
         Ok(Some(match result {
             Ok(object) => (ticket.number(), loads(py, object)?, py.None()).into_pyobject(py)?,
             Err(error) => (ticket.number(), py.None(), failure(&error)).into_pyobject(py)?,
