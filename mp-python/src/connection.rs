@@ -1,8 +1,8 @@
 //! Connections: ends of pipes, and of sockets to other programs.
 //!
 //! A pipe carries [`Object`]s, as queues do. Bytes are such a message too, so that `recv_bytes` reads what
-//! `send` wrote and the other way round, as in CPython. A socket carries bytes. Its other end is a
-//! stranger, so objects travel on it, pickled, only if the user allows it.
+//! `send` wrote and the other way round, as in CPython. A socket carries bytes. The program at
+//! the other end is not trusted, so objects travel on it, pickled, only if the user allows it.
 
 mod invitation;
 
@@ -14,8 +14,8 @@ use mp::connection::{Address, ConnectError, Listener as Sockets, SocketOptions};
 use mp::{Connection as End, GetError, PutError};
 use mp_core::mutex::Mutex;
 use pyo3::exceptions::{
-    PyBrokenPipeError, PyEOFError, PyOSError, PyPermissionError, PyRuntimeError, PyTimeoutError, PyTypeError,
-    PyValueError,
+    PyBrokenPipeError, PyEOFError, PyOSError, PyOverflowError, PyPermissionError, PyRuntimeError,
+    PyTimeoutError, PyTypeError, PyValueError,
 };
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -117,9 +117,7 @@ impl Connection {
             }
         })?;
         match received {
-            Ok(Ok(arrived)) => Ok(arrived),
-            Ok(Err(error)) if error.is_disconnected() => Err(PyEOFError::new_err(error.to_string())),
-            Ok(Err(error)) => Err(runtime(error)),
+            Ok(result) => result.map_err(receive_error),
             Err(()) => Err(PyEOFError::new_err(())),
         }
     }
@@ -135,6 +133,10 @@ impl Connection {
 
 fn send_error(error: PutError<()>) -> PyErr {
     if error.is_disconnected() { PyBrokenPipeError::new_err(error.to_string()) } else { runtime(error) }
+}
+
+fn receive_error(error: GetError) -> PyErr {
+    if error.is_disconnected() { PyEOFError::new_err(error.to_string()) } else { runtime(error) }
 }
 
 /// Returns the bytes of an object with a buffer.
@@ -347,7 +349,14 @@ pub fn pipe(duplex: bool) -> PyResult<(Connection, Connection)> {
 
 /// Returns the address of a path, a name (``\0name``), or a host and a port.
 fn address(of: &Bound<'_, PyAny>) -> PyResult<Address> {
-    if let Ok((host, port)) = of.extract::<(String, u16)>() {
+    if let Ok(pair) = of.cast::<PyTuple>() {
+        let (host, port) = pair.extract::<(String, Bound<'_, PyAny>)>().map_err(|_| {
+            PyTypeError::new_err("an AF_INET address must be a pair of a host name and a port number")
+        })?;
+        let port: u16 = port.extract().map_err(|error: PyErr| {
+            let is_number = error.is_instance_of::<PyOverflowError>(of.py());
+            if is_number { PyOverflowError::new_err("port must be 0-65535") } else { error }
+        })?;
         return Ok(Address::tcp((host.as_str(), port))?);
     }
     let text: String = match of.extract::<Vec<u8>>() {

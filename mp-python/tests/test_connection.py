@@ -519,6 +519,18 @@ class TestSocket:
         with pytest.raises(ValueError):
             connection.Client(("localhost", 1), "AF_UNIX")
 
+    @pytest.mark.parametrize("port", [-1, 65536, 1 << 70])
+    def test_port_out_of_range_raises(self, port):
+        for call in connection.Listener, connection.Client:
+            with pytest.raises(OverflowError, match="port must be 0-65535"):
+                call(("localhost", port))
+
+    @pytest.mark.parametrize("address", [("localhost", "80"), ("localhost", None), ("localhost",), (1, 80)])
+    def test_address_of_other_types_raises(self, address):
+        for call in connection.Listener, connection.Client:
+            with pytest.raises(TypeError, match="integer|pair of a host name and a port number"):
+                call(address)
+
     def test_socket_cannot_be_sent(self):
         with connection.Listener() as listener:
             with connection.Client(listener.address) as client:

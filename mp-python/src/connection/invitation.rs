@@ -5,10 +5,10 @@ use std::time::Duration;
 use mp::connection::InvitationState;
 use mp::{Connection as End, GetError, PutError};
 use mp_core::Message;
-use pyo3::exceptions::{PyEOFError, PyTimeoutError};
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
-use super::send_error;
+use super::{receive_error, send_error};
 use crate::error::runtime;
 use crate::object::Object;
 use crate::object::pickle::{dumps, loads};
@@ -16,15 +16,15 @@ use crate::rust_loader::default_form;
 use crate::typed::{Record, schema_argument, to_python, to_record, with_schema};
 use crate::wait::{Attempt, limit, wait};
 
-/// Invitation that was sent. It stays open if this is dropped.
+/// Invitation that was sent. Dropping this object does not withdraw the invitation.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Invitation(mp::connection::Invitation);
 
 #[pymethods]
 impl Invitation {
-    /// Waits until the other program has the object, or the invitation has lapsed, since that program ended
-    /// or took a message instead. Returns ``True`` if it was accepted. Raises ``TimeoutError`` if the time is
-    /// over.
+    /// Waits until the other program accepts the invitation or it lapses. It lapses when that program exits
+    /// or receives another message first. Returns ``True`` if the invitation was accepted. Raises
+    /// ``TimeoutError`` if the time is over.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let state = wait(py, limit(true, timeout)?, (), |(), time| match self.0.wait_timeout(time) {
@@ -57,9 +57,7 @@ fn accept<T: Send>(
         result => Attempt::Done(result),
     })?;
     match accepted {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) if error.is_disconnected() => Err(PyEOFError::new_err(error.to_string())),
-        Ok(Err(error)) => Err(runtime(error)),
+        Ok(result) => result.map_err(receive_error),
         Err(()) => Err(PyTimeoutError::new_err("no invitation has come")),
     }
 }
