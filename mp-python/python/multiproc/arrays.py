@@ -29,13 +29,21 @@ def empty(*shape, dtype=None):
     torch = sys.modules.get("torch")
     if torch is not None and (dtype is None or isinstance(dtype, torch.dtype)):
         dtype = dtype or torch.get_default_dtype()
-        return _bytes(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+        return _bytes(_size(shape, dtype)).view(dtype).view(shape)
     import numpy
 
     dtype = numpy.dtype(dtype or "float64")
     if dtype.hasobject:
         raise TypeError(f"objects of Python can't be in shared memory: {dtype}")
-    return numpy.ndarray(shape, dtype, _multiproc._alloc(math.prod(shape) * dtype.itemsize))
+    return numpy.ndarray(shape, dtype, _multiproc._alloc(_size(shape, dtype)))
+
+
+def _size(shape, dtype):
+    """Returns the number of bytes of an array."""
+    size = math.prod(shape) * dtype.itemsize
+    if size >= 1 << 63:
+        raise MemoryError(f"an array of shape {tuple(shape)} and type {dtype} is too large")
+    return size
 
 
 def _bytes(size):
@@ -87,7 +95,8 @@ def _share(obj, moved):
     if isinstance(obj, (list, tuple)):
         items = [_share(value, moved) for value in obj]
         return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
-    raise TypeError(f"neither a tensor, an array, a module nor a list or dict of these: {type(obj).__name__}")
+    name = type(obj).__name__
+    raise TypeError(f"share() takes tensors, arrays, modules, and lists or dicts of them, not {name}")
 
 
 def _share_module(torch, module, moved):
