@@ -197,7 +197,8 @@ class TestTorchDataLoader:
 
         data = range(4)
         refuses("num_workers option should be non-negative", data, num_workers=-1)
-        refuses("timeout option should be non-negative", data, timeout=-1)
+        refuses("^timeout option should be non-negative", data, timeout=-1)
+        refuses("^batch_timeout option should be non-negative", data, batch_timeout=-1)
         refuses("batch_sampler option is mutually exclusive", data, batch_size=11, batch_sampler=[[1]])
         refuses("batch_sampler option is mutually exclusive", data, shuffle=True, batch_sampler=[[1]])
         refuses("sampler option is mutually exclusive with shuffle", data, shuffle=True, sampler=[1])

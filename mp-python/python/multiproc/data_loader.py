@@ -25,8 +25,8 @@ divides its data by ``get_worker_info()``, as in torch.
 ``__getbatch__(indices)`` returns complete batches instead of samples: tensors that it makes by
 ``multiproc.empty`` and fills are sent without any copy. Results of other collate functions are copied once.
 
-**Workers** persist from epoch to epoch. If the pickled dataset or functions differ at the begin of an
-epoch, new workers are started for them. The contents of arrays and tensors aren't compared: only their
+**Workers** persist from epoch to epoch. If the pickled dataset or functions differ at the beginning
+of an epoch, new workers are started for them. The contents of arrays and tensors aren't compared: only their
 addresses, shapes, and torch's counters of changes. ``persistent_workers=True`` never compares, ``False``
 starts new workers for each epoch. Arrays of the dataset are in shared memory once for all workers.
 """
@@ -40,6 +40,7 @@ import random
 import sys
 import warnings
 import weakref
+from collections.abc import Mapping
 from multiprocessing import process as _process
 
 from . import _multiproc
@@ -100,8 +101,10 @@ class DataLoader:
             raise ValueError(
                 "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
             )
-        if timeout < 0 or batch_timeout < 0:
+        if timeout < 0:
             raise ValueError("timeout option should be non-negative")
+        if batch_timeout < 0:
+            raise ValueError("batch_timeout option should be non-negative")
         if num_workers == 0 and prefetch_factor is not None:
             raise ValueError(
                 "prefetch_factor option could only be specified in multiprocessing: let num_workers > 0 to "
@@ -362,8 +365,11 @@ class DataLoader:
     # States.
 
     def state_dict(self):
-        """Returns what was delivered, as a dict of plain values. Batches that were only prefetched are not
-        in it. If the dataset or the sampler has ``state_dict``, its state is in it as well."""
+        """Returns the position in the epoch as a dict of plain values.
+
+        Prefetched batches count as not delivered. Includes the ``state_dict()`` of the dataset and the
+        sampler.
+        """
         if self._pending_state is not None:
             return self._pending_state
         progress = self._progress
@@ -399,11 +405,20 @@ class DataLoader:
     def load_state_dict(self, state):
         """Continues after what had been delivered. Takes effect at the next ``iter()``, or for the iterator
         that is in use at its next batch."""
+        if not isinstance(state, Mapping):
+            raise ValueError(f"not a DataLoader state: {state!r}")
         if state.get("version") != 1:
-            raise ValueError(f"this is no state of this DataLoader: version {state.get('version')!r}")
+            raise ValueError(f"not a DataLoader state: version is {state.get('version')!r}, expected 1")
+        needed = {"kind", "epoch", "begun"}
+        if state.get("begun"):
+            needed |= {"seed", "batches"} | ({"lanes", "turn"} if self._iterable else {*self._identity()})
         kind = "iterable" if self._iterable else "map"
-        if state["kind"] != kind:
-            raise ValueError(f"the state is of a dataset of kind {state['kind']!r}, this one is {kind!r}")
+        if state.get("kind", kind) != kind:
+            kinds = {"map": "a map-style dataset", "iterable": "an iterable dataset"}
+            theirs = kinds.get(state["kind"], repr(state["kind"]))
+            raise ValueError(f"the state belongs to {theirs}, this loader has {kinds[kind]}")
+        if missing := sorted(needed - {*state}):
+            raise ValueError(f"not a DataLoader state: {', '.join(missing)} missing")
         if state["begun"] and self._iterable and len(state["lanes"]) != max(self.num_workers, 1):
             raise ValueError(
                 f"the state is of {len(state['lanes'])} workers, and this loader has {self.num_workers}: the "
