@@ -273,7 +273,7 @@ class TestQueue:
         assert done.get(timeout=WAIT) == list(range(6))
         join(process)
 
-    def test_get_many_returns_what_can_be_read(self):
+    def test_get_many_error_has_the_readable_objects(self):
         queue = mp.Queue()
         queue.put_many([1, Fails(), 3])
         with pytest.raises(ZeroDivisionError) as caught:
@@ -324,6 +324,9 @@ class TestQueue:
         assert len(errors) == 1 and "is closed" in errors[0]
 
     def test_bytes_bound_the_queue(self):
+        for kind in mp.Queue, mp.JoinableQueue:
+            with pytest.raises(ValueError, match="bytes must not be negative"):
+                kind(bytes=-1)
         queue = mp.Queue(bytes=10_000)
         queue.put(bytes(6000))
         with pytest.raises(Full):
@@ -439,7 +442,7 @@ class TestJoinableQueue:
         with pytest.raises(ValueError, match="too many times"):
             tasks.task_done()
 
-    def test_join_waits_for_tasks_in_hand(self):
+    def test_join_waits_for_unfinished_tasks(self):
         tasks = mp.JoinableQueue()
         tasks.put_many([1, 2])
         assert tasks.get_many(5) == [1, 2]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp::{GetError, JoinableQueue as Tasks, Queue as Messages};
-use pyo3::exceptions::PyStopIteration;
+use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -47,13 +47,22 @@ impl Queue {
     }
 }
 
+/// Returns the argument `bytes` of a queue.
+pub(super) fn byte_limit(bytes: Option<i128>) -> PyResult<Option<u64>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    if bytes < 0 {
+        return Err(PyValueError::new_err("bytes must not be negative"));
+    }
+    Ok(Some(u64::try_from(bytes)?))
+}
+
 #[pymethods]
 impl Queue {
     #[new]
     #[pyo3(signature = (maxsize = 0, *, bytes = None, deliveries = 5, ctx = None))]
-    fn new(maxsize: i64, bytes: Option<u64>, deliveries: u32, ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+    fn new(maxsize: i64, bytes: Option<i128>, deliveries: u32, ctx: Option<Py<PyAny>>) -> PyResult<Self> {
         let _ = ctx;
-        options(maxsize, bytes, deliveries).create().map(Self::from).map_err(runtime)
+        options(maxsize, byte_limit(bytes)?, deliveries).create().map(Self::from).map_err(runtime)
     }
 
     /// Puts an object into the queue.
@@ -123,8 +132,8 @@ impl Queue {
         Ok(Lease::new(object.unbind(), lease))
     }
 
-    /// Takes an object that was delivered as often as the queue allows, and never acknowledged. Raises
-    /// ``Empty`` if there is none.
+    /// Takes an object that was delivered ``deliveries`` times without an acknowledgement. Raises ``Empty``
+    /// if there is none.
     ///
     /// For a ``JoinableQueue``, these are the tasks whose consumers died before ``task_done``.
     fn dead_letter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -171,7 +180,7 @@ impl Queue {
     #[allow(clippy::unused_self, reason = "the interface of multiprocessing.Queue")]
     fn cancel_join_thread(&self) {}
 
-    /// Ends the use of the queue in all processes.
+    /// Shuts the queue down for all processes.
     ///
     /// Further calls of ``put`` raise ``ShutDown``, and so does ``get`` when the queue is empty. With
     /// ``immediate``, the objects in the queue are dropped.

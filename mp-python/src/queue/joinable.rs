@@ -5,7 +5,7 @@ use mp::queue::JoinableQueueError;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::base::Queue;
+use super::base::{Queue, byte_limit};
 use super::shared::options;
 use crate::error::{PeerLost, runtime};
 use crate::object::Object;
@@ -29,9 +29,9 @@ impl JoinableQueue {
 impl JoinableQueue {
     #[new]
     #[pyo3(signature = (maxsize = 0, *, bytes = None, ctx = None))]
-    fn new(maxsize: i64, bytes: Option<u64>, ctx: Option<Py<PyAny>>) -> PyResult<PyClassInitializer<Self>> {
+    fn new(maxsize: i64, bytes: Option<i128>, ctx: Option<Py<PyAny>>) -> PyResult<PyClassInitializer<Self>> {
         let _ = ctx;
-        Tasks::with_options(options(maxsize, bytes, 1)).map(Self::of).map_err(runtime)
+        Tasks::with_options(options(maxsize, byte_limit(bytes)?, 1)).map(Self::of).map_err(runtime)
     }
 
     /// Finishes a task that this process took by ``get``. Raises ``ValueError`` if it has none.
