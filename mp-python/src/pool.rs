@@ -99,7 +99,7 @@ impl Drop for Worker {
     }
 }
 
-/// Returns an exception with its traceback.
+/// Returns the exception as a Python object, with its traceback.
 fn exception<'py>(py: Python<'py>, error: &PyErr) -> Bound<'py, PyAny> {
     error.clone_ref(py).into_value(py).into_bound(py).into_any()
 }
@@ -149,7 +149,9 @@ impl Function {
             return Ok(function.bind(py).clone());
         }
         let pickled = self.pickled.0.lock().take();
-        let pickled = pickled.ok_or_else(|| PyRuntimeError::new_err("the function can't be unpickled"))?;
+        let pickled = pickled.ok_or_else(|| {
+            PyRuntimeError::new_err("the function could not be unpickled in an earlier task of this worker")
+        })?;
         let function = loads(py, pickled)?;
         Ok(self.loaded.get_or_init(|| function.unbind()).bind(py).clone())
     }
@@ -378,7 +380,7 @@ impl Drop for Pool {
     }
 }
 
-/// Converts a number of seconds, if there is one. More than a century is no limit.
+/// Converts seconds to a duration. `None` and values too large for a `Duration` mean no limit.
 fn seconds(time: Option<f64>) -> PyResult<Option<Duration>> {
     match time {
         None => Ok(None),

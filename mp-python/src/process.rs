@@ -1,4 +1,4 @@
-//! Child processes: the start, and what the parent does with them.
+//! Child processes: start and control by the parent.
 //!
 //! A child is the interpreter, started by a command that imports this package and calls [`child_main`].
 //! The fork server is such a process too: it imports modules once, and copies itself for each child.
@@ -6,8 +6,8 @@
 //! # Safety
 //! This file calls the interpreter's functions around a fork. Sound, because they are called by the thread
 //! that is copied, which holds the interpreter: before the copy, and in both processes after it. The other
-//! functions of the interpreter called here need a thread that is attached, and are called by one, or need
-//! nothing.
+//! functions of the interpreter called here need a thread that is attached, and are called by one, or may be
+//! called by any thread.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
@@ -105,7 +105,7 @@ pub fn start_method(name: &str) -> PyResult<StartMethod> {
             PRELOAD.call_once(|| _ = mp::process::set_forkserver_preload(preload));
             Ok(StartMethod::ForkServer)
         }
-        other => Err(PyValueError::new_err(format!("there is no start method {other:?}"))),
+        other => Err(PyValueError::new_err(format!("unknown start method {other:?}"))),
     }
 }
 

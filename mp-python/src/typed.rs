@@ -394,7 +394,7 @@ pub(crate) fn to_record(object: &Bound<'_, PyAny>, schema: &Arc<Schema>, path: &
 fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
     let wrong = || {
         let class = object.get_type().name().map_or_else(|_| "?".to_string(), |name| name.to_string());
-        PyTypeError::new_err(format!("{path} is {of}, and not an object of type {class}"))
+        PyTypeError::new_err(format!("{path} must be {of}, not {class}"))
     };
     let is_bool = object.is_instance_of::<PyBool>();
     let sequence = || {
@@ -410,7 +410,7 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
             }
             let value: i128 = object.extract().map_err(|_| wrong())?;
             if !(*low..=*high).contains(&value) {
-                let text = format!("{path} is {of}, which can't be {value}");
+                let text = format!("{path}: {value} is out of range for {of}");
                 return Err(pyo3::exceptions::PyOverflowError::new_err(text));
             }
             u64::try_from(value).map_or(Item::Int(value as i64), Item::Uint)
@@ -454,7 +454,7 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
         Type::Queue(schema) => {
             let queue = object.cast::<TypedQueue>().map_err(|_| wrong())?.get();
             if queue.schema.text != schema.text {
-                let text = format!("{path} is a queue of {}, and not of {}", schema.text, queue.schema.text);
+                let text = format!("{path} must be a queue of {}, not of {}", schema.text, queue.schema.text);
                 return Err(PyTypeError::new_err(text));
             }
             Item::Queue(queue.open()?.patient.clone())
@@ -476,7 +476,7 @@ fn source(
     match known {
         Some((found, ..)) if *found == dtype => Ok(source),
         Some((found, ..)) => {
-            Err(PyTypeError::new_err(format!("{path} has elements of type {dtype}, and not {found}")))
+            Err(PyTypeError::new_err(format!("{path} must have elements of type {dtype}, not {found}")))
         }
         None => Err(wrong()),
     }

@@ -102,7 +102,7 @@ fn number(name: &str) -> Result<Option<u64>> {
     };
     let number = parse(&text).ok_or_else(|| {
         Error::InvalidArgument(format!(
-            "the environment says {name}={text:?}: it takes a number, as 4096, 64M, 16G or 1T"
+            "{name}={text:?} is invalid: expected a number such as 4096, 64M, 16G or 1T"
         ))
     })?;
     Ok(Some(number))

@@ -53,7 +53,8 @@ def _text(of, names):
         return f"map<{_text(args[1], names)}>"
     if origin in (typing.Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
         return f"option<{_text(args[0], names)}>"
-    raise TypeError(f"{of!r} has no type in a schema: name it by Annotated[..., 'text']")
+    name = getattr(of, "__name__", "...")
+    raise TypeError(f"{of!r} has no schema type: use Annotated[{name}, 'schema type']")
 
 
 def start_guest(command, args, schema=None, *, name=None, daemon=False):

@@ -57,7 +57,7 @@ pub fn allocate<'py>(
     let element: ElementType = element_of(dtype)
         .ok_or_else(|| PyTypeError::new_err(format!("shared memory has no elements of type {dtype}")))?;
     let size = shape.iter().try_fold(element.size(), |all, &n| all.checked_mul(usize::try_from(n).ok()?));
-    let size = size.ok_or_else(|| PyValueError::new_err(format!("there is no array of shape {shape:?}")))?;
+    let size = size.ok_or_else(|| PyValueError::new_err(format!("invalid shape {shape:?}")))?;
     let memory = Memory::alloc(size).map_err(runtime)?;
     let kind = if torch { Kind::Torch } else { Kind::Numpy };
     rebuild(py, &View { kind, element, memory: 0, offset: 0, shape, strides: Vec::new() }, memory)

@@ -74,6 +74,6 @@ impl Lease {
 
     fn __repr__(&self) -> String {
         let state = if self.lease.lock().is_some() { "held" } else { "ended" };
-        format!("<multiproc.Lease: {state}, delivered {} times>", self.deliveries)
+        format!("<multiproc.Lease: {state}, delivery {}>", self.deliveries)
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn to_python(
             dict.into_any()
         }
         other => {
-            return Err(PyTypeError::new_err(format!("a column that Python has no type for: {other:?}")));
+            return Err(PyTypeError::new_err(format!("Python has no type for column {other:?}")));
         }
     })
 }

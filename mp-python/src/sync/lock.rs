@@ -151,7 +151,8 @@ impl RLock {
     fn acquire(&self, py: Python<'_>, block: bool, timeout: Option<f64>) -> PyResult<bool> {
         if self.permit.is_kept_here() {
             let deeper = self.depth.get().checked_add(1);
-            self.depth.set(deeper.ok_or_else(|| PyOverflowError::new_err("the lock is acquired too often"))?);
+            let overflow = || PyOverflowError::new_err("the lock's recursion count overflows");
+            self.depth.set(deeper.ok_or_else(overflow)?);
             return Ok(true);
         }
         let acquired = acquire(py, block, timeout, |time| self.permit.acquire_kept(time))?;

@@ -120,10 +120,10 @@ impl<'a> Parser<'a> {
     }
 
     fn skip(&mut self, mark: char) -> Result<(), String> {
-        self.rest = self
-            .rest
-            .strip_prefix(mark)
-            .ok_or_else(|| format!("{mark:?} is missing before {:?}", self.rest))?;
+        self.rest = self.rest.strip_prefix(mark).ok_or_else(|| match self.rest {
+            "" => format!("{mark:?} expected at the end"),
+            rest => format!("{mark:?} expected before {rest:?}"),
+        })?;
         Ok(())
     }
 
