@@ -1,4 +1,4 @@
-"""Queues of Python objects: multiproc beside torch.multiprocessing, multiprocessing, faster-fifo and pyzmq.
+"""Queues of Python objects: multiproc compared with multiprocessing, torch's, faster-fifo and pyzmq.
 
     python benches/python/queues.py [--rounds 5] [--quick] [--json FILE]
 
@@ -169,7 +169,7 @@ class Peer:
 
 
 def long_put(figures):
-    """Time of a put of 64 MiB, beside a copy of as many bytes to memory that was written before."""
+    """Time of a put of 64 MiB, compared with a copy of as many bytes to memory that was written before."""
     source = np.ones(64 * MIB, np.uint8)
     target = np.zeros_like(source)
     queue = multiproc.Queue()

@@ -2,8 +2,8 @@
 
     python benches/python/report.py [--runs 3] [--json FILE] [--svg docs/reference/python-benchmarks.svg]
 
-A figure is the median of the runs, beside the lowest and the highest. The picture shows how many times faster
-than each peer. With ``--runs 0``, the figures are read from the file.
+A figure is the median of the runs, with the lowest and the highest. The picture shows how many times faster
+than each peer. ``--runs 0 --json FILE`` measures nothing and reads the figures from the file.
 """
 
 import argparse
@@ -105,6 +105,8 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, help="file for the figures of all runs")
     parser.add_argument("--svg", help="file for the picture")
     options = parser.parse_args()
+    if options.runs < 1 and not options.json:
+        parser.error("--runs 0 needs --json")
     runs = [measure() for _ in range(options.runs)] or json.loads(options.json.read_text())
     if options.json:
         options.json.write_text(json.dumps(runs, indent=1))
