@@ -99,7 +99,7 @@ except PermissionError:
         assert process.wait(WAIT) == 3
 
 
-def test_program_with_memory_of_its_own_is_told_so(tmp_path):
+def test_accept_with_own_memory_raises(tmp_path):
     program = """
 import multiproc
 queue = multiproc.Queue()

@@ -16,7 +16,7 @@ METHODS = mp.get_all_start_methods()
 
 
 class TestExit:
-    def test_daemon_threads_that_wait_are_left(self):
+    def test_waiting_daemon_threads_do_not_block_exit(self):
         program = """
 import multiproc as mp, os, sys, threading, time, types
 queue, full = mp.Queue(), mp.Queue(1)
@@ -191,7 +191,7 @@ def wait_for_ends(pids):
 
 
 class TestFork:
-    def test_forked_process_is_told_what_to_do(self, tmp_path):
+    def test_use_after_fork_error_names_process(self, tmp_path):
         program = """
 import multiproc as mp, os, sys, time
 def sleep():

@@ -41,7 +41,7 @@ def test_iterable_is_equal_for_zero_and_one_worker():
     assert equal(one, other)
 
 
-def test_loader_without_workers_keeps_generators():
+def test_inline_loader_restores_generator_states():
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = random.random(), np.random.rand(), torch.rand(1).item()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
@@ -49,7 +49,7 @@ def test_loader_without_workers_keeps_generators():
     assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected
 
 
-def test_torch_seed_repeats_the_shuffle():
+def test_torch_seed_fixes_the_shuffle():
     def order():
         torch.manual_seed(21)
         return [batch.tolist() for batch in mp.DataLoader(range(30), 4, shuffle=True)]

@@ -182,7 +182,7 @@ def test_exit_in_a_worker_is_reported():
         list(loader)
 
 
-def test_batch_that_cannot_be_sent_is_an_error():
+def test_unpicklable_batch_raises():
     iterator = iter(mp.DataLoader(Raising("batch"), None, num_workers=1))
     assert [next(iterator) for _ in range(3)] == [0, 1, 2]
     with pytest.raises((AttributeError, TypeError, Exception), match="lambda"):

@@ -71,7 +71,7 @@ exec({BODY!r}, main.__dict__)
         (tmp_path / "__main__.py").write_text(BODY)
         assert run_command([sys.executable, str(tmp_path)]) == (BY_VALUE, "", 0)
 
-    def test_zipfile(self, tmp_path):
+    def test_zipfile_main_is_sent_by_value(self, tmp_path):
         import zipfile
 
         pytest.importorskip("cloudpickle")

@@ -287,7 +287,7 @@ class TestCPythonProcess:
             process.join(LIMIT)
         assert {process.exitcode for process in processes} == {-signal.SIGTERM}
 
-    def test_descriptors_are_closed(self, ctx):
+    def test_finished_processes_leak_no_descriptors(self, ctx):
         counts = []
         for _ in range(12):
             run_process(ctx, os.getpid).close()
@@ -454,7 +454,7 @@ class TestCPythonDaemons:
         run_process(ctx, start_daemon_child, queue, daemon=True)
         assert queue.get(timeout=LIMIT) == "daemonic processes are not allowed to have children"
 
-    def test_daemon_is_set_before_start(self, ctx):
+    def test_setting_daemon_after_start_raises(self, ctx):
         process = ctx.Process(target=os.getpid)
         process.daemon = True
         process.start()

@@ -75,7 +75,7 @@ class TestPeerLost:
         with pytest.raises(mp.PeerLost):
             queue.put(2)
 
-    def test_second_object_of_the_queue_is_no_peer(self, ctx):
+    def test_second_object_in_process_is_not_a_peer(self, ctx):
         queue, ready, carrier = ctx.Queue(), ctx.Queue(), ctx.Queue()
         carrier.put(queue)
         second = carrier.get()

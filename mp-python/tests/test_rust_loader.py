@@ -260,7 +260,7 @@ def test_failed_dataset_is_a_runtime_error():
         digits.Images(10, sampler=None)
 
 
-def test_forked_copy_is_refused_and_parent_goes_on():
+def test_use_after_fork_raises_and_parent_continues():
     loader = digits.Images(16, batch_size=4, num_workers=1)
     batches = iter(loader)
     next(batches)

@@ -218,7 +218,7 @@ class TestCompatibility:
             theirs.shm.close()
             theirs.shm.unlink()
 
-    def test_reader_that_ends_leaves_the_name(self, ctx, shm):
+    def test_name_survives_exit_and_kill_of_readers(self, ctx, shm):
         ours = shm()
         for target in (write, write_and_exit):
             process = ctx.Process(target=target, args=(ours.name, b"x"), daemon=True)

@@ -23,7 +23,7 @@ def test_process_pool_executor_maps(ctx):
         assert executor.submit(square, 9).result(30) == 81
 
 
-def test_process_pool_executor_tells_a_killed_worker(ctx):
+def test_executor_reports_a_killed_worker(ctx):
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=ctx) as executor:
         future = executor.submit(kill_itself, 0)
         with pytest.raises(concurrent.futures.process.BrokenProcessPool):
@@ -39,7 +39,7 @@ def fail(_):
     raise Unsendable(7, "seven")
 
 
-def test_pool_tells_exceptions_that_cannot_be_rebuilt():
+def test_pool_reports_unrebuildable_exceptions():
     with mp.Pool(1) as pool:
         with pytest.raises(mp.pool.MaybeEncodingError, match="Unsendable") as raised:
             pool.apply(fail, (0,))
