@@ -1,4 +1,4 @@
-//! Plain values between Python and serde: what is not an array.
+//! Conversion of non-array values between Python and serde.
 
 use std::fmt;
 

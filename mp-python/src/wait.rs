@@ -18,16 +18,17 @@ pub enum Attempt<T, S> {
     Late(S),
 }
 
-/// Limit of a wait, by Python's arguments `block` and `timeout`. `None` stands for no limit.
+/// Returns the limit of a wait for Python's arguments `block` and `timeout`. `None` and a `timeout` too large
+/// for a `Duration` mean no limit.
 ///
 /// # Errors
-/// `ValueError` for a time that is no number.
+/// `ValueError` for a NaN timeout.
 pub fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Duration>> {
     match timeout {
         _ if !block => Ok(Some(Duration::ZERO)),
         None => Ok(None),
         Some(seconds) if seconds.is_nan() => Err(PyValueError::new_err("the timeout is not a number")),
-        // More than a century is no limit.
+        // A time too large for a `Duration` means no limit.
         Some(seconds) => Ok(Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
     }
 }

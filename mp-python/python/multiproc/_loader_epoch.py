@@ -8,11 +8,11 @@ from ._loader_sources import _Inline, _Pinned, _Streams, _Workers
 
 
 class _Progress:
-    """What was delivered of an epoch. The loader and the iterator have it together."""
+    """Progress of an epoch. Shared by the loader and its iterator."""
 
     def __init__(self, epoch, seed, start=None):
         self.epoch, self.seed = epoch, seed
-        #: State of the sampler and of its generator at the begin of the epoch.
+        #: State of the sampler and of its generator at the beginning of the epoch.
         self.start = start or {}
         #: All batches below were delivered, and these beyond.
         self.delivered, self.beyond = 0, set()

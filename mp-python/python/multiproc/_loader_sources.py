@@ -1,4 +1,4 @@
-"""Where the batches of an epoch come from: this process, or workers, and a thread that pins memory."""
+"""Sources of an epoch's batches: this process, workers, and a thread that pins memory."""
 
 import itertools
 import queue

@@ -7,10 +7,10 @@ and type of the first sample, and each sample is copied into its row. Sending su
 =============================  =============================================================
 samples                        batch
 =============================  =============================================================
-tensors of torch               a tensor, one dimension more
+tensors of torch               a tensor with one more dimension
 arrays and scalars of numpy    a tensor if torch is imported, else an array
-float, int, bool               the same, of float64, int64 or bool
-str, bytes                     the list of them
+float, int, bool               a tensor or array of float64, int64 or bool
+str, bytes                     a list of the samples
 mappings, dataclasses          the same type, of batches
 named tuples                   the same type, of batches
 tuples                         a list of batches

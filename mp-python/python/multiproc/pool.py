@@ -55,7 +55,7 @@ __all__ = [
 
 
 class _Spawning:
-    """What objects that are pickled for a new process ask for."""
+    """Stand-in for ``Popen`` while objects are pickled for a new process."""
 
     DupFd = DupFd
 
@@ -305,7 +305,7 @@ class Pool:
         return [pid for pid in self._workers.pids() if pid]
 
     def close(self):
-        """Accepts no more tasks. The workers end when the others are done."""
+        """Closes the pool to new tasks. Workers exit after the submitted tasks."""
         if self._state != RUN:
             return
         with self._lock:

@@ -65,7 +65,7 @@ def _command(method, data, preload=_preload):
 
 
 def _preparation(name):
-    """Returns what a process needs to import the main module and to unpickle its function."""
+    """Returns the data with which a new process imports the main module and unpickles its function."""
     data = _spawn.get_preparation_data(name)
     data.pop("start_method", None)
     # A program that is read from the standard input has such a name.

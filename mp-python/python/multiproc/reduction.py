@@ -1,4 +1,4 @@
-"""How objects become messages: reducers that users register, and descriptors."""
+"""Reducers registered by users, and descriptors in messages."""
 
 import functools
 import io
@@ -18,7 +18,7 @@ register = ForkingPickler.register
 
 
 class DupFd:
-    """A descriptor on its way to a process."""
+    """Descriptor in the pickled arguments of a process."""
 
     def __init__(self, fd):
         self.fd = fd
@@ -43,7 +43,7 @@ def _received(fd):
 def pickler(has_main):
     """Returns a class of picklers that write functions by value, or ``None`` if cloudpickle is not installed.
 
-    What has a name in the main module is written by reference if the reader ``has_main``.
+    Functions and classes of the main module are pickled by reference if ``has_main``.
     """
     try:
         import cloudpickle
@@ -63,7 +63,7 @@ def pickler(has_main):
 
 
 def _is_in_main(obj):
-    """Returns whether the main module has the function or class under its name."""
+    """Returns ``True`` if the main module has the function or class under its name."""
     if obj.__module__ not in ("__main__", "__mp_main__"):
         return False
     try:

@@ -108,8 +108,8 @@ pub(super) fn source_of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Option<Sou
     }))
 }
 
-/// Reduces a memory view: to a view of bytes, if it is one, or else to an error, since other formats would
-/// need a cast.
+/// Reduces a C-contiguous memory view to its bytes, which the receiver casts to the same format and shape.
+/// Other views raise `BufferError`.
 #[pyfunction]
 pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let py = view.py();
@@ -162,8 +162,8 @@ pub fn memoryview<'py>(
     view.call_method1(intern!(py, "cast"), (format, shape))
 }
 
-/// Reduces an array of numpy to its index in the message. Arrays of objects, and of types that only numpy
-/// knows, are reduced by numpy.
+/// Reduces an array of numpy to its index in the message. Arrays of objects, and of element types without a
+/// buffer-protocol format, are reduced by numpy.
 #[pyfunction]
 pub fn reduce_ndarray<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = array.py();

@@ -410,7 +410,7 @@ pub fn array(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
     rebuild(py, &view, memory)
 }
 
-/// Returns the object of the handle with this index of the object that this thread reads.
+/// Returns the Python object for handle number `index` of the message that this thread is unpickling.
 #[pyfunction]
 #[pyo3(name = "_handle")]
 pub fn handle(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {

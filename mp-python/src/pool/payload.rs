@@ -27,8 +27,8 @@ thread_local! {
     static WORDS: RefCell<Vec<[u8; 8]>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Length from which a list is looked at for numbers.
-const MANY: usize = 16;
+/// Minimum length of a list that is checked for numbers.
+const MIN_LIST_LEN: usize = 16;
 
 fn int(item: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
     item.cast_exact::<PyInt>().ok()?.extract::<i64>().ok().map(i64::to_le_bytes)
@@ -42,7 +42,7 @@ impl Payload {
     /// Returns the payload of a list that has only integers of 64 bits, or only floats. `None` for any other
     /// object.
     fn numbers(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
-        let list = object.cast_exact::<PyList>().ok().filter(|list| list.len() >= MANY);
+        let list = object.cast_exact::<PyList>().ok().filter(|list| list.len() >= MIN_LIST_LEN);
         let Some(list) = list else { return Ok(None) };
         let bytes = |word: fn(&Bound<'_, PyAny>) -> Option<[u8; 8]>| {
             WORDS.with_borrow_mut(|words| {
@@ -60,7 +60,7 @@ impl Payload {
         Ok(bytes(float)?.map(Self::Floats))
     }
 
-    /// Returns the payload of an object, pickled by `dumps` if it is no list of numbers.
+    /// Returns the payload of an object, pickled by `dumps` unless it is a list of numbers.
     pub(super) fn of<'py>(
         object: &Bound<'py, PyAny>,
         dumps: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Object>,

@@ -70,7 +70,7 @@ impl BarrierState {
     }
 
     /// Waits until all parties have arrived. The last one calls `action` before the others continue.
-    /// Returns the order of arrival.
+    /// Returns an index that is different for each party.
     fn wait(&self, action: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
         let py = action.py();
         let limit = limit(true, timeout)?;
