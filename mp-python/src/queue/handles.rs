@@ -206,7 +206,9 @@ pub(crate) fn put_error<T>(py: Python<'_>, error: PutError<T>) -> PyErr {
         error @ (PutError::Deserted { .. } | PutError::Disconnected(_)) => {
             PeerLost::new_err(error.forget().to_string())
         }
-        error @ PutError::TooLarge { .. } => PyValueError::new_err(error.forget().to_string()),
+        error @ PutError::TooLarge { .. } => {
+            PyValueError::new_err(error.forget().to_string().replace("(QueueOptions::bytes)", "(bytes=)"))
+        }
         error => runtime(error.forget()),
     }
 }
