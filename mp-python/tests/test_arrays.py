@@ -1,7 +1,6 @@
 """Arrays and tensors in messages: what arrives, what is shared, and torch's scenarios on the CPU."""
 
 import os
-import pickle
 import signal
 
 import pytest
@@ -568,56 +567,3 @@ class TestTorchMultiprocessing:
 
 def make_tensor(i):
     return torch.full((5,), i)
-
-
-class Call:
-    """Calls a function while it is pickled."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __reduce__(self):
-        self.function()
-        return int, (0,)
-
-
-def test_part_within_an_array_is_sent_with_it():
-    array = np.arange(5000.0)
-    part, whole = through_queue((array[10:20], array))
-    assert (whole == array).all() and (part == array[10:20]).all()
-    part[0] = -1
-    assert whole[10] == -1
-
-
-@pytest.mark.parametrize("view", [memoryview, pickle.PickleBuffer])
-def test_buffer_stays_while_its_message_is_pickled(view):
-    buffer = bytearray(1 << 20)
-    exported = view(buffer)
-
-    def free():
-        exported.release()
-        buffer.clear()
-
-    with pytest.raises(BufferError):
-        mp.Queue().put([exported, Call(free)])
-
-
-@needs_torch
-def test_tensor_with_a_resized_storage_raises():
-    for size in (0, 100):
-        tensor = torch.ones(1000, 1000)
-        tensor.untyped_storage().resize_(size)
-        with pytest.raises(RuntimeError, match="resized"):
-            mp.Queue().put(tensor)
-        with pytest.raises(RuntimeError, match="resized"):
-            mp.collate([tensor, tensor])
-    tensor = torch.ones(1 << 20)
-    with pytest.raises(RuntimeError, match="resized"):
-        mp.Queue().put([tensor, Call(lambda: tensor.untyped_storage().resize_(0))])
-
-
-@needs_torch
-@pytest.mark.parametrize("shape", [(2**61,), (2**61 + 1,), (2**62, 1), (2**40, 0, 2**40)])
-def test_tensor_of_any_size_without_memory_arrives(shape):
-    tensor = torch.zeros(1, dtype=torch.float64).expand(shape) if 0 not in shape else torch.empty(shape)
-    assert through_queue(tensor).shape == shape

@@ -20,7 +20,7 @@ use process::backoff;
 pub use process::environment::{gained_privileges, under_valgrind};
 #[cfg(feature = "inject")]
 pub use process::inject;
-pub(crate) use process::{at_exit, environment, identity, signal_counter};
+pub(crate) use process::{affinity, at_exit, environment, identity, signal_counter};
 pub use process::{inherited, peer};
 pub(crate) use rustix::io::Errno;
 pub use sleep::futex::monotonic;

@@ -85,17 +85,7 @@ pub(crate) fn current_processor() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// Returns the number of processors of the machine.
-pub(crate) fn online_processors() -> Option<u32> {
-    let list = online()?;
-    let ranges = list.trim().split(',').map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
-    });
-    ranges.sum()
-}
-
-fn online() -> Option<String> {
+pub(super) fn online() -> Option<String> {
     std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
 }
 

@@ -1,5 +1,6 @@
 //! This process: identity, start, exit, processors and stacks.
 
+pub(crate) mod affinity;
 pub(crate) mod at_exit;
 pub(crate) mod backoff;
 pub(crate) mod environment;
