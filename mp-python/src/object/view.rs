@@ -165,6 +165,21 @@ impl Source {
         strides
     }
 
+    /// Returns `true` if the elements fill one block from their first address on, in any order of the
+    /// dimensions, as a transposed or channels-last array does.
+    fn is_dense(&self) -> bool {
+        let mut dims: Vec<(i64, i64)> =
+            self.strides.iter().copied().zip(self.shape.iter().copied()).collect();
+        dims.retain(|&(_, n)| n != 1);
+        dims.sort_unstable();
+        let mut step = self.element.size() as i64;
+        dims.iter().all(|&(stride, n)| {
+            let fits = stride == step;
+            step *= n.max(1);
+            fits
+        })
+    }
+
     /// Returns `true` if the elements are in row-major order without gaps.
     pub fn is_row_major(&self) -> bool {
         let mut step = self.element.size() as i64;
@@ -198,11 +213,12 @@ struct Range {
 }
 
 impl Range {
-    /// Returns the index of a single array that is copied without its gaps. Several arrays keep their
-    /// places, and so does one whose elements overlap.
+    /// Returns the index of a single array that is copied in row-major order, without its gaps. Several
+    /// arrays keep their places, and so does one whose elements overlap or are dense in another order.
     fn single(&self, sources: &[Source]) -> Option<usize> {
         match self.members[..] {
-            [one] if sources[one].len() <= self.high - self.low => Some(one),
+            [one] if sources[one].is_row_major() => Some(one),
+            [one] if sources[one].len() <= self.high - self.low && !sources[one].is_dense() => Some(one),
             _ => None,
         }
     }
