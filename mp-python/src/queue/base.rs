@@ -6,12 +6,13 @@ use std::time::Duration;
 use mp::{GetError, JoinableQueue as Tasks, Queue as Messages};
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::handles::{Handles, WaitResult, get_error};
+use super::joinable::JoinableQueue;
 use super::lease::Lease;
 use super::many;
-use super::shared::{Shared, State, options};
+use super::shared::{Shared, State, options, reduce_subclass};
 use crate::error::{empty, runtime, shut_down};
 use crate::object::Object;
 use crate::object::handle::Handle;
@@ -32,6 +33,15 @@ impl From<Messages<Object>> for Queue {
 }
 
 impl Queue {
+    /// Returns an object that `__init__` completes.
+    pub(super) fn unset() -> Self {
+        Self(Shared::new())
+    }
+
+    pub(super) fn init_with(&self, other: &Self) {
+        self.0.init(&other.0);
+    }
+
     /// Returns the Python object of a queue of tasks.
     pub(super) fn of_tasks(tasks: Tasks<Object>) -> Self {
         Self(Shared::of(&tasks.queue().clone(), Some(tasks)))
@@ -59,10 +69,27 @@ pub(super) fn byte_limit(bytes: Option<i128>) -> PyResult<Option<u64>> {
 #[pymethods]
 impl Queue {
     #[new]
+    #[pyo3(
+        signature = (*_args, **_kwargs),
+        text_signature = "(maxsize=0, *, bytes=None, deliveries=5, ctx=None)"
+    )]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self::unset()
+    }
+
     #[pyo3(signature = (maxsize = 0, *, bytes = None, deliveries = 5, ctx = None))]
-    fn new(maxsize: i64, bytes: Option<i128>, deliveries: u32, ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+    fn __init__(
+        &self,
+        maxsize: i64,
+        bytes: Option<i128>,
+        deliveries: u32,
+        ctx: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let _ = ctx;
-        options(maxsize, byte_limit(bytes)?, deliveries).create().map(Self::from).map_err(runtime)
+        self.init_with(
+            &options(maxsize, byte_limit(bytes)?, deliveries).create().map(Self::from).map_err(runtime)?,
+        );
+        Ok(())
     }
 
     /// Puts an object into the queue.
@@ -213,8 +240,30 @@ impl Queue {
         })
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.0.reduce(py, self.name(), |open| match &open.joinable {
+    /// Returns the state that a subclass sends: the queue, without attributes of the subclass.
+    fn __getstate__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let name = self.name();
+        let base = Self(self.0.share(name)?);
+        let queue = if name == "Queue" {
+            Bound::new(py, base)?
+        } else {
+            Bound::new(py, PyClassInitializer::from(base).add_subclass(JoinableQueue))?.into_super()
+        };
+        PyTuple::new(py, [queue])
+    }
+
+    fn __setstate__(&self, state: (Bound<'_, Self>,)) -> PyResult<()> {
+        let other = state.0.get();
+        self.0.init(&other.0.share(other.name())?);
+        Ok(())
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let (py, this, class) = (slf.py(), slf.get(), slf.get_type());
+        if !class.is(py.get_type::<Self>()) && !class.is(py.get_type::<JoinableQueue>()) {
+            return reduce_subclass(slf);
+        }
+        this.0.reduce(py, this.name(), |open| match &open.joinable {
             Some(joinable) => Handle::JoinableQueue(joinable.tasks.clone()),
             None => Handle::Queue(open.patient.clone()),
         })

@@ -4,6 +4,7 @@ use mp::JoinableQueue as Tasks;
 use mp::queue::JoinableQueueError;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 use super::base::{Queue, byte_limit};
 use super::shared::options;
@@ -28,10 +29,22 @@ impl JoinableQueue {
 #[pymethods]
 impl JoinableQueue {
     #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(maxsize=0, *, bytes=None, ctx=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(Queue::unset()).add_subclass(Self)
+    }
+
     #[pyo3(signature = (maxsize = 0, *, bytes = None, ctx = None))]
-    fn new(maxsize: i64, bytes: Option<i128>, ctx: Option<Py<PyAny>>) -> PyResult<PyClassInitializer<Self>> {
+    fn __init__(
+        slf: PyRef<'_, Self>,
+        maxsize: i64,
+        bytes: Option<i128>,
+        ctx: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let _ = ctx;
-        Tasks::with_options(options(maxsize, byte_limit(bytes)?, 1)).map(Self::of).map_err(runtime)
+        let tasks = Tasks::with_options(options(maxsize, byte_limit(bytes)?, 1)).map_err(runtime)?;
+        slf.as_super().init_with(&Queue::of_tasks(tasks));
+        Ok(())
     }
 
     /// Finishes a task that this process took by ``get``. Raises ``ValueError`` if it has none.

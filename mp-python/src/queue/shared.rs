@@ -10,8 +10,10 @@ use mp::{JoinableQueue as Tasks, Queue as Messages};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::Ordering;
 use mp_core::{Arena, ReadyFd};
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
 use super::handles::{Handles, WaitResult, closed_error, get_error};
@@ -26,6 +28,8 @@ const MOST_SLOTS: usize = 1 << 16;
 const MOST_MESSAGES: usize = 1 << 24;
 
 pub(super) enum State {
+    /// Before `__init__` or `__setstate__`, which a subclass may call late.
+    New,
     Open(Arc<Handles>),
     /// After `close`. `empty`: the queue was empty then.
     Closed {
@@ -36,20 +40,34 @@ pub(super) enum State {
 /// Queue of a Python object.
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
-    /// Number of objects that fit, or `None` for no limit.
-    maxsize: Option<usize>,
 }
 
 impl Shared {
+    /// Returns the state of an object that `init` completes.
+    pub(super) fn new() -> Self {
+        Self { state: Mutex::new(State::New) }
+    }
+
     pub(super) fn of(queue: &Messages<Object>, tasks: Option<Tasks<Object>>) -> Self {
-        let unlimited = Arena::current().map_or(usize::MAX, |arena| arena.most_messages() as usize);
-        let maxsize = Some(queue.capacity()).filter(|&capacity| capacity < unlimited);
-        Self { state: Mutex::new(State::Open(Arc::new(Handles::new(queue, tasks)))), maxsize }
+        Self { state: Mutex::new(State::Open(Arc::new(Handles::new(queue, tasks)))) }
+    }
+
+    /// Takes over the queue of another object.
+    pub(super) fn init(&self, other: &Self) {
+        let state = std::mem::replace(&mut *other.state.lock(), State::New);
+        let before = std::mem::replace(&mut *self.state.lock(), state);
+        drop(before);
+    }
+
+    /// Returns another object's state for the same queue.
+    pub(super) fn share(&self, name: &str) -> PyResult<Self> {
+        Ok(Self { state: Mutex::new(State::Open(self.open(name)?)) })
     }
 
     pub(super) fn open(&self, name: &str) -> PyResult<Arc<Handles>> {
         match &*self.state.lock() {
             State::Open(open) => Ok(open.clone()),
+            State::New => Err(not_initialized(name)),
             State::Closed { .. } => Err(closed_error(name)),
         }
     }
@@ -104,6 +122,7 @@ impl Shared {
                 open.closed.store(true, Ordering::Relaxed);
                 open.patient.is_empty()
             }
+            State::New => true,
             State::Closed { empty } => *empty,
         };
         let before = std::mem::replace(&mut *state, State::Closed { empty });
@@ -114,6 +133,7 @@ impl Shared {
     pub(super) fn is_empty(&self) -> PyResult<bool> {
         match &*self.state.lock() {
             State::Open(open) => Ok(open.patient.is_empty()),
+            State::New => Err(not_initialized("Queue")),
             State::Closed { empty: true } => Ok(true),
             State::Closed { empty: false } => Err(PyOSError::new_err("the queue is closed")),
         }
@@ -132,15 +152,31 @@ impl Shared {
     pub(super) fn describe(&self, name: &str) -> String {
         match &*self.state.lock() {
             State::Open(open) => {
-                let len = open.patient.len();
-                match self.maxsize {
-                    Some(maxsize) => format!("<multiproc.{name}: {len} of {maxsize} objects>"),
-                    None => format!("<multiproc.{name}: {len} objects>"),
+                let (len, maxsize) = (open.patient.len(), open.patient.capacity());
+                let unlimited = Arena::current().map_or(usize::MAX, |arena| arena.most_messages() as usize);
+                if maxsize < unlimited {
+                    format!("<multiproc.{name}: {len} of {maxsize} objects>")
+                } else {
+                    format!("<multiproc.{name}: {len} objects>")
                 }
             }
+            State::New => format!("<multiproc.{name}: not initialized>"),
             State::Closed { .. } => format!("<multiproc.{name}: closed>"),
         }
     }
+}
+
+/// Reduces an object of a subclass as `multiprocessing` does: its class, and the result of `__getstate__`.
+pub(super) fn reduce_subclass<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let new = NEW.import(py, "copyreg", "__newobj__")?;
+    let state = object.call_method0(intern!(py, "__getstate__"))?;
+    (new, (object.get_type(),), state).into_pyobject(py)
+}
+
+fn not_initialized(name: &str) -> PyErr {
+    PyRuntimeError::new_err(format!("{name}.__init__() was not called by the subclass"))
 }
 
 /// Returns the options of `maxsize`, `bytes` and `deliveries`.

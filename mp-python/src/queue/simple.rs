@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use mp::Queue as Messages;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::shared::Shared;
+use super::shared::{Shared, reduce_subclass};
 use crate::error::{empty, runtime};
 use crate::object::Object;
 use crate::object::handle::Handle;
@@ -28,15 +28,31 @@ impl SimpleQueue {
 #[pymethods]
 impl SimpleQueue {
     #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, ctx=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self(Shared::new())
+    }
+
     #[pyo3(signature = (*, ctx = None))]
-    fn new(ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+    fn __init__(&self, ctx: Option<Py<PyAny>>) -> PyResult<()> {
         let _ = ctx;
-        Messages::unbounded().map(Self::from).map_err(runtime)
+        self.0.init(&Shared::of(&Messages::unbounded().map_err(runtime)?, None));
+        Ok(())
     }
 
     /// Puts an object into the queue.
     fn put(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
         self.0.put(obj, None, Self::NAME)
+    }
+
+    /// Returns an alias of the class, for type annotations.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        item: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let alias = class.py().import("types")?.getattr("GenericAlias")?;
+        alias.call1((class, item))
     }
 
     /// Takes the first object out of the queue, and waits while there is none.
@@ -78,8 +94,22 @@ impl SimpleQueue {
         self.0.close();
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.0.reduce(py, Self::NAME, |open| Handle::SimpleQueue(open.patient.clone()))
+    /// Returns the state that a subclass sends: the queue, without attributes of the subclass.
+    fn __getstate__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, [Bound::new(py, Self(self.0.share(Self::NAME)?))?])
+    }
+
+    fn __setstate__(&self, state: (Bound<'_, Self>,)) -> PyResult<()> {
+        self.0.init(&state.0.get().0.share(Self::NAME)?);
+        Ok(())
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let py = slf.py();
+        if !slf.get_type().is(py.get_type::<Self>()) {
+            return reduce_subclass(slf);
+        }
+        slf.get().0.reduce(py, Self::NAME, |open| Handle::SimpleQueue(open.patient.clone()))
     }
 
     fn __repr__(&self) -> String {

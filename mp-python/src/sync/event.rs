@@ -1,7 +1,7 @@
 //! `Event`.
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use super::check_process;
 use crate::error::runtime;
@@ -24,10 +24,16 @@ impl From<mp::Event> for Event {
 #[pymethods]
 impl Event {
     #[new]
-    #[pyo3(signature = (*, ctx = None))]
-    fn new(ctx: Option<Py<PyAny>>) -> PyResult<Self> {
-        let _ = ctx;
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, ctx=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         mp::Event::new().map(Self::from).map_err(runtime)
+    }
+
+    /// Checks the arguments, which a subclass may pass from its own ``__init__``.
+    #[pyo3(signature = (*, ctx = None))]
+    #[allow(clippy::unused_self, reason = "a method of Python")]
+    fn __init__(&self, ctx: Option<Py<PyAny>>) {
+        let _ = ctx;
     }
 
     /// Returns True if the event is set.

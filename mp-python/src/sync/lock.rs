@@ -4,7 +4,7 @@ use mp::BoundedSemaphore;
 use mp::sync::RawValue;
 use pyo3::exceptions::{PyAssertionError, PyOverflowError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use pyo3::{Bound, intern};
 
 use super::{acquire, check_process, release_error};
@@ -69,10 +69,16 @@ impl From<(BoundedSemaphore, RawValue<u32>)> for RLock {
 #[pymethods]
 impl Lock {
     #[new]
-    #[pyo3(signature = (*, ctx = None))]
-    fn new(ctx: Option<Py<PyAny>>) -> PyResult<Self> {
-        let _ = ctx;
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, ctx=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         Ok(Self { permit: BoundedSemaphore::new(1).map_err(runtime)? })
+    }
+
+    /// Checks the arguments, which a subclass may pass from its own ``__init__``.
+    #[pyo3(signature = (*, ctx = None))]
+    #[allow(clippy::unused_self, reason = "a method of Python")]
+    fn __init__(&self, ctx: Option<Py<PyAny>>) {
+        let _ = ctx;
     }
 
     /// Acquires the lock. Returns False if it did not become available in time.
@@ -138,11 +144,17 @@ impl RLock {
 #[pymethods]
 impl RLock {
     #[new]
-    #[pyo3(signature = (*, ctx = None))]
-    fn new(ctx: Option<Py<PyAny>>) -> PyResult<Self> {
-        let _ = ctx;
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, ctx=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let permit = BoundedSemaphore::new(1).map_err(runtime)?;
         Ok(Self { permit, depth: RawValue::new(0).map_err(runtime)? })
+    }
+
+    /// Checks the arguments, which a subclass may pass from its own ``__init__``.
+    #[pyo3(signature = (*, ctx = None))]
+    #[allow(clippy::unused_self, reason = "a method of Python")]
+    fn __init__(&self, ctx: Option<Py<PyAny>>) {
+        let _ = ctx;
     }
 
     /// Acquires the lock, also if this thread has it already. Returns False if it did not become available

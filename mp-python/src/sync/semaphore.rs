@@ -1,10 +1,12 @@
 //! `Semaphore` and `BoundedSemaphore`.
 
+use std::sync::OnceLock;
+
 use mp::sync::AcquireError;
 use mp_core::sync::shared::{AtomicBool, Ordering};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use super::{acquire, check_process, release_error};
 use crate::error::runtime;
@@ -22,7 +24,8 @@ enum Permits {
 /// Semaphore between processes. What a killed process acquired, and has not released, returns.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
 pub struct Semaphore {
-    permits: Permits,
+    /// Set by `__init__`.
+    permits: OnceLock<Permits>,
     /// `true` if the package knows that this process has acquired it.
     known: AtomicBool,
 }
@@ -34,13 +37,27 @@ pub struct BoundedSemaphore;
 
 impl Semaphore {
     fn of(permits: Permits) -> Self {
-        Self { permits, known: AtomicBool::new(false) }
+        Self { permits: OnceLock::from(permits), known: AtomicBool::new(false) }
+    }
+
+    fn unset() -> Self {
+        Self { permits: OnceLock::new(), known: AtomicBool::new(false) }
+    }
+
+    /// Sets the permits, unless a call has done so before.
+    fn init(&self, permits: Permits) {
+        _ = self.permits.set(permits);
+    }
+
+    fn permits(&self) -> PyResult<&Permits> {
+        let missing = || PyRuntimeError::new_err("Semaphore.__init__() was not called by the subclass");
+        self.permits.get().ok_or_else(missing)
     }
 
     fn value(&self) -> PyResult<usize> {
         check_process()?;
         // Asking for the holders releases the permits of dead ones.
-        Ok(match &self.permits {
+        Ok(match self.permits()? {
             Permits::Growing(permits) => {
                 permits.holders();
                 permits.available()
@@ -84,23 +101,29 @@ pub(crate) fn bounded(
 #[pymethods]
 impl Semaphore {
     #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(value=1, *, ctx=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self::unset()
+    }
+
     #[pyo3(signature = (value = 1, *, ctx = None))]
-    fn new(value: i64, ctx: Option<Py<PyAny>>) -> PyResult<Self> {
+    fn __init__(&self, value: i64, ctx: Option<Py<PyAny>>) -> PyResult<()> {
         let _ = ctx;
         let value = checked(value)?;
-        let permits = created(mp::Semaphore::with_limit(value, value.max(LIMIT)))?;
-        Ok(Self::of(Permits::Growing(permits)))
+        self.init(Permits::Growing(created(mp::Semaphore::with_limit(value, value.max(LIMIT)))?));
+        Ok(())
     }
 
     /// Acquires the semaphore. Returns False if it did not become available in time.
     #[pyo3(signature = (block = true, timeout = None))]
     fn acquire(slf: &Bound<'_, Self>, block: bool, timeout: Option<f64>) -> PyResult<bool> {
         let this = slf.get();
-        if matches!(this.permits, Permits::Growing(_)) && !this.known.swap(true, Ordering::Relaxed) {
+        let permits = this.permits()?;
+        if matches!(permits, Permits::Growing(_)) && !this.known.swap(true, Ordering::Relaxed) {
             let module = slf.py().import("multiproc.synchronize")?;
             module.getattr("_semaphores")?.call_method1("add", (slf,))?;
         }
-        acquire(slf.py(), block, timeout, |time| match &this.permits {
+        acquire(slf.py(), block, timeout, |time| match permits {
             Permits::Growing(permits) => permits.acquire_kept(time),
             Permits::Bounded(permits, _) => permits.acquire_kept(time),
         })
@@ -108,7 +131,7 @@ impl Semaphore {
 
     /// Called when the process ends by itself: what it acquired was used, and does not return.
     fn _forget(&self) {
-        if let Permits::Growing(permits) = &self.permits {
+        if let Some(Permits::Growing(permits)) = self.permits.get() {
             permits.forget_kept();
         }
     }
@@ -116,7 +139,7 @@ impl Semaphore {
     /// Releases the semaphore, which any thread or process may do. Raises ``ValueError`` at the limit: the
     /// initial value, or for a ``Semaphore`` 8192 if that is larger.
     fn release(&self) -> PyResult<()> {
-        match &self.permits {
+        match self.permits()? {
             Permits::Growing(permits) => permits.release_any().map_err(|error| match error {
                 AcquireError::TooMany { limit } => {
                     PyValueError::new_err(format!("the semaphore is at its limit of {limit} permits"))
@@ -165,7 +188,7 @@ impl Semaphore {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         check_process()?;
-        let handle = match &self.permits {
+        let handle = match self.permits()? {
             Permits::Growing(permits) => Handle::Semaphore(permits.clone()),
             Permits::Bounded(permits, most) => Handle::BoundedSemaphore(permits.clone(), *most),
         };
@@ -175,9 +198,9 @@ impl Semaphore {
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?;
         let value = slf.get().value().map_or_else(|_| "unknown".to_owned(), |value| value.to_string());
-        Ok(match &slf.get().permits {
-            Permits::Growing(_) => format!("<{name}(value={value})>"),
-            Permits::Bounded(_, most) => format!("<{name}(value={value}, maxvalue={most})>"),
+        Ok(match slf.get().permits.get() {
+            None | Some(Permits::Growing(_)) => format!("<{name}(value={value})>"),
+            Some(Permits::Bounded(_, most)) => format!("<{name}(value={value}, maxvalue={most})>"),
         })
     }
 }
@@ -185,11 +208,16 @@ impl Semaphore {
 #[pymethods]
 impl BoundedSemaphore {
     #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(value=1, *, ctx=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(Semaphore::unset()).add_subclass(Self)
+    }
+
     #[pyo3(signature = (value = 1, *, ctx = None))]
-    fn new(value: i64, ctx: Option<Py<PyAny>>) -> PyResult<PyClassInitializer<Self>> {
+    fn __init__(slf: PyRef<'_, Self>, value: i64, ctx: Option<Py<PyAny>>) -> PyResult<()> {
         let _ = ctx;
         let value = checked(value)?;
-        let permits = Permits::Bounded(created(mp::BoundedSemaphore::new(value))?, value);
-        Ok(PyClassInitializer::from(Semaphore::of(permits)).add_subclass(Self))
+        slf.as_super().init(Permits::Bounded(created(mp::BoundedSemaphore::new(value))?, value));
+        Ok(())
     }
 }
