@@ -33,11 +33,13 @@ starts new workers for each epoch. Arrays of the dataset are in shared memory on
 
 import base64
 import copy
+import functools
 import itertools
 import math
 import os
 import random
 import sys
+import types
 import warnings
 import weakref
 from collections.abc import Mapping
@@ -60,6 +62,10 @@ __all__ = [
 ]
 
 
+# Attributes that can't be set after the constructor, as in torch.
+_FIXED = {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
+
+
 class DataLoader:
     """Loads a dataset in batches, by worker processes. Takes the arguments of torch's ``DataLoader``, and:
 
@@ -71,6 +77,9 @@ class DataLoader:
     - ``on_error``: ``"raise"``, or ``"skip"`` to leave out samples that raise an exception, or kill each
       worker that tries them. ``skipped`` lists them.
     """
+
+    _initialized = False
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     def __init__(
         self,
@@ -118,16 +127,23 @@ class DataLoader:
             raise ValueError("retries option should be non-negative")
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error should be 'raise' or 'skip', not {on_error!r}")
-        self.dataset = dataset
         self._iterable = _is_iterable(dataset)
         if self._iterable:
-            unset = ("shuffle", shuffle or None), ("sampler", sampler), ("batch_sampler", batch_sampler)
+            is_pipe = _is_iterable_pipe(dataset)
+            if is_pipe and shuffle is not None:
+                from torch.utils.data.graph_settings import apply_shuffle_settings
+
+                dataset = apply_shuffle_settings(dataset, shuffle=shuffle)
+            unset = [("sampler", sampler), ("batch_sampler", batch_sampler)]
+            if not is_pipe:
+                unset.insert(0, ("shuffle", shuffle or None))
             for name, value in unset:
                 if value is not None:
                     raise ValueError(
                         f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
                         f"{name}={value}"
                     )
+        self.dataset = dataset
         if sampler is not None and shuffle:
             raise ValueError("sampler option is mutually exclusive with shuffle")
         if batch_sampler is not None:
@@ -152,7 +168,8 @@ class DataLoader:
             sampler = RandomSampler(dataset, generator=generator)
         self.batch_size, self.drop_last = batch_size, drop_last
         self._shuffle = bool(shuffle)
-        self.sampler, self.batch_sampler = sampler, batch_sampler
+        # `None` for the library's own order.
+        self._sampler, self._batch_sampler = sampler, batch_sampler
         self.num_workers = num_workers
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
@@ -168,7 +185,6 @@ class DataLoader:
         self.collate_fn = collate_fn
         #: The dataset makes a whole batch at a time, so that its samples can't be told apart.
         self._opaque = hasattr(dataset, "__getbatch__") or bool(getattr(dataset, "__getitems__", None))
-        self._method = self._start_method(multiprocessing_context)
         self.multiprocessing_context = multiprocessing_context
         #: Left out samples of this epoch: (index, reason).
         self.skipped = []
@@ -176,10 +192,63 @@ class DataLoader:
         self._progress = None
         self._pending_state = None
         self._iterator = None
-        self._team = None
         self._team_fingerprint = None
         self._runs = set()
         self._reported_length = None
+        self._initialized = True
+
+    def __setattr__(self, name, value):
+        if self._initialized and name in _FIXED:
+            raise ValueError(
+                f"{name} attribute should not be set after {type(self).__name__} is initialized"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def sampler(self):
+        """The sampler that was given. Without one, torch's sampler for ``shuffle`` if torch is imported, or
+        ``None``. The loader doesn't use torch's sampler: the library has its own order."""
+        if self._sampler is not None or "torch" not in sys.modules:
+            return self._sampler
+        return self._default_sampler
+
+    @property
+    def batch_sampler(self):
+        """The same for batches, from ``sampler``. ``None`` with ``batch_size=None``."""
+        if self._batch_sampler is not None or self.batch_size is None or "torch" not in sys.modules:
+            return self._batch_sampler
+        return self._default_batch_sampler
+
+    @functools.cached_property
+    def _default_sampler(self):
+        from torch.utils.data import RandomSampler, SequentialSampler
+        from torch.utils.data.dataloader import _InfiniteConstantSampler
+
+        if self._iterable:
+            return _InfiniteConstantSampler()
+        if self._shuffle:
+            return RandomSampler(self.dataset, generator=self.generator)
+        return SequentialSampler(self.dataset)
+
+    @functools.cached_property
+    def _default_batch_sampler(self):
+        from torch.utils.data import BatchSampler
+
+        return BatchSampler(self.sampler, self.batch_size, self.drop_last)
+
+    @property
+    def multiprocessing_context(self):
+        """Context that starts the workers, or ``None`` for the default. A name becomes its context."""
+        return self._context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, context):
+        from .context import get_context
+
+        self._method = self._start_method(context)
+        self._context = get_context(context) if isinstance(context, str) else context
+        # An iterator that has not ended keeps the workers of the former method.
+        self._team = None
 
     def _start_method(self, context):
         if context is None:
@@ -202,17 +271,17 @@ class DataLoader:
 
     @property
     def _index_sampler(self):
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
+        return self._sampler if self._batch_sampler is None else self._batch_sampler
 
     def __len__(self):
         if self._iterable:
             length = self._reported_length = len(self.dataset)
             if self.batch_size is None:
                 return length
-        elif self.batch_sampler is not None:
-            return len(self.batch_sampler)
+        elif self._batch_sampler is not None:
+            return len(self._batch_sampler)
         else:
-            length = len(self.dataset if self.sampler is None else self.sampler)
+            length = len(self.dataset if self._sampler is None else self._sampler)
             if self.batch_size is None:
                 return length
         return length // self.batch_size if self.drop_last else math.ceil(length / self.batch_size)
@@ -301,10 +370,10 @@ class DataLoader:
                 yield number, indices
 
     def _sampled(self):
-        if self.batch_sampler is not None or self.batch_size is None:
+        if self._batch_sampler is not None or self.batch_size is None:
             yield from self._index_sampler
             return
-        indices = iter(self.sampler)
+        indices = iter(self._sampler)
         while batch := list(itertools.islice(indices, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
@@ -473,6 +542,11 @@ def _is_iterable(dataset):
         return True
     has_indices = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getbatch__")
     return hasattr(dataset, "__iter__") and not has_indices
+
+
+def _is_iterable_pipe(dataset):
+    torch = sys.modules.get("torch.utils.data")
+    return torch is not None and isinstance(dataset, torch.IterDataPipe)
 
 
 def _generator_state(generator):
