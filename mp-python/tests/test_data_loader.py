@@ -447,14 +447,14 @@ class TestTorchStringDataLoader:
     def test_shuffle_workers(self):
         data = ListDataset([(f"name {i}", i) for i in range(10)])
         for names, numbers in mp.DataLoader(data, 2, shuffle=True, num_workers=2):
-            assert names == [f"name {i}" for i in numbers.tolist()]
+            assert names == tuple(f"name {i}" for i in numbers.tolist())
 
 
 class TestTorchNamedTupleDataLoader:
     def test_dataloader_with_namedtuple(self):
         data = ListDataset([Point(float(i), f"{i}") for i in range(4)])
         for batch in mp.DataLoader(data, 2, num_workers=1):
-            assert type(batch) is Point and batch.label == [f"{int(x)}" for x in batch.x]
+            assert type(batch) is Point and batch.label == tuple(f"{int(x)}" for x in batch.x)
 
 
 class TestTorchDataLoaderPersistentWorkers:

@@ -10,7 +10,7 @@ samples                        batch
 tensors of torch               a tensor with one more dimension
 arrays and scalars of numpy    a tensor if torch is imported, else an array
 float, int, bool               a tensor or array of float64, int64 or bool
-str, bytes                     a list of the samples
+str, bytes                     a tuple in a field of tuples and sequences, else a list
 mappings, dataclasses          the same type, of batches
 named tuples                   the same type, of batches
 tuples                         a list of batches
@@ -30,7 +30,7 @@ __all__ = ["collate", "convert"]
 
 def collate(samples):
     """Returns the batch of a list of samples, with its arrays in shared memory."""
-    return _collate(list(samples), sys.modules.get("torch"))
+    return _collate(samples if isinstance(samples, (list, tuple)) else list(samples), sys.modules.get("torch"))
 
 
 def convert(sample):
@@ -52,7 +52,7 @@ def _collate(samples, torch):
     if torch is not None and isinstance(first, torch.Tensor):
         stacked = None
         if all(type(sample) is torch.Tensor for sample in samples):
-            stacked = _multiproc.stack(samples, True)
+            stacked = _multiproc.stack(list(samples), True)
         return torch.stack(samples) if stacked is None else stacked
     if of.__module__ == "numpy" and hasattr(first, "dtype"):
         return _arrays(samples, first, torch)
@@ -64,7 +64,7 @@ def _collate(samples, torch):
         batch = {key: _collate([sample[key] for sample in samples], torch) for key in first}
         return _same_mapping(first, batch)
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return of(*(_collate(list(column), torch) for column in zip(*samples, strict=True)))
+        return of(*(_collate(column, torch) for column in zip(*samples, strict=True)))
     if hasattr(type(first), "__dataclass_fields__"):
         import dataclasses
 
@@ -73,7 +73,7 @@ def _collate(samples, torch):
     if isinstance(first, Sequence):
         if any(len(sample) != len(first) for sample in samples):
             raise RuntimeError("each element in list of batch should be of equal size")
-        batch = [_collate(list(column), torch) for column in zip(*samples, strict=True)]
+        batch = [_collate(column, torch) for column in zip(*samples, strict=True)]
         return batch if isinstance(first, tuple) else _same_sequence(first, batch)
     raise TypeError(
         "default_collate: batch must contain tensors, numpy arrays, numbers, dicts, dataclasses or lists; "
@@ -126,7 +126,7 @@ def _arrays(samples, first, torch):
             "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
             f"found {first.dtype}"
         )
-    stacked = _multiproc.stack(samples, torch is not None) if type(first).__name__ == "ndarray" else None
+    stacked = _multiproc.stack(list(samples), torch is not None) if type(first).__name__ == "ndarray" else None
     if stacked is not None:
         return stacked
     import numpy
