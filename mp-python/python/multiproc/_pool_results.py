@@ -5,6 +5,7 @@ import itertools
 import sys
 import threading
 import time
+import types
 
 from ._pool_errors import PoolError, TimeoutError, _locate
 
@@ -18,6 +19,7 @@ class AsyncResult:
     """The result of ``Pool.apply_async``."""
 
     __module__ = "multiproc.pool"
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     def __init__(self, pool, name, callback=None, error_callback=None):
         self._pool = pool

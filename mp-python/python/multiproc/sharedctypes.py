@@ -21,7 +21,8 @@ _synchronized_classes = {}
 
 def _new(type_):
     """Returns an object of a type of ctypes, whose bytes are zeros in shared memory."""
-    return type_.from_buffer(_multiproc.Buffer(ctypes.sizeof(type_)))
+    memory = _multiproc.Buffer(ctypes.sizeof(type_))
+    return type_.from_buffer(memory)
 
 
 def RawValue(typecode_or_type, *args):
