@@ -97,6 +97,8 @@ def __getattr__(name):
 
     if name in _MODULES:
         return import_module(f".{name}", __name__)
+    if name in ("SUBDEBUG", "SUBWARNING"):
+        return getattr(import_module("multiprocessing"), name)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)

@@ -1,7 +1,12 @@
 """Contexts: the package's functions with a start method."""
 
-import multiprocessing.context as _context
-from multiprocessing.context import AuthenticationError, BufferTooShort, ProcessError, TimeoutError
+from multiprocessing.context import (
+    AuthenticationError,
+    BaseContext,
+    BufferTooShort,
+    ProcessError,
+    TimeoutError,
+)
 
 from . import _multiproc, process, synchronize
 
@@ -33,7 +38,7 @@ def set_start_method(method, force=False):
     _method = method
 
 
-class Context(_context.BaseContext):
+class Context(BaseContext):
     """The package's functions, with a start method."""
 
     AuthenticationError = AuthenticationError
@@ -151,11 +156,14 @@ class Context(_context.BaseContext):
         return Pool(processes, initializer, initargs, maxtasksperchild, self, **options)
 
 
+SpawnProcess = process.SpawnProcess
+
+
 class SpawnContext(Context):
     """The package's functions. Processes are executed."""
 
     _name = "spawn"
-    Process = process.SpawnProcess
+    Process = SpawnProcess
 
 
 class ForkServerContext(Context):

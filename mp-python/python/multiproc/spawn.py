@@ -6,6 +6,7 @@ import warnings
 
 from . import _multiproc
 from ._process_end import signal_of
+from .context import freeze_support as freeze_support
 from .context import get_context
 
 __all__ = [
