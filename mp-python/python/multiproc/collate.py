@@ -30,7 +30,9 @@ __all__ = ["collate", "convert"]
 
 def collate(samples):
     """Returns the batch of a list of samples, with its arrays in shared memory."""
-    return _collate(samples if isinstance(samples, (list, tuple)) else list(samples), sys.modules.get("torch"))
+    return _collate(
+        samples if isinstance(samples, (list, tuple)) else list(samples), sys.modules.get("torch")
+    )
 
 
 def convert(sample):
@@ -126,7 +128,9 @@ def _arrays(samples, first, torch):
             "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
             f"found {first.dtype}"
         )
-    stacked = _multiproc.stack(list(samples), torch is not None) if type(first).__name__ == "ndarray" else None
+    stacked = (
+        _multiproc.stack(list(samples), torch is not None) if type(first).__name__ == "ndarray" else None
+    )
     if stacked is not None:
         return stacked
     import numpy

@@ -199,9 +199,7 @@ class DataLoader:
 
     def __setattr__(self, name, value):
         if self._initialized and name in _FIXED:
-            raise ValueError(
-                f"{name} attribute should not be set after {type(self).__name__} is initialized"
-            )
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 
     @property
