@@ -11,11 +11,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mp::process::{ExitStatus, Process, SpawnError, StartMethod};
 use mp_core::mutex::Mutex;
+use mp_core::{Error, ReadyFd};
 use pyo3::exceptions::{PyImportError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -135,7 +137,9 @@ pub fn refuse_subinterpreters(_py: Python<'_>) -> PyResult<()> {
 /// A started process.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Child {
-    process: Process,
+    process: Arc<Process>,
+    /// Descriptor of `sentinel`. Nothing clears it.
+    sentinel: OnceLock<ReadyFd>,
     /// Exit code in Python's form, once known.
     code: Mutex<Option<i32>>,
 }
@@ -167,7 +171,7 @@ pub fn start(
 impl Child {
     /// Returns the Python object of a process.
     pub(crate) fn of(process: Process) -> Self {
-        Self { process, code: Mutex::new(None) }
+        Self { process: Arc::new(process), sentinel: OnceLock::new(), code: Mutex::new(None) }
     }
 }
 
@@ -179,10 +183,18 @@ impl Child {
         self.process.pid()
     }
 
-    /// Descriptor that is readable when the process has ended.
-    #[getter]
-    fn sentinel(&self) -> i32 {
-        self.process.sentinel().as_raw_fd()
+    /// Returns the descriptor that is readable when the process has ended. It becomes readable after those
+    /// of queues and pipes with messages that the process has sent.
+    fn sentinel(&self) -> PyResult<i32> {
+        if let Some(sentinel) = self.sentinel.get() {
+            return Ok(sentinel.as_fd().as_raw_fd());
+        }
+        match ReadyFd::new_after_others(self.process.clone()) {
+            Ok(sentinel) => Ok(self.sentinel.get_or_init(|| sentinel).as_fd().as_raw_fd()),
+            // A copy of the process has no thread that watches.
+            Err(Error::Forked) => Ok(self.process.sentinel().as_raw_fd()),
+            Err(error) => Err(runtime(error)),
+        }
     }
 
     /// Exit code, the negative signal, or `None` while the process runs.
@@ -201,6 +213,11 @@ impl Child {
             Err(SpawnError::NeverReported { .. }) if code != 0 => (code, None),
             Err(error) => (if code == 0 { 1 } else { code }, Some(error)),
         };
+        // Who knows the end finds everything readable.
+        ReadyFd::set_all();
+        if let Some(sentinel) = self.sentinel.get() {
+            sentinel.set_if_ready();
+        }
         *known = Some(code);
         drop(known);
         if let Some(failure) = failure {

@@ -183,6 +183,16 @@ class TestCPythonProcess:
         assert connection.wait([sentinel], timeout=LIMIT) == [sentinel]
         process.join(LIMIT)
         assert connection.wait([sentinel], timeout=0) == [sentinel]
+        assert process.sentinel == sentinel
+
+    def test_sentinel_after_the_end(self, ctx):
+        process = run_process(ctx, abs, 1)
+        assert process.exitcode == 0
+        sentinel = process.sentinel
+        assert connection.wait([sentinel], timeout=0) == [sentinel] == [process.sentinel]
+        process.close()
+        with pytest.raises(OSError):
+            os.fstat(sentinel)
 
     def test_close(self, ctx):
         queue = mp.Queue()

@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import signal
+import time
 
 import pytest
 
@@ -28,6 +29,18 @@ def test_executor_reports_a_killed_worker(ctx):
         future = executor.submit(kill_itself, 0)
         with pytest.raises(concurrent.futures.process.BrokenProcessPool):
             future.result(30)
+
+
+def test_process_pool_executor_gets_the_results_of_workers_that_end(forkserver):
+    # Each worker ends after one task, at once after its result.
+    end = time.monotonic() + 5
+    for _ in range(60):
+        with concurrent.futures.ProcessPoolExecutor(
+            1, mp_context=forkserver, max_tasks_per_child=1
+        ) as executor:
+            assert [executor.submit(abs, n).result(30) for n in range(3)] == [0, 1, 2]
+        if time.monotonic() > end:
+            break
 
 
 class Unsendable(Exception):

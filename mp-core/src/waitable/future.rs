@@ -3,12 +3,15 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::{SharedWaitable, WaitPoint, Waitable, descriptors, reactor};
 use crate::error::{Error, Result};
 use crate::process::mutex::Mutex;
+use crate::process::user_code::{catch_panic, drop_caught};
+use crate::process::{PerProcess, per_process};
+use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::readiness::{self, EventFd};
 
 #[cfg(feature = "tokio")]
@@ -228,11 +231,27 @@ pub async fn wait_async(what: impl Waitable + Send + Sync + 'static) -> Result<(
 /// made the object ready was killed before it woke others. Only [`update`](Self::update) clears the
 /// descriptor, and only if the object is no longer ready. Another thread or process may have taken what made
 /// the object ready; call `update` then.
-pub struct ReadyFd {
+pub struct ReadyFd(Arc<ReadyState>);
+
+struct ReadyState {
     what: SharedWaitable,
     fd: Arc<FdWaker>,
     watch: Mutex<WakeRegistration>,
+    /// `true` if the descriptors of all other ready objects become readable first.
+    after_others: bool,
 }
+
+/// All descriptors that others are made readable after.
+///
+/// A raw `fork` may copy a locked lock. So a copy, which can't add descriptors, never uses it.
+struct ReadyFds {
+    /// Process that has added descriptors, or 0.
+    process: AtomicU32,
+    all: Mutex<Vec<Weak<ReadyState>>>,
+}
+
+static READY_FDS: PerProcess<ReadyFds> =
+    per_process!(ReadyFds { process: AtomicU32::new(0), all: Mutex::new(Vec::new()) });
 
 /// Waker that makes a descriptor readable.
 pub(super) struct FdWaker(pub(super) EventFd);
@@ -249,6 +268,16 @@ impl Wake for FdWaker {
     }
 }
 
+/// Waker that makes a descriptor readable after those of all ready objects.
+struct LastWaker(Arc<FdWaker>);
+
+impl Wake for LastWaker {
+    fn wake(self: Arc<Self>) {
+        ReadyFd::set_all();
+        self.0.0.set();
+    }
+}
+
 impl ReadyFd {
     /// Creates the descriptor, readable if the object is ready.
     ///
@@ -256,10 +285,53 @@ impl ReadyFd {
     /// [`Error::Os`](crate::Error::Os) if no descriptor or thread is available, and the same as for
     /// [`WakeRegistration::arm`].
     pub fn new(what: SharedWaitable) -> Result<Self> {
-        let fd = FdWaker::new()?;
-        let ready = Self { watch: Mutex::new(WakeRegistration::new(what.clone())), what, fd };
-        ready.arm(&mut ready.watch.lock())?;
-        Ok(ready)
+        let state = ReadyState::new(what, false)?;
+        let fds = &*READY_FDS;
+        fds.process.store(std::process::id(), Ordering::Relaxed);
+        let mut all = fds.all.lock();
+        if all.len() == all.capacity() {
+            all.retain(|one| one.strong_count() > 0);
+            let live = all.len();
+            all.reserve(live + 1);
+        }
+        all.push(Arc::downgrade(&state));
+        drop(all);
+        // `set_all` may have missed it.
+        state.set_if_ready();
+        Ok(Self(state))
+    }
+
+    /// Creates the descriptor of an object that is ready for ever, such as an ended process. When it becomes
+    /// readable, the descriptors of all objects that were ready before are readable already: those that
+    /// [`new`](Self::new) has created in this process.
+    ///
+    /// # Errors
+    /// The same as for [`new`](Self::new).
+    #[doc(hidden)]
+    pub fn new_after_others(what: SharedWaitable) -> Result<Self> {
+        ReadyState::new(what, true).map(Self)
+    }
+
+    /// Makes the descriptor readable if the object is ready, without the delay until a thread does.
+    #[doc(hidden)]
+    pub fn set_if_ready(&self) {
+        self.0.set_if_ready();
+    }
+
+    /// Makes the descriptors of all ready objects readable that [`new`](Self::new) has created in this
+    /// process.
+    #[doc(hidden)]
+    pub fn set_all() {
+        let fds = &*READY_FDS;
+        if fds.process.load(Ordering::Relaxed) != std::process::id() {
+            return;
+        }
+        // No object is asked or dropped under the lock: that may create or drop other descriptors.
+        let all: Vec<_> = fds.all.lock().iter().filter_map(Weak::upgrade).collect();
+        for one in all {
+            catch_panic(|| one.set_if_ready());
+            drop_caught(one);
+        }
     }
 
     /// Clears the descriptor if the object is no longer ready. Call it whenever a value was taken, or was
@@ -268,34 +340,71 @@ impl ReadyFd {
     /// # Errors
     /// The same as for [`new`](Self::new).
     pub fn update(&self) -> Result<()> {
+        let state = &*self.0;
         // A forked copy shares the descriptor, which only the parent may clear.
-        if let Some(parking) = self.what.wait_point().parking() {
+        if let Some(parking) = state.what.wait_point().parking() {
             parking.arena().me()?;
         }
         // While it is not readable, it is watched.
-        if !readiness::is_ready(self.fd.0.as_fd(), false) {
+        if !readiness::is_ready(self.as_fd(), false) {
             return Ok(());
         }
-        let mut watch = self.watch.lock();
+        state.clear_unless_ready(&mut state.watch.lock())
+    }
+}
+
+impl ReadyState {
+    fn new(what: SharedWaitable, after_others: bool) -> Result<Arc<Self>> {
+        let fd = FdWaker::new()?;
+        let watch = Mutex::new(WakeRegistration::new(what.clone()));
+        let state = Arc::new(Self { what, fd, watch, after_others });
+        state.arm(&mut state.watch.lock())?;
+        Ok(state)
+    }
+
+    fn waker(&self) -> Waker {
+        if self.after_others {
+            Waker::from(Arc::new(LastWaker(self.fd.clone())))
+        } else {
+            Waker::from(self.fd.clone())
+        }
+    }
+
+    fn arm(&self, watch: &mut WakeRegistration) -> Result<()> {
+        let waker = self.waker();
+        let armed = watch.arm(&waker);
+        if armed.is_err() || self.what.is_ready() {
+            waker.wake();
+        }
+        armed
+    }
+
+    fn clear_unless_ready(&self, watch: &mut WakeRegistration) -> Result<()> {
         if !self.what.is_ready() {
             self.fd.0.clear();
-            self.arm(&mut watch)?;
+            self.arm(watch)?;
         }
         Ok(())
     }
 
-    fn arm(&self, watch: &mut WakeRegistration) -> Result<()> {
-        let armed = watch.arm(&Waker::from(self.fd.clone()));
-        if armed.is_err() || self.what.is_ready() {
-            self.fd.0.set();
+    fn set_if_ready(&self) {
+        if !self.what.is_ready() {
+            return;
         }
-        armed
+        if self.after_others {
+            self.waker().wake();
+            return;
+        }
+        let mut watch = self.watch.lock();
+        self.fd.0.set();
+        // Whoever has taken the value meanwhile found nothing to clear. After an error it stays readable.
+        _ = self.clear_unless_ready(&mut watch);
     }
 }
 
 impl AsFd for ReadyFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.0.as_fd()
+        self.0.fd.0.as_fd()
     }
 }
 

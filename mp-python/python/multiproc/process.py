@@ -100,6 +100,9 @@ class _Popen:
     """The started process, as ``BaseProcess`` uses it."""
 
     DupFd = DupFd
+    # `BaseProcess.start` reads it. `Process.sentinel` asks for the descriptor, so that processes whose
+    # sentinel is not used have none.
+    sentinel = None
 
     def __init__(self, process_obj, method):
         self.method = method
@@ -112,7 +115,6 @@ class _Popen:
         finally:
             set_spawning_popen(None)
         self.pid = self._child.pid
-        self.sentinel = self._child.sentinel
 
     def _start(self, process_obj, data):
         options = {
@@ -181,6 +183,16 @@ class Process(_process.BaseProcess):
         from . import context
 
         return _Popen(process_obj, process_obj._method or context.get_start_method())
+
+    @property
+    def sentinel(self):
+        """Descriptor that is readable when the process has ended, for ``wait``. What the process has sent
+        is readable before.
+        """
+        self._check_closed()
+        if self._popen is None:
+            raise ValueError("process not started")
+        return self._popen._child.sentinel()
 
     def interrupt(self):
         """Sends SIGINT to the process."""
