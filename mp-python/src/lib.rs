@@ -65,7 +65,7 @@ mod _multiproc {
     #[pymodule_export]
     use crate::python_loader::stack::{allocate, stack_samples};
     #[pymodule_export]
-    use crate::python_loader::workers::{LoaderTasks, LoaderWorkers, note};
+    use crate::python_loader::workers::{LoaderEpoch, LoaderSetup, LoaderTasks, LoaderWorkers, note};
     #[pymodule_export]
     use crate::queue::{JoinableQueue, Lease, Queue, SimpleQueue};
     #[pymodule_export]

@@ -64,9 +64,10 @@ class _Batches:
         if loader.num_workers == 0:
             source = _Inline(loader, self._progress)
         else:
-            self._team = loader._hire(self._progress.seed)
+            self._team = loader._hire()
+            calls = self._team.begin(loader, self._progress.seed)
             of = _Streams if loader._iterable else _Workers
-            source = of(loader, self._progress, self._team)
+            source = of(loader, self._progress, self._team, calls)
         if loader._pins():
             source = _Pinned(source, loader.prefetch_factor or 2)
         self._source = source

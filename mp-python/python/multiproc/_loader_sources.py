@@ -13,7 +13,7 @@ class _Inline:
     """Batches made in this process."""
 
     def __init__(self, loader, progress):
-        self.worker = Worker(loader._inline_setup(progress.seed), 0, inline=True)
+        self.worker = Worker(loader._inline_setup(), 0, inline=True)
         self.progress = progress.copy()
         self.loader = loader
         self.order = None if loader._iterable else loader._order(self.progress)
@@ -54,23 +54,30 @@ class _Inline:
         self.worker.iterations.clear()
 
 
+def _preparing(loader):
+    """Returns ``True`` if workers make their copies of the dataset before they get batches: within no time
+    limit, and even if there are fewer batches than workers."""
+    return bool(loader.batch_timeout or loader.worker_init_fn)
+
+
 class _Workers:
     """Batches of a dataset with indices, made by workers."""
 
-    def __init__(self, loader, progress, team):
-        self.loader, self.team = loader, team
+    def __init__(self, loader, progress, team, calls):
+        self.loader, self.team, self.calls = loader, team, calls
         self.progress = progress.copy()
         self.order = loader._order(self.progress)
-        self.tasks = self._tasks(loader.in_order)
+        self.tasks = self._tasks(loader.in_order, _preparing(loader) and loader.num_workers)
         self.pending = {}
         self.window = loader.num_workers * max(loader.prefetch_factor, 1)
         self.exhausted = None
         self._fill()
 
-    def _tasks(self, in_order):
+    def _tasks(self, in_order, prepare=0):
         loader = self.loader
-        return self.team.workers[0].tasks(
-            retries=loader.retries, timeout=loader.batch_timeout or None, in_order=in_order
+        timeout = loader.batch_timeout or None
+        return self.calls[0].tasks(
+            retries=loader.retries, timeout=timeout, in_order=in_order, prepare=prepare
         )
 
     def _fill(self):
@@ -138,8 +145,7 @@ class _Workers:
         return _late(self.loader, self.team, running, self.pending)
 
     def close(self):
-        self.order = None
-        self.tasks = None
+        self.order = self.tasks = self.calls = None
 
 
 class _Streams:
@@ -147,15 +153,15 @@ class _Streams:
 
     runs = itertools.count()
 
-    def __init__(self, loader, progress, team):
+    def __init__(self, loader, progress, team, calls):
         self.loader, self.team = loader, team
         self.progress = progress.copy()
         self.run = next(self.runs)
         loader._runs.add(self.run)
         self.seed = mix(self.progress.seed, self.progress.epoch)
+        timeout, prepare = loader.batch_timeout or None, int(_preparing(loader))
         self.tasks = [
-            workers.tasks(retries=loader.retries, timeout=loader.batch_timeout or None)
-            for workers in team.workers
+            call.tasks(retries=loader.retries, timeout=timeout, prepare=prepare) for call in calls
         ]
         self.origins = [(batches, state) for batches, _, state in self.progress.lanes]
         self.first = [batches for batches, _, _ in self.progress.lanes]

@@ -1,4 +1,4 @@
-"""Worker processes of a ``DataLoader``, and the comparison that tells if they have its dataset still."""
+"""Worker processes of a ``DataLoader``, and the comparison that tells if its dataset was changed."""
 
 import atexit
 import hashlib
@@ -12,7 +12,7 @@ import weakref
 
 from . import _multiproc, process
 from ._child import Preparation
-from ._loader_worker import STACK
+from ._loader_worker import _MASK, STACK
 from .pool import _Spawning
 from .reduction import pickler
 
@@ -31,25 +31,50 @@ class _Digest:
         return len(data)
 
 
+class _Fingerprint:
+    """Digest of pickled objects, in which arrays stand for their addresses and shapes."""
+
+    def __init__(self, digest, arrays):
+        self.digest = digest
+        #: Returns the arrays, or ``None`` for those that were freed: another may have the same address.
+        self.arrays = arrays
+
+    def __eq__(self, earlier):
+        if earlier is None or self.digest != earlier.digest:
+            return False
+        return all(array() is not None for array in earlier.arrays)
+
+
 def _fingerprint(parts):
-    """Returns a digest of the pickled objects, in which arrays stand for their addresses and shapes, or
-    ``None`` if they can't be pickled so."""
+    """Returns a fingerprint, or ``None`` if the objects can't be pickled so."""
     for base in [pickle.Pickler, pickler(True)]:
-        if base is not None and (digest := _digest_by(base, parts)) is not None:
-            return digest
+        if base is not None and (fingerprint := _fingerprint_by(base, parts)) is not None:
+            return fingerprint
     return None
 
 
-def _digest_by(base, parts):
+def _fingerprint_by(base, parts):
+    arrays = []
+
+    def keep(obj):
+        try:
+            arrays.append(weakref.ref(obj))
+        except TypeError:
+            arrays.append(lambda: obj)
+
     class Pickler(base):
         def reducer_override(self, obj):
             of = type(obj)
             if of.__name__ == "ndarray" and of.__module__ == "numpy":
+                keep(obj)
                 view = obj.__array_interface__
                 return tuple, ((view["data"][0], str(view["typestr"]), obj.shape, obj.strides),)
             if of.__module__ in ("torch", "torch.nn.parameter") and hasattr(obj, "data_ptr"):
-                return tuple, ((obj.data_ptr(), str(obj.dtype), tuple(obj.shape), obj._version),)
+                keep(obj)
+                layout = str(obj.dtype), tuple(obj.shape), obj.stride()
+                return tuple, ((obj.data_ptr(), *layout, obj._version),)
             if of.__module__ == "multiproc._multiproc":
+                keep(obj)
                 return int, (id(obj),)
             inherited = getattr(super(), "reducer_override", None)
             return NotImplemented if inherited is None else inherited(obj)
@@ -62,7 +87,7 @@ def _digest_by(base, parts):
         return None
     finally:
         _context.set_spawning_popen(None)
-    return digest.hash.digest()
+    return _Fingerprint(digest.hash.digest(), arrays)
 
 
 _teams = weakref.WeakSet()
@@ -75,11 +100,53 @@ def _close_teams():
 
 
 class _Team:
-    """The worker processes of a loader."""
+    """The worker processes of a loader. They live longer than an epoch, and get its dataset for each."""
 
-    def __init__(self, loader, seed):
+    def __init__(self, loader):
         self.owner = os.getpid()
+        self.method, self.size, self.iterable = loader._method, loader.num_workers, loader._iterable
+        self.place = _place()
         self.file = os.memfd_create("multiproc-loader-stacks")
+        #: Setup of the last epoch as a message, and its fingerprint.
+        self.setup = self.fingerprint = None
+        #: The epoch of persistent workers: they keep the copy of the dataset.
+        self.persistent = None
+        stacks = f"/proc/{self.owner}/fd/{self.file}", _STACK_SIGNAL
+        self.workers = []
+        _context.set_spawning_popen(_Spawning)
+        try:
+            data = process._preparation("DataLoader")
+            self.has_main = process._has_main(data)
+            options = {
+                "command": _command(self.method, data),
+                "method": self.method,
+                "name": "DataLoader",
+                "has_main": self.has_main,
+            }
+            preparation = Preparation(data, self.method)
+            parts = [(None, self.size)]
+            if self.iterable:
+                parts = [(part, 1) for part in range(self.size)]
+            for part, count in parts:
+                arguments = preparation, (part, _imported(), stacks)
+                self.workers.append(_multiproc.LoaderWorkers(arguments, count, **options))
+        finally:
+            _context.set_spawning_popen(None)
+        _teams.add(self)
+
+    def serves(self, loader):
+        """Returns ``True`` if these processes can be the workers of the loader's next epoch."""
+        of_loader = loader._method, loader.num_workers, loader._iterable
+        if not self.workers or self.owner != os.getpid():
+            return False
+        if loader.persistent_workers and self.persistent is not None:
+            return True
+        return (self.method, self.size, self.iterable) == of_loader and self.place == _place()
+
+    def begin(self, loader, seed):
+        """Begins an epoch. Returns its calls, one for each pool."""
+        if loader.persistent_workers and self.persistent is not None:
+            return self.persistent
         setup = {
             "dataset": loader.dataset,
             "collate_fn": loader.collate_fn,
@@ -90,31 +157,26 @@ class _Team:
             "drop_last": loader.drop_last,
             "batch_timeout": loader.batch_timeout,
             "num_workers": loader.num_workers,
-            "seed": seed,
-            "stacks": (f"/proc/{self.owner}/fd/{self.file}", _STACK_SIGNAL),
-            "worker": None,
             "imports": _imported(),
         }
-        method = loader._method
-        self.workers = []
-        _context.set_spawning_popen(_Spawning)
-        try:
-            data = process._preparation("DataLoader")
-            options = {
-                "command": _command(method, data),
-                "method": method,
-                "name": "DataLoader",
-                "has_main": process._has_main(data),
-            }
-            preparation = Preparation(data, method)
-            parts = [(setup, loader.num_workers)]
-            if loader._iterable:
-                parts = [({**setup, "worker": number}, 1) for number in range(loader.num_workers)]
-            for setup, count in parts:
-                self.workers.append(_multiproc.LoaderWorkers((preparation, setup), count, **options))
-        finally:
-            _context.set_spawning_popen(None)
-        _teams.add(self)
+        fingerprint = None if loader.persistent_workers is not None else _fingerprint(setup)
+        if self.setup is None or fingerprint is None or fingerprint != self.fingerprint:
+            # The memory of the old message may be freed before the new one needs as much.
+            self.setup = None
+            _context.set_spawning_popen(_Spawning)
+            try:
+                self.setup = _multiproc.LoaderSetup(setup, self.has_main)
+            finally:
+                _context.set_spawning_popen(None)
+            self.fingerprint = fingerprint
+        parts = range(self.size) if self.iterable else [None]
+        calls = [
+            workers.epoch(self.setup, seed & _MASK, part)
+            for workers, part in zip(self.workers, parts, strict=True)
+        ]
+        if loader.persistent_workers:
+            self.persistent = calls
+        return calls
 
     def pids(self):
         return [pid for workers in self.workers for pid in workers.pids()]
@@ -126,6 +188,7 @@ class _Team:
         if self.owner != os.getpid():
             return
         workers, self.workers = self.workers, []
+        self.setup = self.persistent = None
         for one in workers:
             one.terminate()
         for one in workers:
@@ -168,6 +231,15 @@ def _command(method, data):
     modules.append("multiproc._loader_worker")
     modules += _imported()
     return process._command(method, data, modules)
+
+
+def _place():
+    """Returns where this process finds modules and files. Workers find the same."""
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = None
+    return folder, list(sys.path)
 
 
 def _imported():

@@ -1,16 +1,20 @@
 """Worker processes of ``DataLoader``: they make batches.
 
+A process is prepared once. For each epoch it makes a ``Worker``, which has a copy of the dataset.
+
 A task of a dataset with indices is ``(number, seed, indices)``. A task of a dataset that is iterated is
 ``(run, number, first, seed, origin, runs)``: batch ``number`` of the iteration ``run``; see
 ``Worker.stream``. The reply is ``(BATCH, batch, skipped, state)``, ``(END,)`` or ``(FAILURE, …)``.
 """
 
 import dataclasses
+import faulthandler
 import os
 import pickle
 import random
 import sys
 import traceback
+import weakref
 
 from . import _multiproc
 from ._process_end import run_exit_functions
@@ -21,8 +25,11 @@ STACK = 1 << 18
 _MASK = (1 << 64) - 1
 
 _info = None
-#: The ``Worker`` of a worker process.
-worker = None
+#: File for the stacks of this worker process, and the place of its part there.
+_stack = None
+_stack_begin = 0
+#: ``Worker`` objects of this process.
+_workers = weakref.WeakSet()
 
 
 @dataclasses.dataclass
@@ -88,19 +95,51 @@ class SavedRandomness:
 
 
 def begin(arguments, number):
-    """Begins a worker process. Unpickling the arguments has prepared the process."""
-    global worker
+    """Prepares a worker process. Unpickling the arguments has imported the main module."""
     import signal
     from multiprocessing import process
 
-    _, setup = arguments
-    for name in setup["imports"]:
-        # The types of batches depend on whether torch is imported.
-        __import__(name)
+    _, (part, imports, stacks) = arguments
+    number = number if part is None else part
+    _import(imports)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker = Worker(setup, setup["worker"] if setup["worker"] is not None else number)
-    process.current_process().name = f"DataLoader-worker-{worker.number}"
-    worker.start()
+    process.current_process().name = f"DataLoader-worker-{number}"
+    _open_stack(number, *stacks)
+
+
+def _import(names):
+    # The types of batches depend on whether torch is imported.
+    for name in names:
+        __import__(name)
+
+
+def _open_stack(number, path, signal_number):
+    """Opens the file for stacks: the handler of a signal writes them, or a thread of faulthandler."""
+    global _stack, _stack_begin
+    try:
+        _stack = open(path, "r+b", buffering=0)
+    except OSError:
+        return
+    _stack_begin = number * STACK
+    os.lseek(_stack.fileno(), _stack_begin, os.SEEK_SET)
+    faulthandler.register(signal_number, file=_stack, all_threads=True)
+
+
+def make(setup, number, seed):
+    """Returns the ``Worker`` of an epoch."""
+    _import(setup["imports"])
+    worker = Worker(setup, number)
+    worker.start(seed)
+    return worker
+
+
+def leave(code=0):
+    """Ends the process in peace, as ``multiprocessing``'s processes end: the destructors of torch's
+    libraries would take most of a second."""
+    for worker in list(_workers):
+        worker.close()
+    run_exit_functions()
+    os._exit(code)
 
 
 class _Iteration:
@@ -123,7 +162,7 @@ class Worker:
         self.iterations = {}
         self.failed = None
         self.position = None
-        self.stack = None
+        self.info = self.torch_info = None
         self.note = (lambda _: None) if inline else _multiproc._note
         if self.auto and hasattr(self.dataset, "__getbatch__"):
             self.fetch = self._fetch_batch
@@ -134,69 +173,67 @@ class Worker:
         else:
             self.fetch = self._fetch_samples
 
-    def start(self):
-        """Prepares the process. What fails is reported in place of each batch."""
-        self._open_stack()
+    def start(self, seed):
+        """Prepares this process for the epoch. An error is reported in place of each batch."""
+        _workers.add(self)
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
-        self._set_info(mix(self.setup["seed"], self.number))
-        seed_all(_info.seed)
+        self._set_info(mix(seed, self.number))
+        seed_all(self.info.seed)
         try:
             if self.setup["worker_init_fn"] is not None:
                 self.setup["worker_init_fn"](self.number)
             # The function may have replaced the dataset's attributes, or the dataset.
-            self.dataset = _info.dataset
+            self.dataset = self.info.dataset
         except Exception as error:
             self.failed = error
 
     def _set_info(self, seed):
+        """Makes this the worker that ``get_worker_info`` returns: a process has one for each epoch."""
         global _info
-        if _info is None:
-            _info = WorkerInfo(self.number, self.setup["num_workers"], seed, self.dataset)
-        _info.seed = seed
+        if self.info is None:
+            self.info = WorkerInfo(self.number, self.setup["num_workers"], seed, self.dataset)
+        self.info.seed = seed
+        _info = self.info
         # Datasets ask torch, whose module may have been imported only by now.
         theirs = sys.modules.get("torch.utils.data._utils.worker")
-        if theirs is not None and theirs._worker_info is None:
-            theirs._worker_info = theirs.WorkerInfo(
-                id=self.number, num_workers=self.setup["num_workers"], seed=seed, dataset=self.dataset
-            )
+        if theirs is not None:
+            if self.torch_info is None:
+                self.torch_info = theirs.WorkerInfo(
+                    id=self.number, num_workers=self.setup["num_workers"], seed=seed, dataset=self.dataset
+                )
+            theirs._worker_info = self.torch_info
 
-    # Stacks for time-outs: the handler of a signal writes them, or a thread of faulthandler.
-
-    def _open_stack(self):
-        import faulthandler
-
-        path, signal_number = self.setup["stacks"]
-        try:
-            self.stack = open(path, "r+b", buffering=0)
-        except OSError:
-            return
-        os.lseek(self.stack.fileno(), self.number * STACK, os.SEEK_SET)
-        faulthandler.register(signal_number, file=self.stack, all_threads=True)
+    def close(self):
+        """Drops the dataset and its iterators."""
+        global _info
+        self.iterations.clear()
+        theirs = sys.modules.get("torch.utils.data._utils.worker")
+        if theirs is not None and theirs._worker_info is self.torch_info:
+            theirs._worker_info = None
+        if _info is self.info:
+            _info = None
+        self.failed = self.dataset = self.collate = self.info = self.torch_info = None
+        # A method of this object.
+        self.fetch = None
+        self.setup = None
 
     def _watch(self):
         """Has the stack written shortly before the time limit of the batch."""
-        fd, begin = self.stack.fileno(), self.number * STACK
-        written = os.lseek(fd, 0, os.SEEK_CUR) - begin
+        fd = _stack.fileno()
+        written = os.lseek(fd, 0, os.SEEK_CUR) - _stack_begin
         if written:
-            os.pwrite(fd, bytes(written), begin)
-            os.lseek(fd, begin, os.SEEK_SET)
-        if self.setup["batch_timeout"]:
-            import faulthandler
-
-            limit = self.setup["batch_timeout"]
-            faulthandler.dump_traceback_later(max(limit - 0.2, 0.8 * limit), file=self.stack)
-
-    def leave(self, code=0):
-        """Called when the worker ends in peace. Ends the process, as ``multiprocessing``'s processes end:
-        the destructors of torch's libraries would take most of a second."""
-        self.iterations.clear()
-        run_exit_functions()
-        os._exit(code)
+            os.pwrite(fd, bytes(written), _stack_begin)
+            os.lseek(fd, _stack_begin, os.SEEK_SET)
+        limit = self.setup["batch_timeout"]
+        if limit:
+            faulthandler.dump_traceback_later(max(limit - 0.2, 0.8 * limit), file=_stack)
 
     def __call__(self, task):
-        if self.stack is not None:
+        if task is None:
+            return None
+        if _stack is not None:
             self._watch()
         try:
             if self.failed is not None:
@@ -207,13 +244,11 @@ class Worker:
         except SystemExit as exit:
             # As everywhere: it ends the process. The trainer reports the exit code.
             code = exit.code
-            self.leave(code if isinstance(code, int) else int(code is not None))
+            leave(code if isinstance(code, int) else int(code is not None))
         except Exception as error:
             return self.failure(error)
         finally:
-            if self.setup["batch_timeout"] and self.stack is not None:
-                import faulthandler
-
+            if self.setup["batch_timeout"] and _stack is not None:
                 faulthandler.cancel_dump_traceback_later()
 
     def failure(self, error):

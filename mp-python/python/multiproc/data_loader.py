@@ -25,10 +25,12 @@ divides its data by ``get_worker_info()``, as in torch.
 ``__getbatch__(indices)`` returns complete batches instead of samples: tensors that it makes by
 ``multiproc.empty`` and fills are sent without any copy. Results of other collate functions are copied once.
 
-**Workers** persist from epoch to epoch. If the pickled dataset or functions differ at the beginning
-of an epoch, new workers are started for them. The contents of arrays and tensors aren't compared: only their
-addresses, shapes, and torch's counters of changes. ``persistent_workers=True`` never compares, ``False``
-starts new workers for each epoch. Arrays of the dataset are in shared memory once for all workers.
+**Workers**. The processes persist from epoch to epoch, and each epoch begins with new copies of the dataset
+and a call of ``worker_init_fn``, as in torch. Two iterators have copies of their own. Arrays of the dataset
+are in shared memory once for all workers and epochs. They are copied again if the pickled dataset or
+functions differ at the beginning of an epoch. The contents of arrays and tensors aren't compared: only their
+addresses, shapes, and torch's counters of changes. With ``persistent_workers=True`` the workers keep their
+copies of the dataset. ``False`` starts new processes for each epoch.
 """
 
 import base64
@@ -48,7 +50,7 @@ from multiprocessing import process as _process
 from . import _multiproc
 from ._loader_epoch import _Batches, _Progress
 from ._loader_errors import BatchLost, BatchTimeout, RemoteTraceback
-from ._loader_team import _Team, _fingerprint
+from ._loader_team import _Team
 from ._loader_worker import get_worker_info
 from .collate import collate, convert
 
@@ -192,7 +194,6 @@ class DataLoader:
         self._progress = None
         self._pending_state = None
         self._iterator = None
-        self._team_fingerprint = None
         self._runs = set()
         self._reported_length = None
         self._initialized = True
@@ -376,7 +377,7 @@ class DataLoader:
             if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
 
-    def _inline_setup(self, seed):
+    def _inline_setup(self):
         return {
             "dataset": self.dataset,
             "collate_fn": self.collate_fn,
@@ -386,31 +387,21 @@ class DataLoader:
             "drop_last": self.drop_last,
             "batch_timeout": 0,
             "num_workers": 0,
-            "seed": seed,
         }
 
-    def _hire(self, seed):
-        """Returns the workers of an epoch."""
+    def _hire(self):
+        """Returns the worker processes of an epoch."""
         if getattr(_process.current_process(), "_inheriting", False):
             raise RuntimeError(
                 "a DataLoader with workers was iterated while a worker imports the main module: put the code "
                 'that is to run once below "if __name__ == \'__main__\':"'
             )
         if self.persistent_workers is False:
-            return _Team(self, seed)
-        team = self._team
-        if team is not None and (not team.workers or team.owner != os.getpid()):
-            team = None
-        if team is None or not self.persistent_workers:
-            parts = self.dataset, self.collate_fn, self.worker_init_fn
-            fingerprint = None if self.persistent_workers else _fingerprint(parts)
-            if team is not None and (fingerprint is None or fingerprint != self._team_fingerprint):
-                # An iterator that has not ended keeps the old workers until then.
-                team = None
-            self._team_fingerprint = fingerprint
-        if team is None:
-            team = self._team = _Team(self, seed)
-        return team
+            return _Team(self)
+        if self._team is None or not self._team.serves(self):
+            # An iterator that has not ended keeps the old workers until then.
+            self._team = _Team(self)
+        return self._team
 
     def _pins(self):
         if not self.pin_memory:
@@ -454,9 +445,6 @@ class DataLoader:
             state.update(progress.start)
         if not self._iterable and hasattr(self.dataset, "state_dict"):
             state["dataset"] = self.dataset.state_dict()
-        elif self._iterable and self.num_workers and progress is not None and progress.finished:
-            # The workers' copies go on from where they are.
-            state["lanes"] = copy.deepcopy(progress.lanes)
         return state
 
     def _identity(self):

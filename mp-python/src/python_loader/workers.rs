@@ -1,16 +1,18 @@
 //! Worker processes of a loader, and their tasks.
 //!
 //! A loader has a pool of the library ([`mp::Pool`]), or one pool of one worker for each part of a dataset
-//! that can only be iterated. A worker's state is a Python object, made by
-//! `multiproc._loader_worker.begin(arguments, number)` from the arguments that were sent once. A task
-//! calls it, and returns what it returns. The pool knows what was lost with a dead worker, runs it again
-//! elsewhere, and keeps the time limits.
+//! that can only be iterated. `multiproc._loader_worker.begin(arguments, number)` prepares each process once.
+//! The tasks of an epoch are calls of a closure that captures the epoch's setup: the dataset and the
+//! functions. Each worker makes its own Python object of it, by `multiproc._loader_worker.make(setup, number,
+//! seed)`, and drops it when the epoch has ended. A task calls this object, and returns its result. The
+//! pool sends the setup again to a replacement of a dead worker, runs the lost task again, and keeps the time
+//! limits.
 
 use std::ffi::OsString;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use mp::pool::{RunningTask, StatePool, TaskStream, WorkerLost, WorkerMetrics, WorkerState};
-use mp::process::{ExitStatus, Interrupt, InterruptSignals};
+use mp::pool::{Call, RunningTask, StatePool, TaskStream, WorkerLost, WorkerMetrics, WorkerState};
+use mp::process::{ExitStatus, Interrupt, InterruptSignals, closure};
 use mp::{Pool, TaskError};
 use mp_core::mutex::Mutex;
 use pyo3::exceptions::PyRuntimeError;
@@ -25,67 +27,117 @@ use crate::pool::dumps_functions;
 use crate::process::start_method;
 use crate::wait::{Attempt, limit, wait};
 
-/// Arguments of the workers: one message, encoded again for each start, without copies of its arrays.
+/// Pickled object: one message, encoded again for each send, without copies of its arrays.
 #[derive(Clone)]
-struct Arguments(Arc<Mutex<Option<Object>>>);
+struct Message(Arc<Mutex<Option<Object>>>);
 
-impl Serialize for Arguments {
+impl Message {
+    fn new(object: Object) -> Self {
+        Self(Arc::new(Mutex::new(Some(object))))
+    }
+
+    /// Reads the object, once in a process.
+    fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let object = self.0.lock().take();
+        loads(py, object.ok_or_else(|| PyRuntimeError::new_err("the message was read already"))?)
+    }
+}
+
+impl Serialize for Message {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.lock().serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Arguments {
+impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Option::deserialize(deserializer).map(|object| Self(Arc::new(Mutex::new(object))))
     }
 }
 
-/// State of a worker process.
-struct Worker(Py<PyAny>);
+/// Returns a function of `multiproc._loader_worker`.
+fn helper<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("multiproc._loader_worker")?.getattr(name)
+}
+
+/// Prints an exception, and returns its text.
+fn print(py: Python<'_>, error: PyErr) -> String {
+    error.print(py);
+    error.to_string()
+}
+
+/// State of a worker process: an interpreter that ends in an orderly way.
+struct Worker;
 
 impl Drop for Worker {
     fn drop(&mut self) {
         // At the process's exit, the interpreter may have ended.
         Python::try_attach(|py| {
-            _ = self.0.call_method0(py, "leave").inspect_err(|error| error.print(py));
+            let leave = helper(py, "leave").and_then(|leave| leave.call0());
+            _ = leave.inspect_err(|error| error.print(py));
         });
     }
 }
 
-/// Prepares the interpreter of a worker, in the worker, and makes its state.
-fn begin(arguments: Arguments) -> Result<(), String> {
-    let object = arguments.0.lock().take().ok_or("the worker has begun already")?;
+/// Prepares the interpreter of a worker, in the worker.
+fn begin(arguments: Message) -> Result<(), String> {
     let number = mp::pool::current_worker().unwrap_or_default();
     Python::attach(|py| {
-        let begin =
-            || py.import("multiproc._loader_worker")?.getattr("begin")?.call1((loads(py, object)?, number));
-        begin().map(drop).map_err(|error| error.to_string())
+        let begun = || helper(py, "begin")?.call1((arguments.load(py)?, number));
+        begun().map(drop).map_err(|error| error.to_string())
     })
 }
 
-/// Returns the state that [`begin`] has made.
-fn state() -> Worker {
-    let made =
-        Python::attach(|py| py.import("multiproc._loader_worker")?.getattr("worker").map(Bound::unbind));
-    Worker(made.expect("the worker has begun"))
+/// Setup of an epoch, as a capture of its tasks.
+#[derive(Serialize, Deserialize)]
+struct Epoch {
+    setup: Message,
+    /// Seed of the epoch.
+    seed: u64,
+    /// Number of the part of a dataset that is iterated.
+    part: Option<usize>,
+    /// Object that makes the batches, or the reason why there is none, once a worker has read the setup.
+    #[serde(skip)]
+    maker: OnceLock<Result<Py<PyAny>, String>>,
+}
+
+impl Epoch {
+    /// Returns the object that makes the batches of this epoch in this process.
+    fn maker<'py>(&self, py: Python<'py>) -> Result<&Bound<'py, PyAny>, String> {
+        let make = || {
+            let number = self.part.or(mp::pool::current_worker()).unwrap_or_default();
+            let made = || helper(py, "make")?.call1((self.setup.load(py)?, number, self.seed));
+            made().map(Bound::unbind).map_err(|error| print(py, error))
+        };
+        self.maker.get_or_init(make).as_ref().map(|maker| maker.bind(py)).map_err(Clone::clone)
+    }
+}
+
+impl Drop for Epoch {
+    /// Closes the files and iterators of the epoch at once: without the interpreter's lock, the objects
+    /// would be dropped later.
+    fn drop(&mut self) {
+        let Some(Ok(maker)) = self.maker.take() else { return };
+        Python::try_attach(|py| {
+            _ = maker.call_method0(py, "close").inspect_err(|error| error.print(py));
+            drop(maker);
+        });
+    }
 }
 
 /// Runs a task, in the worker.
-fn run(worker: &mut Worker, task: Object) -> Result<Object, String> {
+fn run(epoch: &Epoch, task: Object) -> Result<Object, String> {
     Python::attach(|py| {
+        let maker = epoch.maker(py)?;
         let run = || {
-            let result = worker.0.bind(py).call1((loads(py, task)?,))?;
+            let result = maker.call1((loads(py, task)?,))?;
             match dumps(&result) {
                 Ok(object) => Ok(object),
-                // The worker says what can't be sent.
-                Err(error) => dumps(&worker.0.bind(py).call_method1("unsendable", (error.into_value(py),))?),
+                // The maker names what can't be sent.
+                Err(error) => dumps(&maker.call_method1("unsendable", (error.into_value(py),))?),
             }
         };
-        run().map_err(|error| {
-            error.print(py);
-            error.to_string()
-        })
+        run().map_err(|error| print(py, error))
     })
 }
 
@@ -120,8 +172,7 @@ impl LoaderWorkers {
         has_main: bool,
     ) -> PyResult<Self> {
         let method = start_method(method)?;
-        let object = dumps_functions(arguments, has_main)?;
-        let arguments_of_all = Arguments(Arc::new(Mutex::new(Some(object))));
+        let arguments_of_all = Message::new(dumps_functions(arguments, has_main)?);
         let pool = Pool::builder()
             .processes(processes)
             .name(name)
@@ -130,24 +181,18 @@ impl LoaderWorkers {
             .interrupt_signals(InterruptSignals::Sigint)
             .per_worker(move |_, process| process.command(command.clone()))
             .initializer(begin, arguments_of_all)
-            .state(state);
+            .state(|| Worker);
         let pool = arguments.py().detach(|| pool.build()).map_err(runtime)?;
         Ok(Self(Mutex::new(Some(Arc::new(pool)))))
     }
 
-    /// Begins tasks that are run again up to `retries` times after a death or after `timeout` seconds.
-    /// Results come in the order of the tasks, or as they are done.
-    #[pyo3(signature = (*, retries, timeout = None, in_order = true))]
-    fn tasks(&self, retries: u32, timeout: Option<f64>, in_order: bool) -> PyResult<LoaderTasks> {
-        let pool = self.pool()?;
-        let mut call = pool.task(run).retry_if(retries, |error| {
-            matches!(error, TaskError::WorkerLost(_) | TaskError::TimedOut { .. })
-        });
-        if let Some(limit) = limit(timeout.is_some(), timeout)?.filter(|limit| !limit.is_zero()) {
-            call = call.timeout(limit);
-        }
-        let stream = call.stream();
-        Ok(LoaderTasks(if in_order { stream.in_order() } else { stream }))
+    /// Begins an epoch, for which each worker reads its own copy of the setup. In a pool for one part of a
+    /// dataset, `part` is the number of the worker.
+    #[pyo3(signature = (setup, seed, part = None))]
+    fn epoch(&self, setup: &LoaderSetup, seed: u64, part: Option<usize>) -> PyResult<LoaderEpoch> {
+        let epoch = Epoch { setup: setup.0.clone(), seed, part, maker: OnceLock::new() };
+        let call = self.pool()?.pool().task_closure(closure!([epoch] |task: Object| run(epoch, task)));
+        Ok(LoaderEpoch(call))
     }
 
     /// Number of workers that are ready for tasks.
@@ -181,17 +226,74 @@ impl LoaderWorkers {
     }
 }
 
+/// Setup of the workers for an epoch, in shared memory once for all workers and epochs that have it.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct LoaderSetup(Message);
+
+#[pymethods]
+impl LoaderSetup {
+    #[new]
+    fn new(setup: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Self> {
+        Ok(Self(Message::new(dumps_functions(setup, has_main)?)))
+    }
+}
+
+/// Epoch of a loader. Workers forget their copies of the dataset when it is dropped.
+#[pyclass(frozen, module = "multiproc._multiproc")]
+pub struct LoaderEpoch(Call<Object, Object>);
+
+#[pymethods]
+impl LoaderEpoch {
+    /// Begins tasks that are run again up to `retries` times after a death or after `timeout` seconds.
+    /// Results come in the order of the tasks, or as they are done. Before them, `prepare` workers read the
+    /// setup, for which they have no time limit.
+    #[pyo3(signature = (*, retries, timeout = None, in_order = true, prepare = 0))]
+    fn tasks(
+        &self,
+        py: Python<'_>,
+        retries: u32,
+        timeout: Option<f64>,
+        in_order: bool,
+        prepare: usize,
+    ) -> PyResult<LoaderTasks> {
+        let preparation = (prepare > 0).then(|| self.0.clone().stream());
+        if let Some(stream) = &preparation {
+            for _ in 0..prepare {
+                push(stream, &py.None().into_bound(py))?;
+            }
+        }
+        let mut call = self.0.clone().retry_if(retries, |error| {
+            matches!(error, TaskError::WorkerLost(_) | TaskError::TimedOut { .. })
+        });
+        if let Some(limit) = limit(timeout.is_some(), timeout)?.filter(|limit| !limit.is_zero()) {
+            call = call.timeout(limit);
+        }
+        let stream = call.stream();
+        let stream = if in_order { stream.in_order() } else { stream };
+        Ok(LoaderTasks { stream, _preparation: preparation })
+    }
+}
+
+/// Adds a task. Returns its number.
+fn push(stream: &TaskStream<Object, Object>, task: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let object = dumps(task)?;
+    let pushed = task.py().detach(|| stream.push(object).map_err(|error| error.to_string()));
+    pushed.map(|ticket| ticket.number()).map_err(runtime)
+}
+
 /// Tasks of one epoch.
 #[pyclass(frozen, module = "multiproc._multiproc")]
-pub struct LoaderTasks(TaskStream<Object, Object>);
+pub struct LoaderTasks {
+    stream: TaskStream<Object, Object>,
+    /// Tasks that only read the setup. Nobody needs their results.
+    _preparation: Option<TaskStream<Object, Object>>,
+}
 
 #[pymethods]
 impl LoaderTasks {
     /// Adds a task. Returns its number.
-    fn push(&self, py: Python<'_>, task: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let object = dumps(task)?;
-        let pushed = py.detach(|| self.0.push(object).map_err(|error| error.to_string()));
-        pushed.map(|ticket| ticket.number()).map_err(runtime)
+    fn push(&self, task: &Bound<'_, PyAny>) -> PyResult<usize> {
+        push(&self.stream, task)
     }
 
     /// Waits for the next result: `(number, result, failure)`, of which one of the last two is `None`, or
@@ -199,7 +301,7 @@ impl LoaderTasks {
     #[pyo3(signature = (timeout = None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let limit = limit(true, timeout)?;
-        let outcome = wait(py, limit, (), |(), time| match self.0.next_timeout(time) {
+        let outcome = wait(py, limit, (), |(), time| match self.stream.next_timeout(time) {
             Ok(outcome) => Attempt::Done(outcome),
             Err(_) => Attempt::Late(()),
         })?;
@@ -216,7 +318,7 @@ impl LoaderTasks {
     fn running(&self) -> Vec<(usize, usize, u32, Option<u64>, f64)> {
         let tuple =
             |task: RunningTask| (task.task, task.worker, task.pid, task.note, task.running_for.as_secs_f64());
-        self.0.running().into_iter().map(tuple).collect()
+        self.stream.running().into_iter().map(tuple).collect()
     }
 }
 
