@@ -63,6 +63,10 @@ class TestAttributes:
         loader = Loader(range(2))
         assert (loader.before, loader.after) == (1, 2)
 
+    def test_persistent_workers_defaults_to_false(self):
+        assert mp.DataLoader(range(6), num_workers=1).persistent_workers is False
+        assert mp.DataLoader(range(6), num_workers=1, persistent_workers=True).persistent_workers is True
+
     def test_class_is_generic(self):
         assert mp.DataLoader[int].__origin__ is mp.DataLoader
 

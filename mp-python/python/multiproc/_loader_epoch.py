@@ -109,7 +109,7 @@ class _Batches:
         if source is not None:
             source.close()
         team, self._team = self._team, None
-        if team is not None and self._loader.persistent_workers is False:
+        if team is not None and self._loader._persistent is False:
             team.close()
 
     def __del__(self):

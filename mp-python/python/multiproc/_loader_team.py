@@ -139,13 +139,13 @@ class _Team:
         of_loader = loader._method, loader.num_workers, loader._iterable
         if not self.workers or self.owner != os.getpid():
             return False
-        if loader.persistent_workers and self.persistent is not None:
+        if loader._persistent and self.persistent is not None:
             return True
         return (self.method, self.size, self.iterable) == of_loader and self.place == _place()
 
     def begin(self, loader, seed):
         """Begins an epoch. Returns its calls, one for each pool."""
-        if loader.persistent_workers and self.persistent is not None:
+        if loader._persistent and self.persistent is not None:
             return self.persistent
         setup = {
             "dataset": loader.dataset,
@@ -159,7 +159,7 @@ class _Team:
             "num_workers": loader.num_workers,
             "imports": _imported(),
         }
-        fingerprint = None if loader.persistent_workers is not None else _fingerprint(setup)
+        fingerprint = None if loader._persistent is not None else _fingerprint(setup)
         if self.setup is None or fingerprint is None or fingerprint != self.fingerprint:
             # The memory of the old message may be freed before the new one needs as much.
             self.setup = None
@@ -174,7 +174,7 @@ class _Team:
             workers.epoch(self.setup, seed & _MASK, part)
             for workers, part in zip(self.workers, parts, strict=True)
         ]
-        if loader.persistent_workers:
+        if loader._persistent:
             self.persistent = calls
         return calls
 

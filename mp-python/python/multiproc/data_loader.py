@@ -178,7 +178,9 @@ class DataLoader:
         self.timeout, self.batch_timeout = timeout, batch_timeout
         self.worker_init_fn = worker_init_fn
         self.generator = generator
-        self.persistent_workers = persistent_workers if num_workers else False
+        self.persistent_workers = bool(persistent_workers)
+        # `None` if not given: workers persist while the dataset stays the same.
+        self._persistent = persistent_workers if num_workers else False
         self.in_order = in_order
         self.seed, self.retries, self.on_error = seed, retries, on_error
         self._auto_collation = batch_size is not None or batch_sampler is not None
@@ -396,7 +398,7 @@ class DataLoader:
                 "a DataLoader with workers was iterated while a worker imports the main module: put the code "
                 'that is to run once below "if __name__ == \'__main__\':"'
             )
-        if self.persistent_workers is False:
+        if self._persistent is False:
             return _Team(self)
         if self._team is None or not self._team.serves(self):
             # An iterator that has not ended keeps the old workers until then.
