@@ -397,7 +397,7 @@ impl ReadyState {
         }
         let mut watch = self.watch.lock();
         self.fd.0.set();
-        // Whoever has taken the value meanwhile found nothing to clear. After an error it stays readable.
+        // A receiver that has taken the value meanwhile found nothing to clear. After an error it stays set.
         _ = self.clear_unless_ready(&mut watch);
     }
 }

@@ -285,7 +285,7 @@ fn push(stream: &TaskStream<Object, Object>, task: &Bound<'_, PyAny>) -> PyResul
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderTasks {
     stream: TaskStream<Object, Object>,
-    /// Tasks that only read the setup. Nobody needs their results.
+    /// Tasks that only read the setup. Their results are not used.
     _preparation: Option<TaskStream<Object, Object>>,
 }
 
