@@ -24,7 +24,8 @@ there = connection.Client(sys.argv[1], allow_pickle=sys.argv[2] == "True")
 def connected(tmp_path, program, allow_pickle=True):
     """Runs another program, and yields the connection to it and its process."""
     with connection.Listener(str(tmp_path / "socket"), allow_pickle=allow_pickle) as listener:
-        process = subprocess.Popen([sys.executable, "-c", BEGIN + program, listener.address, str(allow_pickle)])
+        words = [sys.executable, "-c", BEGIN + program, listener.address, str(allow_pickle)]
+        process = subprocess.Popen(words)
         try:
             with listener.accept() as here:
                 yield here, process

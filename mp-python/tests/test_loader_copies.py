@@ -155,7 +155,9 @@ def test_worker_init_fn_runs_once_per_worker_and_epoch(tmp_path):
     )
     seen = []
     list(loader)
+    end = time.monotonic() + 30
     while loader._team.ready() < 2:
+        assert time.monotonic() < end
         time.sleep(0.01)
     for _ in range(3):
         path.write_text("")

@@ -268,7 +268,7 @@ impl Wake for FdWaker {
     }
 }
 
-/// Waker that makes a descriptor readable after those of all ready objects.
+/// Waker that first makes the descriptors of all ready objects readable, and then its own.
 struct LastWaker(Arc<FdWaker>);
 
 impl Wake for LastWaker {

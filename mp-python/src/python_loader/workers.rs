@@ -96,7 +96,7 @@ struct Epoch {
     seed: u64,
     /// Number of the part of a dataset that is iterated.
     part: Option<usize>,
-    /// Object that makes the batches, or the reason why there is none, once a worker has read the setup.
+    /// Object that makes the batches, or the error of making it. Set when a worker has read the setup.
     #[serde(skip)]
     maker: OnceLock<Result<Py<PyAny>, String>>,
 }

@@ -86,7 +86,7 @@ impl Connection {
     }
 
     /// Receives the next message, which must have been sent as bytes, into a vector, and replaces its
-    /// content. Waits while there is none.
+    /// content. Blocks until a message arrives.
     ///
     /// A message over a socket is received into the vector's own memory, if that is large enough. Long
     /// messages then take half the time: the kernel clears new memory before its first use.
