@@ -24,7 +24,7 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::object::Object;
@@ -306,10 +306,13 @@ impl Pool {
     }
 
     /// Creates a call of a function for each item of the chunks that are pushed, or without a function, of
-    /// the targets that are pushed.
+    /// the targets that are pushed. Items of the results are stored into the list `results`, if there is one,
+    /// `chunksize` for each task.
     #[pyo3(signature = (
-        function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false
+        function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false,
+        results = None, chunksize = 1
     ))]
+    #[allow(clippy::too_many_arguments)]
     fn tasks(
         &self,
         function: Option<&Bound<'_, PyAny>>,
@@ -318,6 +321,8 @@ impl Pool {
         timeout: Option<f64>,
         retries: u32,
         in_order: bool,
+        results: Option<Py<PyList>>,
+        chunksize: usize,
     ) -> PyResult<Tasks> {
         let pool = self.workers()?;
         let mut call = match function {
@@ -335,7 +340,7 @@ impl Pool {
             call = call.retries(retries);
         }
         let stream = if in_order { call.stream().in_order() } else { call.stream() };
-        Ok(Tasks { stream })
+        Ok(Tasks { stream, results, chunksize })
     }
 
     /// Process ids of the workers, by their number. 0 for a worker that is being replaced.
@@ -401,15 +406,50 @@ fn timeout_error(py: Python<'_>) -> PyErr {
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Tasks {
     stream: TaskStream<Payload, Reply>,
+    /// List for the items of the results.
+    results: Option<Py<PyList>>,
+    /// Number of items of each task but the last one.
+    chunksize: usize,
+}
+
+impl Tasks {
+    /// Converts an outcome to Python's objects. An exception while it is unpickled becomes the outcome.
+    fn outcome<'py>(
+        &self,
+        py: Python<'py>,
+        (ticket, result): Outcome<Reply>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let (success, value) = match result {
+            Ok(Reply::Value(items)) if let Some(results) = &self.results => {
+                let stored = items.store(results.bind(py), ticket.number() * self.chunksize);
+                (true, stored.map(|()| py.None().into_bound(py)))
+            }
+            Ok(Reply::Value(value)) => (true, value.read(py)),
+            Ok(Reply::Raised(object)) => (false, loads(py, object)),
+            Err(error) => (false, task_error(py, error)),
+        };
+        let (success, value) = match value {
+            Ok(value) => (success, value),
+            Err(error) => (false, exception(py, &error)),
+        };
+        (ticket.number(), success, value).into_pyobject(py)
+    }
 }
 
 #[pymethods]
 impl Tasks {
-    /// Pushes a task. Waits for room in a bounded pool. Returns the number of the task, or `None` if the
-    /// tasks are closed.
-    #[pyo3(signature = (target, has_main))]
-    fn push(&self, target: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Option<usize>> {
-        let object = Payload::of(target, |target| dumps_functions(target, has_main))?;
+    /// Pushes a task: an object, or the items of a sequence from `begin` to `end`. Waits for room in a bounded
+    /// pool. Returns the number of the task, or `None` if the tasks are closed.
+    #[pyo3(signature = (has_main, target, begin = None, end = 0))]
+    fn push(
+        &self,
+        has_main: bool,
+        target: &Bound<'_, PyAny>,
+        begin: Option<usize>,
+        end: usize,
+    ) -> PyResult<Option<usize>> {
+        let part = begin.map(|begin| begin..end);
+        let object = Payload::of(target, part, |target| dumps_functions(target, has_main))?;
         let pushed = wait(target.py(), None, object, |object, time| {
             let pushed = match time.is_zero() {
                 true => self.stream.try_push(object),
@@ -447,7 +487,7 @@ impl Tasks {
             next.map_or(Attempt::Late(()), Attempt::Done)
         })?;
         let next = next.map_err(|()| timeout_error(py))?;
-        next.map(|outcome| outcome_of(py, outcome)).transpose()
+        next.map(|outcome| self.outcome(py, outcome)).transpose()
     }
 
     /// Like `next`, without waiting. If no outcome is ready, raises `TimeoutError`, and `completions` has
@@ -462,7 +502,7 @@ impl Tasks {
         let waker = Waker::from(Arc::new(Notice { key, sender }));
         match pin!(self.stream.next_async()).poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => Err(timeout_error(py)),
-            Poll::Ready(next) => next.map(|outcome| outcome_of(py, outcome)).transpose(),
+            Poll::Ready(next) => next.map(|outcome| self.outcome(py, outcome)).transpose(),
         }
     }
 }
@@ -509,20 +549,6 @@ impl Completions {
         })?;
         Ok(next.ok().flatten())
     }
-}
-
-/// Converts an outcome to Python's objects. An exception while it is unpickled becomes the outcome.
-fn outcome_of<'py>(py: Python<'py>, (ticket, result): Outcome<Reply>) -> PyResult<Bound<'py, PyTuple>> {
-    let (success, value) = match result {
-        Ok(Reply::Value(value)) => (true, value.read(py)),
-        Ok(Reply::Raised(object)) => (false, loads(py, object)),
-        Err(error) => (false, task_error(py, error)),
-    };
-    let (success, value) = match value {
-        Ok(value) => (success, value),
-        Err(error) => (false, exception(py, &error)),
-    };
-    (ticket.number(), success, value).into_pyobject(py)
 }
 
 /// Creates the exception for a task without a result.

@@ -40,7 +40,8 @@ class AsyncResult:
         self._first = None
 
     def _start(self, make_tasks, targets):
-        """Pushes the tasks. The exception of a target that can't be pickled is the outcome of its task."""
+        """Pushes the tasks, one for each tuple of arguments of ``push``. The exception of a target that can't
+        be pickled is the outcome of its task."""
         self._cache[self._key] = self
         has_main = self._pool._has_main
         try:
@@ -51,7 +52,7 @@ class AsyncResult:
         else:
             for number, target in enumerate(targets):
                 try:
-                    ticket = tasks.push(target, has_main)
+                    ticket = tasks.push(has_main, *target)
                 except Exception as error:
                     self._settle(number, False, error)
                 else:
@@ -66,7 +67,7 @@ class AsyncResult:
         """Returns the indices of the items of a task."""
         return None
 
-    def _store(self, number, value):
+    def _store(self, value):
         self._value = value
 
     def _settle(self, number, success, value):
@@ -74,7 +75,7 @@ class AsyncResult:
         self._left -= 1
         if success:
             if self._success:
-                self._store(number, value)
+                self._store(value)
         else:
             _locate(value, self._name, self._chunk(number))
             if self._success or number < self._first:
@@ -185,9 +186,8 @@ class MapResult(AsyncResult):
     def _chunk(self, number):
         return self._items[number * self._size : (number + 1) * self._size]
 
-    def _store(self, number, value):
-        begin = number * self._size
-        self._value[begin : begin + self._size] = value
+    def _store(self, value):
+        """The items are in the list already."""
 
 
 class IMapIterator:
@@ -237,10 +237,10 @@ class IMapIterator:
 
     def _push(self, chunk):
         try:
-            return self._tasks.push(chunk, self._pool._has_main)
+            return self._tasks.push(self._pool._has_main, chunk)
         except Exception as error:
             # A task without items takes the place of the one that can't be pickled.
-            number = self._tasks.push([], True)
+            number = self._tasks.push(True, [])
             if number is not None:
                 self._failed[number] = error
             return number

@@ -63,6 +63,9 @@ class _Spawning:
     def duplicate_for_child(fd):
         return fd
 
+# Largest chunk of a map without a ``chunksize``.
+MAX_CHUNKSIZE = 1 << 15
+
 
 class Pool:
     """Processes that run functions.
@@ -180,15 +183,8 @@ class Pool:
         timeout = self._timeout if timeout is None else timeout
         return timeout, self._retries if retries is None else retries
 
-    def _tasks(self, function, star, timeout, retries, in_order=False):
-        return self._workers.tasks(
-            function,
-            star=star,
-            has_main=self._has_main,
-            timeout=timeout,
-            retries=retries,
-            in_order=in_order,
-        )
+    def _tasks(self, function, **options):
+        return self._workers.tasks(function, has_main=self._has_main, **options)
 
     def _notify(self, key):
         """Has the callbacks of a call called, by the thread for it."""
@@ -222,7 +218,7 @@ class Pool:
         def tasks():
             return self._workers.tasks(timeout=timeout, retries=retries)
 
-        return result._start(tasks, [(func, args, kwds)])
+        return result._start(tasks, [((func, args, kwds),)])
 
     def map(self, func, iterable, chunksize=None, *, timeout=None, retries=None):
         """Calls ``func`` for each item, and returns the list of the results."""
@@ -270,14 +266,17 @@ class Pool:
             iterable = list(iterable)
         count = len(iterable)
         if chunksize is None:
-            chunksize = 1 if timeout or retries else -(-count // (self._processes * 4))
+            # With larger chunks, the first and the last one keep workers waiting.
+            even = min(-(-count // (self._processes * 4)), MAX_CHUNKSIZE)
+            chunksize = 1 if timeout or retries else even
         size = max(int(chunksize), 1)
         result = MapResult(self, _name(func), count, size, callback, error_callback)
         if result._done:
             return result
         limit = timeout and timeout * size
-        chunks = (iterable[begin : begin + size] for begin in range(0, count, size))
-        return result._start(lambda: self._tasks(func, star, limit, retries), chunks)
+        options = dict(star=star, timeout=limit, retries=retries, results=result._value, chunksize=size)
+        chunks = ((iterable, begin, min(begin + size, count)) for begin in range(0, count, size))
+        return result._start(lambda: self._tasks(func, **options), chunks)
 
     def imap(self, func, iterable, chunksize=1, *, timeout=None, retries=None):
         """Calls ``func`` for each item. Returns an iterator over the results, in the order of the items.
@@ -298,7 +297,8 @@ class Pool:
         timeout, retries = self._options(timeout, retries)
         limit = timeout and timeout * chunksize
         iterator = kind(self, _name(func), chunksize)
-        return iterator._start(self._tasks(func, False, limit, retries, kind._in_order), iterable)
+        tasks = self._tasks(func, timeout=limit, retries=retries, in_order=kind._in_order)
+        return iterator._start(tasks, iterable)
 
     def pids(self):
         """Returns the process ids of the workers. A worker that is being replaced has none."""

@@ -2,10 +2,11 @@
 //! that pickle needs, and a worker makes no list of them.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyFloat, PyInt, PyList};
+use pyo3::types::{PyFloat, PyInt, PyList, PySlice};
 use serde::{Deserialize, Serialize};
 
 use crate::object::Object;
@@ -39,36 +40,44 @@ fn float(item: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
 }
 
 impl Payload {
-    /// Returns the payload of a list that has only integers of 64 bits, or only floats. `None` for any other
-    /// object.
-    fn numbers(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
-        let list = object.cast_exact::<PyList>().ok().filter(|list| list.len() >= MIN_LIST_LEN);
-        let Some(list) = list else { return Ok(None) };
+    /// Returns the payload of a part of a list that has only integers of 64 bits, or only floats. `None` for
+    /// any other object.
+    fn numbers(object: &Bound<'_, PyAny>, part: Option<Range<usize>>) -> PyResult<Option<Self>> {
+        let Ok(list) = object.cast_exact::<PyList>() else { return Ok(None) };
+        let part = part.unwrap_or(0..list.len());
+        if part.len() < MIN_LIST_LEN {
+            return Ok(None);
+        }
+        let first = list.get_item(part.start)?;
         let bytes = |word: fn(&Bound<'_, PyAny>) -> Option<[u8; 8]>| {
             WORDS.with_borrow_mut(|words| {
                 words.clear();
-                for item in list.iter() {
-                    let Some(word) = word(&item) else { return Ok(None) };
+                for index in part {
+                    let Some(word) = word(&list.get_item(index)?) else { return Ok(None) };
                     words.push(word);
                 }
                 bytes_to_message(list.py(), words.as_flattened()).map(Some)
             })
         };
-        if list.get_item(0)?.is_exact_instance_of::<PyInt>() {
+        if first.is_exact_instance_of::<PyInt>() {
             return Ok(bytes(int)?.map(Self::Ints));
         }
         Ok(bytes(float)?.map(Self::Floats))
     }
 
-    /// Returns the payload of an object, pickled by `dumps` unless it is a list of numbers.
+    /// Returns the payload of an object or of a part of its items, pickled by `dumps` unless it is a list of
+    /// numbers.
     pub(super) fn of<'py>(
         object: &Bound<'py, PyAny>,
+        part: Option<Range<usize>>,
         dumps: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Object>,
     ) -> PyResult<Self> {
-        match Self::numbers(object)? {
-            Some(numbers) => Ok(numbers),
-            None => dumps(object).map(Self::Object),
+        if let Some(numbers) = Self::numbers(object, part.clone())? {
+            return Ok(numbers);
         }
+        let Some(Range { start, end }) = part else { return dumps(object).map(Self::Object) };
+        let slice = PySlice::new(object.py(), start.try_into()?, end.try_into()?, 1);
+        dumps(&object.get_item(slice)?).map(Self::Object)
     }
 
     /// Returns the object.
@@ -77,6 +86,27 @@ impl Payload {
             Self::Object(object) => loads(py, object),
             numbers => numbers.items(py)?.call_method0("tolist"),
         }
+    }
+
+    /// Stores the items into the list, from index `begin` on.
+    pub(super) fn store<'py>(self, list: &Bound<'py, PyList>, begin: usize) -> PyResult<()> {
+        let py = list.py();
+        let (word, bytes): (fn(Python<'py>, [u8; 8]) -> PyResult<Bound<'py, PyAny>>, _) = match self {
+            Self::Object(object) => {
+                let items = loads(py, object)?;
+                return list.set_slice(begin, begin + items.len()?, &items);
+            }
+            Self::Ints(bytes) => {
+                (|py, word| Ok(i64::from_le_bytes(word).into_pyobject(py)?.into_any()), bytes)
+            }
+            Self::Floats(bytes) => {
+                (|py, word| Ok(f64::from_le_bytes(word).into_pyobject(py)?.into_any()), bytes)
+            }
+        };
+        let memory = bytes.memory.into_iter().next().and_then(|memory| memory.downcast::<u8>().ok());
+        let bytes = memory.map_or(bytes.pickle, |memory| memory.to_vec());
+        let words = bytes.as_chunks().0;
+        words.iter().zip(begin..).try_for_each(|(&bits, index)| list.set_item(index, word(py, bits)?))
     }
 
     /// Returns an iterable of the items.
@@ -151,7 +181,7 @@ impl<'py> Results<'py> {
             Self::Ints(words) => bytes_to_message(py, words.as_flattened()).map(Payload::Ints),
             Self::Floats(words) => bytes_to_message(py, words.as_flattened()).map(Payload::Floats),
             Self::Objects(list) => dumps(list).map(Payload::Object),
-            Self::One(object) => Payload::of(object, dumps),
+            Self::One(object) => Payload::of(object, None, dumps),
         };
         payload.map_err(|error| match self {
             Self::One(object) => (error, object),
