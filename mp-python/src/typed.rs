@@ -441,7 +441,9 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
         Type::Option(inner) => to_item(object, inner, path)?,
         Type::Map(inner) => {
             let mut entries = Vec::new();
-            for (key, value) in object.cast::<PyDict>().map_err(|_| wrong())?.iter() {
+            // A list, since the code of a value may change the dictionary.
+            for entry in object.cast::<PyDict>().map_err(|_| wrong())?.items() {
+                let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = entry.extract()?;
                 let key: String = key.extract().map_err(|_| wrong())?;
                 let item = to_item(&value, inner, &format!("{path}[{key:?}]"))?;
                 entries.push((key, item));

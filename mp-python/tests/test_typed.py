@@ -89,6 +89,16 @@ def test_values_of_each_type_round_trip():
     assert through(schema, value) == value
 
 
+def test_dict_changed_by_its_values_is_sent():
+    class Number:
+        def __float__(self):
+            value["k"].clear()
+            return 1.5
+
+    value = {"k": {"a": Number(), "b": 2.0}}
+    assert through("n/1(k:map<f64>)", value) == {"k": {"a": 1.5, "b": 2.0}}
+
+
 def test_dataclasses_round_trip():
     pixels = np.arange(6, dtype=np.uint8)
     scene = Scene(Point(-1, 2.5, None, ["a", "b"]), {"w": 0.25}, b"\x01\xff", pixels)

@@ -1,7 +1,7 @@
 //! Objects of tasks and replies. Lists of numbers travel as arrays of 64-bit words, in a third of the time
 //! that pickle needs, and a worker makes no list of them.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ops::Range;
 
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ pub(super) enum Payload {
 thread_local! {
     /// Memory for the words of a list, which each thread keeps: new memory would be slower than the rest.
     // fork: an empty or unused copy.
-    static WORDS: RefCell<Vec<[u8; 8]>> = const { RefCell::new(Vec::new()) };
+    static WORDS: Cell<Vec<[u8; 8]>> = const { Cell::new(Vec::new()) };
 }
 
 /// Minimum length of a list that is checked for numbers.
@@ -48,21 +48,17 @@ impl Payload {
         if part.len() < MIN_LIST_LEN {
             return Ok(None);
         }
-        let first = list.get_item(part.start)?;
-        let bytes = |word: fn(&Bound<'_, PyAny>) -> Option<[u8; 8]>| {
-            WORDS.with_borrow_mut(|words| {
-                words.clear();
-                for index in part {
-                    let Some(word) = word(&list.get_item(index)?) else { return Ok(None) };
-                    words.push(word);
-                }
-                bytes_to_message(list.py(), words.as_flattened()).map(Some)
-            })
-        };
-        if first.is_exact_instance_of::<PyInt>() {
-            return Ok(bytes(int)?.map(Self::Ints));
-        }
-        Ok(bytes(float)?.map(Self::Floats))
+        // Another thread may make the list shorter.
+        let Ok(first) = list.get_item(part.start) else { return Ok(None) };
+        let (word, kind): (fn(&Bound<'_, PyAny>) -> Option<[u8; 8]>, fn(Object) -> Self) =
+            if first.is_exact_instance_of::<PyInt>() { (int, Self::Ints) } else { (float, Self::Floats) };
+        // Taken, since an item that is dropped may run code that uses a pool.
+        let mut words = WORDS.take();
+        words.clear();
+        words.extend(part.clone().map_while(|index| word(&list.get_item(index).ok()?)));
+        let bytes = (words.len() == part.len()).then(|| bytes_to_message(list.py(), words.as_flattened()));
+        WORDS.set(words);
+        Ok(bytes.transpose()?.map(kind))
     }
 
     /// Returns the payload of an object or of a part of its items, pickled by `dumps` unless it is a list of

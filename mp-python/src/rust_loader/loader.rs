@@ -90,6 +90,9 @@ impl Loader {
     /// # Errors
     /// `ValueError` if the loaded state is of another loader.
     pub fn iter(&self, py: Python<'_>) -> PyResult<LoaderIterator> {
+        let Settings { timeout, num_workers, pin_memory, form, .. } = self.settings;
+        // No Python code runs under the lock.
+        let form = form.map_or_else(|| default_form(py), Ok)?;
         let mut position = self.position.lock();
         let batches = match position.resumed.take() {
             Some(state) => {
@@ -104,8 +107,6 @@ impl Loader {
         };
         let running: Iteration = Arc::new(Mutex::new(Some(batches)));
         position.running = Some(running.clone());
-        let Settings { timeout, num_workers, pin_memory, form, .. } = self.settings;
-        let form = form.map_or_else(|| default_form(py), Ok)?;
         let timeout = (timeout > 0.0).then_some(timeout);
         Ok(LoaderIterator::new(running, timeout, num_workers == 0, pin_memory, form))
     }
@@ -161,6 +162,11 @@ impl Loader {
         };
         let epoch: u64 = item("epoch")?.extract()?;
         let bytes: Option<Vec<u8>> = item("state")?.extract()?;
+        // Detached, since a thread that waits for a batch holds the lock of the iteration.
+        state.py().detach(|| self.load(epoch, bytes)).map_err(PyValueError::new_err)
+    }
+
+    fn load(&self, epoch: u64, bytes: Option<Vec<u8>>) -> Result<(), String> {
         let mut position = self.position.lock();
         let Some(bytes) = bytes else {
             (position.epoch, position.resumed) = (epoch, None);
@@ -171,8 +177,8 @@ impl Loader {
         };
         let fingerprint = mp_reduce::TypeFingerprint::<LoaderState>::new().get();
         let state: LoaderState = mp_reduce::from_bytes(bytes, fingerprint)
-            .map_err(|error| PyValueError::new_err(format!("the state can't be read: {error}")))?;
-        let batches = self.loader.resume(&state).map_err(PyValueError::new_err)?;
+            .map_err(|error| format!("the state can't be read: {error}"))?;
+        let batches = self.loader.resume(&state)?;
         match &position.running {
             Some(running) if running.lock().is_some() => {
                 *running.lock() = Some(batches);
