@@ -254,22 +254,19 @@ impl<A: Actor> World<A> {
         index.insert(digest(&self), 0);
         wrong.push(wedged(&self));
         queue.push_back((0_u32, self));
-        while let Some((i, state)) = queue.pop_front() {
+        while let Some((i, mut state)) = queue.pop_front() {
             if !state.fates.contains(&Fate::Running) {
                 end(&state);
                 ends.push(i);
                 continue;
             }
-            let mut visit = |next: Self, normal: bool| {
+            let mut visit = |next: &Self| {
                 let fresh = index.len() as u32;
-                let j = *index.entry(digest(&next)).or_insert(fresh);
-                if normal {
-                    back.push((j, i));
-                }
+                let j = *index.entry(digest(next)).or_insert(fresh);
                 if j == fresh {
-                    wrong.push(wedged(&next));
-                    queue.push_back((j, next));
+                    wrong.push(wedged(next));
                 }
+                (j, j == fresh)
             };
             for actor in 0..state.actors.len() {
                 if state.fates[actor] != Fate::Running {
@@ -277,18 +274,22 @@ impl<A: Actor> World<A> {
                 }
                 let mut next = state.clone();
                 next.step(actor);
-                visit(next, true);
-                if state.kills < kills {
-                    let mut next = state.clone();
-                    next.fates[actor] = Fate::Killed;
-                    next.kills += 1;
-                    visit(next, false);
+                let (j, is_fresh) = visit(&next);
+                back.push((j, i));
+                if is_fresh {
+                    queue.push_back((j, next));
                 }
-                if state.stops < stops {
-                    let mut next = state.clone();
-                    next.fates[actor] = Fate::Stopped;
-                    next.stops += 1;
-                    visit(next, false);
+                // Most of these states are known, and need no copy.
+                for (fate, most) in [(Fate::Killed, kills), (Fate::Stopped, stops)] {
+                    let before = (state.kills, state.stops);
+                    if state.fault(actor, fate, most) {
+                        let (j, is_fresh) = visit(&state);
+                        if is_fresh {
+                            queue.push_back((j, state.clone()));
+                        }
+                        (state.kills, state.stops) = before;
+                        state.fates[actor] = Fate::Running;
+                    }
                 }
             }
         }
@@ -301,14 +302,22 @@ impl<A: Actor> World<A> {
 
 /// Returns the states from which no end can be reached.
 fn stuck(back: &[(u32, u32)], ends: &[u32], states: usize) -> Vec<usize> {
-    let mut sorted = back.to_vec();
-    sorted.sort_unstable();
+    // The steps into state `i` are those from `begins[i]` to `begins[i + 1]`.
+    let mut begins = vec![0_u32; states + 1];
+    back.iter().for_each(|&(to, _)| begins[to as usize + 1] += 1);
+    (0..states).for_each(|i| begins[i + 1] += begins[i]);
+    let mut from = vec![0_u32; back.len()];
+    let mut next = begins.clone();
+    for &(to, i) in back {
+        let place = &mut next[to as usize];
+        from[*place as usize] = i;
+        *place += 1;
+    }
     let mut fine = vec![false; states];
     let mut todo = ends.to_vec();
     todo.iter().for_each(|&i| fine[i as usize] = true);
     while let Some(i) = todo.pop() {
-        let from = sorted.partition_point(|e| e.0 < i);
-        for &(_, j) in sorted[from..].iter().take_while(|e| e.0 == i) {
+        for &j in &from[begins[i as usize] as usize..begins[i as usize + 1] as usize] {
             if !std::mem::replace(&mut fine[j as usize], true) {
                 todo.push(j);
             }
