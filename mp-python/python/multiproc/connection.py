@@ -9,11 +9,11 @@ import os
 import tempfile
 from multiprocessing import connection as _connection
 from multiprocessing import util as _util
-from multiprocessing.connection import wait
+from multiprocessing.connection import answer_challenge, deliver_challenge, wait
 
 from ._multiproc import Connection, Pipe, SocketListener, connect
 
-__all__ = ["Client", "Connection", "Listener", "Pipe", "wait"]
+__all__ = ["Client", "Connection", "Listener", "Pipe", "answer_challenge", "deliver_challenge", "wait"]
 
 families = ["AF_INET", "AF_UNIX"]
 

@@ -9,12 +9,20 @@ from multiprocessing import process as _process
 from multiprocessing import spawn as _spawn
 from multiprocessing import util as _util
 from multiprocessing.context import set_spawning_popen
+from multiprocessing.process import AuthenticationString, BaseProcess
 
 from . import _multiproc
 from ._child import Preparation
 from .reduction import DupFd, pickler
 
-__all__ = ["Process", "active_children", "current_process", "parent_process"]
+__all__ = [
+    "AuthenticationString",
+    "BaseProcess",
+    "Process",
+    "active_children",
+    "current_process",
+    "parent_process",
+]
 
 active_children = _process.active_children
 current_process = _process.current_process
