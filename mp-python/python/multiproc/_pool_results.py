@@ -138,7 +138,9 @@ class AsyncResult:
 
     def _is_over(self):
         """Returns ``True`` if nothing but the caller's ``get`` is left to do."""
-        return self._event is None and (self._tasks is None or self._tasks.done())
+        # Another thread may take the last outcome meanwhile.
+        tasks = self._tasks
+        return self._event is None and (tasks is None or tasks.done())
 
     def ready(self):
         """Returns ``True`` if the call has completed."""
@@ -205,8 +207,9 @@ class IMapIterator:
         self._size = chunksize
         self._tasks = None
         self._error = None
-        # Exceptions of chunks that can't be pickled.
+        # Exceptions of chunks that can't be pickled. An outcome may be there before its number is.
         self._failed = {}
+        self._failing = threading.Lock()
         self._values = collections.deque()
         self._lock = threading.Lock()
         # Tasks that may be pushed before their results are taken. No limit after `close`.
@@ -240,9 +243,10 @@ class IMapIterator:
             return self._tasks.push(self._pool._has_main, chunk)
         except Exception as error:
             # A task without items takes the place of the one that can't be pickled.
-            number = self._tasks.push(True, [])
-            if number is not None:
-                self._failed[number] = error
+            with self._failing:
+                number = self._tasks.push(True, [])
+                if number is not None:
+                    self._failed[number] = error
             return number
 
     def _is_over(self):
@@ -265,8 +269,10 @@ class IMapIterator:
                     raise error or StopIteration
                 self._room.release()
                 number, success, value = outcome
-                if number in self._failed:
-                    raise self._failed.pop(number)
+                with self._failing:
+                    error = self._failed.pop(number, None)
+                if error is not None:
+                    raise error
                 if not success:
                     begin = number * self._size
                     _locate(value, self._name, range(begin, begin + self._size))
