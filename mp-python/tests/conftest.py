@@ -114,8 +114,9 @@ def _children():
         except OSError:
             continue
         state, parent = rest.split()[:2]
-        tracker = "resource_tracker" in command
-        if int(parent) == os.getpid() and state != "Z" and name not in SERVERS and not tracker:
+        # Of the standard library. Its fork server is torch's start method since Python 3.14.
+        theirs = "resource_tracker" in command or "multiprocessing.forkserver" in command
+        if int(parent) == os.getpid() and state != "Z" and name not in SERVERS and not theirs:
             found.append(f"{pid} ({name}) {command}")
     return found
 
