@@ -438,8 +438,8 @@ impl Tasks {
 
 #[pymethods]
 impl Tasks {
-    /// Pushes a task: an object, or the items of a sequence from `begin` to `end`. Waits for room in a bounded
-    /// pool. Returns the number of the task, or `None` if the tasks are closed.
+    /// Pushes a task: an object, or the items of a sequence from `begin` to `end`. Waits for room in a
+    /// bounded pool. Returns the number of the task, or `None` if the tasks are closed.
     #[pyo3(signature = (has_main, target, begin = None, end = 0))]
     fn push(
         &self,
