@@ -312,7 +312,7 @@ impl Pool {
         function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false,
         results = None, chunksize = 1
     ))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of a call in Python")]
     fn tasks(
         &self,
         function: Option<&Bound<'_, PyAny>>,

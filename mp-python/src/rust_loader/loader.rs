@@ -166,6 +166,7 @@ impl Loader {
         state.py().detach(|| self.load(epoch, bytes)).map_err(PyValueError::new_err)
     }
 
+    /// Continues from the serialized position, or at the beginning of the epoch if there is none.
     fn load(&self, epoch: u64, bytes: Option<Vec<u8>>) -> Result<(), String> {
         let mut position = self.position.lock();
         let Some(bytes) = bytes else {
