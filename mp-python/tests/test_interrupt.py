@@ -41,7 +41,9 @@ assert queue.get() == 0 and queue.empty()
 import multiproc as mp, os, time
 def sleep():
     print("ready", flush=True)
-    time.sleep(60)
+    # Short sleeps: the interpreter notices a signal that arrives just before a sleep only after it.
+    for _ in range(1200):
+        time.sleep(0.05)
 if __name__ == "__main__":
     mp.get_context({method!r}).Process(target=sleep).start()
 """
