@@ -50,15 +50,15 @@ impl Payload {
         }
         // Another thread may make the list shorter.
         let Ok(first) = list.get_item(part.start) else { return Ok(None) };
-        let (word, kind): (fn(&Bound<'_, PyAny>) -> Option<[u8; 8]>, fn(Object) -> Self) =
-            if first.is_exact_instance_of::<PyInt>() { (int, Self::Ints) } else { (float, Self::Floats) };
+        let is_int = first.is_exact_instance_of::<PyInt>();
+        let word: fn(&Bound<'_, PyAny>) -> Option<[u8; 8]> = if is_int { int } else { float };
         // Taken, since an item that is dropped may run code that uses a pool.
         let mut words = WORDS.take();
         words.clear();
         words.extend(part.clone().map_while(|index| word(&list.get_item(index).ok()?)));
         let bytes = (words.len() == part.len()).then(|| bytes_to_message(list.py(), words.as_flattened()));
         WORDS.set(words);
-        Ok(bytes.transpose()?.map(kind))
+        Ok(bytes.transpose()?.map(if is_int { Self::Ints } else { Self::Floats }))
     }
 
     /// Returns the payload of an object or of a part of its items, pickled by `dumps` unless it is a list of
@@ -85,24 +85,21 @@ impl Payload {
     }
 
     /// Stores the items into the list, from index `begin` on.
-    pub(super) fn store<'py>(self, list: &Bound<'py, PyList>, begin: usize) -> PyResult<()> {
-        let py = list.py();
-        let (word, bytes): (fn(Python<'py>, [u8; 8]) -> PyResult<Bound<'py, PyAny>>, _) = match self {
+    pub(super) fn store(self, list: &Bound<'_, PyList>, begin: usize) -> PyResult<()> {
+        let (is_int, bytes) = match self {
             Self::Object(object) => {
-                let items = loads(py, object)?;
+                let items = loads(list.py(), object)?;
                 return list.set_slice(begin, begin + items.len()?, &items);
             }
-            Self::Ints(bytes) => {
-                (|py, word| Ok(i64::from_le_bytes(word).into_pyobject(py)?.into_any()), bytes)
-            }
-            Self::Floats(bytes) => {
-                (|py, word| Ok(f64::from_le_bytes(word).into_pyobject(py)?.into_any()), bytes)
-            }
+            Self::Ints(bytes) => (true, bytes),
+            Self::Floats(bytes) => (false, bytes),
         };
         let memory = bytes.memory.into_iter().next().and_then(|memory| memory.downcast::<u8>().ok());
         let bytes = memory.map_or(bytes.pickle, |memory| memory.to_vec());
-        let words = bytes.as_chunks().0;
-        words.iter().zip(begin..).try_for_each(|(&bits, index)| list.set_item(index, word(py, bits)?))
+        bytes.as_chunks().0.iter().zip(begin..).try_for_each(|(&word, index)| match is_int {
+            true => list.set_item(index, i64::from_le_bytes(word)),
+            false => list.set_item(index, f64::from_le_bytes(word)),
+        })
     }
 
     /// Returns an iterable of the items.
