@@ -30,6 +30,7 @@
 //! others.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
@@ -41,6 +42,7 @@ use crate::process::mutex::MutexGuard;
 use crate::process::{begin_generation, generation};
 use crate::setup::Backing;
 use crate::setup::files::HeldFiles;
+use crate::storage::copy_on_write::MAPPED;
 use crate::sync::shared::{AtomicBool, AtomicU32, Ordering};
 use crate::{alloc, sys};
 
@@ -185,21 +187,25 @@ impl Fork {
 pub(crate) struct ForkState {
     _making: MutexGuard<'static, ()>,
     arena: Option<(Arena, HeldFiles)>,
+    /// Addresses and lengths of the mappings for private writes.
+    mapped: MutexGuard<'static, BTreeMap<usize, usize>>,
 }
 
 impl ForkState {
     /// Locks and returns the state that a fork inherits. Called by the forking thread, before it forks.
     pub(crate) fn lock() -> Self {
         let making = MAKING.lock();
-        Self { _making: making, arena: CURRENT.get().map(|&arena| (arena, Backing(arena).hold_files())) }
+        let arena = CURRENT.get().map(|&arena| (arena, Backing(arena).hold_files()));
+        Self { _making: making, arena, mapped: MAPPED.lock() }
     }
 
-    /// Reserves the addresses of the arena in the child, so that nothing else is mapped there. Allocates no
-    /// memory before that.
+    /// Reserves the addresses of the arena and of mappings of it in the child, so that nothing else is mapped
+    /// there. Allocates no memory before that.
     pub(crate) fn reserve_addresses(&self) -> Result<()> {
         // Private memory has no file. The child's copy of it is private to the child, and is not inherited
         // either.
-        self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())
+        self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())?;
+        self.mapped.iter().try_for_each(|(&address, &len)| sys::reserve_at(address, len))
     }
 
     /// Returns the files of the arena that the process has open.

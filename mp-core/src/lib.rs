@@ -155,6 +155,7 @@ pub use setup::settings::{
 pub use shared_memory::SharedMemory;
 pub use shared_structure::{Holders, Structure};
 pub use storage::Storage;
+pub use storage::copy_on_write::CopyOnWrite;
 pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 pub use strategy::SharingStrategy;
 #[cfg(feature = "inject")]

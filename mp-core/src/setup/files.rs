@@ -77,6 +77,16 @@ impl Backing {
             .map_err(|e| no_room(file.fd.as_fd(), &file.parent, len, e))
     }
 
+    /// Returns the file that has a byte, and the position of the byte in it.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if it has none.
+    pub(crate) fn file_at(self, at: u64) -> Result<(BorrowedFd<'static>, u64)> {
+        let own = self.0.file()?;
+        let Some(i) = self.extent_of(at) else { return Ok((own, at)) };
+        Ok((self.opened(i)?.fd.as_fd(), at - self.extent_base(i)))
+    }
+
     /// Returns the memory of a free block to the kernel. Returns `true` if the kernel has taken it.
     pub(crate) fn punch_at(self, at: u64, len: u64) -> bool {
         let Ok(own) = self.0.file() else {

@@ -8,6 +8,7 @@
 //! - the obligations of a caller that moves a storage into a message are declared ([`Attached::attach_own`]).
 #![allow(unsafe_code)]
 
+pub(crate) mod copy_on_write;
 pub(crate) mod weak;
 
 use std::num::NonZero;

@@ -112,10 +112,7 @@ impl Directory {
 
     /// Returns the granularity of file sizes: the size of its huge pages, or 4096.
     pub(crate) fn grain(&self) -> u64 {
-        match rustix::fs::fstatfs(&self.fd) {
-            Ok(s) if s.f_type as u64 == HUGETLBFS => s.f_bsize as u64,
-            _ => 4096,
-        }
+        huge_page_of(self.fd.as_fd()).unwrap_or(4096)
     }
 
     /// Creates a sparse file of `len` bytes, held by this process. Returns its length.
@@ -251,6 +248,12 @@ pub(crate) fn note_start(fd: BorrowedFd<'_>) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     // On a file system without times, only the lock decides.
     _ = rustix::fs::futimens(fd, &Timestamps { last_access: now, last_modification: now });
+}
+
+/// Returns the size of the pages of a file or directory on hugetlbfs, or `None` on another file system.
+pub(crate) fn huge_page_of(fd: BorrowedFd<'_>) -> Option<u64> {
+    let status = rustix::fs::fstatfs(fd).ok()?;
+    (status.f_type as u64 == HUGETLBFS).then_some(status.f_bsize as u64)
 }
 
 /// Writes a word into a file. Has no effect on file systems without write support, such as hugetlbfs.

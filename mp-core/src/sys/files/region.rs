@@ -14,7 +14,7 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, order};
@@ -80,6 +80,28 @@ impl Region {
         Ok(mapped)
     }
 
+    /// Maps `len` bytes of a file from byte `offset` on, a multiple of the page size, for reading and
+    /// writing. Writes copy the page: they are not visible to other processes. Forked processes don't inherit
+    /// the mapping, which would keep the description of the file. The caller ensures that the file has the
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if it can't be mapped.
+    pub(crate) fn copy_on_write(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self> {
+        let size = usize::try_from(len.max(1))
+            .map_err(|_| Error::LimitExceeded(format!("{len} bytes can't be mapped")))?;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, offset) }
+            .map_err(os("mmap for private writes (see RLIMIT_AS, vm.max_map_count)"))?;
+        let base = NonNull::new(at.cast()).ok_or(Error::Unsupported("a mapping at address 0".into()))?;
+        let mapped = Self { base, len };
+        // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
+        unsafe { rustix::mm::madvise(at, size, Advice::LinuxDontFork) }
+            .map_err(os("madvise of a mapping for private writes"))?;
+        Ok(mapped)
+    }
+
     /// Returns the number of bytes of the file that are mapped.
     pub fn size(&self) -> u64 {
         self.len
@@ -104,7 +126,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, with the same length; no borrow of it is left.
+        // SAFETY: the mapping made by the constructor, with the same length; no borrow of it is left.
         _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len.max(1) as usize) };
     }
 }

@@ -148,18 +148,7 @@ impl Mapping {
     /// Reserves the addresses in a forked copy, where the arena is not mapped (`MADV_DONTFORK`), so that no
     /// other mapping gets them. An access there raises SIGSEGV.
     pub(crate) fn reserve_in_copy(&self) -> Result<()> {
-        let at = self.base.as_ptr().cast();
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: replaces nothing: an existing mapping stays, and causes an error. Kernels without that flag
-        // treat the address as a hint.
-        let got = unsafe { rustix::mm::mmap_anonymous(at, self.len as usize, ProtFlags::empty(), flags) };
-        let got = got.map_err(os("reserving addresses (see RLIMIT_AS)"))?;
-        if got == at {
-            return Ok(());
-        }
-        // SAFETY: the mapping just made, which no other code knows.
-        _ = unsafe { rustix::mm::munmap(got, self.len as usize) };
-        Err(os("reserving addresses")(rustix::io::Errno::EXIST))
+        reserve_at(self.base.as_ptr() as usize, self.len as usize)
     }
 
     /// Creates a mapping of private memory.
@@ -293,6 +282,22 @@ impl Mapping {
         // stay.
         _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxDontNeed) };
     }
+}
+
+/// Reserves addresses in a forked copy. An access there raises SIGSEGV.
+pub(crate) fn reserve_at(address: usize, len: usize) -> Result<()> {
+    let at = std::ptr::without_provenance_mut(address);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: replaces nothing: an existing mapping stays, and causes an error. Kernels without that flag
+    // treat the address as a hint.
+    let got = unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::empty(), flags) };
+    let got = got.map_err(os("reserving addresses (see RLIMIT_AS)"))?;
+    if got == at {
+        return Ok(());
+    }
+    // SAFETY: the mapping just made, which no other code knows.
+    _ = unsafe { rustix::mm::munmap(got, len) };
+    Err(os("reserving addresses")(rustix::io::Errno::EXIST))
 }
 
 #[inline]

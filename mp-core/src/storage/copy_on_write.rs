@@ -1,0 +1,144 @@
+//! Views of storages for private writes.
+
+use std::collections::BTreeMap;
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::mem::bytes;
+use crate::process::mutex::Mutex;
+use crate::process::{PerProcess, per_process};
+use crate::setup::Backing;
+use crate::storage::Storage;
+use crate::sys::region::Region;
+use crate::sys::{directory, futex, limits};
+
+/// Addresses and lengths of the mappings of this process.
+pub(crate) static MAPPED: PerProcess<Mutex<BTreeMap<usize, usize>>> =
+    per_process!(Mutex::new(BTreeMap::new()));
+
+/// Maximum number of mappings: a quarter of the default of `vm.max_map_count`, of which the allocator and the
+/// stacks of threads need theirs.
+const MOST: usize = 16 << 10;
+
+/// Alignment of the bytes, as of a block.
+const ALIGN: usize = 64;
+
+/// Bytes of a [`Storage`] that this process may change for itself.
+///
+/// Writes are not visible to other processes, nor through the storage. A page is copied when it is written.
+/// Until then, a write to the storage may be visible here, so the bytes are constant only as long as nothing
+/// writes to the storage. The storage lives as long as this value.
+///
+/// In a forked process, the bytes must not be accessed.
+#[derive(Debug)]
+pub struct CopyOnWrite {
+    memory: Memory,
+    storage: Storage,
+    /// Position of the first byte in the memory.
+    skip: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Mapped(Region),
+    Copied(Vec<u8>),
+}
+
+impl Storage {
+    /// Returns a view of `len` bytes from byte `from` on, which this process may change for itself. Copies
+    /// the bytes at once if they can't be mapped.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if there is not enough memory for a copy, [`Error::Forked`] in a process that
+    /// was forked from the one that has the storage.
+    ///
+    /// # Panics
+    /// If the storage has fewer bytes.
+    pub fn copy_on_write(&self, from: usize, len: usize) -> Result<CopyOnWrite> {
+        let arena = self.hold().arena();
+        arena.me()?;
+        assert!(from <= self.len() && len <= self.len() - from, "{len} bytes from {from} of {self:?}");
+        let at = self.hold().words().0.offset() + from as u64;
+        let (memory, skip) = match map(arena, at, len) {
+            Some((region, skip)) => (Memory::Mapped(region), skip),
+            None => copy(self, from, len)?,
+        };
+        Ok(CopyOnWrite { memory, storage: self.clone(), skip, len })
+    }
+}
+
+/// Maps the pages of a range. Returns the position of its first byte in the mapping.
+fn map(arena: Arena, at: u64, len: usize) -> Option<(Region, usize)> {
+    if cfg!(miri) || len == 0 {
+        return None;
+    }
+    // Locked until the mapping is listed, so that no fork comes between.
+    let mut mapped = MAPPED.lock();
+    if mapped.len() >= MOST {
+        return None;
+    }
+    let (file, at) = Backing(arena).file_at(at).ok()?;
+    // A page that is copied there may be missing, which ends the process.
+    if directory::huge_page_of(file).is_some() {
+        return None;
+    }
+    let skip = at % futex::page_size();
+    let region = Region::copy_on_write(file, at - skip, skip + len as u64).ok()?;
+    mapped.insert(region.base().as_ptr() as usize, region.size() as usize);
+    Some((region, skip as usize))
+}
+
+/// Copies a range. Returns the position of its first byte in the copy.
+fn copy(storage: &Storage, from: usize, len: usize) -> Result<(Memory, usize)> {
+    let mut copied = Vec::new();
+    if copied.try_reserve_exact(len + ALIGN).is_err() {
+        let (left, limit) = limits::memory_left();
+        return Err(Error::OutOfMemory { asked: len as u64, left, limit });
+    }
+    copied.resize(len + ALIGN, 0);
+    let skip = copied.as_ptr().align_offset(ALIGN).min(ALIGN);
+    let (first, _) = storage.hold().words();
+    bytes::read(storage.hold().arena().map(), first, from as u64, &mut copied[skip..skip + len]);
+    Ok((Memory::Copied(copied), skip))
+}
+
+impl CopyOnWrite {
+    /// Returns the address of the first byte. The bytes may be read and written through it as long as this
+    /// value lives, no other thread accesses them, and nothing writes to the storage.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        match &mut self.memory {
+            Memory::Mapped(region) => region.base().as_ptr().wrapping_add(self.skip),
+            Memory::Copied(copied) => copied.as_mut_ptr().wrapping_add(self.skip),
+        }
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns `true` if there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns `true` if the bytes were mapped, `false` if they were copied.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.memory, Memory::Mapped(_))
+    }
+}
+
+impl Drop for CopyOnWrite {
+    fn drop(&mut self) {
+        let Memory::Mapped(region) = &self.memory else { return };
+        let address = region.base().as_ptr() as usize;
+        if self.storage.hold().arena().is_here() {
+            // Before it is unmapped, so that a new mapping at the address is not removed.
+            MAPPED.lock().remove(&address);
+        } else {
+            // A forked copy has no such mapping. Other memory may be at the address.
+            std::mem::forget(std::mem::replace(&mut self.memory, Memory::Copied(Vec::new())));
+        }
+    }
+}
