@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use mp_core::CopyOnWrite;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::{AtomicUsize, Ordering};
-use mp_tensor::{AnyTensor, Element, Shared, Tensor};
+use mp_tensor::{AnyTensor, Element, Mode, Shared, Tensor};
 
 /// Memory in use by objects of this process, by address.
 static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
@@ -22,9 +23,18 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// other process may at the same time.
 #[derive(Debug)]
 pub struct Memory {
-    tensor: AnyTensor<Shared>,
+    bytes: Bytes,
     address: usize,
     len: usize,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Shared(AnyTensor<Shared>),
+    /// Written by this process for itself. Not found by its address, so it is copied when it is sent.
+    Private {
+        _view: CopyOnWrite,
+    },
 }
 
 impl Memory {
@@ -43,7 +53,7 @@ impl Memory {
         let offset = tensor.offset() * tensor.dtype().size();
         let (address, len) = (tensor.storage().as_ptr() as usize + offset, tensor.nbytes());
         if len == 0 {
-            return Arc::new(Self { tensor, address, len });
+            return Arc::new(Self { bytes: Bytes::Shared(tensor), address, len });
         }
         // Dropped after the lock, which its drop takes.
         let known;
@@ -54,11 +64,23 @@ impl Memory {
         {
             return known.clone();
         }
-        let memory = Arc::new(Self { tensor, address, len });
+        let memory = Arc::new(Self { bytes: Bytes::Shared(tensor), address, len });
         regions.insert(address, Arc::downgrade(&memory));
         LOWEST.fetch_min(address, Ordering::Relaxed);
         HIGHEST.fetch_max(address + len, Ordering::Relaxed);
         memory
+    }
+
+    /// Returns memory with the bytes of a contiguous tensor that no process writes. This process may write
+    /// the memory, and the tensor doesn't change. Sending the memory copies it.
+    ///
+    /// # Errors
+    /// If there is not enough memory for a copy where one is necessary.
+    pub fn copy_on_write(tensor: &AnyTensor<impl Mode>) -> mp_core::Result<Arc<Self>> {
+        let (offset, len) = (tensor.offset() * tensor.dtype().size(), tensor.nbytes());
+        let mut view = tensor.storage().copy_on_write(offset, len)?;
+        let address = view.as_mut_ptr() as usize;
+        Ok(Arc::new(Self { bytes: Bytes::Private { _view: view }, address, len }))
     }
 
     /// Takes a tensor that this process alone has. Returns its whole storage, of which it may be any view.
@@ -91,14 +113,20 @@ impl Memory {
     }
 
     /// Returns a handle to send.
+    ///
+    /// # Panics
+    /// If the memory is of [`copy_on_write`](Self::copy_on_write).
     pub fn tensor(&self) -> AnyTensor<Shared> {
-        self.tensor.clone()
+        match &self.bytes {
+            Bytes::Shared(tensor) => tensor.clone(),
+            Bytes::Private { .. } => unreachable!("memory that no search finds is not sent"),
+        }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.len == 0 {
+        if self.len == 0 || matches!(self.bytes, Bytes::Private { .. }) {
             return;
         }
         let mut regions = REGIONS.lock();

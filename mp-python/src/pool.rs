@@ -28,7 +28,7 @@ use pyo3::types::{PyList, PyTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::object::Object;
-use crate::object::pickle::{dumps, dumps_by, loads};
+use crate::object::pickle::{dumps, dumps_by, dumps_for_each, loads};
 use crate::process::start_method;
 use crate::wait::{Attempt, limit, wait};
 use payload::{Payload, Results};
@@ -45,6 +45,19 @@ fn helper<'py>(
 /// Pickles an object that may contain functions: by cloudpickle, if it is installed and pickle itself
 /// can't write them, or workers have not imported the main module.
 pub(crate) fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
+    write_functions(object, has_main, dumps_by)
+}
+
+/// Like [`dumps_functions`], for several workers, of which each has its own arrays.
+pub(crate) fn dumps_functions_for_each(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
+    write_functions(object, has_main, dumps_for_each)
+}
+
+fn write_functions(
+    object: &Bound<'_, PyAny>,
+    has_main: bool,
+    dumps_by: fn(&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>) -> PyResult<Object>,
+) -> PyResult<Object> {
     let py = object.py();
     let pickler = || {
         let make = py.import("multiproc.reduction")?.getattr("pickler")?.call1((has_main,))?;
@@ -53,7 +66,7 @@ pub(crate) fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyRe
     if !has_main {
         return dumps_by(object, pickler()?.as_ref());
     }
-    match dumps(object) {
+    match dumps_by(object, None) {
         Err(error) if is_unpicklable(py, &error)? => match pickler()? {
             Some(make) => dumps_by(object, Some(&make)).map_err(|_| error),
             None => Err(error),
@@ -284,7 +297,7 @@ impl Pool {
         has_main: bool,
     ) -> PyResult<Self> {
         let (py, method) = (start.py(), start_method(method)?);
-        let start = Start(Arc::new(Once::new(dumps_functions(start, has_main)?)));
+        let start = Start(Arc::new(Once::new(dumps_functions_for_each(start, has_main)?)));
         let mut builder = mp::Pool::builder()
             .processes(processes)
             .max_tasks_per_child(max_tasks)
@@ -328,7 +341,7 @@ impl Pool {
         let mut call = match function {
             None => self.apply.clone(),
             Some(function) => {
-                let pickled = Once::new(dumps_functions(function, has_main)?);
+                let pickled = Once::new(dumps_functions_for_each(function, has_main)?);
                 let function = Function { pickled, star, loaded: OnceLock::new() };
                 pool.task_closure(closure!([function] |items: Payload| chunk(function, items)))
             }

@@ -12,7 +12,7 @@
 //! | `list<T>`, `option<T>`, `map<T>` | `list` or `tuple`, `None`, `dict` | `list`, `None`, `dict` |
 //! | `tensor<T>` | array or tensor: one copy | array or tensor over the received memory, writable: no copy |
 //! | `shared<T>` | one that was received as such: no copy; else one copy | array or tensor over the same memory: no copy |
-//! | `frozen<T>` | array or tensor: one copy | read-only array of numpy: no copy; tensor of torch, which can't be read-only: one copy |
+//! | `frozen<T>` | array or tensor: one copy | read-only array of numpy: no copy; tensor of torch, which can't be read-only: copied, page by page when written if it is large and contiguous |
 //! | `queue<…>` | `TypedQueue` of that schema | `TypedQueue` |
 //! | a named message | dict, or an object with these attributes | dict, or its dataclass |
 
@@ -33,7 +33,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
 
-use crate::error::{empty, runtime, shut_down};
+use crate::error::{empty, no_memory, runtime, shut_down};
 use crate::memory::Memory;
 use crate::object::array::{self, Buffer};
 use crate::object::handle::Handle;
@@ -346,10 +346,17 @@ fn whole<T: Element>(tensor: AnyTensor<Shared>) -> mp_core::Result<Arc<Memory>> 
     Ok(Memory::adopt(tensor.typed_storage().into_tensor()))
 }
 
-/// Returns a read-only array of numpy over frozen memory, or a tensor of torch with a copy, since torch
-/// would write through a read-only one.
+/// Number of bytes from which mapping a frozen tensor costs less than copying it.
+const MAPPED: usize = 256 << 10;
+
+/// Returns a read-only array of numpy over frozen memory, or a tensor of torch that copies what it writes,
+/// since torch has none that is read-only.
 fn frozen_to_python(py: Python<'_>, tensor: AnyTensor<Frozen>, form: Form) -> PyResult<Bound<'_, PyAny>> {
     if form == Form::Torch {
+        if tensor.nbytes() >= MAPPED && tensor.is_contiguous() {
+            let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), 0, form)?;
+            return array::rebuild(py, &view, Memory::copy_on_write(&tensor).map_err(no_memory)?);
+        }
         let copy = dispatch!(tensor.dtype(), T => copy_of::<T>(tensor)).map_err(runtime)?;
         return tensor_to_python(py, copy, form);
     }

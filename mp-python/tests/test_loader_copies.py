@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: 
 
 import multiproc as mp  # noqa: E402
 from loader_tasks import CountingDataset, ListDataset, Once, ended  # noqa: E402
+from mappings import mapping_of  # noqa: E402
 
 
 class Counter(IterableDataset):
@@ -194,14 +195,7 @@ class BigArray(Dataset):
         return 2
 
     def __getitem__(self, index):
-        # The array's memory: its mapping in this process, with the inode.
-        address = self.array.__array_interface__["data"][0]
-        with open("/proc/self/maps") as file:
-            for line in file:
-                first, last = (int(number, 16) for number in line.split()[0].split("-"))
-                if first <= address < last:
-                    return self.label, int(self.array[0]), line.split()[4]
-        raise AssertionError("no mapping")
+        return self.label, int(self.array[0]), mapping_of(self.array.ctypes.data)[2]
 
 
 def test_unchanged_array_is_not_copied_again():

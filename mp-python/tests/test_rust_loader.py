@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from mappings import in_shared_memory
 
 digits = pytest.importorskip(
     "digits", reason="the extension of examples/python/rust_dataset is not installed: pip install it"
@@ -17,12 +18,6 @@ np = pytest.importorskip("numpy")
 
 def classes(batches):
     return [int(number) for batch in batches for number in batch[1]]
-
-
-def in_shared_memory(address):
-    with open("/proc/self/maps") as maps:
-        ranges = [line.split()[0].split("-") for line in maps if "/memfd:mp" in line]
-    return any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
 
 
 def stopped(loader):

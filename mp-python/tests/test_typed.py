@@ -15,6 +15,7 @@ from typing import Annotated
 import pytest
 
 import multiproc
+from mappings import in_shared_memory, mapping_of
 from multiproc import TypedQueue
 
 np = pytest.importorskip("numpy")
@@ -40,12 +41,6 @@ class Scene:
     weights: dict[str, float]
     raw: bytes
     pixels: Annotated[np.ndarray, "shared<u8>"]
-
-
-def in_shared_memory(address):
-    with open("/proc/self/maps") as maps:
-        ranges = [line.split()[0].split("-") for line in maps if "/memfd:mp" in line]
-    return any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
 
 
 def batch(number):
@@ -119,6 +114,16 @@ def test_frozen_arrays_are_read_only():
     torch = pytest.importorskip("torch")
     got = through("f/1(x:frozen<f64>)", {"x": torch.arange(4.0, dtype=torch.float64)}, as_="torch")["x"]
     assert got.add_(1).tolist() == [1, 2, 3, 4]
+
+
+def test_large_frozen_tensor_is_mapped_for_torch():
+    torch = pytest.importorskip("torch")
+    messages = TypedQueue("f/1(x:frozen<f32>)")
+    messages.put({"x": torch.ones(3, 1 << 16)[1:]})
+    got = messages.get(as_="torch")["x"]
+    assert mapping_of(got.data_ptr())[1] == "rw-p" and got.shape == (2, 1 << 16)
+    assert got.add_(1).eq(2).all()
+
 
 
 def test_shared_arrays_are_the_same_memory():

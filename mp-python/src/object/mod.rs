@@ -35,6 +35,9 @@ pub struct Object {
     pub buffers: Vec<u32>,
     /// Memory of the views.
     pub memory: Vec<AnyTensor<Shared>>,
+    /// Index of the memory with the copies of arrays, if each receiver changes them for itself. Otherwise,
+    /// all receivers and the sender see each other's changes.
+    pub private: Option<u32>,
     /// Handles, in the order of their indices in the pickled bytes.
     pub handles: Vec<Handle>,
 }

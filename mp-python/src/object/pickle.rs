@@ -18,7 +18,7 @@ use super::Object;
 use super::array::{Buffer, MemoryBuffer, rebuild, reduce_memoryview, reduce_ndarray, source_of_buffer};
 use super::handle::{Handle, to_python};
 use super::torch::{check_storage, reduce_tensor};
-use super::view::{Kind, Source, View, share, share_bytes};
+use super::view::{Kind, SMALL, SharedArrays, Source, View, share, share_bytes};
 use crate::memory::Memory;
 
 /// Number of bytes from which an object is not copied into the pickled bytes of its message, and from
@@ -263,6 +263,19 @@ pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
 /// # Errors
 /// The same as for [`dumps`].
 pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResult<Object> {
+    write(object, make, false)
+}
+
+/// Like [`dumps_by`], for several receivers that change the copies of arrays each for itself. The copies are
+/// in one block, so that each receiver has one mapping of them.
+///
+/// # Errors
+/// The same as for [`dumps`].
+pub fn dumps_for_each(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResult<Object> {
+    write(object, make, true)
+}
+
+fn write(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>, for_each: bool) -> PyResult<Object> {
     let py = object.py();
     let outgoing = pickle(object, make).inspect_err(|error| {
         let explain = py.import("multiproc.reduction").and_then(|module| module.getattr("explain"));
@@ -277,14 +290,15 @@ pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> P
     // Code that was called meanwhile may have resized them.
     let torch = |source: &&Source| matches!(source.kind, Kind::Torch | Kind::TorchGrad);
     sources.iter().filter(torch).try_for_each(|source| check_storage(py, source))?;
-    let (mut views, mut memory) = share(py, &sources)?;
+    let together = if for_each { usize::MAX } else { SMALL };
+    let SharedArrays { mut views, mut memory, block } = share(py, &sources, together)?;
     if let Some(shared) = shared {
         pickle = Vec::new();
         views.push(View::of_bytes(Kind::ReadOnlyBuffer, memory.len(), shared.len()));
         memory.push(shared);
     }
     let memory = memory.iter().map(|memory| memory.tensor()).collect();
-    Ok(Object { pickle, views, buffers, memory, handles })
+    Ok(Object { pickle, views, buffers, memory, private: block.filter(|_| for_each), handles })
 }
 
 /// Returns `True` if the object can be pickled. Its arrays are not copied.
@@ -368,11 +382,17 @@ pub fn message_to_bytes(py: Python<'_>, mut object: Object) -> PyResult<Bound<'_
 pub fn loads(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
     static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let loads = LOADS.import(py, "pickle", "loads")?;
-    let Object { pickle, views, buffers, memory, handles } = object;
+    let Object { pickle, views, buffers, memory, private, handles } = object;
     if views.is_empty() && handles.is_empty() {
         return loads.call1((PyBytes::new(py, &pickle),));
     }
-    let mut memory: Vec<Arc<Memory>> = memory.into_iter().map(Memory::adopt).collect();
+    let adopt = |(index, tensor)| match private {
+        Some(private) if private as usize == index => {
+            Memory::copy_on_write(&tensor).map_err(crate::error::no_memory)
+        }
+        _ => Ok(Memory::adopt(tensor)),
+    };
+    let mut memory: Vec<Arc<Memory>> = memory.into_iter().enumerate().map(adopt).collect::<PyResult<_>>()?;
     let bytes = match memory.pop_if(|_| pickle.is_empty()) {
         Some(memory) => Bound::new(py, MemoryBuffer::of(memory))?.into_any(),
         None => PyBytes::new(py, &pickle).into_any(),

@@ -20,7 +20,7 @@ use crate::memory::Memory;
 /// Alignment of each array in memory that it shares with others.
 const ALIGN: usize = 64;
 /// Arrays of up to this many bytes share a block with others of their message.
-const SMALL: usize = 4096;
+pub const SMALL: usize = 4096;
 /// Copies of more bytes let other threads of the interpreter run.
 const LONG_COPY: usize = 1 << 20;
 
@@ -228,11 +228,22 @@ impl Range {
     }
 }
 
-/// Puts all arrays into shared memory. Returns their views, and the memory.
+/// Arrays in shared memory.
+pub struct SharedArrays {
+    /// Views of the arrays, in the memory.
+    pub views: Vec<View>,
+    /// Memory of the arrays.
+    pub memory: Vec<Arc<Memory>>,
+    /// Index of the memory that several copies have.
+    pub block: Option<u32>,
+}
+
+/// Puts all arrays into shared memory: copies of up to `together` bytes into one block, and each larger one
+/// into a block of its own.
 ///
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.
-pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc<Memory>>)> {
+pub fn share(py: Python<'_>, sources: &[Source], together: usize) -> PyResult<SharedArrays> {
     let mut views: Vec<Option<View>> = vec![None; sources.len()];
     let mut memory: Vec<Arc<Memory>> = Vec::new();
     let mut ranges: Vec<Range> = Vec::with_capacity(sources.len());
@@ -268,7 +279,7 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
     let mut small = 0;
     for range in &mut ranges {
         let len = range.len(sources);
-        if len <= SMALL {
+        if len <= together {
             range.place.1 = small;
             small += len.next_multiple_of(ALIGN);
         }
@@ -277,15 +288,15 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
         memory.push(Memory::alloc(len).map_err(crate::error::no_memory)?);
         PyResult::Ok((memory.len() - 1) as u32)
     };
-    let shared = if small > 0 || ranges.iter().any(|range| range.len(sources) == 0) {
+    let block = if small > 0 || ranges.iter().any(|range| range.len(sources) == 0) {
         Some(alloc(small, &mut memory)?)
     } else {
         None
     };
     for range in &mut ranges {
         let len = range.len(sources);
-        range.place.0 = match shared.filter(|_| len <= SMALL) {
-            Some(shared) => shared,
+        range.place.0 = match block.filter(|_| len <= together) {
+            Some(block) => block,
             None => alloc(len, &mut memory)?,
         };
         let to = memory[range.place.0 as usize].address() + range.place.1;
@@ -308,7 +319,7 @@ pub fn share(py: Python<'_>, sources: &[Source]) -> PyResult<(Vec<View>, Vec<Arc
             }
         }
     }
-    Ok((views.into_iter().flatten().collect(), memory))
+    Ok(SharedArrays { views: views.into_iter().flatten().collect(), memory, block })
 }
 
 /// Copies bytes, given as pairs of an address and a length, into one block of shared memory. Their owners

@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::runtime;
 use crate::object::Object;
 use crate::object::pickle::{dumps, loads};
-use crate::pool::dumps_functions;
+use crate::pool::dumps_functions_for_each;
 use crate::process::start_method;
 use crate::wait::{Attempt, limit, wait};
 
@@ -172,7 +172,7 @@ impl LoaderWorkers {
         has_main: bool,
     ) -> PyResult<Self> {
         let method = start_method(method)?;
-        let arguments_of_all = Message::new(dumps_functions(arguments, has_main)?);
+        let arguments_of_all = Message::new(dumps_functions_for_each(arguments, has_main)?);
         let pool = Pool::builder()
             .processes(processes)
             .name(name)
@@ -234,7 +234,7 @@ pub struct LoaderSetup(Message);
 impl LoaderSetup {
     #[new]
     fn new(setup: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Self> {
-        Ok(Self(Message::new(dumps_functions(setup, has_main)?)))
+        Ok(Self(Message::new(dumps_functions_for_each(setup, has_main)?)))
     }
 }
 
