@@ -80,6 +80,7 @@ mod ring_layer;
 mod setup;
 mod shared_memory;
 mod shared_structure;
+mod snapshot;
 pub mod steps;
 mod storage;
 mod strategy;
@@ -146,7 +147,7 @@ pub use process::pauses;
 #[doc(hidden)]
 pub use process::user_code;
 pub use recovery::Recovery;
-pub use ring_layer::{InDoubt, RingLayer, register as register_ring_layer};
+pub use ring_layer::{InDoubt, RingLayer, RingState, register as register_ring_layer};
 pub use setup::configure::ArenaOptions;
 pub use setup::settings::{
     get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_directory,
@@ -154,6 +155,11 @@ pub use setup::settings::{
 };
 pub use shared_memory::SharedMemory;
 pub use shared_structure::{Holders, Structure};
+pub use snapshot::observer::Observer;
+pub use snapshot::{
+    HoldersSnapshot, MemorySnapshot, ObjectSnapshot, OwnerSnapshot, ProcessSnapshot, ProcessState,
+    QueueSnapshot, Snapshot, ThreadSnapshot, WaitSnapshot,
+};
 pub use storage::Storage;
 pub use storage::copy_on_write::CopyOnWrite;
 pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};

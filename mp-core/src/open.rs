@@ -326,6 +326,9 @@ fn first() -> Result<Arena> {
     Ok(arena)
 }
 
+/// Name of the arena's file, as `/proc` shows it.
+pub(crate) const FILE_NAME: &str = "mp-arena";
+
 /// Returns the size of an arena that no setting or limit bounds. Under valgrind the arena is small:
 /// valgrind would map 32 GiB, and memcheck scans all of it for pointers when a process ends. The scan
 /// takes 7 s per GiB and touches every page.
@@ -406,7 +409,7 @@ fn create(settings: &settings::Settings) -> Result<Arena> {
     }
     loop {
         let made = if SharingStrategy::FileDescriptor.supported() {
-            memory::create("mp-arena", size)
+            memory::create(FILE_NAME, size)
         } else {
             files::create_arena_file(&settings.directory, size)
         };

@@ -10,6 +10,7 @@ use crate::mem::Word;
 use crate::parking::detach_notice::DetachedProcess;
 use crate::process::SetOnce;
 use crate::words::{BlockId, EnvelopeId, Member, Owner};
+use serde::{Deserialize, Serialize};
 
 /// The ring layer, in a program that is linked with it.
 // fork: code, which a child has as well.
@@ -25,6 +26,33 @@ pub enum InDoubt {
     Ring(BlockId),
     /// Several messages of several rings.
     Rings,
+}
+
+/// State of a ring.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RingState {
+    /// Kind of object: `queue`, `channel`, `pipe`, or `cell` for `watch` and `broadcast`.
+    pub kind: String,
+    /// Type of the messages.
+    pub type_name: String,
+    /// Number of messages.
+    pub len: u64,
+    /// Number of messages that fit. `None` if there is no limit.
+    pub capacity: Option<u64>,
+    /// `true` if no more messages can be put.
+    pub closed: bool,
+    /// Number of puts since the queue was created. Wraps around.
+    pub puts: u64,
+    /// Number of gets since the queue was created. Wraps around.
+    pub gets: u64,
+}
+
+impl RingState {
+    /// Creates the state of an empty ring.
+    pub fn new(kind: &str, type_name: String) -> Self {
+        Self { kind: kind.into(), type_name, len: 0, capacity: None, closed: false, puts: 0, gets: 0 }
+    }
 }
 
 /// Operations that the arena needs from the layer that implements rings.
@@ -59,6 +87,10 @@ pub unsafe trait RingLayer: Send + Sync {
     /// recovers the dead member, whose seat remains in place meanwhile. Messages that the member had leased
     /// were [taken back](Self::take_back) before. Any number of processes may call this at once.
     fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, gone: DetachedProcess, pid: u32);
+
+    /// Returns the state of a ring, or `None` if the block contains none. Changes no word: the ring may be
+    /// another program's, or be freed meanwhile.
+    fn describe(&self, arena: Arena, memory: (Word, u64), block: BlockId) -> Option<RingState>;
 
     /// Wakes all sleepers of a ring, under the same conditions. Called when a condition that they check has
     /// changed outside of the ring.

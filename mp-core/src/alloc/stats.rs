@@ -211,8 +211,11 @@ impl Allocator {
     }
 
     fn peak(self, at: u64, now: u64) -> u64 {
-        raise(self.map(), Word::at(at), now);
-        self.map().load(Word::at(at))
+        // An observer changes nothing.
+        if self.0.is_here() {
+            raise(self.map(), Word::at(at), now);
+        }
+        self.map().load(Word::at(at)).max(now)
     }
 
     fn envelope_holder(self, e: EnvelopeId) -> Holder {

@@ -10,7 +10,7 @@
 //! …          clocks       64 bytes each: progress counts of device streams
 //! …          orders       8 bytes for each device: ordering of its streams
 //! …          events       512 bytes for each clock: the events of a stream that can't write its clock
-//! …          members      8 KiB each: identity; update record; its threads' waits, wait notes and lanes
+//! …          members      12 KiB each: identity; update record; wait notes, lanes and waits of its threads
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; blocks that have pages
@@ -41,10 +41,10 @@ use crate::words::{Member, Tick};
 /// First eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Version of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 11;
+pub(crate) const VERSION: u64 = 12;
 
 /// Oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 11;
+const OLDEST_READER: u64 = 12;
 
 /// Number of threads of a member that can run a multi-step operation at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -54,7 +54,7 @@ pub(crate) const ENVELOPE: u64 = 256;
 pub(crate) const SLAB_BLOCKS: u32 = 64;
 
 const PAGE: u64 = 4096;
-const MEMBER_STRIDE: u64 = 8192;
+const MEMBER_STRIDE: u64 = 12288;
 /// Offset in a member's slot of the words for multi-word updates.
 const UPDATES_AT: u64 = 128;
 /// Offset in a member's slot of its threads' wait notes. The member's settings are words 64 to 98, before the
@@ -64,7 +64,8 @@ const LANES_AT: u64 = 4096;
 const LANE_STRIDE: u64 = 64;
 const _: () = assert!(UPDATES_AT + 8 * UpdateAt::OWN_WORDS <= WAIT_NOTES_AT);
 const _: () = assert!(WAIT_NOTES_AT + 8 * WaitNotesAt::WORDS * WaitNotesAt::ENTRIES as u64 <= LANES_AT);
-const _: () = assert!(8 * wait_table::END <= WAIT_NOTES_AT);
+const _: () = assert!(LANES_AT + LANE_STRIDE * LANES as u64 <= 8 * wait_table::FIRST);
+const _: () = assert!(8 * wait_table::END <= MEMBER_STRIDE);
 
 /// Control words, as byte offsets.
 pub(crate) mod control {

@@ -204,7 +204,10 @@ impl Members {
         if self.me().is_ok_and(|me| me == m) || !self.0.file().is_ok_and(locks_free) {
             return false;
         }
-        self.set_dead(m);
+        // An observer changes nothing.
+        if self.0.is_here() {
+            self.set_dead(m);
+        }
         true
     }
 

@@ -107,7 +107,8 @@ impl Backing {
     /// Returns the number of bytes of all files that have memory or disk space.
     pub(crate) fn committed(self) -> u64 {
         let Ok(own) = self.0.file() else { return self.0.files().local.load(Ordering::Relaxed) };
-        let open = self.extents().filter(|&(_, s)| s == Extent::Open);
+        // An observer opens no other files.
+        let open = self.extents().filter(|&(_, s)| s == Extent::Open && self.0.is_here());
         let named = open.filter_map(|(i, _)| Some(memory::committed(self.opened(i).ok()?.fd.as_fd())));
         memory::committed(own) + named.sum::<u64>()
     }

@@ -5,8 +5,8 @@ use mp_reduce::{Error, TypeFingerprint};
 use crate::connection::{Connection, Transport};
 use crate::queue::channel::{ChannelEnd, ends_for};
 use crate::raw::RawQueue;
+use crate::raw::header::PIPE;
 use crate::raw::options::QueueOptions;
-use crate::raw::waiting::PIPE;
 
 /// Returns the type of the queues of pipes.
 pub(crate) fn type_of() -> (u64, &'static str) {

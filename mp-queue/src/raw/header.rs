@@ -39,6 +39,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring4");
 pub(crate) const NAME: u64 = 48;
 /// Number of bytes of a type's name that are stored.
 pub(crate) const NAME_MAX: usize = 128;
+/// Type name of the queues of pipes.
+pub(crate) const PIPE: &str = "anything (a pipe)";
 
 /// Returns the beginning of a type's name as words.
 pub(crate) fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {

@@ -12,6 +12,7 @@ use mp_reduce::Error;
 use crate::error::{GetError, PutError};
 use crate::raw::RawQueue;
 use crate::raw::handles::{BlockedGuard, WaitPurpose};
+use crate::raw::header::PIPE;
 use crate::raw::options::DesertedWhen;
 use crate::raw::pace::Pace;
 
@@ -56,9 +57,6 @@ impl From<WaitError> for GetError {
         }
     }
 }
-
-/// Type name of the queues of pipes.
-pub(crate) const PIPE: &str = "anything (a pipe)";
 
 /// Wait point and purpose of a waiting thread.
 #[derive(Clone, Copy, Debug)]

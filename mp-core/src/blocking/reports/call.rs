@@ -5,17 +5,17 @@ const SEND_OR_TAKE: &str = "Did you mean to send it to a worker, or to take from
 const GUARD: &str = "Was a guard kept, or are two locks taken in different orders?";
 
 /// Description of a call, for reports.
-pub(super) struct CallText {
-    pub(super) name: &'static str,
+pub(crate) struct CallText {
+    pub(crate) name: &'static str,
     /// Kind of object that the call waits for.
-    pub(super) object: &'static str,
+    pub(crate) object: &'static str,
     /// Action or state of another process that may end the call.
-    pub(super) ended_by: &'static str,
+    pub(crate) ended_by: &'static str,
     /// `true` if only processes that hold the block can end the wait, and the waiting thread runs no user
     /// code meanwhile.
-    pub(super) is_ended_by_holders: bool,
+    pub(crate) is_ended_by_holders: bool,
     /// Advice for a program that hangs in this call.
-    pub(super) advice: &'static str,
+    pub(crate) advice: &'static str,
 }
 
 macro_rules! calls {
@@ -111,7 +111,7 @@ impl BlockingCall {
         ALL.get(usize::from(number).checked_sub(1)?).map(|(call, _)| *call)
     }
 
-    pub(super) fn text(self) -> &'static CallText {
+    pub(crate) fn text(self) -> &'static CallText {
         &ALL[self as usize % ALL.len()].1
     }
 }

@@ -8,13 +8,14 @@
 //! Two kinds of waits are reported: all that last for `MP_STALL` seconds, if that is set, and by default
 //! those that provably can't end by themselves ([`proof`]), after [`HANGS_AFTER`].
 
-mod call;
+pub(crate) mod call;
 mod dump;
 mod proof;
 mod report;
 mod settings;
 pub(crate) mod table;
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,17 +68,26 @@ pub struct Subject {
     pub on: WaitObject,
     /// Present state of the object, such as `0 of 64 messages`.
     pub state: String,
+    /// Place of the call in the source, if known.
+    pub place: Option<&'static Location<'static>>,
 }
 
 impl Subject {
     /// Creates the description of a call on an object in shared memory.
     pub fn block(call: BlockingCall, arena: Arena, block: BlockId) -> Self {
-        Self { call, type_name: String::new(), on: WaitObject::Block(arena, block), state: String::new() }
+        Self::other(call, WaitObject::Block(arena, block), String::new())
     }
 
     /// Creates the description of any other call. `state` is the present state of its object.
     pub fn other(call: BlockingCall, on: WaitObject, state: String) -> Self {
-        Self { call, type_name: String::new(), on, state }
+        Self { call, type_name: String::new(), on, state, place: None }
+    }
+
+    /// Sets the place of the call in the source.
+    #[must_use]
+    pub fn at(mut self, place: Option<&'static Location<'static>>) -> Self {
+        self.place = place;
+        self
     }
 }
 

@@ -5,13 +5,15 @@
 //! |---|---|---|
 //! | `NAME`, four words | the name of the process, in UTF-8, cut at 32 bytes; zero: no name | the process, when it joins, and when it is named |
 //! | `SERVICES`, two words | the threads of this library that run no user code: see [`serves`] | the process, before each row |
-//! | a row, three words for each of `ROWS` lanes | below | the thread that has the lane |
+//! | a row, ten words for each of `ROWS` lanes | below | the thread that has the lane |
 //!
 //! | word of a row | states | changed by |
 //! |---|---|---|
 //! | 0 | zero: its thread has no shown wait; else `thread 32, block + 1 24, call 7, forever 1` | its thread: last when a wait is shown, first when the wait has ended |
 //! | 1 | start of the wait, in ms of the monotonic clock | its thread, while word 0 is zero |
 //! | 2 | number of the thread's checks that found nothing; continues from wait to wait | its thread, after each such check |
+//! | 3 – 5 | the processes whose end the thread waits for, two in a word; zeros: none; `u32::MAX`: more | as word 1 |
+//! | 6 – 9 | line and end of the path of the source file that contains the call; zeros: unknown | as word 1 |
 //!
 //! Each word has one writer, so each change is one store. A reader loads word 0, the others, and word 0
 //! again. Word 1 distinguishes two waits of a thread: a wait is shown after it has lasted for 100 ms.
@@ -23,6 +25,7 @@
 //!
 //! Only reports depend on these words.
 
+use std::panic::Location;
 use std::time::Duration;
 
 use crate::alloc::handles::Hold;
@@ -30,7 +33,8 @@ use crate::arena::Arena;
 use crate::blocking::reports::{BlockingCall, Subject, WaitObject};
 use crate::blocks::Blocks;
 use crate::layout::wait_table::{
-    FIRST, NAME, NAME_BYTES, RING_NAME, ROW_WORDS, ROWS, SERVICES, STRUCTURE, STRUCTURE_NAME,
+    FIRST, NAME, NAME_BYTES, PLACE_BYTES, PROCESSES, RING_NAME, ROW_PLACE, ROW_PROCESSES, ROW_WORDS, ROWS,
+    SERVICES, STRUCTURE, STRUCTURE_NAME,
 };
 use crate::mem::{Mem, Word};
 use crate::members::{Members, intents};
@@ -53,24 +57,45 @@ pub(crate) struct Row {
 
 /// Wait that another process or this one shows.
 #[derive(Clone, Debug)]
-pub(super) struct ShownWait {
-    pub(super) thread: u32,
-    pub(super) call: BlockingCall,
-    pub(super) block: Option<BlockId>,
-    pub(super) forever: bool,
+pub(crate) struct ShownWait {
+    pub(crate) thread: u32,
+    pub(crate) call: BlockingCall,
+    pub(crate) block: Option<BlockId>,
+    pub(crate) forever: bool,
     since: u64,
-    pub(super) polls: u64,
+    pub(crate) polls: u64,
+    row: Word,
 }
 
 impl ShownWait {
-    pub(super) fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         Duration::from_millis(memory::monotonic_ms().saturating_sub(self.since))
     }
 
     /// Returns `true` if both are the same wait of the same thread.
-    pub(super) fn is_same_wait(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_wait(&self, other: &Self) -> bool {
         let of = |seen: &Self| (seen.thread, seen.call, seen.block, seen.forever, seen.since);
         of(self) == of(other)
+    }
+
+    /// Returns the processes whose end the thread waits for, and `true` if there are more. Words of a later
+    /// wait may be read.
+    pub(crate) fn processes(&self, arena: Arena) -> (Vec<u32>, bool) {
+        let words = (0..PROCESSES as u64 / 2).map(|i| arena.map().load(self.row.plus(ROW_PROCESSES + i)));
+        let mut pids: Vec<u32> = words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
+        pids.retain(|pid| *pid != 0);
+        let more = pids.pop_if(|pid| *pid == u32::MAX).is_some();
+        (pids, more)
+    }
+
+    /// Returns the place of the call in the source, such as `src/train.rs:88`, if it is known. Words of a
+    /// later wait may be read.
+    pub(crate) fn place(&self, arena: Arena) -> Option<String> {
+        let bytes = read_bytes::<{ PLACE_BYTES + 4 }>(arena, self.row.plus(ROW_PLACE));
+        let (line, path) = bytes.split_at(4);
+        let line = u32::from_le_bytes(line.try_into().ok()?);
+        let path: Vec<u8> = path.iter().copied().take_while(|byte| *byte != 0).collect();
+        (line > 0).then(|| format!("{}:{line}", String::from_utf8_lossy(&path)))
     }
 }
 
@@ -101,6 +126,8 @@ impl Row {
             return None;
         }
         map.store(word.plus(1), memory::monotonic_ms());
+        write_processes(arena, word.plus(ROW_PROCESSES), &subject.on);
+        write_place(arena, word.plus(ROW_PLACE), subject.place);
         map.store(word, pack(identity::thread(), subject.call, block, forever));
         Some(Self { arena, word })
     }
@@ -121,7 +148,7 @@ impl Row {
 }
 
 /// Calls `f` with each wait that a member shows.
-pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(ShownWait)) {
+pub(crate) fn each(arena: Arena, member: Member, mut f: impl FnMut(ShownWait)) {
     let map = arena.map();
     for row in 0..ROWS {
         let word = row_word(arena, member, row);
@@ -132,7 +159,15 @@ pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(ShownWait)) {
         }
         let Some(call) = BlockingCall::of((state >> 1 & 0x7f) as u8) else { continue };
         let block = (state >> 8 & 0xff_ffff).checked_sub(1).map(|block| block as BlockId);
-        f(ShownWait { thread: (state >> 32) as u32, call, block, forever: state & 1 != 0, since, polls });
+        f(ShownWait {
+            thread: (state >> 32) as u32,
+            call,
+            block,
+            forever: state & 1 != 0,
+            since,
+            polls,
+            row: word,
+        });
     }
 }
 
@@ -163,16 +198,55 @@ fn write_name(arena: Arena, at: Word, name: &str) {
     let mut bytes = [0; NAME_BYTES];
     let name = cut(name);
     bytes[..name.len()].copy_from_slice(name.as_bytes());
+    write_bytes(arena, at, bytes);
+}
+
+fn write_bytes<const N: usize>(arena: Arena, at: Word, bytes: [u8; N]) {
     for (i, part) in bytes.as_chunks::<8>().0.iter().enumerate() {
         arena.map().store_relaxed(at.plus(i as u64), u64::from_le_bytes(*part));
     }
 }
 
+fn read_bytes<const N: usize>(arena: Arena, at: Word) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (i, part) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *part = arena.map().load_relaxed(at.plus(i as u64)).to_le_bytes();
+    }
+    bytes
+}
+
+/// Writes the processes whose end is waited for.
+fn write_processes(arena: Arena, at: Word, on: &WaitObject) {
+    let mut pids = [0; PROCESSES];
+    if let WaitObject::Processes(all) = on {
+        let known = all.len().min(PROCESSES);
+        pids[..known].copy_from_slice(&all[..known]);
+        if all.len() > PROCESSES {
+            pids[PROCESSES - 1] = u32::MAX;
+        }
+    }
+    for (i, [low, high]) in pids.as_chunks::<2>().0.iter().enumerate() {
+        arena.map().store_relaxed(at.plus(i as u64), u64::from(*low) | u64::from(*high) << 32);
+    }
+}
+
+/// Writes the place of a call, with the end of a long path.
+fn write_place(arena: Arena, at: Word, place: Option<&Location<'_>>) {
+    let mut bytes = [0; PLACE_BYTES + 4];
+    if let Some(place) = place {
+        let path = place.file().as_bytes();
+        let path = &path[path.len().saturating_sub(PLACE_BYTES)..];
+        bytes[..4].copy_from_slice(&place.line().to_le_bytes());
+        bytes[4..4 + path.len()].copy_from_slice(path);
+    }
+    write_bytes(arena, at, bytes);
+}
+
 /// Reads the name in four words. A name that is being changed may be read as a mixture.
 fn read_name(arena: Arena, at: Word) -> String {
-    let words = (0..NAME_BYTES as u64 / 8).map(|i| arena.map().load_relaxed(at.plus(i)));
-    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    let bytes = read_bytes::<NAME_BYTES>(arena, at);
+    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Returns the name of a member's process.
@@ -185,7 +259,7 @@ pub(super) fn own_name() -> String {
 }
 
 /// Returns the service threads of a member.
-pub(super) fn services(arena: Arena, member: Member) -> [u32; 2] {
+pub(crate) fn services(arena: Arena, member: Member) -> [u32; 2] {
     [0, 1].map(|i| arena.map().load(arena.layout().member(member.slot(), SERVICES + i)) as u32)
 }
 

@@ -150,6 +150,29 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
+/// Returns the parent of a process, or `None` if it is not accessible.
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let stat = read_small(&format!("/proc/{pid}/stat"))?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Opens the memory of this name that a process has open, for reading.
+pub(crate) fn open_of_process(pid: u32, name: &str) -> Result<OwnedFd> {
+    let folder = std::fs::read_dir(format!("/proc/{pid}/fd")).map_err(|source| Error::Os {
+        what: "listing the descriptors of a process in /proc (is it yours?)",
+        source,
+    })?;
+    let link = format!("/memfd:{name}");
+    for entry in folder.flatten() {
+        let is_it = |path: std::path::PathBuf| path.to_str().is_some_and(|path| path.starts_with(&link));
+        if std::fs::read_link(entry.path()).is_ok_and(is_it) {
+            return rustix::fs::open(entry.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(os("opening the arena of a process through /proc (is it yours?)"));
+        }
+    }
+    Err(Error::NotAnArena(format!("process {pid} has none: it uses no shared memory of this library")))
+}
+
 /// Returns `true` if a process is stopped by a signal or a tracer, `false` if its state is not accessible.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = read_small(&format!("/proc/{pid}/stat")).unwrap_or_default();

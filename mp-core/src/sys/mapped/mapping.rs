@@ -1,8 +1,9 @@
 //! # Safety
 //! Address range of an arena, and typed access to the memory mapped in it. Unsafe, because references are
 //! made from addresses. Sound, because
-//! - nothing is unmapped (an arena lives as long as its process), and its file is sealed against shrinking,
-//!   so every address in it stays valid (named files can't be sealed: only their user can access them);
+//! - nothing is unmapped (an arena lives as long as its process; only an observer's mapping ends, with the
+//!   observer), and its file is sealed against shrinking, so every address in it stays valid (named files
+//!   can't be sealed: only their user can access them);
 //! - the range is reserved as a whole, without access, before anything is mapped into it, and each part of it
 //!   is mapped once ([`Mapping::place`]), before any code uses an address in that part;
 //! - offsets are checked against the length before they become addresses;
@@ -100,6 +101,23 @@ impl Mapping {
         let map = Self::reserve(space)?;
         map.place(fd, 0, len)?;
         Ok(map)
+    }
+
+    /// Maps the first `len` bytes of `fd` without write access, until [`unmap`](Self::unmap).
+    pub(crate) fn read_only(fd: BorrowedFd<'_>, len: u64) -> Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
+        let at =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len as usize, ProtFlags::READ, flags, fd, 0) }
+                .map_err(mapping("mmap of another program's arena (see RLIMIT_AS)"))?;
+        let base = NonNull::new(at.cast()).ok_or(Error::Unsupported("a mapping at address 0".into()))?;
+        Ok(Self { base, len })
+    }
+
+    /// Unmaps a [`read_only`](Self::read_only) mapping, which the caller no longer uses.
+    pub(crate) fn unmap(&self) {
+        // SAFETY: the whole of that mapping; by the caller's promise nothing refers to it.
+        _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
     }
 
     /// Reserves addresses without memory, aligned to the largest pages that are likely to be mapped there.

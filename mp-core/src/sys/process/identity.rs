@@ -17,6 +17,11 @@ impl Identity {
         Self(word)
     }
 
+    /// Creates the identity in a word that has its value.
+    pub(crate) fn of(word: &'static AtomicU64) -> Self {
+        Self(word)
+    }
+
     /// Changes the value.
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Release);

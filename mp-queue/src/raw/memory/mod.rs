@@ -11,9 +11,9 @@ use mp_core::Envelopes;
 use mp_core::Members;
 use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
-use mp_core::{Arena, Envelope, Hold, Parking};
+use mp_core::{Arena, Envelope, Hold, Parking, RingState};
 
-use crate::raw::header::{CreateParams, QueueHeader, SMALL_SLOTS, consumers};
+use crate::raw::header::{CreateParams, PIPE, QueueHeader, SMALL_SLOTS, consumers};
 use crate::raw::payload::Payload;
 use crate::ring::{
     Advance, ChainAt, CheckRoom, CloseChain, Extend, FindOldest, Get, GetOutcome, Link, OldestMessage,
@@ -112,6 +112,35 @@ impl RingMemory {
             }
         }
         all
+    }
+
+    /// Returns the present state, for readers.
+    pub(crate) fn describe(&self) -> RingState {
+        let type_name = self.type_name();
+        let is_retained = self.retained_limit() > 0;
+        let kind = match () {
+            () if is_retained => "cell",
+            () if type_name == PIPE => "pipe",
+            () if self.token(true) != 0 => "channel",
+            () => "queue",
+        };
+        let mut state = RingState::new(kind, type_name);
+        state.len = if is_retained { 0 } else { self.len() as u64 };
+        state.capacity = (!self.is_unbounded()).then_some(u64::from(self.capacity()));
+        state.closed = self.is_put_closed();
+        let m = Self::words(self.arena);
+        for i in 0..self.chain.segments {
+            let ring = self.chain.segment(i);
+            // Later segments are zero at first.
+            let first = Position { lap: u64::from(i == 0), index: 0 };
+            let passed = |hint| Position::unpack(m.load(hint)).distance_from(first, ring.slots);
+            state.puts = state.puts.wrapping_add(passed(ring.tail));
+            state.gets = state.gets.wrapping_add(passed(ring.head));
+            if self.link(i) != Link::Open {
+                break;
+            }
+        }
+        state
     }
 
     fn len_of(&self, ring: RingAt) -> usize {

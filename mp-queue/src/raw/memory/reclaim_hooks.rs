@@ -11,7 +11,7 @@ use mp_core::Envelopes;
 use mp_core::detach_notice::DetachedProcess;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, RingPlace};
-use mp_core::{Arena, InDoubt, RingLayer};
+use mp_core::{Arena, InDoubt, RingLayer, RingState};
 
 use super::RingMemory;
 use crate::ring::{GetOutcome, IntentContext, Link, Settle, SettleOutcome};
@@ -133,6 +133,10 @@ unsafe impl RingLayer for Rings {
                 return;
             }
         }
+    }
+
+    fn describe(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) -> Option<RingState> {
+        Some(RingMemory::at(arena, block, base, len)?.describe())
     }
 
     fn contents(

@@ -1,0 +1,230 @@
+//! Snapshots of a running program: its processes, their waits, queues, locks and memory, for tools and
+//! metrics.
+//!
+//! A snapshot is read from shared memory without a lock, while the program runs ([`read`]). A process reads
+//! its own program ([`Snapshot::of`]); a process that is no member reads another one through an
+//! [`Observer`], whose mapping has no write access.
+//!
+//! Each object is read between two reads of its block's state and generation. An object that was freed or
+//! replaced meanwhile is left out and [counted](Snapshot::changed). Waits are read before and after the
+//! objects: a [steady](WaitSnapshot::steady) wait lasted all the time in between.
+
+pub(crate) mod observer;
+mod read;
+
+use serde::{Deserialize, Serialize};
+
+use crate::arena::Arena;
+use crate::ring_layer::RingState;
+
+/// State of a program at one time.
+///
+/// ```
+/// use mp_core::{Arena, Snapshot, Structure};
+///
+/// let counter = Structure::new("example::Counter", 1)?;
+/// let snapshot = Snapshot::of(Arena::current()?);
+/// assert_eq!(snapshot.processes[0].pid, std::process::id());
+/// assert!(snapshot.objects.iter().any(|object| object.block == counter.hold().block()));
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Random ID of the arena, in hexadecimal.
+    pub arena: String,
+    /// Version of the library that took the snapshot.
+    pub version: String,
+    /// Time of the snapshot, in milliseconds since 1970.
+    pub taken_ms: u64,
+    /// Processes, including dead ones whose resources are not released yet.
+    pub processes: Vec<ProcessSnapshot>,
+    /// Queues, channels, pipes, and the cells of `watch` and `broadcast`.
+    pub queues: Vec<QueueSnapshot>,
+    /// Locks, events and all other objects that processes share.
+    pub objects: Vec<ObjectSnapshot>,
+    /// Memory of the arena.
+    pub memory: MemorySnapshot,
+    /// Number of objects that changed while they were read, and are missing.
+    pub changed: u64,
+}
+
+/// A process of a program.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProcessSnapshot {
+    /// Process ID, in the PID namespace of the process itself.
+    pub pid: u32,
+    /// Tag of the member.
+    pub member: String,
+    /// Name, such as `rank-3`, or an empty string.
+    pub name: String,
+    /// State of the process.
+    pub state: ProcessState,
+    /// Process ID of the parent. 0 if it is unknown.
+    pub parent: u32,
+    /// Number of blocks that the process holds.
+    pub blocks: u64,
+    /// Number of bytes in these blocks. Blocks that several processes hold count for each.
+    pub bytes: u64,
+    /// Waits that have lasted for 100 ms.
+    pub waits: Vec<WaitSnapshot>,
+    /// Threads that neither wait in a call of this library nor serve it. Empty for a dead process, and if
+    /// `/proc` is not accessible.
+    pub other_threads: Vec<ThreadSnapshot>,
+}
+
+/// A thread.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ThreadSnapshot {
+    /// Thread ID of the kernel.
+    pub id: u32,
+    /// Name of the thread.
+    pub name: String,
+}
+
+/// State of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ProcessState {
+    /// The process runs or sleeps.
+    Running,
+    /// Stopped by a signal or a debugger.
+    Stopped,
+    /// Dead; its resources are not released yet.
+    Dead,
+}
+
+/// A thread's wait in a call of this library.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WaitSnapshot {
+    /// The waiting thread.
+    pub thread: ThreadSnapshot,
+    /// Name of the call, such as `Queue::get`.
+    pub call: String,
+    /// Kind of object that the call waits for.
+    pub kind: String,
+    /// Block of the object, if it is in shared memory.
+    pub object: Option<u32>,
+    /// Processes whose end or work the thread waits for.
+    pub processes: Vec<u32>,
+    /// `true` if there are more such processes.
+    pub more_processes: bool,
+    /// Place of the call in the source, such as `src/train.rs:88`, if it is known.
+    pub place: Option<String>,
+    /// Duration of the wait in milliseconds.
+    pub waited_ms: u64,
+    /// `true` if the wait has no time-out.
+    pub forever: bool,
+    /// `true` if the wait lasted from before the objects were read until after.
+    pub steady: bool,
+    /// `true` if only processes that hold the object can end the wait.
+    pub ended_by_holders: bool,
+    /// Action of another process that ends the wait, such as `could feed it`.
+    pub ended_by: String,
+    /// Advice for a program that hangs in this call, or an empty string.
+    pub advice: String,
+}
+
+/// Processes and messages that hold an object.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HoldersSnapshot {
+    /// Process IDs.
+    pub processes: Vec<u32>,
+    /// Number of messages and blocks that hold it.
+    pub messages: u64,
+}
+
+/// A queue, or an object that is built on one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QueueSnapshot {
+    /// Number of its block.
+    pub block: u32,
+    /// Name, or an empty string.
+    pub name: String,
+    /// Processes and messages that hold it.
+    pub holders: HoldersSnapshot,
+    /// State of the ring. `None` in a program without the layer of queues.
+    #[serde(flatten)]
+    pub ring: Option<RingState>,
+}
+
+/// An object that processes share and that is not a queue.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ObjectSnapshot {
+    /// Number of its block.
+    pub block: u32,
+    /// Kind of object, such as `lock` or `event`; `object` if it is not known.
+    pub kind: String,
+    /// Name, or an empty string.
+    pub name: String,
+    /// Processes and messages that hold it.
+    pub holders: HoldersSnapshot,
+    /// Thread that holds the lock.
+    pub owner: Option<OwnerSnapshot>,
+}
+
+/// A thread that holds a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OwnerSnapshot {
+    /// Process ID.
+    pub pid: u32,
+    /// Thread ID.
+    pub thread: u32,
+}
+
+/// Memory of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MemorySnapshot {
+    /// Size of the arena: addresses, most of them without memory.
+    pub size: u64,
+    /// Number of bytes that have pages.
+    pub reserved: u64,
+    /// Number of bytes in held blocks.
+    pub allocated: u64,
+    /// Number of bytes in free blocks that have pages.
+    pub cached: u64,
+    /// Number of held blocks.
+    pub blocks: u64,
+    /// Number of messages in queues.
+    pub queued: u64,
+    /// Number of bytes in the blocks of these messages.
+    pub queued_bytes: u64,
+    /// Number of dead processes whose resources were released.
+    pub deaths: u64,
+}
+
+impl Snapshot {
+    /// Returns the present state of the program of this process. Takes some microseconds for each object,
+    /// process and thousand tensors.
+    pub fn of(arena: Arena) -> Self {
+        read::snapshot(arena)
+    }
+}
+
+#[cfg(all(test, not(mp_loom), not(miri)))]
+mod tests {
+    use super::observer::Observer;
+    use super::*;
+    use crate::shared_structure::Structure;
+
+    #[test]
+    fn observer_reads_the_objects_of_this_process() {
+        let mine = Structure::new("mp_sync::Event", 1).unwrap();
+        crate::waits::name_object(mine.hold(), "started");
+        let observer = Observer::of_process(std::process::id()).unwrap();
+        let snapshot = observer.snapshot();
+        let found = snapshot.objects.iter().find(|object| object.block == mine.hold().block()).unwrap();
+        assert_eq!((&*found.kind, &*found.name), ("event", "started"));
+        assert_eq!(found.holders.processes, [std::process::id()]);
+        assert_eq!(snapshot.arena, Snapshot::of(Arena::current().unwrap()).arena);
+    }
+}

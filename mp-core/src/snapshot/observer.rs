@@ -1,0 +1,99 @@
+//! # Safety
+//! A view of the arena of another program. Unsafe, because a handle of an arena refers to a state that lives
+//! as long as the process, and this one doesn't. Sound, because the handle stays in this module's type: it
+//! is used only during a call, and no value that refers to the state is returned.
+//!
+//! The mapping has no write access, so that not even an error in this library changes the arena. The handle
+//! has no identity: each function that would change something returns [`Error::Forked`] first, as in a
+//! forked copy of a member.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::{Snapshot, read};
+use crate::arena::Arena;
+use crate::arena::state::{AllocState, Budget, Files, State};
+use crate::error::{Error, Result};
+use crate::layout::{ArenaLayout, size_class};
+use crate::open::FILE_NAME;
+use crate::setup::files;
+use crate::sync::shared::AtomicU64;
+use crate::sys::identity::Identity;
+use crate::sys::{Mapping, memory};
+
+/// Identity of a process that is no member.
+// fork: never changes.
+static NO_MEMBER: AtomicU64 = AtomicU64::new(0);
+
+/// Read access to the arena of another program, from outside.
+///
+/// ```no_run
+/// use mp_core::Observer;
+///
+/// let snapshot = Observer::of_process(4711)?.snapshot();
+/// println!("{} queues", snapshot.queues.len());
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// An observer is no member of the program, and can't change its memory: the mapping has no write access. It
+/// stops no process, and the program doesn't notice it. A process that ends while it observes leaves nothing.
+#[derive(Debug)]
+pub struct Observer {
+    /// From [`Box::into_raw`].
+    state: *mut State,
+}
+
+// SAFETY: the state is of atomics, locks and a mapping, each of which may be used by any thread.
+unsafe impl Send for Observer {}
+// SAFETY: as above.
+unsafe impl Sync for Observer {}
+
+impl Observer {
+    /// Opens the arena of the program that a process belongs to, through the descriptors of the process
+    /// (`/proc/PID/fd`).
+    ///
+    /// # Errors
+    /// [`Error::NotAnArena`] if the process has no arena, or is another user's; [`Error::Os`] if its
+    /// descriptors are not accessible; [`Error::Version`] if its program has another version of this library.
+    pub fn of_process(pid: u32) -> Result<Self> {
+        Self::new(memory::open_of_process(pid, FILE_NAME)?)
+    }
+
+    fn new(file: OwnedFd) -> Result<Self> {
+        let size = files::verify(file.as_fd())?;
+        if size < ArenaLayout::MIN {
+            return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
+        }
+        let said = memory::read_word(file.as_fd(), ArenaLayout::ENVELOPES_AT)?;
+        let envelopes = ArenaLayout::possible_envelopes(said)
+            .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages in flight")))?;
+        let layout = ArenaLayout::new(size, size_class::CLASSES, envelopes);
+        let map = Mapping::read_only(file.as_fd(), size)?;
+        let id = layout.check(&map, None).inspect_err(|_| map.unmap())?;
+        let state = State {
+            map,
+            layout,
+            id,
+            identity: Identity::of(&NO_MEMBER),
+            holds: &[],
+            files: Files::new(Some(file)),
+            alloc: AllocState::new(Budget::of_this_process()),
+        };
+        Ok(Self { state: Box::into_raw(Box::new(state)) })
+    }
+
+    /// Returns the present state of the program: see [`Snapshot::of`].
+    pub fn snapshot(&self) -> Snapshot {
+        // SAFETY: the state lives as long as `self`, and no reference to it outlives this call: a snapshot
+        // has none.
+        read::snapshot(Arena(unsafe { &*self.state }))
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw`, and not used after this.
+        let state = unsafe { Box::from_raw(self.state) };
+        state.map.unmap();
+    }
+}

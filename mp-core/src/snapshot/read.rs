@@ -1,0 +1,229 @@
+//! Reading of a snapshot from the tables of an arena. Changes no word.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{
+    HoldersSnapshot, MemorySnapshot, ObjectSnapshot, OwnerSnapshot, ProcessSnapshot, ProcessState,
+    QueueSnapshot, Snapshot, ThreadSnapshot, WaitSnapshot,
+};
+use crate::alloc::Allocator;
+use crate::arena::Arena;
+use crate::blocking::reports::table::{self, ShownWait};
+use crate::blocks::Blocks;
+use crate::layout::{SLAB_BLOCKS, size_class, wait_table};
+use crate::mem::{Mem, Word};
+use crate::members::Members;
+use crate::members::membership::MemberInfo;
+use crate::ring_layer::RINGS;
+use crate::steps::generation_of;
+use crate::steps::lock::{LockAt, LockWord, OsThread};
+use crate::sys::memory;
+use crate::words::{BlockId, BlockKind, BlockLife, BlockState, Member, Seat};
+
+/// Kinds of the structures of the layer of locks, by the beginning of their names.
+const KINDS: &[(&str, &str)] = &[
+    ("mp_sync::Barrier", "barrier"),
+    ("mp_sync::Condition", "condition"),
+    ("mp_sync::Event", "event"),
+    ("mp_sync::Once", "once"),
+    ("mp_sync::Semaphore", "semaphore"),
+    ("mp_sync::BoundedSemaphore", "semaphore"),
+    ("mp_sync::ShareableList", "list"),
+    ("mp_pool::Watch", "pool worker"),
+    ("mp_pool::SharedBytes", "pool state"),
+];
+
+pub(super) fn snapshot(arena: Arena) -> Snapshot {
+    let members = Members(arena).members();
+    let waits: Vec<_> = members.iter().map(|info| (info.member, waits_of(arena, info.member))).collect();
+    let mut objects = ObjectReader { arena, members: &members, queues: vec![], objects: vec![], changed: 0 };
+    objects.read();
+    let ObjectReader { queues, objects, changed, .. } = objects;
+    let stats = Allocator(arena).memory_stats();
+    let mut processes: Vec<_> =
+        (members.iter().zip(&waits)).map(|(info, (_, waits))| process(arena, info, waits)).collect();
+    for process in &mut processes {
+        let held = stats.by_member.iter().find(|member| member.member.to_string() == process.member);
+        (process.blocks, process.bytes) = held.map_or((0, 0), |held| (held.blocks, held.bytes));
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Snapshot {
+        arena: format!("{:016x}", arena.id()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        taken_ms: now.as_millis() as u64,
+        processes,
+        queues,
+        objects,
+        memory: MemorySnapshot {
+            size: arena.size(),
+            reserved: stats.reserved,
+            allocated: stats.allocated,
+            cached: stats.cached,
+            blocks: stats.live_blocks,
+            queued: stats.queued,
+            queued_bytes: stats.queued_bytes,
+            deaths: stats.deaths,
+        },
+        changed,
+    }
+}
+
+fn waits_of(arena: Arena, member: Member) -> Vec<ShownWait> {
+    let mut waits = Vec::new();
+    table::each(arena, member, |wait| waits.push(wait));
+    waits
+}
+
+/// Describes a process. `before` has its waits before the objects were read.
+fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnapshot {
+    let (member, pid) = (info.member, info.pid);
+    let state = match () {
+        () if !info.live || Members(arena).is_dead(member) => ProcessState::Dead,
+        () if memory::is_stopped(pid) => ProcessState::Stopped,
+        () => ProcessState::Running,
+    };
+    let mut waits = Vec::new();
+    let mut other_threads = Vec::new();
+    if state != ProcessState::Dead {
+        // Threads first: one that begins to wait meanwhile is in both lists, not in none.
+        let threads = threads_of(pid);
+        let shown = waits_of(arena, member);
+        let services = table::services(arena, member);
+        let is_other = |id: &u32| !services.contains(id) && shown.iter().all(|wait| wait.thread != *id);
+        other_threads.extend(threads.into_iter().filter(is_other).map(|id| thread(pid, id)));
+        for wait in &shown {
+            let steady = before.iter().any(|earlier| earlier.is_same_wait(wait));
+            waits.push(describe(arena, pid, wait, steady));
+        }
+    }
+    ProcessSnapshot {
+        pid,
+        member: member.to_string(),
+        name: table::name_of(arena, member),
+        state,
+        parent: memory::parent_of(pid).unwrap_or(0),
+        blocks: 0,
+        bytes: 0,
+        waits,
+        other_threads,
+    }
+}
+
+fn threads_of(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn thread(pid: u32, id: u32) -> ThreadSnapshot {
+    ThreadSnapshot { id, name: memory::thread_name(pid, id).unwrap_or_default() }
+}
+
+fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnapshot {
+    let text = wait.call.text();
+    let (processes, more_processes) = wait.processes(arena);
+    WaitSnapshot {
+        thread: thread(pid, wait.thread),
+        call: text.name.into(),
+        kind: text.object.into(),
+        object: wait.block,
+        processes,
+        more_processes,
+        place: wait.place(arena),
+        waited_ms: wait.waited().as_millis() as u64,
+        forever: wait.forever,
+        steady,
+        ended_by_holders: text.is_ended_by_holders,
+        ended_by: text.ended_by.into(),
+        advice: text.advice.into(),
+    }
+}
+
+/// Queues and other objects of an arena, as far as they were read.
+struct ObjectReader<'a> {
+    arena: Arena,
+    members: &'a [MemberInfo],
+    queues: Vec<QueueSnapshot>,
+    objects: Vec<ObjectSnapshot>,
+    changed: u64,
+}
+
+impl ObjectReader<'_> {
+    fn read(&mut self) {
+        for slab in 0..Blocks(self.arena).slab_count() {
+            let Some((class, _)) = Blocks(self.arena).slab(slab) else { continue };
+            for index in 0..size_class::blocks_of(class) {
+                self.read_block(slab * SLAB_BLOCKS + index);
+            }
+        }
+    }
+
+    /// Returns the kind of a block that has a holder, and what changes when it is freed.
+    fn state_of(&self, block: BlockId) -> Option<(BlockKind, u64)> {
+        let (map, at) = (self.arena.map(), Blocks(self.arena).block_at(block));
+        let state = BlockState::unpack(map.load(at.state));
+        let generation = generation_of(map.load(at.link()));
+        (state.life == BlockLife::Live).then_some((state.kind, generation))
+    }
+
+    fn read_block(&mut self, block: BlockId) {
+        let Some(before) = self.state_of(block) else { return };
+        let (queue, object) = match before.0 {
+            BlockKind::Ring => (self.queue(block), None),
+            kind if kind.is_object() => (None, self.object(block)),
+            _ => return,
+        };
+        if self.state_of(block) != Some(before) {
+            self.changed += 1;
+            return;
+        }
+        self.queues.extend(queue);
+        self.objects.extend(object);
+    }
+
+    fn queue(&self, block: BlockId) -> Option<QueueSnapshot> {
+        let memory = Blocks(self.arena).ring_memory(block)?;
+        let ring = RINGS.get().and_then(|rings| rings.describe(self.arena, memory, block));
+        let (name, holders) = (table::name_in(self.arena, block), self.holders(block));
+        Some(QueueSnapshot { block, name, holders, ring })
+    }
+
+    fn object(&self, block: BlockId) -> Option<ObjectSnapshot> {
+        let (base, len) = Blocks(self.arena).memory_of(block);
+        let map = self.arena.map();
+        if len < 8 * wait_table::STRUCTURE_WORDS || map.load(base) != wait_table::STRUCTURE {
+            return None;
+        }
+        let fingerprint = map.load(base.plus(1));
+        let known = KINDS.iter().find(|(name, _)| crate::fnv1a(name.as_bytes()) == fingerprint);
+        let owner = if known.is_none() { self.owner(base, len) } else { None };
+        let kind = known.map_or(if owner.is_some() { "lock" } else { "object" }, |(_, kind)| kind);
+        let (name, holders) = (table::name_in(self.arena, block), self.holders(block));
+        Some(ObjectSnapshot { block, kind: kind.into(), name, holders, owner })
+    }
+
+    /// Returns the thread that holds the lock at the beginning of a structure. A lock is signed by its
+    /// holder; no other words have this form.
+    fn owner(&self, base: Word, len: u64) -> Option<OwnerSnapshot> {
+        let (map, at) = (self.arena.map(), LockAt(base.plus(wait_table::STRUCTURE_WORDS)));
+        if len < 8 * (wait_table::STRUCTURE_WORDS + LockAt::WORDS) {
+            return None;
+        }
+        let word = LockWord(map.load(at.word()));
+        let holder = word.holder()?;
+        let owner = OsThread::of(map.load(at.by()), word)?;
+        let is_member = self.members.iter().any(|info| info.member == holder && info.pid == owner.pid);
+        is_member.then_some(OwnerSnapshot { pid: owner.pid, thread: owner.tid })
+    }
+
+    fn holders(&self, block: BlockId) -> HoldersSnapshot {
+        let mut holders = HoldersSnapshot::default();
+        Blocks(self.arena).each_holder(block, |holder| match holder {
+            Seat::Member(member) => {
+                let pid = self.members.iter().find(|info| info.member == member).map(|info| info.pid);
+                holders.processes.extend(pid.filter(|pid| !holders.processes.contains(pid)));
+            }
+            Seat::Free | Seat::Envelope(_) | Seat::Block(_) => holders.messages += 1,
+        });
+        holders
+    }
+}
