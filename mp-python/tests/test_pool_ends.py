@@ -291,3 +291,41 @@ else:
 """
     out, err, code = run_script(tmp_path, program)
     assert (out.splitlines()[-1], code) == ("[False, False]", 0), out
+
+
+class EndedBefore:
+    """Lock of a pool which another thread ends just before the lock is acquired."""
+
+    def __init__(self, lock, end):
+        self.lock, self.end = lock, end
+
+    def __enter__(self):
+        end, self.end = self.end, None
+        if end is not None:
+            end()
+        return self.lock.__enter__()
+
+    def __exit__(self, *args):
+        return self.lock.__exit__(*args)
+
+
+def test_close_during_terminate_changes_nothing(forkserver):
+    pool = forkserver.Pool(1)
+    pool._lock = EndedBefore(pool._lock, pool.terminate)
+    pool.close()
+    assert "state=TERMINATE" in repr(pool)
+    pool.join()
+
+
+def test_imap_during_close_raises(forkserver):
+    pool, make = forkserver.Pool(1), mp.pool.Pool._tasks
+
+    def closed(*args, **options):
+        tasks = make(pool, *args, **options)
+        pool.close()
+        return tasks
+
+    pool._tasks = closed
+    with pytest.raises(ValueError, match="Pool not running"):
+        pool.imap(sqr, range(3))
+    pool.join()

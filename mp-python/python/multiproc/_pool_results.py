@@ -217,10 +217,13 @@ class IMapIterator:
 
     def _start(self, tasks, iterable):
         self._tasks = tasks
-        self._cache[self._key] = self
         thread = threading.Thread(target=self._feed, args=(self._pool, iterable), daemon=True)
-        self._pool._feeders[self._key] = (self, thread)
-        thread.start()
+        with self._pool._lock:
+            # `close` waits for the feeders, so none may begin after it.
+            self._pool._check_running()
+            thread.start()
+            self._cache[self._key] = self
+            self._pool._feeders[self._key] = (self, thread)
         return self
 
     def _feed(self, pool, iterable):

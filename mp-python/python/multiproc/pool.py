@@ -111,7 +111,8 @@ class Pool:
         self._pruned = 64
         self._feeders = {}
         self._keys = itertools.count()
-        self._lock = threading.Lock()
+        # For changes of the state and of what depends on it. A signal handler may end the pool.
+        self._lock = threading.RLock()
         self._threads = []
         self._timeout, self._retries = timeout, retries
         if processes is None:
@@ -306,9 +307,9 @@ class Pool:
 
     def close(self):
         """Closes the pool to new tasks. Workers exit after the submitted tasks."""
-        if self._state != RUN:
-            return
         with self._lock:
+            if self._state != RUN:
+                return
             self._state = CLOSE
             if not self._feeders:
                 self._workers.close()
@@ -317,7 +318,8 @@ class Pool:
 
     def terminate(self):
         """Ends the workers at once. Calls that wait for results raise ``PoolError``."""
-        self._state = TERMINATE
+        with self._lock:
+            self._state = TERMINATE
         self._terminate()
 
     def join(self):
