@@ -67,15 +67,13 @@ class AsyncResult:
         """Returns the indices of the items of a task."""
         return None
 
-    def _store(self, value):
-        self._value = value
-
     def _settle(self, number, success, value):
         """Stores the outcome of a task."""
         self._left -= 1
         if success:
-            if self._success:
-                self._store(value)
+            # The items of a map are in the list already.
+            if self._success and value is not None:
+                self._value = value
         else:
             _locate(value, self._name, self._chunk(number))
             if self._success or number < self._first:
@@ -187,9 +185,6 @@ class MapResult(AsyncResult):
 
     def _chunk(self, number):
         return self._items[number * self._size : (number + 1) * self._size]
-
-    def _store(self, value):
-        """The items are in the list already."""
 
 
 class IMapIterator:
