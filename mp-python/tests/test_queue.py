@@ -506,3 +506,23 @@ print("ended")
 """
     environment = {**os.environ, "MP_ARENA_MESSAGES": "4096"}
     assert run_program(program, env=environment) == ("ended\n", "", 0)
+
+
+def test_pickler_puts_at_its_end():
+    program = """
+import pickle
+class Pickler(pickle.Pickler):
+    def __del__(self):
+        queue.put("end")
+pickle.Pickler = Pickler
+import multiproc as mp
+class Nested:
+    def __reduce__(self):
+        queue.put("nested")
+        return str, ()
+queue = mp.Queue()
+queue.put(Nested())
+print([queue.get(timeout=20) for _ in range(3)])
+"""
+    out, _, code = run_program(program)
+    assert (out, code) == ("['nested', 'end', '']\n", 0)

@@ -326,7 +326,7 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
             slot.call_method1("__set__", (&pickler, table))?;
             pickler.unbind()
         }
-        None => match PICKLER.with_borrow_mut(Option::take) {
+        None => match PICKLER.take() {
             Some(pickler) => pickler,
             None => new_pickler(py)?,
         },
@@ -340,7 +340,8 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
     let size = pickler.bind(py).call_method0(intern!(py, "__sizeof__")).and_then(|size| size.extract());
     let is_small = size.is_ok_and(|size: usize| size <= MOST_OF_MEMO);
     if make.is_none() && dumped.is_ok() && cleared.is_ok() && is_small {
-        PICKLER.with_borrow_mut(|slot| *slot = Some(pickler));
+        // An object that was pickled meanwhile has left one, whose end may run Python code.
+        drop(PICKLER.replace(Some(pickler)));
     }
     dumped?;
     Ok(outgoing)
