@@ -47,11 +47,11 @@ print("exit", flush=True)
     @pytest.mark.parametrize("method", METHODS)
     def test_exit_with_everything_alive(self, tmp_path, method):
         program = f"""
-import multiproc as mp, sys, time
+import atexit, multiproc as mp, sys, time
 def sleep():
     time.sleep(60)
-def late(queue):
-    time.sleep(0.2)
+def late(queue, ends):
+    ends.get(timeout=40)
     queue.put("late")
     print("waited for", flush=True)
 if __name__ == "__main__":
@@ -69,7 +69,10 @@ if __name__ == "__main__":
         queue.put(numpy.ones(1000))
         mp.array = queue.get()[::2]
     ctx.Process(target=sleep, daemon=True).start()
-    ctx.Process(target=late, args=(queue,)).start()
+    ends = mp.Queue()
+    ctx.Process(target=late, args=(queue, ends)).start()
+    # The process runs on while this one exits.
+    atexit.register(ends.put, None)
     del sys.modules["multiproc"]
     sys.exit(3)
 """

@@ -129,16 +129,20 @@ def test_worker_init_fn_divides_in_each_epoch(persistent):
 class Inits(Dataset):
     """Returns the process id, and the number and the seeds of the calls of ``init`` with this copy."""
 
-    def __init__(self, path):
+    def __init__(self, path, workers):
         self.path = str(path)
+        self.all_here = mp.Barrier(workers)
+        self.is_first = True
         self.seeds = []
 
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
-        # Both workers get samples.
-        time.sleep(0.02)
+        if self.is_first:
+            # All workers get samples.
+            self.all_here.wait(30)
+            self.is_first = False
         return os.getpid(), len(self.seeds), self.seeds[0]
 
     def init(self, worker):
@@ -155,21 +159,16 @@ def call_init(worker):
 def test_worker_init_fn_runs_once_per_worker_and_epoch(tmp_path):
     path = tmp_path / "calls"
     loader = mp.DataLoader(
-        Inits(path), num_workers=2, batch_size=None, worker_init_fn=call_init, prefetch_factor=1
+        Inits(path, 2), num_workers=2, batch_size=None, worker_init_fn=call_init, prefetch_factor=1
     )
     seen = []
-    list(loader)
-    end = time.monotonic() + 30
-    while loader._team.ready() < 2:
-        assert time.monotonic() < end
-        time.sleep(0.01)
     for _ in range(3):
         path.write_text("")
         samples = list(loader)
         calls = [line.split() for line in path.read_text().splitlines()]
         assert sorted(worker for worker, _ in calls) == ["0", "1"]
         assert {count for _, count, _ in samples} == {1}
-        assert {seed for _, _, seed in samples} <= {int(seed) for _, seed in calls}
+        assert {seed for _, _, seed in samples} == {int(seed) for _, seed in calls}
         seen += [seed for _, seed in calls]
     assert len(set(seen)) == 6
 
@@ -179,7 +178,7 @@ def test_seed_of_worker_init_fn_follows_the_seed(tmp_path):
     for run in range(2):
         path = tmp_path / f"calls {run}"
         loader = mp.DataLoader(
-            Inits(path), num_workers=1, batch_size=None, worker_init_fn=call_init, seed=-3
+            Inits(path, 1), num_workers=1, batch_size=None, worker_init_fn=call_init, seed=-3
         )
         list(loader)
         calls.append(path.read_text().splitlines())

@@ -64,7 +64,9 @@ def interrupted(queue):
 
 
 def run_thread(queue):
-    threading.Thread(target=lambda: (time.sleep(0.05), queue.put("thread"))).start()
+    # Puts after this function has returned.
+    main = threading.main_thread()
+    threading.Thread(target=lambda: (main.join(LIMIT), queue.put(main.is_alive()))).start()
 
 
 def open_file_at_exit(queue):
@@ -241,7 +243,7 @@ class TestCPythonProcess:
     def test_wait_for_threads(self, ctx):
         queue = mp.Queue()
         process = run_process(ctx, run_thread, queue)
-        assert (process.exitcode, queue.get(timeout=LIMIT)) == (0, "thread")
+        assert (process.exitcode, queue.get(timeout=LIMIT)) == (0, False)
 
     def test_error_on_stdio_flush(self, ctx):
         out, sys.stdout = sys.stdout, None

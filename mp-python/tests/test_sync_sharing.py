@@ -3,13 +3,12 @@
 import inspect
 import os
 import pickle
+import sys
 import threading
-import time
 
 import pytest
 from sync_tasks import (
     LONG,
-    SHORT,
     Fail,
     add_under,
     answer,
@@ -77,13 +76,23 @@ class TestThreads:
 
     def test_event_set_and_cleared_wakes_waiters(self):
         event, results = mp.Event(), []
-        thread = threading.Thread(target=lambda: results.append(event.wait(LONG)))
-        thread.start()
-        time.sleep(2 * SHORT)
-        event.set()
-        event.clear()
+
+        def wait():
+            results.append("waits")
+            results.append(event.wait(LONG))
+
+        thread, interval = threading.Thread(target=wait), sys.getswitchinterval()
+        # This thread continues when the other one releases the interpreter: in `event.wait`.
+        sys.setswitchinterval(LONG)
+        try:
+            thread.start()
+            until(lambda: results)
+            event.set()
+            event.clear()
+        finally:
+            sys.setswitchinterval(interval)
         thread.join(LONG)
-        assert results == [True]
+        assert results == ["waits", True]
 
     def test_barrier_action_raises_barrier_breaks(self):
         barrier = mp.Barrier(1, Fail())
