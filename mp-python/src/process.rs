@@ -24,7 +24,8 @@ use pyo3::prelude::*;
 
 use crate::error::runtime;
 use crate::object::Object;
-use crate::object::pickle::{dumps, dumps_by, loads};
+use crate::object::pickle::loads;
+use crate::pool::dumps_functions;
 use crate::wait::{Attempt, limit, wait};
 
 /// Time in which an interpreter must have started. File systems in a network can need many seconds for the
@@ -144,24 +145,20 @@ pub struct Child {
     code: Mutex<Option<i32>>,
 }
 
-/// Starts a process that calls `multiproc._child.run(target)`. `pickler` makes the pickler of the target,
-/// if it is not pickle's own.
+/// Starts a process that calls `multiproc._child.run(target)`. `has_main`: it imports the main module.
 #[pyfunction]
-#[pyo3(signature = (target, *, command, name, method, daemon = false, pickler = None))]
+#[pyo3(signature = (target, *, command, name, method, has_main, daemon = false))]
 pub fn start(
     target: &Bound<'_, PyAny>,
     command: Vec<OsString>,
     name: String,
     method: &str,
+    has_main: bool,
     daemon: bool,
-    pickler: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Child> {
     let py = target.py();
     let method = start_method(method)?;
-    let object = match pickler {
-        Some(_) => dumps_by(target, pickler)?,
-        None => dumps(target)?,
-    };
+    let object = dumps_functions(target, has_main)?;
     let builder = Process::builder().name(name).daemon(daemon).command(command).start_method(method);
     let builder = builder.handshake_timeout(START);
     let process = py.detach(|| builder.spawn(run, object)).map_err(runtime)?;

@@ -38,10 +38,10 @@ use crate::memory::Memory;
 use crate::object::array::{self, Buffer};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
-use crate::object::view::{ElementType, Kind, Source, View};
+use crate::object::view::{ElementType, Source};
 use crate::process::Child;
 use crate::queue::handles::{Handles, WaitResult, closed_error, get_error};
-use crate::rust_loader::{Form, default_form, tensor_to_python};
+use crate::rust_loader::{Form, default_form, tensor_to_python, view_of};
 use crate::wait::limit;
 pub(crate) use record::with_schema;
 pub use record::{Item, Record};
@@ -323,21 +323,6 @@ fn item_to_python(py: Python<'_>, item: Item, form: Form) -> PyResult<Bound<'_, 
         Item::Frozen(tensor) => frozen_to_python(py, tensor, form)?,
         Item::Queue(queue) => received(py, queue)?,
         Item::Record(record) => to_python(py, record, form)?,
-    })
-}
-
-/// Returns the view of a tensor in its storage.
-fn view_of(dtype: DType, shape: &[usize], strides: &[isize], offset: usize, form: Form) -> PyResult<View> {
-    let known = mp_tensor::dlpack::TYPES.iter().find(|(known, ..)| *known == dtype);
-    let &(_, code, bits) =
-        known.ok_or_else(|| PyRuntimeError::new_err(format!("Python has no tensors of {dtype}")))?;
-    Ok(View {
-        kind: if form == Form::Torch { Kind::Torch } else { Kind::Numpy },
-        element: ElementType(code, bits),
-        memory: 0,
-        offset: (offset * dtype.size()) as u64,
-        shape: shape.iter().map(|&n| n as i64).collect(),
-        strides: strides.iter().map(|&stride| (stride * dtype.size() as isize) as i64).collect(),
     })
 }
 

@@ -125,30 +125,23 @@ class _Popen:
         self.pid = self._child.pid
 
     def _start(self, process_obj, data):
-        options = {
-            "command": _command(self.method, data),
-            "name": process_obj.name,
-            "method": self.method,
-            "daemon": bool(process_obj.daemon),
-        }
-        target = Preparation(data, self.method), process_obj
-        # Functions of a main module that the process doesn't import are sent by value, if possible.
         has_main = _has_main(data)
-        by_value = None if has_main else pickler(has_main)
-        if by_value is not None:
-            return _multiproc.start(target, pickler=by_value, **options)
         try:
-            return _multiproc.start(target, **options)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            by_value = pickler(has_main)
-            if by_value is None and isinstance(error, TypeError):
+            return _multiproc.start(
+                (Preparation(data, self.method), process_obj),
+                command=_command(self.method, data),
+                name=process_obj.name,
+                method=self.method,
+                has_main=has_main,
+                daemon=bool(process_obj.daemon),
+            )
+        except (pickle.PicklingError, AttributeError) as error:
+            if pickler(has_main) is not None:
                 raise
-            if by_value is None:
-                raise pickle.PicklingError(
-                    f"{error} (a process of start method {self.method!r} gets pickled objects: pickle writes "
-                    "functions and classes that have a name in a module; install cloudpickle for others)"
-                ) from error
-        return _multiproc.start(target, pickler=by_value, **options)
+            raise pickle.PicklingError(
+                f"{error} (a process of start method {self.method!r} gets pickled objects: pickle writes "
+                "functions and classes that have a name in a module; install cloudpickle for others)"
+            ) from error
 
     def duplicate_for_child(self, fd):
         return fd

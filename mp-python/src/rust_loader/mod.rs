@@ -10,7 +10,7 @@ mod loader;
 mod macros;
 mod settings;
 
-pub use column::tensor_to_python;
+pub use column::{tensor_to_python, view_of};
 pub use iterator::LoaderIterator;
 pub use loader::Loader;
 pub use settings::{Form, IntoDataset, Settings, default_form, form, on_error, ranks};
