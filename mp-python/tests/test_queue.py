@@ -461,6 +461,51 @@ class TestJoinableQueue:
         tasks.task_done()
         assert tasks.join(timeout=WAIT)
 
+    def test_task_done_before_get_counts(self):
+        tasks = mp.JoinableQueue()
+        tasks.put_many([1, 2])
+        tasks.task_done()
+        assert not tasks.join(timeout=0.05)
+        assert tasks.get() == 1
+        assert not tasks.join(timeout=0.05)
+        tasks.task_done()
+        assert tasks.join(timeout=WAIT)
+        with pytest.raises(ValueError, match="too many times"):
+            tasks.task_done()
+        assert tasks.get() == 2
+        assert tasks.join(timeout=WAIT)
+        with pytest.raises(ValueError, match="too many times"):
+            tasks.task_done()
+
+    def test_task_done_of_another_process_counts(self, ctx):
+        tasks = ctx.JoinableQueue()
+        for count in range(2):
+            tasks.put(count)
+            assert tasks.get(timeout=WAIT) == count
+            process = start(ctx, tasks.task_done)
+            assert tasks.join(timeout=WAIT)
+            process.join(WAIT)
+            assert process.exitcode == 0
+            with pytest.raises(ValueError, match="too many times"):
+                tasks.task_done()
+
+    def test_task_done_by_another_is_not_lost(self, ctx):
+        tasks, taken = ctx.JoinableQueue(), ctx.Queue()
+        tasks.put("a")
+        process = start(ctx, take_task_and_wait, tasks, taken)
+        assert taken.get(timeout=WAIT) == "a"
+        tasks.task_done()
+        kill(process)
+        assert tasks.join(timeout=WAIT)
+        tasks.put("b")
+        assert tasks.get() == "b"
+        assert not tasks.join(timeout=0.05)
+        tasks.task_done()
+        assert tasks.join(timeout=WAIT)
+        assert tasks.dead_letter() == "a"
+        tasks.put("c")
+        assert not tasks.join(timeout=0.05)
+
     def test_killed_consumer_ends_join(self, ctx):
         tasks, taken = ctx.JoinableQueue(), ctx.Queue()
         tasks.put("a")

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use mp::sync::RawValue;
-use mp::{Connection, Fd, JoinableQueue, Queue};
+use mp::{Connection, Fd, Queue};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use super::Object;
 use super::pickle::reduce_handle;
+use crate::queue::Tasks;
 use crate::sync::barrier::BarrierState;
 use crate::sync::event::Event;
 use crate::sync::lock::{Lock, RLock};
@@ -27,7 +28,7 @@ pub enum Handle {
     /// `Queue`.
     Queue(Queue<Object>),
     /// `JoinableQueue`.
-    JoinableQueue(JoinableQueue<Object>),
+    JoinableQueue(Tasks),
     /// `SimpleQueue`.
     SimpleQueue(Queue<Object>),
     /// `Connection`.

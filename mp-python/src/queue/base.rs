@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp::{GetError, JoinableQueue as Tasks, Queue as Messages};
+use mp::{GetError, Queue as Messages};
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::handles::{Handles, WaitResult, get_error};
-use super::joinable::JoinableQueue;
+use super::joinable::{JoinableQueue, Tasks};
 use super::lease::Lease;
 use super::many;
 use super::shared::{Shared, State, options, reduce_subclass};
@@ -43,8 +43,8 @@ impl Queue {
     }
 
     /// Returns the Python object of a queue of tasks.
-    pub(super) fn of_tasks(tasks: Tasks<Object>) -> Self {
-        Self(Shared::of(&tasks.queue().clone(), Some(tasks)))
+    pub(super) fn of_tasks(tasks: Tasks) -> Self {
+        Self(Shared::of(&tasks.queue.queue().clone(), Some(tasks)))
     }
 
     fn name(&self) -> &'static str {
@@ -164,7 +164,12 @@ impl Queue {
     ///
     /// For a ``JoinableQueue``, these are the tasks whose consumers died before ``task_done``.
     fn dead_letter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self.open()?.patient.dead_letter() {
+        let open = self.open()?;
+        let letter = match &open.joinable {
+            Some(joinable) => joinable.tasks.dead_letter(),
+            None => open.patient.dead_letter(),
+        };
+        match letter {
             Ok(Some(object)) => loads(py, object),
             Ok(None) => Err(empty(py)),
             Err(error) => Err(get_error(py, error)),

@@ -12,20 +12,18 @@
 //! don't. A wait uses the second one for its first slice of time, and the first one while its thread is
 //! alone.
 
-use std::collections::VecDeque;
 use std::sync::OnceLock;
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use mp::queue::{DesertedWhen, Lease as MessageLease};
-use mp::{GetError, JoinableQueue as Tasks, PutError, Queue as Messages};
-use mp_core::mutex::Mutex;
+use mp::{GetError, PutError, Queue as Messages};
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use mp_core::{Message, ReadyFd};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use super::joinable::{Joinable, Tasks};
 use crate::error::{PeerLost, empty, full, runtime, shut_down};
 use crate::object::Object;
 use crate::wait::{Attempt, wait};
@@ -47,12 +45,6 @@ pub(crate) struct Handles<T: Message = Object> {
     pub(crate) ready: OnceLock<ReadyFd>,
 }
 
-/// Queue of tasks, and the tasks that this process has taken and not finished.
-pub(crate) struct Joinable {
-    pub(crate) tasks: Tasks<Object>,
-    pub(crate) taken: Mutex<VecDeque<(ThreadId, MessageLease<()>)>>,
-}
-
 /// Result of a wait: the value, or the exception's cause.
 pub(crate) enum WaitResult<T> {
     Done(T),
@@ -61,11 +53,11 @@ pub(crate) enum WaitResult<T> {
 }
 
 impl<T: Message + Send> Handles<T> {
-    pub(crate) fn new(queue: &Messages<T>, tasks: Option<Tasks<Object>>) -> Self {
+    pub(crate) fn new(queue: &Messages<T>, tasks: Option<Tasks>) -> Self {
         Self {
             mortal: queue.clone().deserted_when(DesertedWhen::NoOtherProcess),
             patient: queue.clone().deserted_when(DesertedWhen::Never),
-            joinable: tasks.map(|tasks| Joinable { tasks, taken: Mutex::default() }),
+            joinable: tasks.map(Joinable::new),
             closed: AtomicBool::new(false),
             ready: OnceLock::new(),
         }

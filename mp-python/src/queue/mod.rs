@@ -9,6 +9,6 @@ mod shared;
 mod simple;
 
 pub use base::Queue;
-pub use joinable::JoinableQueue;
+pub use joinable::{JoinableQueue, Tasks};
 pub use lease::Lease;
 pub use simple::SimpleQueue;

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mp::Queue as Messages;
 use mp::queue::{Lease as MessageLease, QueueOptions};
-use mp::{JoinableQueue as Tasks, Queue as Messages};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::Ordering;
 use mp_core::{Arena, ReadyFd};
@@ -17,6 +17,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
 use super::handles::{Handles, WaitResult, closed_error, get_error};
+use super::joinable::Tasks;
 use crate::error::{empty, runtime, shut_down};
 use crate::object::Object;
 use crate::object::handle::Handle;
@@ -48,7 +49,7 @@ impl Shared {
         Self { state: Mutex::new(State::New) }
     }
 
-    pub(super) fn of(queue: &Messages<Object>, tasks: Option<Tasks<Object>>) -> Self {
+    pub(super) fn of(queue: &Messages<Object>, tasks: Option<Tasks>) -> Self {
         Self { state: Mutex::new(State::Open(Arc::new(Handles::new(queue, tasks)))) }
     }
 
@@ -91,10 +92,14 @@ impl Shared {
                 // A task that can't be read is in hand, as one whose work fails.
                 let lease = match (&open.joinable, lease) {
                     (Some(joinable), Some(lease)) if !leased => {
-                        joinable.taken.lock().push_back((std::thread::current().id(), lease));
+                        joinable.add(lease);
                         None
                     }
-                    (_, lease) => lease,
+                    (joinable, lease) => {
+                        // A task that was done ahead has to be acknowledged as well.
+                        joinable.as_ref().map(|joinable| joinable.tasks.take_ahead());
+                        lease
+                    }
                 };
                 Ok((loads(py, object)?, lease))
             }

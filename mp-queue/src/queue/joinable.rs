@@ -260,6 +260,23 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.raw().memory().census().unfinished
     }
 
+    /// Returns the number of tasks that their consumers lost and that
+    /// [`dead_letter`](Self::dead_letter) has not returned. A snapshot, exact if no task is unfinished.
+    ///
+    /// ```
+    /// let tasks = mp_queue::JoinableQueue::unbounded()?;
+    /// tasks.put(3)?;
+    /// drop(tasks.get()?);
+    /// assert_eq!((tasks.unfinished(), tasks.lost()), (0, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lost(&self) -> usize {
+        if self.queue.raw().arena().me().is_err() {
+            return 0;
+        }
+        self.queue.raw().memory().census().lost
+    }
+
     /// Takes a task that its consumer lost. Returns `None` if there is none.
     ///
     /// # Errors
