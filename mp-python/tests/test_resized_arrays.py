@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 import multiproc as mp
+from programs import run_program
 
 np = pytest.importorskip("numpy")
 
@@ -58,6 +59,27 @@ def test_tensor_with_a_resized_storage_raises():
     tensor = torch.ones(1 << 20)
     with pytest.raises(RuntimeError, match="resized"):
         mp.Queue().put([tensor, Call(lambda: tensor.untyped_storage().resize_(0))])
+
+
+@needs_torch
+@pytest.mark.parametrize("put", ["mp.Queue().put(tensor)", "mp.collate([tensor, tensor])"])
+def test_storage_stays_while_it_is_copied(put):
+    program = f"""
+import multiproc as mp, sys, threading, torch
+tensor, go = torch.ones(4 << 20), threading.Event()
+def replace():
+    go.wait(20)
+    tensor.data = torch.zeros(0)
+thread = threading.Thread(target=replace)
+thread.start()
+# The other thread runs when this one lets it: while the elements are copied.
+sys.setswitchinterval(20)
+go.set()
+{put}
+assert len(tensor) == 0
+thread.join(20)
+"""
+    assert run_program(program) == ("", "", 0)
 
 
 @needs_torch

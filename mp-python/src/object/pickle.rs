@@ -282,14 +282,14 @@ fn write(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>, for_each: b
         // The error itself is raised in any case.
         drop(explain.and_then(|explain| explain.call1((error.value(py), object, make))));
     })?;
-    let Outgoing { mut pickle, long, sources, buffers, handles } = outgoing;
+    let Outgoing { mut pickle, long, mut sources, buffers, handles } = outgoing;
     let shared = share_pickle(py, &pickle, &long)?;
     if sources.is_empty() && shared.is_none() {
         return Ok(Object { pickle, handles, ..Object::default() });
     }
     // Code that was called meanwhile may have resized them.
-    let torch = |source: &&Source| matches!(source.kind, Kind::Torch | Kind::TorchGrad);
-    sources.iter().filter(torch).try_for_each(|source| check_storage(py, source))?;
+    let torch = |source: &&mut Source| matches!(source.kind, Kind::Torch | Kind::TorchGrad);
+    sources.iter_mut().filter(torch).try_for_each(|source| check_storage(py, source))?;
     let together = if for_each { usize::MAX } else { SMALL };
     let SharedArrays { mut views, mut memory, block } = share(py, &sources, together)?;
     if let Some(shared) = shared {

@@ -97,11 +97,12 @@ fn is_shared_by_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     is_shared.bind(py).call1((tensor.call_method0(intern!(py, "untyped_storage"))?,))?.is_truthy()
 }
 
-/// Checks that a tensor's storage has its elements, which torch doesn't do when a storage is resized.
+/// Checks that a tensor's storage has its elements, which torch doesn't do when a storage is resized. From
+/// then on the source keeps the storage: another thread may give the tensor another one.
 ///
 /// # Errors
 /// `RuntimeError` if it does not.
-pub(super) fn check_storage(py: Python<'_>, source: &Source) -> PyResult<()> {
+pub(super) fn check_storage(py: Python<'_>, source: &mut Source) -> PyResult<()> {
     let (low, high) = source.range();
     if low == high || source.is_shared() {
         return Ok(());
@@ -110,6 +111,7 @@ pub(super) fn check_storage(py: Python<'_>, source: &Source) -> PyResult<()> {
     let begin: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
     let len: usize = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
     if begin <= low && high <= begin.saturating_add(len) {
+        source.owner = storage.unbind();
         return Ok(());
     }
     Err(PyRuntimeError::new_err(format!(
@@ -123,8 +125,8 @@ pub(super) fn check_storage(py: Python<'_>, source: &Source) -> PyResult<()> {
 /// # Errors
 /// `RuntimeError` if its storage was resized.
 pub(crate) fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
-    let source = elements_of_tensor(tensor, kind)?;
-    if let Some(source) = &source {
+    let mut source = elements_of_tensor(tensor, kind)?;
+    if let Some(source) = &mut source {
         check_storage(tensor.py(), source)?;
     }
     Ok(source)
