@@ -1,0 +1,98 @@
+//! Arguments of the command.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+/// Shows live programs of multiproc, and says why one hangs.
+///
+/// Reads the memory of your own programs from outside: it changes nothing, and stops no process.
+#[derive(Parser, Debug)]
+#[command(name = "mp", version)]
+pub(crate) struct Arguments {
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Repeat, every second or at this interval.
+    #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    pub(crate) watch: Option<f64>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// List the programs of this user.
+    Ls,
+    /// Say what a process waits for, and whether the wait can end. Exits with 3 if it can't.
+    Why {
+        /// A process ID, the name of a process such as rank-3, or a part of a program's command line.
+        target: String,
+    },
+    /// Show the processes, queues, locks and memory of a program.
+    Show {
+        /// As for `why`, or a file of `record`. Not needed if only one program runs.
+        target: Option<String>,
+    },
+    /// Show a queue.
+    Queue {
+        /// Number or name.
+        object: ObjectId,
+        /// The program, as for `why`. Not needed if only one runs.
+        #[arg(short, long)]
+        program: Option<String>,
+    },
+    /// Show a lock, event, barrier or another object.
+    Lock {
+        /// Number or name.
+        object: ObjectId,
+        /// The program, as for `why`. Not needed if only one runs.
+        #[arg(short, long)]
+        program: Option<String>,
+    },
+    /// Write the present state of a program into a file, for a bug report.
+    Record {
+        /// The file.
+        file: PathBuf,
+        /// The program, as for `why`. Not needed if only one runs.
+        #[arg(short, long)]
+        program: Option<String>,
+    },
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+pub(crate) fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Number or name of a queue or another object.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectId(String);
+
+impl ObjectId {
+    pub(crate) fn is(&self, block: u32, name: &str) -> bool {
+        let number = self.0.strip_prefix('#').unwrap_or(&self.0);
+        number.parse() == Ok(block) || !name.is_empty() && self.0 == name
+    }
+}
+
+impl FromStr for ObjectId {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.0)
+    }
+}

@@ -1,0 +1,139 @@
+//! The command `mp`: shows live programs of `multiproc`, and says why one hangs.
+//!
+//! The command reads the memory of programs of the same user from outside ([`mp_core::Observer`]): it never
+//! changes a program, stops no process, and leaves nothing. It is a library as well, so that the Python
+//! package has the same command.
+//!
+//! | file | content |
+//! |---|---|
+//! | `args.rs` | the arguments |
+//! | `programs.rs` | finds programs and their processes in `/proc` |
+//! | `report.rs` | a program at one time: what `record` writes and `show` reads |
+//! | `why.rs` | the chain of waits of a process, and the proof that it can't end |
+//! | `tables.rs` | the other outputs |
+
+mod args;
+mod programs;
+mod report;
+mod tables;
+mod why;
+
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser as _;
+
+use args::{Arguments, Command};
+use report::Report;
+
+// Links the layer that describes queues.
+use mp_queue as _;
+
+/// Exit code of a command that failed.
+const FAILED: u8 = 1;
+/// Exit code of `why` for a wait that can't end by itself.
+const HANGS: u8 = 3;
+
+/// Error of a command, for people.
+type Result<T, E = String> = std::result::Result<T, E>;
+
+/// Runs the command with these arguments, of which the first is the name of the program. Returns its exit
+/// code: 0, 1 for an error, 2 for wrong arguments, 3 if `why` has found a wait that can't end.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    loop {
+        let output = match execute(&arguments) {
+            Ok(output) => output,
+            Err(error) => {
+                eprintln!("mp: {error}");
+                return ExitCode::from(FAILED);
+            }
+        };
+        let clear = arguments.watch.is_some() && std::io::stdout().is_terminal();
+        let before = if clear { "\x1b[H\x1b[2J" } else { "" };
+        // A closed pipe is no error of this command.
+        if write!(std::io::stdout(), "{before}{}", output.text).is_err() || arguments.watch.is_none() {
+            return ExitCode::from(output.code);
+        }
+        std::thread::sleep(Duration::from_secs_f64(arguments.watch.unwrap_or(1.0).max(0.1)));
+    }
+}
+
+/// Output of a command, and its exit code.
+struct Output {
+    text: String,
+    code: u8,
+}
+
+impl From<String> for Output {
+    fn from(text: String) -> Self {
+        Self { text, code: 0 }
+    }
+}
+
+fn execute(arguments: &Arguments) -> Result<Output> {
+    let json = arguments.json;
+    match &arguments.command {
+        Command::Ls => {
+            let (reports, unreadable) = report::all();
+            for error in unreadable {
+                eprintln!("mp: {error}");
+            }
+            Ok(if json { to_json(&reports)? } else { tables::programs(&reports) }.into())
+        }
+        Command::Why { target } => {
+            let (report, pids) = report::of_target(target)?;
+            let found = why::explain(&report.snapshot, &pids);
+            let code = if found.hangs { HANGS } else { 0 };
+            Ok(Output { text: if json { to_json(&found)? } else { found.to_string() }, code })
+        }
+        Command::Show { target } => {
+            let report = report::of_file_or_target(target.as_deref())?;
+            Ok(if json { to_json(&report)? } else { tables::program(&report) }.into())
+        }
+        Command::Queue { object, program } => {
+            let report = report::of_program(program.as_deref())?;
+            let queues = report.snapshot.queues.iter().filter(|queue| object.is(queue.block, &queue.name));
+            let queues: Vec<_> = queues.collect();
+            if queues.is_empty() {
+                return Err(no_such("queue", object, &report));
+            }
+            Ok(if json { to_json(&queues)? } else { tables::queues(&report.snapshot, &queues) }.into())
+        }
+        Command::Lock { object, program } => {
+            let report = report::of_program(program.as_deref())?;
+            let objects = report.snapshot.objects.iter().filter(|found| object.is(found.block, &found.name));
+            let objects: Vec<_> = objects.collect();
+            if objects.is_empty() {
+                return Err(no_such("lock or other object", object, &report));
+            }
+            Ok(if json { to_json(&objects)? } else { tables::objects(&report.snapshot, &objects) }.into())
+        }
+        Command::Record { file, program } => {
+            let report = report::of_program(program.as_deref())?;
+            std::fs::write(file, to_json(&report)?).map_err(|e| format!("{}: {e}", file.display()))?;
+            Ok(format!("{}: {} processes\n", file.display(), report.snapshot.processes.len()).into())
+        }
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut args::command(), "mp", &mut text);
+            Ok(String::from_utf8_lossy(&text).into_owned().into())
+        }
+    }
+}
+
+fn no_such(what: &str, object: &args::ObjectId, report: &Report) -> String {
+    format!("the program of process {} has no {what} {object}: `mp show` lists them", report.program.root)
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|e| e.to_string())
+}

@@ -1,0 +1,311 @@
+//! The chain of waits of a process, and the proof that it can't end.
+//!
+//! A set of processes *hangs* if all their threads wait without a time-out, in calls of the library, for what
+//! only processes of the set can do. The proof needs one snapshot, for which no process is stopped: each wait
+//! lasted from before the objects were read until after ([`WaitSnapshot::steady`]), so no thread of the set
+//! did anything in between, and what was read of the objects held at one time. A wait whose condition was
+//! read, such as for a message of an empty queue, was blocked at that time. Any other wait counts as blocked
+//! if no wait of the set began within [`CHECKED`]: its thread has looked since, and found nothing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, Snapshot, WaitSnapshot};
+use serde::Serialize;
+
+use crate::tables::duration;
+
+/// Time within which each waiting thread checks its condition, in milliseconds.
+const CHECKED: u64 = 1500;
+/// Maximum number of processes that are shown beneath one wait.
+const WIDTH: usize = 8;
+/// Columns up to the places in the source.
+const COLUMN: usize = 68;
+
+/// Waits of processes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explanation {
+    chains: Vec<Node>,
+    /// `true` if a wait can't end by itself.
+    pub(crate) hangs: bool,
+    /// Advice for the waits that can't end.
+    advice: Vec<String>,
+}
+
+/// A wait, or another state, and what it needs.
+#[derive(Debug, Default, Serialize)]
+struct Node {
+    text: String,
+    place: Option<String>,
+    /// Remark after the text.
+    mark: &'static str,
+    needs: Vec<Node>,
+}
+
+impl From<String> for Node {
+    fn from(text: String) -> Self {
+        Self { text, ..Self::default() }
+    }
+}
+
+/// Explains the waits of these processes.
+pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
+    let mut found = Explanation { chains: Vec::new(), hangs: false, advice: Vec::new() };
+    let mut shown = BTreeSet::new();
+    for pid in pids {
+        let Some(process) = process_of(snapshot, *pid) else {
+            found.chains.push(format!("process {pid} has ended").into());
+            continue;
+        };
+        let hang = hang_of(snapshot, *pid);
+        if !shown.contains(pid) {
+            let mut chain = Chain { snapshot, shown: &mut shown, hangs: hang.is_some() };
+            let title = if pids.len() > 1 { Some(process) } else { None };
+            found.chains.extend(chain.of_process(process, title));
+        }
+        for pid in hang.into_iter().flatten() {
+            found.hangs = true;
+            for wait in process_of(snapshot, pid).iter().flat_map(|process| &process.waits) {
+                for advice in advice(snapshot, wait) {
+                    if !found.advice.contains(&advice) {
+                        found.advice.push(advice);
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+fn process_of(snapshot: &Snapshot, pid: u32) -> Option<&ProcessSnapshot> {
+    let mut all = snapshot.processes.iter().filter(|process| process.pid == pid);
+    // A dead process may have had the same number.
+    all.clone().find(|process| process.state != ProcessState::Dead).or_else(|| all.next())
+}
+
+fn queue_of<'a>(snapshot: &'a Snapshot, wait: &WaitSnapshot) -> Option<&'a QueueSnapshot> {
+    snapshot.queues.iter().find(|queue| Some(queue.block) == wait.object)
+}
+
+fn object_of<'a>(snapshot: &'a Snapshot, wait: &WaitSnapshot) -> Option<&'a ObjectSnapshot> {
+    snapshot.objects.iter().find(|object| Some(object.block) == wait.object)
+}
+
+/// Returns the processes that can end a wait, and `true` if nothing else can.
+fn needed(snapshot: &Snapshot, pid: u32, wait: &WaitSnapshot) -> (Vec<u32>, bool) {
+    let others = |all: &[u32]| all.iter().copied().filter(|other| *other != pid).collect::<Vec<_>>();
+    if !wait.processes.is_empty() {
+        return (others(&wait.processes), !wait.more_processes);
+    }
+    if let Some(queue) = queue_of(snapshot, wait) {
+        return (others(&queue.holders.processes), wait.ended_by_holders && queue.holders.messages == 0);
+    }
+    let Some(object) = object_of(snapshot, wait) else { return (Vec::new(), false) };
+    let only = wait.ended_by_holders && object.holders.messages == 0;
+    match object.owner {
+        Some(owner) => (others(&[owner.pid]), only),
+        None => (others(&object.holders.processes), only),
+    }
+}
+
+/// Returns `Some(true)` if the condition of a wait was read, and was not met.
+fn is_blocked(snapshot: &Snapshot, wait: &WaitSnapshot) -> Option<bool> {
+    let is_alive = |pid: &u32| process_of(snapshot, *pid).is_some_and(|p| p.state == ProcessState::Running);
+    if !wait.processes.is_empty() {
+        return (wait.call == "join").then(|| wait.processes.iter().all(is_alive));
+    }
+    if let Some(ring) = queue_of(snapshot, wait).and_then(|queue| queue.ring.as_ref()) {
+        return match wait.call.rsplit("::").next()? {
+            "get" | "recv" | "poll" => Some(ring.len == 0 && !ring.closed),
+            "put" | "send" => Some(!ring.closed && ring.capacity.is_some_and(|most| ring.len >= most)),
+            _ => None,
+        };
+    }
+    let owner = object_of(snapshot, wait)?.owner?;
+    Some(is_alive(&owner.pid))
+}
+
+/// Returns the processes that wait for each other for good, beginning with this one, if it is one of such a
+/// set.
+fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
+    let mut set = vec![pid];
+    let (mut done, mut youngest, mut all_read) = (0, u64::MAX, true);
+    while let Some(&pid) = set.get(done) {
+        done += 1;
+        let process = process_of(snapshot, pid)?;
+        let waits = process.state == ProcessState::Running && process.other_threads.is_empty();
+        if !waits || process.waits.is_empty() {
+            return None;
+        }
+        for wait in &process.waits {
+            let (needs, only) = needed(snapshot, pid, wait);
+            if !wait.steady || !wait.forever || !only {
+                return None;
+            }
+            match is_blocked(snapshot, wait) {
+                Some(false) => return None,
+                Some(true) => {}
+                None => all_read = false,
+            }
+            youngest = youngest.min(wait.waited_ms);
+            set.extend(needs.into_iter().filter(|pid| !set.contains(pid)).collect::<Vec<_>>());
+        }
+    }
+    (all_read || youngest >= CHECKED).then_some(set)
+}
+
+fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {
+    let mut all = vec![wait.advice.clone()];
+    all.retain(|advice| !advice.is_empty());
+    if let Some(QueueSnapshot { name, ring: Some(ring), .. }) = queue_of(snapshot, wait)
+        && !name.is_empty()
+        && ring.capacity.is_some_and(|most| ring.len >= most)
+    {
+        all.push(format!("Give {name:?} more room, or take from it."));
+    }
+    all
+}
+
+/// A chain of waits, while it is followed.
+struct Chain<'a> {
+    snapshot: &'a Snapshot,
+    /// Processes that were described, or will be.
+    shown: &'a mut BTreeSet<u32>,
+    /// `true` if no wait of the chain can end.
+    hangs: bool,
+}
+
+impl Chain<'_> {
+    /// Describes the threads of a process. `title` is the process, if the text begins with its name.
+    fn of_process(&mut self, process: &ProcessSnapshot, title: Option<&ProcessSnapshot>) -> Vec<Node> {
+        self.shown.insert(process.pid);
+        let title = title.map_or(String::new(), |process| format!("{}: ", named(process)));
+        let state = match process.state {
+            ProcessState::Dead => "is dead; its resources are not released yet",
+            ProcessState::Stopped => "is stopped by a signal or a debugger: `kill -CONT` continues it",
+            _ if process.waits.is_empty() => "is in no call of multiproc that waits",
+            _ => "",
+        };
+        if !state.is_empty() {
+            return vec![format!("{title}{state}").into()];
+        }
+        let is_single = process.waits.len() == 1 && !title.is_empty();
+        let waits = process.waits.iter();
+        waits.map(|wait| self.of_wait(process, wait, &title, is_single)).collect()
+    }
+
+    fn of_wait(&mut self, process: &ProcessSnapshot, wait: &WaitSnapshot, title: &str, short: bool) -> Node {
+        let thread = match &wait.thread {
+            _ if short => String::new(),
+            thread if thread.id == process.pid => "thread main: ".into(),
+            thread => format!("thread {} ({}): ", thread.name, thread.id),
+        };
+        let text = format!("{title}{thread}{} for {}", self.call(wait), duration(wait.waited_ms));
+        let needs = self.needs(process.pid, wait);
+        Node { text, place: wait.place.clone(), mark: "", needs }
+    }
+
+    /// Returns the call and its object: `Queue::put of queue "results" (#0, 64/64)`.
+    fn call(&self, wait: &WaitSnapshot) -> String {
+        let WaitSnapshot { call, kind, .. } = wait;
+        if !wait.processes.is_empty() {
+            let all = wait.processes.iter().take(WIDTH);
+            let names: Vec<_> = all.map(|pid| self.name_of(*pid)).collect();
+            let more = if wait.more_processes { ", …" } else { "" };
+            return format!("{call} of {}{more}", names.join(", "));
+        }
+        let Some(block) = wait.object else { return call.clone() };
+        let queue = queue_of(self.snapshot, wait);
+        let name = queue.map(|queue| &queue.name);
+        let name = name.or_else(|| object_of(self.snapshot, wait).map(|object| &object.name));
+        let name = name.filter(|name| !name.is_empty()).map_or(String::new(), |name| format!(" {name:?}"));
+        let state = match queue.and_then(|queue| queue.ring.as_ref()) {
+            Some(ring) => format!(", {}", crate::tables::fill(ring)),
+            None => String::new(),
+        };
+        format!("{call} of {kind}{name} (#{block}{state})")
+    }
+
+    fn name_of(&self, pid: u32) -> String {
+        process_of(self.snapshot, pid).map_or_else(|| format!("{pid} (ended)"), named)
+    }
+
+    fn needs(&mut self, pid: u32, wait: &WaitSnapshot) -> Vec<Node> {
+        let (needed, _) = needed(self.snapshot, pid, wait);
+        let (above, new): (Vec<_>, Vec<_>) = needed.into_iter().partition(|pid| self.shown.contains(pid));
+        // All of them before any of them is followed, so that each is described once.
+        self.shown.extend(&new);
+        let mut nodes: Vec<Node> = self.of_shown(&above, wait).into_iter().collect();
+        for other in new.iter().take(WIDTH) {
+            nodes.extend(match process_of(self.snapshot, *other) {
+                Some(process) => self.of_process(process, Some(process)),
+                None => vec![format!("{other} has ended").into()],
+            });
+        }
+        if new.len() > WIDTH {
+            nodes.push(format!("and {} more processes", new.len() - WIDTH).into());
+        }
+        let messages = queue_of(self.snapshot, wait).map(|queue| queue.holders.messages);
+        let messages = messages.or_else(|| object_of(self.snapshot, wait).map(|o| o.holders.messages));
+        if let Some(count @ 1..) = messages.filter(|_| wait.ended_by_holders) {
+            nodes.push(format!("{count} messages on the way carry a handle to it").into());
+        }
+        if nodes.is_empty() && wait.ended_by_holders {
+            nodes.push(Node { mark: self.mark(), ..format!("no other process {}", wait.ended_by).into() });
+        }
+        nodes
+    }
+
+    /// Describes processes that are described elsewhere in one line.
+    fn of_shown(&self, pids: &[u32], wait: &WaitSnapshot) -> Option<Node> {
+        let name = |pid: &u32| {
+            let process = process_of(self.snapshot, *pid);
+            let call = process.and_then(|process| process.waits.first()).map(|wait| &wait.call);
+            let call = call.map_or(String::new(), |call| format!(" (in {call})"));
+            format!("{}{call}", self.name_of(*pid))
+        };
+        let mut names: Vec<_> = pids.iter().take(WIDTH).map(name).collect();
+        if pids.len() > WIDTH {
+            names.push(format!("{} more", pids.len() - WIDTH));
+        }
+        let text = format!("{}: {}", wait.ended_by, names.join(", "));
+        (!pids.is_empty()).then(|| Node { mark: self.mark(), ..text.into() })
+    }
+
+    fn mark(&self) -> &'static str {
+        if self.hangs { CANT_END } else { "" }
+    }
+}
+
+const CANT_END: &str = "← can't end by itself";
+
+/// Returns the process ID and the name of a process.
+fn named(process: &ProcessSnapshot) -> String {
+    match &process.name {
+        name if name.is_empty() => process.pid.to_string(),
+        name => format!("{} {name}", process.pid),
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.chains.iter().try_for_each(|node| node.write(f, 0))?;
+        if self.hangs {
+            writeln!(f, "These processes wait for each other: this can't end by itself.")?;
+        }
+        self.advice.iter().try_for_each(|advice| writeln!(f, "{advice}"))
+    }
+}
+
+impl Node {
+    fn write(&self, f: &mut fmt::Formatter<'_>, depth: usize) -> fmt::Result {
+        let indent =
+            if depth == 0 { String::new() } else { format!("{}└ ", "    ".repeat(depth - 1) + "  ") };
+        let text = format!("{indent}{}", self.text);
+        let place = self.place.as_ref().map_or(String::new(), |place| format!("[{place}]"));
+        let after = format!("{place}{}", self.mark);
+        let text = if after.is_empty() { text } else { format!("{text:<COLUMN$} {after}") };
+        writeln!(f, "{text}")?;
+        self.needs.iter().try_for_each(|node| node.write(f, depth + 1))
+    }
+}
