@@ -37,7 +37,8 @@ pub struct Snapshot {
     pub version: String,
     /// Time of the snapshot, in milliseconds since 1970.
     pub taken_ms: u64,
-    /// Processes, including dead ones whose resources are not released yet.
+    /// Processes, including dead ones whose resources are not released yet, and those that others wait for
+    /// and that have not joined the arena.
     pub processes: Vec<ProcessSnapshot>,
     /// Queues, channels, pipes, and the cells of `watch` and `broadcast`.
     pub queues: Vec<QueueSnapshot>,
@@ -55,9 +56,9 @@ pub struct Snapshot {
 pub struct ProcessSnapshot {
     /// Process ID, in the PID namespace of the process itself.
     pub pid: u32,
-    /// Tag of the member.
+    /// Tag of the member. Empty if the process has not joined the arena: it has used no shared memory yet.
     pub member: String,
-    /// Name, such as `rank-3`, or an empty string.
+    /// Name, such as `rank-3`, or an empty string. Of a process that has not joined: the kernel's name.
     pub name: String,
     /// State of the process.
     pub state: ProcessState,

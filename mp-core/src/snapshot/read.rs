@@ -1,5 +1,6 @@
 //! Reading of a snapshot from the tables of an arena. Changes no word.
 
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{
@@ -46,6 +47,16 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
         let held = stats.by_member.iter().find(|member| member.member.to_string() == process.member);
         (process.blocks, process.bytes) = held.map_or((0, 0), |held| (held.blocks, held.bytes));
     }
+    let waited_for: BTreeSet<u32> = processes
+        .iter()
+        .flat_map(|process| &process.waits)
+        .flat_map(|wait| &wait.processes)
+        .copied()
+        .collect();
+    let is_member = |pid: &u32| processes.iter().any(|process| process.pid == *pid);
+    let strangers: Vec<_> =
+        waited_for.into_iter().filter(|pid| !is_member(pid)).filter_map(stranger).collect();
+    processes.extend(strangers);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Snapshot {
         arena: format!("{:016x}", arena.id()),
@@ -107,6 +118,23 @@ fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnap
         waits,
         other_threads,
     }
+}
+
+/// Describes a living process that has not joined the arena.
+fn stranger(pid: u32) -> Option<ProcessSnapshot> {
+    memory::start_time_of(pid)?;
+    let state = if memory::is_stopped(pid) { ProcessState::Stopped } else { ProcessState::Running };
+    Some(ProcessSnapshot {
+        pid,
+        member: String::new(),
+        name: memory::thread_name(pid, pid).unwrap_or_default(),
+        state,
+        parent: memory::parent_of(pid).unwrap_or(0),
+        blocks: 0,
+        bytes: 0,
+        waits: Vec::new(),
+        other_threads: threads_of(pid).into_iter().map(|id| thread(pid, id)).collect(),
+    })
 }
 
 fn threads_of(pid: u32) -> Vec<u32> {
