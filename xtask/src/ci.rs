@@ -80,8 +80,8 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
 /// Returns reasons for which a run fails although each step may have passed.
 fn complaints(total: &Tally, strict: bool, ran: &HashSet<String>, is_whole: bool) -> Vec<String> {
     let mut complaints: Vec<String> = reruns::judge(&total.failures).err().into_iter().collect();
-    if strict && !total.skipped.is_empty() {
-        complaints.push(format!("--strict: {} tests can't run on this machine", total.skipped.len()));
+    if strict && total.disallowed() > 0 {
+        complaints.push(format!("--strict: {} tests can't run on this machine", total.disallowed()));
     }
     if is_whole {
         match Tree::load() {

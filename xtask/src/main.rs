@@ -29,7 +29,8 @@ cargo xtask <task> [options]
 
   ci       every step below, in this order, and a summary
              --only a,b   these steps alone      --skip a,b   all but these
-             --strict     a step or a test that can't run here fails, and no test runs again
+             --strict     a step or a test that can't run here fails, except for the free-threaded wheel,
+                          and no test runs again
              --quick      fmt, tidy, layers, clippy and the unit tests alone: a few minutes
              --long       and then the steps that the second list below names
   bench    our figures beside the physical limits
@@ -52,8 +53,9 @@ cargo xtask <task> [options]
              --jobs N     N at once
              --write      the page as it is now       --slower N  times as long as a test usually takes
   leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
-  wheel    the Python package, optimised, in target/wheel/dist: built, installed and tested
-             --strict     a test that can't run here fails
+  wheel    the Python package, optimised, in target/wheel/dist: built, installed and tested. With
+           python3.14t (or MP_PYTHON_FREE_THREADED) another one in target/wheel/free-threaded/dist
+             --strict     a test that can't run here fails, except for the free-threaded one
              --prepare    installs the Python packages that this needs, and nothing else
   gpu-bundle  DIR: programs and a script for a machine with a GPU, tried on the simulated one first
   api      writes docs/api.txt: every public path, which the step doc compares

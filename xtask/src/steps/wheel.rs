@@ -4,6 +4,9 @@
 //! packages that building and testing need, by pip. Without an interpreter, or without an answer of PyPI,
 //! the step is skipped. torch is some gigabytes, so `.ci/run` begins with that (`--prepare`) while other
 //! steps run; a lock keeps the two apart.
+//!
+//! Where there is a free-threaded interpreter too, a second wheel is built and tested for it. A new machine
+//! can't install such an interpreter, so `--strict` allows that this part is skipped.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,13 +17,50 @@ use rustix::fs::{FlockOperation, flock};
 use crate::args::Args;
 use crate::session::{Outcome, Session};
 
-/// Oldest minor version of CPython 3 that the package supports.
-const OLDEST: u32 = 11;
+/// A wheel, and the interpreter that tests it.
+struct Wheel {
+    /// Interpreter in the path.
+    program: &'static str,
+    /// Variable of the environment that names another one.
+    variable: Option<&'static str>,
+    /// Requirement on the interpreter, in words.
+    required: &'static str,
+    /// Requirement on the interpreter, as an expression of Python.
+    is_required: &'static str,
+    /// Expression of Python that is true after the import.
+    after_import: &'static str,
+    /// Folder in `target/wheel` of environment and wheels.
+    folder: &'static str,
+    /// End of the binary interface's name, in the name of the wheel.
+    interface: &'static str,
+}
+
+/// Wheel `cp311-abi3`.
+const STABLE: Wheel = Wheel {
+    program: "python3",
+    variable: None,
+    required: "python3 of version 3.11 or later, with a GIL",
+    is_required: "sys.version_info >= (3, 11) and not sysconfig.get_config_var('Py_GIL_DISABLED')",
+    after_import: "True",
+    folder: "",
+    interface: "abi3",
+};
+
+/// Wheel `cp314-cp314t`.
+const FREE_THREADED: Wheel = Wheel {
+    program: "python3.14t",
+    variable: Some("MP_PYTHON_FREE_THREADED"),
+    required: "python3.14t (MP_PYTHON_FREE_THREADED can name one)",
+    is_required: "sys.version_info >= (3, 14) and sysconfig.get_config_var('Py_GIL_DISABLED')",
+    after_import: "not sys._is_gil_enabled()",
+    folder: "free-threaded",
+    interface: "t",
+};
 
 /// Packages without which the step is skipped.
 const NEEDED: [&str; 6] = ["maturin>=1.9,<2", "pytest", "pytest-timeout", "numpy", "cloudpickle", "mypy"];
 
-const CRATE: &str = "mp-python/Cargo.toml";
+pub(super) const CRATE: &str = "mp-python/Cargo.toml";
 
 /// Extension with a dataset in Rust, which tests load.
 const EXTENSION: &str = "examples/python/rust_dataset/Cargo.toml";
@@ -37,11 +77,12 @@ pub(crate) fn task(args: &mut Args) -> Result<bool, String> {
     let (prepare, strict) = (args.flag("--prepare"), args.flag("--strict"));
     args.finish()?;
     if prepare {
-        return environment().map(|environment| environment.is_ok());
+        let stable = environment(&STABLE)?;
+        return environment(&FREE_THREADED).map(|_| stable.is_ok());
     }
     let mut session = Session::new();
     match build_and_test(&mut session, &["--release"]) {
-        Outcome::Ok => Ok(!strict || session.tally.skipped.is_empty()),
+        Outcome::Ok => Ok(!strict || session.tally.disallowed() == 0),
         Outcome::Failed(reason) => Err(reason),
         Outcome::Skipped(reason) => {
             println!("SKIPPED: {reason}");
@@ -57,20 +98,21 @@ fn folder() -> PathBuf {
 
 /// Returns the interpreter of a virtual environment with the needed packages, and torch where it can be had.
 /// The inner error is the reason why there is none.
-fn environment() -> Result<Result<PathBuf, String>, String> {
-    let folder = folder();
+fn environment(wheel: &Wheel) -> Result<Result<PathBuf, String>, String> {
+    let folder = folder().join(wheel.folder);
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let lock = File::create(folder.join("lock")).map_err(|e| format!("the lock: {e}"))?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|e| format!("the lock: {e}"))?;
     let python = folder.join("env/bin/python");
     let (complete, with_torch) = (folder.join("complete"), folder.join("complete-with-torch"));
-    if !complete.exists() {
-        let version = "import sys; sys.exit(sys.version_info[0] != 3 or sys.version_info[1] < MINOR)";
-        let version = version.replace("MINOR", &OLDEST.to_string());
-        if !succeeds(Command::new("python3").args(["-c", &version])) {
-            return Ok(Err(format!("there is no python3 of version 3.{OLDEST} or later")));
+    // The interpreter of an older environment may be gone.
+    if !complete.exists() || !python.exists() {
+        let program = wheel.variable.and_then(std::env::var_os).unwrap_or_else(|| wheel.program.into());
+        let check = format!("import sys, sysconfig; sys.exit(not ({}))", wheel.is_required);
+        if !succeeds(Command::new(&program).args(["-c", &check])) {
+            return Ok(Err(format!("there is no {}", wheel.required)));
         }
-        let made = succeeds(Command::new("python3").args(["-m", "venv"]).arg(folder.join("env")));
+        let made = succeeds(Command::new(&program).args(["-m", "venv"]).arg(folder.join("env")));
         if !made || !install(&python, &NEEDED) {
             return Ok(Err("pip can't install what the build needs".to_owned()));
         }
@@ -80,7 +122,16 @@ fn environment() -> Result<Result<PathBuf, String>, String> {
     if !with_torch.exists() && install(&python, &["torch"]) {
         fs::write(&with_torch, "").map_err(|e| format!("{}: {e}", with_torch.display()))?;
     }
-    Ok(Ok(python))
+    Ok(Ok(absolute(&python)))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns the folder of all builds of mp-python. One build of the dependencies serves clippy and the wheels.
+pub(super) fn build_folder() -> PathBuf {
+    absolute(&folder().join("build"))
 }
 
 fn succeeds(command: &mut Command) -> bool {
@@ -106,49 +157,89 @@ fn forget_extension(target: &Path) {
 }
 
 fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
-    let python = match environment() {
+    let python = match environment(&STABLE) {
         Ok(Ok(python)) => python,
         Ok(Err(reason)) => return Outcome::Skipped(reason),
         Err(message) => return Outcome::Failed(message),
     };
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    // One build of the dependencies serves clippy and the wheels.
-    let (python, target) = (absolute(&python), absolute(&folder().join("build")));
-    for (manifest, wheels) in [(CRATE, "dist"), (EXTENSION, "dist-extension")] {
-        let wheels = absolute(&folder().join(wheels));
-        _ = fs::remove_dir_all(&wheels);
-        forget_extension(&target);
-        let mut build = Command::new(&python);
-        build.args(["-m", "maturin", "build", "--locked", "--manifest-path", manifest, "--out"]).arg(&wheels);
-        build.args(["--interpreter"]).arg(&python).args(profile);
-        if !session.run(build.env("CARGO_TARGET_DIR", &target)).ok {
-            return session.outcome();
-        }
-        let wheel = fs::read_dir(&wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);
-        let Some(wheel) = wheel.map(|entry| entry.path()) else {
-            return Outcome::Failed(format!("maturin made no wheel of {manifest}"));
-        };
-        let mut install = Command::new(&python);
-        install.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]);
-        if !session.run(install.arg("--force-reinstall").arg(&wheel)).ok {
-            return session.outcome();
-        }
-    }
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.args(["build", "--locked", "--manifest-path", PROGRAM]).args(profile);
-    if !session.run(build.env("CARGO_TARGET_DIR", &target)).ok {
+    if !session.run(build.env("CARGO_TARGET_DIR", build_folder())).ok
+        || !build_and_install(session, &STABLE, &python, profile)
+    {
         return session.outcome();
     }
-    let program = if profile.contains(&"--release") { "release" } else { "debug" };
-    let program = target.join(program).join("rust_to_python");
+    test(session, &STABLE, &python, profile);
+    compare_stubs(session, &python);
+
+    let skipped_before = session.tally.skipped.len();
+    match environment(&FREE_THREADED) {
+        Ok(Ok(python)) => {
+            if build_and_install(session, &FREE_THREADED, &python, profile) {
+                test(session, &FREE_THREADED, &python, profile);
+            }
+        }
+        Ok(Err(reason)) => {
+            println!("SKIPPED: the free-threaded wheel: {reason}");
+            session.tally.skipped.push(format!("the free-threaded wheel: {reason}"));
+        }
+        Err(message) => session.fail(message),
+    }
+    session.tally.allowed += session.tally.skipped.len() - skipped_before;
+    session.outcome()
+}
+
+/// Builds the wheels of package and example, and installs both. Returns `true` on success.
+fn build_and_install(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) -> bool {
+    for (manifest, wheels) in [(CRATE, "dist"), (EXTENSION, "dist-extension")] {
+        let wheels = absolute(&folder().join(wheel.folder).join(wheels));
+        _ = fs::remove_dir_all(&wheels);
+        forget_extension(&build_folder());
+        let mut build = Command::new(python);
+        build.args(["-m", "maturin", "build", "--locked", "--manifest-path", manifest, "--out"]).arg(&wheels);
+        build.args(["--interpreter"]).arg(python).args(profile);
+        if !session.run(build.env("CARGO_TARGET_DIR", build_folder())).ok {
+            return false;
+        }
+        let made = fs::read_dir(&wheels).into_iter().flatten().flatten().map(|entry| entry.path());
+        let Some(made) = made.into_iter().find(|made| interface(made).ends_with(wheel.interface)) else {
+            session.fail(format!("maturin made no wheel of {manifest} for {}", wheel.required));
+            return false;
+        };
+        let mut install = Command::new(python);
+        install.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]);
+        if !session.run(install.arg("--force-reinstall").arg(&made)).ok {
+            return false;
+        }
+    }
+    true
+}
+
+/// Returns the binary interface in the name of a wheel: `name-version-python-interface-platform.whl`.
+fn interface(wheel: &Path) -> &str {
+    wheel.file_name().and_then(|name| name.to_str()?.split('-').nth(3)).unwrap_or_default()
+}
+
+/// Imports what is installed, with warnings as errors, and runs the tests.
+fn test(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) {
     // From another folder: the sources must not be imported instead of what is installed.
     let tests = absolute(Path::new("mp-python/tests"));
-    let mut pytest = Command::new(&python);
+    let import = format!("import sys, multiproc, digits; sys.exit(not ({}))", wheel.after_import);
+    let mut check = Command::new(python);
+    session.run(check.current_dir(&tests).args(["-W", "error", "-c", &import]));
+    let program = if profile.contains(&"--release") { "release" } else { "debug" };
+    let program = build_folder().join(program).join("rust_to_python");
+    let mut pytest = Command::new(python);
     pytest.current_dir(&tests).args(["-m", "pytest", "-p", "libtest_report", "-q", "-p", "no:cacheprovider"]);
     pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_TO_PYTHON", program);
     session.tell_tests(&mut pytest);
     session.run(&mut pytest);
-    let mut stubs = Command::new(&python);
+}
+
+/// Compares the stubs with what is installed.
+fn compare_stubs(session: &mut Session, python: &Path) {
+    let tests = absolute(Path::new("mp-python/tests"));
+    let mut stubs = Command::new(python);
     stubs.current_dir(folder()).args(["-m", "mypy.stubtest", "multiproc", "--mypy-config-file"]);
     stubs.arg(tests.join("stubtest.ini"));
     let allowed = tests.join("stubtest-allowed.txt");
@@ -156,5 +247,4 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
         stubs.arg("--allowlist").arg(&allowed);
     }
     session.run(&mut stubs);
-    session.outcome()
 }
