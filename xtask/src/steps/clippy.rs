@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::missing;
+use super::{missing, wheel};
 use crate::session::{Outcome, Session};
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
@@ -11,6 +11,9 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     session.run(&mut session.cargo(&words));
+    // Beside the wheels, which need the same build scripts and macros.
+    let words = ["clippy", "--manifest-path", wheel::CRATE, "--all-targets", "--", "-D", "warnings"];
+    session.run(session.cargo(&words).env("CARGO_TARGET_DIR", wheel::build_folder()));
     session.outcome()
 }
 
@@ -25,10 +28,6 @@ pub(crate) fn tools(session: &mut Session) -> Outcome {
         let words = ["clippy", "--manifest-path", "benches/Cargo.toml", "--all-targets"];
         let mut clippy = session.cargo(&words);
         session.run(clippy.args(["--features", "codecs,cuda,data", "--", "-D", "warnings"]));
-    }
-    if Path::new("mp-python/Cargo.toml").exists() {
-        let words = ["clippy", "--manifest-path", "mp-python/Cargo.toml", "--", "-D", "warnings"];
-        session.run(&mut session.cargo(&words));
     }
     if Path::new("tools/fuzz/Cargo.toml").exists() {
         // Without the feature `libfuzzer`, which requires a nightly compiler.
