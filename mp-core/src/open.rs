@@ -74,7 +74,7 @@ impl Arena {
         let mut size = configured.size.unwrap_or(most);
         loop {
             let envelopes = configured.messages.unwrap_or(ArenaLayout::envelopes_for(size));
-            match map_and_join(None, size, envelopes, Some(())) {
+            match map_and_join(None, size, envelopes, None) {
                 Err(Error::Os { .. } | Error::LimitExceeded(_))
                     if configured.size.is_none() && size > ArenaLayout::MIN =>
                 {
@@ -363,16 +363,19 @@ fn attach_to(fd: OwnedFd) -> Result<Arena> {
     Ok(arena)
 }
 
+/// Checks that an arena may have this size. The sizes of its parts can be computed then.
+pub(crate) fn check_size(size: u64) -> Result<u64> {
+    let why = || Error::NotAnArena(format!("{size} bytes are too few or too many for one"));
+    (ArenaLayout::MIN..=configure::MOST_SIZE).contains(&size).then_some(size).ok_or_else(why)
+}
+
 /// Attaches this process to the arena in `fd`. Called under the lock.
 fn attach_now(fd: OwnedFd) -> Result<Arena> {
     if CURRENT.get().is_some() {
         return Err(has_one());
     }
     let (fd, parcel) = Parcel::open(fd)?;
-    let size = files::verify(fd.as_fd())?;
-    if size < ArenaLayout::MIN {
-        return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
-    }
+    let size = check_size(files::verify(fd.as_fd())?)?;
     // An open file description of our own: see `sys::locks`. The received descriptor is closed before any
     // lock is taken, because closing any descriptor of a file drops the POSIX locks of the process on
     // that file.
@@ -382,10 +385,9 @@ fn attach_now(fd: OwnedFd) -> Result<Arena> {
         directory::lock_shared(own.as_fd()).map_err(os("flock of an arena"))?;
     }
     drop(fd);
-    let said = memory::read_word(own.as_fd(), ArenaLayout::ENVELOPES_AT)?;
-    let envelopes = ArenaLayout::possible_envelopes(said)
-        .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages in flight")))?;
-    let arena = map_and_join(Some(own), size, envelopes, None)?;
+    let header = memory::read_words(own.as_fd())?;
+    let envelopes = ArenaLayout::envelopes_in(&header)?;
+    let arena = map_and_join(Some(own), size, envelopes, Some(&header))?;
     arena.files().unpack(parcel);
     Backing(arena).hold_extents();
     Ok(make_current(arena))
@@ -414,7 +416,7 @@ fn create(settings: &settings::Settings) -> Result<Arena> {
             files::create_arena_file(&settings.directory, size)
         };
         let envelopes = configured.messages.unwrap_or(ArenaLayout::envelopes_for(size));
-        let made = made.and_then(|fd| map_and_join(Some(fd), size, envelopes, Some(())));
+        let made = made.and_then(|fd| map_and_join(Some(fd), size, envelopes, None));
         if made.is_err() {
             files::remove_arena_file();
         }
@@ -426,7 +428,14 @@ fn create(settings: &settings::Settings) -> Result<Arena> {
     }
 }
 
-fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>) -> Result<Arena> {
+/// Maps an arena and becomes a member. `header` has the words of an existing arena, and is `None` for a new
+/// one. Nothing is ever unmapped, so they are compared before the file is mapped.
+fn map_and_join(
+    fd: Option<OwnedFd>,
+    size: u64,
+    envelopes: u32,
+    header: Option<&[u64; ArenaLayout::HEADER_WORDS]>,
+) -> Result<Arena> {
     let layout = ArenaLayout::new(size, size_class::CLASSES, envelopes);
     if layout.data_at >= size {
         let why = format!(
@@ -435,21 +444,20 @@ fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>)
         );
         return Err(Error::InvalidArgument(why));
     }
+    // An attaching process got the file from a living process, so in this boot.
+    let checked = header.map(|header| layout.check(|word| header[(word.offset() / 8) as usize], None));
+    let id = checked.transpose()?.unwrap_or_else(memory::random_u64);
     let file = fd.as_ref().map(AsFd::as_fd);
     let map = files::map_own(file, size, layout.space())?;
-    // An attaching process got the file from a living process, so in this boot. Only a new arena needs
-    // the boot ID.
-    let boot = new.map(|()| memory::boot_id());
-    if new.is_some() {
+    if header.is_none() {
         if let Some(file) = file {
             let len = control::FIRST_BYTES;
             memory::commit(file, 0, len).map_err(|e| no_room_for_new(file, len, e))?;
         }
         map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
         map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);
-        layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
+        layout.write(&map, id, memory::boot_id(), memory::user());
     }
-    let id = layout.check(&map, boot)?;
     // The identity of this process follows the table of its holds, on its own cache line in the same
     // mapping.
     let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
@@ -464,8 +472,56 @@ fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>)
         files: Files::new(fd),
         alloc: AllocState::new(Budget::of_this_process()),
     };
-    let arena = Arena(Box::leak(Box::new(state)));
-    let me = Members(arena).join()?;
-    arena.0.identity.set(me.raw() + 1);
-    Ok(arena)
+    let state = Box::into_raw(Box::new(state));
+    // SAFETY: just made, and freed only below, where no handle is left.
+    let arena = Arena(unsafe { &*state });
+    match Members(arena).join() {
+        Ok(me) => {
+            arena.0.identity.set(me.raw() + 1);
+            Ok(arena)
+        }
+        Err(error) => {
+            // Closes the file.
+            // SAFETY: made by `Box::into_raw` above; `join` keeps no copy of the handle.
+            drop(unsafe { Box::from_raw(state) });
+            Err(error)
+        }
+    }
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+    use crate::mem::HeapMem;
+    use crate::sys::locks;
+
+    #[test]
+    fn size_of_no_arena_is_refused() {
+        for size in [0, ArenaLayout::MIN - 1, configure::MOST_SIZE + 1, i64::MAX as u64] {
+            let checked = check_size(size);
+            assert!(matches!(checked, Err(Error::NotAnArena(_))), "{size}: {checked:?}");
+        }
+        for size in [ArenaLayout::MIN, configure::MOST_SIZE] {
+            assert_eq!(check_size(size).unwrap(), size);
+        }
+    }
+
+    /// Another open file description has the locks of all slots.
+    #[test]
+    #[cfg_attr(miri, ignore = "makes files")]
+    fn full_arena_is_not_left_open() {
+        let (size, envelopes) = (ArenaLayout::MIN, ArenaLayout::envelopes_for(ArenaLayout::MIN));
+        let layout = ArenaLayout::new(size, size_class::CLASSES, envelopes);
+        let words = HeapMem::new(64);
+        layout.write(&words, 7, 0, memory::user());
+        let header = std::array::from_fn(|i| words.load(Word::at(8 * i as u64)));
+        let file = memory::create("mp-full", size).unwrap();
+        let others = memory::reopen(file.as_fd()).unwrap();
+        assert!((0..layout.members).all(|slot| locks::acquire(others.as_fd(), slot).unwrap()));
+        let joined = map_and_join(Some(file), size, envelopes, Some(&header));
+        assert!(matches!(joined, Err(Error::ArenaFull { .. })), "{joined:?}");
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let paths = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        assert_eq!(paths.filter(|path| path.to_string_lossy().contains("mp-full")).count(), 1);
+    }
 }

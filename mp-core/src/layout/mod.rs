@@ -260,7 +260,7 @@ impl ArenaLayout {
         self.size + self.slot() * u64::from(EXTENTS)
     }
 
-    fn fields(&self) -> [(&'static str, u64); 19] {
+    fn fields(&self) -> [(&'static str, u64); Self::FIELDS] {
         [
             ("layout version", VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
@@ -285,14 +285,22 @@ impl ArenaLayout {
     }
 
     const HEADER_FIELDS_AT: u64 = 64;
-    /// Offset of the number of envelopes in the header.
-    pub(crate) const ENVELOPES_AT: u64 = Self::HEADER_FIELDS_AT + 8 * 6;
+    const FIELDS: usize = 19;
+    /// Number of words of the header.
+    pub(crate) const HEADER_WORDS: usize = Self::HEADER_FIELDS_AT as usize / 8 + Self::FIELDS;
+    /// Index of the number of envelopes in the header.
+    const ENVELOPES_AT: usize = Self::HEADER_FIELDS_AT as usize / 8 + 6;
 
-    /// Returns `n` if an arena can have that many envelopes.
-    pub(crate) fn possible_envelopes(n: u64) -> Option<u32> {
-        let n = u32::try_from(n).ok()?;
-        let possible = (Self::LEAST_ENVELOPES..=Self::MOST_ENVELOPES).contains(&n) && n.is_multiple_of(512);
-        possible.then_some(n)
+    /// Returns the number of envelopes from the header of an arena.
+    pub(crate) fn envelopes_in(header: &[u64; Self::HEADER_WORDS]) -> Result<u32> {
+        if header[0] != MAGIC {
+            return Err(Error::NotAnArena("it has no header".into()));
+        }
+        let said = header[Self::ENVELOPES_AT];
+        let is_possible =
+            |n: &u32| (Self::LEAST_ENVELOPES..=Self::MOST_ENVELOPES).contains(n) && n.is_multiple_of(512);
+        let why = || Error::NotAnArena(format!("it says that it is for {said} messages in flight"));
+        u32::try_from(said).ok().filter(is_possible).ok_or_else(why)
     }
 
     /// Writes the header of a new arena. The magic is written last: an arena without it is incomplete.
@@ -307,26 +315,26 @@ impl ArenaLayout {
     }
 
     /// Checks that the header matches this build, and returns the arena's ID.
-    pub(crate) fn check<M: Mem>(&self, m: &M, boot: Option<u64>) -> Result<u64> {
-        if m.load(Word::at(0)) != MAGIC {
+    pub(crate) fn check(&self, load: impl Fn(Word) -> u64, boot: Option<u64>) -> Result<u64> {
+        if load(Word::at(0)) != MAGIC {
             return Err(Error::NotAnArena("it has no header".into()));
         }
         for (i, (what, ours)) in self.fields().into_iter().enumerate() {
-            let theirs = m.load(Word::at(Self::HEADER_FIELDS_AT + 8 * i as u64));
+            let theirs = load(Word::at(Self::HEADER_FIELDS_AT + 8 * i as u64));
             if theirs != ours {
                 return Err(Error::Version { what, theirs, ours });
             }
         }
-        if boot.is_some_and(|boot| m.load(Word::at(16)) != boot) {
+        if boot.is_some_and(|boot| load(Word::at(16)) != boot) {
             return Err(Error::NotAnArena("it is from before the last boot".into()));
         }
-        let (theirs, ours) = (m.load(Word::at(24)), u64::from(crate::sys::memory::user()));
+        let (theirs, ours) = (load(Word::at(24)), u64::from(crate::sys::memory::user()));
         if theirs != ours {
             return Err(Error::NotAnArena(format!(
                 "it is user {theirs}'s, and this process is user {ours}'s"
             )));
         }
-        Ok(m.load(Word::at(8)))
+        Ok(load(Word::at(8)))
     }
 
     /// Returns a word of a member's slot: see `member`.
@@ -397,7 +405,7 @@ mod tests {
             let m = HeapMem::new(64);
             layout.write(&m, 7, 5, user);
             m.store(Word::at(8 * word), m.load(Word::at(8 * word)) ^ change);
-            layout.check(&m, Some(5))
+            layout.check(|word| m.load(word), Some(5))
         };
         assert_eq!(said(0, 0).unwrap(), 7);
         assert!(matches!(said(0, 1), Err(Error::NotAnArena(_))));

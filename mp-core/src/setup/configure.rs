@@ -32,7 +32,8 @@ const SIZE: &str = "MP_ARENA_SIZE";
 const MESSAGES: &str = "MP_ARENA_MESSAGES";
 /// Granularity of sizes in bytes. Sizes are rounded up to a multiple.
 const GRAIN: u64 = 2 << 20;
-const MOST_SIZE: u64 = 1 << 40;
+/// Largest size of an arena in bytes.
+pub(crate) const MOST_SIZE: u64 = 1 << 40;
 
 impl ArenaOptions {
     /// Creates options that set nothing.

@@ -4,7 +4,7 @@
 //! is used only during a call, and no value that refers to the state is returned.
 //!
 //! The mapping has no write access, so that not even an error in this library changes the arena. The handle
-//! has no identity: each function that would change something returns [`Error::Forked`] first, as in a
+//! has no identity: each function that would change something returns [`Error::Forked`](crate::Error::Forked) first, as in a
 //! forked copy of a member.
 #![allow(unsafe_code)]
 
@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::{Snapshot, read};
 use crate::arena::Arena;
 use crate::arena::state::{AllocState, Budget, Files, State};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::layout::{ArenaLayout, size_class};
-use crate::open::FILE_NAME;
+use crate::open::{FILE_NAME, check_size};
 use crate::setup::files;
 use crate::sync::shared::AtomicU64;
 use crate::sys::identity::Identity;
@@ -60,16 +60,11 @@ impl Observer {
     }
 
     fn new(file: OwnedFd) -> Result<Self> {
-        let size = files::verify(file.as_fd())?;
-        if size < ArenaLayout::MIN {
-            return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
-        }
-        let said = memory::read_word(file.as_fd(), ArenaLayout::ENVELOPES_AT)?;
-        let envelopes = ArenaLayout::possible_envelopes(said)
-            .ok_or_else(|| Error::NotAnArena(format!("it says that it is for {said} messages in flight")))?;
-        let layout = ArenaLayout::new(size, size_class::CLASSES, envelopes);
+        let size = check_size(files::verify(file.as_fd())?)?;
+        let header = memory::read_words(file.as_fd())?;
+        let layout = ArenaLayout::new(size, size_class::CLASSES, ArenaLayout::envelopes_in(&header)?);
+        let id = layout.check(|word| header[word.offset() as usize / 8], None)?;
         let map = Mapping::read_only(file.as_fd(), size)?;
-        let id = layout.check(&map, None).inspect_err(|_| map.unmap())?;
         let state = State {
             map,
             layout,

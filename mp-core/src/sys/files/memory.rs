@@ -68,11 +68,11 @@ pub(crate) fn verify_private(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(stat.st_size as u64)
 }
 
-/// Reads one word of a file. `pread(2)`.
-pub(crate) fn read_word(fd: BorrowedFd<'_>, offset: u64) -> Result<u64> {
-    let mut word = [0; 8];
-    match rustix::io::pread(fd, &mut word, offset) {
-        Ok(8) => Ok(u64::from_ne_bytes(word)),
+/// Reads the first words of a file. `pread(2)`.
+pub(crate) fn read_words<const N: usize>(fd: BorrowedFd<'_>) -> Result<[u64; N]> {
+    let mut words = [0_u64; N];
+    match rustix::io::pread(fd, bytemuck::cast_slice_mut::<u64, u8>(&mut words), 0) {
+        Ok(got) if got == size_of_val(&words) => Ok(words),
         Ok(_) => Err(Error::NotAnArena("it has no header".into())),
         Err(e) => Err(Error::Os { what: "reading the header of an arena", source: e.into() }),
     }
