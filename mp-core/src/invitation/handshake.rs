@@ -18,7 +18,8 @@ use crate::invitation::{Invitation, poll_all};
 use crate::open;
 use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
-use crate::sys::{Errno, gained_privileges, inherited, memory, os, socket};
+use crate::sys::socket::{self, Received};
+use crate::sys::{Errno, gained_privileges, inherited, memory, os};
 use crate::transport::envelope::Envelope;
 use crate::transport::promise::{EnvelopeTicket, Promise};
 
@@ -117,30 +118,26 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
             place.fd, place.maker
         ))
     })?;
-    accept_by_socket(socket)
+    accept(socket, TAKEN)
 }
 
-/// Accepts the invitation that another process sent through this socket, and joins its arena.
+/// Accepts the invitation whose socket another process has sent to this one, and joins its arena.
 ///
 /// # Errors
 /// The same as for [`accept_inherited`].
 #[doc(hidden)]
 pub fn accept_by_socket(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
+    accept(socket, NOT_FILLED)
+}
+
+/// Accepts the invitation in a socket, and joins its arena. `empty` is the reason why the socket may hold
+/// none.
+fn accept(socket: OwnedFd, empty: &str) -> Result<(Envelope, Acceptance)> {
     no_arena_yet()?;
-    let mut packet = [0; PACKET];
-    let (got, file) = match socket::receive(socket.as_fd(), &mut packet) {
-        Err(Errno::AGAIN) => return Err(none(TAKEN)),
-        Ok((0, _)) => return Err(none(&format!("{TAKEN}; and the one that invited is gone"))),
-        other => other.map_err(os("recvmsg of an invitation"))?,
-    };
+    let mut packet = [0; PACKET + 1];
+    let received = receive(&socket, &mut packet, empty)?;
     let acceptance = Acceptance { socket, answer: NOT_READ, process: std::process::id() };
-    let ticket = read_packet(&packet, got)?;
-    let file = file.ok_or_else(|| {
-        none(
-            "the arena's file did not come with it: this process may have no descriptor to spare \
-        (RLIMIT_NOFILE)",
-        )
-    })?;
+    let (ticket, file) = open_packet(&packet, received)?;
     // SAFETY: the file came with an invitation, over a socket of a process of this user, which sends its
     // arena's file.
     let arena = unsafe { Arena::attach(file) }?;
@@ -152,6 +149,25 @@ pub fn accept_by_socket(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
         )
     })?;
     Ok((envelope, acceptance))
+}
+
+/// Receives a packet.
+fn receive(socket: &OwnedFd, packet: &mut [u8; PACKET + 1], empty: &str) -> Result<Received> {
+    let closed = || none(&format!("{empty}. The other end of the socket is closed"));
+    match socket::receive(socket.as_fd(), packet) {
+        Err(Errno::AGAIN) => Err(none(empty)),
+        Err(Errno::CONNRESET) => Err(closed()),
+        Err(Errno::NOTSOCK) => Err(none("the descriptor that was sent for it is no socket")),
+        Ok(received) if received.len == 0 => Err(closed()),
+        other => other.map_err(os("recvmsg of an invitation")),
+    }
+}
+
+/// Returns the contents of a packet, whose first byte the kernel wrote.
+fn open_packet(packet: &[u8; PACKET + 1], received: Received) -> Result<(EnvelopeTicket, OwnedFd)> {
+    let ticket = read_packet(&packet[..received.len], received.is_cut)?;
+    let file = received.into_only_file().map_err(|why| none(&format!("of the arena's file: {why}")))?;
+    Ok((ticket, file))
 }
 
 /// Invitation whose packet this process has received. On drop, it reports a failure unless the value was
@@ -186,25 +202,38 @@ fn packet_of(ticket: EnvelopeTicket) -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes(), &ticket.to_bytes()].concat()
 }
 
-/// Decodes a packet, of which `got` bytes were received.
-fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<EnvelopeTicket> {
-    let (magic, rest) = packet.split_at(MAGIC.len());
-    let (version, ticket) = rest.split_at(4);
-    let version = version.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
-    if got < MAGIC.len() + 4 || magic != MAGIC {
-        return Err(none("what came is none, or was cut off"));
+/// Decodes the received bytes of a packet. `is_cut`: the packet had more bytes than the kernel returned.
+fn read_packet(bytes: &[u8], is_cut: bool) -> Result<EnvelopeTicket> {
+    let got = bytes.len();
+    let short = || none(&format!("only {got} of the {PACKET} bytes of an invitation were sent"));
+    let Some((magic, rest)) = bytes.split_first_chunk::<{ MAGIC.len() }>() else {
+        return Err(if MAGIC.starts_with(bytes) { short() } else { foreign() });
+    };
+    if magic != MAGIC {
+        return Err(foreign());
     }
-    if version != u64::from(VERSION) {
-        let (what, ours) = ("the version of an invitation", u64::from(VERSION));
-        return Err(Error::Version { what, theirs: version, ours });
+    let (version, ticket) = rest.split_first_chunk().ok_or_else(short)?;
+    let version = u32::from_le_bytes(*version);
+    if version != VERSION {
+        let (what, theirs, ours) = ("the version of an invitation", version.into(), VERSION.into());
+        return Err(Error::Version { what, theirs, ours });
     }
-    let ticket = EnvelopeTicket::from_bytes(ticket).filter(|_| got == PACKET);
-    ticket.ok_or_else(|| none("it was cut off"))
+    if is_cut || got > PACKET {
+        return Err(none(&format!("what was sent is longer than the {PACKET} bytes of an invitation")));
+    }
+    EnvelopeTicket::from_bytes(ticket).ok_or_else(short)
 }
 
-const TAKEN: &str = "another process has accepted it, or was about to: each invitation is for one process. \
-For another one, \
-                     call `invite` again with a command of its own";
+fn foreign() -> Error {
+    none("what was sent is no invitation: the other program has to call `invite` of this library")
+}
+
+/// Cause of an empty socket that this process has inherited, along with others.
+const TAKEN: &str = "its socket is empty: another process has accepted it, or was about to; each invitation \
+                     is for one process. For another one, call `invite` again with a command of its own";
+/// Cause of an empty socket that was sent to this process alone.
+const NOT_FILLED: &str = "the other program has sent a socket with no invitation in it. It has to call \
+                          `Connection::invite`, which fills the socket before it sends it";
 
 /// Checks that this process has no arena: otherwise it can't join another one.
 fn no_arena_yet() -> Result<()> {
@@ -256,6 +285,57 @@ pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::packets;
+
+    /// Receives a packet, which must be refused for this reason, or accepted if it is empty.
+    #[track_caller]
+    fn receives(socket: &OwnedFd, expected: &str) {
+        let mut packet = [0; PACKET + 1];
+        let received = receive(socket, &mut packet, NOT_FILLED);
+        match received.and_then(|received| open_packet(&packet, received)) {
+            Ok(_) => assert_eq!(expected, ""),
+            Err(error @ (Error::NoInvitation(_) | Error::Version { .. })) => {
+                assert!(!expected.is_empty() && error.to_string().contains(expected), "{expected}: {error}");
+            }
+            Err(error) => panic!("{expected}: {error:?}"),
+        }
+    }
+
+    /// Sockets are streams, as between two processes of this library, or keep packets apart.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
+    fn packet_that_is_not_whole_is_refused() {
+        let whole = packet_of(EnvelopeTicket::from_bytes(&[5; EnvelopeTicket::BYTES]).unwrap());
+        let other = [&MAGIC[..], &[9, 0, 0, 0], &[0; 100]].concat();
+        let (stream, packet) = (true, false);
+        for (kind, bytes, sends_file, expected) in [
+            (stream, &whole[..], true, ""),
+            (packet, &whole, true, ""),
+            (stream, &[], false, "a socket with no invitation in it"),
+            (stream, &whole[..5], true, "only 5 of the 24 bytes"),
+            (stream, &whole[..9], true, "only 9 of the 24 bytes"),
+            (packet, &whole[..23], true, "only 23 of the 24 bytes"),
+            (stream, b"GET /", false, "what was sent is no invitation"),
+            (stream, &[0xff; 24], true, "what was sent is no invitation"),
+            (stream, &[&whole[..], &[0]].concat(), true, "longer than the 24 bytes"),
+            (packet, &[&whole[..], &[0]].concat(), true, "longer than the 24 bytes"),
+            (packet, &[&whole[..], &[0; 9]].concat(), true, "longer than the 24 bytes"),
+            (stream, &other, true, "the version of an invitation is 9, this build has 2"),
+            (packet, &other, true, "the version of an invitation is 9, this build has 2"),
+            (stream, &whole, false, "of the arena's file: no descriptor was sent"),
+        ] {
+            let (ours, theirs) = if kind == stream { socket::pair() } else { packets::pair() }.unwrap();
+            if !bytes.is_empty() {
+                socket::send(ours.as_fd(), bytes, sends_file.then_some(ours.as_fd())).unwrap();
+            }
+            receives(&theirs, expected);
+        }
+        let (ours, theirs) = socket::pair().unwrap();
+        drop(ours);
+        receives(&theirs, "The other end of the socket is closed");
+        let no_socket = OwnedFd::from(std::io::pipe().unwrap().0);
+        receives(&no_socket, "the descriptor that was sent for it is no socket");
+    }
 
     #[test]
     fn address_variable_round_trips_or_is_refused() {

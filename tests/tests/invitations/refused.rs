@@ -95,7 +95,12 @@ fn invitation_is_accepted_exactly_once() {
     assert_eq!(outcome(&invitation), InvitationState::Accepted);
     // The same command starts a second process.
     let text = said(&mut command);
-    assert!(text.contains("first: no invitation that this process can accept: another process"), "{text}");
+    assert!(
+        text.contains(
+            "first: no invitation that this process can accept: its socket is empty: another process"
+        ),
+        "{text}"
+    );
     assert!(
         text.contains("second: no invitation that this process can accept: the environment has"),
         "{text}"

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, FdFlags, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 /// Maximum number of files in a message.
@@ -86,14 +86,43 @@ pub(in crate::sys) fn receive_files(
     Ok((got, files))
 }
 
-/// Receives the available bytes, at most as many as fit, and their file, which is close-on-exec, without
-/// blocking. Returns 0 bytes if the other end is closed.
+/// Bytes and files that were received by one call.
+#[derive(Debug)]
+pub struct Received {
+    /// Number of bytes.
+    pub len: usize,
+    /// `true` if the packet had more bytes than fit (`MSG_TRUNC`). A stream keeps those for the next call.
+    pub is_cut: bool,
+    files: Vec<OwnedFd>,
+    /// `true` if more files were sent than arrived (`MSG_CTRUNC`).
+    files_cut: bool,
+}
+
+impl Received {
+    /// Returns the file, which is close-on-exec.
+    ///
+    /// # Errors
+    /// The reason why there is not exactly one. Files that did arrive are closed.
+    pub fn into_only_file(mut self) -> Result<OwnedFd, &'static str> {
+        match (self.files.pop(), self.files.is_empty(), self.files_cut) {
+            (Some(file), true, false) => Ok(file),
+            (None, _, false) => Err("no descriptor was sent with it"),
+            (Some(_), false, _) => Err("more than one descriptor was sent with it"),
+            (_, _, true) => Err("the kernel could not open in this process all descriptors that were sent \
+                                 with it: close some, or raise the limit (RLIMIT_NOFILE, `ulimit -n`)"),
+        }
+    }
+}
+
+/// Receives the available bytes, at most as many as fit, and their files, without blocking. Returns 0 bytes
+/// if the other end is closed.
 ///
 /// # Errors
 /// Any error of the kernel.
-pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let (got, mut files) = receive_files(socket, bytes, RecvFlags::empty())?;
-    Ok((got.bytes, files.pop()))
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Received, Errno> {
+    let (got, files) = receive_files(socket, bytes, RecvFlags::empty())?;
+    let (is_cut, files_cut) = [ReturnFlags::TRUNC, ReturnFlags::CTRUNC].map(|f| got.flags.contains(f)).into();
+    Ok(Received { len: got.bytes, is_cut, files, files_cut })
 }
 
 /// Event at the other end of a socket.
@@ -112,5 +141,46 @@ pub(crate) fn peek_event(socket: &impl AsFd) -> Option<SocketEvent> {
         // This error means that the other end was closed before it received the data.
         Ok(_) | Err(Errno::CONNRESET) => Some(SocketEvent::Closed),
         Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// The files that are sent are writing ends of a pipe: its end is read once all of them are closed.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
+    fn received_files_are_one_or_all_closed() {
+        for (count, expected) in [
+            (0, Some("no descriptor was sent")),
+            (1, None),
+            (2, Some("more than one descriptor")),
+            (5, Some("more than one descriptor")),
+        ] {
+            let (ours, theirs) = pair().unwrap();
+            let (mut end, file) = std::io::pipe().unwrap();
+            let files = vec![file.as_fd(); count];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(count == 0 || control.push(SendAncillaryMessage::ScmRights(&files)));
+            let bytes = [IoSlice::new(b"packet")];
+            rustix::net::sendmsg(&ours, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
+            drop(file);
+            let mut bytes = [0; 8];
+            let received = receive(theirs.as_fd(), &mut bytes).unwrap();
+            assert_eq!((received.len, received.is_cut), (6, false));
+            let file = received.into_only_file();
+            assert_eq!(file.is_ok(), expected.is_none(), "{count}: {file:?}");
+            if let (Err(why), Some(expected)) = (&file, expected) {
+                assert!(why.contains(expected), "{count}: {why}");
+            }
+            drop(file);
+            rustix::io::ioctl_fionbio(&end, true).unwrap();
+            let read = end.read(&mut bytes);
+            assert!(matches!(read, Ok(0)), "{count}: {read:?}");
+        }
     }
 }

@@ -60,16 +60,24 @@ impl Socket {
                 FrameEvent::Message(frame) => reader.store(frame),
             }
         };
-        // The frame is sent by one call and so arrives complete.
-        if !reader.is_between_messages() || found[..has] != invitation() {
-            let why = "a message comes before it, or in its place: receive that first";
-            return Err(GetError::Failed(mp_core::Error::NoInvitation(why.into()).into()));
+        if !reader.is_between_messages() || !invitation().starts_with(&found[..has]) {
+            return Err(none("a message comes before it, or in its place: receive that first"));
         }
-        let (_, way) = socket::receive(self.as_fd(), &mut found).map_err(failed)?;
-        let lost =
-            || mp_core::Error::NoInvitation("it came without its socket: is RLIMIT_NOFILE reached?".into());
-        Ok(Some(way.ok_or_else(|| Error::from(lost()))?))
+        if has < INVITATION {
+            let then = if self.is_disconnected() { ", and the connection is closed" } else { "" };
+            return Err(none(&format!(
+                "the first {has} of the {INVITATION} bytes that announce one came by themselves{then}. \
+                 `Connection::invite` sends them by one call, so this is the beginning of a message, or the \
+                 other program does not use this library: receive the message, or close the connection"
+            )));
+        }
+        let received = socket::receive(self.as_fd(), &mut found).map_err(failed)?;
+        received.into_only_file().map(Some).map_err(|why| none(&format!("of its socket: {why}")))
     }
+}
+
+fn none(why: &str) -> GetError {
+    GetError::Failed(mp_core::Error::NoInvitation(why.into()).into())
 }
 
 fn failed(e: Errno) -> Error {

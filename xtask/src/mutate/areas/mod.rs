@@ -111,6 +111,8 @@ const OF_STRUCTURES: &[Area] = &[
         "invitation.",
         &[
             ("mp-core/lib", "fuzz::"),
+            ("mp-core/lib", "invitation::"),
+            ("mp-core/lib", "sys::files::socket::"),
             ("mp-tests/invitations", ""),
             ("mp-tests/fork", "raw::forked_copy_does_not"),
         ],
