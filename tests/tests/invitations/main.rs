@@ -2,6 +2,9 @@
 //! over a socket. They begin without shared memory: they are this program, started again.
 
 mod commands;
+mod hostile_guests;
+mod hostile_inviters;
+mod raw;
 mod refused;
 mod sockets;
 mod values;
@@ -34,6 +37,8 @@ fn helper() {
     let Ok(what) = std::env::var(GUEST) else { return };
     let (what, argument) = what.split_once(' ').unwrap_or((&what, ""));
     let known = commands::guest(what, argument)
+        || hostile_guests::guest(what, argument)
+        || hostile_inviters::guest(what, argument)
         || refused::guest(what, argument)
         || sockets::guest(what, argument)
         || values::guest(what, argument);
