@@ -4,8 +4,8 @@
 //! is used only during a call, and no value that refers to the state is returned.
 //!
 //! The mapping has no write access, so that not even an error in this library changes the arena. The handle
-//! has no identity: each function that would change something returns [`Error::Forked`](crate::Error::Forked) first, as in a
-//! forked copy of a member.
+//! has no identity: each function that would change something first returns
+//! [`Error::Forked`](crate::Error::Forked), as in a forked copy of a member.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
