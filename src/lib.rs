@@ -60,6 +60,7 @@
 //! | [`mod@wait`] | waiting for several objects, also as futures | [`wait()`], [`select`], [`Waitable`] |
 //! | [`message`] | types that can be sent, and their encoding | [`Message`], [`Bundle`] |
 //! | [`memory`] | shared memory: size, use, storages, files of other programs | [`Arena`], [`SharedMemory`] |
+//! | [`inspect`] | state of a running program, metrics, reports of crashes | [`inspect::Snapshot`] |
 //!
 //! Functions on memory and tensors return [`Error`]. Functions with several kinds of errors return
 //! [`AnyResult`].
@@ -78,7 +79,7 @@
 //! | `mp_spawn::…` | `mp::process::…` |
 //! | `mp_sync::…` | `mp::sync::…`; lists: `mp::list::…` |
 //! | `mp_tensor::…` | `mp::tensor::…` |
-//! | `mp_core::…`, `mp_reduce::…` | waiting: `mp::wait::…`; messages: `mp::message::…`; everything else: `mp::memory::…` |
+//! | `mp_core::…`, `mp_reduce::…` | waiting: `mp::wait::…`; messages: `mp::message::…`; snapshots: `mp::inspect::…`; everything else: `mp::memory::…` |
 //!
 //! # For users of torch.multiprocessing
 //! | torch | mp |
@@ -163,6 +164,7 @@ pub mod connection;
 pub mod data;
 #[cfg(doctest)]
 mod guide;
+pub mod inspect;
 #[cfg(feature = "sync")]
 pub mod list;
 #[cfg(feature = "manager")]

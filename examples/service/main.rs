@@ -14,6 +14,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use mp::Pool;
+use mp::inspect::Snapshot;
 use mp::process::Interrupt;
 use tokio::sync::Notify;
 
@@ -38,6 +39,11 @@ async fn in_flight(State(pool): State<Arc<Pool>>) -> String {
     (metrics.queued + metrics.running).to_string()
 }
 
+/// Returns the state of processes, queues and memory, for Prometheus.
+async fn metrics() -> String {
+    mp::Arena::current().map_or_else(|error| format!("# {error}\n"), |arena| Snapshot::of(arena).prometheus())
+}
+
 async fn serve(address: &str) -> mp::AnyResult<()> {
     // This process handles the signals: workers run until the last answer is sent. Installed before the pool
     // starts, so that no signal comes too early.
@@ -46,6 +52,7 @@ async fn serve(address: &str) -> mp::AnyResult<()> {
     ctrlc::set_handler(move || ask.notify_one())?; // SIGINT, SIGTERM and SIGHUP
     let pool = Arc::new(Pool::builder().name("service").interrupt(Interrupt::Ignore).build()?);
     let router = Router::new().route("/primes/{below}", get(primes)).route("/in-flight", get(in_flight));
+    let router = router.route("/metrics", get(metrics));
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
     let stop = async move { asked.notified().await };

@@ -10,6 +10,7 @@
 //! objects: a [steady](WaitSnapshot::steady) wait lasted all the time in between.
 
 pub(crate) mod observer;
+mod prometheus;
 mod read;
 
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ pub struct ProcessSnapshot {
     pub blocks: u64,
     /// Number of bytes in these blocks. Blocks that several processes hold count for each.
     pub bytes: u64,
-    /// Waits that have lasted for 100 ms.
+    /// Waits that have lasted for 100 ms. Of a dead process: those at its end.
     pub waits: Vec<WaitSnapshot>,
     /// Threads that neither wait in a call of this library nor serve it. Empty for a dead process, and if
     /// `/proc` is not accessible.

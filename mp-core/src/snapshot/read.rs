@@ -93,20 +93,15 @@ fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnap
         () if memory::is_stopped(pid) => ProcessState::Stopped,
         () => ProcessState::Running,
     };
-    let mut waits = Vec::new();
-    let mut other_threads = Vec::new();
-    if state != ProcessState::Dead {
-        // Threads first: one that begins to wait meanwhile is in both lists, not in none.
-        let threads = threads_of(pid);
-        let shown = waits_of(arena, member);
-        let services = table::services(arena, member);
-        let is_other = |id: &u32| !services.contains(id) && shown.iter().all(|wait| wait.thread != *id);
-        other_threads.extend(threads.into_iter().filter(is_other).map(|id| thread(pid, id)));
-        for wait in &shown {
-            let steady = before.iter().any(|earlier| earlier.is_same_wait(wait));
-            waits.push(describe(arena, pid, wait, steady));
-        }
-    }
+    let is_alive = state != ProcessState::Dead;
+    // Threads first: one that begins to wait meanwhile is in both lists, not in none.
+    let threads = if is_alive { threads_of(pid) } else { Vec::new() };
+    let shown = waits_of(arena, member);
+    let services = table::services(arena, member);
+    let is_other = |id: &u32| !services.contains(id) && shown.iter().all(|wait| wait.thread != *id);
+    let other_threads = threads.into_iter().filter(is_other).map(|id| thread(pid, id)).collect();
+    let is_steady = |wait: &ShownWait| is_alive && before.iter().any(|earlier| earlier.is_same_wait(wait));
+    let waits = shown.iter().map(|wait| describe(arena, pid, wait, is_steady(wait))).collect();
     ProcessSnapshot {
         pid,
         member: member.to_string(),

@@ -1,0 +1,140 @@
+//! Snapshots as metrics for Prometheus, in its text format.
+
+use std::fmt::Write as _;
+
+use super::{ProcessState, Snapshot};
+
+/// Text of metrics, as far as it is written.
+struct Metrics(String);
+
+/// Names and values of labels.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Metrics {
+    /// Writes all samples of a metric.
+    fn metric<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl Iterator<Item = (Vec<(&'a str, String)>, u64)>,
+    ) {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in samples {
+            let labels: Vec<_> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
+            self.sample(name, &labels, value);
+        }
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: u64) {
+        self.0.push_str(name);
+        for (i, (label, text)) in labels.iter().enumerate() {
+            let text = text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+            _ = write!(self.0, "{}{label}=\"{text}\"", if i == 0 { '{' } else { ',' });
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        _ = writeln!(self.0, "{end} {value}");
+    }
+
+    fn number(&mut self, name: &str, help: &str, value: u64) {
+        self.metric(name, help, std::iter::once((Vec::new(), value)));
+    }
+}
+
+impl Snapshot {
+    /// Returns the snapshot as metrics of Prometheus, in its text format (version 0.0.4).
+    ///
+    /// ```
+    /// use mp_core::{Arena, Snapshot};
+    ///
+    /// let metrics = Snapshot::of(Arena::current()?).prometheus();
+    /// assert!(metrics.contains("mp_processes{state=\"running\"} 1\n"));
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// Queues and locks are labeled by their names, or by `#` and the number of their block, which another
+    /// object may have later.
+    pub fn prometheus(&self) -> String {
+        let mut metrics = Metrics(String::new());
+        let states = [
+            ("running", ProcessState::Running),
+            ("stopped", ProcessState::Stopped),
+            ("dead", ProcessState::Dead),
+        ];
+        let counts = states.map(|(name, state)| {
+            let count = self.processes.iter().filter(|process| process.state == state).count();
+            (vec![("state", name.to_owned())], count as u64)
+        });
+        metrics.metric("mp_processes", "Number of processes.", counts.into_iter());
+        let process = |pid: u32, name: &str| vec![("pid", pid.to_string()), ("process", name.to_owned())];
+        let held = self.processes.iter().map(|its| (process(its.pid, &its.name), its.bytes));
+        metrics.metric("mp_process_held_bytes", "Bytes in blocks that the process holds.", held);
+        let waiting = self.processes.iter().map(|its| (process(its.pid, &its.name), its.waits.len() as u64));
+        metrics.metric("mp_process_waiting_threads", "Threads that have waited for 100 ms.", waiting);
+
+        let object = |block: u32, name: &str| match name {
+            "" => format!("#{block}"),
+            name => name.to_owned(),
+        };
+        let rings: Vec<_> =
+            self.queues.iter().filter_map(|queue| Some((queue, queue.ring.as_ref()?))).collect();
+        type Value = fn(&super::RingState) -> Option<u64>;
+        let values: [(&str, &str, Value); 4] = [
+            ("mp_queue_messages", "Messages in the queue.", |ring| Some(ring.len)),
+            ("mp_queue_capacity", "Messages that fit.", |ring| ring.capacity),
+            ("mp_queue_puts_total", "Puts since the queue was created.", |ring| Some(ring.puts)),
+            ("mp_queue_gets_total", "Gets since the queue was created.", |ring| Some(ring.gets)),
+        ];
+        for (name, help, value) in values {
+            let samples = rings.iter().filter_map(|(queue, ring)| {
+                let labels = [("queue", object(queue.block, &queue.name)), ("kind", ring.kind.clone())];
+                Some((labels.to_vec(), value(ring)?))
+            });
+            metrics.metric(name, help, samples);
+        }
+        let waits = |block: u32| {
+            let all = self.processes.iter().flat_map(|process| &process.waits);
+            all.filter(|wait| wait.object == Some(block)).count() as u64
+        };
+        let queues = rings.iter().map(|(queue, ring)| {
+            let labels = vec![("queue", object(queue.block, &queue.name)), ("kind", ring.kind.clone())];
+            (labels, waits(queue.block))
+        });
+        metrics.metric("mp_queue_waiting_threads", "Threads that wait at the queue.", queues);
+        let objects = self.objects.iter().filter(|found| found.kind != "object");
+        let objects = objects.map(|found| {
+            let labels = vec![("object", object(found.block, &found.name)), ("kind", found.kind.clone())];
+            (labels, waits(found.block))
+        });
+        metrics.metric(
+            "mp_object_waiting_threads",
+            "Threads that wait at a lock or another object.",
+            objects,
+        );
+
+        let memory = &self.memory;
+        for (name, help, value) in [
+            ("mp_memory_reserved_bytes", "Bytes of the arena that have pages.", memory.reserved),
+            ("mp_memory_allocated_bytes", "Bytes in held blocks.", memory.allocated),
+            ("mp_memory_cached_bytes", "Bytes in free blocks that have pages.", memory.cached),
+            ("mp_memory_blocks", "Held blocks.", memory.blocks),
+            ("mp_messages_queued", "Messages in queues.", memory.queued),
+            ("mp_deaths_total", "Dead processes whose resources were released.", memory.deaths),
+        ] {
+            metrics.number(name, help, value);
+        }
+        metrics.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_values_are_escaped() {
+        let mut metrics = Metrics(String::new());
+        metrics.sample("a", &[("b", "c\\\"\n"), ("d", "")], 7);
+        assert_eq!(metrics.0, "a{b=\"c\\\\\\\"\\n\",d=\"\"} 7\n");
+    }
+}
