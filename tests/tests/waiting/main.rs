@@ -1,6 +1,7 @@
 //! Waits: for many objects at once, their latency, and their cost. (Descriptors within a tokio runtime:
 //! `tokio_driver.rs`, a separate program.)
 
+mod crash_reports;
 mod death_times;
 mod dumps;
 mod hangs;

@@ -16,6 +16,7 @@ use crate::io::setup::ProcessOptions;
 use crate::parent::group::ChildGroup;
 use crate::parent::group::rank::{RankState, RunningProcess};
 use crate::parent::launch::LaunchedProcess;
+use crate::parent::supervisor::crash_report::CrashReport;
 use crate::parent::supervisor::diagnosis::{self, Evidence, StartProperties};
 use crate::protocol::frame::{FrameKind, Inbox};
 use crate::protocol::message::{FromChild, Hello};
@@ -264,6 +265,7 @@ impl WatchedChild {
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
+        let report = CrashReport::begin();
         self.reclaimed = shared_memory::declare_dead_child(self.member);
         let begun = self.evidence.hello;
         let asked = self.group.with_rank(self.rank, |rank| {
@@ -279,6 +281,11 @@ impl WatchedChild {
             diagnosis::exit_failure(&self.who, &self.properties, evidence, exit, asked, now())
         {
             self.group.record_failure(self.rank, at, error);
+        }
+        if let Some(report) = report
+            && let Some((_, error)) = self.group.with_rank(self.rank, |rank| rank.failure.clone()).flatten()
+        {
+            report.write(&self.who, &error);
         }
         true
     }

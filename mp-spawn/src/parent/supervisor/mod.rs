@@ -26,6 +26,7 @@
 //! A process that is killed while it is new is reaped by the waiter, or by the supervisor a moment later.
 
 pub(crate) mod child;
+mod crash_report;
 pub(crate) mod diagnosis;
 pub(crate) mod shared;
 mod thread;

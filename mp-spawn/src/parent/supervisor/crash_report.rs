@@ -1,0 +1,100 @@
+//! Files about workers that failed, if `MP_REPORT` names a directory for them.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use mp_core::{Arena, HoldersSnapshot, Snapshot};
+
+use crate::error::{ProcessName, SpawnError};
+
+const VARIABLE: &str = "MP_REPORT";
+
+/// State of the shared memory at the end of a process, before its resources are released.
+#[derive(Debug)]
+pub(super) struct CrashReport {
+    directory: PathBuf,
+    snapshot: Option<Snapshot>,
+}
+
+impl CrashReport {
+    /// Reads the state, if reports are wanted.
+    pub(super) fn begin() -> Option<Self> {
+        let directory = std::env::var_os(VARIABLE).filter(|text| !text.is_empty())?;
+        if mp_core::gained_privileges() {
+            return None;
+        }
+        Some(Self { directory: directory.into(), snapshot: Arena::get().map(Snapshot::of) })
+    }
+
+    /// Writes the file of a process that failed.
+    pub(super) fn write(&self, who: &ProcessName, error: &SpawnError) {
+        let name: String =
+            who.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let path = self.directory.join(format!("{name}-{}.txt", who.pid));
+        let written = std::fs::create_dir_all(&self.directory)
+            .and_then(|()| std::fs::write(&path, self.text(who, error)));
+        match written {
+            Ok(()) => eprintln!("mp: {} failed: {}", who.name, path.display()),
+            Err(e) => eprintln!("mp: no report about {}: {}: {e} ({VARIABLE})", who.name, path.display()),
+        }
+    }
+
+    fn text(&self, who: &ProcessName, error: &SpawnError) -> String {
+        let program = std::env::args_os().next().unwrap_or_default();
+        let mut text = format!(
+            "{} (pid {}), started by pid {} ({})\n\n{error}\n",
+            who.name,
+            who.pid,
+            std::process::id(),
+            Path::new(&program).display()
+        );
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            _ = writeln!(text, "caused by: {cause}");
+            source = cause.source();
+        }
+        match &self.snapshot {
+            Some(snapshot) => describe(&mut text, snapshot, who.pid),
+            None => text.push_str("\nThe program used no shared memory.\n"),
+        }
+        text
+    }
+}
+
+/// Appends what a process held and waited for, and the states of the others.
+fn describe(text: &mut String, snapshot: &Snapshot, pid: u32) {
+    let object = |block: u32, name: &str| match name {
+        "" => format!("#{block}"),
+        name => format!("{name:?} (#{block})"),
+    };
+    text.push_str("\nAt its end:\n");
+    match snapshot.processes.iter().find(|process| process.pid == pid) {
+        None => text.push_str("  it had no shared memory, or another process has already released it\n"),
+        Some(process) => {
+            _ = writeln!(text, "  it held {} bytes in {} blocks", process.bytes, process.blocks);
+            for wait in &process.waits {
+                let on = wait.object.map_or(String::new(), |block| format!(" of #{block}"));
+                let place = wait.place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
+                _ = writeln!(text, "  thread {} was in {}{on}{place}", wait.thread.id, wait.call);
+            }
+        }
+    }
+    let has = |holders: &HoldersSnapshot| holders.processes.contains(&pid);
+    for lock in snapshot.objects.iter().filter(|found| found.owner.is_some_and(|owner| owner.pid == pid)) {
+        _ = writeln!(text, "  it held the lock {}", object(lock.block, &lock.name));
+    }
+    for queue in snapshot.queues.iter().filter(|queue| has(&queue.holders)) {
+        let name = object(queue.block, &queue.name);
+        _ = match &queue.ring {
+            Some(ring) => writeln!(text, "  it had the {} {name}, with {} messages", ring.kind, ring.len),
+            None => writeln!(text, "  it had the queue {name}"),
+        };
+    }
+    text.push_str("\nThe other processes:\n");
+    for process in snapshot.processes.iter().filter(|process| process.pid != pid) {
+        let waits: Vec<_> = process.waits.iter().map(|wait| &*wait.call).collect();
+        let does = if waits.is_empty() { String::new() } else { format!(", in {}", waits.join(", ")) };
+        let state = format!("{:?}", process.state).to_lowercase();
+        _ = writeln!(text, "  {} {} ({state}{does})", process.pid, process.name);
+    }
+}
