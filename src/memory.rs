@@ -33,7 +33,7 @@ pub use mp_core::words::Member;
 pub use mp_core::{
     ArenaOptions, ClassStats, MemberInfo, MemberStats, MemoryStats, MessagesInFlight, QueuedMessages,
     SharedCache, SharingStrategy, Storage, StorageId, WeakStorage, get_all_sharing_strategies,
-    get_sharing_directory, get_sharing_strategy, set_sharing_directory, set_sharing_strategy,
+    get_sharing_directory, get_sharing_strategy, leftovers, set_sharing_directory, set_sharing_strategy,
     storage_from_cache,
 };
 #[cfg(feature = "tensor")]

@@ -126,6 +126,16 @@ fn computes() -> AnyResult<()> {
     Ok(worker.join()?)
 }
 
+/// No hang: memory in a file, which a crash leaves.
+fn files() -> AnyResult<()> {
+    let directory = std::env::var("MP_SHARING_DIRECTORY")?;
+    mp::memory::set_sharing_directory(&directory)?;
+    mp::memory::set_sharing_strategy(mp::memory::SharingStrategy::FileSystem)?;
+    let _tensor = mp::Tensor::<u8>::zeros([1 << 20])?;
+    std::thread::sleep(Duration::from_secs(3600));
+    Ok(())
+}
+
 fn main() -> AnyResult<()> {
     match std::env::args().nth(1).as_deref() {
         Some("join") => join(),
@@ -136,6 +146,9 @@ fn main() -> AnyResult<()> {
         Some("barrier") => barrier(),
         Some("permit") => permit(),
         Some("computes") => computes(),
-        _ => Err("which one: join, close, killed, locks, stopped, barrier, permit or computes?".into()),
+        Some("files") => files(),
+        _ => {
+            Err("which one: join, close, killed, locks, stopped, barrier, permit, computes or files?".into())
+        }
     }
 }

@@ -61,6 +61,17 @@ pub(crate) enum Command {
         #[arg(short, long)]
         program: Option<String>,
     },
+    /// Remove the files that crashed programs of this user left in a sharing directory.
+    Gc {
+        /// List them only.
+        #[arg(long)]
+        dry_run: bool,
+        /// The directory. By default, the one that programs use by default.
+        #[arg(long)]
+        directory: Option<PathBuf>,
+    },
+    /// Print the manual page, in the format of man.
+    Man,
     /// Print the completions of a shell.
     Completions {
         /// The shell.

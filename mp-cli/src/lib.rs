@@ -122,6 +122,16 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             std::fs::write(file, to_json(&report)?).map_err(|e| format!("{}: {e}", file.display()))?;
             Ok(format!("{}: {} processes\n", file.display(), report.snapshot.processes.len()).into())
         }
+        Command::Gc { dry_run, directory } => {
+            let directory = directory.clone().unwrap_or_else(mp_core::get_sharing_directory);
+            let left = mp_core::leftovers(&directory, !dry_run).map_err(|e| e.to_string())?;
+            Ok(if json { to_json(&left)? } else { tables::leftovers(&directory, &left, *dry_run) }.into())
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(args::command()).render(&mut page).map_err(|e| e.to_string())?;
+            Ok(String::from_utf8_lossy(&page).into_owned().into())
+        }
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut args::command(), "mp", &mut text);

@@ -1,6 +1,7 @@
 //! Outputs for people, as tables.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use mp_core::{ObjectSnapshot, ProcessState, QueueSnapshot, RingState, Snapshot};
 
@@ -94,6 +95,19 @@ pub(crate) fn programs(reports: &[Report]) -> String {
         ]);
     }
     table(&rows)
+}
+
+/// Output of `gc`.
+pub(crate) fn leftovers(directory: &Path, left: &[(PathBuf, u64)], dry_run: bool) -> String {
+    let verb = if dry_run { "would be removed" } else { "removed" };
+    let mut text = String::new();
+    for (path, size) in left {
+        _ = writeln!(text, "{} ({}) {verb}", path.display(), bytes(*size));
+    }
+    if left.is_empty() {
+        _ = writeln!(text, "no crashed program left a file below {}", directory.display());
+    }
+    text
 }
 
 /// Output of `show`.

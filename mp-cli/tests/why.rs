@@ -11,11 +11,20 @@ struct Program(Child);
 
 impl Program {
     fn start(name: &str) -> Self {
+        Self::start_with(name, &[])
+    }
+
+    fn start_with(name: &str, environment: &[(&str, &str)]) -> Self {
         // Of the same profile as this test, beside its folder.
         let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
         let mut command = Command::new(folder.join("examples/hangs"));
         // Its own reports would fill the output.
-        command.arg(name).env("MP_STALL", "off").stderr(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg(name)
+            .env("MP_STALL", "off")
+            .envs(environment.iter().copied())
+            .stderr(Stdio::null())
+            .stdout(Stdio::null());
         Self(command.spawn().expect("the example `hangs`, which `cargo test` builds"))
     }
 
@@ -125,6 +134,27 @@ fn file_of_record_is_shown_after_the_end() {
     let (text, code) = mp(&["show", path]);
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(code == Some(0) && text.contains("hangs barrier"), "{text}");
+}
+
+/// A program with the strategy `file_system` is killed with all its processes.
+#[test]
+fn gc_removes_files_of_killed_programs() {
+    let folder = std::env::temp_dir().join(format!("mp-gc-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let directory = folder.to_str().unwrap();
+    let program = Program::start_with("files", &[("MP_SHARING_DIRECTORY", directory)]);
+    let files = || std::fs::read_dir(&folder).unwrap().flatten().map(|user| std::fs::read_dir(user.path()));
+    let count = || files().flatten().flatten().count();
+    mp_harness::eventually("the program has a file", || count() > 0);
+    let gc = |more: &[&str]| mp(&[&["gc", "--directory", directory], more].concat());
+    assert!(gc(&[]).0.contains("no crashed program"), "while it lives");
+    drop(program);
+    let (text, code) = gc(&["--dry-run"]);
+    assert!(code == Some(0) && text.contains("would be removed") && count() > 0, "{text}");
+    let (text, code) = gc(&[]);
+    assert!(code == Some(0) && text.contains(" removed"), "{text}");
+    assert_eq!(count(), 0);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -149,6 +149,7 @@ pub use process::user_code;
 pub use recovery::Recovery;
 pub use ring_layer::{InDoubt, RingLayer, RingState, register as register_ring_layer};
 pub use setup::configure::ArenaOptions;
+pub use setup::files::leftovers;
 pub use setup::settings::{
     get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_directory,
     set_sharing_strategy,

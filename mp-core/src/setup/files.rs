@@ -298,11 +298,31 @@ fn open_file(parent: &Path, name: u128, len: u64) -> Result<OwnedFd> {
 
 /// Removes files that dead processes left in the user's directory below this one.
 fn clean(parent: &Path) {
-    if let Ok(Some(directory)) = Directory::open(parent)
-        && directory.clean(owners_live) > 0
-    {
+    _ = leftovers(parent, true);
+}
+
+/// Finds the files that crashed programs of this user left below a sharing directory, and removes them if
+/// `remove`. Returns their paths, and the number of bytes of memory of each.
+///
+/// ```
+/// let left = mp_core::leftovers(&mp_core::get_sharing_directory(), false)?;
+/// println!("{} files of crashed programs", left.len());
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// Only programs with the strategy `file_system` leave files, if all their processes are killed. Their next
+/// program removes them, too. A program that lives may use the directory meanwhile: its files are never
+/// touched.
+///
+/// # Errors
+/// [`Error::Directory`] if the directory of this user in it can't be opened or is not this user's alone.
+pub fn leftovers(parent: &Path, remove: bool) -> Result<Vec<(PathBuf, u64)>> {
+    let Some(directory) = Directory::open(parent)? else { return Ok(Vec::new()) };
+    let left = directory.leftovers(owners_live, remove);
+    if remove && !left.is_empty() {
         directory.remove_if_empty();
     }
+    Ok(left)
 }
 
 /// Removes files that dead processes left in the default directory. Called before a new arena is created.

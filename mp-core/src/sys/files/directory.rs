@@ -177,22 +177,36 @@ impl Directory {
         self.remove_unheld(&file_name(name), owners)
     }
 
-    /// Removes the files left by dead programs. Returns their number. Files with other names are kept.
-    pub(crate) fn clean(&self, owners: Reader) -> usize {
+    /// Finds the files left by dead programs, and removes them if `remove`. Returns their paths and sizes in
+    /// memory. Files with other names are kept.
+    pub(crate) fn leftovers(&self, owners: Reader, remove: bool) -> Vec<(PathBuf, u64)> {
         // Through the descriptor, since the path may lead elsewhere by now.
-        let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return 0 };
+        let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return Vec::new() };
         let names = entries.filter_map(|e| e.ok()?.file_name().to_str().ok().map(str::to_owned));
         let ours = |name: &String| name_of(Path::new(name)).is_some();
-        names.filter(ours).filter(|name| self.remove_unheld(name, owners)).count()
+        let left = |name: String| {
+            let file = self.unheld(&name, owners)?;
+            let left = (self.path.join(&name), memory::committed(file.as_fd()));
+            (!remove || self.unlink(&name)).then_some(left)
+        };
+        names.filter(ours).filter_map(left).collect()
     }
 
     fn remove_unheld(&self, name: &str, owners: Reader) -> bool {
-        let Ok(Some(file)) = self.open_stale(name) else { return false };
-        // Checked first, so that a file in use is never locked.
-        if !self.may_be_removed(&file, owners) || !lock_alone(&file) || !self.may_be_removed(&file, owners) {
-            return false;
-        }
+        // Locked until it is removed.
+        self.unheld(name, owners).is_some_and(|_file| self.unlink(name))
+    }
+
+    fn unlink(&self, name: &str) -> bool {
         rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()).is_ok()
+    }
+
+    /// Opens and locks a file that no process uses.
+    fn unheld(&self, name: &str, owners: Reader) -> Option<fs::File> {
+        let file = self.open_stale(name).ok()??;
+        // Checked first, so that a file in use is never locked.
+        let may = || self.may_be_removed(&file, owners);
+        (may() && lock_alone(&file) && may()).then_some(file)
     }
 
     /// Opens a file in it to read. Returns `None` if the name does not exist.
