@@ -8,9 +8,8 @@
 //! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there may
 //! be one.
 //!
-//! The process that frees a child checks whether the parent has another holder, beginning at the seat that
-//! was taken last: 0.1 µs if a holder is near. If all seats near it were released, it checks each seat of the
-//! parent: 70 µs for 60,000 children.
+//! The process that frees a child checks whether the parent has another holder. It begins at a seat that an
+//! earlier check found held (`steps::block`), so that all checks together read each released seat about once.
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|

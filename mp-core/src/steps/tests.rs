@@ -105,7 +105,7 @@ fn seat_search_continues_to_the_end_of_a_page() {
     let m = memory();
     link(&m, 0);
     let seats = [0, 1].map(|n| TakeOutcome::Seat(SeatAt::paged(1, PAGE_HEADER + n)));
-    m.store(super::block::last_taken(PAGES[0].1), 0);
+    m.store(super::block::seat_hints(PAGES[0].1), 0);
     assert_eq!([take(&m), take(&m)], seats);
     assert_eq!(take(&m), TakeOutcome::NoSeat);
 }
@@ -118,7 +118,7 @@ fn seat_in_another_blocks_page_is_not_taken() {
     fresh_page(&m, 1);
     m.store(page_owner(PAGES[1].1), u64::from(OTHER) + 1);
     (0..2).for_each(|n| m.store(seat_of(1, n), 0));
-    m.store(super::block::last_taken(PAGES[0].1), SeatAt::paged(2, PAGE_HEADER).raw().into());
+    m.store(super::block::seat_hints(PAGES[0].1), SeatAt::paged(2, PAGE_HEADER).raw().into());
     assert!(matches!(take(&m), TakeOutcome::Seat(at) if matches!(at.page(), Ok((1, _)))));
     assert!((0..2).all(|n| m.load(seat_of(1, n)) == 0));
 }

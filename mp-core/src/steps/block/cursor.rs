@@ -1,4 +1,9 @@
-//! Walk through the pages of seats of a block: a circle that begins at the seat taken last.
+//! Walk through the pages of seats of a block: a circle that begins at one of two hints.
+//!
+//! A word in the block's first page has both: the seat that was *taken* last, and a seat that a walk over
+//! free ones found *held*. Neither is trusted. A process that has released its seat may write the second one
+//! after the block was freed and its page belongs to another block, so each walk checks to which block the
+//! page of its first seat belongs.
 
 use super::{BlockAt, PAGE_HEADER};
 use crate::mem::Word;
@@ -34,9 +39,39 @@ pub(crate) const fn page_next(page: Word) -> Word {
     page.plus(1)
 }
 
-/// Returns the word of a block's first page with the seat taken last.
-pub(crate) const fn last_taken(first_page: Word) -> Word {
+/// Returns the word of a block's first page with both hints ([`SeatHints`]).
+pub(crate) const fn seat_hints(first_page: Word) -> Word {
     first_page.plus(2)
+}
+
+/// Hints for the start of a walk: `held 32, taken 32`, positions of seats in pages, or 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct SeatHints(pub(crate) u64);
+
+impl SeatHints {
+    /// Returns the seat that was taken last.
+    #[inline(always)]
+    pub(super) const fn taken(self) -> SeatAt {
+        SeatAt::from_raw(self.0 as u32)
+    }
+
+    /// Returns the seat that a walk over free seats found held.
+    #[inline(always)]
+    pub(super) const fn held(self) -> SeatAt {
+        SeatAt::from_raw((self.0 >> 32) as u32)
+    }
+
+    /// Returns the hints after this seat was taken.
+    #[inline(always)]
+    pub(super) const fn with_taken(self, at: SeatAt) -> Self {
+        Self(self.0 >> 32 << 32 | at.raw() as u64)
+    }
+
+    /// Returns the hints after a walk found this seat held.
+    #[inline(always)]
+    pub(super) const fn with_held(self, at: SeatAt) -> Self {
+        Self((at.raw() as u64) << 32 | self.0 as u32 as u64)
+    }
 }
 
 /// Walk through all pages of a chain, in a circle.
@@ -65,18 +100,17 @@ pub(super) enum NextSeat {
 // Inlined into all callers: the address of a step's state, passed to a call, would keep all of the state in
 // memory, also on the common path, which never gets here.
 impl SeatCursor {
-    /// Begins a walk of the chain whose first page is `head` at `last`, the word in the first page, or at the
-    /// first seat if that names none.
+    /// Begins a walk of the chain whose first page is `head` at the hint `at`, or at the first seat if the
+    /// hint names none.
     #[inline(always)]
     pub(super) fn new(
         block: &BlockAt,
         (page, first): (BlockId, Word),
-        last: u64,
+        at: SeatAt,
         pages: impl Fn(BlockId) -> Option<Word>,
     ) -> Self {
         let head = PagedSeat { page, first, seat: 0 };
-        let noted = u32::try_from(last).ok().and_then(|raw| SeatAt::from_raw(raw).page().ok());
-        let start = noted.and_then(|(page, word)| {
+        let start = at.page().ok().and_then(|(page, word)| {
             let seat = word.checked_sub(PAGE_HEADER).filter(|&seat| seat < block.per_page)?;
             Some(PagedSeat { page, first: pages(page)?, seat })
         });
@@ -92,6 +126,13 @@ impl SeatCursor {
     /// Begins at the chain's first page instead.
     pub(super) fn restart(&mut self) {
         *self = Self { head: self.head, start: self.head, now: self.head, wrapped: false };
+    }
+
+    /// Returns `true` if the walk is near its start, at most an eighth of a page behind it.
+    #[inline(always)]
+    pub(super) fn passed_few(&self, block: &BlockAt) -> bool {
+        let passed = self.now.seat.wrapping_sub(self.start.seat);
+        self.now.page == self.start.page && passed <= block.per_page / 8
     }
 
     #[inline(always)]

@@ -27,10 +27,16 @@
 //! # Pages of seats
 //! If a header has too few seats, pages of seats are linked to the block in a chain, which only grows, at
 //! its end, while the block lives. A seat's position contains its page ([`SeatAt`]), so no process
-//! traverses the chain to reach a seat. Searches treat the chain as a circle that begins at the seat taken
-//! last: [`TakeSeat`] searches for a free seat, [`FreeCheck`] for a held one. Both are fast if seats are
-//! released in about the order in which they were taken. The beginning is a hint: it doesn't change the
-//! contents of a circle.
+//! traverses the chain to reach a seat. Searches treat the chain as a circle. [`TakeSeat`] searches for a
+//! free seat, from the one that was taken last. [`FreeCheck`] searches for a held one: it reads the seat that
+//! was taken last, and then begins at the seat that an earlier check found held behind many free ones. So
+//! checks pass each free seat about once, in whatever order seats are released. The beginning is a hint: it
+//! doesn't change the contents of a circle.
+//!
+//! | hints of a block's first page | changed by | killed |
+//! |---|---|---|
+//! | the seat taken last | a holder that took a seat or linked a page: one store, with the other hint as it was read | before it: a search takes longer |
+//! | a seat found held | a process that has released a seat: one swap of both hints, from what it has read | before it: the next check walks the same way |
 //!
 //! Once there are pages, seats are only taken in them. A process that releases a seat first checks the
 //! neighboring seat, on the cache line that it has just written ([`BlockAt::neighbor`]): if that seat is
@@ -53,7 +59,7 @@ mod take;
 pub use child::{JoinOutcome, JoinParent, LeaveOutcome, LeaveParent};
 pub use claim::{ClaimBlock, PublishBlock, SlabSnapshot, UnclaimBlock};
 #[cfg(test)]
-pub(super) use cursor::last_taken;
+pub(super) use cursor::seat_hints;
 pub(crate) use cursor::{page_next, page_owner};
 pub use page::{FreePages, LinkPage};
 pub use release::{FreeCheck, ReleaseOutcome, ReleaseSeat};
@@ -79,7 +85,7 @@ pub struct BlockAt {
 }
 
 /// Number of words before the seats of a page: the block to which it belongs, the next page, and, in a
-/// block's first page, the seat taken last (a hint for the start of a search).
+/// block's first page, the hints where searches begin.
 pub const PAGE_HEADER: u32 = 3;
 
 impl BlockAt {

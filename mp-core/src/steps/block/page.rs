@@ -12,7 +12,7 @@
 //! page that is being prepared for another block would be taken from its creator, as the model
 //! `models::pages` shows.
 
-use super::cursor::{last_taken, page_next, page_owner};
+use super::cursor::{SeatHints, page_next, page_owner, seat_hints};
 use super::{BlockAt, FreeCheck, PAGE_HEADER, ReleaseOutcome, UnclaimBlock, link_of, with_link};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockId, Member, Seat, SeatAt};
@@ -23,7 +23,8 @@ enum LinkStep {
     Walk,
     Swap(u64),
     HandOver,
-    Hint,
+    Hints,
+    Hint(SeatHints),
 }
 
 /// Links a page of seats to a block. The caller holds the block, and the page, a live block whose seat 0
@@ -88,12 +89,15 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
                 if m.cas(self.page.seat(0), mine, its).is_err() {
                     return Some(false);
                 }
-                self.pc = LinkStep::Hint;
+                self.pc = LinkStep::Hints;
+            }
+            LinkStep::Hints => {
+                self.pc = LinkStep::Hint(SeatHints(m.load_relaxed(seat_hints(self.head))));
             }
             // A hint for the next search of a free seat.
-            LinkStep::Hint => {
+            LinkStep::Hint(hints) => {
                 let first_seat = SeatAt::paged(self.page.id, PAGE_HEADER);
-                m.store_relaxed(last_taken(self.head), first_seat.raw().into());
+                m.store_relaxed(seat_hints(self.head), hints.with_taken(first_seat).0);
                 return Some(true);
             }
         }

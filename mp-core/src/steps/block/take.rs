@@ -1,7 +1,7 @@
 //! Taking another seat of a block, by a holder: for a message, or for a child of the block
 //! ([`JoinParent`](super::JoinParent)), whose header then serves as the envelope.
 
-use super::cursor::{NextSeat, SeatCursor, last_taken, page_next, page_owner};
+use super::cursor::{NextSeat, SeatCursor, SeatHints, page_next, page_owner, seat_hints};
 use super::{BlockAt, link_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Attachment, BlockId, BlockState, Grant, Seat, SeatAt};
@@ -57,6 +57,7 @@ pub struct TakeSeat<F> {
     inline: u32,
     /// First page of seats.
     head: (BlockId, Word),
+    hints: SeatHints,
     cursor: Option<SeatCursor>,
     probes: u32,
     pc: Pc,
@@ -65,8 +66,8 @@ pub struct TakeSeat<F> {
 impl<F: Fn(BlockId) -> Option<Word>> TakeSeat<F> {
     /// Creates the steps to take a seat of `block` for `holder`, recorded in `record`.
     pub fn new(block: BlockAt, pages: F, holder: Seat, record: AttachRecord) -> Self {
-        let (head, pc) = ((0, Word::at(0)), Pc::Head);
-        Self { block, pages, holder, record, inline: 0, head, cursor: None, probes: 0, pc }
+        let (head, hints, pc) = ((0, Word::at(0)), SeatHints::default(), Pc::Head);
+        Self { block, pages, holder, record, inline: 0, head, hints, cursor: None, probes: 0, pc }
     }
 
     /// Returns the current seat.
@@ -126,12 +127,11 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for TakeSeat<F> {
                 };
             }
             Pc::Last => {
-                let last = m.load_relaxed(last_taken(self.head.1));
-                self.cursor = Some(SeatCursor::new(&self.block, self.head, last, &self.pages));
+                self.hints = SeatHints(m.load_relaxed(seat_hints(self.head.1)));
+                self.cursor = Some(SeatCursor::new(&self.block, self.head, self.hints.taken(), &self.pages));
                 self.pc = Pc::Owner;
             }
-            // Always true: only holders of this block write the hint. But a seat in a page of another block
-            // would be lost with that block, so this is checked.
+            // A seat in a page of another block would be lost with that block.
             Pc::Owner => {
                 let Some(cursor) = &mut self.cursor else { return Some(TakeOutcome::NoSeat) };
                 if m.load_relaxed(page_owner(cursor.now().first)) != u64::from(self.block.id) + 1 {
@@ -175,7 +175,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for TakeSeat<F> {
             }
             Pc::Remember => {
                 let at = self.seat().0;
-                m.store_relaxed(last_taken(self.head.1), at.raw().into());
+                m.store_relaxed(seat_hints(self.head.1), self.hints.with_taken(at).0);
                 return Some(TakeOutcome::Seat(at));
             }
         }

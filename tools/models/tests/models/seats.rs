@@ -326,6 +326,15 @@ fn paged(last: usize, programs: &[&[Op]]) -> World<Process> {
     world_of(PAGED, PAGE_BLOCKS.get(last).map(|&page| SeatAt::paged(page, PAGE_HEADER)), programs)
 }
 
+/// Does the same after a check that found the `held`-th seat in pages held.
+fn hinted(last: usize, held: usize, programs: &[&[Op]]) -> World<Process> {
+    let world = paged(last, programs);
+    let hints = Word::at(8 * (FIRST_PAGE + 2));
+    let held = u64::from(SeatAt::paged(PAGE_BLOCKS[held], PAGE_HEADER).raw());
+    world.memory.poke(hints, world.memory.peek(hints) | held << 32);
+    world
+}
+
 /// Does the same, with adjacent seats in a page. The one that was taken last is the `last`-th.
 fn beside(last: u32, programs: &[&[Op]]) -> World<Process> {
     world_of(BESIDE, Some(SeatAt::paged(PAGE_BLOCKS[0], PAGE_HEADER + last)), programs)
@@ -413,6 +422,16 @@ fn seats_in_pages_survive_kills() {
     for last in 0..=2 {
         explore(paged(last, &[&[Send, Drop], &[Receive, Drop]]), 2, 0);
         explore(paged(last, &[&[Send, Drop], &[Receive, Drop]]), 1, 1);
+    }
+}
+
+/// A release checks beginning at the seat that an earlier one found held, and notes the one that it finds.
+#[test]
+fn hints_of_held_seats_survive_kills() {
+    for (last, held) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        explore(hinted(last, held, &[&[Send, Drop], &[Receive, Drop]]), 2, 0);
+        explore(hinted(last, held, &[&[Send, Drop], &[Receive, Drop]]), 1, 1);
+        explore(hinted(last, held, &[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]), 1, 0);
     }
 }
 
