@@ -34,14 +34,14 @@ pub(crate) enum Command {
     },
     /// Show the processes, queues, locks and memory of a program.
     Show {
-        /// As for `why`, or a file of `record`. Not needed if only one program runs.
+        /// The program, named like the target of `why`, or a file of `record`. Not needed if only one runs.
         target: Option<String>,
     },
     /// Show a queue.
     Queue {
         /// Number or name.
         object: ObjectId,
-        /// The program, as for `why`. Not needed if only one runs.
+        /// The program, named like the target of `why`. Not needed if only one runs.
         #[arg(short, long)]
         program: Option<String>,
     },
@@ -49,7 +49,7 @@ pub(crate) enum Command {
     Lock {
         /// Number or name.
         object: ObjectId,
-        /// The program, as for `why`. Not needed if only one runs.
+        /// The program, named like the target of `why`. Not needed if only one runs.
         #[arg(short, long)]
         program: Option<String>,
     },
@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Record {
         /// The file.
         file: PathBuf,
-        /// The program, as for `why`. Not needed if only one runs.
+        /// The program, named like the target of `why`. Not needed if only one runs.
         #[arg(short, long)]
         program: Option<String>,
     },

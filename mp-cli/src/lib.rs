@@ -20,7 +20,6 @@ mod why;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -41,12 +40,12 @@ type Result<T, E = String> = std::result::Result<T, E>;
 
 /// Runs the command with these arguments, of which the first is the name of the program. Returns its exit
 /// code: 0, 1 for an error, 2 for wrong arguments, 3 if `why` has found a wait that can't end.
-pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             _ = error.print();
-            return ExitCode::from(error.exit_code() as u8);
+            return error.exit_code() as u8;
         }
     };
     loop {
@@ -54,14 +53,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(output) => output,
             Err(error) => {
                 eprintln!("mp: {error}");
-                return ExitCode::from(FAILED);
+                return FAILED;
             }
         };
         let clear = arguments.watch.is_some() && std::io::stdout().is_terminal();
         let before = if clear { "\x1b[H\x1b[2J" } else { "" };
         // A closed pipe is no error of this command.
         if write!(std::io::stdout(), "{before}{}", output.text).is_err() || arguments.watch.is_none() {
-            return ExitCode::from(output.code);
+            return output.code;
         }
         std::thread::sleep(Duration::from_secs_f64(arguments.watch.unwrap_or(1.0).max(0.1)));
     }

@@ -268,7 +268,9 @@ impl Chain<'_> {
         if pids.len() > WIDTH {
             names.push(format!("{} more", pids.len() - WIDTH));
         }
-        let text = format!("{}: {}", wait.ended_by, names.join(", "));
+        let is_owned = object_of(self.snapshot, wait).is_some_and(|object| object.owner.is_some());
+        let ended_by = if is_owned { "holds it" } else { &wait.ended_by };
+        let text = format!("{ended_by}: {}", names.join(", "));
         (!pids.is_empty()).then(|| Node { mark: self.mark(), ..text.into() })
     }
 

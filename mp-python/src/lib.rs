@@ -5,6 +5,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod command;
 pub mod connection;
 pub mod error;
 pub mod memory;
@@ -46,6 +47,8 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
 mod _multiproc {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::command::run_command;
     #[pymodule_export]
     use crate::connection::{Connection, Invitation, SocketListener, connect, pipe};
     #[pymodule_export]

@@ -135,7 +135,7 @@ pub(crate) fn test_some(words: &[String]) -> Result<bool, String> {
 fn test(session: &mut Session) -> Outcome {
     // All targets except the examples, which the step `example` builds. The examples that tests need are
     // built here.
-    let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
+    let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--example", "hangs", "--no-fail-fast"];
     if !session.run(session.cargo(&all).arg("--no-run")).ok {
         return session.outcome();
     }

@@ -1,0 +1,17 @@
+"""The command ``mp``, which shows live programs and says why one hangs."""
+
+import signal
+import sys
+
+from multiproc._multiproc import run_command
+
+
+def main() -> None:
+    """Run the command with the arguments of this process."""
+    # Ctrl-C ends it, also within the call.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(run_command(sys.argv))
+
+
+if __name__ == "__main__":
+    main()

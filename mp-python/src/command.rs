@@ -1,0 +1,12 @@
+//! The command `mp`.
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+/// Runs the command with these arguments, of which the first is the name of the program. Returns its exit
+/// code.
+#[pyfunction]
+pub fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| mp_cli::run(arguments))
+}
