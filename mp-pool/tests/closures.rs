@@ -5,10 +5,12 @@ mod common;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use common::{DEADLINE, eventually, got, in_use, join, lost, signal, stopped};
+use common::{DEADLINE, Gate, eventually, got, in_use, join, kill, lost, signal, stopped, take};
 use mp_pool::{Pool, TaskError, current_worker};
+use mp_queue::Queue;
 use mp_spawn::closure;
 use rustix::process::Signal;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Value that can be decoded in the process that created it, but in no worker.
@@ -173,4 +175,59 @@ fn closures_receive_the_state_of_their_worker() {
     let other = pool.pool().task_closure(closure!([] |x: u64| x + 1));
     assert_eq!(got(other.apply_async(1)).unwrap(), 2);
     pool.join().unwrap();
+}
+
+/// Capture that reports the process that reads it, and waits for the test.
+#[derive(Clone, Serialize)]
+struct SlowCapture((Queue<u32>, Queue<()>));
+
+impl<'de> Deserialize<'de> for SlowCapture {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (read, go) = <(Queue<u32>, Queue<()>)>::deserialize(deserializer)?;
+        read.put(std::process::id()).map_err(D::Error::custom)?;
+        go.get_timeout(DEADLINE).map_err(D::Error::custom)?;
+        Ok(Self((read, go)))
+    }
+}
+
+/// Otherwise the lost task would wait for that, although another worker could run it.
+#[test]
+fn replacement_reads_the_function_before_tasks() {
+    let (pool, gate) = (Pool::new(2).unwrap(), Gate::new());
+    let (read, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let slow = SlowCapture((read.clone(), go.clone()));
+    (0..2).for_each(|_| go.put(()).unwrap());
+    let task = closure!([slow] |(gate, number): (Gate, u32)| -> u32 {
+        _ = slow;
+        gate.pass(number);
+        std::process::id()
+    });
+    let call = pool.task_closure(task).retries(1);
+    let results = [0, 1].map(|number| call.clone().apply_async((gate.clone(), number)));
+    let [(lost, dead), (_, live)] = [gate.arrived(), gate.arrived()];
+    let mut readers = [take(&read), take(&read)];
+    readers.sort_unstable();
+    assert_eq!(readers, [dead.min(live), dead.max(live)]);
+    kill(dead);
+    let replacement = take(&read);
+    let workers = pool.metrics().workers;
+    let its = workers.iter().find(|worker| worker.pid == replacement).unwrap();
+    assert_eq!(its.tasks, 0, "{workers:?}");
+    // The other worker ends its task, and runs the lost one meanwhile.
+    gate.open(1);
+    assert_eq!(gate.arrived(), (lost, live));
+    gate.open(1);
+    for result in results {
+        assert_eq!(got(result).unwrap(), live);
+    }
+    // Then the replacement knows the function, and takes tasks.
+    go.put(()).unwrap();
+    let results = [2, 3].map(|number| call.clone().apply_async((gate.clone(), number)));
+    let mut by = [gate.arrived().1, gate.arrived().1];
+    by.sort_unstable();
+    assert_eq!(by, [live.min(replacement), live.max(replacement)]);
+    gate.open(2);
+    results.into_iter().for_each(|result| _ = got(result).unwrap());
+    pool.close();
+    join(&pool);
 }

@@ -3,6 +3,9 @@
 //! A thread that submits tasks assigns them itself as long as workers have room. Then the pool's thread
 //! continues, whenever a reply arrives. Encoding runs user code, so it happens without the lock: the worker
 //! is marked as being fed, and if it has died when the tasks are encoded, they go to another worker.
+//!
+//! A worker that replaces another receives a function that others know before its tasks: until it has read
+//! the function, which may contain a large dataset, the others run them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -216,12 +219,14 @@ impl PoolShared {
         let mut state = self.state.lock();
         let interrupted = self.is_interrupted().then_some(TaskError::Interrupted);
         let end = state.phase.error().or(interrupted);
+        let mut reads: Vec<u64> = notes.iter().map(|(code, _)| *code).collect();
+        reads.retain(|code| state.reads_first(worker, *code));
         let found = &mut state.workers[worker];
         found.feeding = false;
         let alive = found.ready && found.pid == pid && found.is_staying();
         let mut messages = VecDeque::with_capacity(notes.len() + ready.len());
         let mut unanswered = VecDeque::with_capacity(messages.capacity());
-        // A function is only sent together with a task of it.
+        // A function is only sent together with, or before, a task of it.
         let goes = |code| {
             let is_packed = |ready: &ReadyChunk| matches!(ready.message, ChunkMessage::Packed(_));
             alive && ready.iter().any(|ready| ready.chunk.job.code.number == code && is_packed(ready))
@@ -242,7 +247,9 @@ impl PoolShared {
                 settled.add(chunk, error);
             } else {
                 match message {
-                    ChunkMessage::Packed(packed) if alive && !waiting.contains(&code) => {
+                    ChunkMessage::Packed(packed)
+                        if alive && !waiting.contains(&code) && !reads.contains(&code) =>
+                    {
                         found_room += 1;
                         chunk
                             .job
@@ -265,7 +272,7 @@ impl PoolShared {
                 SentMessage::FunctionChange { code, .. } => _ = found.known_functions.remove(&code),
             }
         }
-        state.tasks.ready.extend(keep);
+        state.tasks.put_first(keep.into_iter());
         if *room {
             state.backpressure.clear();
             return;

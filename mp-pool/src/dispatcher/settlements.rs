@@ -119,7 +119,8 @@ impl<'a> Settlements<'a> {
 
 impl Drop for Settlements<'_> {
     fn drop(&mut self) {
-        for failed in std::mem::take(&mut self.failed) {
+        // The first task comes first again.
+        for failed in std::mem::take(&mut self.failed).into_iter().rev() {
             let Some(FailedTask { chunk, error, run_time }) = self.shared.retry(failed) else { continue };
             let run = OutcomeRun { run_time, ..OutcomeRun::failed(chunk.first..chunk.first + 1, error) };
             self.add_run(&chunk.job, run);
@@ -149,7 +150,10 @@ impl PoolShared {
         }
         state.retried += 1;
         job.outcomes().failed.insert(index, attempts);
-        if delay.is_zero() {
+        if delay.is_zero() && matches!(failed.error, TaskError::WorkerLost(_)) {
+            // It was begun before the tasks that its worker had in its queue, so callers wait for it.
+            state.tasks.put_first([ReadyChunk::unpacked(failed.chunk)].into_iter());
+        } else if delay.is_zero() {
             state.tasks.ready.push_back(ReadyChunk::unpacked(failed.chunk));
         } else {
             state.tasks.schedule(after(Instant::now(), delay), failed.chunk);
@@ -301,8 +305,12 @@ pub(crate) fn take_apart(
 
 #[cfg(test)]
 mod tests {
+    use mp_spawn::ExitStatus;
+
     use super::*;
+    use crate::child::values::{PackedRange, PackedValues};
     use crate::dispatcher::shared::tests::{is_awake, shared};
+    use crate::error::{Attempts, WorkerLost};
     use crate::slots::state::{PoolPhase, PoolState};
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
@@ -319,6 +327,36 @@ mod tests {
             settled.deliver();
             assert_eq!(is_awake(&shared), rings, "after task {index}");
         }
+    }
+
+    /// Callers wait for tasks that were begun before others.
+    #[test]
+    fn lost_tasks_precede_those_of_its_queue() {
+        let (shared, mut options) = (shared(), CallOptions::default());
+        options.retry.set(1, |_| true);
+        let job = job(3, options);
+        let chunk = |first| {
+            let plain = PackedValues { ends: std::iter::repeat_n(0, 1).collect(), bytes: Vec::new() };
+            Chunk::new(Arc::clone(&job), first, SavedArgs::Packed(PackedRange::of(plain)))
+        };
+        shared.state.lock().tasks.ready.push_back(ReadyChunk::unpacked(chunk(2)));
+        let mut settled = Settlements::new(&shared);
+        for chunk in [chunk(0), chunk(1)] {
+            let error = TaskError::WorkerLost(Box::new(WorkerLost {
+                worker: 0,
+                pid: 1,
+                pool: None,
+                exit: ExitStatus::Unknown,
+                detail: None,
+                stderr: None,
+                attempts: Attempts::default(),
+                note: None,
+            }));
+            settled.add_failed(FailedTask { chunk, error, run_time: None });
+        }
+        settled.deliver();
+        let state = shared.state.lock();
+        assert_eq!(state.tasks.ready.iter().map(|ready| ready.chunk.first).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     #[test]

@@ -125,6 +125,10 @@ impl Dispatcher {
             self.shared.interrupt();
         }
         let died = self.reap_dead_workers(replies);
+        if died {
+            // Other workers run the lost tasks, and don't wait for the starts.
+            self.shared.feed();
+        }
         // Skipped otherwise, so that short tasks don't pay for work that depends on none of these.
         if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
             self.enforce_time_limits();
@@ -300,7 +304,8 @@ impl Dispatcher {
         }
         let mut report = false;
         // A worker that died before it took any task would otherwise be replaced endlessly without delay.
-        let had_tasks = std::mem::take(&mut worker.had_tasks) || reading.is_some() || !lost.is_empty();
+        let was_given = reading.is_some() && !recalled.is_empty();
+        let had_tasks = std::mem::take(&mut worker.had_tasks) || was_given || !lost.is_empty();
         if was_ready {
             worker.idle_deaths = if had_tasks || asked_to_leave { 0 } else { worker.idle_deaths + 1 };
             let delay = back_off(worker.idle_deaths);

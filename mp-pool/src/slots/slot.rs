@@ -102,6 +102,8 @@ pub(crate) struct WorkerSlot {
     /// Number of consecutive deaths without having had a task.
     pub(crate) idle_deaths: u32,
     pub(crate) had_tasks: bool,
+    /// `true` if its process replaces another and has answered nothing yet.
+    pub(crate) is_new: bool,
     pub(crate) restart_at: Option<Instant>,
     /// Chunk and item that exceeded the time limit.
     pub(crate) condemned: Option<(u64, usize)>,
@@ -141,6 +143,7 @@ impl WorkerSlot {
             start_failures_reported: false,
             idle_deaths: 0,
             had_tasks: false,
+            is_new: false,
             restart_at: None,
             condemned: None,
             queue_checked: false,
@@ -178,6 +181,7 @@ impl WorkerSlot {
         self.ready
             && !self.feeding
             && !self.suspect
+            && !self.reads_first_function()
             && self.is_staying()
             && self.outstanding <= self.enough()
             && (self.unanswered.len() < QUEUE_CAPACITY)
@@ -229,6 +233,7 @@ impl WorkerSlot {
     pub(crate) fn finish_chunk(&mut self, id: u64) -> Option<Chunk> {
         self.suspect = false;
         self.had_tasks = true;
+        self.is_new = false;
         let is = |chunk: &Chunk| chunk.id == id && chunk.remaining() == 0;
         let is = |sent: &SentMessage| matches!(sent, SentMessage::Chunk { chunk, .. } if is(chunk));
         let at = self.unanswered.iter().position(is)?;
@@ -298,11 +303,22 @@ impl WorkerSlot {
     /// Records that the worker has answered a request to learn or forget a function.
     pub(crate) fn function_changed(&mut self, code: u64) {
         self.suspect = false;
+        self.is_new = false;
         let is =
             |sent: &SentMessage| matches!(sent, SentMessage::FunctionChange { code: c, .. } if *c == code);
         if let Some(at) = self.unanswered.iter().position(is) {
             self.unanswered.remove(at);
         }
+    }
+
+    /// Returns `true` if its process replaces another and reads its first function.
+    fn reads_first_function(&self) -> bool {
+        self.is_new && self.is_learning()
+    }
+
+    /// Returns `true` if it has read a function.
+    pub(crate) fn knows(&self, code: u64) -> bool {
+        self.known_functions.contains(&code) && !self.is_learning()
     }
 
     /// Returns `true` if it may have to learn a function that its tasks need. Then either all messages are

@@ -79,6 +79,14 @@ impl PoolState {
         neediest.min_by_key(|(_, worker)| worker.outstanding).map(|(number, _)| number)
     }
 
+    /// Returns `true` if this worker should read a function before it receives tasks of it: it replaces
+    /// another, and a worker that knows the function may begin the tasks earlier.
+    pub(crate) fn reads_first(&self, worker: usize, code: u64) -> bool {
+        let knows =
+            |other: &WorkerSlot| other.ready && !other.suspect && other.is_staying() && other.knows(code);
+        self.workers[worker].is_new && self.workers.iter().any(knows)
+    }
+
     /// Records that there was no room for a task, after room for `found`. Returns `true` if that must be
     /// reported.
     pub(crate) fn lacks_room(&mut self, now: Instant, found: usize) -> bool {
