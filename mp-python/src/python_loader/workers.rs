@@ -3,10 +3,10 @@
 //! A loader has a pool of the library ([`mp::Pool`]), or one pool of one worker for each part of a dataset
 //! that can only be iterated. `multiproc._loader_worker.begin(arguments, number)` prepares each process once.
 //! The tasks of an epoch are calls of a closure that captures the epoch's setup: the dataset and the
-//! functions. Each worker makes its own Python object of it, by `multiproc._loader_worker.make(setup, number,
-//! seed)`, and drops it when the epoch has ended. A task calls this object, and returns its result. The
-//! pool sends the setup again to a replacement of a dead worker, runs the lost task again, and keeps the time
-//! limits.
+//! functions. Each worker makes its own Python object of it when it reads the setup, by
+//! `multiproc._loader_worker.make(setup, number, seed)`, and drops it when the epoch has ended. A task calls
+//! this object, and returns its result. The pool sends the setup again to a replacement of a dead worker,
+//! runs the lost task again, and keeps the time limits.
 
 use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
@@ -90,15 +90,34 @@ fn begin(arguments: Message) -> Result<(), String> {
 
 /// Setup of an epoch, as a capture of its tasks.
 #[derive(Serialize, Deserialize)]
+#[serde(from = "SentEpoch")]
 struct Epoch {
     setup: Message,
     /// Seed of the epoch.
     seed: u64,
     /// Number of the part of a dataset that is iterated.
     part: Option<usize>,
-    /// Object that makes the batches, or the error of making it. Set when a worker has read the setup.
+    /// Object that makes the batches, or the error of making it. Set in a worker.
     #[serde(skip)]
     maker: OnceLock<Result<Py<PyAny>, String>>,
+}
+
+/// [`Epoch`] as a worker receives it.
+#[derive(Deserialize)]
+struct SentEpoch {
+    setup: Message,
+    seed: u64,
+    part: Option<usize>,
+}
+
+impl From<SentEpoch> for Epoch {
+    /// Makes the object before the worker takes a task: meanwhile, other workers may take its tasks.
+    fn from(SentEpoch { setup, seed, part }: SentEpoch) -> Self {
+        let epoch = Self { setup, seed, part, maker: OnceLock::new() };
+        // An error is the outcome of each task.
+        Python::attach(|py| _ = epoch.maker(py));
+        epoch
+    }
 }
 
 impl Epoch {
