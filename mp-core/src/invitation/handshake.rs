@@ -18,7 +18,7 @@ use crate::invitation::{Invitation, poll_all};
 use crate::open;
 use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
-use crate::sys::socket::{self, Received};
+use crate::sys::socket::{self, SocketPacket};
 use crate::sys::{Errno, gained_privileges, inherited, memory, os};
 use crate::transport::envelope::Envelope;
 use crate::transport::promise::{EnvelopeTicket, Promise};
@@ -152,7 +152,7 @@ fn accept(socket: OwnedFd, empty: &str) -> Result<(Envelope, Acceptance)> {
 }
 
 /// Receives a packet.
-fn receive(socket: &OwnedFd, packet: &mut [u8; PACKET + 1], empty: &str) -> Result<Received> {
+fn receive(socket: &OwnedFd, packet: &mut [u8; PACKET + 1], empty: &str) -> Result<SocketPacket> {
     let closed = || none(&format!("{empty}. The other end of the socket is closed"));
     match socket::receive(socket.as_fd(), packet) {
         Err(Errno::AGAIN) => Err(none(empty)),
@@ -164,7 +164,7 @@ fn receive(socket: &OwnedFd, packet: &mut [u8; PACKET + 1], empty: &str) -> Resu
 }
 
 /// Returns the contents of a packet, whose first byte the kernel wrote.
-fn open_packet(packet: &[u8; PACKET + 1], received: Received) -> Result<(EnvelopeTicket, OwnedFd)> {
+fn open_packet(packet: &[u8; PACKET + 1], received: SocketPacket) -> Result<(EnvelopeTicket, OwnedFd)> {
     let ticket = read_packet(&packet[..received.len], received.is_cut)?;
     let file = received.into_only_file().map_err(|why| none(&format!("of the arena's file: {why}")))?;
     Ok((ticket, file))

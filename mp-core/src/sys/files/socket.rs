@@ -88,7 +88,7 @@ pub(in crate::sys) fn receive_files(
 
 /// Bytes and files that were received by one call.
 #[derive(Debug)]
-pub struct Received {
+pub struct SocketPacket {
     /// Number of bytes.
     pub len: usize,
     /// `true` if the packet had more bytes than fit (`MSG_TRUNC`). A stream keeps those for the next call.
@@ -98,7 +98,7 @@ pub struct Received {
     files_cut: bool,
 }
 
-impl Received {
+impl SocketPacket {
     /// Returns the file, which is close-on-exec.
     ///
     /// # Errors
@@ -119,10 +119,10 @@ impl Received {
 ///
 /// # Errors
 /// Any error of the kernel.
-pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Received, Errno> {
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<SocketPacket, Errno> {
     let (got, files) = receive_files(socket, bytes, RecvFlags::empty())?;
     let (is_cut, files_cut) = [ReturnFlags::TRUNC, ReturnFlags::CTRUNC].map(|f| got.flags.contains(f)).into();
-    Ok(Received { len: got.bytes, is_cut, files, files_cut })
+    Ok(SocketPacket { len: got.bytes, is_cut, files, files_cut })
 }
 
 /// Event at the other end of a socket.
