@@ -48,6 +48,21 @@ fn mp(arguments: &[&str]) -> (String, Option<i32>) {
 
 const CANT_END: &str = "can't end by itself.";
 
+/// Checks that the wait in `part`, such as `rank-0: Queue::put of`, ends with the place of such a call.
+fn check_place(part: &str, text: &str) {
+    let Some((before, _)) = part.split_once(" of ") else { return };
+    let method = before.split([' ', ':']).next_back().unwrap();
+    let line = text.lines().find(|line| line.contains(part)).unwrap();
+    let (_, place) = line.rsplit_once('[').unwrap_or_else(|| panic!("{line:?} has no place"));
+    let (file, number) = place.trim_end_matches(']').rsplit_once(':').unwrap();
+    let source = include_str!("../examples/hangs.rs");
+    let call = source.lines().nth(number.parse::<usize>().unwrap() - 1).unwrap();
+    assert!(file.ends_with("mp-cli/examples/hangs.rs"), "{line}");
+    // `mp::spawn` joins what it starts.
+    let calls = [format!(".{method}()"), format!(".{method}(number)"), "mp::spawn(".to_owned()];
+    assert!(calls.iter().any(|name| call.contains(name)), "{line} is not in {call:?}");
+}
+
 /// Asks until the output has all parts, and the exit code that belongs to them.
 #[track_caller]
 fn why(name: &str, parts: &[&str]) {
@@ -58,6 +73,7 @@ fn why(name: &str, parts: &[&str]) {
         let (text, got) = mp(&["why", &program.pid()]);
         let missing = parts.iter().find(|part| !text.contains(*part));
         if missing.is_none() && got == Some(code) {
+            parts.iter().for_each(|part| check_place(part, &text));
             return;
         }
         assert!(Instant::now() < until, "{name}, {got:?}: {missing:?} is not in this:\n{text}");

@@ -93,9 +93,10 @@ mod waitable;
 pub mod waits {
     #[doc(inline)]
     pub use crate::blocking::reports::{
-        BlockingCall, RING_NAME, Service, Subject, WaitObject, Watch, add_to_dumps, dump, is_stopped, listen,
-        name_object, name_process, object_name, on_report, publish_report, report_hangs_after,
-        report_waits_after, reported_after, serves, serves_no_more, this_process, wait_at,
+        BlockingCall, Place, RING_NAME, Service, SlicedWait, Subject, WaitObject, Watch, add_to_dumps, dump,
+        is_stopped, listen, name_object, name_process, object_name, on_report, publish_report,
+        report_hangs_after, report_waits_after, reported_after, serves, serves_no_more, this_process,
+        wait_at,
     };
 }
 pub mod words;

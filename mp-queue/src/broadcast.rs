@@ -169,6 +169,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// message is counted exactly once, and the next call continues with the oldest message in the channel.
     /// Returns [`RecvError::Closed`] if there are no messages and no senders. Returns [`RecvError::Failed`]
     /// if the message can't be decoded. That message is skipped.
+    #[track_caller]
     pub fn recv(&self) -> Result<T, RecvError> {
         self.recv_wait(Wait::Forever)
     }
@@ -181,6 +182,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         until recv_deadline;
     }
 
+    #[track_caller]
     fn recv_wait(&self, wait: Wait) -> Result<T, RecvError> {
         self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt())
     }

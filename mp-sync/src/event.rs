@@ -104,6 +104,7 @@ impl Event {
     ///
     /// # Errors
     /// [`Error::Forked`].
+    #[track_caller]
     pub fn wait(&self) -> Result<()> {
         self.wait_until_set(Wait::Forever).map(drop)
     }
@@ -112,6 +113,7 @@ impl Event {
     ///
     /// # Errors
     /// [`Error::Forked`].
+    #[track_caller]
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         self.wait_until_set(Wait::at_most(timeout))
     }
@@ -120,6 +122,7 @@ impl Event {
     ///
     /// # Errors
     /// [`Error::Forked`].
+    #[track_caller]
     pub fn wait_deadline(&self, deadline: Instant) -> Result<bool> {
         self.wait_until_set(Wait::Until(deadline))
     }
@@ -151,6 +154,7 @@ impl Event {
     ///
     /// # Errors
     /// [`Error::Forked`].
+    #[track_caller]
     pub fn wait_since(&self, before: EventState, timeout: Duration) -> Result<bool> {
         self.shared.me()?;
         self.wait_word(before.0, Wait::at_most(timeout))
@@ -168,11 +172,13 @@ impl Event {
         mp_core::until(|| Arc::new(self.clone()), is_set_since).await
     }
 
+    #[track_caller]
     fn wait_until_set(&self, wait: Wait) -> Result<bool, Error> {
         self.shared.me()?;
         self.wait_word(self.word(), wait)
     }
 
+    #[track_caller]
     fn wait_word(&self, before: EventWord, wait: Wait) -> Result<bool, Error> {
         let is_set_since = || self.word().was_set_since(before).then_some(());
         let target = (&self.shared, self.parking(), BlockingCall::Event);

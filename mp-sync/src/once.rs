@@ -84,6 +84,7 @@ impl Once {
     /// # Errors
     /// [`LockError::WouldDeadlock`] inside `f`, [`LockError::Deadlock`] if this thread closed a cycle of
     /// threads that wait for each other, [`LockError::Failed`] in a forked copy.
+    #[track_caller]
     pub fn call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.call_once_wait(Wait::Forever, f)
     }
@@ -98,6 +99,7 @@ impl Once {
         until call_once_deadline;
     }
 
+    #[track_caller]
     fn call_once_wait(&self, wait: Wait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.shared.me()?;
         if self.is_done() {

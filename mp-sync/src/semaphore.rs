@@ -86,6 +86,7 @@ impl Permits {
         Some(seen)
     }
 
+    #[track_caller]
     fn wait_as(&self, wait: Wait, to: (u8, Member, u32)) -> Result<Option<ObservedSlot>, AcquireError> {
         let target = (&self.shared, self.parking(), BlockingCall::Semaphore);
         let check_dead = || {
@@ -95,6 +96,7 @@ impl Permits {
         Ok(wait::until(target, &self.spin, wait, || self.claim_as(to), check_dead, true)?)
     }
 
+    #[track_caller]
     fn acquire(&self, wait: Wait) -> Result<Permit, AcquireError> {
         let me = self.shared.me()?;
         match self.wait_as(wait, (HELD, me, 0))? {
@@ -103,6 +105,7 @@ impl Permits {
         }
     }
 
+    #[track_caller]
     fn acquire_kept(&self, timeout: Duration) -> Result<bool, AcquireError> {
         let wait = if timeout.is_zero() { Wait::Never } else { Wait::at_most(timeout) };
         let to = (RETAINED, self.shared.me()?, OsThread::here().tid);
@@ -322,6 +325,7 @@ macro_rules! semaphore {
             ///
             /// # Errors
             /// [`AcquireError::Failed`] in a forked copy.
+            #[track_caller]
             pub fn acquire(&self) -> Result<Permit, AcquireError> {
                 self.0.acquire(Wait::Forever)
             }
@@ -358,6 +362,7 @@ macro_rules! semaphore {
             ///
             /// # Errors
             /// [`AcquireError::Failed`] in a forked copy.
+            #[track_caller]
             pub fn acquire_kept(&self, timeout: Duration) -> Result<bool, AcquireError> {
                 self.0.acquire_kept(timeout)
             }

@@ -60,6 +60,7 @@ impl<R, Attempt: FnMut() -> Option<R>, Check: FnMut() -> Option<R>> Blocking
 /// Waits until `attempt` returns a value. Returns `None` when the time has expired. `check` handles what dead
 /// processes left. If `interruptible`, Ctrl-C ends the wait as well, see
 /// [`interrupted`](mp_core::interrupted).
+#[track_caller]
 pub(crate) fn until<R>(
     target: WaitTarget<'_>,
     spin: &AdaptiveSpin,

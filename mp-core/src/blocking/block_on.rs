@@ -8,6 +8,7 @@
 //! The order matters. A change *before* the announcement is found by the check after it. A change *after* the
 //! announcement ends the sleep.
 
+use std::panic::Location;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
@@ -76,9 +77,10 @@ pub trait Blocking {
 }
 
 /// Waits until `waiter` finds a result. Returns `None` if the time has expired.
+#[track_caller]
 pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
     missed_wakes::forget();
-    let found = wait_on(waiter, patience, wait);
+    let found = wait_on(waiter, patience, wait, Location::caller());
     if found.is_some() {
         missed_wakes::found();
     }
@@ -86,7 +88,12 @@ pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait
 }
 
 #[inline(always)]
-fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
+fn wait_on<B: Blocking>(
+    waiter: &mut B,
+    patience: &AdaptiveSpin,
+    wait: Wait,
+    place: &'static Location<'static>,
+) -> Option<B::Found> {
     let mut watch: Option<Watch> = None;
     loop {
         if wait != Wait::Never
@@ -107,7 +114,7 @@ fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> 
         {
             return Some(found);
         }
-        let watch = watch.get_or_insert_with(|| Watch::new(now, wait));
+        let watch = watch.get_or_insert_with(|| Watch::new(now, wait, place));
         if patience.is_busy() {
             watch.record_poll(now, || waiter.subject());
             // Make the checks that a sleeping wait makes around its sleep.

@@ -148,6 +148,7 @@ impl RawLock {
     /// # Errors
     /// [`LockError::Held`], [`LockError::WouldDeadlock`], [`LockError::Deadlock`] or [`LockError::Failed`].
     #[inline(always)]
+    #[track_caller]
     pub fn acquire(
         &self,
         kind: LockKind,
@@ -197,6 +198,7 @@ impl RawLock {
     }
 
     #[cold]
+    #[track_caller]
     fn wait(
         &self,
         (me, who): (Member, OsThread),

@@ -78,6 +78,7 @@ macro_rules! forms {
         #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::",
                         stringify!($of), ").")]
         $($attributes)*
+        #[track_caller]
         pub fn $name<$($types)*>(
             &self,
             $($before: $of_before,)*

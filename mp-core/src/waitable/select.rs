@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::os::fd::AsFd;
+use std::panic::Location;
 use std::sync::LazyLock;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -56,6 +57,7 @@ use crate::sys::readiness;
 /// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if no descriptor or thread is
 /// available, which are needed for descriptors together with queues and for more than 128 queues.
 #[doc(alias("multiprocessing.connection.wait", "poll", "select"))]
+#[track_caller]
 pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<usize>> {
     let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
     let found = ready(things, |_| true)?;
@@ -102,6 +104,7 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
 ///
 /// # Errors
 /// The same as for [`wait()`].
+#[track_caller]
 pub fn select(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Option<usize>> {
     let found = wait(things, timeout)?;
     Ok(match found.len() as u64 {
@@ -211,6 +214,7 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
 
 /// Waits until something is ready. Each turn begins with `announce`, and `sleep` gets its result and the
 /// time. `recheck_first` is `true` if the first turn announces this thread at words.
+#[track_caller]
 fn wait_by<S>(
     things: &[&dyn Waitable],
     deadline: Option<Instant>,
@@ -218,7 +222,8 @@ fn wait_by<S>(
     mut announce: impl FnMut(&RecoveryTimer) -> Result<S>,
     sleep: impl Fn(S, Instant) -> Result<()>,
 ) -> Result<Vec<usize>> {
-    let mut watch = Watch::new(Instant::now(), deadline.map_or(Wait::Forever, Wait::Until));
+    let limit = deadline.map_or(Wait::Forever, Wait::Until);
+    let mut watch = Watch::new(Instant::now(), limit, Location::caller());
     let mut timer = RecoveryTimer::of(things);
     let mut rechecks = recheck_first;
     loop {
@@ -241,6 +246,7 @@ fn wait_by<S>(
 }
 
 /// Waits for words only: the caller sleeps on them itself.
+#[track_caller]
 fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     missed_wakes::forget();
     let announce = |timer: &RecoveryTimer| {
@@ -261,6 +267,7 @@ fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<
 }
 
 /// Waits for descriptors, and for words if there are any: the reactor sleeps on those, and writes an eventfd.
+#[track_caller]
 fn wait_on_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     let has_words = parkings(things).next().is_some();
     let bell = has_words.then(FdWaker::new).transpose()?;

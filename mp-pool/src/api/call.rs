@@ -207,12 +207,14 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     ///
     /// # Errors
     /// Any [`TaskError`] with which the task ends.
+    #[track_caller]
     pub fn apply(&self, args: A) -> Result<T, TaskError> {
         self.apply_async(args).get()
     }
 
     /// Calls the function in a worker, without waiting for its result. Blocks while the pool is full: see
     /// [`max_waiting`](crate::PoolBuilder::max_waiting).
+    #[track_caller]
     pub fn apply_async(&self, args: A) -> AsyncResult<T> {
         self.shared.wait_for_room(None, || false);
         self.submit(args)
@@ -286,11 +288,13 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     ///
     /// # Errors
     /// The error of the first failed item, in the order of the items.
+    #[track_caller]
     pub fn map(&self, items: impl IntoIterator<Item = A>) -> Result<Vec<T>, TaskError> {
         self.map_async(items).get()
     }
 
     /// Calls the function for each item, without waiting for the results. Blocks while the pool is full.
+    #[track_caller]
     pub fn map_async(&self, items: impl IntoIterator<Item = A>) -> MapResult<T> {
         let items = items.into_iter().collect();
         self.shared.wait_for_room(None, || false);

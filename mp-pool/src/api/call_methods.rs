@@ -13,6 +13,7 @@ macro_rules! call_methods {
         ///
         /// # Errors
         /// Any [`TaskError`] with which the task ends.
+        #[track_caller]
         pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
         where
             F: Fn($(&mut $state,)? A) -> R + CapturesNothing,
@@ -24,6 +25,7 @@ macro_rules! call_methods {
 
         /// Calls the function in a worker, without waiting for its result. Blocks while the pool is
         /// [full](crate::PoolBuilder::max_waiting).
+        #[track_caller]
         pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
         where
             F: Fn($(&mut $state,)? A) -> R + CapturesNothing,
@@ -50,6 +52,7 @@ macro_rules! call_methods {
         /// # Errors
         /// The error of the first failed item, in the order of the items. The other items are done
         /// nevertheless. For a result per item see [`MapResult::results`].
+        #[track_caller]
         pub fn map<F, A, R>(
             &self,
             function: F,
@@ -65,6 +68,7 @@ macro_rules! call_methods {
 
         /// Like [`map`](Self::map), without waiting for the results. Blocks while the pool is
         /// [full](crate::PoolBuilder::max_waiting).
+        #[track_caller]
         pub fn map_async<F, A, R>(
             &self,
             function: F,

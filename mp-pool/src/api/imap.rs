@@ -140,10 +140,12 @@ impl<I: Iterator, T: Message> Imap<I, T> {
     /// # Errors
     /// [`PendingError`] if no result arrives in time. No result is lost: a later call returns it.
     #[doc(alias = "IMapIterator.next")]
+    #[track_caller]
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<NextResult<T>, PendingError> {
         self.next_until(Instant::now().checked_add(timeout))
     }
 
+    #[track_caller]
     fn next_until(&mut self, until: Option<Instant>) -> Result<NextResult<T>, PendingError> {
         // The usual case: a value was read with others, in this process or before its fork, and enough tasks
         // are in flight.
@@ -193,6 +195,7 @@ impl<I: Iterator, T: Message> Imap<I, T> {
 impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
     type Item = Result<T, TaskError>;
 
+    #[track_caller]
     fn next(&mut self) -> Option<Self::Item> {
         // Without a time limit the result is never `PendingError`.
         self.next_until(None).ok().flatten()

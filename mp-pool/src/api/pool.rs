@@ -336,6 +336,7 @@ impl Pool {
     /// [`PoolError::Broken`] if no worker was alive, [`PoolError::OtherProcess`] in a forked process,
     /// [`PoolError::InCallback`] in a callback of this pool. The pool is consumed in each case: in a callback
     /// it is dropped, and so [terminated](Self::terminate).
+    #[track_caller]
     pub fn join(self) -> Result<(), PoolError> {
         self.check_wait()?;
         self.close();
@@ -351,6 +352,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::OtherProcess`] in a forked process. [`PoolError::InCallback`] in a callback of this pool,
     /// which continues as before.
+    #[track_caller]
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.check_wait()?;
         self.close();
@@ -367,6 +369,7 @@ impl Pool {
     }
 
     /// Waits until the workers have ended. Returns `false` at the time limit.
+    #[track_caller]
     fn wait(&self, until: Option<Instant>) -> bool {
         let thread = self.thread.lock().as_ref().map(|thread| thread.thread().id());
         if thread.is_none_or(|id| id == std::thread::current().id()) {

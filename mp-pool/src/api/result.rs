@@ -120,6 +120,7 @@ pub trait ResultKind<T>: sealed::SealedKind {
     type Value;
 
     #[doc(hidden)]
+    #[track_caller]
     fn read(outcomes: &mut OutcomeReader<'_>) -> Result<Self::Value, TaskError>;
 }
 
@@ -140,6 +141,7 @@ impl<'a> OutcomeReader<'a> {
     }
 
     /// Waits for the next outcomes, and returns them.
+    #[track_caller]
     fn next(&mut self) -> Option<OutcomeRun> {
         while self.runs.is_empty() {
             {
@@ -155,6 +157,7 @@ impl<'a> OutcomeReader<'a> {
         self.runs.pop_front()
     }
 
+    #[track_caller]
     fn wait(&self) {
         self.job.wait(None, CallOutcomes::all_done);
     }
@@ -177,6 +180,7 @@ mod sealed {
 impl<T: Message> ResultKind<T> for Single {
     type Value = T;
 
+    #[track_caller]
     fn read(outcomes: &mut OutcomeReader<'_>) -> Result<T, TaskError> {
         outcomes.next().map_or(Err(TaskError::Terminated), |mut run| read(&mut run, 0))
     }
@@ -185,6 +189,7 @@ impl<T: Message> ResultKind<T> for Single {
 impl<T: Message> ResultKind<T> for Multiple {
     type Value = Vec<T>;
 
+    #[track_caller]
     fn read(outcomes: &mut OutcomeReader<'_>) -> Result<Vec<T>, TaskError> {
         // If one result is an error, the values before it are dropped one by one.
         let mut values = UserValues::default();
@@ -263,6 +268,7 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     ///
     /// # Errors
     /// Any [`TaskError`] with which the task ends.
+    #[track_caller]
     pub fn get(self) -> Result<S::Value, TaskError> {
         self.take()
     }
@@ -272,10 +278,12 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     /// # Errors
     /// The handle itself, if the result is not available in time. The inner errors are those of
     /// [`get`](Self::get).
+    #[track_caller]
     pub fn get_timeout(self, timeout: Duration) -> Result<Result<S::Value, TaskError>, Self> {
         if self.wait_timeout(timeout) { Ok(self.take()) } else { Err(self) }
     }
 
+    #[track_caller]
     fn take(&self) -> Result<S::Value, TaskError> {
         if !self.job.is_ours() {
             return Err(TaskError::Terminated);
@@ -327,6 +335,7 @@ impl<T, S> AsyncResult<T, S> {
     }
 
     /// Blocks until the result or error is available.
+    #[track_caller]
     pub fn wait(&self) {
         if self.job.is_ours() {
             self.job.wait(None, CallOutcomes::all_done);
@@ -335,6 +344,7 @@ impl<T, S> AsyncResult<T, S> {
 
     /// Blocks until the result or error is available, or for at most `timeout`. Returns `true` if it is
     /// available.
+    #[track_caller]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         !self.job.is_ours() || self.job.wait(Instant::now().checked_add(timeout), CallOutcomes::all_done)
     }
@@ -376,18 +386,18 @@ impl<T, S> AsyncResult<T, S> {
 impl<T: Message> AsyncResult<T, Multiple> {
     /// Waits for all tasks, and returns the result or the error of each item.
     #[must_use]
+    #[track_caller]
     pub fn results(self) -> Vec<Result<T, TaskError>> {
         if !self.job.is_ours() {
             return (0..self.total).map(|_| Err(TaskError::Terminated)).collect();
         }
         let mut taking = OutcomeReader::new(&self.job);
-        let runs = std::iter::from_fn(|| taking.next());
         let mut all = Vec::with_capacity(self.total);
-        runs.for_each(|mut run| {
+        while let Some(mut run) = taking.next() {
             let (first, count) = (run.first, run.count);
             let of = |i| read(&mut run, i).map_err(|error| error.with_index(first + i));
             all.extend((0..count).map(of));
-        });
+        }
         all
     }
 }

@@ -188,6 +188,7 @@ impl<S: 'static> StatePool<S> {
     ///
     /// # Errors
     /// Same as [`Pool::join`].
+    #[track_caller]
     pub fn join(self) -> Result<(), PoolError> {
         self.pool.join()
     }
@@ -196,6 +197,7 @@ impl<S: 'static> StatePool<S> {
     ///
     /// # Errors
     /// Same as [`Pool::join_timeout`].
+    #[track_caller]
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.pool.join_timeout(timeout)
     }

@@ -281,6 +281,7 @@ impl<A, T> TaskStream<A, T> {
     }
 
     /// Waits until `condition` returns `true`. Returns `false` at the time limit.
+    #[track_caller]
     fn wait(&self, wait: WaitLimit, condition: impl Fn(&CallOutcomes) -> bool) -> bool {
         match wait {
             WaitLimit::NoWait => condition(&self.job.outcomes()),
@@ -294,6 +295,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     ///
     /// # Errors
     /// `PushError::Closed` with the arguments if the stream is closed.
+    #[track_caller]
     pub fn push(&self, args: A) -> Result<Ticket, PushError<A>> {
         self.push_within(None, args, WaitLimit::Until(None))
     }
@@ -302,6 +304,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     ///
     /// # Errors
     /// Same as [`push`](Self::push).
+    #[track_caller]
     pub fn push_to(&self, lane: u64, args: A) -> Result<Ticket, PushError<A>> {
         self.push_within(Some(lane), args, WaitLimit::Until(None))
     }
@@ -326,6 +329,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     ///
     /// # Errors
     /// Same as [`try_push`](Self::try_push).
+    #[track_caller]
     pub fn push_timeout(&self, args: A, timeout: Duration) -> Result<Ticket, PushError<A>> {
         self.push_within(None, args, WaitLimit::at_most(timeout))
     }
@@ -334,6 +338,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     ///
     /// # Errors
     /// Same as [`try_push`](Self::try_push).
+    #[track_caller]
     pub fn push_to_timeout(&self, lane: u64, args: A, timeout: Duration) -> Result<Ticket, PushError<A>> {
         self.push_within(Some(lane), args, WaitLimit::at_most(timeout))
     }
@@ -355,6 +360,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
         self.push_when_ready(Some(lane), args).await
     }
 
+    #[track_caller]
     fn push_within(&self, lane: Option<u64>, args: A, wait: WaitLimit) -> Result<Ticket, PushError<A>> {
         if !self.job.is_ours() {
             return Err(PushError::Closed(args));
@@ -429,6 +435,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     /// order](Self::in_order). Returns `None` if the stream is closed and all results were taken.
     ///
     /// Blocks even if no task is in flight: another thread may push a task or close the stream.
+    #[track_caller]
     pub fn next(&self) -> Option<Outcome<T>> {
         self.outcome_within(None, WaitLimit::Until(None)).ok().flatten()
     }
@@ -445,6 +452,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     ///
     /// # Errors
     /// `PendingError` if no result is available in time.
+    #[track_caller]
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Outcome<T>>, PendingError> {
         self.outcome_within(None, WaitLimit::at_most(timeout))
     }
@@ -457,6 +465,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
 
     /// Blocks until the result of this task is available. Returns `None` if the result was already taken, or
     /// the ticket belongs to another stream.
+    #[track_caller]
     pub fn take(&self, ticket: Ticket) -> Option<Result<T, TaskError>> {
         self.outcome_within(Some(ticket), WaitLimit::Until(None)).ok().flatten().map(|(_, result)| result)
     }
@@ -465,6 +474,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     ///
     /// # Errors
     /// `PendingError` if the result is not available in time.
+    #[track_caller]
     pub fn take_timeout(
         &self,
         ticket: Ticket,
@@ -479,6 +489,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
         self.outcome(Some(ticket)).await.map(|(_, result)| result)
     }
 
+    #[track_caller]
     fn outcome_within(
         &self,
         ticket: Option<Ticket>,

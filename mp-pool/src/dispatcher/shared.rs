@@ -155,6 +155,7 @@ impl PoolShared {
 
     /// Waits until the pool is not full, or `closed` returns `true`. Returns `false` at the time limit.
     /// Returns `true` at once in the pool's thread, which runs callbacks and would wait for itself.
+    #[track_caller]
     pub(crate) fn wait_for_room(&self, until: Option<Instant>, closed: impl Fn() -> bool) -> bool {
         let here = std::thread::current().id();
         let is_here = self.thread.get() == Some(&here);

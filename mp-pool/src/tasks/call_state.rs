@@ -325,6 +325,7 @@ impl CallState {
     }
 
     /// Waits until `condition` holds. Returns `false` at the time limit.
+    #[track_caller]
     pub(crate) fn wait(&self, until: Option<Instant>, condition: impl Fn(&CallOutcomes) -> bool) -> bool {
         let outcomes = &mut self.outcomes.lock();
         outcomes.waiters.all += 1;
@@ -334,6 +335,7 @@ impl CallState {
     }
 
     /// Waits until a sizeable part of the tasks is done in addition to the first `done`, or all are.
+    #[track_caller]
     pub(crate) fn wait_for_more(&self, done: usize) {
         let outcomes = &mut self.outcomes.lock();
         let Progress { total, .. } = outcomes.progress;
@@ -353,6 +355,7 @@ impl CallState {
         }
     }
 
+    #[track_caller]
     fn wait_locked(
         &self,
         outcomes: &mut MutexGuard<'_, CallOutcomes>,

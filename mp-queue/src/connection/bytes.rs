@@ -27,6 +27,7 @@ impl Connection {
     ///
     /// # Errors
     /// Returns the same errors as [`send`](Self::send).
+    #[track_caller]
     pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
         self.send_bytes_wait(bytes, Wait::Forever)
     }
@@ -39,6 +40,7 @@ impl Connection {
         at_most send_bytes_timeout;
     }
 
+    #[track_caller]
     fn send_bytes_wait(&self, bytes: &[u8], wait: Wait) -> Result<(), PutError<Vec<u8>>> {
         let sent = match self.transport().socket() {
             Some(socket) => socket.send_bytes(bytes, wait),
@@ -63,6 +65,7 @@ impl Connection {
     ///
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
+    #[track_caller]
     pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
         Ok(self.recv::<Bytes>()?.0)
     }
@@ -108,6 +111,7 @@ impl Connection {
     ///
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv). The vector is then empty.
+    #[track_caller]
     pub fn recv_to(&self, buffer: &mut Vec<u8>) -> Result<(), GetError> {
         self.recv_to_wait(buffer, Wait::Forever)
     }
@@ -121,6 +125,7 @@ impl Connection {
         at_most recv_to_timeout;
     }
 
+    #[track_caller]
     fn recv_to_wait(&self, buffer: &mut Vec<u8>, wait: Wait) -> Result<(), GetError> {
         buffer.clear();
         let socket = self.transport().socket();
@@ -147,6 +152,7 @@ impl Connection {
     /// Returns [`RecvIntoError::TooShort`] with the message if it is longer than the buffer. Otherwise
     /// returns the same errors as [`recv`](Self::recv).
     #[doc(alias = "recv_bytes_into")]
+    #[track_caller]
     pub fn recv_into(&self, buffer: &mut [u8]) -> Result<usize, RecvIntoError> {
         let bytes = self.recv_bytes()?;
         match buffer.get_mut(..bytes.len()) {

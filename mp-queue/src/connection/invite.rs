@@ -133,6 +133,7 @@ impl Connection {
     /// Returns [`GetError::Disconnected`] if the other end is closed. Returns [`GetError::Failed`] in the
     /// same cases as [`accept_invitation`](crate::accept_invitation()), if another message arrives instead
     /// (which can still be received), and for a pipe.
+    #[track_caller]
     pub fn accept_invitation<T: Message>(&self) -> Result<T, GetError> {
         self.accept_wait(Wait::Forever)
     }
@@ -144,6 +145,7 @@ impl Connection {
         at_most accept_invitation_timeout;
     }
 
+    #[track_caller]
     fn accept_wait<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
         let Transport::Socket(socket) = &self.transport else {
             return Err(pipe("receive the value itself").into());

@@ -152,6 +152,7 @@ impl Connection {
     /// Returns [`PutError::Disconnected`] if the other end is closed. Returns [`PutError::Failed`] if the
     /// value can't be encoded, there is not enough memory, or this end only receives. For a socket, also if
     /// the value contains a tensor or a queue, or is too long. The error contains the value.
+    #[track_caller]
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         self.send_wait(value, Wait::Forever)
     }
@@ -160,6 +161,7 @@ impl Connection {
     ///
     /// # Errors
     /// Returns the same errors as [`send_timeout`](Self::send_timeout).
+    #[track_caller]
     pub fn try_send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         self.send_wait(value, Wait::Never)
     }
@@ -174,6 +176,7 @@ impl Connection {
     /// # Errors
     /// Returns [`PutError::Full`] if there was no room for a byte during that time. Otherwise returns the
     /// same errors as [`send`](Self::send).
+    #[track_caller]
     pub fn send_timeout<T: Message>(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
         self.send_wait(value, Wait::at_most(timeout))
     }
@@ -183,10 +186,12 @@ impl Connection {
     ///
     /// # Errors
     /// Returns the same errors as [`send_timeout`](Self::send_timeout).
+    #[track_caller]
     pub fn send_deadline<T: Message>(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
         self.send_wait(value, Wait::Until(deadline))
     }
 
+    #[track_caller]
     pub(crate) fn send_wait<T: Message>(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
         let out = match &self.transport {
             Transport::Pipe { send: Some(out), .. } => out.raw(),
@@ -206,6 +211,7 @@ impl Connection {
     /// # Errors
     /// Returns [`GetError::Disconnected`] if there is no value and the other end is closed. Returns
     /// [`GetError::Failed`] if the value has another type, or if this end only sends.
+    #[track_caller]
     pub fn recv<T: Message>(&self) -> Result<T, GetError> {
         self.recv_wait(Wait::Forever)
     }
@@ -218,6 +224,7 @@ impl Connection {
         until recv_deadline;
     }
 
+    #[track_caller]
     pub(crate) fn recv_wait<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
         let got = match self.transport.socket() {
             Some(socket) => socket.recv(wait),
@@ -290,6 +297,7 @@ impl Connection {
     ///
     /// # Errors
     /// Returns [`GetError::Failed`] if this end only sends.
+    #[track_caller]
     pub fn poll(&self, timeout: Duration) -> Result<bool, GetError> {
         if self.transport.socket().is_some() {
             let found = mp_core::wait(&[self], Some(timeout));

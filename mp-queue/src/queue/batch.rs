@@ -138,6 +138,7 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// Returns the same errors as [`put`](Self::put), at the first value that can't be put. The error
     /// contains this value and all values after it.
+    #[track_caller]
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         values: I,
@@ -154,6 +155,7 @@ impl<T: Message> Queue<T> {
         until put_many_deadline;
     }
 
+    #[track_caller]
     fn put_many_wait<I: Iterator<Item = T>>(
         &self,
         mut values: I,
@@ -165,11 +167,14 @@ impl<T: Message> Queue<T> {
         loop {
             let Some(mut value) = values.next() else { return Ok(put) };
             let fingerprint = self.fingerprint();
-            let written = PendingMessage::encode_once(raw, fingerprint, &mut value).or_else(|error| {
-                // The consumers that will make room may be asleep: wake them.
-                run.flush();
-                PendingMessage::encode_waiting(raw, fingerprint, &mut value, error, wait)
-            });
+            let written = match PendingMessage::encode_once(raw, fingerprint, &mut value) {
+                Ok(unsent) => Ok(unsent),
+                Err(error) => {
+                    // The consumers that will make room may be asleep: wake them.
+                    run.flush();
+                    PendingMessage::encode_waiting(raw, fingerprint, &mut value, error, wait)
+                }
+            };
             let mut unsent = match written {
                 Ok(unsent) => unsent,
                 Err(e) => return Err(PutManyError { put, error: e.map(|()| value), rest: values }),
@@ -201,6 +206,7 @@ impl<T: Message> Queue<T> {
     /// Returns the same errors as [`get`](Self::get). `into` contains the messages that were taken before the
     /// error. A consumer that dies in this call loses the messages that it has taken, as with
     /// [`get`](Self::get).
+    #[track_caller]
     pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
         self.get_many_wait(into, most, Wait::Forever)
     }
@@ -214,6 +220,7 @@ impl<T: Message> Queue<T> {
         until get_many_deadline;
     }
 
+    #[track_caller]
     fn get_many_wait(&self, into: &mut Vec<T>, most: usize, wait: Wait) -> Result<usize, GetError> {
         if most == 0 {
             return Err(GetError::Empty);

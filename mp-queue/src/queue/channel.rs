@@ -22,7 +22,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
-use crate::queue::put_as;
+use crate::queue::{iter, put_as};
 use crate::raw::RawQueue;
 use crate::raw::options::QueueOptions;
 use crate::raw::payload::Payload;
@@ -99,6 +99,7 @@ impl ChannelEnd {
 
     /// Takes and decodes a message. Returns an error at the end of the channel.
     #[inline]
+    #[track_caller]
     pub(crate) fn get_as<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
@@ -191,6 +192,7 @@ impl<T: Message> Sender<T> {
     /// # Errors
     /// Returns [`PutError::Disconnected`] if there are no receivers, or [`PutError::Failed`] if the message
     /// can't be encoded or there is not enough memory. The error contains the value.
+    #[track_caller]
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
         self.send_wait(value, Wait::Forever)
     }
@@ -203,6 +205,7 @@ impl<T: Message> Sender<T> {
         until send_deadline;
     }
 
+    #[track_caller]
     fn send_wait(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
         if self.end.raw.is_disconnected() {
             return Err(PutError::Disconnected(value));
@@ -217,6 +220,7 @@ impl<T: Message> Receiver<T> {
     /// # Errors
     /// Returns [`GetError::Disconnected`] if the channel is empty and has no senders. Returns
     /// [`GetError::Failed`] if the message can't be decoded. That message is lost.
+    #[track_caller]
     pub fn recv(&self) -> Result<T, GetError> {
         self.recv_wait(Wait::Forever)
     }
@@ -229,16 +233,14 @@ impl<T: Message> Receiver<T> {
         until recv_deadline;
     }
 
+    #[track_caller]
     fn recv_wait(&self, wait: Wait) -> Result<T, GetError> {
         self.end.get_as(self.fingerprint, wait)
     }
 
     /// Returns an iterator that receives until the channel is empty and has no senders.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
-        std::iter::from_fn(|| match self.recv() {
-            Err(GetError::Disconnected) => None,
-            got => Some(got),
-        })
+        iter::ChannelMessages(self)
     }
 }
 

@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{GetError, HolderList, Leaseholder, PutError};
-use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
 use crate::queue::lease::Lease;
 use crate::queue::waitable::{LeaseReady, PutReady};
+use crate::queue::{Queue, iter};
 use crate::raw::options::QueueOptions;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::MessageCounts;
@@ -143,6 +143,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     ///
     /// # Errors
     /// Returns the same errors as [`Queue::put`].
+    #[track_caller]
     pub fn put(&self, task: T) -> Result<(), PutError<T>> {
         self.queue.put(task)
     }
@@ -160,6 +161,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     ///
     /// # Errors
     /// Returns the same errors as [`Queue::get_lease`].
+    #[track_caller]
     pub fn get(&self) -> Result<Option<Lease<T>>, GetError> {
         self.queue.get_lease()
     }
@@ -179,6 +181,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     ///
     /// # Errors
     /// Returns the same errors as [`Queue::put_many`].
+    #[track_caller]
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         tasks: I,
@@ -201,7 +204,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn iter(&self) -> impl Iterator<Item = Result<Lease<T>, GetError>> + '_ {
-        std::iter::from_fn(|| self.get().transpose())
+        iter::Tasks(self)
     }
 
     /// Returns a `Waitable` for room: see [`Queue::put_ready`]. To wait for tasks, wait
@@ -214,6 +217,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     ///
     /// # Errors
     /// Returns [`JoinableQueueError::Lost`] if tasks were lost and all others are done.
+    #[track_caller]
     pub fn join(&self) -> Result<(), JoinableQueueError> {
         self.join_wait(Wait::Forever)
     }
@@ -226,6 +230,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         until join_deadline;
     }
 
+    #[track_caller]
     fn join_wait(&self, wait: Wait) -> Result<(), JoinableQueueError> {
         let raw = self.queue.raw();
         raw.arena().me().map_err(|e| JoinableQueueError::Failed(e.into()))?;

@@ -186,6 +186,7 @@ impl RawQueue {
     }
 
     /// Leases a message. Returns `Ok(None)` if the queue is closed and all its messages are done.
+    #[track_caller]
     fn lease(&self, wait: Wait) -> Result<Option<Leased>, GetError> {
         let asleep = AdaptiveSpin::none();
         loop {
@@ -262,6 +263,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// Returns the same errors as [`get`](Self::get). A message that can't be decoded is given back, and set
     /// aside after its last delivery.
     #[doc(alias("get_ack", "acknowledge"))]
+    #[track_caller]
     pub fn get_lease(&self) -> Result<Option<Lease<T>>, GetError> {
         self.lease_wait(Wait::Forever)
     }
@@ -277,6 +279,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         until get_lease_deadline;
     }
 
+    #[track_caller]
     pub(crate) fn lease_wait(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
         match self.raw().lease(wait) {
             Ok(Some(leased)) => read(self.raw(), self.fingerprint(), leased).map(Some),

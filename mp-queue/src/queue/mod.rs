@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod channel;
 pub(crate) mod encoded;
 pub(crate) mod future;
+mod iter;
 pub(crate) mod joinable;
 pub(crate) mod lease;
 pub(crate) mod retained_end;
@@ -277,6 +278,7 @@ impl<T: Message> Queue<T> {
     /// Returns [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] if the value can't be
     /// encoded or there is no room. The error contains the value.
     #[inline]
+    #[track_caller]
     pub fn put(&self, value: T) -> Result<(), PutError<T>> {
         self.put_wait(value, Wait::Forever)
     }
@@ -290,6 +292,7 @@ impl<T: Message> Queue<T> {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn put_wait(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
         put_as(&self.raw, self.fingerprint, value, wait)
     }
@@ -301,6 +304,7 @@ impl<T: Message> Queue<T> {
     /// Returns [`GetError::Deserted`], or [`GetError::Failed`] if the message can't be decoded. The error
     /// contains the message's bytes.
     #[inline]
+    #[track_caller]
     pub fn get(&self) -> Result<Option<T>, GetError> {
         self.get_wait(Wait::Forever)
     }
@@ -314,6 +318,7 @@ impl<T: Message> Queue<T> {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn get_wait(&self, wait: Wait) -> Result<Option<T>, GetError> {
         get_as(&self.raw, self.fingerprint, wait)
     }
@@ -396,7 +401,7 @@ impl<T: Message> Queue<T> {
 
     /// Returns an iterator that takes messages until the queue is closed and drained.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
-        std::iter::from_fn(|| self.get().transpose())
+        iter::Messages(self)
     }
 }
 
@@ -419,6 +424,7 @@ impl QueueOptions {
 
 /// Packs a value and puts it.
 #[inline]
+#[track_caller]
 pub(crate) fn put_as<T: Message>(
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
@@ -435,9 +441,7 @@ pub(crate) fn put_as<T: Message>(
             Err(e) => Err(e.map(|()| value)),
         };
     }
-    let encoded = PendingMessage::encode_large(raw, fingerprint, &mut value)
-        .or_else(|e| PendingMessage::encode_waiting(raw, fingerprint, &mut value, e, wait));
-    let mut unsent = match encoded {
+    let mut unsent = match PendingMessage::encode(raw, fingerprint, &mut value, wait) {
         Ok(unsent) => unsent,
         Err(e) => return Err(e.map(|()| value)),
     };
@@ -449,6 +453,7 @@ pub(crate) fn put_as<T: Message>(
 // Inlined into the caller: otherwise the returned value would be copied once more. For a large value that was
 // just written, that copy takes as long as reading some of it.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn get_as<T: Message>(
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,

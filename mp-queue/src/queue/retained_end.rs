@@ -157,6 +157,7 @@ impl RetainedEnd {
 
     /// Waits until `attempt` returns a result or no sender is left. Messages that were sent before the end
     /// are returned first.
+    #[track_caller]
     pub(crate) fn wait<R, E: From<WaitError>>(
         &self,
         (wait, call): (Wait, BlockingCall),
@@ -175,6 +176,7 @@ impl RetainedEnd {
     }
 
     /// Waits until the other side is closed. Returns `true` if it is.
+    #[track_caller]
     pub(crate) fn wait_peer_gone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();
         let parking = raw.memory().not_full();

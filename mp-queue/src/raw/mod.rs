@@ -313,6 +313,7 @@ impl RawQueue {
 
     /// Puts a message and wakes waiting consumers. On error, the caller still owns the message.
     #[inline]
+    #[track_caller]
     pub(crate) fn put(&self, payload: &mut Payload, wait: Wait) -> Result<(), PutError<()>> {
         let limit = self.memory.byte_bound();
         if limit != 0 && payload.weight() > limit {
@@ -329,6 +330,7 @@ impl RawQueue {
 
     /// Continues a put whose first attempt was not successful.
     #[inline(never)]
+    #[track_caller]
     fn put_later(
         &self,
         first: Result<PutOutcome<(), ()>, Error>,
@@ -349,7 +351,10 @@ impl RawQueue {
         let spin = (&self.local.put.spin, Some(&self.local.put.pace));
         let at = WaitSite::for_room(self, BlockingCall::QueuePut);
         let attempt = || ended(self.attempt_put(payload));
-        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt))
+        match ended(first) {
+            Some(end) => end,
+            None => self.wait(wait, spin, at, attempt),
+        }
     }
 
     /// Returns the error of a put into a full queue that never waits.
@@ -363,6 +368,7 @@ impl RawQueue {
     /// of this queue wake the waiter. Consumers of other queues also free envelopes but don't wake it: this
     /// is detected within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
     #[cold]
+    #[track_caller]
     pub(crate) fn wait_for_envelope<R>(
         &self,
         wait: Wait,
@@ -375,6 +381,7 @@ impl RawQueue {
     /// Takes a message into `into`, which must be empty, and wakes waiting producers. If `into` stays empty,
     /// the queue is closed and drained.
     #[inline]
+    #[track_caller]
     pub(crate) fn get(&self, into: &mut Option<Payload>, wait: Wait) -> Result<(), GetError> {
         match self.attempt_get(into) {
             Ok(GetOutcome::Done(())) => {}
@@ -389,6 +396,7 @@ impl RawQueue {
 
     /// Continues a get whose first attempt was not successful.
     #[inline(never)]
+    #[track_caller]
     fn get_later(
         &self,
         first: Result<GetOutcome<()>, Error>,
@@ -403,6 +411,9 @@ impl RawQueue {
         let spin = (&self.local.get.spin, Some(&self.local.get.pace));
         let at = WaitSite::for_message(self, BlockingCall::QueueGet);
         let attempt = || ended(self.attempt_get(into));
-        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt))
+        match ended(first) {
+            Some(end) => end,
+            None => self.wait(wait, spin, at, attempt),
+        }
     }
 }

@@ -59,10 +59,26 @@ impl PendingMessage {
         Ok(Self { payload, lent })
     }
 
+    /// Encodes a value that is not small. If there are too many messages and the queue has a bound, it waits.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn encode<T: Message>(
+        raw: &RawQueue,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+        wait: Wait,
+    ) -> Result<Self, PutError<()>> {
+        match Self::encode_large(raw, fingerprint, value) {
+            Ok(unsent) => Ok(unsent),
+            Err(e) => Self::encode_waiting(raw, fingerprint, value, e, wait),
+        }
+    }
+
     /// Encodes a value whose first attempt failed, perhaps for lack of envelopes. If there are too many
     /// messages and the queue has a bound, it waits.
     #[cold]
     #[inline(never)]
+    #[track_caller]
     pub(crate) fn encode_waiting<T: Message>(
         raw: &RawQueue,
         fingerprint: TypeFingerprint<T>,

@@ -113,6 +113,7 @@ const NAP: Duration = Duration::from_millis(1);
 
 impl RawQueue {
     /// Repeats the attempt until it ends or the wait does.
+    #[track_caller]
     pub(crate) fn attempt_until<R, E: From<WaitError>>(
         &self,
         wait: Wait,
@@ -120,12 +121,16 @@ impl RawQueue {
         at: WaitSite,
         mut attempt: impl FnMut() -> Option<Result<R, E>>,
     ) -> Result<R, E> {
-        attempt().unwrap_or_else(|| self.wait(wait, spin, at, attempt))
+        match attempt() {
+            Some(end) => end,
+            None => self.wait(wait, spin, at, attempt),
+        }
     }
 
     /// Waits after a first attempt. Spins, at the pace of the messages if there is one, and then sleeps.
     /// Recovers and reclaims dead members once per poll interval. At the end of the wait and before each
     /// sleep, checks whether another process or handle is left.
+    #[track_caller]
     pub(super) fn wait<R, E: From<WaitError>>(
         &self,
         wait: Wait,

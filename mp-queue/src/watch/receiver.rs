@@ -109,6 +109,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// Returns [`GetError::Disconnected`] if there are no senders and the last value does not satisfy
     /// `wanted`. Otherwise returns the same errors as [`borrow`](Self::borrow).
+    #[track_caller]
     pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, GetError> {
         self.block_until_value(wanted, Wait::Forever)
     }
@@ -121,6 +122,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         until wait_for_deadline;
     }
 
+    #[track_caller]
     fn block_until_value(&self, mut wanted: impl FnMut(&T) -> bool, wait: Wait) -> Result<Arc<T>, GetError> {
         loop {
             let value = self.borrow_and_update()?;
@@ -169,6 +171,7 @@ impl<T> Receiver<T> {
     /// Returns [`GetError::Disconnected`] if the newest value was seen and there are no senders: they were
     /// dropped, or their processes died. The last value can still be read. Returns [`GetError::Failed`] in a
     /// forked copy of the process.
+    #[track_caller]
     pub fn wait_changed(&self) -> Result<(), GetError> {
         self.block_until_changed(Wait::Forever)
     }
@@ -181,6 +184,7 @@ impl<T> Receiver<T> {
         until wait_changed_deadline;
     }
 
+    #[track_caller]
     fn block_until_changed(&self, wait: Wait) -> Result<(), GetError> {
         let position = self.end.wait((wait, BlockingCall::WatchChanged), || self.change())?;
         self.state.lock().seen = position;

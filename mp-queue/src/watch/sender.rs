@@ -130,6 +130,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// Returns an error if this process was forked.
+    #[track_caller]
     pub fn wait_closed(&self) -> Result<(), Error> {
         self.end.wait_peer_gone(Wait::Forever).map(drop)
     }
@@ -139,6 +140,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// Returns the same errors as [`wait_closed`](Self::wait_closed).
+    #[track_caller]
     pub fn wait_closed_timeout(&self, timeout: Duration) -> Result<bool, Error> {
         self.end.wait_peer_gone(Wait::at_most(timeout))
     }
@@ -148,6 +150,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// Returns the same errors as [`wait_closed`](Self::wait_closed).
+    #[track_caller]
     pub fn wait_closed_deadline(&self, deadline: Instant) -> Result<bool, Error> {
         self.end.wait_peer_gone(Wait::Until(deadline))
     }

@@ -45,6 +45,7 @@ impl StartContext {
     /// # Errors
     ///
     /// See [`spawn`](crate::spawn).
+    #[track_caller]
     pub fn spawn<F, A, R>(self, function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
     where
         F: Fn(usize, A) -> R + CapturesNothing,

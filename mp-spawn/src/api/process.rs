@@ -64,6 +64,7 @@ impl<T: Message> Process<T> {
     /// [`SpawnError::Value`](crate::SpawnError::Value) if the value can't be decoded, or an earlier call has
     /// taken it. [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this
     /// one.
+    #[track_caller]
     pub fn join(&self) -> Result<T> {
         self.group.join_all()?;
         spawn::result(&self.group, 0)
@@ -92,6 +93,7 @@ impl<T> Process<T> {
     /// # Errors
     ///
     /// [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this one.
+    #[track_caller]
     pub fn wait(&self) -> Result<ExitStatus> {
         self.group.join_all()?;
         Ok(self.group.exit(0)?.unwrap_or(ExitStatus::Unknown))
@@ -100,6 +102,7 @@ impl<T> Process<T> {
     /// Waits for the end of the process for at most `timeout`. Returns `true` if it has ended, successfully
     /// or not, and its output was forwarded ([`Stdio::Tee`](crate::Stdio::Tee)). Returns `false` at once in a
     /// process forked from this one, where no thread watches the process.
+    #[track_caller]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.group.check_owner().is_ok() && self.group.wait(deadline(timeout), false)
     }

@@ -46,6 +46,7 @@ use crate::sys::deadline;
 /// # Errors
 ///
 /// The errors of [`start_processes`], and the first failure of a process. The other processes are ended then.
+#[track_caller]
 pub fn spawn<F, A, R>(function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
 where
     F: Fn(usize, A) -> R + CapturesNothing,
@@ -237,6 +238,7 @@ impl<T: Message> ProcessContext<T> {
     /// See [`wait`](Self::wait). [`SpawnError::Value`] if a value can't be decoded, or an earlier call has
     /// taken it. If this process has too few spare descriptors for those in the values, no value is taken:
     /// close some, and call this again.
+    #[track_caller]
     pub fn join(&self) -> Result<Vec<T>> {
         self.wait()?;
         let mut all = Vec::with_capacity(self.group.len());
@@ -332,6 +334,7 @@ impl<T> ProcessContext<T> {
     /// # Errors
     ///
     /// The first failure. [`SpawnError::OtherProcess`] in a process forked from this one.
+    #[track_caller]
     pub fn wait(&self) -> Result<()> {
         self.join_until(None, self.grace_period).map(|_| ())
     }
@@ -342,6 +345,7 @@ impl<T> ProcessContext<T> {
     /// # Errors
     ///
     /// See [`wait`](Self::wait).
+    #[track_caller]
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool> {
         self.join_until(Some(timeout), self.grace_period)
     }
@@ -352,10 +356,12 @@ impl<T> ProcessContext<T> {
     /// # Errors
     ///
     /// See [`wait`](Self::wait).
+    #[track_caller]
     pub fn join_with_grace(&self, timeout: Option<Duration>, grace: Duration) -> Result<bool> {
         self.join_until(timeout, Some(grace))
     }
 
+    #[track_caller]
     fn join_until(&self, timeout: Option<Duration>, grace: Option<Duration>) -> Result<bool> {
         self.group.check_owner()?;
         let or_failure = self.on_failure == OnFailure::EndAll;

@@ -1,6 +1,7 @@
 //! Control of the processes of a group: signals, status, waits.
 
 use std::os::fd::OwnedFd;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -182,6 +183,7 @@ impl ChildGroup {
 impl ChildGroup {
     /// Waits until all processes have ended and their output is passed on, or, with `or_failure`, until one
     /// has failed. Returns `false` if the time has expired.
+    #[track_caller]
     pub(crate) fn wait(&self, until: Option<Instant>, or_failure: bool) -> bool {
         let settled = |ranks: &[RankState]| {
             ranks.iter().all(|rank| rank.over)
@@ -191,14 +193,14 @@ impl ChildGroup {
                         .any(|rank| rank.failure.as_ref().is_some_and(|(_, error)| ends_others(error)))
         };
         let mut ranks = self.ranks.lock();
-        let mut watch: Option<Watch> = None;
+        let (mut watch, place) = (None, Location::caller());
         while !settled(&ranks) {
             let now = Instant::now();
             if until.is_some_and(|until| until <= now) {
                 return false;
             }
-            let watch =
-                watch.get_or_insert_with(|| Watch::new(now, until.map_or(Wait::Forever, Wait::Until)));
+            let limit = until.map_or(Wait::Forever, Wait::Until);
+            let watch = watch.get_or_insert_with(|| Watch::new(now, limit, place));
             if watch.is_due(now) {
                 MutexGuard::unlocked(&mut ranks, || watch.record_poll(now, || self.wait_subject()));
                 if settled(&ranks) {

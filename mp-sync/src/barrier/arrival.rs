@@ -45,6 +45,7 @@ impl Barrier {
     ///
     /// # Errors
     /// [`BarrierError`] with the cause if the barrier is broken.
+    #[track_caller]
     pub fn arrive_timeout(
         &self,
         timeout: Duration,
@@ -94,6 +95,7 @@ impl BarrierArrival {
     ///
     /// # Errors
     /// [`BarrierError`] with the cause if the barrier is broken.
+    #[track_caller]
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<usize>, BarrierError> {
         let (outcome, died) = self.barrier.watch_phase(self.phase, Wait::at_most(timeout))?;
         let Some(outcome) = outcome else { return Ok(None) };

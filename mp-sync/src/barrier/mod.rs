@@ -129,6 +129,7 @@ impl Barrier {
     /// # Errors
     /// [`BarrierError`] with the cause if the barrier is broken. If a death broke it, the error names the
     /// dead process.
+    #[track_caller]
     pub fn wait(&self) -> Result<usize, BarrierError> {
         self.wait_with(Wait::Forever, NO_ACTION)
     }
@@ -165,6 +166,7 @@ impl Barrier {
     /// See [`wait`](Self::wait). The other parties get [`BarrierError::Aborted`] if `action` panics or
     /// [aborts](Self::abort), and [`BarrierError::MemberDied`] if its process is killed.
     #[doc(alias = "action")]
+    #[track_caller]
     pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, BarrierError> {
         self.wait_with(Wait::Forever, Some(action))
     }
@@ -197,6 +199,7 @@ impl Barrier {
 
     /// Arrives, and returns the index and the phase. Waits while the last party of the previous phase runs
     /// its action.
+    #[track_caller]
     fn arrive(&self, me: Member, wait: Wait, acts: bool) -> Result<(u32, Phase), BarrierError> {
         loop {
             match self.try_arrive(me, acts)? {
@@ -213,6 +216,7 @@ impl Barrier {
         }
     }
 
+    #[track_caller]
     fn wait_with(&self, wait: Wait, action: Option<impl FnOnce()>) -> Result<usize, BarrierError> {
         let me = self.shared.me()?;
         let (index, phase) = self.arrive(me, wait, action.is_some())?;
@@ -233,6 +237,7 @@ impl Barrier {
 
     /// Waits for the end of a phase, and breaks it if a party is dead or the time has expired. Returns the
     /// outcome, and the dead party if this process found it.
+    #[track_caller]
     fn wait_phase_end(
         &self,
         phase: Phase,
@@ -250,6 +255,7 @@ impl Barrier {
 
     /// Waits for the end of a phase, and breaks it if a party is dead. Returns the outcome, or `None` when
     /// the time has expired, and the dead party if this process found it.
+    #[track_caller]
     fn watch_phase(
         &self,
         phase: Phase,

@@ -71,6 +71,7 @@ impl<T: Plain + Send> Array<T> {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] if `i` is not less than the length, and the errors of [`lock`](Self::lock).
+    #[track_caller]
     pub fn get(&self, i: usize) -> Result<T, LockError> {
         self.lock()?.get(i).copied().ok_or_else(|| self.missing(i))
     }
@@ -79,6 +80,7 @@ impl<T: Plain + Send> Array<T> {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] if `i` is not less than the length, and the errors of [`lock`](Self::lock).
+    #[track_caller]
     pub fn set(&self, i: usize, value: T) -> Result<(), LockError> {
         *self.lock()?.get_mut(i).ok_or_else(|| self.missing(i))? = value;
         Ok(())
@@ -88,6 +90,7 @@ impl<T: Plain + Send> Array<T> {
     ///
     /// # Errors
     /// See [`lock`](Self::lock).
+    #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>, LockError> {
         Ok(self.lock()?.to_vec())
     }

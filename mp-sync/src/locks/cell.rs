@@ -78,6 +78,7 @@ impl LockCell {
     /// Takes the lock. If `recovering`, also after its holder died, and dropping the guard marks the data as
     /// repaired.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn acquire(
         &self,
         kind: LockKind,
@@ -108,6 +109,7 @@ macro_rules! locking {
     ($name:ident, $guarded:ty, |$this:ident, $raw:ident| $guard:expr) => {
         impl<T: $crate::plain::Plain + Send> $name<T> {
             #[inline(always)]
+            #[track_caller]
             fn guard(&self, wait: Wait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
                 let ($this, $raw) = (self, self.cell.acquire(LockKind::$name, wait, recovering)?);
                 Ok($guard)
@@ -123,6 +125,7 @@ macro_rules! locking {
             #[inline]
             #[doc(alias = "acquire")]
             #[doc(alias = "get_lock")]
+            #[track_caller]
             pub fn lock(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
                 self.guard(Wait::Forever, false)
             }
@@ -143,6 +146,7 @@ macro_rules! locking {
             ///
             /// # Errors
             /// The errors of [`lock`](Self::lock), without `OwnerDied`.
+            #[track_caller]
             pub fn recover(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
                 self.guard(Wait::Forever, true)
             }

@@ -114,6 +114,7 @@ impl Condition {
     /// An [`RLock`](crate::RLock) stays locked at the levels of the thread's other guards.
     /// [`LockError::Failed`] with [`Error::ArenaFull`] if more live threads wait than the condition was
     /// created for.
+    #[track_caller]
     pub fn wait<G: ConditionGuard>(&self, guard: G) -> Result<G, LockError> {
         self.wait_once(guard, Wait::Forever).map(|(guard, _)| guard)
     }
@@ -127,6 +128,7 @@ impl Condition {
     /// # Errors
     /// The errors of [`wait`](Self::wait), and [`LockError::Held`] if a process, which it names, holds the
     /// lock for that long.
+    #[track_caller]
     pub fn wait_timeout<G: ConditionGuard>(
         &self,
         guard: G,
@@ -139,6 +141,7 @@ impl Condition {
     ///
     /// # Errors
     /// See [`wait_timeout`](Self::wait_timeout).
+    #[track_caller]
     pub fn wait_deadline<G: ConditionGuard>(
         &self,
         guard: G,
@@ -152,6 +155,7 @@ impl Condition {
     ///
     /// # Errors
     /// See [`wait`](Self::wait).
+    #[track_caller]
     pub fn wait_for<G: ConditionGuard>(
         &self,
         guard: G,
@@ -165,6 +169,7 @@ impl Condition {
     ///
     /// # Errors
     /// See [`wait_timeout`](Self::wait_timeout).
+    #[track_caller]
     pub fn wait_for_timeout<G: ConditionGuard>(
         &self,
         guard: G,
@@ -178,6 +183,7 @@ impl Condition {
     ///
     /// # Errors
     /// See [`wait_timeout`](Self::wait_timeout).
+    #[track_caller]
     pub fn wait_for_deadline<G: ConditionGuard>(
         &self,
         guard: G,
@@ -187,6 +193,7 @@ impl Condition {
         self.until(guard, Wait::Until(deadline), predicate)
     }
 
+    #[track_caller]
     fn until<G: ConditionGuard>(
         &self,
         mut guard: G,
@@ -285,6 +292,7 @@ impl Condition {
         Ok(mine)
     }
 
+    #[track_caller]
     fn wait_once<G: ConditionGuard>(&self, guard: G, wait: Wait) -> Result<(G, bool), LockError> {
         let me = self.shared.me()?;
         let mine = self.place(me)?;
@@ -313,6 +321,7 @@ impl Condition {
     }
 
     /// Waits for a token. Returns `true` if one arrived.
+    #[track_caller]
     fn sleep(&self, me: Member, mine: ObservedSlot, wait: Wait) -> bool {
         let mut waiter = TokenWaiter { condition: self, me, mine, liveness: LivenessTimer::default(), wait };
         loop {
@@ -392,6 +401,7 @@ pub struct ConditionWaiter {
 impl ConditionWaiter {
     /// Waits for a notification for at most `timeout`. Returns `true` if there was one, and at once if an
     /// earlier call has returned `true`. Otherwise the place remains.
+    #[track_caller]
     pub fn wait_timeout(&mut self, timeout: Duration) -> bool {
         if !self.notified && self.condition.shared.me().ok() == Some(self.me) {
             let Self { condition, me, mine, .. } = self;

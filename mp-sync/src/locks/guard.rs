@@ -70,6 +70,7 @@ impl<'a, T: ?Sized> Relock for LockGuard<'a, T> {
         (self.cell, self.at)
     }
 
+    #[track_caller]
     fn relock((cell, at): Self::Unlocked, wait: Wait, _: WaitToken) -> Result<Self, LockError> {
         Ok(LockGuard { at, cell, lock: cell.acquire(cell.kind(), wait, false)?, data: PhantomData })
     }

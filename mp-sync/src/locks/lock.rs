@@ -137,6 +137,7 @@ impl<T: Plain + Send> Lock<T> {
     ///
     /// # Errors
     /// See [`lock`](Self::lock).
+    #[track_caller]
     pub fn get(&self) -> Result<T, LockError> {
         Ok(*self.lock()?)
     }
@@ -145,6 +146,7 @@ impl<T: Plain + Send> Lock<T> {
     ///
     /// # Errors
     /// See [`lock`](Self::lock).
+    #[track_caller]
     pub fn set(&self, value: T) -> Result<(), LockError> {
         *self.lock()? = value;
         Ok(())

@@ -31,5 +31,6 @@ pub trait Relock: Sized {
     ///
     /// # Errors
     /// The errors of the lock's own functions.
+    #[track_caller]
     fn relock(unlocked: Self::Unlocked, wait: Wait, token: WaitToken) -> Result<Self, LockError>;
 }

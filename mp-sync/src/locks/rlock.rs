@@ -98,6 +98,7 @@ impl<T: Plain + Send> RLock<T> {
     /// [`LockError::Deadlock`] if this thread closed a cycle of threads that wait for each other,
     /// [`LockError::Failed`] in a forked copy.
     #[doc(alias = "acquire")]
+    #[track_caller]
     pub fn lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
         self.lock_wait(Wait::Forever, false)
     }
@@ -116,6 +117,7 @@ impl<T: Plain + Send> RLock<T> {
     ///
     /// # Errors
     /// The errors of [`lock`](Self::lock), without `OwnerDied`.
+    #[track_caller]
     pub fn recover(&self) -> Result<RLockGuard<'_, T>, LockError> {
         self.lock_wait(Wait::Forever, true)
     }
@@ -148,6 +150,7 @@ impl<T: Plain + Send> RLock<T> {
     ///
     /// # Errors
     /// See [`lock`](Self::lock).
+    #[track_caller]
     pub fn get(&self) -> Result<T, LockError> {
         Ok(self.lock()?.get())
     }
@@ -156,6 +159,7 @@ impl<T: Plain + Send> RLock<T> {
     ///
     /// # Errors
     /// See [`lock`](Self::lock).
+    #[track_caller]
     pub fn set(&self, value: T) -> Result<(), LockError> {
         self.lock()?.set(value);
         Ok(())
@@ -165,6 +169,7 @@ impl<T: Plain + Send> RLock<T> {
         self.shared.at(DEPTH)
     }
 
+    #[track_caller]
     fn lock_wait(&self, wait: Wait, recovering: bool) -> Result<RLockGuard<'_, T>, LockError> {
         let me = self.shared.me()?;
         let lock = self.shared.lock(LOCK);
@@ -210,6 +215,7 @@ pub struct UnlockedLevels<'a, T: Plain + Send> {
 impl<'a, T: Plain + Send> UnlockedLevels<'a, T> {
     /// Takes the lock again at `others + 1` levels, or at `others` levels if a holder has died meanwhile or
     /// the time has expired.
+    #[track_caller]
     fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
         let (lock, shared) = (self.lock, &self.lock.shared);
         let raw = shared.lock(LOCK);
@@ -266,6 +272,7 @@ impl<'a, T: Plain + Send> Relock for RLockGuard<'a, T> {
         UnlockedLevels { lock, me, others: depth.levels().saturating_sub(1) }
     }
 
+    #[track_caller]
     fn relock(mut unlocked: UnlockedLevels<'a, T>, wait: Wait, _: WaitToken) -> Result<Self, LockError> {
         unlocked.relock(wait)
     }

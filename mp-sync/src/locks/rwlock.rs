@@ -125,6 +125,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// [`LockError::OwnerDied`] if a process died while it wrote and no caller has recovered since,
     /// [`LockError::WouldDeadlock`] if this thread writes, [`LockError::Deadlock`] if this thread closed a
     /// cycle of threads that wait for each other, [`LockError::Failed`] in a forked copy.
+    #[track_caller]
     pub fn read(&self) -> Result<ReadGuard<'_, T>, LockError> {
         self.read_wait(Wait::Forever)
     }
@@ -144,6 +145,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// [`LockError::OwnerDied`] if a process died while it wrote and no caller has recovered since,
     /// [`LockError::WouldDeadlock`] if this thread already reads or writes, [`LockError::Deadlock`] if this
     /// thread closed a cycle of threads that wait for each other, [`LockError::Failed`] in a forked copy.
+    #[track_caller]
     pub fn write(&self) -> Result<WriteGuard<'_, T>, LockError> {
         self.write_wait(Wait::Forever, false)
     }
@@ -162,6 +164,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     ///
     /// # Errors
     /// The errors of [`write`](Self::write), without `OwnerDied`.
+    #[track_caller]
     pub fn recover(&self) -> Result<WriteGuard<'_, T>, LockError> {
         self.write_wait(Wait::Forever, true)
     }
@@ -179,6 +182,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         ReadGuard(GuardedData::new(&self.shared, DATA, hold))
     }
 
+    #[track_caller]
     fn read_wait(&self, wait: Wait) -> Result<ReadGuard<'_, T>, LockError> {
         let (me, thread, readers) = (self.shared.me()?, OsThread::here().tid, self.reader_words());
         match self.shared.run(Enter::new(self.shared.at(LOCK), readers, me, thread)) {
@@ -261,6 +265,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Err(LockError::Held { holder, pid: Members(arena).pid_of(holder) })
     }
 
+    #[track_caller]
     fn write_wait(&self, wait: Wait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
         let (me, thread) = (self.shared.me()?, OsThread::here().tid);
         let mut guard = self.raw.acquire(LockKind::Write, wait, &self.spin)?;

@@ -55,7 +55,7 @@ fn get_from_an_unshared_queue_is_reported() {
             "mp: thread `main` of pid ",
             "in Queue::get::<",
             "of queue \"results\" (#",
-            "0 of 64 messages",
+            "0 of 64 messages) [tests/tests/waiting/hangs.rs:",
             "no other process",
             "close()",
         ],
@@ -111,9 +111,10 @@ fn join_before_the_results_are_taken_is_reported() {
         &text,
         &[
             "has waited",
-            "in join of rank-0",
+            "in join of rank-0 [tests/tests/waiting/hangs.rs:",
             "(rank-0, running; itself waiting",
             "in Queue::put of queue",
+            " (#0) [tests/tests/waiting/hangs.rs:",
             "before join()",
         ],
     );

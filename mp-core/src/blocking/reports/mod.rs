@@ -10,9 +10,11 @@
 
 pub(crate) mod call;
 mod dump;
+mod place;
 mod proof;
 mod report;
 mod settings;
+mod slices;
 pub(crate) mod table;
 
 use std::panic::Location;
@@ -32,8 +34,11 @@ use crate::words::{BlockId, Member, Seat};
 pub use crate::layout::wait_table::RING_NAME;
 pub use call::BlockingCall;
 pub use dump::{add_to_dumps, dump, listen};
+pub use place::Place;
 pub use report::{is_stopped, publish_report};
 pub use settings::{on_report, report_hangs_after, report_waits_after, reported_after};
+pub use slices::SlicedWait;
+use slices::Slices;
 pub(crate) use table::{Row, publish};
 pub use table::{Service, name_object, name_process, object_name, serves, serves_no_more, this_process};
 
@@ -68,8 +73,8 @@ pub struct Subject {
     pub on: WaitObject,
     /// Present state of the object, such as `0 of 64 messages`.
     pub state: String,
-    /// Place of the call in the source, if known.
-    pub place: Option<&'static Location<'static>>,
+    /// Place of the call in the source, if known. Set by the [`Watch`].
+    pub(crate) place: Option<Place>,
 }
 
 impl Subject {
@@ -81,13 +86,6 @@ impl Subject {
     /// Creates the description of any other call. `state` is the present state of its object.
     pub fn other(call: BlockingCall, on: WaitObject, state: String) -> Self {
         Self { call, type_name: String::new(), on, state, place: None }
-    }
-
-    /// Sets the place of the call in the source.
-    #[must_use]
-    pub fn at(mut self, place: Option<&'static Location<'static>>) -> Self {
-        self.place = place;
-        self
     }
 }
 
@@ -112,7 +110,10 @@ pub struct Watch {
     /// Time of the next check.
     due: Instant,
     forever: bool,
+    place: &'static Location<'static>,
     shown: Option<Box<WatchState>>,
+    /// The wait that this one is a part of.
+    sliced: Option<Box<Slices>>,
 }
 
 #[derive(Debug)]
@@ -128,9 +129,17 @@ struct WatchState {
 }
 
 impl Watch {
-    /// Creates the watch over a wait that began at `since`.
-    pub fn new(since: Instant, wait: Wait) -> Self {
-        Self { since, due: since + SHOWN_AFTER, forever: wait == Wait::Forever, shown: None }
+    /// Creates the watch over a wait that began at `since`, in a call at `place`. Within
+    /// [`SlicedWait::run`], continues the watch over that wait.
+    pub fn new(since: Instant, wait: Wait, place: &'static Location<'static>) -> Self {
+        let due = since + SHOWN_AFTER;
+        let mut watch =
+            Self { since, due, forever: wait == Wait::Forever, place, shown: None, sliced: Slices::take() };
+        if let Some(sliced) = &mut watch.sliced {
+            (watch.since, watch.due, watch.forever) = (sliced.since, sliced.due, sliced.forever);
+            watch.shown = sliced.shown.take();
+        }
+        watch
     }
 
     /// Returns `true` if a check is due.
@@ -160,6 +169,17 @@ impl Watch {
     fn look(&mut self, now: Instant, subject: &dyn Fn() -> Subject) {
         let (since, forever) = (self.since, self.forever);
         self.due = now + LOOKED_AFTER;
+        let place = match &self.sliced {
+            Some(sliced) => sliced.place.clone(),
+            None => Place::of(self.place),
+        };
+        let subject = || Subject { place: place.clone(), ..subject() };
+        // The parts of a wait may be at different objects.
+        if self.sliced.is_some()
+            && let Some(shown) = self.shown.take_if(|shown| !shown.is_of(&subject(), forever))
+        {
+            shown.end();
+        }
         let Some(shown) = &mut self.shown else {
             self.shown = Some(Box::new(WatchState::new(since, forever, &subject())));
             return;
@@ -184,6 +204,7 @@ impl Watch {
 
 /// Waits at a condition variable of this process until `so` returns `true` for the guarded value, under a
 /// watch. Returns `false` if the time has expired.
+#[track_caller]
 pub fn wait_at<T>(
     changed: &Condvar,
     guard: &mut MutexGuard<'_, T>,
@@ -191,13 +212,14 @@ pub fn wait_at<T>(
     so: impl Fn(&T) -> bool,
     subject: impl Fn() -> Subject,
 ) -> bool {
-    let mut watch: Option<Watch> = None;
+    let (mut watch, place) = (None, Location::caller());
     while !so(guard) {
         let now = Instant::now();
         if until.is_some_and(|until| now >= until) {
             return false;
         }
-        let watch = watch.get_or_insert_with(|| Watch::new(now, until.map_or(Wait::Forever, Wait::Until)));
+        let limit = until.map_or(Wait::Forever, Wait::Until);
+        let watch = watch.get_or_insert_with(|| Watch::new(now, limit, place));
         if watch.is_due(now) {
             // A report runs user code: a logger.
             MutexGuard::unlocked(guard, || watch.record_poll(now, &subject));
@@ -214,7 +236,11 @@ pub fn wait_at<T>(
 impl Drop for Watch {
     #[inline]
     fn drop(&mut self) {
-        if let Some(shown) = self.shown.take() {
+        let shown = self.shown.take();
+        if let Some(mut sliced) = self.sliced.take() {
+            (sliced.due, sliced.shown) = (self.due, shown);
+            sliced.leave();
+        } else if let Some(shown) = shown {
             shown.end();
         }
     }
@@ -235,6 +261,11 @@ impl WatchState {
             Self { entry, row, next_report: None, next_check: None, suspicion: None, settings: 0 };
         shown.schedule(since);
         shown
+    }
+
+    /// Returns `true` if the row is that of this subject.
+    fn is_of(&self, subject: &Subject, forever: bool) -> bool {
+        self.row.as_ref().is_none_or(|row| row.is_of(subject, forever))
     }
 
     /// Sets the times of the next report and the next test, according to the settings.

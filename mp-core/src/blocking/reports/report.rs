@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! mp: thread `main` of pid 4711 has waited 10 s in Queue::get of queue "results" (#12, 0 of 64 messages)
-//!   could feed it: pid 4712 (running; thread 4712 has waited 9 s in lock of lock "weights" (#14))
+//! [src/train.rs:88]
+//!   could feed it: pid 4712 (running; itself waiting 9 s in lock of lock "weights" (#14) [src/train.rs:31])
 //! ```
 
 use std::fmt::Write as _;
@@ -69,14 +70,20 @@ pub(super) fn text(entry: &ActiveWait, now: Instant, subject: &Subject, hang: Op
     if !subject.type_name.is_empty() {
         _ = write!(text, "::<{}>", subject.type_name);
     }
+    match subject.on {
+        WaitObject::Block(arena, block) => object(&mut text, subject.call, arena, block, &subject.state),
+        WaitObject::Other if subject.state.is_empty() => {}
+        WaitObject::Processes(_) | WaitObject::Other => _ = write!(text, " of {}", subject.state),
+    }
+    if let Some(place) = &subject.place {
+        _ = write!(text, " [{place}]");
+    }
     let mut described = Vec::new();
     match &subject.on {
         &WaitObject::Block(arena, block) => {
-            object(&mut text, subject.call, arena, block, &subject.state);
             described = peers(&mut text, subject.call, arena, block);
         }
         WaitObject::Processes(pids) => {
-            _ = write!(text, " of {}", subject.state);
             if let Some(arena) = table::arena() {
                 let members = Members(arena).members();
                 let known = |pid: &u32| members.iter().find(|info| info.pid == *pid).map(|info| info.member);
@@ -84,11 +91,7 @@ pub(super) fn text(entry: &ActiveWait, now: Instant, subject: &Subject, hang: Op
                 described = list(&mut text, arena, ended_by, pids.iter().map(|pid| (*pid, known(pid))));
             }
         }
-        WaitObject::Other => {
-            if !subject.state.is_empty() {
-                _ = write!(text, " of {}", subject.state);
-            }
-        }
+        WaitObject::Other => {}
     }
     if let Some(hang) = hang {
         conclusion(&mut text, hang, &described);
@@ -190,6 +193,9 @@ fn wait_of(text: &mut String, arena: Arena, pid: u32, seen: &ShownWait) {
     _ = write!(text, "{} in {}", Time(seen.waited()), seen.call.text().name);
     if let Some(block) = seen.block {
         object(text, seen.call, arena, block, "");
+    }
+    if let Some(place) = seen.place(arena) {
+        _ = write!(text, " [{place}]");
     }
 }
 

@@ -25,12 +25,11 @@
 //!
 //! Only reports depend on these words.
 
-use std::panic::Location;
 use std::time::Duration;
 
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
-use crate::blocking::reports::{BlockingCall, Subject, WaitObject};
+use crate::blocking::reports::{BlockingCall, Place, Subject, WaitObject};
 use crate::blocks::Blocks;
 use crate::layout::wait_table::{
     FIRST, NAME, NAME_BYTES, PLACE_BYTES, PROCESSES, RING_NAME, ROW_PLACE, ROW_PROCESSES, ROW_WORDS, ROWS,
@@ -127,9 +126,15 @@ impl Row {
         }
         map.store(word.plus(1), memory::monotonic_ms());
         write_processes(arena, word.plus(ROW_PROCESSES), &subject.on);
-        write_place(arena, word.plus(ROW_PLACE), subject.place);
+        write_place(arena, word.plus(ROW_PLACE), subject.place.as_ref());
         map.store(word, pack(identity::thread(), subject.call, block, forever));
         Some(Self { arena, word })
+    }
+
+    /// Returns `true` if the row shows a wait of the calling thread for `subject`.
+    pub(super) fn is_of(&self, subject: &Subject, forever: bool) -> bool {
+        let block = if let WaitObject::Block(_, block) = subject.on { Some(block) } else { None };
+        self.arena.map().load(self.word) == pack(identity::thread(), subject.call, block, forever)
     }
 
     /// Counts a check that found nothing.
@@ -231,12 +236,12 @@ fn write_processes(arena: Arena, at: Word, on: &WaitObject) {
 }
 
 /// Writes the place of a call, with the end of a long path.
-fn write_place(arena: Arena, at: Word, place: Option<&Location<'_>>) {
+fn write_place(arena: Arena, at: Word, place: Option<&Place>) {
     let mut bytes = [0; PLACE_BYTES + 4];
     if let Some(place) = place {
-        let path = place.file().as_bytes();
+        let path = place.file.as_bytes();
         let path = &path[path.len().saturating_sub(PLACE_BYTES)..];
-        bytes[..4].copy_from_slice(&place.line().to_le_bytes());
+        bytes[..4].copy_from_slice(&place.line.to_le_bytes());
         bytes[4..4 + path.len()].copy_from_slice(path);
     }
     write_bytes(arena, at, bytes);

@@ -183,6 +183,7 @@ impl<'a> ConnectAttempt<'a> {
     }
 
     /// Blocks until the attempt can continue or its time has expired.
+    #[track_caller]
     pub(super) fn wait(&self) -> Result<(), ConnectError> {
         let (pending, until) = self.pending();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

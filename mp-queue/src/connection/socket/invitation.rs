@@ -33,6 +33,7 @@ impl Socket {
     }
 
     /// Receives the invitation.
+    #[track_caller]
     pub(in crate::connection) fn recv_invitation(self: &Arc<Self>, wait: Wait) -> Result<OwnedFd, GetError> {
         self.wait_for(wait, || self.look_for_invitation())
     }

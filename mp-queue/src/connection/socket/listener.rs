@@ -140,6 +140,7 @@ impl Listener {
     /// caller should call this again, as [`incoming`](Self::incoming) does. [`ConnectError::Io`] is an error
     /// of this side, for example if it has no descriptors left. A connection that is closed without sending
     /// data was only a check for a listener, and is skipped.
+    #[track_caller]
     pub fn accept(&self) -> Result<Connection, ConnectError> {
         loop {
             if let Some(connection) = self.accept_until(None)? {
@@ -152,6 +153,7 @@ impl Listener {
     ///
     /// # Errors
     /// Returns the same errors as [`accept`](Self::accept).
+    #[track_caller]
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<Connection>, ConnectError> {
         self.accept_until(Instant::now().checked_add(timeout))
     }
@@ -232,6 +234,7 @@ impl Listener {
         until(&self.events, &self.address, || self.poll_accept()).await
     }
 
+    #[track_caller]
     fn accept_until(&self, deadline: Option<Instant>) -> Result<Option<Connection>, ConnectError> {
         loop {
             if let Some(connection) = self.poll_accept()? {

@@ -222,6 +222,7 @@ impl SocketOptions {
     ///
     /// # Errors
     /// Returns the same errors as [`connect`].
+    #[track_caller]
     pub fn connect(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
         let address = address.into();
         let mut attempt = ConnectAttempt::new(self, &address)?;
@@ -262,6 +263,7 @@ fn waiting(address: &Address, e: mp_core::Error) -> ConnectError {
 }
 
 /// Waits until `what` is ready or the time has expired.
+#[track_caller]
 fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> Result<(), ConnectError> {
     mp_core::wait(&[what], left).map(drop).map_err(|e| waiting(address, e))
 }
@@ -298,6 +300,7 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
 /// not use this library, or does not answer within that time. For keys and limits, see
 /// [`SocketOptions::connect`].
 #[doc(alias = "Client")]
+#[track_caller]
 pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> {
     SocketOptions::new().connect(address)
 }

@@ -39,20 +39,26 @@ impl Socket {
 
     /// Sends a value. When the time has expired, the rest of a message that was begun is sent by the next
     /// send or by a [`Flusher`](super::outbox).
+    #[track_caller]
     pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
-        let frame = frame_of(&mut value, self.limit).map(OutgoingFrame::from);
-        let sent = frame.map_err(WriteError::Failed).and_then(|frame| self.send_frame(frame, wait));
+        let sent = match frame_of(&mut value, self.limit) {
+            Ok(frame) => self.send_frame(OutgoingFrame::from(frame), wait),
+            Err(error) => Err(WriteError::Failed(error)),
+        };
         sent.map_err(|e| self.not_sent(e, value))
     }
 
     /// Sends bytes as a [`Bytes`] message, without copying them during this call.
+    #[track_caller]
     pub(crate) fn send_bytes(self: &Arc<Self>, bytes: &[u8], wait: Wait) -> Result<(), PutError<Bytes>> {
-        let frame = length(bytes.len(), self.limit)
-            .map(|len| OutgoingFrame { head: head_of::<Bytes>(len), body: bytes });
-        let sent = frame.map_err(WriteError::Failed).and_then(|frame| self.send_frame(frame, wait));
+        let sent = match length(bytes.len(), self.limit) {
+            Ok(len) => self.send_frame(OutgoingFrame { head: head_of::<Bytes>(len), body: bytes }, wait),
+            Err(error) => Err(WriteError::Failed(error)),
+        };
         sent.map_err(|e| self.not_sent(e, Bytes(bytes.to_vec())))
     }
 
+    #[track_caller]
     fn send_frame(self: &Arc<Self>, frame: OutgoingFrame<'_>, wait: Wait) -> Result<(), WriteError> {
         let mut sending = PendingSend::new(self, frame);
         loop {
@@ -93,11 +99,13 @@ impl Socket {
         mp_core::until(what, || sending.advance().map(|all| all.then_some(()))).await
     }
 
+    #[track_caller]
     pub(crate) fn recv<T: Message>(self: &Arc<Self>, wait: Wait) -> Result<T, GetError> {
         self.wait_for(wait, || self.poll_frame()?.map(|frame| self.decode(frame)).transpose())
     }
 
     /// Calls `poll` until it returns a result, and waits for more data in between.
+    #[track_caller]
     pub(super) fn wait_for<R>(
         self: &Arc<Self>,
         wait: Wait,

@@ -162,6 +162,7 @@ impl ChildGroup {
     }
 
     /// Waits until all processes have ended. Their failures count as reported.
+    #[track_caller]
     pub(crate) fn join_all(&self) -> Result<()> {
         self.check_owner()?;
         self.wait(None, false);

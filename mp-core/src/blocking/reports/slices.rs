@@ -1,0 +1,79 @@
+//! Waits that consist of many short ones.
+//!
+//! An interpreter must return to its signal handlers while a thread waits, so its waits are *sliced*:
+//! repeated calls with short timeouts. None of them lasts until it would be shown. Calls within
+//! [`SlicedWait::run`] continue one wait: with its beginning, its limit, and its row.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use crate::blocking::limit::Wait;
+use crate::blocking::reports::{Place, SHOWN_AFTER, WatchState};
+
+thread_local!(static CURRENT: Cell<Option<Box<Slices>>> = const { Cell::new(None) });
+
+/// State of a sliced wait between two watches.
+#[derive(Debug)]
+pub(super) struct Slices {
+    pub(super) since: Instant,
+    pub(super) forever: bool,
+    pub(super) place: Option<Place>,
+    /// Time of the next check.
+    pub(super) due: Instant,
+    pub(super) shown: Option<Box<WatchState>>,
+}
+
+impl Slices {
+    /// Takes the sliced wait of the calling thread's enclosing [`SlicedWait::run`].
+    pub(super) fn take() -> Option<Box<Self>> {
+        CURRENT.try_with(Cell::take).ok().flatten()
+    }
+
+    /// Leaves the sliced wait to the next watch.
+    pub(super) fn leave(self: Box<Self>) {
+        _ = CURRENT.try_with(|current| current.set(Some(self)));
+    }
+}
+
+impl Drop for Slices {
+    fn drop(&mut self) {
+        if let Some(shown) = self.shown.take() {
+            shown.end();
+        }
+    }
+}
+
+/// A wait of the calling thread that consists of many short ones. Readers see it as one wait, until it is
+/// dropped.
+#[derive(Debug)]
+pub struct SlicedWait(Option<Box<Slices>>);
+
+impl SlicedWait {
+    /// Creates the wait that began at `since`, at this place in the source, with the limit `wait`.
+    pub fn new(since: Instant, wait: Wait, place: Option<Place>) -> Self {
+        let (due, forever) = (since + SHOWN_AFTER, wait == Wait::Forever);
+        Self(Some(Box::new(Slices { since, forever, place, due, shown: None })))
+    }
+
+    /// Calls `slice`, whose blocking calls are parts of this wait. It must do nothing that another thread may
+    /// wait for: the [proof](super::proof) relies on that.
+    pub fn run<R>(&mut self, slice: impl FnOnce() -> R) -> R {
+        /// Takes the state back, also when `slice` panics.
+        struct Running<'a>(&'a mut SlicedWait, Option<Box<Slices>>);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                self.0.0 = Slices::take();
+                if let Some(outer) = self.1.take() {
+                    outer.leave();
+                }
+            }
+        }
+
+        let outer = Slices::take();
+        if let Some(own) = self.0.take() {
+            own.leave();
+        }
+        let _running = Running(self, outer);
+        slice()
+    }
+}
