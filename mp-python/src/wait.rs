@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use mp_core::Wait;
+use mp_core::waits::{Place, SlicedWait};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -33,7 +35,22 @@ pub fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
+/// Returns the place of the innermost Python frame outside of this package and `multiprocessing`.
+fn place_of_caller(py: Python<'_>) -> PyResult<Option<Place>> {
+    let mut frame = py.import("sys")?.getattr("_getframe")?.call0()?;
+    while !frame.is_none() {
+        let module = frame.getattr("f_globals")?.get_item("__name__")?.str()?.to_string();
+        if !matches!(module.split('.').next(), Some("multiproc" | "multiprocessing")) {
+            let file = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+            return Ok(Some(Place::new(file, frame.getattr("f_lineno")?.extract()?)));
+        }
+        frame = frame.getattr("f_back")?;
+    }
+    Ok(None)
+}
+
 /// Repeats `attempt` until it is done, or the time is over: `Ok(Err(state))`. Each attempt gets its time.
+/// Reports and other processes see all attempts as one wait.
 ///
 /// # Errors
 /// Exceptions of signal handlers, for example `KeyboardInterrupt`.
@@ -47,7 +64,9 @@ pub fn wait<T: Send, S: Send>(
         Attempt::Done(done) => return Ok(Ok(done)),
         Attempt::Late(state) => state,
     };
-    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let begun = Instant::now();
+    let deadline = limit.and_then(|limit| begun.checked_add(limit));
+    let mut sliced: Option<SlicedWait> = None;
     loop {
         let left = match deadline {
             Some(deadline) => deadline.saturating_duration_since(Instant::now()),
@@ -57,7 +76,11 @@ pub fn wait<T: Send, S: Send>(
             return Ok(Err(state));
         }
         let attempted = py.detach(|| {
-            let attempted = attempt(state, left.min(SLICE));
+            let slice = || attempt(state, left.min(SLICE));
+            let attempted = match &mut sliced {
+                Some(sliced) => sliced.run(slice),
+                None => slice(),
+            };
             park_if_finalized();
             attempted
         });
@@ -66,5 +89,10 @@ pub fn wait<T: Send, S: Send>(
             Attempt::Late(late) => state = late,
         }
         py.check_signals()?;
+        // From now on the wait is shown. No frame is read for a shorter one.
+        sliced.get_or_insert_with(|| {
+            let place = place_of_caller(py).ok().flatten();
+            SlicedWait::new(begun, deadline.map_or(Wait::Forever, Wait::Until), place)
+        });
     }
 }
