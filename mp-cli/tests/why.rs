@@ -50,7 +50,7 @@ const CANT_END: &str = "can't end by itself.";
 
 /// Checks that the wait in `part`, such as `rank-0: Queue::put of`, ends with the place of such a call.
 fn check_place(part: &str, text: &str) {
-    let Some((before, _)) = part.split_once(" of ") else { return };
+    let Some((before, _)) = part.split_once(" of ").filter(|_| !part.contains(" is ")) else { return };
     let method = before.split([' ', ':']).next_back().unwrap();
     let line = text.lines().find(|line| line.contains(part)).unwrap();
     let (_, place) = line.rsplit_once('[').unwrap_or_else(|| panic!("{line:?} has no place"));
