@@ -43,8 +43,8 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
     let stats = Allocator(arena).memory_stats();
     let mut processes: Vec<_> =
         (members.iter().zip(&waits)).map(|(info, (_, waits))| process(arena, info, waits)).collect();
-    for process in &mut processes {
-        let held = stats.by_member.iter().find(|member| member.member.to_string() == process.member);
+    for (process, info) in processes.iter_mut().zip(&members) {
+        let held = stats.by_member.iter().find(|held| held.member == info.member);
         (process.blocks, process.bytes) = held.map_or((0, 0), |held| (held.blocks, held.bytes));
     }
     let waited_for: BTreeSet<u32> = processes
@@ -88,9 +88,10 @@ fn waits_of(arena: Arena, member: Member) -> Vec<ShownWait> {
 /// Describes a process. `before` has its waits before the objects were read.
 fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnapshot {
     let (member, pid) = (info.member, info.pid);
+    let (is_stopped, parent) = memory::stopped_and_parent(pid);
     let state = match () {
         () if !info.live || Members(arena).is_dead(member) => ProcessState::Dead,
-        () if memory::is_stopped(pid) => ProcessState::Stopped,
+        () if is_stopped => ProcessState::Stopped,
         () => ProcessState::Running,
     };
     let is_alive = state != ProcessState::Dead;
@@ -107,7 +108,7 @@ fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnap
         member: member.to_string(),
         name: table::name_of(arena, member),
         state,
-        parent: memory::parent_of(pid).unwrap_or(0),
+        parent,
         blocks: 0,
         bytes: 0,
         waits,
@@ -118,13 +119,14 @@ fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnap
 /// Describes a living process that has not joined the arena.
 fn stranger(pid: u32) -> Option<ProcessSnapshot> {
     memory::start_time_of(pid)?;
-    let state = if memory::is_stopped(pid) { ProcessState::Stopped } else { ProcessState::Running };
+    let (is_stopped, parent) = memory::stopped_and_parent(pid);
+    let state = if is_stopped { ProcessState::Stopped } else { ProcessState::Running };
     Some(ProcessSnapshot {
         pid,
         member: String::new(),
         name: memory::thread_name(pid, pid).unwrap_or_default(),
         state,
-        parent: memory::parent_of(pid).unwrap_or(0),
+        parent,
         blocks: 0,
         bytes: 0,
         waits: Vec::new(),

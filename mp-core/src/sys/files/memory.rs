@@ -150,12 +150,6 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
-/// Returns the parent of a process, or `None` if it is not accessible.
-pub(crate) fn parent_of(pid: u32) -> Option<u32> {
-    let stat = read_small(&format!("/proc/{pid}/stat"))?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
 /// Opens the memory of this name that a process has open, for reading.
 pub(crate) fn open_of_process(pid: u32, name: &str) -> Result<OwnedFd> {
     let folder = std::fs::read_dir(format!("/proc/{pid}/fd")).map_err(|source| Error::Os {
@@ -175,8 +169,15 @@ pub(crate) fn open_of_process(pid: u32, name: &str) -> Result<OwnedFd> {
 
 /// Returns `true` if a process is stopped by a signal or a tracer, `false` if its state is not accessible.
 pub(crate) fn is_stopped(pid: u32) -> bool {
+    stopped_and_parent(pid).0
+}
+
+/// Returns [`is_stopped`], and the parent of a process or 0, by one read.
+pub(crate) fn stopped_and_parent(pid: u32) -> (bool, u32) {
     let stat = read_small(&format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    let is_stopped = matches!(fields.next(), Some("T" | "t"));
+    (is_stopped, fields.next().and_then(|parent| parent.parse().ok()).unwrap_or(0))
 }
 
 /// Returns the name of a thread (`comm`, see `proc_pid_comm(5)`), or `None` if it is not accessible.
