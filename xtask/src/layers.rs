@@ -54,6 +54,7 @@ const FREE: &[&str] = &[
     "mp-renamed",
     "mp-tests",
     "mp-torture",
+    "multiproc-cli",
     "xtask",
 ];
 
