@@ -37,6 +37,11 @@ pub(crate) enum Command {
         /// The program, named like the target of `why`, or a file of `record`. Not needed if only one runs.
         target: Option<String>,
     },
+    /// Show a program live, in the terminal: its processes, queues, locks, and what hangs.
+    Top {
+        /// The program, named like the target of `why`. Not needed: `top` lists them if several run.
+        target: Option<String>,
+    },
     /// Show a queue.
     Queue {
         /// Number or name.

@@ -11,11 +11,13 @@
 //! | `report.rs` | a program at one time: what `record` writes and `show` reads |
 //! | `why.rs` | the chain of waits of a process, and the proof that it can't end |
 //! | `tables.rs` | the other outputs |
+//! | `top` | the live view of a program |
 
 mod args;
 mod programs;
 mod report;
 mod tables;
+mod top;
 mod why;
 
 use std::ffi::OsString;
@@ -48,6 +50,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return error.exit_code() as u8;
         }
     };
+    if let Command::Top { target } = &arguments.command {
+        return match top::run(target.as_deref(), interval(&arguments)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("mp: {error}");
+                ExitCode::from(FAILED)
+            }
+        };
+    }
     loop {
         let output = match execute(&arguments) {
             Ok(output) => output,
@@ -62,8 +73,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         if write!(std::io::stdout(), "{before}{}", output.text).is_err() || arguments.watch.is_none() {
             return output.code;
         }
-        std::thread::sleep(Duration::from_secs_f64(arguments.watch.unwrap_or(1.0).max(0.1)));
+        std::thread::sleep(interval(&arguments));
     }
+}
+
+/// Returns the interval of `--watch`.
+fn interval(arguments: &Arguments) -> Duration {
+    Duration::from_secs_f64(
+        arguments.watch.filter(|seconds| seconds.is_finite()).unwrap_or(1.0).clamp(0.1, 3600.0),
+    )
 }
 
 /// Output of a command, and its exit code.
@@ -116,6 +134,8 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             }
             Ok(if json { to_json(&objects)? } else { tables::objects(&report.snapshot, &objects) }.into())
         }
+        // It writes to the terminal itself: see `run`.
+        Command::Top { .. } => Ok(String::new().into()),
         Command::Record { file, program } => {
             let report = report::of_program(program.as_deref())?;
             std::fs::write(file, to_json(&report)?).map_err(|e| format!("{}: {e}", file.display()))?;

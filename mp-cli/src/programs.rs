@@ -41,12 +41,15 @@ pub(crate) fn all() -> Vec<Program> {
     programs
 }
 
-/// Returns the device and inode of the arena that a process has open.
+/// Returns the device and inode of the arena that a process has open. A process that can't write to it is
+/// another observer.
 fn arena_of(process: &Path) -> Option<(u64, u64)> {
     let files = std::fs::read_dir(process.join("fd")).ok()?;
     files.flatten().find_map(|file| {
         let target = std::fs::read_link(file.path()).ok()?;
-        if !target.to_str()?.starts_with(ARENA) {
+        // The permissions of the link are those of the descriptor.
+        let is_writable = || file.metadata().is_ok_and(|link| link.mode() & 0o200 != 0);
+        if !target.to_str()?.starts_with(ARENA) || !is_writable() {
             return None;
         }
         let file = std::fs::metadata(file.path()).ok()?;
@@ -89,17 +92,25 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+        Self::at(pid, uptime.split(' ').next()?.parse::<f64>().ok()? as u64)
+    }
+
+    /// Returns the state of a process. Its age is right if the machine has been up for this many seconds.
+    pub(crate) fn at(pid: u32, uptime: u64) -> Option<Self> {
+        // One read: `top` reads those of all processes again and again.
+        let file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
+        let mut bytes = [0; 1024];
+        let len = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes)).ok()?;
+        let stat = String::from_utf8_lossy(bytes.get(..len)?);
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let number = |i: usize| fields.get(i).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
-        let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
         let started = number(19);
         Some(Self {
             parent: number(1) as u32,
             cpu: number(11) + number(12),
             started,
-            age: (uptime as u64).saturating_sub(started / rustix::param::clock_ticks_per_second().max(1)),
+            age: uptime.saturating_sub(started / rustix::param::clock_ticks_per_second().max(1)),
             resident: number(21) * rustix::param::page_size() as u64,
         })
     }

@@ -19,20 +19,23 @@ pub(crate) struct Report {
 
 impl Report {
     fn of(program: Program) -> Result<Self> {
-        let mut why = String::new();
-        for &pid in &program.pids {
-            match Observer::of_process(pid) {
-                Ok(observer) => {
-                    let snapshot = observer.snapshot();
-                    let of = |pid| Process::of(pid).unwrap_or_default();
-                    let processes = snapshot.processes.iter().map(|process| of(process.pid)).collect();
-                    return Ok(Self { program, snapshot, processes });
-                }
-                Err(error) => why = format!("process {pid}: {error}"),
-            }
-        }
-        Err(why)
+        let snapshot = open(&program)?.snapshot();
+        let of = |pid| Process::of(pid).unwrap_or_default();
+        let processes = snapshot.processes.iter().map(|process| of(process.pid)).collect();
+        Ok(Self { program, snapshot, processes })
     }
+}
+
+/// Opens the memory of a program, through one of its processes.
+pub(crate) fn open(program: &Program) -> Result<Observer> {
+    let mut why = String::from("it has just ended");
+    for &pid in &program.pids {
+        match Observer::of_process(pid) {
+            Ok(observer) => return Ok(observer),
+            Err(error) => why = format!("process {pid}: {error}"),
+        }
+    }
+    Err(why)
 }
 
 /// Returns all programs of this user, and the reasons why some can't be read.

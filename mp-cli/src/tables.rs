@@ -69,7 +69,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 }
 
 /// Shortens a text to a number of characters.
-fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
         None => text.to_owned(),
@@ -169,7 +169,7 @@ fn processes(report: &Report) -> String {
 }
 
 /// Returns the processes that have an object.
-fn holders(snapshot: &Snapshot, holders: &mp_core::HoldersSnapshot) -> String {
+pub(crate) fn holders(snapshot: &Snapshot, holders: &mp_core::HoldersSnapshot) -> String {
     let name = |pid: &u32| {
         let process = snapshot.processes.iter().find(|process| process.pid == *pid);
         let name = process.map(|process| process.name.clone()).filter(|name| !name.is_empty());

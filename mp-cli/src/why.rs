@@ -7,7 +7,7 @@
 //! read, such as for a message of an empty queue, was blocked at that time. Any other wait counts as blocked
 //! if no wait of the set began within [`CHECKED`]: its thread has looked since, and found nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, Snapshot, WaitSnapshot};
@@ -126,33 +126,74 @@ fn is_blocked(snapshot: &Snapshot, wait: &WaitSnapshot) -> Option<bool> {
     (!is_alive(&owner.pid)).then_some(false)
 }
 
+/// Needs of a process of which all threads wait.
+struct Needs {
+    /// Processes of which one would have to act.
+    pids: Vec<u32>,
+    /// `true` if the conditions of all its waits were read.
+    all_read: bool,
+    /// Duration of its youngest wait in milliseconds.
+    youngest: u64,
+}
+
+/// Returns what a process needs, or `None` if it can go on without another one of this program.
+fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Needs> {
+    let waits = process.state == ProcessState::Running && process.other_threads.is_empty();
+    if !waits || process.waits.is_empty() {
+        return None;
+    }
+    let mut all = Needs { pids: Vec::new(), all_read: true, youngest: u64::MAX };
+    for wait in &process.waits {
+        let (needs, only) = needed(snapshot, process.pid, wait);
+        if !wait.steady || !wait.forever || !only {
+            return None;
+        }
+        match is_blocked(snapshot, wait) {
+            Some(false) => return None,
+            Some(true) => {}
+            None => all.all_read = false,
+        }
+        all.youngest = all.youngest.min(wait.waited_ms);
+        all.pids.extend(needs);
+    }
+    Some(all)
+}
+
 /// Returns the processes that wait for each other for good, beginning with this one, if it is one of such a
 /// set.
 fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
-    let mut set = vec![pid];
+    let (mut set, mut seen) = (vec![pid], BTreeSet::from([pid]));
     let (mut done, mut youngest, mut all_read) = (0, u64::MAX, true);
     while let Some(&pid) = set.get(done) {
         done += 1;
-        let process = process_of(snapshot, pid)?;
-        let waits = process.state == ProcessState::Running && process.other_threads.is_empty();
-        if !waits || process.waits.is_empty() {
-            return None;
-        }
-        for wait in &process.waits {
-            let (needs, only) = needed(snapshot, pid, wait);
-            if !wait.steady || !wait.forever || !only {
-                return None;
-            }
-            match is_blocked(snapshot, wait) {
-                Some(false) => return None,
-                Some(true) => {}
-                None => all_read = false,
-            }
-            youngest = youngest.min(wait.waited_ms);
-            set.extend(needs.into_iter().filter(|pid| !set.contains(pid)).collect::<Vec<_>>());
-        }
+        let needs = needs_of(snapshot, process_of(snapshot, pid)?)?;
+        all_read &= needs.all_read;
+        youngest = youngest.min(needs.youngest);
+        set.extend(needs.pids.into_iter().filter(|pid| seen.insert(*pid)));
     }
     (all_read || youngest >= CHECKED).then_some(set)
+}
+
+/// Returns all processes that wait for each other for good. Looks at each process a few times only, so that
+/// `top` can call it again and again.
+pub(crate) fn hanging(snapshot: &Snapshot) -> BTreeSet<u32> {
+    let of = |process: &ProcessSnapshot| Some((process.pid, needs_of(snapshot, process)?.pids));
+    let mut stuck: BTreeMap<u32, Vec<u32>> = snapshot.processes.iter().filter_map(of).collect();
+    // A process can go on if it needs one that can.
+    loop {
+        let pids: BTreeSet<u32> = stuck.keys().copied().collect();
+        stuck.retain(|_, needs| needs.iter().all(|pid| pids.contains(pid)));
+        if stuck.len() == pids.len() {
+            break;
+        }
+    }
+    let mut found = BTreeSet::new();
+    for pid in stuck.into_keys() {
+        if !found.contains(&pid) {
+            found.extend(hang_of(snapshot, pid).into_iter().flatten());
+        }
+    }
+    found
 }
 
 fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {

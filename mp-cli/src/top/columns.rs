@@ -1,0 +1,313 @@
+//! The tables of `top`: their columns, and the text and order of each cell.
+
+use std::cmp::Ordering;
+
+use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot};
+
+use super::sample::TopSample;
+use crate::tables::{bytes, duration, fill, holders};
+
+/// Maximum number of waits that are shown of a process.
+const WAITS: usize = 6;
+/// Width that takes what the other columns leave.
+pub(super) const REST: u16 = u16::MAX;
+/// Width of a screen on which the columns have their wide form.
+pub(super) const WIDE: u16 = 110;
+
+/// A table of `top`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TopTable {
+    Processes,
+    Queues,
+    Objects,
+}
+
+/// A column of a table.
+pub(super) struct TopColumn {
+    pub(super) title: &'static str,
+    /// Widths on a screen of 80 columns and on a wide one. A column without width is not shown.
+    pub(super) widths: (u16, u16),
+    /// `true` for numbers: they are aligned to the right.
+    pub(super) right: bool,
+    /// `true` if the largest value is first, until the order is reversed.
+    pub(super) falling: bool,
+}
+
+const fn text(title: &'static str, narrow: u16, wide: u16) -> TopColumn {
+    TopColumn { title, widths: (narrow, wide), right: false, falling: false }
+}
+
+const fn number(title: &'static str, narrow: u16, wide: u16) -> TopColumn {
+    TopColumn { title, widths: (narrow, wide), right: true, falling: true }
+}
+
+const PROCESSES: &[TopColumn] = &[
+    TopColumn { falling: false, ..number("PID", 7, 8) },
+    text("NAME", 12, 24),
+    number("CPU %", 6, 6),
+    number("RES", 8, 9),
+    number("HOLDS", 8, 9),
+    text("STATE", 7, 8),
+    TopColumn { falling: true, ..text("WAITS FOR", REST, REST) },
+];
+const QUEUES: &[TopColumn] = &[
+    TopColumn { falling: false, ..number("#", 5, 7) },
+    text("QUEUE", REST, 28),
+    text("KIND", 7, 8),
+    TopColumn { falling: true, ..text("FILL", 10, 20) },
+    number("MESSAGES", 12, 18),
+    number("PUTS/S", 8, 10),
+    number("GETS/S", 8, 10),
+    number("WAIT", 5, 5),
+    text("HELD BY", 0, REST),
+];
+const OBJECTS: &[TopColumn] = &[
+    TopColumn { falling: false, ..number("#", 5, 7) },
+    text("OBJECT", 14, 28),
+    text("KIND", 10, 12),
+    text("OWNER", 14, 24),
+    number("WAIT", 5, 5),
+    text("WAITED FOR BY", REST, REST),
+    text("HELD BY", 0, 50),
+];
+
+/// Value that rows are sorted by.
+#[derive(PartialEq, Debug)]
+pub(super) enum SortKey {
+    Number(f64),
+    Text(String),
+}
+
+impl SortKey {
+    pub(super) fn order(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => a.total_cmp(b),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (Self::Number(_), Self::Text(_)) => Ordering::Less,
+            (Self::Text(_), Self::Number(_)) => Ordering::Greater,
+        }
+    }
+}
+
+impl TopTable {
+    pub(super) const ALL: [Self; 3] = [Self::Processes, Self::Queues, Self::Objects];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Processes => "Processes",
+            Self::Queues => "Queues",
+            Self::Objects => "Locks and objects",
+        }
+    }
+
+    pub(super) fn columns(self) -> &'static [TopColumn] {
+        match self {
+            Self::Processes => PROCESSES,
+            Self::Queues => QUEUES,
+            Self::Objects => OBJECTS,
+        }
+    }
+
+    /// Returns the number of rows.
+    pub(super) fn len(self, sample: &TopSample) -> usize {
+        match self {
+            Self::Processes => sample.snapshot.processes.len(),
+            Self::Queues => sample.snapshot.queues.len(),
+            Self::Objects => sample.objects.len(),
+        }
+    }
+
+    /// Returns the process ID or the block of a row.
+    pub(super) fn id(self, sample: &TopSample, row: usize) -> u32 {
+        match self {
+            Self::Processes => sample.snapshot.processes[row].pid,
+            Self::Queues => sample.snapshot.queues[row].block,
+            Self::Objects => object(sample, row).block,
+        }
+    }
+
+    /// Returns the lines of a cell.
+    pub(super) fn cell(self, sample: &TopSample, row: usize, column: usize, width: u16) -> Vec<String> {
+        let one = match self {
+            Self::Processes if column == 6 => return waits(sample, &sample.snapshot.processes[row]),
+            Self::Processes => process_cell(sample, row, column),
+            Self::Queues => queue_cell(sample, row, column, width),
+            Self::Objects => object_cell(sample, object(sample, row), column),
+        };
+        vec![one]
+    }
+
+    /// Returns the number of lines of a row.
+    pub(super) fn height(self, sample: &TopSample, row: usize) -> u16 {
+        match self {
+            Self::Processes => sample.snapshot.processes[row].waits.len().clamp(1, WAITS + 1) as u16,
+            _ => 1,
+        }
+    }
+
+    pub(super) fn key(self, sample: &TopSample, row: usize, column: usize) -> SortKey {
+        let number = match self {
+            Self::Processes => {
+                let process = &sample.snapshot.processes[row];
+                match column {
+                    0 => u64::from(process.pid) as f64,
+                    2 => sample.cpu[row].unwrap_or(0.0),
+                    3 => sample.resident[row] as f64,
+                    4 => process.bytes as f64,
+                    6 => process.waits.iter().map(|wait| wait.waited_ms).max().unwrap_or(0) as f64,
+                    _ => return SortKey::Text(process_cell(sample, row, column)),
+                }
+            }
+            Self::Queues => {
+                let queue = &sample.snapshot.queues[row];
+                match column {
+                    0 => f64::from(queue.block),
+                    3 => share(queue).unwrap_or(-1.0),
+                    4 => queue.ring.as_ref().map_or(-1.0, |ring| ring.len as f64),
+                    5 => sample.rates[row].map_or(-1.0, |(puts, _)| puts),
+                    6 => sample.rates[row].map_or(-1.0, |(_, gets)| gets),
+                    7 => sample.waits_for(queue.block).len() as f64,
+                    _ => return SortKey::Text(queue_cell(sample, row, column, 0)),
+                }
+            }
+            Self::Objects => {
+                let object = object(sample, row);
+                match column {
+                    0 => f64::from(object.block),
+                    4 => sample.waits_for(object.block).len() as f64,
+                    _ => return SortKey::Text(object_cell(sample, object, column)),
+                }
+            }
+        };
+        SortKey::Number(number)
+    }
+
+    /// Returns `true` if a cell of the row has a text, which is in lower case.
+    pub(super) fn matches(self, sample: &TopSample, row: usize, text: &str) -> bool {
+        let cells = (0..self.columns().len()).flat_map(|column| self.cell(sample, row, column, 0));
+        text.is_empty() || cells.into_iter().any(|cell| cell.to_lowercase().contains(text))
+    }
+}
+
+fn object(sample: &TopSample, row: usize) -> &ObjectSnapshot {
+    &sample.snapshot.objects[sample.objects[row]]
+}
+
+/// Returns the part of a queue that is full, if it has a capacity.
+pub(super) fn share(queue: &QueueSnapshot) -> Option<f64> {
+    let ring = queue.ring.as_ref()?;
+    Some((ring.len as f64 / ring.capacity?.max(1) as f64).min(1.0))
+}
+
+/// Returns a command line without the folder of the program.
+pub(super) fn short_command(line: &str) -> &str {
+    let program = line.split(' ').next().unwrap_or_default();
+    &line[program.rfind('/').map_or(0, |at| at + 1)..]
+}
+
+/// Returns the state of a process in one word.
+pub(super) fn state(sample: &TopSample, process: &ProcessSnapshot) -> &'static str {
+    match process.state {
+        ProcessState::Stopped => "stopped",
+        ProcessState::Running if sample.hanging.contains(&process.pid) => "hangs",
+        ProcessState::Running if !process.waits.is_empty() && process.other_threads.is_empty() => "waits",
+        ProcessState::Running => "running",
+        _ => "dead",
+    }
+}
+
+fn process_cell(sample: &TopSample, row: usize, column: usize) -> String {
+    let process = &sample.snapshot.processes[row];
+    match column {
+        0 => process.pid.to_string(),
+        1 => process.name.clone(),
+        2 => sample.cpu[row].map_or_else(|| "–".into(), |percent| format!("{percent:.1}")),
+        3 => bytes(sample.resident[row]),
+        4 => bytes(process.bytes),
+        _ => state(sample, process).into(),
+    }
+}
+
+/// Returns what the threads of a process wait for, one line for each.
+fn waits(sample: &TopSample, process: &ProcessSnapshot) -> Vec<String> {
+    let mut lines: Vec<_> = process.waits.iter().take(WAITS).map(|w| wait(sample, process, w)).collect();
+    if process.waits.len() > WAITS {
+        lines.push(format!("and {} more threads", process.waits.len() - WAITS));
+    }
+    lines
+}
+
+/// Returns the duration of a wait, the call and its object.
+fn wait(sample: &TopSample, process: &ProcessSnapshot, wait: &WaitSnapshot) -> String {
+    let object = match wait.object {
+        Some(block) => format!(" {}", sample.block_name(block)),
+        None => wait.processes.first().map_or(String::new(), |pid| format!(" {}", sample.name_of(*pid))),
+    };
+    let more = match wait.processes.len() {
+        2.. if wait.object.is_none() => format!(" +{}", wait.processes.len() - 1),
+        _ => String::new(),
+    };
+    let thread = match &wait.thread {
+        thread if thread.id == process.pid => String::new(),
+        thread => format!(" ({})", thread.name),
+    };
+    format!("{} {}{object}{more}{thread}", duration(wait.waited_ms), wait.call)
+}
+
+fn queue_cell(sample: &TopSample, row: usize, column: usize, width: u16) -> String {
+    let queue = &sample.snapshot.queues[row];
+    let ring = queue.ring.as_ref();
+    match column {
+        0 => queue.block.to_string(),
+        1 => queue.name.clone(),
+        2 => ring.map_or("?", |ring| ring.kind.as_str()).into(),
+        3 => share(queue).map_or(String::new(), |share| bar(share, width)),
+        4 => ring.map_or_else(|| "?".into(), fill),
+        5 => rate(sample.rates[row].map(|(puts, _)| puts)),
+        6 => rate(sample.rates[row].map(|(_, gets)| gets)),
+        7 => sample.waits_for(queue.block).len().to_string(),
+        _ => holders(&sample.snapshot, &queue.holders),
+    }
+}
+
+/// Returns a bar of this width. It is full if the queue is, and empty only if the queue is.
+fn bar(share: f64, width: u16) -> String {
+    let width = usize::from(width);
+    let most = if share < 1.0 { width.saturating_sub(1) } else { width };
+    let least = usize::from(share > 0.0).min(most);
+    let full = ((share * width as f64).round() as usize).clamp(least, most);
+    "█".repeat(full) + &"░".repeat(width - full)
+}
+
+fn rate(rate: Option<f64>) -> String {
+    match rate {
+        None => "–".into(),
+        Some(0.0) => "0".into(),
+        Some(rate) if rate < 10.0 => format!("{rate:.1}"),
+        Some(rate) if rate < 100_000.0 => format!("{rate:.0}"),
+        Some(rate) if rate < 1e7 => format!("{:.0} k", rate / 1e3),
+        Some(rate) => format!("{:.1} M", rate / 1e6),
+    }
+}
+
+fn object_cell(sample: &TopSample, object: &ObjectSnapshot, column: usize) -> String {
+    let waits = sample.waits_for(object.block);
+    match column {
+        0 => object.block.to_string(),
+        1 => object.name.clone(),
+        2 => object.kind.clone(),
+        3 => object.owner.map_or(String::new(), |owner| match owner.pid == owner.thread {
+            true => sample.name_of(owner.pid),
+            false => format!("{} ({})", sample.name_of(owner.pid), owner.thread),
+        }),
+        4 => waits.len().to_string(),
+        5 => {
+            let text = |(process, wait): &(usize, usize)| {
+                let process = &sample.snapshot.processes[*process];
+                format!("{} {}", sample.name_of(process.pid), duration(process.waits[*wait].waited_ms))
+            };
+            waits.iter().take(4).map(text).collect::<Vec<_>>().join(", ")
+        }
+        _ => holders(&sample.snapshot, &object.holders),
+    }
+}

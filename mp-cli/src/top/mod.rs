@@ -1,0 +1,209 @@
+//! The command `top`: a program, live.
+//!
+//! | file | content |
+//! |---|---|
+//! | `sample.rs` | what is read of a program, and what changed since the time before |
+//! | `columns.rs` | the tables |
+//! | `view.rs` | what the keys set |
+//! | `draw.rs` | rendering of a program |
+//! | `choice.rs` | the list of programs, if there are several |
+
+mod choice;
+mod columns;
+mod draw;
+mod sample;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io::IsTerminal as _;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::layout::Rect;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use signal_hook::consts::SIGTERM;
+
+use crate::programs::{self, Program};
+use crate::{Result, report};
+use choice::{ProgramChoice, ProgramList};
+use draw::TopPalette;
+use sample::LiveProgram;
+use view::{TopAction, TopView};
+
+/// Maximum time until another size of the terminal is noticed.
+const NOTICED: Duration = Duration::from_millis(500);
+
+/// Shows a program until a key ends it. Without a target, there is a list of programs if several run.
+pub(crate) fn run(target: Option<&str>, interval: Duration) -> Result<()> {
+    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+        return Err("`mp top` needs a terminal: without one, use `mp show --watch`".into());
+    }
+    let (mut programs, mut selected) = (Vec::new(), None);
+    if let Some(target) = target {
+        let (report, pids) = report::of_target(target)?;
+        programs.push(report.program);
+        selected = pids.first().copied().filter(|_| pids.len() == 1);
+    } else {
+        programs = programs::all();
+    }
+    let first = match programs.len() {
+        0 => return Err("no program of this user uses multiproc".into()),
+        1 => Some(LiveProgram::open(programs.remove(0))?),
+        _ => None,
+    };
+    let signal = |error| format!("signal: {error}");
+    let (signals, sender) = UnixStream::pair().map_err(signal)?;
+    signal_hook::low_level::pipe::register(SIGTERM, sender).map_err(signal)?;
+    let colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let terminal = ratatui::try_init().map_err(|e| format!("terminal: {e}"))?;
+    let mut screen = Screen { terminal, signals, ended: false, palette: TopPalette { colors } };
+    let done = screen.run(first, programs, selected, interval);
+    // Before a message of an error.
+    let restored = ratatui::try_restore();
+    done?;
+    restored.map_err(|e| format!("terminal: {e}"))
+}
+
+/// The terminal.
+struct Screen {
+    terminal: DefaultTerminal,
+    /// Has a byte once a signal has asked the command to end.
+    signals: UnixStream,
+    /// `true` once a signal has asked the command to end, or the terminal has hung up.
+    ended: bool,
+    palette: TopPalette,
+}
+
+impl Screen {
+    fn run(
+        &mut self,
+        first: Option<LiveProgram>,
+        programs: Vec<Program>,
+        selected: Option<u32>,
+        interval: Duration,
+    ) -> Result<()> {
+        let live = match first {
+            Some(live) => Some(live),
+            None => self.choose(programs)?,
+        };
+        live.map_or(Ok(()), |live| self.show(live, TopView::new(interval, selected)))
+    }
+
+    /// Returns the program that the user chooses, or `None` at the end of the command.
+    fn choose(&mut self, programs: Vec<Program>) -> Result<Option<LiveProgram>> {
+        let mut list = ProgramList::new(programs);
+        loop {
+            let palette = self.palette;
+            self.terminal.draw(|frame| list.draw(frame, palette)).map_err(text)?;
+            let Some(event) = self.event(list.next())? else {
+                if self.ended {
+                    return Ok(None);
+                }
+                list.refresh();
+                continue;
+            };
+            let Event::Key(key) = event else { continue };
+            match list.key(key) {
+                ProgramChoice::Stay => {}
+                ProgramChoice::Quit => return Ok(None),
+                ProgramChoice::Open(program) => match LiveProgram::open(program) {
+                    Ok(live) => return Ok(Some(live)),
+                    Err(error) => list.error = Some(error),
+                },
+            }
+        }
+    }
+
+    fn show(&mut self, mut live: LiveProgram, mut view: TopView) -> Result<()> {
+        let mut sample = live.sample().ok_or("the program has just ended")?;
+        let mut next = Instant::now() + view.interval.min(FIRST);
+        loop {
+            let palette = self.palette;
+            let draw = |frame: &mut ratatui::Frame<'_>| draw::program(frame, &mut view, &sample, palette);
+            self.terminal.draw(draw).map_err(text)?;
+            let reads = !view.paused && view.end.is_none();
+            let until = if reads { next } else { Instant::now() + Duration::from_secs(3600) };
+            let event = self.event(until)?;
+            if self.ended {
+                return Ok(());
+            }
+            match event {
+                Some(Event::Key(key)) => {
+                    let interval = view.interval;
+                    match view.key(key, &sample) {
+                        TopAction::Stay => {}
+                        TopAction::Redraw => self.redraw().map_err(text)?,
+                        TopAction::Quit => return Ok(()),
+                    }
+                    if view.interval != interval {
+                        next = Instant::now() + view.interval;
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    match live.sample() {
+                        Some(now) => sample = now,
+                        None => view.end = Some(ENDED.into()),
+                    }
+                    next = Instant::now() + view.interval;
+                }
+            }
+        }
+    }
+
+    /// Has the next frame written in full. [`ratatui::Terminal::clear`] would first ask the terminal for the
+    /// position of the cursor, and fail without an answer.
+    fn redraw(&mut self) -> std::io::Result<()> {
+        let size = self.terminal.size()?;
+        self.terminal.resize(Rect::new(0, 0, size.width, size.height))
+    }
+
+    /// Waits for a key or another size of the terminal. Returns `None` at this time, or if the command ends.
+    fn event(&mut self, until: Instant) -> Result<Option<Event>> {
+        loop {
+            // Crossterm reads a terminal that has hung up for ever, so it reads only if there are bytes.
+            // It is asked after a signal and at the end of the time as well: another size is a signal.
+            let left = until.saturating_duration_since(Instant::now()).min(NOTICED);
+            self.wait(left)?;
+            if self.ended {
+                return Ok(None);
+            }
+            if event::poll(Duration::ZERO).map_err(text)? {
+                match event::read().map_err(text)? {
+                    Event::Key(key) if key.kind == KeyEventKind::Release => {}
+                    event => return Ok(Some(event)),
+                }
+            } else if Instant::now() >= until {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for bytes from the terminal or a signal.
+    fn wait(&mut self, most: Duration) -> Result<()> {
+        let stdin = std::io::stdin();
+        let mut files =
+            [stdin.as_fd(), self.signals.as_fd()].map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN));
+        match poll(&mut files, Some(&most.try_into().unwrap_or_default())) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(text(error.into())),
+        }
+        let [terminal, signals] = files.map(|file| file.revents());
+        self.ended |= terminal.intersects(PollFlags::HUP | PollFlags::ERR) || !signals.is_empty();
+        Ok(())
+    }
+}
+
+/// Time until the second sample, which has the first rates.
+const FIRST: Duration = Duration::from_millis(500);
+const ENDED: &str = "The program has ended. This is its last state; q quits.";
+
+fn text(error: std::io::Error) -> String {
+    format!("terminal: {error}")
+}

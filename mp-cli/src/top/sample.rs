@@ -1,0 +1,158 @@
+//! A program at one time, with what changed since the time before.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+
+use mp_core::{Observer, ProcessState, Snapshot};
+
+use crate::programs::{Process, Program};
+use crate::{Result, report, why};
+
+/// A program that is read again and again, through one observer.
+pub(super) struct LiveProgram {
+    program: Program,
+    observer: Observer,
+    opened: Instant,
+    before: Option<TopCounters>,
+}
+
+impl LiveProgram {
+    pub(super) fn open(program: Program) -> Result<Self> {
+        let observer = report::open(&program)?;
+        Ok(Self { program, observer, opened: Instant::now(), before: None })
+    }
+
+    /// Reads the program, or returns `None` if none of its processes lives.
+    pub(super) fn sample(&mut self) -> Option<TopSample> {
+        let (snapshot, at) = (self.observer.snapshot(), Instant::now());
+        if snapshot.processes.iter().all(|process| process.state == ProcessState::Dead) {
+            return None;
+        }
+        let of = |pid| Process::at(pid, 0).unwrap_or_default();
+        let stats: Vec<_> = snapshot.processes.iter().map(|process| of(process.pid)).collect();
+        let counters = TopCounters::of(&snapshot, &stats, at);
+        let mut sample = TopSample::new(snapshot, &stats, &counters, self.before.as_ref());
+        sample.command.clone_from(&self.program.command);
+        sample.root = self.program.root;
+        sample.age_ms = self.program.age * 1000 + self.opened.elapsed().as_millis() as u64;
+        self.before = Some(counters);
+        Some(sample)
+    }
+}
+
+/// Counters of which `top` shows the changes.
+pub(super) struct TopCounters {
+    at: Instant,
+    /// Starts of processes, and their processor times in clock ticks, by process ID.
+    cpu: HashMap<u32, (u64, u64)>,
+    /// Numbers of puts and gets, by block.
+    queues: HashMap<u32, (u64, u64)>,
+}
+
+impl TopCounters {
+    pub(super) fn of(snapshot: &Snapshot, stats: &[Process], at: Instant) -> Self {
+        let processes = snapshot.processes.iter().zip(stats);
+        let cpu = processes.map(|(process, stat)| (process.pid, (stat.started, stat.cpu)));
+        let counts = |queue: &mp_core::QueueSnapshot| {
+            let ring = queue.ring.as_ref()?;
+            Some((queue.block, (ring.puts, ring.gets)))
+        };
+        Self { at, cpu: cpu.collect(), queues: snapshot.queues.iter().filter_map(counts).collect() }
+    }
+
+    /// Returns the share of a processor that a process has used since then, in percent.
+    fn percent(&self, now: &Self, pid: u32) -> Option<f64> {
+        let ((started, before), (same, after)) = (self.cpu.get(&pid)?, now.cpu.get(&pid)?);
+        let ticks = after.checked_sub(*before).filter(|_| started == same)?;
+        let seconds = ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64;
+        Some(100.0 * seconds / self.seconds(now)?)
+    }
+
+    /// Returns the puts and gets of a queue per second since then.
+    fn rates(&self, now: &Self, block: u32) -> Option<(f64, f64)> {
+        let ((puts, gets), (puts_now, gets_now)) = (self.queues.get(&block)?, now.queues.get(&block)?);
+        // A count that fell is of another queue in the same block.
+        let change = |before: &u64, after: &u64| u64::try_from(after.wrapping_sub(*before) as i64).ok();
+        let seconds = self.seconds(now)?;
+        Some((change(puts, puts_now)? as f64 / seconds, change(gets, gets_now)? as f64 / seconds))
+    }
+
+    fn seconds(&self, now: &Self) -> Option<f64> {
+        let seconds = now.at.saturating_duration_since(self.at).as_secs_f64();
+        (seconds > 0.0).then_some(seconds)
+    }
+}
+
+/// A program at one time, as `top` shows it.
+pub(super) struct TopSample {
+    pub(super) command: String,
+    pub(super) root: u32,
+    pub(super) age_ms: u64,
+    pub(super) snapshot: Snapshot,
+    /// Processor time in percent, in the order of the processes.
+    pub(super) cpu: Vec<Option<f64>>,
+    /// Memory in bytes, in the order of the processes.
+    pub(super) resident: Vec<u64>,
+    /// Puts and gets per second, in the order of the queues.
+    pub(super) rates: Vec<Option<(f64, f64)>>,
+    /// Waits for each block, as positions of the process and of the wait.
+    waits: HashMap<u32, Vec<(usize, usize)>>,
+    /// Positions of the objects that are named, owned or waited for.
+    pub(super) objects: Vec<usize>,
+    /// Processes that wait for each other for good.
+    pub(super) hanging: BTreeSet<u32>,
+}
+
+impl TopSample {
+    /// Creates a sample from a snapshot, and from counters of this and of the time before.
+    pub(super) fn new(
+        snapshot: Snapshot,
+        stats: &[Process],
+        now: &TopCounters,
+        before: Option<&TopCounters>,
+    ) -> Self {
+        let mut waits: HashMap<u32, Vec<(usize, usize)>> = HashMap::new();
+        for (i, process) in snapshot.processes.iter().enumerate() {
+            for (j, wait) in process.waits.iter().enumerate() {
+                wait.object.iter().for_each(|block| waits.entry(*block).or_default().push((i, j)));
+            }
+        }
+        let percent = |process: &mp_core::ProcessSnapshot| before?.percent(now, process.pid);
+        let rates = |queue: &mp_core::QueueSnapshot| before?.rates(now, queue.block);
+        let objects = snapshot.objects.iter().enumerate().filter(|(_, object)| {
+            !object.name.is_empty() || object.owner.is_some() || waits.contains_key(&object.block)
+        });
+        Self {
+            command: String::new(),
+            root: 0,
+            age_ms: 0,
+            cpu: snapshot.processes.iter().map(percent).collect(),
+            resident: stats.iter().map(|stat| stat.resident).collect(),
+            rates: snapshot.queues.iter().map(rates).collect(),
+            objects: objects.map(|(i, _)| i).collect(),
+            hanging: why::hanging(&snapshot),
+            waits,
+            snapshot,
+        }
+    }
+
+    /// Returns the positions of the waits for a block.
+    pub(super) fn waits_for(&self, block: u32) -> &[(usize, usize)] {
+        self.waits.get(&block).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the name of a process, or its ID.
+    pub(super) fn name_of(&self, pid: u32) -> String {
+        let process = self.snapshot.processes.iter().find(|process| process.pid == pid);
+        let name = process.map(|process| process.name.clone()).filter(|name| !name.is_empty());
+        name.unwrap_or_else(|| pid.to_string())
+    }
+
+    /// Returns the name of a queue or object, or its number.
+    pub(super) fn block_name(&self, block: u32) -> String {
+        let queue = self.snapshot.queues.iter().find(|queue| queue.block == block).map(|queue| &queue.name);
+        let object = || self.snapshot.objects.iter().find(|object| object.block == block).map(|o| &o.name);
+        let name = queue.or_else(object).filter(|name| !name.is_empty());
+        name.map_or_else(|| format!("#{block}"), String::clone)
+    }
+}

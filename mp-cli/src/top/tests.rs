@@ -1,0 +1,290 @@
+use std::time::{Duration, Instant};
+
+use mp_core::Snapshot;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
+use serde_json::{Value, json};
+
+use super::columns::TopTable;
+use super::draw::{self, TopPalette};
+use super::sample::{TopCounters, TopSample};
+use super::view::{TopAction, TopScreen, TopView};
+use crate::programs::Process;
+
+fn wait(thread: u32, call: &str, object: Option<u32>, processes: &[u32], ms: u64) -> Value {
+    json!({
+        "thread": {"id": thread, "name": format!("thread-{thread}")}, "call": call, "kind": "queue",
+        "object": object, "processes": processes, "more_processes": false, "place": "src/train.rs:88",
+        "waited_ms": ms, "forever": true, "steady": true, "ended_by_holders": object.is_some(),
+        "ended_by": "could take from it", "advice": "",
+    })
+}
+
+fn process(pid: u32, name: &str, state: &str, waits: &[Value]) -> Value {
+    let others = if waits.is_empty() { json!([{"id": pid, "name": name}]) } else { json!([]) };
+    json!({
+        "pid": pid, "member": format!("member {pid}.1"), "name": name, "state": state, "parent": 10,
+        "blocks": 1, "bytes": 2048 * u64::from(pid), "waits": waits, "other_threads": others,
+    })
+}
+
+fn queue(block: u32, name: &str, holders: &[u32], len: u64, puts: u64) -> Value {
+    json!({
+        "block": block, "name": name, "holders": {"processes": holders, "messages": 0}, "kind": "queue",
+        "type_name": "u64", "len": len, "capacity": 64, "closed": false, "puts": puts, "gets": puts - len,
+    })
+}
+
+/// A program that was recorded: processes 10 and 11 hang, 12 computes, 13 is stopped, 14 is dead.
+fn recorded(puts: u64) -> Snapshot {
+    let holders = |pids: &[u32]| json!({"processes": pids, "messages": 0});
+    let waits = [wait(11, "Queue::put", Some(0), &[], 12_345), wait(21, "Queue::put", Some(0), &[], 900)];
+    serde_json::from_value(json!({
+        "arena": "c7a97030d440feea", "version": "0.1.0", "taken_ms": 1_795_947_024_028_u64,
+        "processes": [
+            process(10, "", "running", &[wait(10, "join", None, &[11], 5000)]),
+            process(11, "rank-0", "running", &waits),
+            process(12, "rank-1", "running", &[]),
+            process(13, "rank-2", "stopped", &[]),
+            process(14, "rank-3", "dead", &[]),
+        ],
+        "queues": [
+            queue(0, "results", &[10, 11], 64, puts), queue(3, "", &[12], 0, 7),
+            queue(4, "jobs", &[12], 1, 5),
+        ],
+        "objects": [
+            {"block": 1, "kind": "lock", "name": "weights", "holders": holders(&[12, 13]),
+             "owner": {"pid": 13, "thread": 13}},
+            {"block": 2, "kind": "event", "name": "", "holders": holders(&[12]), "owner": null},
+        ],
+        "memory": {"size": 1_u64 << 40, "reserved": 282_624, "allocated": 2048, "cached": 0, "blocks": 5,
+                   "queued": 0, "queued_bytes": 0, "deaths": 2},
+        "changed": 0,
+    }))
+    .unwrap()
+}
+
+/// Returns the program one second after a first look at it.
+fn sample_after(before: u64, after: u64) -> TopSample {
+    let stat = |cpu| Process { cpu, started: 5, resident: 6_725_632, ..Process::default() };
+    let ticks = rustix::param::clock_ticks_per_second();
+    let at = Instant::now();
+    let before = TopCounters::of(&recorded(before), &[stat(0); 5], at);
+    let (snapshot, stats) = (recorded(after), [stat(0), stat(0), stat(ticks), stat(ticks / 2), stat(0)]);
+    let now = TopCounters::of(&snapshot, &stats, at + Duration::from_secs(1));
+    let mut sample = TopSample::new(snapshot, &stats, &now, Some(&before));
+    (sample.command, sample.root, sample.age_ms) = ("/opt/bin/train --epochs 3".into(), 10, 65_000);
+    sample
+}
+
+fn sample() -> TopSample {
+    sample_after(100, 1300)
+}
+
+fn view() -> TopView {
+    TopView::new(Duration::from_secs(1), None)
+}
+
+fn drawn(view: &mut TopView, sample: &TopSample, size: (u16, u16), colors: bool) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
+    terminal.draw(|frame| draw::program(frame, view, sample, TopPalette { colors })).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn lines(buffer: &Buffer) -> Vec<String> {
+    let rows = buffer.content().chunks(usize::from(buffer.area.width).max(1));
+    let line =
+        |row: &[ratatui::buffer::Cell]| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>();
+    rows.map(|row| line(row).trim_end().to_owned()).collect()
+}
+
+fn press(view: &mut TopView, sample: &TopSample, keys: &[KeyCode]) -> TopAction {
+    let press = |key: &KeyCode| view.key(KeyEvent::new(*key, KeyModifiers::NONE), sample);
+    keys.iter().map(press).last().unwrap()
+}
+
+/// Returns the first words of the rows of the table that is shown.
+fn shown(view: &mut TopView, sample: &TopSample) -> Vec<String> {
+    let lines = lines(&drawn(view, sample, (80, 24), true));
+    let rows =
+        lines[5..23].iter().filter(|line| !line.is_empty() && !line.starts_with("                   "));
+    rows.map(|line| line.split_whitespace().next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn screen_of_80_by_24_shows_the_processes() {
+    let expected = [
+        "10 · 65 s old · train --epochs 3                                       every 1 s",
+        "4 processes · 2.0 KiB in use of 276 KiB · 65 queued · 3 deaths",
+        "can't end by itself (press w): 10 in join, rank-0 in Queue::put",
+        " Processes 5  Queues 3  Locks and objects 1",
+        "   PID▲ NAME          CPU %      RES    HOLDS STATE   WAITS FOR",
+        "     10                 0.0  6.4 MiB 20.0 KiB hangs   5.0 s join rank-0",
+        "     11 rank-0          0.0  6.4 MiB 22.0 KiB hangs   12 s Queue::put results",
+        "                                                      0.9 s Queue::put results (",
+        "     12 rank-1        100.0  6.4 MiB 24.0 KiB running",
+        "     13 rank-2         50.0  6.4 MiB 26.0 KiB stopped",
+        "     14 rank-3          0.0  6.4 MiB 28.0 KiB dead",
+    ];
+    let lines = lines(&drawn(&mut view(), &sample(), (80, 24), true));
+    assert_eq!(lines[..expected.len()], expected);
+    assert_eq!(lines[23], "q quit  Tab table  s sort  r reverse  w why  p pause  ? help  / filter");
+}
+
+#[test]
+fn tab_shows_the_queues_and_then_the_objects() {
+    let (mut view, sample) = (view(), sample());
+    press(&mut view, &sample, &[KeyCode::Tab]);
+    let queues = lines(&drawn(&mut view, &sample, (80, 24), true));
+    let expected = [
+        "   #▲ QUEUE              KIND    FILL           MESSAGES   PUTS/S   GETS/S  WAIT",
+        "    0 results            queue   ██████████        64/64     1200     1200     2",
+        "    3                    queue   ░░░░░░░░░░         0/64        0        0     0",
+        "    4 jobs               queue   █░░░░░░░░░         1/64        0        0     0",
+    ];
+    assert_eq!(queues[4..8], expected);
+    press(&mut view, &sample, &[KeyCode::Tab]);
+    let objects = lines(&drawn(&mut view, &sample, (80, 24), true));
+    assert_eq!(objects[5], "    1 weights        lock       rank-2             0");
+    assert_eq!(objects[6], "", "an event that is not named, and that no process waits for");
+}
+
+#[test]
+fn screen_of_200_by_50_shows_all_tables() {
+    let lines = lines(&drawn(&mut view(), &sample(), (200, 50), true));
+    let all = lines.join("\n");
+    for part in [
+        " Processes 5",
+        " Queues 3",
+        " Locks and objects 1",
+        "results",
+        "weights",
+        "rank-1, rank-2",
+        "(thread-21)",
+    ] {
+        assert!(all.contains(part), "{part} is not in this:\n{all}");
+    }
+}
+
+#[test]
+fn any_size_of_the_terminal_is_drawn() {
+    let sample = sample();
+    let explanation = TopScreen::Explanation(u16::MAX);
+    for screen in [TopScreen::Tables, TopScreen::Help, explanation, TopScreen::Filter("x".into())] {
+        let sizes =
+            [0, 1, 2, 3, 7, 20, 59, 130].map(|width| [0, 1, 2, 3, 4, 6, 45].map(|height| (width, height)));
+        for (width, height) in sizes.into_iter().flatten() {
+            let mut view = view();
+            view.screen.clone_from(&screen);
+            press(&mut view, &sample, &[KeyCode::End]);
+            drawn(&mut view, &sample, (width, height), true);
+        }
+    }
+}
+
+#[test]
+fn colours_are_the_terminals_or_none() {
+    for (colors, expected) in [(true, vec![Color::Cyan, Color::Magenta, Color::Red]), (false, vec![])] {
+        let buffer = drawn(&mut view(), &sample(), (200, 50), colors);
+        let mut found: Vec<Color> = Vec::new();
+        for cell in buffer.content() {
+            found.extend([cell.fg, cell.bg].iter().filter(|color| **color != Color::Reset));
+        }
+        found.sort_by_key(|color| color.to_string());
+        found.dedup();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn sort_and_reverse_change_the_order() {
+    let (mut view, sample) = (view(), sample());
+    let cpu = [KeyCode::Char('s'), KeyCode::Char('s')];
+    press(&mut view, &sample, &cpu);
+    assert_eq!(shown(&mut view, &sample)[..2], ["12", "13"], "the largest share first");
+    press(&mut view, &sample, &[KeyCode::Char('r')]);
+    assert_eq!(shown(&mut view, &sample)[3..], ["13", "12"]);
+}
+
+#[test]
+fn selected_row_stays_selected_in_another_order() {
+    let (mut view, sample) = (view(), sample());
+    press(&mut view, &sample, &[KeyCode::Down, KeyCode::Down, KeyCode::Char('r')]);
+    let rows = view.rows(&sample, TopTable::Processes);
+    let at = view.position(&sample, TopTable::Processes, &rows);
+    assert_eq!(TopTable::Processes.id(&sample, rows[at]), 12);
+    press(&mut view, &sample, &[KeyCode::End]);
+    assert_eq!(view.position(&sample, TopTable::Processes, &rows), 4);
+}
+
+#[test]
+fn filter_keeps_rows_with_its_text() {
+    let (mut view, sample) = (view(), sample());
+    let letters = "/RESULTS".chars().map(KeyCode::Char).collect::<Vec<_>>();
+    press(&mut view, &sample, &letters);
+    assert_eq!(shown(&mut view, &sample), ["11"], "only that process waits for the queue");
+    press(&mut view, &sample, &[KeyCode::Enter]);
+    assert_eq!((view.filter.as_str(), &view.screen), ("RESULTS", &TopScreen::Tables));
+    press(&mut view, &sample, &[KeyCode::Char('/'), KeyCode::Char('q'), KeyCode::Esc]);
+    assert_eq!(view.filter, "RESULTS", "Esc keeps the filter from before");
+}
+
+#[test]
+fn why_explains_the_selected_row_and_the_hang() {
+    let (mut view, sample) = (view(), sample());
+    press(&mut view, &sample, &[KeyCode::Down, KeyCode::Down, KeyCode::Char('w')]);
+    let text = lines(&drawn(&mut view, &sample, (80, 24), true)).join("\n");
+    for part in [
+        "← can't end by itself",
+        "12 rank-1: is in no call",
+        "10: join of 11 rank-0",
+        "queue \"results\" (#0, 64/64)",
+    ] {
+        assert!(text.contains(part), "{part} is not in this:\n{text}");
+    }
+    assert_eq!(press(&mut view, &sample, &[KeyCode::Esc]), TopAction::Stay, "closes the explanation");
+    assert_eq!(press(&mut view, &sample, &[KeyCode::Esc]), TopAction::Quit);
+}
+
+#[test]
+fn rows_scroll_so_that_the_selected_one_is_seen() {
+    let (mut view, sample) = (view(), sample());
+    press(&mut view, &sample, &[KeyCode::End]);
+    let lines = lines(&drawn(&mut view, &sample, (80, 9), true));
+    assert!(lines[5].starts_with("     12") && lines[7].starts_with("     14"), "{lines:?}");
+}
+
+#[test]
+fn queue_in_the_block_of_another_has_no_rate() {
+    assert_eq!(sample_after(1300, 100).rates[0], None);
+    assert_eq!(sample_after(100, 350).rates[0], Some((250.0, 250.0)));
+}
+
+#[test]
+fn end_of_the_program_replaces_the_alarm() {
+    let (mut view, sample) = (view(), sample());
+    view.end = Some(super::ENDED.into());
+    let lines = lines(&drawn(&mut view, &sample, (80, 24), true));
+    assert_eq!(lines[2], "The program has ended. This is its last state; q quits.");
+    assert!(lines[0].ends_with("last state") && lines[6].contains("rank-0"), "{lines:?}");
+}
+
+#[test]
+fn plus_and_minus_choose_the_interval() {
+    let (mut view, sample) = (view(), sample());
+    press(&mut view, &sample, &[KeyCode::Char('+'), KeyCode::Char('+')]);
+    assert_eq!(view.interval, Duration::from_secs(5));
+    press(&mut view, &sample, &[KeyCode::Char('-'); 9]);
+    assert_eq!(view.interval, Duration::from_millis(100));
+}
+
+#[test]
+fn hanging_processes_are_those_of_why() {
+    let sample = sample();
+    assert_eq!(sample.hanging.iter().copied().collect::<Vec<_>>(), [10, 11]);
+    let hangs = |pid| crate::why::explain(&sample.snapshot, &[pid]).hangs;
+    assert_eq!([10, 11, 12, 13, 14].map(hangs), [true, true, false, false, false]);
+}
