@@ -52,10 +52,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     if let Command::Top { target } = &arguments.command {
         return match top::run(target.as_deref(), interval(&arguments)) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => 0,
             Err(error) => {
                 eprintln!("mp: {error}");
-                ExitCode::from(FAILED)
+                FAILED
             }
         };
     }

@@ -54,7 +54,6 @@ const FREE: &[&str] = &[
     "mp-renamed",
     "mp-tests",
     "mp-torture",
-    "multiproc-cli",
     "xtask",
 ];
 
