@@ -124,7 +124,8 @@ fn store_buffers<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<
 pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     let packed = match Arena::current() {
         Ok(arena) => {
-            pack_as(&mut value, |out| Messages(arena).pack_for_queue(out, TypeFingerprint::<T>::new().get()))
+            let fingerprint = TypeFingerprint::<T>::new().get();
+            pack_as(&mut value, |out| Messages(arena).pack_for_queue(out, fingerprint, None))
         }
         Err(e) => Err(e.into()),
     };

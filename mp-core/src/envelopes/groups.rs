@@ -170,11 +170,11 @@ impl Envelopes {
         used < of.end || of.any(|group| matches!(self.group(group), GroupState::Absent { .. }))
     }
 
-    /// Adds 64 envelopes, from these groups.
-    pub(crate) fn more_envelopes(self, of: Range<u32>) -> Result<()> {
+    /// Adds 64 envelopes, from these groups: with `all`, from any of them, else from one that the hint of
+    /// absent groups leads to.
+    pub(crate) fn more_envelopes(self, of: Range<u32>, all: bool) -> Result<()> {
         let me = self.me()?;
         let hint_at = Word::at(control::ABSENT_FROM);
-        let mut all = of.start > 0;
         loop {
             let (used, hint) = (self.used_groups(), self.map().load(hint_at));
             let from = if all { of.start } else { hint as u32 };
@@ -189,8 +189,7 @@ impl Envelopes {
                 Some(group) if self.fill_group(group, me)? => return Ok(()),
                 Some(_) => {}
                 None if used < of.end => self.use_group(used)?,
-                None if all => return Err(self.out_of_envelopes()),
-                None => all = true,
+                None => return Err(self.out_of_envelopes()),
             }
         }
     }

@@ -2,10 +2,10 @@
 //! bit map has hints for them.
 //!
 //! # The share of each queue
-//! The last eighth of the envelopes is taken only when all others are in use. They are taken one by one, by a
-//! put into a queue that has fewer than [`SHARE`] messages in such envelopes (not counting threads that are
-//! just putting), and by messages that belong to no queue (arguments of processes, reading a lease). So a
-//! queue that takes as many envelopes as it can leaves some for the others.
+//! The last eighth of the envelopes is taken only when no hint leads to another one. They are taken one by
+//! one, by a put into a queue that has fewer than [`SHARE`] messages in such envelopes (not counting threads
+//! that are just putting), and by messages that belong to no queue (arguments of processes, reading a lease).
+//! So a queue that takes as many envelopes as it can leaves some for the others.
 //!
 //! | word | states | changed by | killed |
 //! |---|---|---|---|
@@ -14,7 +14,7 @@
 //! The envelopes of a share are not counted: a process that needs one scans all that were ever in use at
 //! once. Their place words name their queues.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use crate::arena::Arena;
 use crate::envelopes::{EmptyEnvelope, Envelopes};
@@ -31,6 +31,14 @@ const STALE: u32 = 32;
 /// Maximum number of messages of a queue in envelopes of the share.
 pub(crate) const SHARE: usize = 16;
 
+/// Envelopes of the share that a message may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Share {
+    Nothing,
+    OfQueue(BlockId),
+    Any,
+}
+
 /// Idle envelopes of a thread.
 struct Idle(Vec<(Arena, EnvelopeId, u64)>);
 
@@ -46,8 +54,6 @@ impl Drop for Idle {
 
 thread_local! {
     static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
-    /// Queue whose share this thread takes from at present.
-    static SHARE_OF: Cell<Option<BlockId>> = const { Cell::new(None) };
 }
 
 /// Forgets the envelopes that this thread keeps, in a forked child that becomes a separate process. They
@@ -112,18 +118,6 @@ impl Envelopes {
         }
     }
 
-    /// Calls `f`. During the call, this thread may pack messages into envelopes of this queue's share.
-    pub fn with_share<R>(self, queue: BlockId, f: impl FnOnce() -> R) -> R {
-        struct RestoreShare(Option<BlockId>);
-        impl Drop for RestoreShare {
-            fn drop(&mut self) {
-                _ = SHARE_OF.try_with(|share| share.set(self.0));
-            }
-        }
-        let _back = RestoreShare(SHARE_OF.try_with(|share| share.replace(Some(queue))).ok().flatten());
-        f()
-    }
-
     /// Returns the number of envelopes of the share that contain messages of a queue, and a free envelope.
     fn look_at_share(self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
         let (mut had, mut free) = (0, None);
@@ -143,15 +137,20 @@ impl Envelopes {
 
     /// Claims an envelope of the share, for a queue only if it has fewer than [`SHARE`] of them.
     #[cold]
-    pub(crate) fn envelope_of_share(self, queue: Option<BlockId>) -> Result<EmptyEnvelope> {
+    fn envelope_of_share(self, share: Share) -> Result<EmptyEnvelope> {
         let me = self.me()?;
+        let queue = match share {
+            Share::Nothing => return Err(self.out_of_envelopes()),
+            Share::OfQueue(queue) => Some(queue),
+            Share::Any => None,
+        };
         loop {
             let (had, free) = self.look_at_share(queue);
             if had >= SHARE {
                 return Err(self.out_of_envelopes());
             }
             let Some((id, found)) = free else {
-                self.more_envelopes(self.share_groups())?;
+                self.more_envelopes(self.share_groups(), true)?;
                 continue;
             };
             let owner = Owner::unpack(found).then(Holder::Member(me));
@@ -176,7 +175,11 @@ impl Envelopes {
     }
 
     #[inline]
-    pub(crate) fn idle_envelope(self, free_memory: impl FnOnce() -> Result<u64>) -> Result<EmptyEnvelope> {
+    pub(crate) fn idle_envelope(
+        self,
+        share: Share,
+        free_memory: impl FnOnce() -> Result<u64>,
+    ) -> Result<EmptyEnvelope> {
         self.me()?;
         let idle = IDLE_ENVELOPES.try_with(|idle| {
             let idle = &mut idle.borrow_mut().0;
@@ -189,15 +192,18 @@ impl Envelopes {
         });
         match idle {
             Ok(Some((arena, id, owner))) => Ok(EmptyEnvelope { arena, id, owner }),
-            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok(), free_memory),
+            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok(), share, free_memory),
         }
     }
 
-    /// Claims free envelopes: one to return, and a batch to keep.
+    /// Claims free envelopes: one to return, and a batch to keep; or one of the share. All groups are
+    /// searched only before an error is returned, to find what hints don't lead to. So a message that uses
+    /// the share costs no search.
     #[cold]
     pub(crate) fn new_envelopes(
         self,
         keep: bool,
+        share: Share,
         free_memory: impl FnOnce() -> Result<u64>,
     ) -> Result<EmptyEnvelope> {
         let me = self.me()?;
@@ -254,18 +260,19 @@ impl Envelopes {
                     }
                     return Ok(EmptyEnvelope { arena: self.0, id, owner });
                 }
-                None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
-                    (Err(e), _) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,
+                None => match self.more_envelopes(self.ordinary_groups(), all) {
+                    Err(e) if e.is_out_of_envelopes() => match self.envelope_of_share(share) {
+                        Err(e) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,
+                        done => return done,
+                    },
+                    Err(e) if !all && e.is_out_of_memory() => all = true,
                     // Same as an allocation does: free memory of other sizes first.
-                    (Err(e), _) if e.is_out_of_memory() && free_memory.is_some() => {
+                    Err(e) if e.is_out_of_memory() && free_memory.is_some() => {
                         if free_memory.take().map_or(Ok(0), |free| free())? == 0 {
                             return Err(e);
                         }
                     }
-                    (Err(e), Ok(Some(queue))) if e.is_out_of_envelopes() => {
-                        return self.envelope_of_share(Some(queue));
-                    }
-                    (done, _) => done?,
+                    done => done?,
                 },
             }
         }
@@ -282,5 +289,70 @@ impl Envelopes {
         });
         let taken: Vec<_> = taken.unwrap_or_default();
         self.free_envelopes(taken.into_iter());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::control;
+    use crate::mem::Word;
+
+    const QUEUE: Share = Share::OfQueue(7);
+
+    fn take(envelopes: Envelopes, share: Share) -> Option<EmptyEnvelope> {
+        envelopes.idle_envelope(share, || Ok(0)).ok()
+    }
+
+    /// Runs a test in a process whose arena has few envelopes, with all ordinary ones in use.
+    fn exhausted(name: &str, test: impl FnOnce(Envelopes, Vec<EmptyEnvelope>)) {
+        const SIZED: (&str, &str) = ("MP_ARENA_MESSAGES", "32768");
+        if std::env::var(SIZED.0).is_ok_and(|set| set == SIZED.1) {
+            let envelopes = Envelopes(Arena::current().unwrap());
+            let all: Vec<_> = std::iter::from_fn(|| take(envelopes, Share::Nothing)).collect();
+            assert_eq!(all.len(), 28_672);
+            return test(envelopes, all);
+        }
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = format!("envelopes::idle::tests::{name}");
+        let output = program.args(["--exact", &name]).env(SIZED.0, SIZED.1).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a process")]
+    fn lost_hint_is_found_before_an_error() {
+        exhausted("lost_hint_is_found_before_an_error", |envelopes, all| {
+            let free = |e: &EmptyEnvelope| envelopes.free_envelope(e.id, Owner::unpack(e.owner));
+            assert_eq!(std::iter::from_fn(|| take(envelopes, QUEUE)).count(), 4096);
+            // The freeing process was killed before it set the bit of the group.
+            free(&all[500]);
+            let at = envelopes.hints_at(all[500].id / 64);
+            envelopes.map().and(at.map, !at.bit);
+            assert_eq!(take(envelopes, QUEUE).map(|e| e.id), Some(all[500].id));
+            // The trimming process was killed before it lowered the hint of absent groups.
+            all.iter().filter(|e| e.id / 64 < 2).for_each(free);
+            assert_eq!(envelopes.trim_envelopes(envelopes.me().unwrap(), 1, 1), 1);
+            envelopes.map().store(Word::at(control::ABSENT_FROM), 448);
+            assert_eq!(std::iter::from_fn(|| take(envelopes, QUEUE)).count(), 128);
+        });
+    }
+
+    #[test]
+    #[cfg(feature = "inject")]
+    fn envelope_of_the_share_needs_no_full_search() {
+        use crate::inject::seen;
+        exhausted("envelope_of_the_share_needs_no_full_search", |envelopes, _| {
+            for share in [QUEUE, Share::Any] {
+                // The first one of the share adds 64.
+                take(envelopes, share).unwrap();
+                let before = seen();
+                take(envelopes, share).unwrap();
+                let accesses = seen() - before;
+                // 448 groups have ordinary envelopes. Some of them, and 64 envelopes of the share, are read.
+                assert!(accesses < 200, "{accesses} accesses");
+            }
+        });
     }
 }

@@ -6,6 +6,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocks::Blocks;
 use crate::envelopes::Envelopes;
+use crate::envelopes::idle::Share;
 use crate::envelopes::{INLINE, Meta};
 use crate::layout::size_class::{blocks_of, class_of};
 use crate::layout::{SLAB_BLOCKS, control, envelope as field};
@@ -157,7 +158,7 @@ fn envelope_in_use_is_not_allocated() {
     let hint = Word::at(arena.layout().envelope_map_at + u64::from(e / 64) * 8);
     let mut taken = Vec::new();
     while arena.map().load(hint) >> (e % 64) & 1 == 1 && taken.len() < used as usize {
-        taken.push(Envelope::from(Envelopes(arena).new_envelopes(false, || Ok(0)).unwrap()));
+        taken.push(Envelope::from(Envelopes(arena).new_envelopes(false, Share::Nothing, || Ok(0)).unwrap()));
     }
     assert_eq!(arena.map().load(Envelopes(arena).owner_words().of(e)), its.pack());
     assert!(taken.iter().all(|envelope| envelope.id() != e));

@@ -1,7 +1,7 @@
 //! Messages outside of queues: in an envelope, or small enough to need none.
 
 use mp_core::message::{Incoming, Outgoing, taken};
-use mp_core::{Envelope, Envelopes, Message, Messages};
+use mp_core::{Envelope, Message, Messages};
 use mp_reduce::{Error, MessagePack, TypeFingerprint, unpack_as, unpack_into, unpack_plain};
 
 use crate::error::PutError;
@@ -147,23 +147,12 @@ pub(super) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
 }
 
 /// Encodes the message into an envelope. If there are too many messages, a queue with few messages uses its
-/// reserved share. No code of the value runs here, so it can't use the share for another message.
+/// reserved share.
 #[inline]
 pub(crate) fn pack_envelope<T>(
     raw: &RawQueue,
     out: &mut Outgoing,
     fingerprint: TypeFingerprint<T>,
 ) -> mp_core::Result<Envelope> {
-    match Messages(raw.arena()).pack_for_queue(out, fingerprint.get()) {
-        Ok(envelope) => Ok(envelope),
-        Err(e) if e.is_out_of_envelopes() => pack_from_reserve(raw, out, fingerprint.get()),
-        Err(e) => Err(e),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn pack_from_reserve(raw: &RawQueue, out: &mut Outgoing, fingerprint: u64) -> mp_core::Result<Envelope> {
-    Envelopes(raw.arena())
-        .with_share(raw.hold().block(), || Messages(raw.arena()).pack_for_queue(out, fingerprint))
+    Messages(raw.arena()).pack_for_queue(out, fingerprint.get(), Some(raw.hold().block()))
 }

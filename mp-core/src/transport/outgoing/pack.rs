@@ -4,6 +4,7 @@
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::blocks::Blocks;
+use crate::envelopes::idle::Share;
 use crate::envelopes::{Envelopes, INLINE, Meta, OBJECT, TAIL};
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
@@ -43,26 +44,21 @@ impl Messages {
 
     /// Returns an envelope for a message that belongs to no queue. It may be one of the share.
     pub(crate) fn spare_envelope(self) -> Result<Envelope> {
-        match self.idle_envelope() {
-            Err(e) if e.is_out_of_envelopes() => {
-                Envelopes(self.0).envelope_of_share(None).map(Envelope::from)
-            }
-            done => done,
-        }
+        self.idle_envelope(Share::Any)
     }
 
-    /// Returns an envelope for a message of a queue. If memory is exhausted, first frees unused memory of
-    /// other sizes, like an allocation.
+    /// Returns an envelope for a message. If memory is exhausted, first frees unused memory of other sizes,
+    /// like an allocation.
     #[inline]
-    fn idle_envelope(self) -> Result<Envelope> {
-        Envelopes(self.0).idle_envelope(|| Allocator(self.0).empty_cache()).map(Envelope::from)
+    fn idle_envelope(self, share: Share) -> Result<Envelope> {
+        Envelopes(self.0).idle_envelope(share, || Allocator(self.0).empty_cache()).map(Envelope::from)
     }
 
     /// Returns `true` if the next message that this thread packs for this queue finds an envelope. This
     /// thread then keeps one for it, unless it would be one of the queue's share, which another thread may
     /// take first.
     pub fn keeps_envelope(self, queue: BlockId) -> bool {
-        match self.idle_envelope() {
+        match self.idle_envelope(Share::Nothing) {
             Err(e) if e.is_out_of_envelopes() => Envelopes(self.0).has_envelopes(queue),
             // The dropped envelope is retained. Other errors are returned when the message is packed.
             _ => true,
@@ -78,14 +74,19 @@ impl Messages {
         self.pack_into(envelope, message, fingerprint)
     }
 
-    /// Same as [`pack`](Self::pack), for a queue: while too many messages are in flight, it succeeds only
-    /// within [`with_share`](Envelopes::with_share).
+    /// Same as [`pack`](Self::pack), for a queue: while too many messages are in flight, it uses the share of
+    /// this queue, or returns an error if the queue is not known.
     ///
     /// # Errors
     /// Same as for [`pack`](Self::pack).
     #[inline]
-    pub fn pack_for_queue(self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
-        let envelope = self.idle_envelope()?;
+    pub fn pack_for_queue(
+        self,
+        message: &mut Outgoing,
+        fingerprint: u64,
+        queue: Option<BlockId>,
+    ) -> Result<Envelope> {
+        let envelope = self.idle_envelope(queue.map_or(Share::Nothing, Share::OfQueue))?;
         self.pack_into(envelope, message, fingerprint)
     }
 
