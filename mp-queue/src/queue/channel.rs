@@ -22,7 +22,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
-use crate::queue::{iter, put_as};
+use crate::queue::put_as;
 use crate::raw::RawQueue;
 use crate::raw::options::QueueOptions;
 use crate::raw::payload::Payload;
@@ -240,7 +240,7 @@ impl<T: Message> Receiver<T> {
 
     /// Returns an iterator that receives until the channel is empty and has no senders.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
-        iter::ChannelMessages(self)
+        ChannelMessages(self)
     }
 }
 
@@ -340,3 +340,18 @@ macro_rules! side {
 
 side!(Sender, "Sender", false);
 side!(Receiver, "Receiver", true);
+
+/// Iterator over the messages of a channel.
+struct ChannelMessages<'a, T>(&'a Receiver<T>);
+
+impl<T: Message> Iterator for ChannelMessages<'_, T> {
+    type Item = Result<T, GetError>;
+
+    #[track_caller]
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.0.recv() {
+            Err(GetError::Disconnected) => None,
+            got => Some(got),
+        }
+    }
+}

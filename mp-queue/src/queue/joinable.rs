@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{GetError, HolderList, Leaseholder, PutError};
+use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
 use crate::queue::lease::Lease;
 use crate::queue::waitable::{LeaseReady, PutReady};
-use crate::queue::{Queue, iter};
 use crate::raw::options::QueueOptions;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::MessageCounts;
@@ -204,7 +204,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn iter(&self) -> impl Iterator<Item = Result<Lease<T>, GetError>> + '_ {
-        iter::Tasks(self)
+        QueueTasks(self)
     }
 
     /// Returns a `Waitable` for room: see [`Queue::put_ready`]. To wait for tasks, wait
@@ -330,5 +330,17 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
 
     fn is_ready(&self) -> bool {
         LeaseReady::ready_of(self.queue().raw())
+    }
+}
+
+/// Iterator over the tasks of a queue.
+struct QueueTasks<'a, T: Serialize + DeserializeOwned + 'static>(&'a JoinableQueue<T>);
+
+impl<T: Serialize + DeserializeOwned + 'static> Iterator for QueueTasks<'_, T> {
+    type Item = Result<Lease<T>, GetError>;
+
+    #[track_caller]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.get().transpose()
     }
 }

@@ -401,7 +401,7 @@ impl<T: Message> Queue<T> {
 
     /// Returns an iterator that takes messages until the queue is closed and drained.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
-        iter::Messages(self)
+        iter::QueueMessages(self)
     }
 }
 
