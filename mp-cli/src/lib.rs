@@ -22,7 +22,7 @@ mod why;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 
@@ -106,12 +106,7 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             }
             Ok(if json { to_json(&reports)? } else { tables::programs(&reports) }.into())
         }
-        Command::Why { target } => {
-            let (report, pids) = report::of_target(target)?;
-            let found = why::explain(&report.snapshot, &pids);
-            let code = if found.hangs { HANGS } else { 0 };
-            Ok(Output { text: if json { to_json(&found)? } else { found.to_string() }, code })
-        }
+        Command::Why { target } => why(target, json, arguments.watch.is_some()),
         Command::Show { target } => {
             let report = report::of_file_or_target(target.as_deref())?;
             Ok(if json { to_json(&report)? } else { tables::program(&report) }.into())
@@ -157,6 +152,42 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             Ok(String::from_utf8_lossy(&text).into_owned().into())
         }
     }
+}
+
+/// Maximum time to prove that a wait can't end. Each thread checks its condition at least once a second.
+const PROVED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Explains the waits of a target. The explanation is printed before it is proved that they can't end.
+fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
+    let (first, pids) = report::of_target(target)?;
+    let seen = why::explain(&first.snapshot, &pids);
+    let text = seen.to_string();
+    let at_once = !json && !repeated;
+    if at_once {
+        // A closed pipe is no error of this command.
+        _ = write!(std::io::stdout(), "{text}");
+    }
+    let until = Instant::now() + PROVED_WITHIN;
+    let mut found = seen;
+    let mut proved = false;
+    while found.hangs && !proved && Instant::now() < until {
+        // sleep: between two looks at what waiting threads count, which no event announces.
+        std::thread::sleep(Duration::from_millis(100));
+        let Ok(mut later) = report::of_program(Some(&first.program.root.to_string())) else { break };
+        let circle = why::explain(&later.snapshot, &pids);
+        why::confirm(&mut later.snapshot, &first.snapshot);
+        let confirmed = why::explain(&later.snapshot, &pids);
+        proved = confirmed.hangs;
+        found = if proved { confirmed } else { circle };
+    }
+    found.hangs = proved;
+    let code = if proved { HANGS } else { 0 };
+    let text = match () {
+        () if json => to_json(&found)?,
+        () if at_once => found.conclusion(),
+        () => text + &found.conclusion(),
+    };
+    Ok(Output { text, code })
 }
 
 fn no_such(what: &str, object: &args::ObjectId, report: &Report) -> String {

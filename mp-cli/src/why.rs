@@ -1,11 +1,11 @@
 //! The chain of waits of a process, and the proof that it can't end.
 //!
 //! A set of processes *hangs* if all their threads wait without a time-out, in calls of the library, for what
-//! only processes of the set can do. The proof needs one snapshot, for which no process is stopped: each wait
-//! lasted from before the objects were read until after ([`WaitSnapshot::steady`]), so no thread of the set
-//! did anything in between, and what was read of the objects held at one time. A wait whose condition was
-//! read, such as for a message of an empty queue, was blocked at that time. Any other wait counts as blocked
-//! if no wait of the set began within [`CHECKED`]: its thread has looked since, and found nothing.
+//! only processes of the set can do. One snapshot shows such a *circle*; it is proved by a second one
+//! ([`confirm`]), in the way of the library's own reports: the same threads are in the same waits, need the
+//! same processes, and each has checked its condition at least twice in between. So no thread of the set did
+//! anything meanwhile, no other process could, and each has looked after that and found nothing. No process
+//! is stopped for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,8 +15,6 @@ use serde::Serialize;
 
 use crate::tables::duration;
 
-/// Time within which each waiting thread checks its condition, in milliseconds.
-const CHECKED: u64 = 1500;
 /// Maximum number of processes that are shown beneath one wait.
 const WIDTH: usize = 8;
 /// Columns up to the places in the source.
@@ -25,8 +23,8 @@ const COLUMN: usize = 68;
 /// Waits of processes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation {
-    chains: Vec<Node>,
-    /// `true` if a wait can't end by itself.
+    pub(crate) chains: Vec<Node>,
+    /// `true` if the processes wait in a circle, which can't end by itself if the snapshot was confirmed.
     pub(crate) hangs: bool,
     /// Advice for the waits that can't end.
     advice: Vec<String>,
@@ -34,7 +32,7 @@ pub(crate) struct Explanation {
 
 /// A wait, or another state, and what it needs.
 #[derive(Debug, Default, Serialize)]
-struct Node {
+pub(crate) struct Node {
     text: String,
     place: Option<String>,
     /// Remark after the text.
@@ -54,12 +52,14 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
     let mut shown = BTreeSet::new();
     for pid in pids {
         let Some(process) = process_of(snapshot, *pid) else {
-            found.chains.push(format!("process {pid} has ended").into());
+            let is_alive = std::path::Path::new(&format!("/proc/{pid}")).exists();
+            let state = if is_alive { "is no member of the program" } else { "has ended" };
+            found.chains.push(format!("process {pid} {state}").into());
             continue;
         };
         let hang = hang_of(snapshot, *pid);
         if !shown.contains(pid) {
-            let mut chain = Chain { snapshot, shown: &mut shown, hangs: hang.is_some() };
+            let mut chain = Chain { snapshot, shown: &mut shown };
             let title = if pids.len() > 1 { Some(process) } else { None };
             found.chains.extend(chain.of_process(process, title));
         }
@@ -108,76 +108,81 @@ fn needed(snapshot: &Snapshot, pid: u32, wait: &WaitSnapshot) -> (Vec<u32>, bool
     }
 }
 
-/// Returns `Some(true)` if the condition of a wait was read, and was not met.
-fn is_blocked(snapshot: &Snapshot, wait: &WaitSnapshot) -> Option<bool> {
+/// Returns `true` if the condition of a wait was read, and is met.
+fn is_met(snapshot: &Snapshot, wait: &WaitSnapshot) -> bool {
     let is_alive = |pid: &u32| process_of(snapshot, *pid).is_some_and(|p| p.state == ProcessState::Running);
     if !wait.processes.is_empty() {
-        return (wait.call == "join").then(|| wait.processes.iter().all(is_alive));
+        return !wait.processes.iter().all(is_alive);
     }
     if let Some(ring) = queue_of(snapshot, wait).and_then(|queue| queue.ring.as_ref()) {
-        return match wait.call.rsplit("::").next()? {
-            "get" | "recv" | "poll" => Some(ring.len == 0 && !ring.closed),
-            "put" | "send" => Some(!ring.closed && ring.capacity.is_some_and(|most| ring.len >= most)),
-            _ => None,
+        return match wait.call.rsplit("::").next() {
+            Some("get" | "recv" | "poll") => ring.len > 0 || ring.closed,
+            Some("put" | "send") => ring.closed || ring.capacity.is_none_or(|most| ring.len < most),
+            _ => false,
         };
     }
-    let owner = object_of(snapshot, wait)?.owner?;
-    // The library itself ends a cycle of locks within some 0.3 s.
-    (!is_alive(&owner.pid)).then_some(false)
+    let owner = object_of(snapshot, wait).and_then(|object| object.owner);
+    owner.is_some_and(|owner| !is_alive(&owner.pid))
 }
 
-/// Needs of a process of which all threads wait.
-struct Needs {
-    /// Processes of which one would have to act.
-    pids: Vec<u32>,
-    /// `true` if the conditions of all its waits were read.
-    all_read: bool,
-    /// Duration of its youngest wait in milliseconds.
-    youngest: u64,
-}
-
-/// Returns what a process needs, or `None` if it can go on without another one of this program.
-fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Needs> {
-    let waits = process.state == ProcessState::Running && process.other_threads.is_empty();
-    if !waits || process.waits.is_empty() {
-        return None;
-    }
-    let mut all = Needs { pids: Vec::new(), all_read: true, youngest: u64::MAX };
+/// Returns the processes of which one would have to act, so that a process can go on. Returns `None` if it
+/// can go on without another one of this program.
+fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Vec<u32>> {
+    let is_waiting = process.state == ProcessState::Running
+        && process.other_threads.as_ref().is_some_and(Vec::is_empty)
+        && !process.waits.is_empty();
+    let mut all = Vec::new();
     for wait in &process.waits {
         let (needs, only) = needed(snapshot, process.pid, wait);
-        if !wait.steady || !wait.forever || !only {
+        if !wait.steady || !wait.forever || !only || is_met(snapshot, wait) {
             return None;
         }
-        match is_blocked(snapshot, wait) {
-            Some(false) => return None,
-            Some(true) => {}
-            None => all.all_read = false,
-        }
-        all.youngest = all.youngest.min(wait.waited_ms);
-        all.pids.extend(needs);
+        all.extend(needs);
     }
-    Some(all)
+    is_waiting.then_some(all)
 }
 
-/// Returns the processes that wait for each other for good, beginning with this one, if it is one of such a
-/// set.
+/// Returns the processes that wait for each other in a circle, beginning with this one, if it is one of them.
 fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
     let (mut set, mut seen) = (vec![pid], BTreeSet::from([pid]));
-    let (mut done, mut youngest, mut all_read) = (0, u64::MAX, true);
+    let mut done = 0;
     while let Some(&pid) = set.get(done) {
         done += 1;
         let needs = needs_of(snapshot, process_of(snapshot, pid)?)?;
-        all_read &= needs.all_read;
-        youngest = youngest.min(needs.youngest);
-        set.extend(needs.pids.into_iter().filter(|pid| seen.insert(*pid)));
+        set.extend(needs.into_iter().filter(|pid| seen.insert(*pid)));
     }
-    (all_read || youngest >= CHECKED).then_some(set)
+    Some(set)
+}
+
+/// Marks the waits of a snapshot as steady that an earlier one confirms, and no others: circles of steady
+/// waits can't end by themselves.
+pub(crate) fn confirm(later: &mut Snapshot, earlier: &Snapshot) {
+    let is_confirmed = |process: &ProcessSnapshot| {
+        let Some(before) = process_of(earlier, process.pid) else { return false };
+        let same = |wait: &WaitSnapshot| {
+            let mut all = before.waits.iter().filter(|before| before.thread.id == wait.thread.id);
+            let Some(old) = all.next() else { return false };
+            let of = |wait: &WaitSnapshot| (wait.call.clone(), wait.object, wait.since_ms, wait.forever);
+            old.steady
+                && of(old) == of(wait)
+                && wait.checks.wrapping_sub(old.checks) >= 2
+                && needed(earlier, process.pid, old) == needed(later, process.pid, wait)
+        };
+        before.member == process.member
+            && before.waits.len() == process.waits.len()
+            && before.other_threads.as_ref().is_some_and(Vec::is_empty)
+            && process.waits.iter().all(same)
+    };
+    let confirmed: Vec<bool> = later.processes.iter().map(is_confirmed).collect();
+    for (process, confirmed) in later.processes.iter_mut().zip(confirmed) {
+        process.waits.iter_mut().for_each(|wait| wait.steady &= confirmed);
+    }
 }
 
 /// Returns all processes that wait for each other for good. Looks at each process a few times only, so that
 /// `top` can call it again and again.
 pub(crate) fn hanging(snapshot: &Snapshot) -> BTreeSet<u32> {
-    let of = |process: &ProcessSnapshot| Some((process.pid, needs_of(snapshot, process)?.pids));
+    let of = |process: &ProcessSnapshot| Some((process.pid, needs_of(snapshot, process)?));
     let mut stuck: BTreeMap<u32, Vec<u32>> = snapshot.processes.iter().filter_map(of).collect();
     // A process can go on if it needs one that can.
     loop {
@@ -213,8 +218,6 @@ struct Chain<'a> {
     snapshot: &'a Snapshot,
     /// Processes that were described, or will be.
     shown: &'a mut BTreeSet<u32>,
-    /// `true` if no wait of the chain can end.
-    hangs: bool,
 }
 
 impl Chain<'_> {
@@ -273,11 +276,11 @@ impl Chain<'_> {
     }
 
     fn needs(&mut self, pid: u32, wait: &WaitSnapshot) -> Vec<Node> {
-        let (needed, _) = needed(self.snapshot, pid, wait);
+        let (needed, only) = needed(self.snapshot, pid, wait);
         let (above, new): (Vec<_>, Vec<_>) = needed.into_iter().partition(|pid| self.shown.contains(pid));
         // All of them before any of them is followed, so that each is described once.
         self.shown.extend(&new);
-        let mut nodes: Vec<Node> = self.of_shown(&above, wait).into_iter().collect();
+        let mut nodes: Vec<Node> = self.of_shown(&above, wait, only).into_iter().collect();
         for other in new.iter().take(WIDTH) {
             nodes.extend(match process_of(self.snapshot, *other) {
                 Some(process) => self.of_process(process, Some(process)),
@@ -293,13 +296,13 @@ impl Chain<'_> {
             nodes.push(format!("{count} messages on the way carry a handle to it").into());
         }
         if nodes.is_empty() && wait.ended_by_holders {
-            nodes.push(Node { mark: self.mark(), ..format!("no other process {}", wait.ended_by).into() });
+            nodes.push(format!("no other process {}", wait.ended_by).into());
         }
         nodes
     }
 
     /// Describes processes that are described elsewhere in one line.
-    fn of_shown(&self, pids: &[u32], wait: &WaitSnapshot) -> Option<Node> {
+    fn of_shown(&self, pids: &[u32], wait: &WaitSnapshot, only: bool) -> Option<Node> {
         let name = |pid: &u32| {
             let process = process_of(self.snapshot, *pid);
             let call = process.and_then(|process| process.waits.first()).map(|wait| &wait.call);
@@ -313,15 +316,13 @@ impl Chain<'_> {
         let is_owned = object_of(self.snapshot, wait).is_some_and(|object| object.owner.is_some());
         let ended_by = if is_owned { "holds it" } else { &wait.ended_by };
         let text = format!("{ended_by}: {}", names.join(", "));
-        (!pids.is_empty()).then(|| Node { mark: self.mark(), ..text.into() })
-    }
-
-    fn mark(&self) -> &'static str {
-        if self.hangs { CANT_END } else { "" }
+        let mark = if only { ONLY } else { "" };
+        (!pids.is_empty()).then(|| Node { mark, ..text.into() })
     }
 }
 
-const CANT_END: &str = "← can't end by itself";
+/// Remark on processes that alone could end a wait.
+const ONLY: &str = "← no other process";
 
 /// Returns the process ID and the name of a process.
 fn named(process: &ProcessSnapshot) -> String {
@@ -331,13 +332,19 @@ fn named(process: &ProcessSnapshot) -> String {
     }
 }
 
+impl Explanation {
+    /// Returns the conclusion, if the snapshot was confirmed.
+    pub(crate) fn conclusion(&self) -> String {
+        let hangs = "These processes wait for each other: this can't end by itself.\n";
+        let advice = self.advice.iter().map(|advice| format!("{advice}\n"));
+        if self.hangs { hangs.to_owned() + &advice.collect::<String>() } else { String::new() }
+    }
+}
+
+/// Formats the waits. The [conclusion](Explanation::conclusion) follows them.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.chains.iter().try_for_each(|node| node.write(f, 0))?;
-        if self.hangs {
-            writeln!(f, "These processes wait for each other: this can't end by itself.")?;
-        }
-        self.advice.iter().try_for_each(|advice| writeln!(f, "{advice}"))
+        self.chains.iter().try_for_each(|node| node.write(f, 0))
     }
 }
 
@@ -360,11 +367,12 @@ mod tests {
 
     use super::*;
 
-    fn wait(thread: u32, object: u32, waited: u64) -> Value {
+    fn wait(thread: u32, object: u32, waited: u64, checks: u64) -> Value {
         json!({
             "thread": {"id": thread, "name": "main"}, "call": "lock", "kind": "lock", "object": object,
-            "processes": [], "more_processes": false, "place": null, "waited_ms": waited, "forever": true,
-            "steady": true, "ended_by_holders": true, "ended_by": "has a handle to it", "advice": "",
+            "processes": [], "more_processes": false, "place": null, "waited_ms": waited, "since_ms": waited,
+            "checks": checks, "forever": true, "steady": true, "ended_by_holders": true,
+            "ended_by": "has a handle to it", "advice": "",
         })
     }
 
@@ -383,10 +391,10 @@ mod tests {
         })
     }
 
-    /// Returns a program in which each of two processes wants the lock of the other, the second one since
-    /// this time.
-    fn cycle(waited: u64) -> Snapshot {
-        let processes = [process(10, &wait(10, 2, 5000)), process(20, &wait(20, 1, waited))];
+    /// Returns a program in which each of two processes wants the lock of the other, with these numbers of
+    /// checks.
+    fn cycle(checks: [u64; 2]) -> Snapshot {
+        let processes = [process(10, &wait(10, 2, 7, checks[0])), process(20, &wait(20, 1, 8, checks[1]))];
         let memory = json!({
             "size": 0, "reserved": 0, "allocated": 0, "cached": 0, "blocks": 0, "queued": 0,
             "queued_bytes": 0, "deaths": 0,
@@ -398,12 +406,32 @@ mod tests {
         serde_json::from_value(snapshot).unwrap()
     }
 
-    /// The library ends a cycle of locks, unless its search is off.
+    /// Returns `true` if the second snapshot proves the hang that the first one shows.
+    fn is_proved(first: &Snapshot, mut second: Snapshot) -> bool {
+        confirm(&mut second, first);
+        explain(&second, &[10]).hangs
+    }
+
     #[test]
-    fn new_cycle_of_locks_is_no_hang_yet() {
-        assert!(!explain(&cycle(200), &[10]).hangs);
-        let found = explain(&cycle(2000), &[10]);
-        assert!(found.hangs, "{found}");
-        assert!(found.to_string().contains("holds it: 10 (in lock)"), "{found}");
+    fn circle_is_proved_by_two_checks_of_each_thread() {
+        let first = cycle([5, 9]);
+        let found = explain(&first, &[10]);
+        assert!(found.hangs && found.to_string().contains("holds it: 10 (in lock)"), "{found}");
+        assert!(is_proved(&first, cycle([7, 11])));
+        assert!(!is_proved(&first, cycle([7, 10])), "a thread may have looked before the first snapshot");
+    }
+
+    #[test]
+    fn changed_circle_is_not_proved() {
+        let first = cycle([5, 9]);
+        let changed = |change: fn(&mut Snapshot)| {
+            let mut second = cycle([7, 11]);
+            change(&mut second);
+            is_proved(&first, second)
+        };
+        assert!(!changed(|second| second.processes[1].waits[0].since_ms += 1), "another wait");
+        assert!(!changed(|second| second.objects[0].holders.messages = 1), "a handle on the way");
+        assert!(!changed(|second| second.processes[1].other_threads = None), "unknown threads");
+        assert!(!changed(|second| second.processes[0].state = ProcessState::Stopped), "a stopped process");
     }
 }

@@ -210,7 +210,11 @@ pub(super) fn state(sample: &TopSample, process: &ProcessSnapshot) -> &'static s
     match process.state {
         ProcessState::Stopped => "stopped",
         ProcessState::Running if sample.hanging.contains(&process.pid) => "hangs",
-        ProcessState::Running if !process.waits.is_empty() && process.other_threads.is_empty() => "waits",
+        ProcessState::Running
+            if !process.waits.is_empty() && process.other_threads.as_ref().is_none_or(Vec::is_empty) =>
+        {
+            "waits"
+        }
         ProcessState::Running => "running",
         _ => "dead",
     }

@@ -1,7 +1,7 @@
 //! A program at one time, with what changed since the time before.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mp_core::{Observer, ProcessState, Snapshot};
 
@@ -14,20 +14,27 @@ pub(super) struct LiveProgram {
     observer: Observer,
     opened: Instant,
     before: Option<TopCounters>,
+    /// An earlier snapshot with processes that wait in a circle, of which a later one proves that it is for
+    /// good.
+    circle: Option<(Snapshot, Instant)>,
 }
+
+/// Age at which the snapshot of a circle is replaced, if it doesn't prove a later one.
+const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 impl LiveProgram {
     pub(super) fn open(program: Program) -> Result<Self> {
         let observer = report::open(&program)?;
-        Ok(Self { program, observer, opened: Instant::now(), before: None })
+        Ok(Self { program, observer, opened: Instant::now(), before: None, circle: None })
     }
 
     /// Reads the program, or returns `None` if none of its processes lives.
     pub(super) fn sample(&mut self) -> Option<TopSample> {
-        let (snapshot, at) = (self.observer.snapshot(), Instant::now());
+        let (mut snapshot, at) = (self.observer.snapshot(), Instant::now());
         if snapshot.processes.iter().all(|process| process.state == ProcessState::Dead) {
             return None;
         }
+        self.prove(&mut snapshot, at);
         let of = |pid| Process::at(pid, 0).unwrap_or_default();
         let stats: Vec<_> = snapshot.processes.iter().map(|process| of(process.pid)).collect();
         let counters = TopCounters::of(&snapshot, &stats, at);
@@ -37,6 +44,21 @@ impl LiveProgram {
         sample.age_ms = self.program.age * 1000 + self.opened.elapsed().as_millis() as u64;
         self.before = Some(counters);
         Some(sample)
+    }
+
+    /// Leaves the waits of a snapshot steady that an earlier one confirms.
+    fn prove(&mut self, snapshot: &mut Snapshot, at: Instant) {
+        let circles = why::hanging(snapshot);
+        if circles.is_empty() {
+            self.circle = None;
+            return;
+        }
+        let (first, since) = self.circle.get_or_insert_with(|| (snapshot.clone(), at));
+        let mut next = (at.saturating_duration_since(*since) > RENEWED_AFTER).then(|| snapshot.clone());
+        why::confirm(snapshot, first);
+        if let Some(next) = next.take_if(|_| why::hanging(snapshot) != circles) {
+            self.circle = Some((next, at));
+        }
     }
 }
 

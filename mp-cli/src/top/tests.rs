@@ -18,7 +18,8 @@ fn wait(thread: u32, call: &str, object: Option<u32>, processes: &[u32], ms: u64
     json!({
         "thread": {"id": thread, "name": format!("thread-{thread}")}, "call": call, "kind": "queue",
         "object": object, "processes": processes, "more_processes": false, "place": "src/train.rs:88",
-        "waited_ms": ms, "forever": true, "steady": true, "ended_by_holders": object.is_some(),
+        "waited_ms": ms, "since_ms": 7, "checks": 3, "forever": true, "steady": true,
+        "ended_by_holders": object.is_some(),
         "ended_by": "could take from it", "advice": "",
     })
 }
@@ -238,7 +239,7 @@ fn why_explains_the_selected_row_and_the_hang() {
     press(&mut view, &sample, &[KeyCode::Down, KeyCode::Down, KeyCode::Char('w')]);
     let text = lines(&drawn(&mut view, &sample, (80, 24), true)).join("\n");
     for part in [
-        "← can't end by itself",
+        "← no other process",
         "12 rank-1: is in no call",
         "10: join of 11 rank-0",
         "queue \"results\" (#0, 64/64)",

@@ -138,7 +138,8 @@ impl TopView {
         if pids.is_empty() {
             return "No process waits for it.".into();
         }
-        why::explain(&sample.snapshot, &pids).to_string()
+        let found = why::explain(&sample.snapshot, &pids);
+        found.to_string() + &found.conclusion()
     }
 
     /// Applies a key.

@@ -71,9 +71,9 @@ pub struct ProcessSnapshot {
     pub bytes: u64,
     /// Waits that have lasted for 100 ms. Of a dead process: those at its end.
     pub waits: Vec<WaitSnapshot>,
-    /// Threads that neither wait in a call of this library nor serve it. Empty for a dead process, and if
-    /// `/proc` is not accessible.
-    pub other_threads: Vec<ThreadSnapshot>,
+    /// Threads that neither wait in a call of this library nor serve it. `None` if they are not known: the
+    /// process is dead, or `/proc` doesn't show it.
+    pub other_threads: Option<Vec<ThreadSnapshot>>,
 }
 
 /// A thread.
@@ -119,6 +119,10 @@ pub struct WaitSnapshot {
     pub place: Option<String>,
     /// Duration of the wait in milliseconds.
     pub waited_ms: u64,
+    /// Beginning of the wait, in milliseconds of the monotonic clock.
+    pub since_ms: u64,
+    /// Number of checks of the thread that found nothing. Continues from wait to wait.
+    pub checks: u64,
     /// `true` if the wait has no time-out.
     pub forever: bool,
     /// `true` if the wait lasted from before the objects were read until after.
@@ -137,7 +141,7 @@ pub struct WaitSnapshot {
 pub struct HoldersSnapshot {
     /// Process IDs.
     pub processes: Vec<u32>,
-    /// Number of messages and blocks that hold it.
+    /// Number of messages and blocks that hold it, and of processes that have just joined.
     pub messages: u64,
 }
 
@@ -198,7 +202,7 @@ pub struct MemorySnapshot {
     pub blocks: u64,
     /// Number of messages in queues.
     pub queued: u64,
-    /// Number of bytes in the blocks of these messages.
+    /// Number of bytes in the blocks of these messages. Small messages have none.
     pub queued_bytes: u64,
     /// Number of dead processes whose resources were released.
     pub deaths: u64,

@@ -5,7 +5,7 @@
 //!
 //! The mapping has no write access, so that not even an error in this library changes the arena. The handle
 //! has no identity: each function that would change something first returns
-//! [`Error::Forked`](crate::Error::Forked), as in a forked copy of a member.
+//! [`Error::Forked`], as in a forked copy of a member.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::{Snapshot, read};
 use crate::arena::Arena;
 use crate::arena::state::{AllocState, Budget, Files, State};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::{ArenaLayout, size_class};
 use crate::open::{FILE_NAME, check_size};
 use crate::setup::files;
@@ -35,12 +35,17 @@ static NO_MEMBER: AtomicU64 = AtomicU64::new(0);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// An observer is no member of the program, and can't change its memory: the mapping has no write access. It
+/// An observer is no member of the program, and can't change its data: the mapping has no write access. It
 /// stops no process, and the program doesn't notice it. A process that ends while it observes leaves nothing.
 #[derive(Debug)]
-pub struct Observer {
-    /// From [`Box::into_raw`].
-    state: *mut State,
+pub struct Observer(Observed);
+
+#[derive(Debug)]
+enum Observed {
+    /// The arena of this process. No second descriptor of it may be closed.
+    Own(Arena),
+    /// State from [`Box::into_raw`].
+    Other(*mut State),
 }
 
 // SAFETY: the state is of atomics, locks and a mapping, each of which may be used by any thread.
@@ -54,9 +59,16 @@ impl Observer {
     ///
     /// # Errors
     /// [`Error::NotAnArena`] if the process has no arena, or is another user's; [`Error::Os`] if its
-    /// descriptors are not accessible; [`Error::Version`] if its program has another version of this library.
+    /// descriptors are not accessible; [`Error::Version`] if its program has another version of this library;
+    /// [`Error::Unsupported`] if it has another PID namespace.
     pub fn of_process(pid: u32) -> Result<Self> {
-        Self::new(memory::open_of_process(pid, FILE_NAME)?)
+        let own = Arena::get();
+        let file = memory::open_of_process(pid, FILE_NAME, own.and_then(|own| own.file().ok()))?;
+        match (file, own) {
+            (None, Some(own)) => Ok(Self(Observed::Own(own))),
+            (Some(file), _) => Self::new(file),
+            (None, None) => Err(Error::Forked),
+        }
     }
 
     fn new(file: OwnedFd) -> Result<Self> {
@@ -74,21 +86,26 @@ impl Observer {
             files: Files::new(Some(file)),
             alloc: AllocState::new(Budget::of_this_process()),
         };
-        Ok(Self { state: Box::into_raw(Box::new(state)) })
+        Ok(Self(Observed::Other(Box::into_raw(Box::new(state)))))
     }
 
     /// Returns the present state of the program: see [`Snapshot::of`].
     pub fn snapshot(&self) -> Snapshot {
-        // SAFETY: the state lives as long as `self`, and no reference to it outlives this call: a snapshot
-        // has none.
-        read::snapshot(Arena(unsafe { &*self.state }))
+        match self.0 {
+            Observed::Own(arena) => read::snapshot(arena),
+            // SAFETY: the state lives as long as `self`, and no reference to it outlives this call: a
+            // snapshot has none.
+            Observed::Other(state) => read::snapshot(Arena(unsafe { &*state })),
+        }
     }
 }
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        // SAFETY: from `Box::into_raw`, and not used after this.
-        let state = unsafe { Box::from_raw(self.state) };
-        state.map.unmap();
+        if let Observed::Other(state) = self.0 {
+            // SAFETY: from `Box::into_raw`, and not used after this.
+            let state = unsafe { Box::from_raw(state) };
+            state.map.unmap();
+        }
     }
 }

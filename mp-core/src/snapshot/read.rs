@@ -58,6 +58,7 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
         waited_for.into_iter().filter(|pid| !is_member(pid)).filter_map(stranger).collect();
     processes.extend(strangers);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let queued = queues.iter().filter_map(|queue| queue.ring.as_ref()).map(|ring| ring.len).sum();
     Snapshot {
         arena: format!("{:016x}", arena.id()),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -71,7 +72,7 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
             allocated: stats.allocated,
             cached: stats.cached,
             blocks: stats.live_blocks,
-            queued: stats.queued,
+            queued,
             queued_bytes: stats.queued_bytes,
             deaths: stats.deaths,
         },
@@ -100,7 +101,9 @@ fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnap
     let shown = waits_of(arena, member);
     let services = table::services(arena, member);
     let is_other = |id: &u32| !services.contains(id) && shown.iter().all(|wait| wait.thread != *id);
-    let other_threads = threads.into_iter().filter(is_other).map(|id| thread(pid, id)).collect();
+    // A living process has a thread.
+    let other_threads = (!threads.is_empty())
+        .then(|| threads.into_iter().filter(is_other).map(|id| thread(pid, id)).collect());
     let is_steady = |wait: &ShownWait| is_alive && before.iter().any(|earlier| earlier.is_same_wait(wait));
     let waits = shown.iter().map(|wait| describe(arena, pid, wait, is_steady(wait))).collect();
     ProcessSnapshot {
@@ -130,7 +133,7 @@ fn stranger(pid: u32) -> Option<ProcessSnapshot> {
         blocks: 0,
         bytes: 0,
         waits: Vec::new(),
-        other_threads: threads_of(pid).into_iter().map(|id| thread(pid, id)).collect(),
+        other_threads: Some(threads_of(pid).into_iter().map(|id| thread(pid, id)).collect()),
     })
 }
 
@@ -155,6 +158,8 @@ fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnaps
         more_processes,
         place: wait.place(arena),
         waited_ms: wait.waited().as_millis() as u64,
+        since_ms: wait.since,
+        checks: wait.polls,
         forever: wait.forever,
         steady,
         ended_by_holders: text.is_ended_by_holders,
@@ -174,7 +179,7 @@ struct ObjectReader<'a> {
 
 impl ObjectReader<'_> {
     fn read(&mut self) {
-        for slab in 0..Blocks(self.arena).slab_count() {
+        for slab in 0..Blocks(self.arena).slab_count().min(self.arena.layout().slabs) {
             let Some((class, _)) = Blocks(self.arena).slab(slab) else { continue };
             for index in 0..size_class::blocks_of(class) {
                 self.read_block(slab * SLAB_BLOCKS + index);
@@ -205,15 +210,23 @@ impl ObjectReader<'_> {
         self.objects.extend(object);
     }
 
+    /// Returns the memory of a block. Its slab may have another class by now.
+    fn memory(&self, block: BlockId) -> Option<(Word, u64)> {
+        let (at, len) = Blocks(self.arena).existing(block)?;
+        let end = at.checked_add(len)?;
+        (end <= self.arena.size()).then_some((Word::at(at), len))
+    }
+
     fn queue(&self, block: BlockId) -> Option<QueueSnapshot> {
-        let memory = Blocks(self.arena).ring_memory(block)?;
+        let memory = self.memory(block)?;
         let ring = RINGS.get().and_then(|rings| rings.describe(self.arena, memory, block));
-        let (name, holders) = (table::name_in(self.arena, block), self.holders(block));
+        let name = table::name_at(self.arena, memory, BlockKind::Ring).unwrap_or_default();
+        let holders = self.holders(block);
         Some(QueueSnapshot { block, name, holders, ring })
     }
 
     fn object(&self, block: BlockId) -> Option<ObjectSnapshot> {
-        let (base, len) = Blocks(self.arena).memory_of(block);
+        let (base, len) = self.memory(block)?;
         let map = self.arena.map();
         if len < 8 * wait_table::STRUCTURE_WORDS || map.load(base) != wait_table::STRUCTURE {
             return None;
@@ -222,7 +235,8 @@ impl ObjectReader<'_> {
         let known = KINDS.iter().find(|(name, _)| crate::fnv1a(name.as_bytes()) == fingerprint);
         let owner = if known.is_none() { self.owner(base, len) } else { None };
         let kind = known.map_or(if owner.is_some() { "lock" } else { "object" }, |(_, kind)| kind);
-        let (name, holders) = (table::name_in(self.arena, block), self.holders(block));
+        let name = table::name_at(self.arena, (base, len), BlockKind::Object).unwrap_or_default();
+        let holders = self.holders(block);
         Some(ObjectSnapshot { block, kind: kind.into(), name, holders, owner })
     }
 
@@ -244,8 +258,12 @@ impl ObjectReader<'_> {
         let mut holders = HoldersSnapshot::default();
         Blocks(self.arena).each_holder(block, |holder| match holder {
             Seat::Member(member) => {
-                let pid = self.members.iter().find(|info| info.member == member).map(|info| info.pid);
-                holders.processes.extend(pid.filter(|pid| !holders.processes.contains(pid)));
+                match self.members.iter().find(|info| info.member == member).map(|info| info.pid) {
+                    Some(pid) if holders.processes.contains(&pid) => {}
+                    Some(pid) => holders.processes.push(pid),
+                    // It has joined since the members were listed.
+                    None => holders.messages += 1,
+                }
             }
             Seat::Free | Seat::Envelope(_) | Seat::Block(_) => holders.messages += 1,
         });

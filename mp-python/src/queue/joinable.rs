@@ -64,7 +64,15 @@ impl Tasks {
 
     /// Increments the number of tasks done ahead. Returns `false` if all tasks are finished.
     fn add_ahead(&self) -> bool {
-        self.change_ahead(|ahead| (self.left() > 0).then_some(ahead + 1))
+        let is_added = self.change_ahead(|ahead| (self.left() > 0).then_some(ahead + 1));
+        // Its task may have been finished since it was counted.
+        is_added && !self.drop_surplus()
+    }
+
+    /// Decrements the number of tasks done ahead, and returns `true`, if there are fewer tasks.
+    fn drop_surplus(&self) -> bool {
+        let all = || self.queue.unfinished() + self.queue.lost();
+        self.change_ahead(|ahead| (ahead > all() as u64).then(|| ahead - 1))
     }
 
     fn change_ahead(&self, change: impl Fn(u64) -> Option<u64>) -> bool {
@@ -84,8 +92,7 @@ impl Tasks {
     pub(super) fn dead_letter(&self) -> Result<Option<Object>, GetError> {
         let letter = self.queue.dead_letter();
         // It may be one that was done ahead.
-        let all = || self.queue.unfinished() + self.queue.lost();
-        self.change_ahead(|ahead| (ahead > 0 && ahead > all() as u64).then(|| ahead - 1));
+        self.drop_surplus();
         letter
     }
 }

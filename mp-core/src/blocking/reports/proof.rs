@@ -20,8 +20,8 @@
 //! handlers, debuggers and another user's `kill` are not considered: a hang is a wait that doesn't end *by
 //! itself*.
 //!
-//! A wait for processes ([`WaitObject::Processes`]) is only known in the waiting process, so only that
-//! process can confirm a hang that depends on it.
+//! A row has at most six of the processes that a thread waits for ([`WaitObject::Processes`]), so only the
+//! waiting process confirms a hang that depends on them.
 
 use std::time::Duration;
 

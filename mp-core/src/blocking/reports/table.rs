@@ -42,7 +42,7 @@ use crate::process::{PerProcess, per_process};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::{identity, memory};
-use crate::words::{BlockId, Member};
+use crate::words::{BlockId, BlockKind, Member};
 
 static OWN_NAME: PerProcess<Mutex<String>> = per_process!(Mutex::new(String::new()));
 static OWN_SERVICES: PerProcess<[AtomicU32; 2]> = per_process!([AtomicU32::new(0), AtomicU32::new(0)]);
@@ -61,7 +61,7 @@ pub(crate) struct ShownWait {
     pub(crate) call: BlockingCall,
     pub(crate) block: Option<BlockId>,
     pub(crate) forever: bool,
-    since: u64,
+    pub(crate) since: u64,
     pub(crate) polls: u64,
     row: Word,
 }
@@ -314,15 +314,22 @@ pub fn serves_no_more(service: Service) {
 }
 
 fn name_word(arena: Arena, block: BlockId) -> Option<Word> {
-    let (at, len) = Blocks(arena).data_of(block);
-    let base = Word::at(at);
-    let offset = match Blocks(arena).kind_of(block) {
+    named_word(arena, Blocks(arena).memory_of(block), Blocks(arena).kind_of(block))
+}
+
+fn named_word(arena: Arena, (base, len): (Word, u64), kind: BlockKind) -> Option<Word> {
+    let offset = match kind {
         _ if len < 64 => return None,
         kind if kind.is_object() && arena.map().load(base) == STRUCTURE => STRUCTURE_NAME,
-        crate::words::BlockKind::Ring if len >= 1024 => RING_NAME,
+        BlockKind::Ring if len >= 1024 => RING_NAME,
         _ => return None,
     };
     Some(base.plus(offset))
+}
+
+/// Returns the name of the queue or structure of this kind in the memory of a block.
+pub(crate) fn name_at(arena: Arena, memory: (Word, u64), kind: BlockKind) -> Option<String> {
+    named_word(arena, memory, kind).map(|at| read_name(arena, at))
 }
 
 /// Returns the name of the queue or structure in a block, or an empty string.

@@ -150,8 +150,20 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
-/// Opens the memory of this name that a process has open, for reading.
-pub(crate) fn open_of_process(pid: u32, name: &str) -> Result<OwnedFd> {
+/// Opens the memory of this name that a process has open, for reading. Returns `None` if it is `own`: closing
+/// another descriptor of it would drop the locks of this process. A descriptor without write access is
+/// another observer's.
+pub(crate) fn open_of_process(pid: u32, name: &str, own: Option<BorrowedFd<'_>>) -> Result<Option<OwnedFd>> {
+    use std::os::unix::fs::MetadataExt as _;
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let (theirs, ours) = (namespace(&pid.to_string()), namespace("self"));
+    if theirs.is_some() && theirs != ours {
+        return Err(Error::Unsupported(format!(
+            "process {pid} has another PID namespace: look from within, as by `nsenter --target {pid} --pid \
+             --mount`"
+        )));
+    }
+    let own = own.and_then(|own| rustix::fs::fstat(own).ok());
     let folder = std::fs::read_dir(format!("/proc/{pid}/fd")).map_err(|source| Error::Os {
         what: "listing the descriptors of a process in /proc (is it yours?)",
         source,
@@ -159,10 +171,19 @@ pub(crate) fn open_of_process(pid: u32, name: &str) -> Result<OwnedFd> {
     let link = format!("/memfd:{name}");
     for entry in folder.flatten() {
         let is_it = |path: std::path::PathBuf| path.to_str().is_some_and(|path| path.starts_with(&link));
-        if std::fs::read_link(entry.path()).is_ok_and(is_it) {
-            return rustix::fs::open(entry.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(os("opening the arena of a process through /proc (is it yours?)"));
+        // The permissions of the link are those of the descriptor.
+        let is_writable = || entry.metadata().is_ok_and(|link| link.mode() & 0o200 != 0);
+        if !std::fs::read_link(entry.path()).is_ok_and(is_it) || !is_writable() {
+            continue;
         }
+        let file = std::fs::metadata(entry.path()).ok().map(|file| (file.dev(), file.ino()));
+        if own.is_some_and(|own| file == Some((own.st_dev, own.st_ino))) {
+            return Ok(None);
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        return rustix::fs::open(entry.path(), flags, Mode::empty())
+            .map(Some)
+            .map_err(os("opening the arena of a process through /proc (is it yours?)"));
     }
     Err(Error::NotAnArena(format!("process {pid} has none: it uses no shared memory of this library")))
 }

@@ -265,7 +265,8 @@ impl WatchedChild {
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
-        let report = CrashReport::begin();
+        let has_failed = self.group.with_rank(self.rank, |rank| rank.failure.is_some()).unwrap_or_default();
+        let report = if has_failed || !exit.success() { CrashReport::begin() } else { None };
         self.reclaimed = shared_memory::declare_dead_child(self.member);
         let begun = self.evidence.hello;
         let asked = self.group.with_rank(self.rank, |rank| {

@@ -1,8 +1,13 @@
 //! Files about workers that failed, if `MP_REPORT` names a directory for them.
 
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use mp_core::user_code::catch_panic;
 use mp_core::{Arena, HoldersSnapshot, Snapshot};
 
 use crate::error::{ProcessName, SpawnError};
@@ -23,20 +28,28 @@ impl CrashReport {
         if mp_core::gained_privileges() {
             return None;
         }
-        Some(Self { directory: directory.into(), snapshot: Arena::get().map(Snapshot::of) })
+        let snapshot = catch_panic(|| Arena::get().map(Snapshot::of)).flatten();
+        Some(Self { directory: directory.into(), snapshot })
     }
 
-    /// Writes the file of a process that failed.
+    /// Writes the file of a process that failed. It is new, and this user's alone: it has output of the
+    /// process.
     pub(super) fn write(&self, who: &ProcessName, error: &SpawnError) {
         let name: String =
             who.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let path = self.directory.join(format!("{name}-{}.txt", who.pid));
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let path = self.directory.join(format!("{name}-{}-{time}.txt", who.pid));
+        let text = catch_panic(|| self.text(who, error)).unwrap_or_default();
+        let mut new = OpenOptions::new();
         let written = std::fs::create_dir_all(&self.directory)
-            .and_then(|()| std::fs::write(&path, self.text(who, error)));
-        match written {
-            Ok(()) => eprintln!("mp: {} failed: {}", who.name, path.display()),
-            Err(e) => eprintln!("mp: no report about {}: {}: {e} ({VARIABLE})", who.name, path.display()),
-        }
+            .and_then(|()| new.write(true).create_new(true).mode(0o600).open(&path))
+            .and_then(|mut file| file.write_all(text.as_bytes()));
+        let line = match written {
+            Ok(()) => format!("mp: {} failed: {}\n", who.name, path.display()),
+            Err(e) => format!("mp: no report about {}: {}: {e} ({VARIABLE})\n", who.name, path.display()),
+        };
+        // The write fails if the reader has closed the pipe. The supervisor continues.
+        _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 
     fn text(&self, who: &ProcessName, error: &SpawnError) -> String {
