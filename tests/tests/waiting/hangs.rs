@@ -114,7 +114,7 @@ fn join_before_the_results_are_taken_is_reported() {
             "in join of rank-0 [tests/tests/waiting/hangs.rs:",
             "(rank-0, running; itself waiting",
             "in Queue::put of queue",
-            " (#0) [tests/tests/waiting/hangs.rs:",
+            ") [tests/tests/waiting/hangs.rs:",
             "before join()",
         ],
     );

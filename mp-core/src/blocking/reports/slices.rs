@@ -56,7 +56,7 @@ impl SlicedWait {
     }
 
     /// Calls `slice`, whose blocking calls are parts of this wait. It must do nothing that another thread may
-    /// wait for: the [proof](super::proof) relies on that.
+    /// wait for: the proof of a hang relies on that.
     pub fn run<R>(&mut self, slice: impl FnOnce() -> R) -> R {
         /// Takes the state back, also when `slice` panics.
         struct Running<'a>(&'a mut SlicedWait, Option<Box<Slices>>);

@@ -173,12 +173,12 @@ pub(crate) fn open_of_process(pid: u32, name: &str, own: Option<BorrowedFd<'_>>)
         let is_it = |path: std::path::PathBuf| path.to_str().is_some_and(|path| path.starts_with(&link));
         // The permissions of the link are those of the descriptor.
         let is_writable = || entry.metadata().is_ok_and(|link| link.mode() & 0o200 != 0);
-        if !std::fs::read_link(entry.path()).is_ok_and(is_it) || !is_writable() {
-            continue;
-        }
         let file = std::fs::metadata(entry.path()).ok().map(|file| (file.dev(), file.ino()));
         if own.is_some_and(|own| file == Some((own.st_dev, own.st_ino))) {
             return Ok(None);
+        }
+        if !std::fs::read_link(entry.path()).is_ok_and(is_it) || !is_writable() {
+            continue;
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         return rustix::fs::open(entry.path(), flags, Mode::empty())
