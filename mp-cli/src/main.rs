@@ -1,5 +1,5 @@
 //! The command `mp`.
 
 fn main() -> std::process::ExitCode {
-    mp_cli::run(std::env::args_os()).into()
+    multiproc_cli::run(std::env::args_os()).into()
 }

@@ -8,5 +8,5 @@ use pyo3::prelude::*;
 /// code.
 #[pyfunction]
 pub fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
-    py.detach(|| mp_cli::run(arguments))
+    py.detach(|| multiproc_cli::run(arguments))
 }

@@ -28,8 +28,8 @@ fn reports<F>(program: F) -> Vec<(String, String)>
 where
     F: Fn(()) -> Outcome + Copy + Send + 'static,
 {
-    let folder = std::env::temp_dir().join(format!("mp-reports-{}", std::process::id()));
-    let folder = folder.join(std::any::type_name::<F>().replace(':', "-"));
+    let name = std::any::type_name::<F>().replace(':', "-");
+    let folder = std::env::temp_dir().join(format!("mp-reports-{}-{name}", std::process::id()));
     let builder = Process::builder().env("MP_REPORT", folder.to_str().unwrap()).stderr(Stdio::Capture);
     builder.spawn(program, ()).unwrap().join().unwrap();
     let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
