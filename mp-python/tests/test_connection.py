@@ -557,3 +557,18 @@ class TestSocket:
         listener.close()
         thread.join(WAIT)
         assert len(errors) == 1
+
+
+def test_wait_returns_to_the_interpreter(monkeypatch):
+    times = []
+
+    def noted(objects, timeout):
+        times.append(timeout)
+        return wait(objects, timeout)
+
+    wait = stdlib.wait
+    monkeypatch.setattr(stdlib, "wait", noted)
+    a, b = mp.Pipe()
+    assert connection.wait([a], 0.25) == [] and len(times) >= 3 and max(times) <= 0.1
+    b.send(1)
+    assert connection.wait(iter([a])) == [a] and connection.wait([a], 0) == [a]

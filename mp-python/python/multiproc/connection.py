@@ -7,15 +7,31 @@ and its ``Client`` are programs that share no memory. They exchange bytes, and o
 
 import os
 import tempfile
+import time
 from multiprocessing import connection as _connection
 from multiprocessing import util as _util
-from multiprocessing.connection import answer_challenge, deliver_challenge, wait
+from multiprocessing.connection import answer_challenge, deliver_challenge
 
 from ._multiproc import Connection, Pipe, SocketListener, connect
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "answer_challenge", "deliver_challenge", "wait"]
 
 families = ["AF_INET", "AF_UNIX"]
+_SLICE = 0.1
+
+
+def wait(object_list, timeout=None):
+    """Waits until one of the objects is ready. Returns the ready ones; none, when the time is over.
+
+    CPython's own wait is repeated every 100 ms: a signal that arrives just before it begins doesn't end it.
+    """
+    objects = list(object_list)
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _SLICE if end is None else min(_SLICE, end - time.monotonic())
+        ready = _connection.wait(objects, left)
+        if ready or left < _SLICE:
+            return ready
 
 
 def _checked(address, family, authkey):

@@ -79,7 +79,7 @@ class ProcessContext:
         """
         if not self.sentinels:
             return True
-        from multiprocessing import connection
+        from . import connection
 
         failed = None
         for sentinel in connection.wait(list(self.sentinels), timeout):
