@@ -5,8 +5,8 @@
 //! the step is skipped. torch is some gigabytes, so `.ci/run` begins with that (`--prepare`) while other
 //! steps run; a lock keeps the two apart.
 //!
-//! Where there is a free-threaded interpreter too, a second wheel is built and tested for it. A new machine
-//! can't install such an interpreter, so `--strict` allows that this part is skipped.
+//! A second wheel is built and tested for a free-threaded interpreter, if one is installed. A new machine
+//! can't install one from a package, so `--strict` allows skipping this part.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
