@@ -133,10 +133,11 @@ pub(crate) fn test_some(words: &[String]) -> Result<bool, String> {
 }
 
 fn test(session: &mut Session) -> Outcome {
-    // All targets except the examples, which the step `example` builds. The examples that tests need are
-    // built here.
-    let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--example", "hangs", "--no-fail-fast"];
-    if !session.run(session.cargo(&all).arg("--no-run")).ok {
+    // All targets except the examples, which the step `example` builds. `hangs` is a program that tests start:
+    // `cargo test --example` would build its unit tests instead.
+    let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
+    let hangs = ["build", "--quiet", "--workspace", "--example", "hangs"];
+    if !session.run(&mut session.cargo(&hangs)).ok || !session.run(session.cargo(&all).arg("--no-run")).ok {
         return session.outcome();
     }
     let [mut computing, mut waiting] = STREAMS.map(|programs| {

@@ -429,15 +429,23 @@ mod tests {
         // Sizes that no other test here uses. The second one needs a gap before it.
         let [class, page, other] =
             [14 << 20, 5 << 10, 37 << 20].map(|len| crate::layout::size_class::class_of(len).unwrap());
-        for class in [class, page, class, class, class] {
-            Allocator(arena).carve(class, me).unwrap();
-        }
-        let ranges = settled_ranges(arena);
-        assert_whole(&ranges);
-        let of_class: Vec<_> =
-            ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).copied().collect();
-        let three = of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base);
-        let &[first, missed, last] = three.unwrap() else { unreachable!() };
+        let until = Instant::now() + Duration::from_secs(30);
+        // Tests in other threads may add slabs between these.
+        let (first, missed, last) = loop {
+            for class in [class, page, class, class, class] {
+                Allocator(arena).carve(class, me).unwrap();
+            }
+            let ranges = settled_ranges(arena);
+            assert_whole(&ranges);
+            let of_class: Vec<_> =
+                ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).collect();
+            if let Some(three) =
+                of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base)
+            {
+                break (*three[0], *three[1], *three[2]);
+            }
+            assert!(Instant::now() < until, "no three slabs are adjacent: {of_class:?}");
+        };
         // Same situation as if `missed` had been split off after its row was read.
         assert!(!Allocator(arena).reuse_room(&[first, last], other, me).unwrap());
         let ranges = settled_ranges(arena);
