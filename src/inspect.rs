@@ -20,6 +20,7 @@
 //! there: its error, its last output, and what it held and waited for.
 
 pub use mp_core::{
-    HoldersSnapshot, MemorySnapshot, ObjectSnapshot, Observer, OwnerSnapshot, ProcessSnapshot, ProcessState,
-    QueueSnapshot, RingState, Snapshot, ThreadSnapshot, WaitSnapshot,
+    FailureSnapshot, HoldersSnapshot, MemorySnapshot, ObjectSnapshot, Observer, OwnerSnapshot, PoolSnapshot,
+    PoolWorkerSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, RingState, Snapshot, StorageSnapshot,
+    ThreadSnapshot, WaitSnapshot, WaitTimes,
 };

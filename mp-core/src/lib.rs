@@ -88,9 +88,12 @@ pub mod sync;
 mod sys;
 mod transport;
 mod unsafe_api;
+mod wait_times;
 mod waitable;
 /// Records of waiting threads, and reports of waits that last long or can't end.
 pub mod waits {
+    #[doc(inline)]
+    pub use crate::blocking::reports::failures::record_failure;
     #[doc(inline)]
     pub use crate::blocking::reports::{
         BlockingCall, Place, RING_NAME, Service, SlicedWait, Subject, WaitObject, Watch, add_to_dumps, dump,
@@ -158,9 +161,12 @@ pub use setup::settings::{
 pub use shared_memory::SharedMemory;
 pub use shared_structure::{Holders, Structure};
 pub use snapshot::observer::Observer;
+#[doc(hidden)]
+pub use snapshot::pools as published_pools;
 pub use snapshot::{
-    HoldersSnapshot, MemorySnapshot, ObjectSnapshot, OwnerSnapshot, ProcessSnapshot, ProcessState,
-    QueueSnapshot, Snapshot, ThreadSnapshot, WaitSnapshot,
+    FailureSnapshot, HoldersSnapshot, MemorySnapshot, ObjectSnapshot, OwnerSnapshot, PoolSnapshot,
+    PoolWorkerSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, Snapshot, StorageSnapshot,
+    ThreadSnapshot, WaitSnapshot,
 };
 pub use storage::Storage;
 pub use storage::copy_on_write::CopyOnWrite;
@@ -180,6 +186,7 @@ pub use transport::lease::Leased;
 pub use transport::outgoing::broadcast::Repeated;
 #[doc(hidden)]
 pub use transport::promise::{EnvelopeTicket, Promise};
+pub use wait_times::WaitTimes;
 #[doc(hidden)]
 pub use waitable::is_asking_a_runtime;
 pub use waitable::{

@@ -9,6 +9,7 @@ use crate::arena::Arena;
 use crate::mem::Word;
 use crate::parking::detach_notice::DetachedProcess;
 use crate::process::SetOnce;
+use crate::wait_times::WaitTimes;
 use crate::words::{BlockId, EnvelopeId, Member, Owner};
 use serde::{Deserialize, Serialize};
 
@@ -46,12 +47,29 @@ pub struct RingState {
     pub puts: u64,
     /// Number of gets since the queue was created. Wraps around.
     pub gets: u64,
+    /// Waits of gets for messages. Waits that timed out or failed, and those for several things, are
+    /// not counted.
+    #[serde(default)]
+    pub get_waits: WaitTimes,
+    /// Waits of puts for room.
+    #[serde(default)]
+    pub put_waits: WaitTimes,
 }
 
 impl RingState {
     /// Creates the state of an empty ring.
     pub fn new(kind: &str, type_name: String) -> Self {
-        Self { kind: kind.into(), type_name, len: 0, capacity: None, closed: false, puts: 0, gets: 0 }
+        Self {
+            kind: kind.into(),
+            type_name,
+            len: 0,
+            capacity: None,
+            closed: false,
+            puts: 0,
+            gets: 0,
+            get_waits: WaitTimes::default(),
+            put_waits: WaitTimes::default(),
+        }
     }
 }
 

@@ -69,6 +69,10 @@ pub trait Blocking {
     /// Returns a description of the wait, for reports.
     fn subject(&self) -> Subject;
 
+    /// Called with the result of a wait that began at `since`. Not called if the first checks, which spin,
+    /// have found it, nor if the time has expired.
+    fn ended(&mut self, _found: &Self::Found, _since: Instant) {}
+
     /// Called first after a sleep that may have ended because of a wake-up, by waiters that must check their
     /// condition before the clock is read.
     fn woken(&mut self) -> Option<Self::Found> {
@@ -80,9 +84,13 @@ pub trait Blocking {
 #[track_caller]
 pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
     missed_wakes::forget();
-    let found = wait_on(waiter, patience, wait, Location::caller());
-    if found.is_some() {
+    let mut watch = None;
+    let found = wait_on(waiter, patience, wait, Location::caller(), &mut watch);
+    if let Some(found) = &found {
         missed_wakes::found();
+        if let Some(watch) = watch {
+            waiter.ended(found, watch.since());
+        }
     }
     found
 }
@@ -93,8 +101,8 @@ fn wait_on<B: Blocking>(
     patience: &AdaptiveSpin,
     wait: Wait,
     place: &'static Location<'static>,
+    watch: &mut Option<Watch>,
 ) -> Option<B::Found> {
-    let mut watch: Option<Watch> = None;
     loop {
         if wait != Wait::Never
             && let Some(found) = waiter.spin(patience)

@@ -41,10 +41,10 @@ use crate::words::{Member, Tick};
 /// First eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Version of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 12;
+pub(crate) const VERSION: u64 = 13;
 
 /// Oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 12;
+const OLDEST_READER: u64 = 13;
 
 /// Number of threads of a member that can run a multi-step operation at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -108,6 +108,8 @@ pub(crate) mod control {
     pub(crate) const HUGE: u64 = 4096 + 768 + 8;
     /// 1 if deadlock checks of threads that wait for locks are disabled, else 0.
     pub(crate) const NO_DEADLOCKS: u64 = 4096 + 768 + 16;
+    /// Number of failures of processes, followed by the last ones: `blocking::reports::failures`.
+    pub(crate) const FAILURES: u64 = 4096 + 2048;
     /// For each class, the slab after its last one.
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.

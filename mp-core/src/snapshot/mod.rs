@@ -10,6 +10,8 @@
 //! objects: a [steady](WaitSnapshot::steady) wait lasted all the time in between.
 
 pub(crate) mod observer;
+#[doc(hidden)]
+pub mod pools;
 mod prometheus;
 mod read;
 
@@ -45,8 +47,17 @@ pub struct Snapshot {
     pub queues: Vec<QueueSnapshot>,
     /// Locks, events and all other objects that processes share.
     pub objects: Vec<ObjectSnapshot>,
+    /// Pools of worker processes.
+    #[serde(default)]
+    pub pools: Vec<PoolSnapshot>,
+    /// Elements of tensors: the largest blocks, at most [`Snapshot::STORAGES`], the largest first.
+    #[serde(default)]
+    pub storages: Vec<StorageSnapshot>,
     /// Memory of the arena.
     pub memory: MemorySnapshot,
+    /// Last failures of processes, the oldest first.
+    #[serde(default)]
+    pub failures: Vec<FailureSnapshot>,
     /// Number of objects that changed while they were read, and are missing.
     pub changed: u64,
 }
@@ -186,6 +197,79 @@ pub struct OwnerSnapshot {
     pub thread: u32,
 }
 
+/// A pool of worker processes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PoolSnapshot {
+    /// Number of its block.
+    pub block: u32,
+    /// Name, or an empty string.
+    pub name: String,
+    /// Process IDs of its holders: of the process that created it.
+    pub holders: HoldersSnapshot,
+    /// Number of workers that the pool is to have.
+    pub wanted_workers: u64,
+    /// Number of tasks that have no outcome yet: they wait, or run.
+    pub pending: u64,
+    /// Number of tasks with a result.
+    pub done: u64,
+    /// Number of tasks that ended with an error, a panic or a time-out.
+    pub failed: u64,
+    /// Number of tasks that were lost with their worker.
+    pub lost: u64,
+    /// Number of tasks that were cancelled, refused, or ended with the pool.
+    pub cancelled: u64,
+    /// Number of retries.
+    pub retried: u64,
+    /// Number of replaced workers.
+    pub restarts: u64,
+    /// Workers by number.
+    pub workers: Vec<PoolWorkerSnapshot>,
+}
+
+/// A worker of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PoolWorkerSnapshot {
+    /// Number of the worker in its pool.
+    pub number: u32,
+    /// Process ID. 0 if the worker has no process.
+    pub pid: u32,
+    /// `true` if the worker has told the pool that it is ready for tasks.
+    pub ready: bool,
+    /// Number of chunks of tasks that the pool gave it and that it has not answered.
+    pub chunks: u64,
+    /// Time in milliseconds since which the worker has had the first of these chunks, or has last answered.
+    pub busy_ms: u64,
+    /// Note of the running task.
+    pub note: Option<u64>,
+}
+
+/// Memory of the elements of tensors.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StorageSnapshot {
+    /// Number of its block.
+    pub block: u32,
+    /// `exclusive` for elements with one owner, `frozen` for elements that are no longer written, `shared`
+    /// for elements that any holder may write.
+    pub kind: String,
+    /// Size of the block in bytes: that of the tensor, rounded up to a size class.
+    pub bytes: u64,
+    /// Processes and messages that hold it.
+    pub holders: HoldersSnapshot,
+}
+
+/// Failure of a process of a program, as its parent reported it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FailureSnapshot {
+    /// Time of the failure, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Beginning of the error's text.
+    pub error: String,
+}
+
 /// Memory of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -209,6 +293,9 @@ pub struct MemorySnapshot {
 }
 
 impl Snapshot {
+    /// Largest number of [`storages`](Self::storages).
+    pub const STORAGES: usize = 100;
+
     /// Returns the present state of the program of this process. Takes some microseconds for each object,
     /// process and thousand tensors.
     pub fn of(arena: Arena) -> Self {

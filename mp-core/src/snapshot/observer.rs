@@ -10,7 +10,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Snapshot, read};
+use super::{Snapshot, StorageSnapshot, read};
 use crate::arena::Arena;
 use crate::arena::state::{AllocState, Budget, Files, State};
 use crate::error::{Error, Result};
@@ -91,11 +91,22 @@ impl Observer {
 
     /// Returns the present state of the program: see [`Snapshot::of`].
     pub fn snapshot(&self) -> Snapshot {
+        read::snapshot(self.arena())
+    }
+
+    /// Returns the memory of elements in this block, also if it is not among the
+    /// [largest](Snapshot::storages). Returns `None` if the block has no elements.
+    pub fn storage(&self, block: u32) -> Option<StorageSnapshot> {
+        read::storage(self.arena(), block)
+    }
+
+    /// Returns the arena, for a call that keeps no reference to it.
+    fn arena(&self) -> Arena {
         match self.0 {
-            Observed::Own(arena) => read::snapshot(arena),
-            // SAFETY: the state lives as long as `self`, and no reference to it outlives this call: a
-            // snapshot has none.
-            Observed::Other(state) => read::snapshot(Arena(unsafe { &*state })),
+            Observed::Own(arena) => arena,
+            // SAFETY: the state lives as long as `self`, and the result is used by functions that return no
+            // reference to it: a snapshot has none.
+            Observed::Other(state) => Arena(unsafe { &*state }),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Snapshots as metrics for Prometheus, in its text format.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+use std::time::Duration;
 
 use super::{ProcessState, Snapshot};
+use crate::wait_times::WaitTimes;
 
 /// Text of metrics, as far as it is written.
 struct Metrics(String);
@@ -18,15 +20,30 @@ impl Metrics {
         help: &str,
         samples: impl Iterator<Item = (Vec<(&'a str, String)>, u64)>,
     ) {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        self.head(name, help, if name.ends_with("_total") { "counter" } else { "gauge" });
         for (labels, value) in samples {
             let labels: Vec<_> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
             self.sample(name, &labels, value);
         }
     }
 
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: u64) {
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn histogram(&mut self, name: &str, labels: Labels<'_>, times: &WaitTimes) {
+        let mut passed = 0;
+        for (i, count) in times.counts().enumerate() {
+            passed += count;
+            let limit = (Duration::from_micros(1 << i)).as_secs_f64().to_string();
+            let limit = if i + 1 == WaitTimes::BUCKETS { "+Inf" } else { &limit };
+            self.sample(&format!("{name}_bucket"), &[labels, &[("le", limit)]].concat(), passed);
+        }
+        self.sample(&format!("{name}_sum"), labels, times.total().as_secs_f64());
+        self.sample(&format!("{name}_count"), labels, passed);
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
         self.0.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
             let text = text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
@@ -72,9 +89,15 @@ impl Snapshot {
         let waiting = self.processes.iter().map(|its| (process(its.pid, &its.name), its.waits.len() as u64));
         metrics.metric("mp_process_waiting_threads", "Threads that have waited for 100 ms.", waiting);
 
+        let mut names: Vec<_> = self.queues.iter().map(|queue| &*queue.name).collect();
+        names.extend(self.objects.iter().map(|found| &*found.name));
+        names.sort_unstable();
+        // No two series may have the same labels.
+        let is_unique =
+            |name: &str| names.partition_point(|n| *n <= name) - names.partition_point(|n| *n < name) == 1;
         let object = |block: u32, name: &str| match name {
-            "" => format!("#{block}"),
-            name => name.to_owned(),
+            name if !name.is_empty() && is_unique(name) => name.to_owned(),
+            name => format!("{name}#{block}"),
         };
         let rings: Vec<_> =
             self.queues.iter().filter_map(|queue| Some((queue, queue.ring.as_ref()?))).collect();
@@ -91,6 +114,13 @@ impl Snapshot {
                 Some((labels.to_vec(), value(ring)?))
             });
             metrics.metric(name, help, samples);
+        }
+        metrics.head("mp_queue_wait_seconds", "Durations of waits that have ended.", "histogram");
+        for (queue, ring) in &rings {
+            let name = object(queue.block, &queue.name);
+            for (call, waits) in [("get", &ring.get_waits), ("put", &ring.put_waits)] {
+                metrics.histogram("mp_queue_wait_seconds", &[("queue", &name), ("call", call)], waits);
+            }
         }
         let waits = |block: u32| {
             let all = self.processes.iter().flat_map(|process| &process.waits);
@@ -130,11 +160,32 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::{HeapMem, Word};
 
     #[test]
     fn label_values_are_escaped() {
         let mut metrics = Metrics(String::new());
         metrics.sample("a", &[("b", "c\\\"\n"), ("d", "")], 7);
         assert_eq!(metrics.0, "a{b=\"c\\\\\\\"\\n\",d=\"\"} 7\n");
+    }
+
+    #[test]
+    fn histogram_has_cumulative_buckets() {
+        let (words, at) = (HeapMem::new(WaitTimes::WORDS as usize), Word::at(0));
+        [0, 3, 3].iter().for_each(|us| WaitTimes::record(&words, at, Duration::from_micros(*us)));
+        let times = WaitTimes::read(&words, at);
+        let mut metrics = Metrics(String::new());
+        metrics.histogram("w", &[("queue", "jobs")], &times);
+        let lines: Vec<_> = metrics.0.lines().collect();
+        assert_eq!(lines.len(), WaitTimes::BUCKETS + 2);
+        assert_eq!(lines[2], "w_bucket{queue=\"jobs\",le=\"0.000004\"} 3");
+        assert_eq!(
+            lines[WaitTimes::BUCKETS - 1..],
+            [
+                "w_bucket{queue=\"jobs\",le=\"+Inf\"} 3",
+                "w_sum{queue=\"jobs\"} 0.000006",
+                "w_count{queue=\"jobs\"} 3",
+            ]
+        );
     }
 }

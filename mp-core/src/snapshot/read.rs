@@ -1,14 +1,17 @@
 //! Reading of a snapshot from the tables of an arena. Changes no word.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{
-    HoldersSnapshot, MemorySnapshot, ObjectSnapshot, OwnerSnapshot, ProcessSnapshot, ProcessState,
-    QueueSnapshot, Snapshot, ThreadSnapshot, WaitSnapshot,
+    FailureSnapshot, HoldersSnapshot, MemorySnapshot, ObjectSnapshot, OwnerSnapshot, PoolSnapshot,
+    PoolWorkerSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, Snapshot, StorageSnapshot,
+    ThreadSnapshot, WaitSnapshot, pools,
 };
 use crate::alloc::Allocator;
 use crate::arena::Arena;
+use crate::blocking::reports::failures;
 use crate::blocking::reports::table::{self, ShownWait};
 use crate::blocks::Blocks;
 use crate::layout::{SLAB_BLOCKS, size_class, wait_table};
@@ -30,16 +33,19 @@ const KINDS: &[(&str, &str)] = &[
     ("mp_sync::Semaphore", "semaphore"),
     ("mp_sync::BoundedSemaphore", "semaphore"),
     ("mp_sync::ShareableList", "list"),
-    ("mp_pool::Watch", "pool worker"),
+    (pools::POOL, "pool"),
+    (pools::WORKER, "pool worker"),
     ("mp_pool::SharedBytes", "pool state"),
 ];
 
 pub(super) fn snapshot(arena: Arena) -> Snapshot {
     let members = Members(arena).members();
     let waits: Vec<_> = members.iter().map(|info| (info.member, waits_of(arena, info.member))).collect();
-    let mut objects = ObjectReader { arena, members: &members, queues: vec![], objects: vec![], changed: 0 };
-    objects.read();
-    let ObjectReader { queues, objects, changed, .. } = objects;
+    let mut reader = ObjectReader::new(arena, &members);
+    reader.read();
+    let storages = reader.largest_storages();
+    let pools = reader.pools_with_workers();
+    let ObjectReader { queues, objects, changed, .. } = reader;
     let stats = Allocator(arena).memory_stats();
     let mut processes: Vec<_> =
         (members.iter().zip(&waits)).map(|(info, (_, waits))| process(arena, info, waits)).collect();
@@ -77,7 +83,22 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
             deaths: stats.deaths,
         },
         changed,
+        pools,
+        storages,
+        failures: failures::last(arena)
+            .into_iter()
+            .map(|(at_ms, error)| FailureSnapshot { at_ms, error })
+            .collect(),
     }
+}
+
+/// Returns the memory of elements in a block, if the block has such.
+pub(super) fn storage(arena: Arena, block: u32) -> Option<StorageSnapshot> {
+    let members = Members(arena).members();
+    let reader = ObjectReader::new(arena, &members);
+    let slabs = Blocks(arena).slab_count().min(arena.layout().slabs);
+    let (class, _) = Blocks(arena).slab(block / SLAB_BLOCKS).filter(|_| block / SLAB_BLOCKS < slabs)?;
+    reader.storage(size_class::size_of(class), block)
 }
 
 fn waits_of(arena: Arena, member: Member) -> Vec<ShownWait> {
@@ -168,21 +189,71 @@ fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnaps
     }
 }
 
+/// An object that was read.
+enum FoundObject {
+    Other(ObjectSnapshot),
+    Pool(PoolSnapshot),
+    /// A worker of a pool, with the block of the pool.
+    Worker(Option<(u32, PoolWorkerSnapshot)>),
+}
+
 /// Queues and other objects of an arena, as far as they were read.
 struct ObjectReader<'a> {
     arena: Arena,
     members: &'a [MemberInfo],
     queues: Vec<QueueSnapshot>,
     objects: Vec<ObjectSnapshot>,
+    pools: Vec<PoolSnapshot>,
+    /// Workers of pools, with the blocks of their pools.
+    workers: Vec<(u32, PoolWorkerSnapshot)>,
+    /// Sizes and blocks of the largest storages. The smallest is popped first.
+    storages: BinaryHeap<Reverse<(u64, BlockId)>>,
     changed: u64,
 }
 
-impl ObjectReader<'_> {
+impl<'a> ObjectReader<'a> {
+    fn new(arena: Arena, members: &'a [MemberInfo]) -> Self {
+        let (queues, objects, pools, workers) = (vec![], vec![], vec![], vec![]);
+        Self { arena, members, queues, objects, pools, workers, storages: BinaryHeap::new(), changed: 0 }
+    }
+
+    /// Returns the largest storages, the largest first.
+    fn largest_storages(&mut self) -> Vec<StorageSnapshot> {
+        let largest = std::mem::take(&mut self.storages).into_sorted_vec();
+        largest.into_iter().filter_map(|Reverse((bytes, block))| self.storage(bytes, block)).collect()
+    }
+
+    /// Returns the pools, with their workers by number.
+    fn pools_with_workers(&mut self) -> Vec<PoolSnapshot> {
+        let mut pools = std::mem::take(&mut self.pools);
+        for (block, worker) in std::mem::take(&mut self.workers) {
+            if let Some(pool) = pools.iter_mut().find(|pool| pool.block == block) {
+                pool.workers.push(worker);
+            }
+        }
+        pools.iter_mut().for_each(|pool| pool.workers.sort_by_key(|worker| worker.number));
+        pools
+    }
+
+    /// Returns the memory of elements in a block of this size.
+    fn storage(&self, bytes: u64, block: BlockId) -> Option<StorageSnapshot> {
+        let (kind, generation) = self.state_of(block)?;
+        let text = match kind {
+            BlockKind::Data => "exclusive",
+            BlockKind::Frozen => "frozen",
+            BlockKind::Shared => "shared",
+            _ => return None,
+        };
+        let holders = self.holders(block);
+        let is_same = self.state_of(block) == Some((kind, generation));
+        is_same.then(|| StorageSnapshot { block, kind: text.into(), bytes, holders })
+    }
+
     fn read(&mut self) {
         for slab in 0..Blocks(self.arena).slab_count().min(self.arena.layout().slabs) {
             let Some((class, _)) = Blocks(self.arena).slab(slab) else { continue };
             for index in 0..size_class::blocks_of(class) {
-                self.read_block(slab * SLAB_BLOCKS + index);
+                self.read_block(slab * SLAB_BLOCKS + index, size_class::size_of(class));
             }
         }
     }
@@ -195,19 +266,35 @@ impl ObjectReader<'_> {
         (state.life == BlockLife::Live).then_some((state.kind, generation))
     }
 
-    fn read_block(&mut self, block: BlockId) {
+    fn read_block(&mut self, block: BlockId, bytes: u64) {
         let Some(before) = self.state_of(block) else { return };
-        let (queue, object) = match before.0 {
-            BlockKind::Ring => (self.queue(block), None),
-            kind if kind.is_object() => (None, self.object(block)),
-            _ => return,
-        };
-        if self.state_of(block) != Some(before) {
-            self.changed += 1;
-            return;
+        let is_same = |reader: &Self| reader.state_of(block) == Some(before);
+        match before.0 {
+            BlockKind::Ring => match self.queue(block) {
+                found if is_same(self) => self.queues.extend(found),
+                _ => self.changed += 1,
+            },
+            BlockKind::Data | BlockKind::Frozen | BlockKind::Shared => {
+                self.storages.push(Reverse((bytes, block)));
+                if self.storages.len() > Snapshot::STORAGES {
+                    self.storages.pop();
+                }
+            }
+            kind if kind.is_object() => match self.object(block) {
+                Some(found) if is_same(self) => self.add(found),
+                None if is_same(self) => {}
+                _ => self.changed += 1,
+            },
+            _ => {}
         }
-        self.queues.extend(queue);
-        self.objects.extend(object);
+    }
+
+    fn add(&mut self, found: FoundObject) {
+        match found {
+            FoundObject::Other(object) => self.objects.push(object),
+            FoundObject::Pool(pool) => self.pools.push(pool),
+            FoundObject::Worker(worker) => self.workers.extend(worker),
+        }
     }
 
     /// Returns the memory of a block. Its slab may have another class by now.
@@ -225,7 +312,7 @@ impl ObjectReader<'_> {
         Some(QueueSnapshot { block, name, holders, ring })
     }
 
-    fn object(&self, block: BlockId) -> Option<ObjectSnapshot> {
+    fn object(&self, block: BlockId) -> Option<FoundObject> {
         let (base, len) = self.memory(block)?;
         let map = self.arena.map();
         if len < 8 * wait_table::STRUCTURE_WORDS || map.load(base) != wait_table::STRUCTURE {
@@ -233,11 +320,23 @@ impl ObjectReader<'_> {
         }
         let fingerprint = map.load(base.plus(1));
         let known = KINDS.iter().find(|(name, _)| crate::fnv1a(name.as_bytes()) == fingerprint);
-        let owner = if known.is_none() { self.owner(base, len) } else { None };
-        let kind = known.map_or(if owner.is_some() { "lock" } else { "object" }, |(_, kind)| kind);
+        let words = base.plus(wait_table::STRUCTURE_WORDS);
+        let has = |count: u64| len >= 8 * (wait_table::STRUCTURE_WORDS + count);
         let name = table::name_at(self.arena, (base, len), BlockKind::Object).unwrap_or_default();
         let holders = self.holders(block);
-        Some(ObjectSnapshot { block, kind: kind.into(), name, holders, owner })
+        match known {
+            Some((_, "pool")) if has(pools::POOL_WORDS) => {
+                let pool = PoolSnapshot { block, name, holders, ..pools::pool(map, words) };
+                return Some(FoundObject::Pool(pool));
+            }
+            Some((_, "pool worker")) if has(pools::WORKER_STATE + 4) => {
+                return Some(FoundObject::Worker(pools::worker(map, words)));
+            }
+            _ => {}
+        }
+        let owner = if known.is_none() { self.owner(base, len) } else { None };
+        let kind = known.map_or(if owner.is_some() { "lock" } else { "object" }, |(_, kind)| kind);
+        Some(FoundObject::Other(ObjectSnapshot { block, kind: kind.into(), name, holders, owner }))
     }
 
     /// Returns the thread that holds the lock at the beginning of a structure. A lock is signed by its

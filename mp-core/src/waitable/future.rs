@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 use super::{SharedWaitable, WaitPoint, Waitable, descriptors, reactor};
 use crate::error::{Error, Result};
@@ -24,6 +25,7 @@ use super::runtime;
 pub struct WakeRegistration {
     what: SharedWaitable,
     entry: Option<FutureRegistration>,
+    since: Instant,
 }
 
 /// Place of the registration.
@@ -90,7 +92,12 @@ impl FutureRegistration {
 impl WakeRegistration {
     /// Creates a registration for an object.
     pub fn new(what: SharedWaitable) -> Self {
-        Self { what, entry: None }
+        Self { what, entry: None, since: Instant::now() }
+    }
+
+    /// Returns the time at which the registration was created.
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     /// Registers `waker` to be woken once, when the object may have become ready. Call it before the last

@@ -18,7 +18,7 @@ use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::stream::TaskStream;
 use crate::api::tuple_fn::TupleFn;
-use crate::child::journal_words::WorkerWords;
+use crate::child::journal_words::{PoolWords, WorkerWords};
 use crate::dispatcher::settings::PoolSettings;
 use crate::dispatcher::shared::PoolShared;
 use crate::dispatcher::start;
@@ -114,7 +114,13 @@ impl Pool {
         }
         let messages = mp_core::Arena::current()?.most_messages();
         workers.iter_mut().for_each(|worker| worker.set_share(processes, messages));
-        let (replies, state) = (Queue::bounded(REPLIES)?, PoolState::new(workers));
+        let words = PoolWords::new(settings.name.as_deref())?;
+        for (number, worker) in workers.iter().enumerate() {
+            worker.shared_words.publish_place(&words, number);
+        }
+        let (replies, mut state) = (Queue::bounded(REPLIES)?, PoolState::new(workers));
+        state.words = Some(words);
+        state.publish();
         let shared = Arc::new(PoolShared::new(settings, replies, packer, state));
         // From here on, dropping the pool ends the processes that were started.
         let pool = Pool { shared: Arc::clone(&shared), thread: Mutex::new(None) };

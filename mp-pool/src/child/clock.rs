@@ -23,6 +23,7 @@
 //! before it. A worker that is stopped in between keeps its task until the time limit plus [`LONGEST_HOOK`].
 
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Mutex, MutexGuard};
@@ -32,6 +33,16 @@ use crate::child::journal_words::WorkerWords;
 /// Returns the time in nanoseconds on a clock that is the same in all processes.
 pub(crate) fn now() -> u64 {
     mp_core::monotonic().as_nanos() as u64
+}
+
+/// Returns an instant in milliseconds on that clock.
+pub(crate) fn monotonic_ms(at: Instant) -> u64 {
+    // fork: both clocks are the same in a child.
+    static BASE: OnceLock<(Instant, u64)> = OnceLock::new();
+    let (base, ns) = *BASE.get_or_init(|| (Instant::now(), now()));
+    let after = at.saturating_duration_since(base).as_nanos() as u64;
+    let before = base.saturating_duration_since(at).as_nanos() as u64;
+    (ns.saturating_add(after).saturating_sub(before)) / 1_000_000
 }
 
 /// Maximum time for which a panic stops the clock, in nanoseconds.

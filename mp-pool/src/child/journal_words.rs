@@ -1,13 +1,13 @@
 //! # Safety
-//! Access to words of the arena: a worker's chunk word and its journal. Unsafe, because the words could
-//! belong to another structure; sound, because
-//! - a [`WorkerWords`] is created only from a [`Structure`] under this crate's name and of this length, whose
-//!   words have no other use,
+//! Access to words of the arena: a worker's chunk word and its journal, and the counters of a pool. Unsafe,
+//! because the words could belong to another structure; sound, because
+//! - a [`WorkerWords`] or [`PoolWords`] is created only from a [`Structure`] under this crate's name and of
+//!   this length, whose words have no other use,
 //! - and which lives as long as the handle that holds it.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Steps, Word, run};
-use mp_core::{Error, Result, Structure};
+use mp_core::{Error, Result, Structure, published_pools};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::steps::chunk::{
@@ -15,14 +15,14 @@ use crate::steps::chunk::{
 };
 use crate::steps::journal::{self, Journal, JournalResults};
 
-const NAME: &str = "mp_pool::Watch";
+const NAME: &str = published_pools::WORKER;
 const CHUNK: u64 = 0;
 /// Start of the running item, if it is timed. Written before the item is claimed.
 const SINCE: u64 = 1;
 /// Note of the running item; 0 means none. Only the worker changes it: the item, to any value, and the worker
 /// to 0 after the item is finished, before it claims the next one and when its chunk is answered. A death
 /// leaves the note of the lost item. The pool reads it, and sets it to 0 for the next worker.
-const NOTE: u64 = 2;
+const NOTE: u64 = published_pools::NOTE;
 /// Head of the journal, on a cache line that the pool does not read together with the other words.
 const JOURNAL: u64 = 16;
 const WORDS: u64 = JOURNAL + journal::WORDS;
@@ -96,6 +96,59 @@ impl WorkerWords {
     /// Returns the results of a chunk that the worker had not sent when the journal was last restarted.
     pub(crate) fn journal_results(&self, chunk: u64) -> Option<JournalResults> {
         self.run(journal::ReadJournal::new(self.0.word(JOURNAL), chunk))
+    }
+}
+
+/// State of a worker that its pool publishes for tools.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PublishedWorker {
+    /// Process ID; 0 means no process.
+    pub(crate) pid: u32,
+    pub(crate) ready: bool,
+    pub(crate) chunks: usize,
+}
+
+impl WorkerWords {
+    /// Publishes the number of the worker in its pool.
+    pub(crate) fn publish_place(&self, pool: &PoolWords, number: usize) {
+        let pool = u64::from(pool.0.hold().block()) + 1;
+        self.publish(0, pool << 32 | number as u64);
+    }
+
+    pub(crate) fn publish_state(&self, worker: PublishedWorker) {
+        let PublishedWorker { pid, ready, chunks } = worker;
+        self.publish(1, u64::from(pid) << 1 | u64::from(ready));
+        self.publish(2, chunks as u64);
+    }
+
+    /// Publishes the time since which the worker has had its first chunk.
+    pub(crate) fn publish_since(&self, monotonic_ms: u64) {
+        self.publish(3, monotonic_ms);
+    }
+
+    fn publish(&self, word: u64, value: u64) {
+        self.words().store_relaxed(self.0.word(published_pools::WORKER_STATE + word), value);
+    }
+}
+
+/// Counters that a pool publishes for tools.
+#[derive(Debug)]
+pub(crate) struct PoolWords(Structure);
+
+impl PoolWords {
+    pub(crate) fn new(name: Option<&str>) -> Result<PoolWords> {
+        let structure = Structure::new(published_pools::POOL, published_pools::POOL_WORDS)?;
+        name.into_iter().for_each(|name| mp_core::waits::name_object(structure.hold(), name));
+        Ok(PoolWords(structure))
+    }
+
+    /// Publishes counters, from this word on: see [`published_pools`].
+    pub(crate) fn publish<const N: usize>(&self, first: u64, counters: [u64; N]) {
+        // SAFETY: only words of this structure are changed, see above.
+        let words = unsafe { self.0.arena().words() };
+        counters.into_iter().zip(first..published_pools::POOL_WORDS).for_each(|(value, word)| {
+            words.store_relaxed(self.0.word(word), value);
+        });
     }
 }
 

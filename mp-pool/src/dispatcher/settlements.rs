@@ -149,6 +149,7 @@ impl PoolShared {
             return Some(failed);
         }
         state.retried += 1;
+        state.publish();
         job.outcomes().failed.insert(index, attempts);
         if delay.is_zero() && matches!(failed.error, TaskError::WorkerLost(_)) {
             // It was begun before the tasks that its worker had in its queue, so callers wait for it.
@@ -193,10 +194,12 @@ impl PoolShared {
                 notified.push(job);
             }
         }
-        let last = (count > 0 && meter.is_some()).then(|| {
+        let last = meter.as_ref().filter(|_| count > 0).map(|meter| {
             let mut state = self.state.lock();
             debug_assert!(state.unsettled >= count, "{count} more settled of {}", state.unsettled);
             state.unsettled = state.unsettled.saturating_sub(count);
+            let TaskCounts { done, failed, lost, cancelled } = meter.ends;
+            state.publish_outcomes([done, failed, lost, cancelled]);
             state.unsettled == 0 && !state.is_open()
         });
         drop(meter);

@@ -48,6 +48,7 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
     let reported = Arc::downgrade(shared);
     let mut state = shared.state.lock();
     state.restarts += u64::from(!first);
+    state.publish();
     state.workers[number].is_new = !first;
     state.ever_started = state.ever_started.max(number + 1);
     let worker = &mut state.workers[number];
@@ -62,6 +63,7 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
         }
     });
     worker.process = Some(process);
+    worker.publish();
     Ok(())
 }
 

@@ -75,6 +75,7 @@ impl PoolShared {
         }
         let mut state = self.state.lock();
         state.unsettled += tasks;
+        state.publish();
         match &state.phase {
             PoolPhase::Open if self.is_interrupted() => Err(TaskError::Interrupted),
             PoolPhase::Open => Ok(()),

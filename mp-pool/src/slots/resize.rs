@@ -52,8 +52,10 @@ impl PoolState {
     /// slot for each.
     pub(crate) fn resize(&mut self, wanted: usize, messages: u32, now: Instant) {
         self.wanted = wanted;
+        self.publish();
         for (number, worker) in self.workers.iter_mut().enumerate() {
             worker.set_share(wanted, messages);
+            self.words.iter().for_each(|pool| worker.shared_words.publish_place(pool, number));
             if number >= wanted {
                 worker.leaves_at = Some(now);
                 worker.restart_at = None;

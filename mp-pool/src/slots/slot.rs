@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use mp_queue::{EncodedMessage, Queue};
 use mp_spawn::Process;
 
-use crate::child::journal_words::WorkerWords;
+use crate::child::clock;
+use crate::child::journal_words::{PublishedWorker, WorkerWords};
 use crate::child::message::WorkerRequest;
 use crate::slots::pending::PendingTasks;
 use crate::steps::chunk::CutShare;
@@ -161,6 +162,13 @@ impl WorkerSlot {
         self.most_chunks = share.clamp(2, MOST_CHUNKS);
     }
 
+    /// Publishes the state of the worker for tools.
+    pub(crate) fn publish(&self) {
+        let pid = if self.process.is_some() { self.pid } else { 0 };
+        let worker = PublishedWorker { pid, ready: self.ready, chunks: self.outstanding };
+        self.shared_words.publish_state(worker);
+    }
+
     /// Returns the number of chunks that keep the worker busy.
     fn enough(&self) -> usize {
         match self.pace {
@@ -207,6 +215,7 @@ impl WorkerSlot {
         let rest = unanswered.split_off(put.min(unanswered.len()));
         self.outstanding +=
             unanswered.iter().filter(|sent| matches!(sent, SentMessage::Chunk { .. })).count();
+        self.publish();
         self.unanswered.append(&mut unanswered);
         messages.into_iter().zip(rest).collect()
     }
@@ -227,6 +236,7 @@ impl WorkerSlot {
     /// Records a reply of the live worker.
     pub(crate) fn record_reply(&mut self, now: Instant) {
         (self.since, self.queue_checked, self.journal_interval) = (now, false, JOURNAL_INTERVAL);
+        self.shared_words.publish_since(clock::monotonic_ms(now));
     }
 
     /// Records an answer to a chunk. Removes and returns the chunk if it was the last answer.
@@ -240,6 +250,7 @@ impl WorkerSlot {
         match self.unanswered.remove(at)? {
             SentMessage::Chunk { chunk, .. } => {
                 self.outstanding -= 1;
+                self.publish();
                 Some(chunk)
             }
             SentMessage::FunctionChange { .. } => None,
@@ -281,6 +292,7 @@ impl WorkerSlot {
     /// Records that it is ready.
     pub(crate) fn mark_ready(&mut self, now: Instant) {
         (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
+        self.publish();
         self.start_failures_reported = false;
     }
 
@@ -369,6 +381,7 @@ impl WorkerSlot {
         };
         let sent = self.unanswered.remove(at)?;
         self.outstanding -= usize::from(matches!(sent, SentMessage::Chunk { .. }));
+        self.publish();
         Some((packed, sent))
     }
 
@@ -425,6 +438,7 @@ impl WorkerSlot {
         self.starts_since = None;
         self.process = None;
         self.outstanding = 0;
+        self.publish();
         self.pace = 0;
         self.known_functions.clear();
         let (mut lost, mut reading) = (Vec::new(), None);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::child::journal_words::PoolWords;
 use crate::error::{BrokenPool, TaskError};
 use crate::slots::backpressure::Backpressure;
 use crate::slots::pending::PendingTasks;
@@ -65,12 +66,29 @@ pub(crate) struct PoolState {
     pub(crate) restarts: u64,
     /// `true` if all workers have ended, and no more will be started.
     pub(crate) over: bool,
+    /// Counters for tools.
+    pub(crate) words: Option<PoolWords>,
 }
 
 impl PoolState {
     /// Creates the state of a new pool.
     pub(crate) fn new(workers: Vec<WorkerSlot>) -> PoolState {
         PoolState { wanted: workers.len(), workers, ..PoolState::default() }
+    }
+
+    /// Publishes the counters for tools.
+    pub(crate) fn publish(&self) {
+        let PoolState { wanted, unsettled, retried, restarts, .. } = *self;
+        if let Some(words) = &self.words {
+            words.publish(0, [wanted as u64, unsettled as u64]);
+            words.publish(6, [retried, restarts]);
+        }
+    }
+
+    /// Publishes the counters for tools, with the numbers of tasks that are done, failed, lost and cancelled.
+    pub(crate) fn publish_outcomes(&self, outcomes: [u64; 4]) {
+        self.publish();
+        self.words.iter().for_each(|words| words.publish(2, outcomes));
     }
 
     /// Returns the worker that most needs work.

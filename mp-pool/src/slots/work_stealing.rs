@@ -87,6 +87,7 @@ impl PoolState {
     pub(crate) fn reset_worker_state(&mut self, worker: usize, now: Instant) {
         let Some(worker) = self.workers.get_mut(worker) else { return };
         (worker.ready, worker.starts_since) = (false, Some(now));
+        worker.publish();
         worker.take_back(&mut self.tasks);
         self.last_ready = Some(now);
     }

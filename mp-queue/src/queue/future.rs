@@ -40,7 +40,12 @@ pub(crate) fn poll_get(
         Ok::<_, Error>(end.map(|end| end.map(|()| payload)))
     };
     let ready = || raw.ready_at(raw.memory().not_empty(), RawQueue::has_message);
-    poll_until(watch, cx, ready, poll).map(|found| found?)
+    let since = watch.as_ref().map(WakeRegistration::since);
+    let found = poll_until(watch, cx, ready, poll);
+    if let Some(since) = since.filter(|_| matches!(found, Poll::Ready(Ok(Ok(_))))) {
+        raw.memory().record_wait(false, since);
+    }
+    found.map(|found| found?)
 }
 
 /// Polls until the message is put. Until then, the caller owns it.
@@ -58,7 +63,11 @@ pub(crate) fn poll_put(
         })
     };
     let ready = || raw.ready_at(raw.memory().not_full(), move |raw| raw.has_room(weight));
+    let since = watch.as_ref().map(WakeRegistration::since);
     let end = poll_until(watch, cx, ready, poll);
+    if let Some(since) = since.filter(|_| matches!(end, Poll::Ready(Ok(Ok(_))))) {
+        raw.memory().record_wait(true, since);
+    }
     end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
 }
 

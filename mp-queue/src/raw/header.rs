@@ -18,8 +18,8 @@
 //! | 248 | condition for `Deserted`, see `handles` | the creator |
 //! | 256 | head hint | consumers |
 //! | 384 | tail hint | producers and closers |
-//! | 512 | parking: not empty | |
-//! | 640 | parking: not full | |
+//! | 512 | parking: not empty, followed by the durations of waits for messages ([`mp_core::WaitTimes`]) | waiting consumers |
+//! | 640 | parking: not full, followed by the durations of waits for room | waiting producers |
 //! | 768 | parking: a message was finished | |
 //! | 800 | given name, 32 bytes ([`mp_core::waits::RING_NAME`]); zeros if none | any holder |
 //! | 896 | links of the segments, 16 words | producers and closers |
@@ -122,6 +122,14 @@ impl QueueHeader {
     }
     pub(crate) const fn not_full(self) -> Word {
         self.word(640)
+    }
+    /// First word of the durations of waits for messages.
+    pub(crate) const fn get_waits(self) -> Word {
+        self.not_empty().plus(1)
+    }
+    /// First word of the durations of waits for room.
+    pub(crate) const fn put_waits(self) -> Word {
+        self.not_full().plus(1)
     }
     pub(crate) const fn finished(self) -> Word {
         self.word(768)

@@ -327,6 +327,12 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
         self.raw.subject(self.at.call)
     }
 
+    fn ended(&mut self, found: &Self::Found, since: Instant) {
+        if let Some(purpose) = self.at.purpose.filter(|_| found.is_ok()) {
+            self.raw.memory.record_wait(purpose == WaitPurpose::Room, since);
+        }
+    }
+
     fn between(&mut self, now: Instant) -> Option<Self::Found> {
         self.unreclaimed_since.get_or_insert(now);
         self.deserted()

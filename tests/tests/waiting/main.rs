@@ -8,5 +8,6 @@ mod hangs;
 mod idle_cpu_time;
 mod interrupts;
 mod many;
+mod snapshots;
 mod streams;
 mod wake_ups;

@@ -133,8 +133,8 @@ pub(crate) fn test_some(words: &[String]) -> Result<bool, String> {
 }
 
 fn test(session: &mut Session) -> Outcome {
-    // All targets except the examples, which the step `example` builds. `hangs` is a program that tests start:
-    // `cargo test --example` would build its unit tests instead.
+    // All targets except the examples, which the step `example` builds. Tests start the example `hangs`, of
+    // which `cargo test --example` would build unit tests.
     let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
     let hangs = ["build", "--quiet", "--workspace", "--example", "hangs"];
     if !session.run(&mut session.cargo(&hangs)).ok || !session.run(session.cargo(&all).arg("--no-run")).ok {

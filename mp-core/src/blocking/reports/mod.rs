@@ -10,6 +10,7 @@
 
 pub(crate) mod call;
 mod dump;
+pub(crate) mod failures;
 mod place;
 mod proof;
 mod report;
@@ -140,6 +141,11 @@ impl Watch {
             watch.shown = sliced.shown.take();
         }
         watch
+    }
+
+    /// Returns the beginning of the wait.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Returns `true` if a check is due.

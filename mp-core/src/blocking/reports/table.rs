@@ -191,22 +191,22 @@ pub(crate) fn publish(arena: Arena, me: Member) {
     write_name(arena, words(NAME), &name);
 }
 
-/// Returns the longest prefix of `name` that fits.
-fn cut(name: &str) -> &str {
-    let most = name.len().min(NAME_BYTES);
-    let end = (0..=most).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
-    &name[..end]
+/// Returns the longest prefix of `text` that has at most this number of bytes.
+pub(super) fn cut(text: &str, most: usize) -> &str {
+    let most = text.len().min(most);
+    let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    &text[..end]
 }
 
 /// Writes a name into four words.
 fn write_name(arena: Arena, at: Word, name: &str) {
     let mut bytes = [0; NAME_BYTES];
-    let name = cut(name);
+    let name = cut(name, NAME_BYTES);
     bytes[..name.len()].copy_from_slice(name.as_bytes());
     write_bytes(arena, at, bytes);
 }
 
-fn write_bytes<const N: usize>(arena: Arena, at: Word, bytes: [u8; N]) {
+pub(super) fn write_bytes<const N: usize>(arena: Arena, at: Word, bytes: [u8; N]) {
     for (i, part) in bytes.as_chunks::<8>().0.iter().enumerate() {
         arena.map().store_relaxed(at.plus(i as u64), u64::from_le_bytes(*part));
     }
@@ -249,7 +249,12 @@ fn write_place(arena: Arena, at: Word, place: Option<&Place>) {
 
 /// Reads the name in four words. A name that is being changed may be read as a mixture.
 fn read_name(arena: Arena, at: Word) -> String {
-    let bytes = read_bytes::<NAME_BYTES>(arena, at);
+    read_text::<NAME_BYTES>(arena, at)
+}
+
+/// Reads a text, which ends before the first zero.
+pub(super) fn read_text<const N: usize>(arena: Arena, at: Word) -> String {
+    let bytes = read_bytes::<N>(arena, at);
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -270,7 +275,7 @@ pub(crate) fn services(arena: Arena, member: Member) -> [u32; 2] {
 
 /// Names this process, for reports of other processes, such as `worker 3`.
 pub fn name_process(name: &str) {
-    cut(name).clone_into(&mut OWN_NAME.lock());
+    cut(name, NAME_BYTES).clone_into(&mut OWN_NAME.lock());
     republish();
 }
 
@@ -365,7 +370,7 @@ mod tests {
     #[test]
     fn name_is_truncated_at_a_character_boundary() {
         let name = "e".repeat(NAME_BYTES - 1) + "é";
-        assert_eq!(cut(&name).len(), NAME_BYTES - 1);
-        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&name, NAME_BYTES).len(), NAME_BYTES - 1);
+        assert_eq!(cut("short", NAME_BYTES), "short");
     }
 }

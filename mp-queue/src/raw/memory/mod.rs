@@ -5,13 +5,15 @@
 //! ring's words and the envelopes that they own. An envelope is created once for each successful get.
 #![allow(unsafe_code)]
 
+use std::time::Instant;
+
 use mp_core::Allocator;
 use mp_core::Blocks;
 use mp_core::Envelopes;
 use mp_core::Members;
 use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
-use mp_core::{Arena, Envelope, Hold, Parking, RingState};
+use mp_core::{Arena, Envelope, Hold, Parking, RingState, WaitTimes};
 
 use crate::raw::header::{CreateParams, PIPE, QueueHeader, SMALL_SLOTS, consumers};
 use crate::raw::payload::Payload;
@@ -129,6 +131,8 @@ impl RingMemory {
         state.capacity = (!self.is_unbounded()).then_some(u64::from(self.capacity()));
         state.closed = self.is_put_closed();
         let m = Self::words(self.arena);
+        state.get_waits = WaitTimes::read(m, self.header.get_waits());
+        state.put_waits = WaitTimes::read(m, self.header.put_waits());
         for i in 0..self.chain.segments {
             let ring = self.chain.segment(i);
             // Later segments are zero at first.
@@ -186,6 +190,15 @@ impl RingMemory {
     /// Wakes all sleepers of the queue.
     pub(crate) fn wake_all(&self) {
         [self.not_empty(), self.not_full(), self.finished()].iter().for_each(Parking::wake_all);
+    }
+
+    /// Counts a wait for room, or else for a message, that began at `since`.
+    pub(crate) fn record_wait(&self, for_room: bool, since: Instant) {
+        let at = if for_room { self.header.put_waits() } else { self.header.get_waits() };
+        // A fork of the process has no memory.
+        if self.is_accessible() {
+            WaitTimes::record(Self::words(self.arena), at, since.elapsed());
+        }
     }
 
     /// Returns the wait point for finished messages.

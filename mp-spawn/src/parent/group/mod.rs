@@ -203,7 +203,9 @@ impl ChildGroup {
         self.change(rank, |rank| {
             let ended_by_us = rank.ending.is_some_and(|(since, _)| since <= at);
             if rank.failure.is_none() && !ended_by_us {
-                children::record_failure(rank.pid_number(), &error.to_string());
+                let text = error.to_string();
+                children::record_failure(rank.pid_number(), &text);
+                mp_core::waits::record_failure(&text);
                 rank.failure = Some((at, error));
             }
         });

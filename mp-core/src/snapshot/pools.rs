@@ -1,0 +1,71 @@
+//! Words that pools publish for tools, and their reading.
+//!
+//! | word of a pool | content | changed by |
+//! |---|---|---|
+//! | 0 | wanted number of workers | the pool's process, under its locks |
+//! | 1 | tasks without an outcome | the same |
+//! | 2 – 5 | tasks that are done, failed, lost, cancelled | the same |
+//! | 6, 7 | retries, replaced workers | the same |
+//!
+//! | word of a worker | content | changed by |
+//! |---|---|---|
+//! | 2 | note of the running task; 0: none | the worker |
+//! | 8 | `number 32, block of the pool + 1 32` | the pool's process, before the worker starts |
+//! | 9 | `ready 1, pid 32`; 0: no process | the pool's process |
+//! | 10 | number of chunks of tasks that the worker has | the same |
+//! | 11 | time since which it has the first of them, in ms of the monotonic clock | the same |
+//!
+//! Each word has one writer, so each change is one store, and no step of the pool depends on them. The death
+//! of the pool's process leaves them as they are, until its blocks are released.
+
+use super::{PoolSnapshot, PoolWorkerSnapshot};
+use crate::mem::Mem;
+use crate::mem::Word;
+use crate::sys::memory;
+
+/// Name of the structure of a pool.
+pub const POOL: &str = "mp_pool::Pool";
+/// Number of words of a pool.
+pub const POOL_WORDS: u64 = 8;
+/// Name of the structure of a pool's worker.
+pub const WORKER: &str = "mp_pool::Watch";
+/// Word of the note of the running task.
+pub const NOTE: u64 = 2;
+/// First of the words that the pool's process writes: four, on a cache line of their own.
+pub const WORKER_STATE: u64 = 8;
+
+/// Reads a pool, without its workers.
+pub(super) fn pool(m: &impl Mem, base: Word) -> PoolSnapshot {
+    let [workers, pending, done, failed, lost, cancelled, retried, restarts] =
+        [0, 1, 2, 3, 4, 5, 6, 7].map(|i| m.load_relaxed(base.plus(i)));
+    PoolSnapshot {
+        wanted_workers: workers,
+        pending,
+        done,
+        failed,
+        lost,
+        cancelled,
+        retried,
+        restarts,
+        ..PoolSnapshot::default()
+    }
+}
+
+/// Reads a worker. Returns it with the block of its pool.
+pub(super) fn worker(m: &impl Mem, base: Word) -> Option<(u32, PoolWorkerSnapshot)> {
+    let [place, process, chunks, since] = [0, 1, 2, 3].map(|i| m.load_relaxed(base.plus(WORKER_STATE + i)));
+    let pool = ((place >> 32) as u32).checked_sub(1)?;
+    let note = m.load_relaxed(base.plus(NOTE));
+    let busy_ms = memory::monotonic_ms().saturating_sub(since);
+    Some((
+        pool,
+        PoolWorkerSnapshot {
+            number: place as u32,
+            pid: (process >> 1) as u32,
+            ready: process & 1 != 0,
+            chunks,
+            busy_ms: if chunks > 0 { busy_ms } else { 0 },
+            note: (note != 0).then_some(note),
+        },
+    ))
+}
