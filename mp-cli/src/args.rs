@@ -42,18 +42,34 @@ pub(crate) enum Command {
         /// The program, named like the target of `why`. Not needed: `top` lists them if several run.
         target: Option<String>,
     },
-    /// Show a queue.
+    /// Show queues: their messages, and how long puts and gets have waited.
     Queue {
-        /// Number or name.
-        object: ObjectId,
+        /// Number or name. All queues without it.
+        object: Option<ObjectId>,
         /// The program, named like the target of `why`. Not needed if only one runs.
         #[arg(short, long)]
         program: Option<String>,
     },
-    /// Show a lock, event, barrier or another object.
+    /// Show locks, events, barriers and other objects.
     Lock {
-        /// Number or name.
-        object: ObjectId,
+        /// Number or name. All objects without it.
+        object: Option<ObjectId>,
+        /// The program, named like the target of `why`. Not needed if only one runs.
+        #[arg(short, long)]
+        program: Option<String>,
+    },
+    /// Show pools: their tasks, and what each worker does.
+    Pool {
+        /// Number or name. All pools without it.
+        object: Option<ObjectId>,
+        /// The program, named like the target of `why`. Not needed if only one runs.
+        #[arg(short, long)]
+        program: Option<String>,
+    },
+    /// Show memory of tensors: its size, and the processes and messages that hold it.
+    Tensor {
+        /// Number of its block. The largest ones without it.
+        object: Option<ObjectId>,
         /// The program, named like the target of `why`. Not needed if only one runs.
         #[arg(short, long)]
         program: Option<String>,
@@ -88,14 +104,17 @@ pub(crate) fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Number or name of a queue or another object.
+/// Number or name of a queue, pool or another object.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectId(String);
 
 impl ObjectId {
     pub(crate) fn is(&self, block: u32, name: &str) -> bool {
-        let number = self.0.strip_prefix('#').unwrap_or(&self.0);
-        number.parse() == Ok(block) || !name.is_empty() && self.0 == name
+        self.number() == Some(block) || !name.is_empty() && self.0 == name
+    }
+
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.0.strip_prefix('#').unwrap_or(&self.0).parse().ok()
     }
 }
 

@@ -113,21 +113,35 @@ fn execute(arguments: &Arguments) -> Result<Output> {
         }
         Command::Queue { object, program } => {
             let report = report::of_program(program.as_deref())?;
-            let queues = report.snapshot.queues.iter().filter(|queue| object.is(queue.block, &queue.name));
-            let queues: Vec<_> = queues.collect();
-            if queues.is_empty() {
-                return Err(no_such("queue", object, &report));
-            }
-            Ok(if json { to_json(&queues)? } else { tables::queues(&report.snapshot, &queues) }.into())
+            let queues = chosen(&report.snapshot.queues, object.as_ref(), |queue| (queue.block, &queue.name));
+            check_found("queue", &queues, object.as_ref(), &report)?;
+            Ok(if json { to_json(&queues)? } else { tables::queues_with_waits(&report.snapshot, &queues) }
+                .into())
         }
         Command::Lock { object, program } => {
             let report = report::of_program(program.as_deref())?;
-            let objects = report.snapshot.objects.iter().filter(|found| object.is(found.block, &found.name));
-            let objects: Vec<_> = objects.collect();
-            if objects.is_empty() {
-                return Err(no_such("lock or other object", object, &report));
-            }
+            let objects =
+                chosen(&report.snapshot.objects, object.as_ref(), |found| (found.block, &found.name));
+            check_found("lock or other object", &objects, object.as_ref(), &report)?;
             Ok(if json { to_json(&objects)? } else { tables::objects(&report.snapshot, &objects) }.into())
+        }
+        Command::Pool { object, program } => {
+            let report = report::of_program(program.as_deref())?;
+            let pools = chosen(&report.snapshot.pools, object.as_ref(), |pool| (pool.block, &pool.name));
+            check_found("pool", &pools, object.as_ref(), &report)?;
+            Ok(if json { to_json(&pools)? } else { tables::pools_with_workers(&report.snapshot, &pools) }
+                .into())
+        }
+        Command::Tensor { object, program } => {
+            let mut report = report::of_program(program.as_deref())?;
+            if let Some(block) = object.as_ref().and_then(args::ObjectId::number) {
+                report.snapshot.storages =
+                    report::open(&report.program)?.storage(block).into_iter().collect();
+            }
+            let name = String::new();
+            let tensors = chosen(&report.snapshot.storages, object.as_ref(), |tensor| (tensor.block, &name));
+            check_found("tensor", &tensors, object.as_ref(), &report)?;
+            Ok(if json { to_json(&tensors)? } else { tables::tensors(&report.snapshot, &tensors) }.into())
         }
         // It writes to the terminal itself: see `run`.
         Command::Top { .. } => Ok(String::new().into()),
@@ -190,8 +204,34 @@ fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     Ok(Output { text, code })
 }
 
-fn no_such(what: &str, object: &args::ObjectId, report: &Report) -> String {
-    format!("the program of process {} has no {what} {object}: `mp show` lists them", report.program.root)
+/// Returns the objects with a number or name, or all.
+fn chosen<'a, T>(
+    all: &'a [T],
+    object: Option<&args::ObjectId>,
+    of: impl Fn(&'a T) -> (u32, &'a String),
+) -> Vec<&'a T> {
+    let is_chosen = |found: &&'a T| {
+        let (block, name) = of(found);
+        object.is_none_or(|object| object.is(block, name))
+    };
+    all.iter().filter(is_chosen).collect()
+}
+
+/// Returns an error if nothing was chosen.
+fn check_found<T>(
+    what: &str,
+    found: &[T],
+    object: Option<&args::ObjectId>,
+    Report { program, .. }: &Report,
+) -> Result<()> {
+    match object {
+        _ if !found.is_empty() => Ok(()),
+        Some(object) => Err(format!(
+            "the program of process {} has no {what} {object}: `mp show` lists them",
+            program.root
+        )),
+        None => Err(format!("the program of process {} has no {what}", program.root)),
+    }
 }
 
 fn to_json(value: &impl serde::Serialize) -> Result<String> {

@@ -2,8 +2,12 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use mp_core::{ObjectSnapshot, ProcessState, QueueSnapshot, RingState, Snapshot};
+use mp_core::{
+    ObjectSnapshot, PoolSnapshot, PoolWorkerSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot,
+    RingState, Snapshot, StorageSnapshot, WaitTimes,
+};
 
 use crate::report::Report;
 
@@ -137,6 +141,12 @@ pub(crate) fn program(report: &Report) -> String {
     if !shown.is_empty() {
         _ = write!(text, "\n{}", objects(snapshot, &shown));
     }
+    if !snapshot.pools.is_empty() {
+        _ = write!(text, "\n{}", pools(&snapshot.pools.iter().collect::<Vec<_>>()));
+    }
+    if !snapshot.failures.is_empty() {
+        _ = write!(text, "\nlast failures:\n{}", failures(snapshot));
+    }
     text
 }
 
@@ -148,24 +158,34 @@ fn processes(report: &Report) -> String {
             ProcessState::Stopped => "stopped",
             _ => "dead",
         };
-        let waits: Vec<_> = process
-            .waits
-            .iter()
-            .map(|wait| {
-                let object = wait.object.map_or(String::new(), |block| format!(" #{block}"));
-                format!("{}{object} {}", wait.call, duration(wait.waited_ms))
-            })
-            .collect();
         rows.push(vec![
             process.pid.to_string(),
             process.name.clone(),
             state.into(),
             bytes(process.bytes),
             bytes(kernel.resident),
-            waits.join("; "),
+            waits_of(process),
         ]);
     }
     table(&rows)
+}
+
+/// Returns the waits of a process in a line.
+fn waits_of(process: &ProcessSnapshot) -> String {
+    let waits = process.waits.iter().map(|wait| {
+        let object = wait.object.map_or(String::new(), |block| format!(" #{block}"));
+        format!("{}{object} {}", wait.call, duration(wait.waited_ms))
+    });
+    waits.collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the last failures, with the time since each.
+pub(crate) fn failures(snapshot: &Snapshot) -> String {
+    let lines = snapshot.failures.iter().map(|failure| {
+        let ago = duration(snapshot.taken_ms.saturating_sub(failure.at_ms));
+        format!("{ago} before: {}\n", failure.error)
+    });
+    lines.collect()
 }
 
 /// Returns the processes that have an object.
@@ -191,7 +211,7 @@ fn waiters(snapshot: &Snapshot, block: u32) -> String {
     waits.filter(|wait| wait.object == Some(block)).count().to_string()
 }
 
-/// Output of `queue`, and a part of `show`.
+/// Part of `queue` and `show`.
 pub(crate) fn queues(snapshot: &Snapshot, queues: &[&QueueSnapshot]) -> String {
     let mut rows =
         vec![row(["#", "QUEUE", "KIND", "MESSAGES", "PUTS", "GETS", "WAITING", "TYPE", "HELD BY"])];
@@ -207,6 +227,132 @@ pub(crate) fn queues(snapshot: &Snapshot, queues: &[&QueueSnapshot]) -> String {
             waiters(snapshot, queue.block),
             text(&|ring| cut(&ring.type_name, 40)),
             holders(snapshot, &queue.holders),
+        ]);
+    }
+    table(&rows)
+}
+
+/// Formats a duration of a wait: `66 µs`, `4.2 ms`, `33 s`.
+pub(crate) fn short(time: Duration) -> String {
+    let us = time.as_secs_f64() * 1e6;
+    let (value, unit) = match us {
+        ..1e3 => (us, "µs"),
+        ..1e6 => (us / 1e3, "ms"),
+        _ => (us / 1e6, "s"),
+    };
+    let decimals = usize::from(value < 10.0 && unit != "µs");
+    format!("{value:.decimals$} {unit}")
+}
+
+/// Output of `queue`: the queues, and the durations of the waits at each.
+pub(crate) fn queues_with_waits(snapshot: &Snapshot, shown: &[&QueueSnapshot]) -> String {
+    let mut text = queues(snapshot, shown);
+    for queue in shown {
+        let Some(ring) = &queue.ring else { continue };
+        for (call, waits) in [("get", &ring.get_waits), ("put", &ring.put_waits)] {
+            _ = write!(text, "{}", histogram(call, queue, waits));
+        }
+    }
+    text
+}
+
+/// Returns a picture of the durations of waits, or an empty text if there were none.
+fn histogram(call: &str, queue: &QueueSnapshot, waits: &WaitTimes) -> String {
+    const WIDTH: usize = 40;
+    let (Some(median), Some(p99)) = (waits.percentile(50), waits.percentile(99)) else {
+        return String::new();
+    };
+    let mut text = format!(
+        "\nwaits of {call} at {}: {}, {} in all, half of them below {}, 99 % below {}\n",
+        labeled(&queue.name, queue.block),
+        waits.count(),
+        short(waits.total()),
+        short(median),
+        short(p99),
+    );
+    let most = waits.buckets().map(|(_, count)| count).max().unwrap_or(1);
+    for (limit, count) in waits.buckets() {
+        let bar = "█".repeat((count as usize * WIDTH).div_ceil(most as usize));
+        _ = writeln!(text, "{:>9}  {bar:<WIDTH$}  {count}", format!("< {}", short(limit)));
+    }
+    text
+}
+
+/// Returns the name of an object with its number.
+fn labeled(name: &str, block: u32) -> String {
+    if name.is_empty() { format!("#{block}") } else { format!("\"{name}\" (#{block})") }
+}
+
+/// Part of `show`: the pools.
+pub(crate) fn pools(pools: &[&PoolSnapshot]) -> String {
+    let titles =
+        ["#", "POOL", "WORKERS", "BUSY", "PENDING", "DONE", "FAILED", "LOST", "CANCELLED", "RETRIED"];
+    let mut rows = vec![row(titles)];
+    rows[0].push("REPLACED".into());
+    for pool in pools {
+        let busy = pool.workers.iter().filter(|worker| worker.chunks > 0).count() as u64;
+        let mut cells = vec![pool.block.to_string(), pool.name.clone(), pool.wanted_workers.to_string()];
+        let counts = [
+            busy,
+            pool.pending,
+            pool.done,
+            pool.failed,
+            pool.lost,
+            pool.cancelled,
+            pool.retried,
+            pool.restarts,
+        ];
+        cells.extend(counts.map(|count| count.to_string()));
+        rows.push(cells);
+    }
+    table(&rows)
+}
+
+/// Output of `pool`: the pools, and the workers of each.
+pub(crate) fn pools_with_workers(snapshot: &Snapshot, shown: &[&PoolSnapshot]) -> String {
+    let workers = shown.iter().map(|pool| format!("\n{}", workers(snapshot, pool)));
+    pools(shown) + &workers.collect::<String>()
+}
+
+/// Returns the workers of a pool.
+pub(crate) fn workers(snapshot: &Snapshot, pool: &PoolSnapshot) -> String {
+    let mut rows = vec![row(["WORKER", "PID", "STATE", "CHUNKS", "BUSY FOR", "NOTE", "WAITS"])];
+    for worker in &pool.workers {
+        let process = snapshot.processes.iter().find(|process| process.pid == worker.pid);
+        rows.push(vec![
+            worker.number.to_string(),
+            if worker.pid == 0 { String::new() } else { worker.pid.to_string() },
+            worker_state(worker, process).into(),
+            worker.chunks.to_string(),
+            if worker.chunks > 0 { duration(worker.busy_ms) } else { String::new() },
+            worker.note.map_or(String::new(), |note| note.to_string()),
+            process.map_or(String::new(), waits_of),
+        ]);
+    }
+    format!("workers of {}\n{}", labeled(&pool.name, pool.block), table(&rows))
+}
+
+/// Returns the state of a worker in one word.
+fn worker_state(worker: &PoolWorkerSnapshot, process: Option<&ProcessSnapshot>) -> &'static str {
+    match process.map(|process| process.state) {
+        _ if worker.pid == 0 => "absent",
+        Some(ProcessState::Stopped) => "stopped",
+        Some(ProcessState::Dead) => "dead",
+        _ if !worker.ready => "starts",
+        _ if worker.chunks > 0 => "busy",
+        _ => "idle",
+    }
+}
+
+/// Output of `tensor`.
+pub(crate) fn tensors(snapshot: &Snapshot, tensors: &[&StorageSnapshot]) -> String {
+    let mut rows = vec![row(["#", "SIZE", "KIND", "HELD BY"])];
+    for tensor in tensors {
+        rows.push(vec![
+            tensor.block.to_string(),
+            bytes(tensor.bytes),
+            tensor.kind.clone(),
+            holders(snapshot, &tensor.holders),
         ]);
     }
     table(&rows)

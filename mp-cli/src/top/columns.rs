@@ -2,10 +2,12 @@
 
 use std::cmp::Ordering;
 
-use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot};
+use mp_core::{
+    ObjectSnapshot, PoolSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot, WaitTimes,
+};
 
 use super::sample::TopSample;
-use crate::tables::{bytes, duration, fill, holders};
+use crate::tables::{bytes, duration, fill, holders, short};
 
 /// Maximum number of waits that are shown of a process.
 const WAITS: usize = 6;
@@ -20,6 +22,7 @@ pub(super) enum TopTable {
     Processes,
     Queues,
     Objects,
+    Pools,
 }
 
 /// A column of a table.
@@ -53,13 +56,26 @@ const PROCESSES: &[TopColumn] = &[
 const QUEUES: &[TopColumn] = &[
     TopColumn { falling: false, ..number("#", 5, 7) },
     text("QUEUE", REST, 28),
-    text("KIND", 7, 8),
-    TopColumn { falling: true, ..text("FILL", 10, 20) },
-    number("MESSAGES", 12, 18),
-    number("PUTS/S", 8, 10),
-    number("GETS/S", 8, 10),
-    number("WAIT", 5, 5),
+    text("KIND", 0, 8),
+    TopColumn { falling: true, ..text("FILL", 6, 12) },
+    number("MESSAGES", 10, 14),
+    number("PUTS/S", 7, 8),
+    number("GETS/S", 7, 8),
+    number("PUT WAIT", 11, 13),
+    number("GET WAIT", 11, 13),
+    number("WAIT", 4, 4),
     text("HELD BY", 0, REST),
+];
+const POOLS: &[TopColumn] = &[
+    TopColumn { falling: false, ..number("#", 5, 7) },
+    text("POOL", REST, REST),
+    number("BUSY", 9, 12),
+    number("PENDING", 8, 12),
+    number("DONE", 10, 14),
+    number("DONE/S", 8, 10),
+    number("FAILED", 6, 10),
+    number("LOST", 5, 8),
+    number("REPLACED", 8, 10),
 ];
 const OBJECTS: &[TopColumn] = &[
     TopColumn { falling: false, ..number("#", 5, 7) },
@@ -90,13 +106,14 @@ impl SortKey {
 }
 
 impl TopTable {
-    pub(super) const ALL: [Self; 3] = [Self::Processes, Self::Queues, Self::Objects];
+    pub(super) const ALL: [Self; 4] = [Self::Processes, Self::Queues, Self::Objects, Self::Pools];
 
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Processes => "Processes",
             Self::Queues => "Queues",
             Self::Objects => "Locks and objects",
+            Self::Pools => "Pools",
         }
     }
 
@@ -105,6 +122,7 @@ impl TopTable {
             Self::Processes => PROCESSES,
             Self::Queues => QUEUES,
             Self::Objects => OBJECTS,
+            Self::Pools => POOLS,
         }
     }
 
@@ -114,6 +132,7 @@ impl TopTable {
             Self::Processes => sample.snapshot.processes.len(),
             Self::Queues => sample.snapshot.queues.len(),
             Self::Objects => sample.objects.len(),
+            Self::Pools => sample.snapshot.pools.len(),
         }
     }
 
@@ -123,6 +142,7 @@ impl TopTable {
             Self::Processes => sample.snapshot.processes[row].pid,
             Self::Queues => sample.snapshot.queues[row].block,
             Self::Objects => object(sample, row).block,
+            Self::Pools => sample.snapshot.pools[row].block,
         }
     }
 
@@ -133,6 +153,7 @@ impl TopTable {
             Self::Processes => process_cell(sample, row, column),
             Self::Queues => queue_cell(sample, row, column, width),
             Self::Objects => object_cell(sample, object(sample, row), column),
+            Self::Pools => pool_cell(sample, row, column),
         };
         vec![one]
     }
@@ -166,7 +187,9 @@ impl TopTable {
                     4 => queue.ring.as_ref().map_or(-1.0, |ring| ring.len as f64),
                     5 => sample.rates[row].map_or(-1.0, |(puts, _)| puts),
                     6 => sample.rates[row].map_or(-1.0, |(_, gets)| gets),
-                    7 => sample.waits_for(queue.block).len() as f64,
+                    7 => p99(sample.waits[row].as_ref().map(|[put, _]| put)),
+                    8 => p99(sample.waits[row].as_ref().map(|[_, get]| get)),
+                    9 => sample.waits_for(queue.block).len() as f64,
                     _ => return SortKey::Text(queue_cell(sample, row, column, 0)),
                 }
             }
@@ -176,6 +199,20 @@ impl TopTable {
                     0 => f64::from(object.block),
                     4 => sample.waits_for(object.block).len() as f64,
                     _ => return SortKey::Text(object_cell(sample, object, column)),
+                }
+            }
+            Self::Pools => {
+                let pool = &sample.snapshot.pools[row];
+                match column {
+                    0 => f64::from(pool.block),
+                    1 => return SortKey::Text(pool.name.clone()),
+                    2 => busy(pool) as f64,
+                    3 => pool.pending as f64,
+                    4 => pool.done as f64,
+                    5 => sample.done_rates[row].unwrap_or(-1.0),
+                    6 => pool.failed as f64,
+                    7 => pool.lost as f64,
+                    _ => pool.restarts as f64,
                 }
             }
         };
@@ -269,8 +306,43 @@ fn queue_cell(sample: &TopSample, row: usize, column: usize, width: u16) -> Stri
         4 => ring.map_or_else(|| "?".into(), fill),
         5 => rate(sample.rates[row].map(|(puts, _)| puts)),
         6 => rate(sample.rates[row].map(|(_, gets)| gets)),
-        7 => sample.waits_for(queue.block).len().to_string(),
+        7 => percentiles(sample.waits[row].as_ref().map(|[put, _]| put)),
+        8 => percentiles(sample.waits[row].as_ref().map(|[_, get]| get)),
+        9 => sample.waits_for(queue.block).len().to_string(),
         _ => holders(&sample.snapshot, &queue.holders),
+    }
+}
+
+fn p99(waits: Option<&WaitTimes>) -> f64 {
+    waits.and_then(|waits| waits.percentile(99)).map_or(-1.0, |p99| p99.as_secs_f64())
+}
+
+/// Returns the median and the 99th percentile of waits.
+fn percentiles(waits: Option<&WaitTimes>) -> String {
+    let Some(waits) = waits else { return "–".into() };
+    match (waits.percentile(50), waits.percentile(99)) {
+        (Some(median), Some(p99)) => format!("{}/{}", short(median), short(p99)).replace(' ', ""),
+        _ => String::new(),
+    }
+}
+
+/// Returns the number of workers that have tasks.
+fn busy(pool: &PoolSnapshot) -> usize {
+    pool.workers.iter().filter(|worker| worker.chunks > 0).count()
+}
+
+fn pool_cell(sample: &TopSample, row: usize, column: usize) -> String {
+    let pool = &sample.snapshot.pools[row];
+    match column {
+        0 => pool.block.to_string(),
+        1 => pool.name.clone(),
+        2 => format!("{}/{}", busy(pool), pool.wanted_workers),
+        3 => pool.pending.to_string(),
+        4 => pool.done.to_string(),
+        5 => rate(sample.done_rates[row]),
+        6 => pool.failed.to_string(),
+        7 => pool.lost.to_string(),
+        _ => pool.restarts.to_string(),
     }
 }
 

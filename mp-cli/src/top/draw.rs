@@ -26,11 +26,14 @@ Tab, ← →        next or previous table
 s, r            sort by the next column; reverse the order
 /               show only the rows with a text (Enter keeps it)
 w, Enter        why the selected process waits, and whether
-                that can end; for a queue or lock: its waiters
+                that can end; for a queue or lock: its waiters,
+                for a pool: its workers
 p               pause
 + -             longer or shorter interval
 Ctrl-L          write the screen again
 
+PUT WAIT and GET WAIT are the median and the 99th percentile of
+the waits that ended since the last interval.
 CPU % is that of one processor. HOLDS is shared memory, which
 counts for each process that has it. A red `hangs` is proved:
 these processes wait for each other, and no time-out ends it.
@@ -164,19 +167,23 @@ fn tables(frame: &mut Frame<'_>, area: Rect, view: &mut TopView, sample: &TopSam
         }
         return table(frame, body, view, sample, palette, view.table);
     }
-    // A table with few rows leaves its lines to the others.
-    let lines = TopTable::ALL.map(|table| {
+    // A table with few rows leaves its lines to the others. Most programs have no pool.
+    let shown: Vec<_> = TopTable::ALL
+        .into_iter()
+        .filter(|table| *table != TopTable::Pools || table.len(sample) > 0)
+        .collect();
+    let lines = shown.iter().map(|table| {
         let heights = (0..table.len(sample)).map(|row| usize::from(table.height(sample, row)));
         (heights.sum::<usize>() + 3).min(usize::from(u16::MAX)) as u16
     });
-    let third = area.height / 3;
+    let part = area.height / shown.len() as u16;
     let heights = lines.map(|lines| match lines {
-        lines if lines <= third => Constraint::Length(lines),
+        lines if lines <= part => Constraint::Length(lines),
         _ => Constraint::Fill(1),
     });
-    let areas: [Rect; 3] = Layout::vertical(heights).areas(area);
-    for (each, area) in TopTable::ALL.into_iter().zip(areas) {
-        let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
+    let areas = Layout::vertical(heights).split(area);
+    for (each, area) in shown.into_iter().zip(areas.iter()) {
+        let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(*area);
         let style = if each == view.table { palette.selected() } else { palette.title() };
         let text = format!(" {} {} ", each.title(), each.len(sample));
         frame.render_widget(Text::styled(text, style), title);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use mp_core::{Observer, ProcessState, Snapshot};
+use mp_core::{Observer, ProcessState, Snapshot, WaitTimes};
 
 use crate::programs::{Process, Program};
 use crate::{Result, report, why};
@@ -69,6 +69,10 @@ pub(super) struct TopCounters {
     cpu: HashMap<u32, (u64, u64)>,
     /// Numbers of puts and gets, by block.
     queues: HashMap<u32, (u64, u64)>,
+    /// Waits of puts and of gets, by block. Queues without waits are left out.
+    waits: HashMap<u32, [WaitTimes; 2]>,
+    /// Numbers of tasks with a result, by the block of the pool.
+    done: HashMap<u32, u64>,
 }
 
 impl TopCounters {
@@ -79,7 +83,18 @@ impl TopCounters {
             let ring = queue.ring.as_ref()?;
             Some((queue.block, (ring.puts, ring.gets)))
         };
-        Self { at, cpu: cpu.collect(), queues: snapshot.queues.iter().filter_map(counts).collect() }
+        let waits = |queue: &mp_core::QueueSnapshot| {
+            let ring = queue.ring.as_ref()?;
+            let waits = [ring.put_waits.clone(), ring.get_waits.clone()];
+            waits.iter().any(|waits| waits.count() > 0).then_some((queue.block, waits))
+        };
+        Self {
+            at,
+            cpu: cpu.collect(),
+            queues: snapshot.queues.iter().filter_map(counts).collect(),
+            waits: snapshot.queues.iter().filter_map(waits).collect(),
+            done: snapshot.pools.iter().map(|pool| (pool.block, pool.done)).collect(),
+        }
     }
 
     /// Returns the share of a processor that a process has used since then, in percent.
@@ -97,6 +112,21 @@ impl TopCounters {
         let change = |before: &u64, after: &u64| u64::try_from(after.wrapping_sub(*before) as i64).ok();
         let seconds = self.seconds(now)?;
         Some((change(puts, puts_now)? as f64 / seconds, change(gets, gets_now)? as f64 / seconds))
+    }
+
+    /// Returns the waits of puts and of gets at a queue that have ended since then.
+    fn waits(&self, now: &Self, block: u32) -> [WaitTimes; 2] {
+        let Some(waits) = now.waits.get(&block) else { return Default::default() };
+        match self.waits.get(&block) {
+            Some([put, get]) => [waits[0].since(put), waits[1].since(get)],
+            None => waits.clone(),
+        }
+    }
+
+    /// Returns the tasks of a pool that were done per second since then.
+    fn done_rate(&self, now: &Self, block: u32) -> Option<f64> {
+        let done = now.done.get(&block)?.checked_sub(*self.done.get(&block)?)?;
+        Some(done as f64 / self.seconds(now)?)
     }
 
     fn seconds(&self, now: &Self) -> Option<f64> {
@@ -117,8 +147,12 @@ pub(super) struct TopSample {
     pub(super) resident: Vec<u64>,
     /// Puts and gets per second, in the order of the queues.
     pub(super) rates: Vec<Option<(f64, f64)>>,
+    /// Waits of puts and of gets that have ended, in the order of the queues.
+    pub(super) waits: Vec<Option<[WaitTimes; 2]>>,
+    /// Tasks done per second, in the order of the pools.
+    pub(super) done_rates: Vec<Option<f64>>,
     /// Waits for each block, as positions of the process and of the wait.
-    waits: HashMap<u32, Vec<(usize, usize)>>,
+    waiters: HashMap<u32, Vec<(usize, usize)>>,
     /// Positions of the objects that are named, owned or waited for.
     pub(super) objects: Vec<usize>,
     /// Processes that wait for each other for good.
@@ -133,16 +167,16 @@ impl TopSample {
         now: &TopCounters,
         before: Option<&TopCounters>,
     ) -> Self {
-        let mut waits: HashMap<u32, Vec<(usize, usize)>> = HashMap::new();
+        let mut waiters: HashMap<u32, Vec<(usize, usize)>> = HashMap::new();
         for (i, process) in snapshot.processes.iter().enumerate() {
             for (j, wait) in process.waits.iter().enumerate() {
-                wait.object.iter().for_each(|block| waits.entry(*block).or_default().push((i, j)));
+                wait.object.iter().for_each(|block| waiters.entry(*block).or_default().push((i, j)));
             }
         }
         let percent = |process: &mp_core::ProcessSnapshot| before?.percent(now, process.pid);
         let rates = |queue: &mp_core::QueueSnapshot| before?.rates(now, queue.block);
         let objects = snapshot.objects.iter().enumerate().filter(|(_, object)| {
-            !object.name.is_empty() || object.owner.is_some() || waits.contains_key(&object.block)
+            !object.name.is_empty() || object.owner.is_some() || waiters.contains_key(&object.block)
         });
         Self {
             command: String::new(),
@@ -152,15 +186,17 @@ impl TopSample {
             resident: stats.iter().map(|stat| stat.resident).collect(),
             rates: snapshot.queues.iter().map(rates).collect(),
             objects: objects.map(|(i, _)| i).collect(),
+            waits: snapshot.queues.iter().map(|queue| Some(before?.waits(now, queue.block))).collect(),
+            done_rates: snapshot.pools.iter().map(|pool| before?.done_rate(now, pool.block)).collect(),
             hanging: why::hanging(&snapshot),
-            waits,
+            waiters,
             snapshot,
         }
     }
 
     /// Returns the positions of the waits for a block.
     pub(super) fn waits_for(&self, block: u32) -> &[(usize, usize)] {
-        self.waits.get(&block).map_or(&[], Vec::as_slice)
+        self.waiters.get(&block).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the name of a process, or its ID.

@@ -36,6 +36,8 @@ fn queue(block: u32, name: &str, holders: &[u32], len: u64, puts: u64) -> Value 
     json!({
         "block": block, "name": name, "holders": {"processes": holders, "messages": 0}, "kind": "queue",
         "type_name": "u64", "len": len, "capacity": 64, "closed": false, "puts": puts, "gets": puts - len,
+        // One wait of up to 4 ms for each put, and 9 of up to 64 µs that are the same at both times.
+        "put_waits": {"counts": [0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, puts], "total_us": 4 * puts},
     })
 }
 
@@ -61,6 +63,11 @@ fn recorded(puts: u64) -> Snapshot {
              "owner": {"pid": 13, "thread": 13}},
             {"block": 2, "kind": "event", "name": "", "holders": holders(&[12]), "owner": null},
         ],
+        "pools": [{"block": 7, "name": "resize", "holders": holders(&[10]), "wanted_workers": 2,
+                   "pending": 30, "done": 10 * puts, "failed": 1, "lost": 0, "cancelled": 0, "retried": 0,
+                   "restarts": 3, "workers": [
+            {"number": 0, "pid": 12, "ready": true, "chunks": 2, "busy_ms": 41_000, "note": 17},
+            {"number": 1, "pid": 13, "ready": true, "chunks": 0, "busy_ms": 0, "note": null}]}],
         "memory": {"size": 1_u64 << 40, "reserved": 282_624, "allocated": 2048, "cached": 0, "blocks": 5,
                    "queued": 0, "queued_bytes": 0, "deaths": 2},
         "changed": 0,
@@ -121,7 +128,7 @@ fn screen_of_80_by_24_shows_the_processes() {
         "10 · 65 s old · train --epochs 3                                       every 1 s",
         "4 processes · 2.0 KiB in use of 276 KiB · 65 queued · 3 deaths",
         "can't end by itself (press w): 10 in join, rank-0 in Queue::put",
-        " Processes 5  Queues 3  Locks and objects 1",
+        " Processes 5  Queues 3  Locks and objects 1  Pools 1",
         "   PID▲ NAME          CPU %      RES    HOLDS STATE   WAITS FOR",
         "     10                 0.0  6.4 MiB 20.0 KiB hangs   5.0 s join rank-0",
         "     11 rank-0          0.0  6.4 MiB 22.0 KiB hangs   12 s Queue::put results",
@@ -136,21 +143,33 @@ fn screen_of_80_by_24_shows_the_processes() {
 }
 
 #[test]
-fn tab_shows_the_queues_and_then_the_objects() {
+fn tab_shows_the_other_tables() {
     let (mut view, sample) = (view(), sample());
     press(&mut view, &sample, &[KeyCode::Tab]);
     let queues = lines(&drawn(&mut view, &sample, (80, 24), true));
     let expected = [
-        "   #▲ QUEUE              KIND    FILL           MESSAGES   PUTS/S   GETS/S  WAIT",
-        "    0 results            queue   ██████████        64/64     1200     1200     2",
-        "    3                    queue   ░░░░░░░░░░         0/64        0        0     0",
-        "    4 jobs               queue   █░░░░░░░░░         1/64        0        0     0",
+        "   #▲ QUEUE       FILL     MESSAGES  PUTS/S  GETS/S    PUT WAIT    GET WAIT WAIT",
+        "    0 results     ██████      64/64    1200    1200 4.1ms/4.1ms                2",
+        "    3             ░░░░░░       0/64       0       0                            0",
+        "    4 jobs        █░░░░░       1/64       0       0                            0",
     ];
     assert_eq!(queues[4..8], expected);
     press(&mut view, &sample, &[KeyCode::Tab]);
     let objects = lines(&drawn(&mut view, &sample, (80, 24), true));
     assert_eq!(objects[5], "    1 weights        lock       rank-2             0");
     assert_eq!(objects[6], "", "an event that is not named, and that no process waits for");
+    press(&mut view, &sample, &[KeyCode::Tab]);
+    let pools = lines(&drawn(&mut view, &sample, (80, 24), true));
+    assert_eq!(
+        pools[4..6],
+        [
+            "   #▲ POOL               BUSY  PENDING       DONE   DONE/S FAILED  LOST REPLACED",
+            "    7 resize              1/2       30      13000    12000      1     0        3",
+        ]
+    );
+    press(&mut view, &sample, &[KeyCode::Enter]);
+    let workers = lines(&drawn(&mut view, &sample, (80, 24), true)).join("\n");
+    assert!(workers.contains("     0   12  busy          2  41 s      17"), "{workers}");
 }
 
 #[test]

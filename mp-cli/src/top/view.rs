@@ -6,6 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::columns::TopTable;
 use super::sample::TopSample;
+use crate::tables::workers;
 use crate::why;
 
 /// Intervals between which `+` and `-` choose, in milliseconds.
@@ -49,7 +50,7 @@ pub(super) enum TopAction {
 /// View of a program, as the keys set it.
 pub(super) struct TopView {
     pub(super) table: TopTable,
-    sheets: [TopSheet; 3],
+    sheets: [TopSheet; TopTable::ALL.len()],
     pub(super) filter: String,
     pub(super) screen: TopScreen,
     pub(super) paused: bool,
@@ -61,10 +62,11 @@ pub(super) struct TopView {
 impl TopView {
     /// Creates the view of a program of which this process is selected.
     pub(super) fn new(interval: Duration, selected: Option<u32>) -> Self {
-        let processes = TopSheet { selected, ..TopSheet::default() };
+        let mut sheets: [TopSheet; TopTable::ALL.len()] = Default::default();
+        sheets[TopTable::Processes as usize].selected = selected;
         Self {
             table: TopTable::Processes,
-            sheets: [processes, TopSheet::default(), TopSheet::default()],
+            sheets,
             filter: String::new(),
             screen: TopScreen::Tables,
             paused: false,
@@ -119,11 +121,15 @@ impl TopView {
     }
 
     /// Returns the output of `why` for the selected row: a process, or the processes that wait for a queue or
-    /// object. Processes that hang are explained as well.
+    /// object. Processes that hang are explained as well. For a pool, returns its workers.
     pub(super) fn explanation(&mut self, sample: &TopSample) -> String {
         let (table, rows) = (self.table, self.rows(sample, self.table));
         let at = self.position(sample, table, &rows);
         let mut pids = Vec::new();
+        if table == TopTable::Pools {
+            let pool = rows.get(at).map(|row| &sample.snapshot.pools[*row]);
+            return pool.map_or(String::new(), |pool| workers(&sample.snapshot, pool));
+        }
         match rows.get(at).map(|row| table.id(sample, *row)) {
             Some(pid) if table == TopTable::Processes => pids.push(pid),
             Some(block) => {
@@ -176,7 +182,7 @@ impl TopView {
             _ if self.screen != TopScreen::Tables => self.screen = TopScreen::Tables,
             KeyCode::Char('q') | KeyCode::Esc => return TopAction::Quit,
             KeyCode::Tab | KeyCode::Right => self.turn(1),
-            KeyCode::BackTab | KeyCode::Left => self.turn(2),
+            KeyCode::BackTab | KeyCode::Left => self.turn(TopTable::ALL.len() - 1),
             KeyCode::Char('s') => {
                 let columns = self.table.columns().len();
                 let sheet = self.sheet(self.table);
