@@ -290,10 +290,9 @@ pub(crate) fn pools(pools: &[&PoolSnapshot]) -> String {
     let mut rows = vec![row(titles)];
     rows[0].push("REPLACED".into());
     for pool in pools {
-        let busy = pool.workers.iter().filter(|worker| worker.chunks > 0).count() as u64;
         let mut cells = vec![pool.block.to_string(), pool.name.clone(), pool.wanted_workers.to_string()];
         let counts = [
-            busy,
+            pool.busy_workers(),
             pool.pending,
             pool.done,
             pool.failed,

@@ -2,9 +2,7 @@
 
 use std::cmp::Ordering;
 
-use mp_core::{
-    ObjectSnapshot, PoolSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot, WaitTimes,
-};
+use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot, WaitTimes};
 
 use super::sample::TopSample;
 use crate::tables::{bytes, duration, fill, holders, short};
@@ -206,7 +204,7 @@ impl TopTable {
                 match column {
                     0 => f64::from(pool.block),
                     1 => return SortKey::Text(pool.name.clone()),
-                    2 => busy(pool) as f64,
+                    2 => pool.busy_workers() as f64,
                     3 => pool.pending as f64,
                     4 => pool.done as f64,
                     5 => sample.done_rates[row].unwrap_or(-1.0),
@@ -326,17 +324,12 @@ fn percentiles(waits: Option<&WaitTimes>) -> String {
     }
 }
 
-/// Returns the number of workers that have tasks.
-fn busy(pool: &PoolSnapshot) -> usize {
-    pool.workers.iter().filter(|worker| worker.chunks > 0).count()
-}
-
 fn pool_cell(sample: &TopSample, row: usize, column: usize) -> String {
     let pool = &sample.snapshot.pools[row];
     match column {
         0 => pool.block.to_string(),
         1 => pool.name.clone(),
-        2 => format!("{}/{}", busy(pool), pool.wanted_workers),
+        2 => format!("{}/{}", pool.busy_workers(), pool.wanted_workers),
         3 => pool.pending.to_string(),
         4 => pool.done.to_string(),
         5 => rate(sample.done_rates[row]),

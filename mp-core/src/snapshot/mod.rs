@@ -227,6 +227,13 @@ pub struct PoolSnapshot {
     pub workers: Vec<PoolWorkerSnapshot>,
 }
 
+impl PoolSnapshot {
+    /// Returns the number of workers that have tasks.
+    pub fn busy_workers(&self) -> u64 {
+        self.workers.iter().filter(|worker| worker.chunks > 0).count() as u64
+    }
+}
+
 /// A worker of a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-use super::{ProcessState, Snapshot};
+use super::{PoolSnapshot, ProcessState, Snapshot};
 use crate::wait_times::WaitTimes;
 
 /// Text of metrics, as far as it is written.
@@ -91,6 +91,7 @@ impl Snapshot {
 
         let mut names: Vec<_> = self.queues.iter().map(|queue| &*queue.name).collect();
         names.extend(self.objects.iter().map(|found| &*found.name));
+        names.extend(self.pools.iter().map(|pool| &*pool.name));
         names.sort_unstable();
         // No two series may have the same labels.
         let is_unique =
@@ -142,6 +143,8 @@ impl Snapshot {
             objects,
         );
 
+        self.pool_metrics(&mut metrics, object);
+
         let memory = &self.memory;
         for (name, help, value) in [
             ("mp_memory_reserved_bytes", "Bytes of the arena that have pages.", memory.reserved),
@@ -154,6 +157,27 @@ impl Snapshot {
             metrics.number(name, help, value);
         }
         metrics.0
+    }
+
+    fn pool_metrics(&self, metrics: &mut Metrics, object: impl Fn(u32, &str) -> String) {
+        let label = |pool: &PoolSnapshot| ("pool", object(pool.block, &pool.name));
+        type Value = fn(&PoolSnapshot) -> u64;
+        let values: [(&str, &str, Value); 5] = [
+            ("mp_pool_workers", "Workers that the pool is to have.", |pool| pool.wanted_workers),
+            ("mp_pool_busy_workers", "Workers that have tasks.", PoolSnapshot::busy_workers),
+            ("mp_pool_pending_tasks", "Tasks that wait or run.", |pool| pool.pending),
+            ("mp_pool_retries_total", "Retries of tasks.", |pool| pool.retried),
+            ("mp_pool_replaced_workers_total", "Replaced workers.", |pool| pool.restarts),
+        ];
+        for (name, help, value) in values {
+            metrics.metric(name, help, self.pools.iter().map(|pool| (vec![label(pool)], value(pool))));
+        }
+        let ends = self.pools.iter().flat_map(|pool| {
+            let PoolSnapshot { done, failed, lost, cancelled, .. } = *pool;
+            let ends = [("done", done), ("failed", failed), ("lost", lost), ("cancelled", cancelled)];
+            ends.map(|(outcome, count)| (vec![label(pool), ("outcome", outcome.to_owned())], count))
+        });
+        metrics.metric("mp_pool_tasks_total", "Tasks by outcome.", ends);
     }
 }
 

@@ -69,6 +69,8 @@ fn pool_publishes_its_tasks_and_workers() {
     assert_eq!(doubled[99], 198);
     let idle = found();
     assert_eq!((idle.wanted_workers, idle.pending, idle.done, idle.failed), (2, 0, 100, 0));
+    let metrics = snapshot().prometheus();
+    assert!(metrics.contains("mp_pool_tasks_total{pool=\"published\",outcome=\"done\"} 100\n"), "{metrics}");
     assert!(idle.workers.iter().all(|worker| worker.pid > 0 && worker.chunks == 0), "{idle:?}");
 
     let stop = Event::new().unwrap();
