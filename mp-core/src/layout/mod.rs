@@ -43,6 +43,9 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Version of the layout, the words and the protocol.
 pub(crate) const VERSION: u64 = 13;
 
+/// Name of the version in errors.
+const VERSION_FIELD: &str = "layout version";
+
 /// Oldest version of this library that understands this layout.
 const OLDEST_READER: u64 = 13;
 
@@ -264,7 +267,7 @@ impl ArenaLayout {
 
     fn fields(&self) -> [(&'static str, u64); Self::FIELDS] {
         [
-            ("layout version", VERSION),
+            (VERSION_FIELD, VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
             ("page size", PAGE),
             ("size", self.size),
@@ -297,6 +300,11 @@ impl ArenaLayout {
     pub(crate) fn envelopes_in(header: &[u64; Self::HEADER_WORDS]) -> Result<u32> {
         if header[0] != MAGIC {
             return Err(Error::NotAnArena("it has no header".into()));
+        }
+        // Another version may have another field there.
+        let theirs = header[Self::HEADER_FIELDS_AT as usize / 8];
+        if theirs != VERSION {
+            return Err(Error::Version { what: VERSION_FIELD, theirs, ours: VERSION });
         }
         let said = header[Self::ENVELOPES_AT];
         let is_possible =
@@ -421,5 +429,16 @@ mod tests {
                 "{what}: {refused:?}"
             );
         }
+    }
+
+    #[test]
+    fn other_version_is_refused_whatever_follows_it() {
+        let mut header = [u64::MAX; ArenaLayout::HEADER_WORDS];
+        (header[0], header[8]) = (MAGIC, VERSION + 1);
+        let refused = ArenaLayout::envelopes_in(&header);
+        assert!(
+            matches!(refused, Err(Error::Version { theirs, .. }) if theirs == VERSION + 1),
+            "{refused:?}"
+        );
     }
 }
