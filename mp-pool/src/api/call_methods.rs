@@ -115,6 +115,7 @@ macro_rules! call_methods {
         }
 
         $(#[$starmap])*
+        #[track_caller]
         pub fn starmap<F, A>(
             &self,
             function: F,
@@ -129,6 +130,7 @@ macro_rules! call_methods {
 
         /// Like [`starmap`](Self::starmap), without waiting for the results. Blocks while the pool is
         /// [full](crate::PoolBuilder::max_waiting).
+        #[track_caller]
         pub fn starmap_async<F, A>(
             &self,
             function: F,
