@@ -10,6 +10,7 @@
 //! | `programs.rs` | finds programs and their processes in `/proc` |
 //! | `report.rs` | a program at one time: what `record` writes and `show` reads |
 //! | `why.rs` | the chain of waits of a process, and the proof that it can't end |
+//! | `whole_file.rs` | files that appear whole or not at all |
 //! | `tables.rs` | the other outputs |
 //! | `top` | the live view of a program |
 
@@ -18,6 +19,7 @@ mod programs;
 mod report;
 mod tables;
 mod top;
+mod whole_file;
 mod why;
 
 use std::ffi::OsString;
@@ -147,7 +149,8 @@ fn execute(arguments: &Arguments) -> Result<Output> {
         Command::Top { .. } => Ok(String::new().into()),
         Command::Record { file, program } => {
             let report = report::of_program(program.as_deref())?;
-            std::fs::write(file, to_json(&report)?).map_err(|e| format!("{}: {e}", file.display()))?;
+            let text = to_json(&report)?;
+            whole_file::write(file, text.as_bytes()).map_err(|e| format!("{}: {e}", file.display()))?;
             Ok(format!("{}: {} processes\n", file.display(), report.snapshot.processes.len()).into())
         }
         Command::Gc { dry_run, directory } => {
