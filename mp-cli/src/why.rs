@@ -28,6 +28,9 @@ pub(crate) struct Explanation {
     pub(crate) hangs: bool,
     /// Advice for the waits that can't end.
     advice: Vec<String>,
+    /// Conclusion, if the snapshot was confirmed.
+    #[serde(skip)]
+    reason: &'static str,
 }
 
 /// A wait, or another state, and what it needs.
@@ -48,7 +51,7 @@ impl From<String> for Node {
 
 /// Explains the waits of these processes.
 pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
-    let mut found = Explanation { chains: Vec::new(), hangs: false, advice: Vec::new() };
+    let mut found = Explanation { chains: Vec::new(), hangs: false, advice: Vec::new(), reason: ALONE };
     let mut shown = BTreeSet::new();
     for pid in pids {
         let Some(process) = process_of(snapshot, *pid) else {
@@ -63,8 +66,12 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
             let title = if pids.len() > 1 { Some(process) } else { None };
             found.chains.extend(chain.of_process(process, title));
         }
-        for pid in hang.into_iter().flatten() {
-            found.hangs = true;
+        let Some(hang) = hang else { continue };
+        found.hangs = true;
+        if hang.len() > 1 {
+            found.reason = CIRCLE;
+        }
+        for pid in causes_of(snapshot, &hang) {
             for wait in process_of(snapshot, pid).iter().flat_map(|process| &process.waits) {
                 for advice in advice(snapshot, wait) {
                     if !found.advice.contains(&advice) {
@@ -152,6 +159,25 @@ fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
         set.extend(needs.into_iter().filter(|pid| seen.insert(*pid)));
     }
     Some(set)
+}
+
+/// Returns the processes of a hang that wait for each other, or that no process can help. The other ones only
+/// wait for these.
+fn causes_of(snapshot: &Snapshot, hang: &[u32]) -> Vec<u32> {
+    let of = |pid: &u32| Some((*pid, needs_of(snapshot, process_of(snapshot, *pid)?)?));
+    let needs: BTreeMap<u32, Vec<u32>> = hang.iter().filter_map(of).collect();
+    let of = |pid: &u32| needs.get(pid).into_iter().flatten().copied();
+    let needs_itself = |pid: u32| {
+        let (mut next, mut seen): (Vec<_>, _) = (of(&pid).collect(), BTreeSet::new());
+        while let Some(other) = next.pop().filter(|_| !seen.contains(&pid)) {
+            if seen.insert(other) {
+                next.extend(of(&other));
+            }
+        }
+        seen.contains(&pid)
+    };
+    let is_cause = |pid: &u32| of(pid).next().is_none() || needs_itself(*pid);
+    hang.iter().copied().filter(is_cause).collect()
 }
 
 /// Marks the waits of a snapshot as steady that an earlier one confirms, and no others: circles of steady
@@ -293,7 +319,8 @@ impl Chain<'_> {
         let messages = queue_of(self.snapshot, wait).map(|queue| queue.holders.messages);
         let messages = messages.or_else(|| object_of(self.snapshot, wait).map(|o| o.holders.messages));
         if let Some(count @ 1..) = messages.filter(|_| wait.ended_by_holders) {
-            nodes.push(format!("{count} messages on the way carry a handle to it").into());
+            let messages = if count == 1 { "message in transit has" } else { "messages in transit have" };
+            nodes.push(format!("{count} {messages} a handle to it").into());
         }
         if nodes.is_empty() && wait.ended_by_holders {
             nodes.push(format!("no other process {}", wait.ended_by).into());
@@ -321,6 +348,8 @@ impl Chain<'_> {
     }
 }
 
+const CIRCLE: &str = "These processes wait for each other: this can't end by itself.";
+const ALONE: &str = "No other process can end this wait: it can't end by itself.";
 /// Remark on processes that alone could end a wait.
 const ONLY: &str = "← no other process";
 
@@ -335,9 +364,8 @@ fn named(process: &ProcessSnapshot) -> String {
 impl Explanation {
     /// Returns the conclusion, if the snapshot was confirmed.
     pub(crate) fn conclusion(&self) -> String {
-        let hangs = "These processes wait for each other: this can't end by itself.\n";
-        let advice = self.advice.iter().map(|advice| format!("{advice}\n"));
-        if self.hangs { hangs.to_owned() + &advice.collect::<String>() } else { String::new() }
+        let lines = [self.reason].into_iter().chain(self.advice.iter().map(String::as_str));
+        if self.hangs { lines.map(|line| format!("{line}\n")).collect() } else { String::new() }
     }
 }
 
@@ -419,6 +447,27 @@ mod tests {
         assert!(found.hangs && found.to_string().contains("holds it: 10 (in lock)"), "{found}");
         assert!(is_proved(&first, cycle([7, 11])));
         assert!(!is_proved(&first, cycle([7, 10])), "a thread may have looked before the first snapshot");
+    }
+
+    #[test]
+    fn advice_is_of_the_circle_alone() {
+        let mut snapshot = cycle([5, 9]);
+        snapshot.processes[0].waits[0].advice = "Was a guard kept?".into();
+        let mut join = wait(5, 0, 7, 5);
+        (join["call"], join["processes"], join["advice"]) = (json!("join"), json!([10]), json!("Close it."));
+        snapshot.processes.push(serde_json::from_value(process(5, &join)).unwrap());
+        let found = explain(&snapshot, &[5]);
+        assert_eq!(found.conclusion(), format!("{CIRCLE}\nWas a guard kept?\n"));
+    }
+
+    #[test]
+    fn wait_that_no_process_can_end_is_no_circle() {
+        let mut snapshot = cycle([5, 9]);
+        snapshot.objects[1].owner = None;
+        snapshot.objects[1].holders.processes = vec![10];
+        let found = explain(&snapshot, &[10]);
+        assert!(found.to_string().contains("no other process has a handle to it"), "{found}");
+        assert_eq!(found.conclusion(), format!("{ALONE}\n"));
     }
 
     #[test]
