@@ -1,9 +1,14 @@
-//! Programs that hang, each for another reason: `cargo run -p multiproc-cli --example hangs -- join`, and in
-//! another terminal `mp why hangs`.
+//! Programs that hang, each for another reason, and programs in which mp returns an error instead of waiting:
+//! `cargo run -p multiproc-cli --example hangs -- join`, and in another terminal `mp why hangs`.
 
+use std::cell::RefCell;
+use std::io::Read as _;
 use std::time::Duration;
 
-use mp::{AnyResult, Barrier, Event, Lock, Process, Queue, Semaphore};
+use mp::data::{Context, DataLoader, Dataset, Item};
+use mp::memory::ArenaOptions;
+use mp::{AnyResult, Arena, Barrier, Event, Lock, LockError, Pool, Process, Queue, Semaphore, Tensor};
+use serde::{Deserialize, Serialize};
 
 /// `join` before the results are taken: the worker waits for room (cpython#73983).
 fn join() -> AnyResult<()> {
@@ -31,7 +36,7 @@ fn close() -> AnyResult<()> {
 }
 
 /// The process that makes the results was killed; another one has the queue, too, and waits for an event
-/// (cpython#87971, pytorch#21554).
+/// (cpython#87971).
 fn killed() -> AnyResult<()> {
     let (results, stop) = (Queue::<u64>::bounded(8)?.named("results"), Event::new()?.named("stop"));
     let maker = Process::builder().name("maker").spawn(
@@ -51,9 +56,28 @@ fn killed() -> AnyResult<()> {
     Ok(logger.join()?)
 }
 
+/// No hang: the process that makes the results was killed, and no other one has the queue. `get` returns an
+/// error (cpython#87971).
+fn deserted() -> AnyResult<()> {
+    let results = Queue::<u64>::bounded(8)?.named("results");
+    let _maker = Process::builder().name("maker").spawn(
+        |results: Queue<u64>| -> AnyResult<()> {
+            results.put(1)?;
+            std::process::abort()
+        },
+        results.clone(),
+    )?;
+    loop {
+        if let Err(error) = results.get() {
+            println!("{error}");
+            return Ok(());
+        }
+    }
+}
+
 /// Two processes take two locks in different orders, and the search for such cycles is off.
 fn locks() -> AnyResult<()> {
-    mp::Arena::current()?.set_deadlock_detection(false);
+    Arena::current()?.set_deadlock_detection(false);
     let (a, b) = (Lock::new(0_u32)?.named("weights"), Lock::new(0_u32)?.named("stats"));
     mp::spawn(
         |rank: usize, (a, b, both): (Lock<u32>, Lock<u32>, Barrier)| -> AnyResult<()> {
@@ -83,10 +107,48 @@ fn stopped() -> AnyResult<()> {
         (lock.clone(), held.clone()),
     )?;
     held.wait()?;
-    let pid = worker.pid().to_string();
-    std::process::Command::new("kill").args(["-STOP", &pid]).status()?;
+    signal(worker.pid(), "-STOP")?;
     *lock.lock()? += 1;
     Ok(())
+}
+
+/// Sends a signal to a process.
+fn signal(pid: u32, signal: &str) -> AnyResult<()> {
+    std::process::Command::new("kill").args([signal, &pid.to_string()]).status()?;
+    Ok(())
+}
+
+/// No hang: a process is killed while it has a lock. The next owner gets an error (cpython#96062).
+fn owner() -> AnyResult<()> {
+    let lock = Lock::new(0_u32)?.named("weights");
+    let held = Event::new()?;
+    let worker = Process::builder().name("rank-0").spawn(
+        |(lock, held): (Lock<u32>, Event)| -> AnyResult<()> {
+            let _guard = lock.lock()?;
+            held.set()?;
+            std::thread::sleep(Duration::from_secs(3600));
+            Ok(())
+        },
+        (lock.clone(), held.clone()),
+    )?;
+    held.wait()?;
+    signal(worker.pid(), "-KILL")?;
+    match lock.lock() {
+        Err(LockError::OwnerDied { pid, .. }) if pid == worker.pid() => println!("OwnerDied: {pid}"),
+        other => println!("no error: {other:?}"),
+    }
+    Ok(())
+}
+
+/// No hang: the only worker of a pool is killed while it waits for a task. Another one takes its place
+/// (cpython#96062).
+fn worker() -> AnyResult<()> {
+    let pool = Pool::new(1)?;
+    let first = pool.apply(|(): ()| std::process::id(), ())?;
+    signal(first, "-KILL")?;
+    let second = pool.apply(|(): ()| std::process::id(), ())?;
+    println!("{first} was replaced: {}", first != second);
+    Ok(pool.join()?)
 }
 
 /// The barrier has more parties than processes arrive.
@@ -113,6 +175,123 @@ fn permit() -> AnyResult<()> {
     Ok(worker.join()?)
 }
 
+/// Each of two workers has a permit for memory, and waits for another one before it returns its own
+/// (ray#62093).
+fn memory() -> AnyResult<()> {
+    let memory = Semaphore::new(2)?.named("memory");
+    mp::spawn(
+        |_: usize, (memory, both): (Semaphore, Barrier)| -> AnyResult<()> {
+            let _arguments = memory.acquire()?;
+            both.wait()?;
+            let _results = memory.acquire()?;
+            Ok(())
+        },
+        (memory, Barrier::new(2)?),
+        2,
+    )?;
+    Ok(())
+}
+
+/// No hang: tensors in use leave no memory for another one. The allocation returns an error (ray#62093).
+fn exhausted() -> AnyResult<()> {
+    Arena::configure(ArenaOptions::new().size(64 << 20))?;
+    let _arguments = Tensor::<u8>::zeros([40 << 20])?;
+    match Tensor::<u8>::zeros([40 << 20]) {
+        Ok(_) => println!("no error"),
+        Err(error) => println!("{error}"),
+    }
+    Ok(())
+}
+
+/// A block in shared memory. Its deleter takes the lock of the list of blocks.
+struct SharedBlock<'a> {
+    limbo: &'a Lock<u32>,
+    refusal: &'a RefCell<String>,
+}
+
+impl Drop for SharedBlock<'_> {
+    fn drop(&mut self) {
+        match self.limbo.lock() {
+            Ok(mut freed) => *freed += 1,
+            Err(error) => *self.refusal.borrow_mut() = error.to_string(),
+        }
+    }
+}
+
+/// Frees a block while it has the lock of the list. Returns the error of the deleter.
+fn collect(limbo: Lock<u32>, _task: u32) -> AnyResult<String> {
+    let refusal = RefCell::new(String::new());
+    let guard = limbo.lock()?;
+    drop(SharedBlock { limbo: &limbo, refusal: &refusal });
+    drop(guard);
+    Ok(refusal.into_inner())
+}
+
+/// No hang: a thread frees blocks while it has the lock that their deleter takes. The deleter gets an error
+/// (pytorch#39541).
+fn deleter() -> AnyResult<()> {
+    let limbo = Lock::new(0_u32)?.named("limbo");
+    let pool = Pool::new(2)?;
+    for refusal in pool.starmap(collect, (0..5).map(|task| (limbo.clone(), task)))? {
+        println!("{refusal}");
+    }
+    Ok(pool.join()?)
+}
+
+/// The caller has the lock that the deleter of blocks takes, and its workers free blocks (pytorch#39541).
+fn starmap() -> AnyResult<()> {
+    let limbo = Lock::new(0_u32)?.named("limbo");
+    let pool = Pool::new(2)?;
+    let _guard = limbo.lock()?;
+    pool.starmap(collect, (0..5).map(|task| (limbo.clone(), task)))?;
+    Ok(())
+}
+
+/// Samples, of which the last ones take for ever.
+#[derive(Serialize, Deserialize)]
+struct Samples {
+    fast: usize,
+}
+
+impl Dataset for Samples {
+    type Batch = Tensor<i64>;
+
+    fn len(&self) -> usize {
+        100
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        while items.iter().any(|item| item.index >= self.fast) {
+            std::hint::spin_loop();
+        }
+        cx.rows(items, &[], |item, _rng, row| {
+            row[0] = item.index as i64;
+            Ok(())
+        })
+    }
+}
+
+/// No hang: all workers of a data loader are killed. Others make their batches (pytorch#21554).
+fn loader() -> AnyResult<()> {
+    let loader = DataLoader::builder(Samples { fast: 100 }).batch_size(5).num_workers(2).build()?;
+    let mut sum = 0;
+    for (number, batch) in loader.epoch(0).enumerate() {
+        sum += batch?.iter().sum::<i64>();
+        if number == 0 {
+            loader.pids().into_iter().try_for_each(|pid| signal(pid, "-KILL"))?;
+        }
+    }
+    println!("sum {sum}");
+    Ok(())
+}
+
+/// A worker of a data loader is in an endless loop, and no time-out was set (pytorch#21554).
+fn fetch() -> AnyResult<()> {
+    let loader = DataLoader::builder(Samples { fast: 50 }).batch_size(50).num_workers(2).build()?;
+    loader.epoch(0).try_for_each(|batch| batch.map(|_| ()))?;
+    Ok(())
+}
+
 /// No hang: the worker computes.
 fn computes() -> AnyResult<()> {
     let worker = Process::builder().name("rank-0").spawn(
@@ -136,19 +315,63 @@ fn files() -> AnyResult<()> {
     Ok(())
 }
 
+/// No hang: a worker sends numbers, and this process checks them until its standard input ends.
+fn counts() -> AnyResult<()> {
+    let (numbers, stop) = (Queue::<u64>::bounded(8)?.named("numbers"), Event::new()?.named("stop"));
+    // They make a state of some 100 KiB.
+    let _others = (0..500).map(|_| Event::new()).collect::<Result<Vec<_>, _>>()?;
+    let worker = Process::builder().name("rank-0").spawn(
+        |(numbers, stop): (Queue<u64>, Event)| -> AnyResult<()> {
+            (0..).take_while(|_| !stop.is_set()).try_for_each(|number| numbers.put(number))?;
+            numbers.close();
+            Ok(())
+        },
+        (numbers.clone(), stop.clone()),
+    )?;
+    std::thread::spawn(move || {
+        _ = std::io::stdin().read_to_end(&mut Vec::new());
+        stop.set()
+    });
+    let mut expected = 0;
+    while let Some(number) = numbers.get()? {
+        assert_eq!(number, expected);
+        expected += 1;
+    }
+    Ok(worker.join()?)
+}
+
+/// A program, by its name.
+type Program = fn() -> AnyResult<()>;
+
+const PROGRAMS: &[(&str, Program)] = &[
+    ("join", join),
+    ("close", close),
+    ("killed", killed),
+    ("deserted", deserted),
+    ("locks", locks),
+    ("stopped", stopped),
+    ("owner", owner),
+    ("worker", worker),
+    ("barrier", barrier),
+    ("permit", permit),
+    ("memory", memory),
+    ("exhausted", exhausted),
+    ("deleter", deleter),
+    ("starmap", starmap),
+    ("loader", loader),
+    ("fetch", fetch),
+    ("computes", computes),
+    ("counts", counts),
+    ("files", files),
+];
+
 fn main() -> AnyResult<()> {
-    match std::env::args().nth(1).as_deref() {
-        Some("join") => join(),
-        Some("close") => close(),
-        Some("killed") => killed(),
-        Some("locks") => locks(),
-        Some("stopped") => stopped(),
-        Some("barrier") => barrier(),
-        Some("permit") => permit(),
-        Some("computes") => computes(),
-        Some("files") => files(),
-        _ => {
-            Err("which one: join, close, killed, locks, stopped, barrier, permit, computes or files?".into())
+    let name = std::env::args().nth(1).unwrap_or_default();
+    match PROGRAMS.iter().find(|(program, _)| *program == name) {
+        Some((_, run)) => run(),
+        None => {
+            let names: Vec<_> = PROGRAMS.iter().map(|(program, _)| *program).collect();
+            Err(format!("which program: {}?", names.join(", ")).into())
         }
     }
 }

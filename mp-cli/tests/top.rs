@@ -1,28 +1,18 @@
 //! `mp top` in a terminal that `script` makes, beside a program that hangs.
 #![cfg(not(miri))]
 
+mod common;
+
 use std::io::{Read as _, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use common::Program;
 use mp_harness::DEADLINE;
 
-/// A process that ends with the test.
-struct Program(Child);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
 fn hangs() -> Program {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
-    let mut command = Command::new(folder.join("examples/hangs"));
-    command.arg("join").env("MP_STALL", "off").stderr(Stdio::null()).stdout(Stdio::null());
-    let program = Program(command.spawn().expect("the example `hangs`, which `cargo test` builds"));
+    let program = Program::start("join", &[]);
     mp_harness::eventually("the program can be read", || {
         let mut show = Command::new(env!("CARGO_BIN_EXE_mp"));
         let output = show.args(["show", &program.0.id().to_string()]).output().unwrap();
@@ -39,11 +29,9 @@ struct Top {
 }
 
 impl Top {
-    fn start(program: &Program) -> Self {
-        let mp = format!("stty rows 24 cols 80; exec {} top {}", env!("CARGO_BIN_EXE_mp"), program.0.id());
-        let mut command = Command::new("script");
-        command.args(["-qec", &mp, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.env("TERM", "xterm").env("SHELL", "/bin/sh").spawn().unwrap();
+    /// Returns `None` if this machine has no terminal.
+    fn start(program: &Program) -> Option<Self> {
+        let mut child = common::top(&program.pid())?.spawn().unwrap();
         let (sender, output) = mpsc::channel();
         let mut stdout = child.stdout.take().unwrap();
         std::thread::spawn(move || {
@@ -52,7 +40,7 @@ impl Top {
                 _ = sender.send(bytes[..len].to_vec());
             }
         });
-        Self { script: Program(child), output, text: String::new() }
+        Some(Self { script: Program(child), output, text: String::new() })
     }
 
     /// Waits until it has written this, which must be one word: `top` skips spaces and what it has written
@@ -88,21 +76,10 @@ const REDRAWN: Duration = Duration::from_millis(200);
 /// Leaves the alternate screen.
 const RESTORED: &str = "\x1b[?1049l";
 
-fn has_script() -> bool {
-    let found = Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        mp_harness::skip("there is no `script` of util-linux");
-    }
-    found
-}
-
 #[test]
 fn top_shows_a_hang_until_q() {
-    if !has_script() {
-        return;
-    }
     let program = hangs();
-    let mut top = Top::start(&program);
+    let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
     top.keys("w");
     top.expect("join(),");
@@ -112,11 +89,8 @@ fn top_shows_a_hang_until_q() {
 
 #[test]
 fn top_keeps_the_last_state_of_a_program() {
-    if !has_script() {
-        return;
-    }
     let program = hangs();
-    let mut top = Top::start(&program);
+    let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
     drop(program);
     top.expect("ended.");
@@ -126,11 +100,8 @@ fn top_keeps_the_last_state_of_a_program() {
 
 #[test]
 fn terminal_is_restored_after_sigterm() {
-    if !has_script() {
-        return;
-    }
     let program = hangs();
-    let mut top = Top::start(&program);
+    let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
     let script = top.script.0.id();
     let children = std::fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap();

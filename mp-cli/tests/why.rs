@@ -1,50 +1,15 @@
 //! `mp` beside programs that hang, each for another reason: `examples/hangs.rs`.
 #![cfg(not(miri))]
 
-use std::process::{Child, Command, Stdio};
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::{Program, mp};
 use mp_harness::DEADLINE;
-
-/// A program that hangs, which ends with the test.
-struct Program(Child);
-
-impl Program {
-    fn start(name: &str) -> Self {
-        Self::start_with(name, &[])
-    }
-
-    fn start_with(name: &str, environment: &[(&str, &str)]) -> Self {
-        // Of the same profile as this test, beside its folder.
-        let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
-        let mut command = Command::new(folder.join("examples/hangs"));
-        // Its own reports would fill the output.
-        command
-            .arg(name)
-            .env("MP_STALL", "off")
-            .envs(environment.iter().copied())
-            .stderr(Stdio::null())
-            .stdout(Stdio::null());
-        Self(command.spawn().expect("the example `hangs`, which `cargo test` builds"))
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-fn mp(arguments: &[&str]) -> (String, Option<i32>) {
-    let output = Command::new(env!("CARGO_BIN_EXE_mp")).args(arguments).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-    (text, output.status.code())
-}
 
 const CANT_END: &str = "can't end by itself.";
 
@@ -63,27 +28,66 @@ fn check_place(part: &str, text: &str) {
     assert!(calls.iter().any(|name| call.contains(name)), "{line} is not in {call:?}");
 }
 
-/// Asks until the output has all parts, and the exit code that belongs to them.
+/// Runs `mp why`. Returns its output and exit code, the part of the output that it wrote first, and the time
+/// until then.
+fn ask(pid: &str) -> (String, Option<i32>, String, Duration) {
+    let begun = Instant::now();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mp"));
+    command.args(["why", pid]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut bytes = vec![0; 1 << 16];
+    let len = child.stdout.as_mut().unwrap().read(&mut bytes).unwrap();
+    let took = begun.elapsed();
+    let first = String::from_utf8(bytes[..len].to_vec()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let rest = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    (first.clone() + &rest, output.status.code(), first, took)
+}
+
+/// Time until the first output of an unoptimized build on a busy machine. Of a release build: 100 ms.
+const FIRST_OUTPUT: Duration = Duration::from_secs(1);
+
+/// Asks until the output has all parts, the exit code that belongs to them, and was written in time: the
+/// chain before the proof.
 #[track_caller]
 fn why(name: &str, parts: &[&str]) {
-    let program = Program::start(name);
+    let program = Program::start(name, &[]);
     let code = if parts.contains(&CANT_END) { 3 } else { 0 };
     let until = Instant::now() + DEADLINE;
     loop {
-        let (text, got) = mp(&["why", &program.pid()]);
+        let (text, got, first, took) = ask(&program.pid());
         let missing = parts.iter().find(|part| !text.contains(*part));
-        if missing.is_none() && got == Some(code) {
+        if missing.is_none() && got == Some(code) && took < FIRST_OUTPUT {
+            assert!(first.contains(parts[0]) && !first.contains(CANT_END), "{first}");
             parts.iter().for_each(|part| check_place(part, &text));
             return;
         }
-        assert!(Instant::now() < until, "{name}, {got:?}: {missing:?} is not in this:\n{text}");
+        assert!(Instant::now() < until, "{name}, {got:?}: {missing:?} is not in this ({took:?}):\n{text}");
         std::thread::sleep(Duration::from_millis(20)); // sleep: between two looks at what another process did
     }
 }
 
+/// Runs a program to its end, and checks its output.
+#[track_caller]
+fn ends(name: &str, part: &str) {
+    let mut program = Program::start(name, &[]);
+    let status = program.end();
+    let mut text = String::new();
+    program.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(status.success() && text.contains(part), "{name}, {status}: {part:?} is not in this:\n{text}");
+}
+
 #[test]
 fn join_before_results_are_taken_is_explained() {
-    why("join", &["thread main: join of", "rank-0: Queue::put of queue \"results\" (#0, 64/64)", CANT_END]);
+    why(
+        "join",
+        &[
+            "thread main: join of",
+            "rank-0: Queue::put of queue \"results\" (#0, 64/64)",
+            "could take from it: ",
+            CANT_END,
+        ],
+    );
 }
 
 #[test]
@@ -93,7 +97,68 @@ fn queue_that_is_never_closed_is_explained() {
 
 #[test]
 fn wait_for_a_killed_producer_is_explained() {
-    why("killed", &["Queue::get of queue \"results\"", "logger: Event::wait of event \"stop\"", CANT_END]);
+    why(
+        "killed",
+        &[
+            "Queue::get of queue \"results\"",
+            "logger: Event::wait of event \"stop\"",
+            "could set it: ",
+            CANT_END,
+        ],
+    );
+}
+
+#[test]
+fn get_from_a_dead_producer_returns_an_error() {
+    ends("deserted", "no other process has it any more: the last process that had it");
+}
+
+#[test]
+fn killed_owner_of_a_lock_is_an_error() {
+    ends("owner", "OwnerDied: ");
+}
+
+#[test]
+fn killed_worker_of_a_pool_is_replaced() {
+    ends("worker", "was replaced: true");
+}
+
+#[test]
+fn killed_workers_of_a_loader_cost_no_batch() {
+    ends("loader", "sum 4950");
+}
+
+#[test]
+fn endless_worker_of_a_loader_is_named() {
+    why("fetch", &["thread main: a wait for tasks", ": is in no call of multiproc that waits"]);
+}
+
+#[test]
+fn deleter_that_takes_a_held_lock_gets_an_error() {
+    ends("deleter", "this thread holds the lock already");
+}
+
+#[test]
+fn lock_held_over_starmap_is_named() {
+    why("starmap", &["thread main: a wait for tasks", "pool-worker-1: lock of lock \"limbo\"", "holds it: "]);
+}
+
+#[test]
+fn permits_of_waiting_workers_are_explained() {
+    why(
+        "memory",
+        &[
+            "rank-0: Semaphore::acquire of semaphore \"memory\"",
+            "rank-1 (in Semaphore::acquire)",
+            "Was a permit kept?",
+            CANT_END,
+        ],
+    );
+}
+
+#[test]
+fn allocation_without_memory_returns_an_error() {
+    ends("exhausted", "out of shared memory");
 }
 
 #[test]
@@ -126,7 +191,7 @@ fn worker_that_computes_is_no_hang() {
 
 #[test]
 fn ls_and_show_list_a_program() {
-    let program = Program::start("join");
+    let program = Program::start("join", &[]);
     mp_harness::eventually("`show` lists the queue and its waiting process", || {
         let (text, _) = mp(&["show", &program.pid()]);
         text.contains("results") && text.contains("64/64") && text.contains("Queue::put #0")
@@ -141,7 +206,7 @@ fn file_of_record_is_shown_after_the_end() {
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("hang.json");
     let path = file.to_str().unwrap();
-    let program = Program::start("barrier");
+    let program = Program::start("barrier", &[]);
     mp_harness::eventually("the program has its barrier", || {
         let (_, code) = mp(&["record", path, "--program", &program.pid()]);
         code == Some(0) && mp(&["show", path]).0.contains("epoch")
@@ -158,7 +223,7 @@ fn gc_removes_files_of_killed_programs() {
     let folder = std::env::temp_dir().join(format!("mp-gc-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let directory = folder.to_str().unwrap();
-    let program = Program::start_with("files", &[("MP_SHARING_DIRECTORY", directory)]);
+    let program = Program::start("files", &[("MP_SHARING_DIRECTORY", directory)]);
     let files = || std::fs::read_dir(&folder).unwrap().flatten().map(|user| std::fs::read_dir(user.path()));
     let count = || files().flatten().flatten().count();
     mp_harness::eventually("the program has a file", || count() > 0);
@@ -170,6 +235,31 @@ fn gc_removes_files_of_killed_programs() {
     let (text, code) = gc(&[]);
     assert!(code == Some(0) && text.contains(" removed"), "{text}");
     assert_eq!(count(), 0);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The next program needs no clean-up: it removes what the killed one left.
+#[test]
+fn files_of_a_killed_program_block_no_other() {
+    let folder = std::env::temp_dir().join(format!("mp-next-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let start = || Program::start("files", &[("MP_SHARING_DIRECTORY", folder.to_str().unwrap())]);
+    let files = || {
+        let users = std::fs::read_dir(&folder).unwrap().flatten();
+        let files = users.flat_map(|user| std::fs::read_dir(user.path()).unwrap().flatten());
+        files.map(|file| file.path()).collect::<BTreeSet<_>>()
+    };
+    let program = start();
+    mp_harness::eventually("the program has a file", || !files().is_empty());
+    drop(program);
+    let left = files();
+    assert!(!left.is_empty());
+    let next = start();
+    mp_harness::eventually("the next program has a file", || {
+        let now = files();
+        !now.is_empty() && now.is_disjoint(&left)
+    });
+    drop(next);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
