@@ -88,9 +88,13 @@ pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait
     let found = wait_on(waiter, patience, wait, Location::caller(), &mut watch);
     if let Some(found) = &found {
         missed_wakes::found();
-        if let Some(watch) = watch {
+        if let Some(watch) = &watch {
             waiter.ended(found, watch.since());
         }
+    }
+    #[cfg(feature = "tracing")]
+    if let Some(watch) = watch {
+        watch.end_traced(found.is_none(), || waiter.subject());
     }
     found
 }
@@ -138,6 +142,8 @@ fn wait_on<B: Blocking>(
         let asleep = Instant::now();
         watch.record_poll(asleep, || waiter.subject());
         missed_wakes::forget();
+        #[cfg(feature = "tracing")]
+        watch.record_sleep();
         if waiter.sleep(announced, asleep) {
             let found = waiter.woken();
             patience.slept(asleep);

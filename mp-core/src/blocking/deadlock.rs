@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arena::Arena;
 use crate::blocking::limit::Wait;
-use crate::blocking::reports::table::{self, name_of};
+use crate::blocking::reports::table;
 use crate::blocks::Blocks;
 use crate::layout::control;
 use crate::mem::{Mem, Word, run};
@@ -217,7 +217,7 @@ impl LockWait {
             DeadlockStep {
                 member,
                 pid,
-                process_name: known(name_of(self.arena, member)),
+                process_name: known(Members(self.arena).name_of(member)),
                 thread,
                 thread_name: memory::thread_name(pid, thread),
                 kind: step.goal.kind,

@@ -236,6 +236,31 @@ impl Members {
         self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
     }
 
+    /// Returns the name of a member's process.
+    pub(crate) fn name_of(self, m: Member) -> String {
+        self.read_name(self.layout().member(m.slot(), wait_table::NAME))
+    }
+
+    /// Reads the name in four words. A name that is being changed may be read as a mixture.
+    pub(crate) fn read_name(self, at: Word) -> String {
+        self.read_text::<{ wait_table::NAME_BYTES }>(at)
+    }
+
+    /// Reads a text, which ends before the first zero.
+    pub(crate) fn read_text<const N: usize>(self, at: Word) -> String {
+        let bytes = self.read_bytes::<N>(at);
+        let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    pub(crate) fn read_bytes<const N: usize>(self, at: Word) -> [u8; N] {
+        let mut bytes = [0; N];
+        for (i, part) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *part = self.map().load_relaxed(at.plus(i as u64)).to_le_bytes();
+        }
+        bytes
+    }
+
     /// Returns `true` if a member's process is stopped by a signal or a debugger. Used in errors that name
     /// the process waited for. The process may continue at any moment. Returns `false` when in doubt.
     pub fn is_stopped(self, m: Member) -> bool {

@@ -5,6 +5,8 @@
 //! the process.
 
 use std::any::Any;
+#[cfg(feature = "tracing")]
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -19,6 +21,23 @@ pub fn catch_panic<R>(call: impl FnOnce() -> R) -> Option<R> {
             None
         }
     }
+}
+
+#[cfg(feature = "tracing")]
+thread_local! {
+    // fork: a copy made by a subscriber of `tracing` continues within its call.
+    static IS_EMITTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a subscriber of the crate `tracing`. Returns `None` if it panicked, or if the calling thread is
+/// already within such a call: otherwise a subscriber that uses this library would receive events about
+/// itself forever.
+#[cfg(feature = "tracing")]
+pub fn emit<R>(call: impl FnOnce() -> R) -> Option<R> {
+    let Ok(false) = IS_EMITTING.try_with(|is_emitting| is_emitting.replace(true)) else { return None };
+    let result = catch_panic(call);
+    _ = IS_EMITTING.try_with(|is_emitting| is_emitting.set(false));
+    result
 }
 
 /// Drops the payload of a panic. The drop may panic again, with a payload whose drop may panic as well. That

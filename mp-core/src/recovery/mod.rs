@@ -5,6 +5,7 @@
 
 pub(crate) mod reclaim;
 pub(crate) mod recover;
+mod tally;
 #[cfg(test)]
 mod tests;
 

@@ -19,6 +19,7 @@
 //! were ever in use at once: recording them would slow each message, and there are rarely many.
 
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use crate::alloc::Allocator;
 use crate::blocks::Blocks;
@@ -32,6 +33,7 @@ use crate::parking::{POLL_INTERVAL, spin};
 use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
 use crate::recovery::Recovery;
+use crate::recovery::tally::Tally;
 use crate::ring_layer;
 use crate::setup::Backing;
 use crate::steps::{INLINE_SEATS, ReleaseOutcome, UpdatePlan};
@@ -90,6 +92,26 @@ pub(crate) struct Dead {
 impl Recovery {
     /// Reclaims all resources that dead members held: see [`Arena::reclaim`](crate::Arena::reclaim).
     pub(crate) fn reclaim(self) -> Result<usize> {
+        let reclaimed = self.reclaim_unreported();
+        self.report_reclaimed();
+        reclaimed
+    }
+
+    /// Emits the events of the members that this process has reclaimed, if the feature `tracing` is enabled.
+    /// The caller holds no lock: subscribers are code of users.
+    #[doc(hidden)]
+    pub fn report_reclaimed(self) {
+        #[cfg(feature = "tracing")]
+        crate::recovery::tally::emit_pending();
+    }
+
+    /// Same as [`Arena::reclaim`](crate::Arena::reclaim), for callers that hold a lock. The events of the
+    /// members follow with [`report_reclaimed`](Self::report_reclaimed), or with the next reclaim.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    #[doc(hidden)]
+    pub fn reclaim_unreported(self) -> Result<usize> {
         let me = self.me()?;
         if let Some(look) = PROMISES.get() {
             look();
@@ -117,12 +139,13 @@ impl Recovery {
         if dead.is_empty() {
             return 0;
         }
+        let begun = Instant::now();
         let _visits = RECOVERIES.lock();
         let mut reclaimed = 0;
         for _ in 0..ATTEMPTS {
             let (mut to_reclaim, disturbed) = self.recover(&dead, me);
             to_reclaim.extend(dead.iter().filter(|d| self.take_over(d, me)));
-            reclaimed += self.reclaim_all(&to_reclaim, me);
+            reclaimed += self.reclaim_all(&to_reclaim, me, begun);
             if !disturbed {
                 break;
             }
@@ -185,10 +208,11 @@ impl Recovery {
     }
 
     /// Reclaims members that are marked as reclaimed by this process, and returns their number.
-    fn reclaim_all(self, dead: &[Dead], me: Member) -> usize {
+    fn reclaim_all(self, dead: &[Dead], me: Member, begun: Instant) -> usize {
         if dead.is_empty() {
             return 0;
         }
+        let mut tally = Tally::new(self.0, dead.iter().map(|d| (d.member, d.pid)));
         for d in dead {
             if Allocator(self.0).update_is_of(d.member) {
                 Allocator(self.0).update(me, Complete);
@@ -197,7 +221,7 @@ impl Recovery {
         Backing(self.0).reclaim_extents(|m| dead.iter().any(|d| d.member == m), me);
         dead.iter().for_each(|d| spin::free_processors(self.0, d.member));
         Envelopes(self.0).reclaim_groups(|m| dead.iter().any(|d| d.member == m), me);
-        self.reclaim_envelopes(dead, me);
+        self.reclaim_envelopes(dead, me, &mut tally);
         Members(self.0).each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
             if slab >= Blocks(self.0).slab_count() {
                 return;
@@ -207,7 +231,7 @@ impl Recovery {
             // All blocks that a slab can have: the member may have died while it gave this slab a class with
             // fewer blocks.
             for i in 0..SLAB_BLOCKS {
-                self.reclaim_block(slab * SLAB_BLOCKS + i, dead, me);
+                self.reclaim_block(slab * SLAB_BLOCKS + i, dead, me, &mut tally);
             }
         });
         for d in dead {
@@ -220,6 +244,7 @@ impl Recovery {
             Members(self.0).change_tenancy(d.member.slot(), reclaiming, free);
         }
         Backing(self.0).clean_up();
+        tally.end(begun);
         dead.len()
     }
 
@@ -230,7 +255,7 @@ impl Recovery {
         Envelopes(self.0).free_envelope(e, owner);
     }
 
-    fn reclaim_envelopes(self, dead: &[Dead], me: Member) {
+    fn reclaim_envelopes(self, dead: &[Dead], me: Member, tally: &mut Tally) {
         for e in Envelopes(self.0).envelopes_in_use(0) {
             let word = Envelopes(self.0).owner_words().of(e);
             let found = self.map().load(word);
@@ -242,6 +267,7 @@ impl Recovery {
                     let mine = owner.then(Holder::Member(me));
                     if self.map().cas(word, found, mine.pack()).is_ok() {
                         self.release_taken(e);
+                        tally.add_envelope(m);
                     }
                 }
                 Holder::Free if Owner::claimable(found).is_some() => Envelopes(self.0).hint_envelope(e),
@@ -250,7 +276,7 @@ impl Recovery {
         }
     }
 
-    fn reclaim_block(self, block: BlockId, dead: &[Dead], me: Member) {
+    fn reclaim_block(self, block: BlockId, dead: &[Dead], me: Member, tally: &mut Tally) {
         let at = Blocks(self.0).block_at(block);
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);
@@ -265,31 +291,34 @@ impl Recovery {
                         self.map().store(at.seat(i), Seat::Free.pack());
                     }
                     Allocator(self.0).finish_free(block, mine);
+                    tally.add_block(m);
                 }
             }
             BlockLife::Busy(_) => {}
             BlockLife::Live => Blocks(self.0).each_seat(block, |seat| {
                 let holder = Seat::unpack(self.map().load(seat));
-                if let Some(d) = dead.iter().find(|d| holder == Seat::Member(d.member)) {
-                    self.release_dead_seat(block, state.kind, seat, d, me);
+                if let Some(d) = dead.iter().find(|d| holder == Seat::Member(d.member))
+                    && self.release_dead_seat(block, state.kind, seat, d, me)
+                {
+                    tally.add_block(d.member);
                 }
             }),
         }
     }
 
     /// Releases the seat of a dead member. A page of seats that the member had already linked is handed over
-    /// to its block.
-    fn release_dead_seat(self, block: BlockId, kind: BlockKind, seat: Word, dead: &Dead, me: Member) {
+    /// to its block. Returns `true` if the block was freed.
+    fn release_dead_seat(self, block: BlockId, kind: BlockKind, seat: Word, dead: &Dead, me: Member) -> bool {
         let theirs = Seat::Member(dead.member).pack();
         if kind == BlockKind::Seats
             && let Some(owner) = Allocator(self.0).page_is_linked(block)
         {
             _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
-            return;
+            return false;
         }
         let release = Blocks(self.0).release(block, me, (seat, Seat::Member(dead.member)));
-        if let ReleaseOutcome::MustFree(state) = run(release, self.map()) {
-            Allocator(self.0).finish_free(block, state);
-        }
+        let ReleaseOutcome::MustFree(state) = run(release, self.map()) else { return false };
+        Allocator(self.0).finish_free(block, state);
+        true
     }
 }

@@ -130,7 +130,7 @@ fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnap
     ProcessSnapshot {
         pid,
         member: member.to_string(),
-        name: table::name_of(arena, member),
+        name: Members(arena).name_of(member),
         state,
         parent,
         blocks: 0,

@@ -16,6 +16,7 @@ use crate::arena::Arena;
 use crate::blocking::reports::table;
 use crate::layout::control;
 use crate::mem::{Mem, Word};
+use crate::members::Members;
 
 /// Number of rows: a power of two.
 const ROWS: u64 = 8;
@@ -62,7 +63,7 @@ pub(crate) fn last(arena: Arena) -> Vec<(u64, String)> {
         let is_written = || map.load(row) == number;
         let before = is_written();
         let at_ms = map.load(row.plus(1));
-        let text = table::read_text::<TEXT_BYTES>(arena, row.plus(2));
+        let text = Members(arena).read_text::<TEXT_BYTES>(row.plus(2));
         (before && is_written()).then_some((at_ms, text))
     };
     numbers.filter_map(|before| read(before + 1)).collect()

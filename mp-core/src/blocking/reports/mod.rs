@@ -17,6 +17,8 @@ mod report;
 mod settings;
 mod slices;
 pub(crate) mod table;
+#[cfg(feature = "tracing")]
+mod trace;
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -112,6 +114,9 @@ pub struct Watch {
     due: Instant,
     forever: bool,
     place: &'static Location<'static>,
+    /// `true` if the thread has slept.
+    #[cfg(feature = "tracing")]
+    slept: bool,
     shown: Option<Box<WatchState>>,
     /// The wait that this one is a part of.
     sliced: Option<Box<Slices>>,
@@ -134,8 +139,16 @@ impl Watch {
     /// [`SlicedWait::run`], continues the watch over that wait.
     pub fn new(since: Instant, wait: Wait, place: &'static Location<'static>) -> Self {
         let due = since + SHOWN_AFTER;
-        let mut watch =
-            Self { since, due, forever: wait == Wait::Forever, place, shown: None, sliced: Slices::take() };
+        let mut watch = Self {
+            since,
+            due,
+            forever: wait == Wait::Forever,
+            place,
+            #[cfg(feature = "tracing")]
+            slept: false,
+            shown: None,
+            sliced: Slices::take(),
+        };
         if let Some(sliced) = &mut watch.sliced {
             (watch.since, watch.due, watch.forever) = (sliced.since, sliced.due, sliced.forever);
             watch.shown = sliced.shown.take();
@@ -159,6 +172,22 @@ impl Watch {
     pub fn record_poll(&mut self, now: Instant, subject: impl Fn() -> Subject) {
         if self.is_due(now) {
             self.look(now, &subject);
+        }
+    }
+
+    /// Records that the thread sleeps.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn record_sleep(&mut self) {
+        self.slept = true;
+    }
+
+    /// Ends the watch, and then emits the event of a wait that slept. A part of a sliced wait has no event.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn end_traced(self, timed_out: bool, subject: impl FnOnce() -> Subject) {
+        let since = (self.slept && self.sliced.is_none()).then_some(self.since);
+        drop(self);
+        if let Some(since) = since.filter(|_| tracing::level_enabled!(tracing::Level::TRACE)) {
+            trace::wait_ended(since, timed_out, subject);
         }
     }
 

@@ -149,7 +149,7 @@ fn list(
 /// Appends `pid 4712 (worker 1, running; thread 4712 has waited 9 s in lock of lock "weights" (#14))`.
 pub(super) fn process(text: &mut String, arena: Arena, pid: u32, member: Option<Member>) {
     _ = write!(text, "pid {pid} (");
-    let name = member.map(|member| table::name_of(arena, member)).unwrap_or_default();
+    let name = member.map(|member| Members(arena).name_of(member)).unwrap_or_default();
     if !name.is_empty() {
         _ = write!(text, "{name}, ");
     }
@@ -202,12 +202,23 @@ fn wait_of(text: &mut String, arena: Arena, pid: u32, seen: &ShownWait) {
 /// Prints and logs a report, and passes it to the hook of tests.
 pub(super) fn publish(text: &str, hang: bool) {
     print(text);
-    #[cfg(feature = "log")]
-    {
-        _ = crate::process::user_code::catch_panic(|| log::warn!(target: "mp::waits", "{}", text.trim_end()));
-    }
+    log(text, hang);
     if let Some(hook) = settings::hook() {
         hook(text, hang);
+    }
+}
+
+/// Passes a report to the subscriber of `tracing` if that accepts it, otherwise to the logger. A bridge from
+/// `log` to `tracing` thus delivers it once.
+fn log(_text: &str, _hang: bool) {
+    #[cfg(feature = "tracing")]
+    let _is_traced = super::trace::report(_text, _hang);
+    #[cfg(not(feature = "tracing"))]
+    let _is_traced = false;
+    #[cfg(feature = "log")]
+    if !_is_traced {
+        let text = _text.trim_end();
+        _ = crate::process::user_code::catch_panic(|| log::warn!(target: "mp::waits", "{text}"));
     }
 }
 

@@ -100,7 +100,8 @@ pub(super) fn hook() -> Option<Hook> {
 /// # mp_core::waits::report_waits_after(None);
 /// ```
 ///
-/// A report is one block of text on stderr, and an event of the crate `log` if the feature `log` is enabled.
+/// A report is one block of text on stderr, and an event of the crate `log` or `tracing` if that feature is
+/// enabled.
 /// Processes started later have their own settings. `MP_STALL=60` in the environment applies to all.
 pub fn report_waits_after(after: Option<Duration>) {
     set(&WAITS, after);

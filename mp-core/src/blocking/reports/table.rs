@@ -90,7 +90,7 @@ impl ShownWait {
     /// Returns the place of the call in the source, such as `src/train.rs:88`, if it is known. Words of a
     /// later wait may be read.
     pub(crate) fn place(&self, arena: Arena) -> Option<String> {
-        let bytes = read_bytes::<{ PLACE_BYTES + 4 }>(arena, self.row.plus(ROW_PLACE));
+        let bytes = Members(arena).read_bytes::<{ PLACE_BYTES + 4 }>(self.row.plus(ROW_PLACE));
         let (line, path) = bytes.split_at(4);
         let line = u32::from_le_bytes(line.try_into().ok()?);
         let path: Vec<u8> = path.iter().copied().take_while(|byte| *byte != 0).collect();
@@ -212,14 +212,6 @@ pub(super) fn write_bytes<const N: usize>(arena: Arena, at: Word, bytes: [u8; N]
     }
 }
 
-fn read_bytes<const N: usize>(arena: Arena, at: Word) -> [u8; N] {
-    let mut bytes = [0; N];
-    for (i, part) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        *part = arena.map().load_relaxed(at.plus(i as u64)).to_le_bytes();
-    }
-    bytes
-}
-
 /// Writes the processes whose end is waited for.
 fn write_processes(arena: Arena, at: Word, on: &WaitObject) {
     let mut pids = [0; PROCESSES];
@@ -245,23 +237,6 @@ fn write_place(arena: Arena, at: Word, place: Option<&Place>) {
         bytes[4..4 + path.len()].copy_from_slice(path);
     }
     write_bytes(arena, at, bytes);
-}
-
-/// Reads the name in four words. A name that is being changed may be read as a mixture.
-fn read_name(arena: Arena, at: Word) -> String {
-    read_text::<NAME_BYTES>(arena, at)
-}
-
-/// Reads a text, which ends before the first zero.
-pub(super) fn read_text<const N: usize>(arena: Arena, at: Word) -> String {
-    let bytes = read_bytes::<N>(arena, at);
-    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Returns the name of a member's process.
-pub(crate) fn name_of(arena: Arena, member: Member) -> String {
-    read_name(arena, arena.layout().member(member.slot(), NAME))
 }
 
 pub(super) fn own_name() -> String {
@@ -334,12 +309,12 @@ fn named_word(arena: Arena, (base, len): (Word, u64), kind: BlockKind) -> Option
 
 /// Returns the name of the queue or structure of this kind in the memory of a block.
 pub(crate) fn name_at(arena: Arena, memory: (Word, u64), kind: BlockKind) -> Option<String> {
-    named_word(arena, memory, kind).map(|at| read_name(arena, at))
+    named_word(arena, memory, kind).map(|at| Members(arena).read_name(at))
 }
 
 /// Returns the name of the queue or structure in a block, or an empty string.
 pub(crate) fn name_in(arena: Arena, block: BlockId) -> String {
-    name_word(arena, block).map_or_else(String::new, |at| read_name(arena, at))
+    name_word(arena, block).map_or_else(String::new, |at| Members(arena).read_name(at))
 }
 
 /// Names the object of a handle: a queue, or a structure of another layer.
