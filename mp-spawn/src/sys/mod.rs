@@ -6,6 +6,7 @@ mod launch;
 pub(crate) mod log_event;
 mod process;
 mod receive;
+pub(crate) mod start_span;
 
 use std::ffi::c_int;
 use std::io;

@@ -21,12 +21,14 @@ use crate::protocol::lifeline;
 use crate::protocol::outbox::StreamEnds;
 use crate::start_method::StartMethod;
 use crate::sys;
+use crate::sys::start_span::SpanContext;
 
 /// Common data of the processes of one start.
 pub(crate) struct StartBatch {
     pub(crate) command: LaunchCommand,
     pub(crate) group: Arc<ChildGroup>,
     pub(crate) properties: Arc<StartProperties>,
+    pub(crate) context: SpanContext,
 }
 
 /// Starts processes, in order. Blocks until all run, or until one could not be started. In the latter case
@@ -76,9 +78,10 @@ fn start_here(
 /// Starts one process and begins to watch it. Returns its number. The kernel ends the process when the
 /// calling thread ends.
 fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -> Result<u64> {
-    let name = batch.group.name(order.rank);
+    let who = batch.group.process_name(order.rank);
+    order.span = batch.context.begin(&who, batch.properties.method);
     let mut launch_options = batch.command.launch_options(&order.setup)?;
-    let (streams, ends) = OutputStreams::open(&order.setup, order.rank, &name)?;
+    let (streams, ends) = OutputStreams::open(&order.setup, order.rank, &who.name)?;
     let refused = |error: WireError| {
         let error = io::Error::new(io::ErrorKind::InvalidInput, error);
         launch_error("the setting of environment variables", None, error)
@@ -108,6 +111,7 @@ fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -
             supervisor.with_unneeded_files(|files| fork::launch(launch_options, setup, outbox, files))?
         }
     };
+    order.span.record_pid(sys::pid_number(launched.pid));
     batch.group.with_rank(order.rank, |rank| rank.streams = streams);
     let id = supervisor.watch(&batch.group, &batch.properties, order, launched)?;
     // Done only now, because a thread that reserves room locks the reservations first and the children

@@ -16,7 +16,7 @@ use std::io;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use mp_core::{Arena, Members};
+use mp_core::{Arena, Members, Recovery};
 
 use crate::error::{LaunchError, Result, SpawnError};
 use crate::parent::supervisor;
@@ -57,7 +57,7 @@ fn count_processes(arena: &Arena) -> usize {
     let mut children = supervisor::not_joined();
     // Crashed processes occupy their places until they are reclaimed. Fails only in a forked process, which
     // has no children.
-    let _ = arena.reclaim();
+    let _ = Recovery(*arena).reclaim_unreported();
     let members = arena.members();
     children.retain(|pid| !members.iter().any(|member| member.pid == *pid));
     members.len() + children.len()

@@ -33,6 +33,7 @@ use crate::protocol::{command, token};
 use crate::start_method::{self, StartMethod, get_start_method};
 use crate::sys;
 use crate::sys::log_event::{self, event};
+use crate::sys::start_span::{SpanContext, StartSpan};
 
 /// Function and properties of the processes to start.
 #[derive(Debug)]
@@ -131,13 +132,15 @@ impl StartTemplate {
             limits: setup.limits.for_child(),
             processors: setup.processors.clone(),
         };
-        Ok(LaunchOrder { rank, outbox: frames(&start, &bytes, memory)?, promise, setup })
+        let (outbox, span) = (frames(&start, &bytes, memory)?, StartSpan::default());
+        Ok(LaunchOrder { rank, outbox, promise, setup, span })
     }
 
     /// Creates the common data of the processes of a group.
     fn batch(&self, group: &Arc<ChildGroup>) -> Arc<StartBatch> {
         let (group, properties) = (Arc::clone(group), Arc::clone(&self.properties));
-        Arc::new(StartBatch { command: self.command.clone(), group, properties })
+        let context = SpanContext::current();
+        Arc::new(StartBatch { command: self.command.clone(), group, properties, context })
     }
 }
 

@@ -25,6 +25,7 @@ use crate::protocol::payload::{ReceivedValue, shared_memory};
 use crate::protocol::report::Report;
 use crate::sys::log_event::event;
 use crate::sys::proc_stat::ProcessActivity;
+use crate::sys::start_span::StartSpan;
 use crate::sys::{ProcessHandle, deadline, now, now_is_late, oom};
 
 const CHUNK: usize = 64 << 10;
@@ -62,6 +63,8 @@ pub(crate) struct WatchedChild {
     pub(crate) hello_until: Option<Instant>,
     /// Time at which the supervisor begins to watch it. `None` if the supervisor watches it.
     pub(crate) unwatched_deadline: Option<Instant>,
+    /// Span of the start, until the process is ready.
+    pub(crate) span: StartSpan,
 }
 
 /// Data to be sent to a process at its start, and its setup in the parent.
@@ -70,6 +73,7 @@ pub(crate) struct LaunchOrder {
     pub(crate) outbox: Outbox,
     pub(crate) promise: Option<Promise>,
     pub(crate) setup: ProcessOptions,
+    pub(crate) span: StartSpan,
 }
 
 impl WatchedChild {
@@ -82,8 +86,10 @@ impl WatchedChild {
     ) -> WatchedChild {
         let handle = Arc::new(launched.handle);
         // Processes of the same start are waited for together, through the supervisor. A return value may
-        // have to be taken while the process lives. A supervised process must be restarted at once.
-        let is_short_lived = group.len() == 1 && !properties.returns && group.attempt().is_none();
+        // have to be taken while the process lives. A supervised process must be restarted at once. The span
+        // of a start ends at once.
+        let is_alone = group.len() == 1 && !properties.returns && group.attempt().is_none();
+        let is_short_lived = is_alone && !order.span.is_enabled();
         let [unwatched_until, unwatched_deadline] =
             [MIN_UNWATCHED, MAX_UNWATCHED].map(|time| if is_short_lived { deadline(time) } else { None });
         group.record_start(
@@ -108,6 +114,7 @@ impl WatchedChild {
             handle,
             group,
             properties,
+            span: order.span,
         }
     }
 
@@ -164,6 +171,7 @@ impl WatchedChild {
                         return Err("it is not the process that was started".to_string());
                     }
                     self.evidence.hello = true;
+                    self.span.set_ready();
                     self.member = member;
                     self.hello_until = None;
                 }
@@ -312,6 +320,7 @@ impl WatchedChild {
     /// restart.
     pub(crate) fn close(mut self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
+        shared_memory::report_reclaimed();
         children::record_end(self.who.pid);
         // Done after its failure is recorded, because a waiter that this wakes names the failure.
         if let Some(promise) = self.promise.take() {

@@ -26,6 +26,7 @@ use crate::parent::supervisor::diagnosis::StartProperties;
 use crate::protocol::control_socket::{self, ParentSocket};
 use crate::protocol::lifeline;
 use crate::sys::log_event::{self, event};
+use crate::sys::start_span::StartSpan;
 use crate::sys::{ProcessHandle, new_event, timespec};
 
 /// Event data for new requests. The events of processes have their numbers.
@@ -259,19 +260,21 @@ impl Supervisor {
         children.timer = None;
         let now = Instant::now();
         let over = |time: Option<Instant>| time.is_some_and(|time| time <= now);
-        let mut unwatchable = Vec::new();
+        let (mut unwatchable, mut started) = (Vec::new(), Vec::new());
         for (&id, child) in &mut children.by_id {
             if over(child.unwatched_deadline) && !try_listen(&self.poll, id, child) {
                 unwatchable.push(id);
             }
             if over(child.hello_until) {
                 child.handle_hello_timeout();
+                started.push(child.span.take_ready());
             }
         }
         let unwatchable: Vec<_> = unwatchable.iter().filter_map(|id| children.by_id.remove(id)).collect();
         let next = children.by_id.values().filter_map(WatchedChild::next_timeout).min();
         children.set_timer(&self.timer, next);
         drop(children);
+        started.into_iter().for_each(StartSpan::end);
         unwatchable.into_iter().for_each(WatchedChild::abandon);
     }
 
@@ -326,6 +329,9 @@ impl Supervisor {
         if !more {
             child.socket = None;
         }
+        let started = child.span.take_ready();
+        drop(children);
+        started.end();
     }
 
     fn remove(&self, child: WatchedChild) {

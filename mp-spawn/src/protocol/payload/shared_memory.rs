@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mp_core::words::Member;
-use mp_core::{Arena, Envelope, EnvelopeTicket, Members};
+use mp_core::{Arena, Envelope, EnvelopeTicket, Members, Recovery};
 
 use crate::error::{LaunchError, Result, SpawnError, os_limit};
 
@@ -69,7 +69,8 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool, report: fn(Member)) -
 }
 
 /// Declares a dead child in the shared memory, and releases its resources. Returns the number of processes
-/// whose resources were released. Called once for each child, right after it was reaped.
+/// whose resources were released. Called once for each child, right after it was reaped. Followed by
+/// [`report_reclaimed`].
 pub(crate) fn declare_dead_child(member: Option<u32>) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
     if let Some(member) = member {
@@ -77,7 +78,14 @@ pub(crate) fn declare_dead_child(member: Option<u32>) -> usize {
         unsafe { Members(arena).declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, which is not the parent of these children.
-    arena.reclaim().unwrap_or(0)
+    Recovery(arena).reclaim_unreported().unwrap_or(0)
+}
+
+/// Emits the events of processes whose resources were released. Called without locks.
+pub(crate) fn report_reclaimed() {
+    if let Some(arena) = Arena::get() {
+        Recovery(arena).report_reclaimed();
+    }
 }
 
 #[cfg(test)]
