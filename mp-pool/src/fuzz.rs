@@ -7,6 +7,7 @@ use mp_spawn::{CallFailure, Closure};
 
 use crate::child::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest};
 use crate::child::runner::Runner;
+use crate::child::task_span::FirstTask;
 use crate::child::values::{EndPositions, PackedRange, PackedValues, ReceivedValues, TaskArgs, ValuesView};
 
 /// Name, function to test with bytes, and encoded seeds.
@@ -108,10 +109,16 @@ fn task_seeds() -> Vec<Vec<u8>> {
         id: 7,
         code: 3,
         timed,
+        first: FirstTask::default(),
         args: TaskArgs::Packed(PackedRange::of(plain(values))),
     };
-    let alone =
-        |timed| WorkerRequest::Run { id: 7, code: 3, timed, args: TaskArgs::Single(Outgoing::default()) };
+    let alone = |timed| WorkerRequest::Run {
+        id: 7,
+        code: 3,
+        timed,
+        first: FirstTask::default(),
+        args: TaskArgs::Single(Outgoing::default()),
+    };
     let runner = Closure::from_parts((), |(): &(), (): ()| Runner::new(|x: u64| x + 1));
     let runs = VALUES.iter().flat_map(|values| [run(values, false), run(values, true)]);
     let learn = WorkerRequest::Learn { code: 3, runner: FunctionMessage::ToSend(runner) };

@@ -16,6 +16,9 @@ use mp_reduce::MessagePack;
 
 use crate::child::clock::now;
 use crate::child::journal_words::WordsWriter;
+#[cfg(feature = "tracing")]
+use crate::child::task_span::TaskSpan;
+use crate::child::task_span::{FirstTask, WorkerLabel};
 use crate::child::values::{EndPositions, PackedValues, TaskArgs, ValuesView};
 use crate::steps::chunk::Turn;
 
@@ -123,6 +126,9 @@ pub(crate) struct ItemCursor<'a> {
     /// Reason why the next item was not claimed. The running item is done then: its result is in the part and
     /// in the journal.
     pub(crate) refused: Option<Turn>,
+    /// Description of the tasks for their spans.
+    #[cfg(feature = "tracing")]
+    origin: (&'a WorkerLabel, FirstTask),
 }
 
 impl<'a> ItemCursor<'a> {
@@ -132,6 +138,7 @@ impl<'a> ItemCursor<'a> {
         part: &'a mut ReplyPart,
         args: &'a mut TaskArgs,
         items: Range<usize>,
+        _origin: (&'a WorkerLabel, FirstTask),
     ) -> Self {
         let args = match args {
             TaskArgs::Received(many) => ArgsSource::Many(many.all()),
@@ -141,7 +148,25 @@ impl<'a> ItemCursor<'a> {
         };
         let start = part.out.bytes().len();
         let Range { start: item, end } = items;
-        ItemCursor { args, words, part, item, end, start, reached: ItemStage::Started, refused: None }
+        ItemCursor {
+            args,
+            words,
+            part,
+            item,
+            end,
+            start,
+            reached: ItemStage::Started,
+            refused: None,
+            #[cfg(feature = "tracing")]
+            origin: _origin,
+        }
+    }
+
+    /// Enters the span of the running item.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn enter_span(&self) -> Option<TaskSpan> {
+        let (label, first) = self.origin;
+        TaskSpan::enter(label, first, self.item)
     }
 
     /// Returns the arguments of the running item if they are a number.

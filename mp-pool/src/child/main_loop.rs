@@ -40,6 +40,7 @@ use crate::child::message::{
     FunctionMessage, FunctionReadError, LEAVE, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest,
 };
 use crate::child::runner::{RunOutcome, Runner};
+use crate::child::task_span::{FirstTask, WorkerLabel};
 use crate::child::user_state::{StateInit, UserState, WorkerError};
 use crate::child::values::TaskArgs;
 use crate::steps::chunk::Turn;
@@ -51,6 +52,7 @@ pub(crate) type Initializer = Closure<(), Result<(), WorkerError>>;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct WorkerArgs {
     pub(crate) worker: usize,
+    pub(crate) label: WorkerLabel,
     pub(crate) tasks: Queue<WorkerRequest>,
     pub(crate) replies: Queue<PoolReply>,
     pub(crate) shared_words: WorkerWords,
@@ -79,7 +81,7 @@ pub fn current_worker() -> Option<usize> {
 
 /// Main function of the process.
 pub(crate) fn worker_main(args: WorkerArgs) -> Result<(), WorkerError> {
-    let WorkerArgs { worker, tasks, replies, shared_words, most_tasks, initializer, state } = args;
+    let WorkerArgs { worker, label, tasks, replies, shared_words, most_tasks, initializer, state } = args;
     // Set once in the life of a process.
     _ = WORKER.set(worker);
     if let Some(initializer) = initializer {
@@ -93,6 +95,7 @@ pub(crate) fn worker_main(args: WorkerArgs) -> Result<(), WorkerError> {
     let (clock, words) = (TaskClock::install(shared_words.clone()), WordsWriter::new(shared_words));
     let mut life = WorkerLoop {
         worker,
+        label,
         replies,
         clock,
         words,
@@ -118,6 +121,7 @@ pub(crate) fn worker_main(args: WorkerArgs) -> Result<(), WorkerError> {
 struct ReceivedChunk {
     id: u64,
     timed: bool,
+    first: FirstTask,
     args: TaskArgs,
 }
 
@@ -132,6 +136,7 @@ struct UnknownFunction {
 
 struct WorkerLoop {
     worker: usize,
+    label: WorkerLabel,
     replies: Queue<PoolReply>,
     clock: &'static TaskClock,
     words: WordsWriter,
@@ -168,8 +173,8 @@ impl WorkerLoop {
     fn take(&mut self, task: WorkerRequest) -> Result<(), WorkerError> {
         let worker = self.worker;
         match task {
-            WorkerRequest::Run { id, code, timed, args } => {
-                let run = ReceivedChunk { id, timed, args };
+            WorkerRequest::Run { id, code, timed, first, args } => {
+                let run = ReceivedChunk { id, timed, first, args };
                 if let Some(runner) = self.unread.remove(&code) {
                     self.learn(code, runner);
                 }
@@ -216,7 +221,7 @@ impl WorkerLoop {
     fn run(
         &mut self,
         known: &KnownFunction,
-        ReceivedChunk { id, timed, mut args }: ReceivedChunk,
+        ReceivedChunk { id, timed, first, mut args }: ReceivedChunk,
     ) -> Result<(), WorkerError> {
         let count = args.len();
         // A single task without a time limit can't be withdrawn or condemned.
@@ -231,7 +236,8 @@ impl WorkerLoop {
         let mut item = 0;
         while item < count {
             let end = if timed { item + 1 } else { count.min(item + self.may_do()) };
-            let mut row = ItemCursor::new(&mut self.words, &mut part, &mut args, item..end);
+            let mut row =
+                ItemCursor::new(&mut self.words, &mut part, &mut args, item..end, (&self.label, first));
             let ran = match known.as_ref().map(UserValue::get) {
                 Ok(Some(runner)) => runner.run(&mut self.state, &mut row),
                 Err(UnknownFunction { why, for_now }) => {
@@ -449,13 +455,30 @@ mod tests {
             }))
         };
         let runner: Closure<(), Runner> = mp_spawn::closure!([] |_none: ()| Runner::new(|x: u32| x + 1));
-        tasks.put(WorkerRequest::Run { id: 7, code: 1, timed: false, args: args(3) }).unwrap();
+        tasks
+            .put(WorkerRequest::Run {
+                id: 7,
+                code: 1,
+                timed: false,
+                first: FirstTask::default(),
+                args: args(3),
+            })
+            .unwrap();
         tasks.put(WorkerRequest::Learn { code: 1, runner: FunctionMessage::ToSend(runner) }).unwrap();
-        tasks.put(WorkerRequest::Run { id: 8, code: 1, timed: false, args: args(4) }).unwrap();
+        tasks
+            .put(WorkerRequest::Run {
+                id: 8,
+                code: 1,
+                timed: false,
+                first: FirstTask::default(),
+                args: args(4),
+            })
+            .unwrap();
         tasks.close();
         let shared_words = WorkerWords::new().unwrap();
         let args = WorkerArgs {
             worker: 0,
+            label: WorkerLabel::default(),
             tasks,
             replies: replies.clone(),
             shared_words,

@@ -19,6 +19,7 @@ use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
 use crate::child::runner::Runner;
+use crate::child::task_span::FirstTask;
 use crate::child::values::{PackedValues, ReceivedValues, TaskArgs, encode_caught};
 
 /// Writes the kind of a message, and unencoded numbers.
@@ -65,7 +66,7 @@ fn rest(inc: &mut Incoming) -> Box<Incoming> {
 pub(crate) enum WorkerRequest {
     /// Run a known function once for each of the arguments. If `timed`, the worker publishes the start of
     /// each task.
-    Run { id: u64, code: u64, timed: bool, args: TaskArgs },
+    Run { id: u64, code: u64, timed: bool, first: FirstTask, args: TaskArgs },
     /// Learn a function under this number. Decoding its captures is user code, and may fail.
     Learn { code: u64, runner: FunctionMessage },
     /// Forget a function that has no users.
@@ -120,7 +121,7 @@ impl Message for WorkerRequest {
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            WorkerRequest::Run { id, code, timed, args } => {
+            WorkerRequest::Run { id, code, timed, first, args } => {
                 let kind = match (&args, *timed) {
                     (TaskArgs::Single(_), false) => SINGLE,
                     (TaskArgs::Single(_), true) => SINGLE_TIMED,
@@ -128,6 +129,7 @@ impl Message for WorkerRequest {
                     (_, true) => RUN_TIMED,
                 };
                 write_head(out, kind, [*id, *code, args.len() as u64]);
+                first.write(out);
                 args.write(out)
             }
             WorkerRequest::Learn { code, runner: FunctionMessage::ToSend(runner) } => {
@@ -154,13 +156,15 @@ impl Message for WorkerRequest {
         let [id, code, count] = words(inc)?;
         match kind {
             RUN | RUN_TIMED => {
+                let first = FirstTask::read(inc)?;
                 let args = TaskArgs::Received(ReceivedValues::new(inc, count as usize));
-                Ok(WorkerRequest::Run { id, code, timed: kind == RUN_TIMED, args })
+                Ok(WorkerRequest::Run { id, code, timed: kind == RUN_TIMED, first, args })
             }
             SINGLE | SINGLE_TIMED => Ok(WorkerRequest::Run {
                 id,
                 code,
                 timed: kind == SINGLE_TIMED,
+                first: FirstTask::read(inc)?,
                 args: TaskArgs::ReceivedSingle(rest(inc)),
             }),
             LEARN => Ok(WorkerRequest::Learn { code, runner: FunctionMessage::Received(rest(inc)) }),

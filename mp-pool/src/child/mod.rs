@@ -8,5 +8,6 @@ pub(crate) mod main_loop;
 pub(crate) mod message;
 pub(crate) mod runner;
 pub(crate) mod shared_bytes;
+pub(crate) mod task_span;
 pub(crate) mod user_state;
 pub(crate) mod values;

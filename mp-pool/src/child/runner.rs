@@ -104,6 +104,8 @@ fn run_items<A: Message, R: IntoOutcome>(
     let mut result = None;
     let run = || {
         loop {
+            #[cfg(feature = "tracing")]
+            let span = row.enter_span();
             let args = match row.number().map_or_else(|| row.args(), Ok) {
                 Ok(args) => args,
                 Err(Error::Undecodable(arguments)) => return RunOutcome::Undecodable(arguments),
@@ -131,6 +133,8 @@ fn run_items<A: Message, R: IntoOutcome>(
             row.reached = ItemStage::Encoded;
             // If the drop panics, the task is done nevertheless.
             drop(result.take());
+            #[cfg(feature = "tracing")]
+            drop(span);
             if !row.advance() {
                 return RunOutcome::Done;
             }

@@ -16,6 +16,7 @@ use mp_queue::EncodedMessage;
 use mp_spawn::CallFailure;
 
 use crate::child::message::{FunctionMessage, WorkerRequest};
+use crate::child::task_span::FirstTask;
 use crate::child::values::TaskArgs;
 use crate::dispatcher::settlements::Settlements;
 use crate::dispatcher::shared::PoolShared;
@@ -131,7 +132,8 @@ impl PoolShared {
             _ => {}
         }
         let (code, timed) = (chunk.job.code.number, chunk.job.options.timeout.is_some());
-        match self.packed(WorkerRequest::Run { id: chunk.id, code, timed, args }) {
+        let first = FirstTask::new(chunk.first);
+        match self.packed(WorkerRequest::Run { id: chunk.id, code, timed, first, args }) {
             Err(why) if is_kept && why.is_out_of_space() => {
                 *room = false;
                 Ok(ChunkMessage::Saved)

@@ -10,6 +10,7 @@ use mp_core::mutex::Mutex;
 use mp_spawn::{CallFailure, ExitStatus, FailureReports, Process, ProcessName, RaisedKind, SpawnError};
 
 use crate::child::main_loop::{WorkerArgs, worker_main};
+use crate::child::task_span::WorkerLabel;
 use crate::dispatcher::settings::WorkerStartup;
 use crate::dispatcher::shared::{PoolShared, WorkerExit};
 use crate::error::{PoolError, worker_named};
@@ -22,6 +23,7 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
         let WorkerStartup { initializer, state } = shared.startup();
         let args = WorkerArgs {
             worker: number,
+            label: WorkerLabel::new(settings.name.as_deref(), number),
             tasks,
             replies: shared.replies.clone(),
             shared_words,
