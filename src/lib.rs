@@ -136,6 +136,7 @@
 //! | `bytes` | frozen tensors as `bytes::Bytes`, without copying |
 //! | `futures` | queues as `Stream` and `Sink` |
 //! | `log` | events for the `log` crate, and a logger that prints them |
+//! | `tracing` | spans and events for the `tracing` crate: starts, tasks, waits, recoveries |
 //! | `cuda` | tensors and events on CUDA devices |
 //! | `tokio` | wake-ups by tokio's driver, see below |
 //!

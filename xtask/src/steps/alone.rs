@@ -24,7 +24,7 @@ const NAMES: [&str; 1] = ["file_system"];
 
 /// Features that only add to the others: no code depends on two of them. All are built together with all
 /// other features, and `ci --long` builds each with one strategy alone, and with all other features.
-const ADDED: [&str; 11] = [
+const ADDED: [&str; 12] = [
     "ndarray",
     "bytes",
     "pool",
@@ -35,6 +35,7 @@ const ADDED: [&str; 11] = [
     "futures",
     "tokio",
     "log",
+    "tracing",
     "cuda",
 ];
 
