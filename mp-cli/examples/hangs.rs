@@ -30,7 +30,7 @@ fn close() -> AnyResult<()> {
             Ok(())
         },
         jobs.clone(),
-        2,
+        9,
     )?;
     Ok(())
 }

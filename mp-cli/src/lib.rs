@@ -114,36 +114,29 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             Ok(if json { to_json(&report)? } else { tables::program(&report) }.into())
         }
         Command::Queue { object, program } => {
-            let report = report::of_program(program.as_deref())?;
-            let queues = chosen(&report.snapshot.queues, object.as_ref(), |queue| (queue.block, &queue.name));
-            check_found("queue", &queues, object.as_ref(), &report)?;
-            Ok(if json { to_json(&queues)? } else { tables::queues_with_waits(&report.snapshot, &queues) }
-                .into())
+            let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            let queues = chosen(&report.snapshot.queues, object, |queue| (queue.block, &queue.name));
+            listed("queue", &queues, object, (&report, json), tables::queues_with_waits)
         }
         Command::Lock { object, program } => {
-            let report = report::of_program(program.as_deref())?;
-            let objects =
-                chosen(&report.snapshot.objects, object.as_ref(), |found| (found.block, &found.name));
-            check_found("lock or other object", &objects, object.as_ref(), &report)?;
-            Ok(if json { to_json(&objects)? } else { tables::objects(&report.snapshot, &objects) }.into())
+            let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            let objects = chosen(&report.snapshot.objects, object, |found| (found.block, &found.name));
+            listed("lock or other object", &objects, object, (&report, json), tables::objects)
         }
         Command::Pool { object, program } => {
-            let report = report::of_program(program.as_deref())?;
-            let pools = chosen(&report.snapshot.pools, object.as_ref(), |pool| (pool.block, &pool.name));
-            check_found("pool", &pools, object.as_ref(), &report)?;
-            Ok(if json { to_json(&pools)? } else { tables::pools_with_workers(&report.snapshot, &pools) }
-                .into())
+            let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            let pools = chosen(&report.snapshot.pools, object, |pool| (pool.block, &pool.name));
+            listed("pool", &pools, object, (&report, json), tables::pools_with_workers)
         }
         Command::Tensor { object, program } => {
-            let mut report = report::of_program(program.as_deref())?;
-            if let Some(block) = object.as_ref().and_then(args::ObjectId::number) {
-                report.snapshot.storages =
-                    report::open(&report.program)?.storage(block).into_iter().collect();
+            let (mut report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            if let Some(block) = object.and_then(args::ObjectId::number) {
+                let found = report::open(&report.program)?.storage(block);
+                report.snapshot.storages = found.into_iter().collect();
             }
-            let name = String::new();
-            let tensors = chosen(&report.snapshot.storages, object.as_ref(), |tensor| (tensor.block, &name));
-            check_found("tensor", &tensors, object.as_ref(), &report)?;
-            Ok(if json { to_json(&tensors)? } else { tables::tensors(&report.snapshot, &tensors) }.into())
+            let unnamed = String::new();
+            let tensors = chosen(&report.snapshot.storages, object, |tensor| (tensor.block, &unnamed));
+            listed("tensor", &tensors, object, (&report, json), tables::tensors)
         }
         // It writes to the terminal itself: see `run`.
         Command::Top { .. } => Ok(String::new().into()),
@@ -220,20 +213,22 @@ fn chosen<'a, T>(
     all.iter().filter(is_chosen).collect()
 }
 
-/// Returns an error if nothing was chosen.
-fn check_found<T>(
+/// Returns the output of a command that shows objects of a kind: all, or the one that was asked for.
+fn listed<T: serde::Serialize>(
     what: &str,
-    found: &[T],
+    found: &[&T],
     object: Option<&args::ObjectId>,
-    Report { program, .. }: &Report,
-) -> Result<()> {
+    (report, json): (&Report, bool),
+    text: fn(&mp_core::Snapshot, &[&T]) -> String,
+) -> Result<Output> {
+    let root = report.program.root;
     match object {
-        _ if !found.is_empty() => Ok(()),
-        Some(object) => Err(format!(
-            "the program of process {} has no {what} {object}: `mp show` lists them",
-            program.root
-        )),
-        None => Err(format!("the program of process {} has no {what}", program.root)),
+        Some(object) if found.is_empty() => {
+            Err(format!("the program of process {root} has no {what} {object}: `mp show` lists them"))
+        }
+        _ if json => Ok(to_json(&found)?.into()),
+        _ if found.is_empty() => Ok(format!("the program of process {root} has no {what}\n").into()),
+        _ => Ok(text(&report.snapshot, found).into()),
     }
 }
 

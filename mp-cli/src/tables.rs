@@ -145,7 +145,8 @@ pub(crate) fn program(report: &Report) -> String {
         _ = write!(text, "\n{}", pools(&snapshot.pools.iter().collect::<Vec<_>>()));
     }
     if !snapshot.failures.is_empty() {
-        _ = write!(text, "\nlast failures:\n{}", failures(snapshot));
+        _ = writeln!(text, "\nlast failures:");
+        failures(snapshot).for_each(|failure| _ = writeln!(text, "{failure}"));
     }
     text
 }
@@ -179,13 +180,12 @@ fn waits_of(process: &ProcessSnapshot) -> String {
     waits.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the last failures, with the time since each.
-pub(crate) fn failures(snapshot: &Snapshot) -> String {
-    let lines = snapshot.failures.iter().map(|failure| {
+/// Returns the last failures in order: the time since each, and its error.
+pub(crate) fn failures(snapshot: &Snapshot) -> impl DoubleEndedIterator<Item = String> {
+    snapshot.failures.iter().map(|failure| {
         let ago = duration(snapshot.taken_ms.saturating_sub(failure.at_ms));
-        format!("{ago} before: {}\n", failure.error)
-    });
-    lines.collect()
+        format!("{ago} ago: {}", failure.error)
+    })
 }
 
 /// Returns the processes that have an object.

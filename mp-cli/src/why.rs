@@ -13,10 +13,12 @@ use std::fmt;
 use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, Snapshot, WaitSnapshot};
 use serde::Serialize;
 
-use crate::tables::duration;
+use crate::tables::{duration, failures};
 
 /// Maximum number of processes that are shown beneath one wait.
 const WIDTH: usize = 8;
+/// Maximum number of failures that are shown.
+const FAILURES: usize = 3;
 /// Columns up to the places in the source.
 const COLUMN: usize = 68;
 
@@ -28,6 +30,8 @@ pub(crate) struct Explanation {
     pub(crate) hangs: bool,
     /// Advice for the waits that can't end.
     advice: Vec<String>,
+    /// Last failures of processes.
+    failures: Vec<String>,
     /// Conclusion, if the snapshot was confirmed.
     #[serde(skip)]
     reason: &'static str,
@@ -51,7 +55,14 @@ impl From<String> for Node {
 
 /// Explains the waits of these processes.
 pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
-    let mut found = Explanation { chains: Vec::new(), hangs: false, advice: Vec::new(), reason: ALONE };
+    let mut found = Explanation {
+        chains: Vec::new(),
+        hangs: false,
+        advice: Vec::new(),
+        failures: failures(snapshot).rev().take(FAILURES).collect(),
+        reason: ALONE,
+    };
+    found.failures.reverse();
     let mut shown = BTreeSet::new();
     for pid in pids {
         let Some(process) = process_of(snapshot, *pid) else {
@@ -372,7 +383,8 @@ impl Explanation {
 /// Formats the waits. The [conclusion](Explanation::conclusion) follows them.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.chains.iter().try_for_each(|node| node.write(f, 0))
+        self.chains.iter().try_for_each(|node| node.write(f, 0))?;
+        self.failures.iter().try_for_each(|failure| writeln!(f, "failed {failure}"))
     }
 }
 

@@ -55,6 +55,8 @@ impl Target {
             &["show", &pid],
             &["queue", "numbers", "--program", &pid],
             &["lock", "stop", "--program", &pid],
+            &["pool", "--program", &pid],
+            &["tensor", "--program", &pid],
             &["record", file, "--program", &pid],
             &["gc", "--dry-run", "--directory", shared.to_str().unwrap()],
         ];

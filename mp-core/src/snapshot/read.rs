@@ -163,13 +163,29 @@ fn threads_of(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Returns the children of a process, or `None` if the kernel doesn't list them.
+fn children_of(pid: u32) -> Option<Vec<u32>> {
+    let mut children = Vec::new();
+    for thread in threads_of(pid) {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).ok()?;
+        children.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    Some(children)
+}
+
 fn thread(pid: u32, id: u32) -> ThreadSnapshot {
     ThreadSnapshot { id, name: memory::thread_name(pid, id).unwrap_or_default() }
 }
 
 fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnapshot {
     let text = wait.call.text();
-    let (processes, more_processes) = wait.processes(arena);
+    let (mut processes, mut more_processes) = wait.processes(arena);
+    if more_processes && let Some(children) = children_of(pid) {
+        // All were started in the same way. A wait for all children can't end if that for some of them can't.
+        if processes.iter().all(|pid| children.contains(pid)) {
+            (processes, more_processes) = (children, false);
+        }
+    }
     WaitSnapshot {
         thread: thread(pid, wait.thread),
         call: text.name.into(),
