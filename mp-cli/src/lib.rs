@@ -121,7 +121,7 @@ fn execute(arguments: &Arguments) -> Result<Output> {
         Command::Lock { object, program } => {
             let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
             let objects = chosen(&report.snapshot.objects, object, |found| (found.block, &found.name));
-            listed("lock or other object", &objects, object, (&report, json), tables::objects)
+            listed("lock", &objects, object, (&report, json), tables::objects)
         }
         Command::Pool { object, program } => {
             let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
@@ -224,7 +224,7 @@ fn listed<T: serde::Serialize>(
     let root = report.program.root;
     match object {
         Some(object) if found.is_empty() => {
-            Err(format!("the program of process {root} has no {what} {object}: `mp show` lists them"))
+            Err(format!("the program of process {root} has no {what} {object}: `mp {what}` lists them"))
         }
         _ if json => Ok(to_json(&found)?.into()),
         _ if found.is_empty() => Ok(format!("the program of process {root} has no {what}\n").into()),

@@ -119,7 +119,7 @@ pub(crate) fn program(report: &Report) -> String {
     let Report { program, snapshot, .. } = report;
     let memory = &snapshot.memory;
     let mut text = format!(
-        "{} · {} old · {} processes\n{} of memory, {} in use, blocks: {}, queued: {} in {} messages\n",
+        "{} · {} old · {} processes\n{} of memory, {} held in {} blocks, queued: {} in {} messages\n",
         cut(&program.command, 60),
         duration(program.age * 1000),
         snapshot.processes.len(),

@@ -250,6 +250,22 @@ fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {
     all
 }
 
+/// Waits that are described together: the call, its object, and its place in the source.
+#[derive(PartialEq)]
+struct WaitKey(String, Option<u32>, Option<String>);
+
+impl WaitKey {
+    /// Returns the wait of a process that does nothing else.
+    fn of(process: &ProcessSnapshot) -> Option<Self> {
+        match process.waits.as_slice() {
+            [wait] if process.state == ProcessState::Running && wait.object.is_some() => {
+                Some(Self(wait.call.clone(), wait.object, wait.place.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A chain of waits, while it is followed.
 struct Chain<'a> {
     snapshot: &'a Snapshot,
@@ -291,10 +307,8 @@ impl Chain<'_> {
     fn call(&self, wait: &WaitSnapshot) -> String {
         let WaitSnapshot { call, kind, .. } = wait;
         if !wait.processes.is_empty() {
-            let all = wait.processes.iter().take(WIDTH);
-            let names: Vec<_> = all.map(|pid| self.name_of(*pid)).collect();
             let more = if wait.more_processes { ", …" } else { "" };
-            return format!("{call} of {}{more}", names.join(", "));
+            return format!("{call} of {}{more}", self.list(&wait.processes));
         }
         let Some(block) = wait.object else { return call.clone() };
         let queue = queue_of(self.snapshot, wait);
@@ -312,21 +326,54 @@ impl Chain<'_> {
         process_of(self.snapshot, pid).map_or_else(|| format!("{pid} (ended)"), named)
     }
 
+    /// Returns the names of processes, or the number of many.
+    fn list(&self, pids: &[u32]) -> String {
+        match pids {
+            [first, _, _, .., last] => {
+                format!("{} processes, {} to {}", pids.len(), self.name_of(*first), self.name_of(*last))
+            }
+            few => few.iter().map(|pid| self.name_of(*pid)).collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// Describes processes that this one waits for. Those with the same wait are described together.
+    fn of_others(&mut self, others: &[u32]) -> Vec<Node> {
+        let mut groups: Vec<(Option<WaitKey>, Vec<u32>)> = Vec::new();
+        for pid in others {
+            let key = process_of(self.snapshot, *pid).and_then(WaitKey::of);
+            match groups.iter_mut().find(|(other, _)| key.is_some() && *other == key) {
+                Some((_, group)) => group.push(*pid),
+                None => groups.push((key, vec![*pid])),
+            }
+        }
+        let mut nodes = Vec::new();
+        for (_, group) in groups.iter().take(WIDTH) {
+            let Some(process) = process_of(self.snapshot, group[0]) else {
+                nodes.push(format!("{} has ended", group[0]).into());
+                continue;
+            };
+            match process.waits.as_slice() {
+                [wait] if group.len() > 1 => {
+                    let title = format!("{}: ", self.list(group));
+                    nodes.push(self.of_wait(process, wait, &title, true));
+                }
+                _ => nodes.extend(self.of_process(process, Some(process))),
+            }
+        }
+        let rest: usize = groups.iter().skip(WIDTH).map(|(_, group)| group.len()).sum();
+        if rest > 0 {
+            nodes.push(format!("and {rest} more").into());
+        }
+        nodes
+    }
+
     fn needs(&mut self, pid: u32, wait: &WaitSnapshot) -> Vec<Node> {
         let (needed, only) = needed(self.snapshot, pid, wait);
         let (above, new): (Vec<_>, Vec<_>) = needed.into_iter().partition(|pid| self.shown.contains(pid));
         // All of them before any of them is followed, so that each is described once.
         self.shown.extend(&new);
         let mut nodes: Vec<Node> = self.of_shown(&above, wait, only).into_iter().collect();
-        for other in new.iter().take(WIDTH) {
-            nodes.extend(match process_of(self.snapshot, *other) {
-                Some(process) => self.of_process(process, Some(process)),
-                None => vec![format!("{other} has ended").into()],
-            });
-        }
-        if new.len() > WIDTH {
-            nodes.push(format!("and {} more processes", new.len() - WIDTH).into());
-        }
+        nodes.extend(self.of_others(&new));
         let messages = queue_of(self.snapshot, wait).map(|queue| queue.holders.messages);
         let messages = messages.or_else(|| object_of(self.snapshot, wait).map(|o| o.holders.messages));
         if let Some(count @ 1..) = messages.filter(|_| wait.ended_by_holders) {
@@ -341,19 +388,23 @@ impl Chain<'_> {
 
     /// Describes processes that are described elsewhere in one line.
     fn of_shown(&self, pids: &[u32], wait: &WaitSnapshot, only: bool) -> Option<Node> {
-        let name = |pid: &u32| {
+        let mut calls: Vec<(&str, Vec<u32>)> = Vec::new();
+        for pid in pids {
             let process = process_of(self.snapshot, *pid);
-            let call = process.and_then(|process| process.waits.first()).map(|wait| &wait.call);
-            let call = call.map_or(String::new(), |call| format!(" (in {call})"));
-            format!("{}{call}", self.name_of(*pid))
-        };
-        let mut names: Vec<_> = pids.iter().take(WIDTH).map(name).collect();
-        if pids.len() > WIDTH {
-            names.push(format!("{} more", pids.len() - WIDTH));
+            let call = process.and_then(|process| process.waits.first()).map_or("", |wait| &wait.call);
+            match calls.iter_mut().find(|(other, _)| *other == call) {
+                Some((_, group)) => group.push(*pid),
+                None => calls.push((call, vec![*pid])),
+            }
         }
+        let text = |(call, pids): &(&str, Vec<u32>)| {
+            let call = if call.is_empty() { String::new() } else { format!(" (in {call})") };
+            self.list(pids) + &call
+        };
+        let names: Vec<_> = calls.iter().map(text).collect();
         let is_owned = object_of(self.snapshot, wait).is_some_and(|object| object.owner.is_some());
         let ended_by = if is_owned { "holds it" } else { &wait.ended_by };
-        let text = format!("{ended_by}: {}", names.join(", "));
+        let text = format!("{ended_by}: {}", names.join("; "));
         let mark = if only { ONLY } else { "" };
         (!pids.is_empty()).then(|| Node { mark, ..text.into() })
     }

@@ -93,7 +93,7 @@ fn join_before_results_are_taken_is_explained() {
 #[test]
 fn queue_that_is_never_closed_is_explained() {
     // More workers than a wait names in shared memory.
-    why("close", &["rank-7: Queue::get of queue \"jobs\" (#0, 0/8)", "close()", CANT_END]);
+    why("close", &["rank-8: Queue::get of queue \"jobs\" (#0, 0/8)", "close()", CANT_END]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn permits_of_waiting_workers_are_explained() {
     why(
         "memory",
         &[
-            "rank-0: Semaphore::acquire of semaphore \"memory\"",
+            "rank-1: Semaphore::acquire of semaphore \"memory\"",
             "rank-1 (in Semaphore::acquire)",
             "Was a permit kept?",
             CANT_END,

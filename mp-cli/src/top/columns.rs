@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot, WaitTimes};
+use mp_core::{
+    ObjectSnapshot, PoolSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot, WaitTimes,
+};
 
 use super::sample::TopSample;
 use crate::tables::{bytes, duration, fill, holders, short};
@@ -66,14 +68,16 @@ const QUEUES: &[TopColumn] = &[
 ];
 const POOLS: &[TopColumn] = &[
     TopColumn { falling: false, ..number("#", 5, 7) },
-    text("POOL", REST, REST),
-    number("BUSY", 9, 12),
-    number("PENDING", 8, 12),
-    number("DONE", 10, 14),
+    text("POOL", REST, 28),
+    number("BUSY", 7, 12),
+    number("LONGEST", 7, 8),
+    number("PENDING", 7, 12),
+    number("DONE", 9, 14),
     number("DONE/S", 8, 10),
     number("FAILED", 6, 10),
     number("LOST", 5, 8),
     number("REPLACED", 8, 10),
+    text("", 0, REST),
 ];
 const OBJECTS: &[TopColumn] = &[
     TopColumn { falling: false, ..number("#", 5, 7) },
@@ -205,11 +209,12 @@ impl TopTable {
                     0 => f64::from(pool.block),
                     1 => return SortKey::Text(pool.name.clone()),
                     2 => pool.busy_workers() as f64,
-                    3 => pool.pending as f64,
-                    4 => pool.done as f64,
-                    5 => sample.done_rates[row].unwrap_or(-1.0),
-                    6 => pool.failed as f64,
-                    7 => pool.lost as f64,
+                    3 => longest(pool).unwrap_or(0) as f64,
+                    4 => pool.pending as f64,
+                    5 => pool.done as f64,
+                    6 => sample.done_rates[row].unwrap_or(-1.0),
+                    7 => pool.failed as f64,
+                    8 => pool.lost as f64,
                     _ => pool.restarts as f64,
                 }
             }
@@ -330,13 +335,20 @@ fn pool_cell(sample: &TopSample, row: usize, column: usize) -> String {
         0 => pool.block.to_string(),
         1 => pool.name.clone(),
         2 => format!("{}/{}", pool.busy_workers(), pool.wanted_workers),
-        3 => pool.pending.to_string(),
-        4 => pool.done.to_string(),
-        5 => rate(sample.done_rates[row]),
-        6 => pool.failed.to_string(),
-        7 => pool.lost.to_string(),
-        _ => pool.restarts.to_string(),
+        3 => longest(pool).map_or(String::new(), duration),
+        4 => pool.pending.to_string(),
+        5 => pool.done.to_string(),
+        6 => rate(sample.done_rates[row]),
+        7 => pool.failed.to_string(),
+        8 => pool.lost.to_string(),
+        9 => pool.restarts.to_string(),
+        _ => String::new(),
     }
+}
+
+/// Returns the longest time for which a worker has had a task.
+fn longest(pool: &PoolSnapshot) -> Option<u64> {
+    pool.workers.iter().filter(|worker| worker.chunks > 0).map(|worker| worker.busy_ms).max()
 }
 
 /// Returns a bar of this width. It is full if the queue is, and empty only if the queue is.

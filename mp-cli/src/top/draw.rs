@@ -34,6 +34,7 @@ Ctrl-L          write the screen again
 
 PUT WAIT and GET WAIT are the median and the 99th percentile of
 the waits that ended since the last interval.
+LONGEST is the longest time for which a worker has had a task.
 CPU % is that of one processor. HOLDS is shared memory, which
 counts for each process that has it. A red `hangs` is proved:
 these processes wait for each other, and no time-out ends it.
@@ -131,7 +132,8 @@ fn header(frame: &mut Frame<'_>, area: Rect, view: &TopView, sample: &TopSample,
     let dead = processes.iter().filter(|process| process.state == ProcessState::Dead).count();
     let mut parts = vec![
         format!("{} processes", processes.len() - dead),
-        format!("{} in use of {}", bytes(memory.allocated), bytes(memory.reserved)),
+        format!("{} of memory", bytes(memory.reserved)),
+        format!("{} held", bytes(memory.allocated)),
         format!("{queued} queued"),
         format!("{} deaths", memory.deaths + dead as u64),
     ];

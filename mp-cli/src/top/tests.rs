@@ -126,7 +126,7 @@ fn shown(view: &mut TopView, sample: &TopSample) -> Vec<String> {
 fn screen_of_80_by_24_shows_the_processes() {
     let expected = [
         "10 · 65 s old · train --epochs 3                                       every 1 s",
-        "4 processes · 2.0 KiB in use of 276 KiB · 65 queued · 3 deaths",
+        "4 processes · 276 KiB of memory · 2.0 KiB held · 65 queued · 3 deaths",
         "can't end by itself (press w): 10 in join, rank-0 in Queue::put",
         " Processes 5  Queues 3  Locks and objects 1  Pools 1",
         "   PID▲ NAME          CPU %      RES    HOLDS STATE   WAITS FOR",
@@ -163,8 +163,8 @@ fn tab_shows_the_other_tables() {
     assert_eq!(
         pools[4..6],
         [
-            "   #▲ POOL               BUSY  PENDING       DONE   DONE/S FAILED  LOST REPLACED",
-            "    7 resize              1/2       30      13000    12000      1     0        3",
+            "   #▲ POOL         BUSY LONGEST PENDING      DONE   DONE/S FAILED  LOST REPLACED",
+            "    7 resize        1/2    41 s      30     13000    12000      1     0        3",
         ]
     );
     press(&mut view, &sample, &[KeyCode::Enter]);
