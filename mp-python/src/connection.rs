@@ -23,6 +23,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 
 use crate::error::runtime;
+use crate::names::{give, shown};
 use crate::object::Object;
 use crate::object::array::Buffer;
 use crate::object::handle::Handle;
@@ -302,6 +303,16 @@ impl Connection {
         self.end.lock().is_none()
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        let end = self.open()?;
+        if self.socket.is_none() {
+            return give(|| (*end).clone().named(name));
+        }
+        // Without shared memory.
+        drop((*end).clone().named(name));
+        Ok(())
+    }
+
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -321,19 +332,21 @@ impl Connection {
         reduce_handle(py, "a connection", Handle::Connection(Box::new((*end).clone())))
     }
 
-    fn __repr__(&self) -> String {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let kind = if self.socket.is_some() { "socket" } else { "pipe" };
-        let state = match &*self.end.lock() {
+        let end = self.end.lock().clone();
+        let state = match &end {
             None => "closed",
             Some(end) if end.is_disconnected() => "disconnected",
             Some(_) => "open",
         };
+        let name = shown(py, end.and_then(|end| end.given_name()), " ", "")?;
         let ways = match (self.readable, self.writable) {
             (true, true) => "",
             (true, false) => ", receives",
             (false, _) => ", sends",
         };
-        format!("<multiproc.Connection: {kind}{ways}, {state}>")
+        Ok(format!("<multiproc.Connection{name}: {kind}{ways}, {state}>"))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use mp_core::{Arena, Error};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyEOFError, PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -75,4 +76,12 @@ pub fn runtime(error: impl Display) -> PyErr {
         return PyMemoryError::new_err(text);
     }
     PyRuntimeError::new_err(text)
+}
+
+/// Returns an error in a forked copy of the process, where objects of the parent are not usable.
+pub(crate) fn check_process() -> PyResult<()> {
+    match Arena::get() {
+        Some(_) => Ok(()),
+        None => Err(runtime(Error::Forked)),
+    }
 }

@@ -9,6 +9,7 @@ pub mod command;
 pub mod connection;
 pub mod error;
 pub mod memory;
+mod names;
 pub mod object;
 pub mod pool;
 pub mod process;

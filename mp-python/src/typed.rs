@@ -35,6 +35,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
 
 use crate::error::{empty, no_memory, runtime, shut_down};
 use crate::memory::Memory;
+use crate::names::{give, shown};
 use crate::object::array::{self, Buffer};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
@@ -193,6 +194,11 @@ impl TypedQueue {
         Ok(())
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        let open = self.open()?;
+        give(|| open.patient.clone().named(name))
+    }
+
     fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         slf
     }
@@ -209,8 +215,9 @@ impl TypedQueue {
         reduce_handle(py, "a queue", Handle::TypedQueue(self.open()?.patient.clone()))
     }
 
-    fn __repr__(&self) -> String {
-        format!("<multiproc.TypedQueue of {}>", self.schema.text)
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let given = self.handles.lock().as_ref().and_then(|open| open.patient.given_name());
+        Ok(format!("<multiproc.TypedQueue{} of {}>", shown(py, given, " ", "")?, self.schema.text))
     }
 }
 

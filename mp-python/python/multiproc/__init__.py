@@ -12,6 +12,7 @@ from ._multiproc import (
     get_sharing_strategy,
     set_sharing_strategy,
 )
+from ._names import named
 from .arrays import empty, full, share, zeros
 from .collate import collate
 from .context import default as _default

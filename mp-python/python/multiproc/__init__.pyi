@@ -7,7 +7,7 @@ from multiprocessing.context import BufferTooShort as BufferTooShort
 from multiprocessing.context import ProcessError as ProcessError
 from multiprocessing.context import TimeoutError as TimeoutError
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from . import _multiproc, managers, pool, synchronize
 from ._multiproc import JoinableQueue as JoinableQueue
@@ -52,6 +52,7 @@ __all__ = [
     "get_all_sharing_strategies",
     "get_sharing_strategy",
     "set_sharing_strategy",
+    "named",
     "empty",
     "full",
     "share",
@@ -113,6 +114,7 @@ __all__ = [
     "start_guest",
 ]
 
+_T = TypeVar("_T")
 _Method = Literal["spawn", "forkserver"]
 
 class ShutDown(Exception): ...
@@ -200,6 +202,10 @@ def RawValue(typecode_or_type: str | type[ctypes._CData], *args: Any) -> Any: ..
 def RawArray(
     typecode_or_type: str | type[ctypes._CData], size_or_initializer: int | Sequence[Any]
 ) -> Any: ...
+
+# Names
+
+def named(obj: _T, name: str) -> _T: ...
 
 # Pools and managers
 

@@ -9,6 +9,7 @@ from multiprocessing import reduction as _reduction
 from multiprocessing import sharedctypes as _sharedctypes
 
 from . import _multiproc
+from ._names import named
 from .synchronize import RLock
 
 __all__ = ["RawValue", "RawArray", "Value", "Array", "copy", "synchronized"]
@@ -95,6 +96,9 @@ class SynchronizedBase(_sharedctypes.SynchronizedBase):
 
     def __init__(self, obj, lock=None, ctx=None):
         super().__init__(obj, RLock() if lock is None else lock)
+
+    def _give_name(self, name):
+        named(self._lock, name)
 
     def __reduce__(self):
         return synchronized, (self._obj, self._lock)

@@ -63,12 +63,19 @@ class Condition:
     def __exit__(self, *args):
         return self._lock.__exit__(*args)
 
+    def _give_name(self, name):
+        self._waiters._give_name(name)
+        if isinstance(self._lock, (Lock, RLock)) and self._lock._given_name() is None:
+            self._lock._give_name(name)
+
     def __repr__(self):
         try:
             waiters = len(self._waiters)
         except RuntimeError:
             waiters = "unknown"
-        return f"<{type(self).__name__}({self._lock}, {waiters})>"
+        name = self._waiters._given_name()
+        name = f"{name!r}, " if name else ""
+        return f"<{type(self).__name__}({name}{self._lock}, {waiters})>"
 
     def _check_owned(self, text):
         if not self._lock._is_owned():
@@ -128,12 +135,17 @@ class Barrier:
     def __reduce__(self):
         return _barrier, (type(self), self._state, self._action, self._timeout)
 
+    def _give_name(self, name):
+        self._state._give_name(name)
+
     def __repr__(self):
         try:
             state = "broken" if self.broken else f"waiters={self.n_waiting}/{self.parties}"
         except RuntimeError:
             state = "unknown"
-        return f"<{type(self).__module__}.{type(self).__qualname__} at {id(self):#x}: {state}>"
+        name = self._state._given_name()
+        name = f" {name!r}" if name else ""
+        return f"<{type(self).__module__}.{type(self).__qualname__}{name} at {id(self):#x}: {state}>"
 
     def wait(self, timeout=None):
         """Waits until all parties have arrived. Returns an index from 0 to ``parties - 1``, different

@@ -233,6 +233,10 @@ impl Queue {
         Ok(())
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        self.0.give_name(name, self.name())
+    }
+
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -274,7 +278,7 @@ impl Queue {
         })
     }
 
-    fn __repr__(&self) -> String {
-        self.0.describe(self.name())
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        self.0.describe(py, self.name())
     }
 }

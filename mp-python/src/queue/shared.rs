@@ -19,6 +19,7 @@ use pyo3::types::PyTuple;
 use super::handles::{Handles, WaitResult, closed_error, get_error};
 use super::joinable::Tasks;
 use crate::error::{empty, runtime, shut_down};
+use crate::names::{give, shown};
 use crate::object::Object;
 use crate::object::handle::Handle;
 use crate::object::pickle::{dumps, loads, reduce_handle};
@@ -154,20 +155,26 @@ impl Shared {
         reduce_handle(py, "a queue", handle(&open))
     }
 
-    pub(super) fn describe(&self, name: &str) -> String {
-        match &*self.state.lock() {
+    pub(super) fn give_name(&self, given: &str, name: &str) -> PyResult<()> {
+        let open = self.open(name)?;
+        give(|| open.patient.clone().named(given))
+    }
+
+    pub(super) fn describe(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        Ok(match &*self.state.lock() {
             State::Open(open) => {
                 let (len, maxsize) = (open.patient.len(), open.patient.capacity());
+                let given = shown(py, open.patient.given_name(), " ", "")?;
                 let unlimited = Arena::current().map_or(usize::MAX, |arena| arena.most_messages() as usize);
                 if maxsize < unlimited {
-                    format!("<multiproc.{name}: {len} of {maxsize} objects>")
+                    format!("<multiproc.{name}{given}: {len} of {maxsize} objects>")
                 } else {
-                    format!("<multiproc.{name}: {len} objects>")
+                    format!("<multiproc.{name}{given}: {len} objects>")
                 }
             }
             State::New => format!("<multiproc.{name}: not initialized>"),
             State::Closed { .. } => format!("<multiproc.{name}: closed>"),
-        }
+        })
     }
 }
 

@@ -94,6 +94,10 @@ impl SimpleQueue {
         self.0.close();
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        self.0.give_name(name, Self::NAME)
+    }
+
     /// Returns the state that a subclass sends: the queue, without attributes of the subclass.
     fn __getstate__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, [Bound::new(py, Self(self.0.share(Self::NAME)?))?])
@@ -112,7 +116,7 @@ impl SimpleQueue {
         slf.get().0.reduce(py, Self::NAME, |open| Handle::SimpleQueue(open.patient.clone()))
     }
 
-    fn __repr__(&self) -> String {
-        self.0.describe(Self::NAME)
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        self.0.describe(py, Self::NAME)
     }
 }

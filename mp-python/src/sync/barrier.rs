@@ -11,6 +11,7 @@ use pyo3::types::PyTuple;
 
 use super::check_process;
 use crate::error::runtime;
+use crate::names::give;
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::wait::{Attempt, limit, wait};
@@ -135,6 +136,14 @@ impl BarrierState {
     fn broken(&self) -> PyResult<bool> {
         check_process()?;
         Ok(self.barrier.is_broken())
+    }
+
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        give(|| self.barrier.clone().named(name))
+    }
+
+    fn _given_name(&self) -> Option<String> {
+        self.barrier.given_name()
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

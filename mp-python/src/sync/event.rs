@@ -5,6 +5,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::check_process;
 use crate::error::runtime;
+use crate::names::{give, shown};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::wait::{Attempt, limit, wait};
@@ -64,6 +65,10 @@ impl Event {
         set.unwrap_or(Ok(false)).map_err(runtime)
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        give(|| self.event.clone().named(name))
+    }
+
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         check_process()?;
         reduce_handle(py, "an event", Handle::Event(self.event.clone()))
@@ -71,6 +76,7 @@ impl Event {
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let state = slf.get().is_set().map_or("unknown", |set| if set { "set" } else { "unset" });
-        Ok(format!("<{} at {:#x} {state}>", slf.get_type().qualname()?, slf.as_ptr() as usize))
+        let name = shown(slf.py(), slf.get().event.given_name(), " ", "")?;
+        Ok(format!("<{}{name} at {:#x} {state}>", slf.get_type().qualname()?, slf.as_ptr() as usize))
     }
 }

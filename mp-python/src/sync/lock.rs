@@ -9,6 +9,7 @@ use pyo3::{Bound, intern};
 
 use super::{acquire, check_process, release_error};
 use crate::error::runtime;
+use crate::names::{give, shown};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 
@@ -120,14 +121,23 @@ impl Lock {
         self.release()
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        give(|| self.permit.clone().named(name))
+    }
+
+    fn _given_name(&self) -> Option<String> {
+        self.permit.given_name()
+    }
+
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         check_process()?;
         reduce_handle(py, "a lock", Handle::Lock(self.permit.clone()))
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let (name, owner) = (slf.get_type().name()?, owner(slf.py(), &slf.get().permit)?);
-        Ok(format!("<{name}(owner={owner})>"))
+        let (py, permit) = (slf.py(), &slf.get().permit);
+        let name = shown(py, permit.given_name(), "", ", ")?;
+        Ok(format!("<{}({name}owner={})>", slf.get_type().name()?, owner(py, permit)?))
     }
 }
 
@@ -217,13 +227,22 @@ impl RLock {
         self.release()
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        give(|| self.permit.clone().named(name))
+    }
+
+    fn _given_name(&self) -> Option<String> {
+        self.permit.given_name()
+    }
+
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         check_process()?;
         reduce_handle(py, "a lock", Handle::RLock(self.permit.clone(), self.depth.clone()))
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let (name, this) = (slf.get_type().name()?, slf.get());
+        let (class, this) = (slf.get_type().name()?, slf.get());
+        let name = shown(slf.py(), this.permit.given_name(), "", ", ")?;
         let owner = owner(slf.py(), &this.permit)?;
         let count = match owner.as_str() {
             "None" => "0".to_owned(),
@@ -231,6 +250,6 @@ impl RLock {
             "SomeOtherThread" | "SomeOtherProcess" => "nonzero".to_owned(),
             _ => this.depth.get().to_string(),
         };
-        Ok(format!("<{name}({owner}, {count})>"))
+        Ok(format!("<{class}({name}{owner}, {count})>"))
     }
 }

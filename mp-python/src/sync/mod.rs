@@ -18,12 +18,11 @@ pub mod semaphore;
 pub mod waiters;
 
 use mp::sync::AcquireError;
-use mp_core::{Arena, Error};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::time::Duration;
 
-use crate::error::runtime;
+use crate::error::{check_process, runtime};
 use crate::wait::{Attempt, limit, wait};
 
 /// Takes a permit. Returns `false` if the time is over.
@@ -47,13 +46,5 @@ fn release_error(error: AcquireError) -> PyErr {
             PyValueError::new_err("semaphore or lock released too many times")
         }
         error => runtime(error),
-    }
-}
-
-/// Returns an error in a forked copy of the process, where objects of the parent are not usable.
-fn check_process() -> PyResult<()> {
-    match Arena::get() {
-        Some(_) => Ok(()),
-        None => Err(runtime(Error::Forked)),
     }
 }

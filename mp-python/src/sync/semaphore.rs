@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::{acquire, check_process, release_error};
 use crate::error::runtime;
+use crate::names::{give, shown};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 
@@ -186,6 +187,14 @@ impl Semaphore {
         self.release()
     }
 
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        let permits = self.permits()?;
+        give(|| match permits {
+            Permits::Growing(permits) => drop(permits.clone().named(name)),
+            Permits::Bounded(permits, _) => drop(permits.clone().named(name)),
+        })
+    }
+
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         check_process()?;
         let handle = match self.permits()? {
@@ -196,12 +205,14 @@ impl Semaphore {
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let name = slf.get_type().name()?;
+        let class = slf.get_type().name()?;
         let value = slf.get().value().map_or_else(|_| "unknown".to_owned(), |value| value.to_string());
-        Ok(match slf.get().permits.get() {
-            None | Some(Permits::Growing(_)) => format!("<{name}(value={value})>"),
-            Some(Permits::Bounded(_, most)) => format!("<{name}(value={value}, maxvalue={most})>"),
-        })
+        let (name, most) = match slf.get().permits.get() {
+            None => (None, String::new()),
+            Some(Permits::Growing(permits)) => (permits.given_name(), String::new()),
+            Some(Permits::Bounded(permits, most)) => (permits.given_name(), format!(", maxvalue={most}")),
+        };
+        Ok(format!("<{class}({}value={value}{most})>", shown(slf.py(), name, "", ", ")?))
     }
 }
 

@@ -5,6 +5,7 @@ use pyo3::types::PyTuple;
 
 use super::check_process;
 use crate::error::runtime;
+use crate::names::give;
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::wait::{Attempt, limit, wait};
@@ -56,6 +57,14 @@ impl Waiters {
     fn __len__(&self) -> PyResult<usize> {
         check_process()?;
         Ok(self.condition.waiting())
+    }
+
+    fn _give_name(&self, name: &str) -> PyResult<()> {
+        give(|| self.condition.clone().named(name))
+    }
+
+    fn _given_name(&self) -> Option<String> {
+        self.condition.given_name()
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
