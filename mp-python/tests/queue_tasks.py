@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 WAIT = 20
 
@@ -20,6 +21,12 @@ def kill(process):
 
 def reprs(objects):
     return [repr(obj) for obj in objects]
+
+
+def timed_get(queue, times):
+    begun = time.monotonic()
+    queue.get()
+    times.put(time.monotonic() - begun)
 
 
 def wait_at(objects):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from programs import run_program
-from queue_tasks import WAIT, kill, reprs, start, wait_at
+from queue_tasks import WAIT, kill, reprs, start, timed_get, wait_at
 
 import multiproc as mp
 
@@ -159,3 +159,20 @@ with mp.connection.Listener() as listener, mp.connection.Client(listener.address
     print(mp.named(client, "client"))
 """
     assert run_program(program)[0] == "<multiproc.Connection 'client': socket, open>\n"
+
+
+def test_long_get_is_one_wait(forkserver):
+    jobs, times = mp.named(mp.Queue(4), f"jobs of {os.getpid()}"), mp.Queue()
+    consumer = start(forkserver, timed_get, jobs, times)
+    end, waited = time.monotonic() + WAIT, 0
+    while waited < 1000:
+        assert time.monotonic() < end
+        waits = waits_of(command("show", os.getpid())["snapshot"], consumer)
+        waited = max((wait["waited_ms"] for wait in waits), default=0)
+    jobs.put(None)
+    elapsed = times.get(timeout=WAIT)
+    consumer.join(WAIT)
+    (queue,) = command("queue", f"jobs of {os.getpid()}", "--program", os.getpid())
+    waits = queue["get_waits"]
+    assert sum(waits["counts"]) == 1
+    assert waited / 1000 <= waits["total_us"] / 1e6 <= elapsed
