@@ -165,16 +165,21 @@ fn processes(report: &Report) -> String {
             state.into(),
             bytes(process.bytes),
             bytes(kernel.resident),
-            waits_of(process),
+            waits_of(&report.snapshot, process),
         ]);
     }
     table(&rows)
 }
 
 /// Returns the waits of a process in a line.
-fn waits_of(process: &ProcessSnapshot) -> String {
+fn waits_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> String {
+    let name = |block: u32| {
+        let queues = snapshot.queues.iter().map(|queue| (queue.block, &queue.name));
+        let mut all = queues.chain(snapshot.objects.iter().map(|object| (object.block, &object.name)));
+        all.find(|(number, _)| *number == block).map_or("", |(_, name)| name)
+    };
     let waits = process.waits.iter().map(|wait| {
-        let object = wait.object.map_or(String::new(), |block| format!(" #{block}"));
+        let object = wait.object.map_or(String::new(), |block| format!(" {}", labeled(name(block), block)));
         format!("{}{object} {}", wait.call, duration(wait.waited_ms))
     });
     waits.collect::<Vec<_>>().join("; ")
@@ -325,7 +330,7 @@ pub(crate) fn workers(snapshot: &Snapshot, pool: &PoolSnapshot) -> String {
             worker.chunks.to_string(),
             if worker.chunks > 0 { duration(worker.busy_ms) } else { String::new() },
             worker.note.map_or(String::new(), |note| note.to_string()),
-            process.map_or(String::new(), waits_of),
+            process.map_or(String::new(), |process| waits_of(snapshot, process)),
         ]);
     }
     format!("workers of {}\n{}", labeled(&pool.name, pool.block), table(&rows))
