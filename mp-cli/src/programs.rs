@@ -73,7 +73,7 @@ impl Program {
 pub(crate) fn command_line(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-    words.join(" ").trim_end().to_owned()
+    mp_core::printable(words.join(" ").trim_end())
 }
 
 /// State of a process, as the kernel has it.

@@ -120,5 +120,20 @@ pub(crate) fn of_file_or_target(target: Option<&str>) -> Result<Report> {
         return of_program(target);
     };
     let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-    serde_json::from_str(&text).map_err(|e| format!("{path} is no file of `mp record`: {e}"))
+    let read = || {
+        let mut value: serde_json::Value = serde_json::from_str(&text)?;
+        make_printable(&mut value);
+        serde_json::from_value(value)
+    };
+    read().map_err(|e| format!("{path} is no file of `mp record`: {e}"))
+}
+
+/// Replaces control characters, which a file of another user may have.
+fn make_printable(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::String(text) => *text = mp_core::printable(text),
+        serde_json::Value::Array(values) => values.iter_mut().for_each(make_printable),
+        serde_json::Value::Object(values) => values.values_mut().for_each(make_printable),
+        _ => {}
+    }
 }

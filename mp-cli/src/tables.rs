@@ -94,7 +94,7 @@ pub(crate) fn programs(reports: &[Report]) -> String {
             waiting.to_string(),
             snapshot.queues.len().to_string(),
             bytes(snapshot.memory.reserved),
-            duration(program.age * 1000),
+            duration(program.age.saturating_mul(1000)),
             cut(&program.command, 60),
         ]);
     }
@@ -121,7 +121,7 @@ pub(crate) fn program(report: &Report) -> String {
     let mut text = format!(
         "{} · {} old · {} processes\n{} of memory, {} held in {} blocks, queued: {} in {} messages\n",
         cut(&program.command, 60),
-        duration(program.age * 1000),
+        duration(program.age.saturating_mul(1000)),
         snapshot.processes.len(),
         bytes(memory.reserved),
         bytes(memory.allocated),

@@ -63,7 +63,7 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
         reason: ALONE,
     };
     found.failures.reverse();
-    let mut shown = BTreeSet::new();
+    let (mut shown, mut explained) = (BTreeSet::new(), BTreeSet::<u32>::new());
     for pid in pids {
         let Some(process) = process_of(snapshot, *pid) else {
             let is_alive = std::path::Path::new(&format!("/proc/{pid}")).exists();
@@ -71,18 +71,19 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
             found.chains.push(format!("process {pid} {state}").into());
             continue;
         };
-        let hang = hang_of(snapshot, *pid);
+        let hang = if explained.contains(pid) { None } else { hang_of(snapshot, *pid) };
         if !shown.contains(pid) {
             let mut chain = Chain { snapshot, shown: &mut shown };
             let title = if pids.len() > 1 { Some(process) } else { None };
             found.chains.extend(chain.of_process(process, title));
         }
         let Some(hang) = hang else { continue };
+        explained.extend(&hang);
         found.hangs = true;
-        if hang.len() > 1 {
-            found.reason = CIRCLE;
-        }
         for pid in causes_of(snapshot, &hang) {
+            if process_of(snapshot, pid).and_then(|its| needs_of(snapshot, its)) != Some(Vec::new()) {
+                found.reason = CIRCLE;
+            }
             for wait in process_of(snapshot, pid).iter().flat_map(|process| &process.waits) {
                 for advice in advice(snapshot, wait) {
                     if !found.advice.contains(&advice) {
@@ -112,6 +113,9 @@ fn object_of<'a>(snapshot: &'a Snapshot, wait: &WaitSnapshot) -> Option<&'a Obje
 /// Returns the processes that can end a wait, and `true` if nothing else can.
 fn needed(snapshot: &Snapshot, pid: u32, wait: &WaitSnapshot) -> (Vec<u32>, bool) {
     let others = |all: &[u32]| all.iter().copied().filter(|other| *other != pid).collect::<Vec<_>>();
+    if !wait.possible_processes.is_empty() {
+        return (others(&wait.possible_processes), true);
+    }
     if !wait.processes.is_empty() {
         return (others(&wait.processes), !wait.more_processes);
     }
@@ -179,6 +183,10 @@ fn causes_of(snapshot: &Snapshot, hang: &[u32]) -> Vec<u32> {
     let needs: BTreeMap<u32, Vec<u32>> = hang.iter().filter_map(of).collect();
     let of = |pid: &u32| needs.get(pid).into_iter().flatten().copied();
     let needs_itself = |pid: u32| {
+        // Most circles are short, and in a large one all may need all.
+        if of(&pid).any(|other| needs.get(&other).is_some_and(|needs| needs.contains(&pid))) {
+            return true;
+        }
         let (mut next, mut seen): (Vec<_>, _) = (of(&pid).collect(), BTreeSet::new());
         while let Some(other) = next.pop().filter(|_| !seen.contains(&pid)) {
             if seen.insert(other) {
@@ -255,10 +263,15 @@ fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {
 struct WaitKey(String, Option<u32>, Option<String>);
 
 impl WaitKey {
-    /// Returns the wait of a process that does nothing else.
-    fn of(process: &ProcessSnapshot) -> Option<Self> {
+    /// Returns the wait of a process that does nothing else, and doesn't hold what it waits for.
+    fn of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Self> {
+        let owner = |wait| object_of(snapshot, wait).and_then(|object| object.owner).map(|owner| owner.pid);
         match process.waits.as_slice() {
-            [wait] if process.state == ProcessState::Running && wait.object.is_some() => {
+            [wait]
+                if process.state == ProcessState::Running
+                    && wait.object.is_some()
+                    && owner(wait) != Some(process.pid) =>
+            {
                 Some(Self(wait.call.clone(), wait.object, wait.place.clone()))
             }
             _ => None,
@@ -307,7 +320,7 @@ impl Chain<'_> {
     fn call(&self, wait: &WaitSnapshot) -> String {
         let WaitSnapshot { call, kind, .. } = wait;
         if !wait.processes.is_empty() {
-            let more = if wait.more_processes { ", …" } else { "" };
+            let more = if wait.more_processes { ", and more" } else { "" };
             return format!("{call} of {}{more}", self.list(&wait.processes));
         }
         let Some(block) = wait.object else { return call.clone() };
@@ -340,7 +353,7 @@ impl Chain<'_> {
     fn of_others(&mut self, others: &[u32]) -> Vec<Node> {
         let mut groups: Vec<(Option<WaitKey>, Vec<u32>)> = Vec::new();
         for pid in others {
-            let key = process_of(self.snapshot, *pid).and_then(WaitKey::of);
+            let key = process_of(self.snapshot, *pid).and_then(|process| WaitKey::of(self.snapshot, process));
             match groups.iter_mut().find(|(other, _)| key.is_some() && *other == key) {
                 Some((_, group)) => group.push(*pid),
                 None => groups.push((key, vec![*pid])),
@@ -354,8 +367,12 @@ impl Chain<'_> {
             };
             match process.waits.as_slice() {
                 [wait] if group.len() > 1 => {
+                    let waits = group.iter().filter_map(|pid| process_of(self.snapshot, *pid)?.waits.first());
+                    let shortest = waits.map(|wait| wait.waited_ms).min().unwrap_or(wait.waited_ms);
                     let title = format!("{}: ", self.list(group));
-                    nodes.push(self.of_wait(process, wait, &title, true));
+                    let mut wait = wait.clone();
+                    wait.waited_ms = shortest;
+                    nodes.push(self.of_wait(process, &wait, &title, true));
                 }
                 _ => nodes.extend(self.of_process(process, Some(process))),
             }
@@ -379,6 +396,10 @@ impl Chain<'_> {
         if let Some(count @ 1..) = messages.filter(|_| wait.ended_by_holders) {
             let messages = if count == 1 { "message in transit has" } else { "messages in transit have" };
             nodes.push(format!("{count} {messages} a handle to it").into());
+        }
+        let owner = object_of(self.snapshot, wait).and_then(|object| object.owner);
+        if let Some(owner) = owner.filter(|owner| owner.pid == pid) {
+            nodes.push(format!("thread {} of this process holds it", owner.thread).into());
         }
         if nodes.is_empty() && wait.ended_by_holders {
             nodes.push(format!("no other process {}", wait.ended_by).into());
@@ -531,6 +552,44 @@ mod tests {
         let found = explain(&snapshot, &[10]);
         assert!(found.to_string().contains("no other process has a handle to it"), "{found}");
         assert_eq!(found.conclusion(), format!("{ALONE}\n"));
+        // Nor do those that wait for it make it one.
+        let mut join = wait(5, 0, 7, 5);
+        (join["call"], join["processes"]) = (json!("join"), json!([10]));
+        snapshot.processes.push(serde_json::from_value(process(5, &join)).unwrap());
+        assert_eq!(explain(&snapshot, &[5]).conclusion(), format!("{ALONE}\n"));
+    }
+
+    #[test]
+    fn processes_with_the_same_wait_are_one_line() {
+        let mut snapshot = cycle([5, 9]);
+        let mut join = wait(5, 0, 7, 5);
+        let ranks = [30, 31, 32, 33];
+        (join["call"], join["processes"]) = (json!("join"), json!(ranks));
+        let processes = ranks.map(|rank| process(rank, &wait(rank, 2, 1000 * u64::from(rank), 5)));
+        let mut all = vec![process(5, &join)];
+        all.extend(processes);
+        snapshot.processes.extend(all.into_iter().map(|its| serde_json::from_value(its).unwrap()));
+        let text = explain(&snapshot, &[5]).to_string();
+        let line = "  └ 4 processes, 30 to 33: lock of lock (#2) for 30 s\n";
+        assert!(text.contains(line), "{text}");
+        // The holder of a lock that waits for it in another thread is apart from them.
+        snapshot.objects[1].owner = serde_json::from_value(json!({"pid": 30, "thread": 99})).unwrap();
+        let text = explain(&snapshot, &[5]).to_string();
+        assert!(text.contains("thread 99 of this process holds it"), "{text}");
+        assert!(text.contains("31, 32, 33: lock") && text.contains("holds it: 30"), "{text}");
+    }
+
+    #[test]
+    fn hang_of_many_processes_is_explained_in_time() {
+        let mut snapshot = cycle([5, 9]);
+        let pids: Vec<u32> = (100..700).collect();
+        let all = pids.iter().map(|pid| process(*pid, &wait(*pid, 1, 7, 5)));
+        snapshot.processes = all.map(|its| serde_json::from_value(its).unwrap()).collect();
+        snapshot.objects[0].owner = None;
+        snapshot.objects[0].holders.processes.clone_from(&pids);
+        let began = std::time::Instant::now();
+        assert!(explain(&snapshot, &pids).hangs);
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     }
 
     #[test]

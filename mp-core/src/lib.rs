@@ -92,6 +92,9 @@ mod wait_times;
 mod waitable;
 /// Records of waiting threads, and reports of waits that last long or can't end.
 pub mod waits {
+    /// `true` if the end of a wait calls a subscriber of `tracing`.
+    #[doc(hidden)]
+    pub const IS_TRACED: bool = cfg!(feature = "tracing");
     #[doc(inline)]
     pub use crate::blocking::reports::failures::record_failure;
     #[doc(inline)]
@@ -123,7 +126,7 @@ pub use envelopes::Envelopes;
 #[doc(hidden)]
 pub use error::serde_with;
 #[doc(hidden)]
-pub use error::{ByteSize, INTERRUPTED, denied_syscall, fmt_debug, is_seccomp_filtered};
+pub use error::{ByteSize, INTERRUPTED, denied_syscall, fmt_debug, is_seccomp_filtered, printable};
 pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
 pub use invitation::handshake::{

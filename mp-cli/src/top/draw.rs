@@ -135,7 +135,7 @@ fn header(frame: &mut Frame<'_>, area: Rect, view: &TopView, sample: &TopSample,
         format!("{} of memory", bytes(memory.reserved)),
         format!("{} held", bytes(memory.allocated)),
         format!("{queued} queued"),
-        format!("{} deaths", memory.deaths + dead as u64),
+        format!("{} deaths", memory.deaths.saturating_add(dead as u64)),
     ];
     if sample.snapshot.changed > 0 {
         parts.push(format!("{} not read", sample.snapshot.changed));

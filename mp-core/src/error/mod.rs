@@ -395,3 +395,7 @@ impl std::error::Error for Error {
         }
     }
 }
+/// Returns a text with its control characters replaced. Texts of other processes are printed to terminals.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}

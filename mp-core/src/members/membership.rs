@@ -17,7 +17,7 @@
 //! free. One lock alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks,
 //! and is not dead.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use crate::layout::{LANES, control, wait_table};
 use crate::mem::{Mem, Word, raise};
 use crate::members::Members;
@@ -250,7 +250,7 @@ impl Members {
     pub(crate) fn read_text<const N: usize>(self, at: Word) -> String {
         let bytes = self.read_bytes::<N>(at);
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(bytes).into_owned()
+        printable(&String::from_utf8_lossy(bytes))
     }
 
     pub(crate) fn read_bytes<const N: usize>(self, at: Word) -> [u8; N] {

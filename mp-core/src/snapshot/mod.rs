@@ -126,6 +126,10 @@ pub struct WaitSnapshot {
     pub processes: Vec<u32>,
     /// `true` if there are more such processes.
     pub more_processes: bool,
+    /// All that these processes may be, if there are more: the children of the process. Empty if they are
+    /// not known.
+    #[serde(default)]
+    pub possible_processes: Vec<u32>,
     /// Place of the call in the source, such as `src/train.rs:88`, if it is known.
     pub place: Option<String>,
     /// Duration of the wait in milliseconds.

@@ -34,7 +34,7 @@ impl Metrics {
     fn histogram(&mut self, name: &str, labels: Labels<'_>, times: &WaitTimes) {
         let mut passed = 0;
         for (i, count) in times.counts().enumerate() {
-            passed += count;
+            passed = count.saturating_add(passed);
             let limit = (Duration::from_micros(1 << i)).as_secs_f64().to_string();
             let limit = if i + 1 == WaitTimes::BUCKETS { "+Inf" } else { &limit };
             self.sample(&format!("{name}_bucket"), &[labels, &[("le", limit)]].concat(), passed);

@@ -163,14 +163,14 @@ fn threads_of(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns the children of a process, or `None` if the kernel doesn't list them.
-fn children_of(pid: u32) -> Option<Vec<u32>> {
-    let mut children = Vec::new();
-    for thread in threads_of(pid) {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).ok()?;
-        children.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-    }
-    Some(children)
+/// Returns the children of a process that have not ended. Empty if the kernel doesn't list them.
+fn children_of(pid: u32) -> Vec<u32> {
+    let list = |thread| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
+    let Ok(lists) = threads_of(pid).into_iter().map(list).collect::<Result<Vec<_>, _>>() else {
+        return Vec::new();
+    };
+    let children = lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok());
+    children.filter(|pid| memory::start_time_of(*pid).is_some()).collect()
 }
 
 fn thread(pid: u32, id: u32) -> ThreadSnapshot {
@@ -179,13 +179,11 @@ fn thread(pid: u32, id: u32) -> ThreadSnapshot {
 
 fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnapshot {
     let text = wait.call.text();
-    let (mut processes, mut more_processes) = wait.processes(arena);
-    if more_processes && let Some(children) = children_of(pid) {
-        // All were started in the same way. A wait for all children can't end if that for some of them can't.
-        if processes.iter().all(|pid| children.contains(pid)) {
-            (processes, more_processes) = (children, false);
-        }
-    }
+    let (processes, more_processes) = wait.processes(arena);
+    let children = if more_processes { children_of(pid) } else { Vec::new() };
+    // All that it waits for were started in the same way.
+    let has_all = more_processes && processes.iter().all(|pid| children.contains(pid));
+    let possible_processes = if has_all { children } else { Vec::new() };
     WaitSnapshot {
         thread: thread(pid, wait.thread),
         call: text.name.into(),
@@ -193,6 +191,7 @@ fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnaps
         object: wait.block,
         processes,
         more_processes,
+        possible_processes,
         place: wait.place(arena),
         waited_ms: wait.waited().as_millis() as u64,
         since_ms: wait.since,

@@ -42,7 +42,7 @@ pub(crate) fn poll_get(
     let ready = || raw.ready_at(raw.memory().not_empty(), RawQueue::has_message);
     let since = watch.as_ref().map(WakeRegistration::since);
     let found = poll_until(watch, cx, ready, poll);
-    if let Some(since) = since.filter(|_| matches!(found, Poll::Ready(Ok(Ok(_))))) {
+    if let Some(since) = since.filter(|_| matches!(found, Poll::Ready(Ok(Ok(Some(_)))))) {
         raw.memory().record_wait(false, since);
     }
     found.map(|found| found?)

@@ -328,8 +328,23 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
     }
 
     fn ended(&mut self, found: &Self::Found, since: Instant) {
-        if let Some(purpose) = self.at.purpose.filter(|_| found.is_ok()) {
-            self.raw.memory.record_wait(purpose == WaitPurpose::Room, since);
+        let memory = &self.raw.memory;
+        match self.at.purpose {
+            Some(WaitPurpose::Room) if found.is_ok() && self.at.call != BlockingCall::Envelope => {
+                memory.record_wait(true, since);
+                if mp_core::waits::IS_TRACED {
+                    // Before a subscriber is called.
+                    memory.not_empty().wake_one();
+                }
+            }
+            // An end is no message.
+            Some(WaitPurpose::Message) if found.is_ok() && !(memory.is_put_closed() && memory.len() == 0) => {
+                memory.record_wait(false, since);
+                if mp_core::waits::IS_TRACED {
+                    memory.wake_producers(1);
+                }
+            }
+            _ => {}
         }
     }
 

@@ -17,6 +17,7 @@ use crate::blocking::reports::table;
 use crate::layout::control;
 use crate::mem::{Mem, Word};
 use crate::members::Members;
+use crate::sync::{Ordering, fence};
 
 /// Number of rows: a power of two.
 const ROWS: u64 = 8;
@@ -42,6 +43,7 @@ fn record_in(arena: Arena, text: &str) {
     let number = map.add(Word::at(control::FAILURES), 1).wrapping_add(1);
     let row = row(number);
     map.store(row, 0);
+    fence(Ordering::Release);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     map.store(row.plus(1), now.as_millis() as u64);
     let line = text.lines().next().unwrap_or_default();
@@ -64,6 +66,7 @@ pub(crate) fn last(arena: Arena) -> Vec<(u64, String)> {
         let before = is_written();
         let at_ms = map.load(row.plus(1));
         let text = Members(arena).read_text::<TEXT_BYTES>(row.plus(2));
+        fence(Ordering::Acquire);
         (before && is_written()).then_some((at_ms, text))
     };
     numbers.filter_map(|before| read(before + 1)).collect()

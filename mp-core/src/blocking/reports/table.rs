@@ -31,6 +31,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocking::reports::{BlockingCall, Place, Subject, WaitObject};
 use crate::blocks::Blocks;
+use crate::error::printable;
 use crate::layout::wait_table::{
     FIRST, NAME, NAME_BYTES, PLACE_BYTES, PROCESSES, RING_NAME, ROW_PLACE, ROW_PROCESSES, ROW_WORDS, ROWS,
     SERVICES, STRUCTURE, STRUCTURE_NAME,
@@ -94,7 +95,7 @@ impl ShownWait {
         let (line, path) = bytes.split_at(4);
         let line = u32::from_le_bytes(line.try_into().ok()?);
         let path: Vec<u8> = path.iter().copied().take_while(|byte| *byte != 0).collect();
-        (line > 0).then(|| format!("{}:{line}", String::from_utf8_lossy(&path)))
+        (line > 0).then(|| format!("{}:{line}", printable(&String::from_utf8_lossy(&path))))
     }
 }
 

@@ -8,7 +8,7 @@ use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use crate::sys::os;
 use crate::sys::packets;
 
@@ -203,7 +203,7 @@ pub(crate) fn stopped_and_parent(pid: u32) -> (bool, u32) {
 
 /// Returns the name of a thread (`comm`, see `proc_pid_comm(5)`), or `None` if it is not accessible.
 pub(crate) fn thread_name(pid: u32, thread: u32) -> Option<String> {
-    Some(read_small(&format!("/proc/{pid}/task/{thread}/comm"))?.trim_end().into())
+    Some(printable(read_small(&format!("/proc/{pid}/task/{thread}/comm"))?.trim_end()))
 }
 
 /// Returns the parent of this process; 0 if it is not visible.

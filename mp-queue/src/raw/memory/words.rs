@@ -32,7 +32,7 @@ impl RingMemory {
         let words = (0..len.div_ceil(8) as u64).map(|i| self.header_word(NAME + 8 * i));
         let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         bytes.truncate(len);
-        String::from_utf8_lossy(&bytes).into_owned()
+        mp_core::printable(&String::from_utf8_lossy(&bytes))
     }
 
     /// Returns the limit on deliveries of a message. 0 means no limit.
