@@ -104,13 +104,19 @@ pub(crate) fn command() -> clap::Command {
     Arguments::command()
 }
 
+/// Maximum length of a name in bytes.
+const NAME_BYTES: usize = 32;
+
 /// Number or name of a queue, pool or another object.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectId(String);
 
 impl ObjectId {
     pub(crate) fn is(&self, block: u32, name: &str) -> bool {
-        self.number() == Some(block) || !name.is_empty() && self.0 == name
+        // Names are cut.
+        let ends = self.0.char_indices().map(|(at, c)| at + c.len_utf8());
+        let cut = &self.0[..ends.take_while(|end| *end <= NAME_BYTES).last().unwrap_or(0)];
+        self.number() == Some(block) || !name.is_empty() && cut == name
     }
 
     pub(crate) fn number(&self) -> Option<u32> {

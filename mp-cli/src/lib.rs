@@ -71,11 +71,25 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         };
         let clear = arguments.watch.is_some() && std::io::stdout().is_terminal();
         let before = if clear { "\x1b[H\x1b[2J" } else { "" };
-        // A closed pipe is no error of this command.
-        if write!(std::io::stdout(), "{before}{}", output.text).is_err() || arguments.watch.is_none() {
-            return output.code;
+        match print(&format!("{before}{}", output.text)) {
+            Ok(true) if arguments.watch.is_some() => {}
+            Ok(_) => return output.code,
+            Err(error) => {
+                eprintln!("mp: {error}");
+                return FAILED;
+            }
         }
         std::thread::sleep(interval(&arguments));
+    }
+}
+
+/// Prints a text. Returns `false` if the reader is gone, which is no error of this command.
+fn print(text: &str) -> Result<bool> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("standard output: {error}")),
     }
 }
 
@@ -148,8 +162,17 @@ fn execute(arguments: &Arguments) -> Result<Output> {
         }
         Command::Gc { dry_run, directory } => {
             let directory = directory.clone().unwrap_or_else(mp_core::get_sharing_directory);
+            if !directory.is_dir() {
+                return Err(format!("{} is no directory", directory.display()));
+            }
             let left = mp_core::leftovers(&directory, !dry_run).map_err(|e| e.to_string())?;
-            Ok(if json { to_json(&left)? } else { tables::leftovers(&directory, &left, *dry_run) }.into())
+            let entry = |(path, bytes): &(_, u64)| serde_json::json!({"path": path, "bytes": bytes});
+            Ok(if json {
+                to_json(&left.iter().map(entry).collect::<Vec<_>>())?
+            } else {
+                tables::leftovers(&directory, &left, *dry_run)
+            }
+            .into())
         }
         Command::Man => {
             let mut page = Vec::new();
@@ -174,8 +197,7 @@ fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     let text = seen.to_string();
     let at_once = !json && !repeated;
     if at_once {
-        // A closed pipe is no error of this command.
-        _ = write!(std::io::stdout(), "{text}");
+        print(&text)?;
     }
     let until = Instant::now() + PROVED_WITHIN;
     let mut found = seen;
@@ -183,7 +205,7 @@ fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     while found.hangs && !proved && Instant::now() < until {
         // sleep: between two looks at what waiting threads count, which no event announces.
         std::thread::sleep(Duration::from_millis(100));
-        let Ok(mut later) = report::of_program(Some(&first.program.root.to_string())) else { break };
+        let mut later = report::of_program(Some(&first.program.root.to_string()))?;
         let circle = why::explain(&later.snapshot, &pids);
         why::confirm(&mut later.snapshot, &first.snapshot);
         let confirmed = why::explain(&later.snapshot, &pids);

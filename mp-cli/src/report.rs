@@ -82,8 +82,10 @@ pub(crate) fn of_target(target: &str) -> Result<(Report, Vec<u32>)> {
             Err(format!("no process or program of this user is named `{target}`: `mp ls` lists them{also}"))
         }
         several => {
-            let pids: Vec<_> = several.iter().map(|(_, pids)| pids[0].to_string()).collect();
-            Err(format!("`{target}` is the name of several: choose a process ID of {}", pids.join(", ")))
+            let line =
+                |(i, pids): &(usize, Vec<u32>)| format!("\n  {} {}", pids[0], reports[*i].program.command);
+            let lines: String = several.iter().map(line).collect();
+            Err(format!("`{target}` is the name of several: choose a process ID{lines}"))
         }
     }
 }
@@ -119,9 +121,9 @@ pub(crate) fn of_file_or_target(target: Option<&str>) -> Result<Report> {
     let Some(path) = target.filter(|target| Path::new(target).is_file()) else {
         return of_program(target);
     };
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let text = std::fs::read(path).map_err(|e| format!("{path}: {e}"))?;
     let read = || {
-        let mut value: serde_json::Value = serde_json::from_str(&text)?;
+        let mut value: serde_json::Value = serde_json::from_slice(&text)?;
         make_printable(&mut value);
         serde_json::from_value(value)
     };

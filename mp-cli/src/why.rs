@@ -30,6 +30,9 @@ pub(crate) struct Explanation {
     pub(crate) hangs: bool,
     /// Advice for the waits that can't end.
     advice: Vec<String>,
+    /// `true` if a process waits.
+    #[serde(skip)]
+    waits: bool,
     /// Last failures of processes.
     failures: Vec<String>,
     /// Conclusion, if the snapshot was confirmed.
@@ -43,7 +46,7 @@ pub(crate) struct Node {
     text: String,
     place: Option<String>,
     /// Remark after the text.
-    mark: &'static str,
+    mark: String,
     needs: Vec<Node>,
 }
 
@@ -60,6 +63,7 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
         hangs: false,
         advice: Vec::new(),
         failures: failures(snapshot).rev().take(FAILURES).collect(),
+        waits: false,
         reason: ALONE,
     };
     found.failures.reverse();
@@ -71,6 +75,7 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
             found.chains.push(format!("process {pid} {state}").into());
             continue;
         };
+        found.waits |= !process.waits.is_empty();
         let hang = if explained.contains(pid) { None } else { hang_of(snapshot, *pid) };
         if !shown.contains(pid) {
             let mut chain = Chain { snapshot, shown: &mut shown };
@@ -84,7 +89,14 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
             if process_of(snapshot, pid).and_then(|its| needs_of(snapshot, its)) != Some(Vec::new()) {
                 found.reason = CIRCLE;
             }
-            for wait in process_of(snapshot, pid).iter().flat_map(|process| &process.waits) {
+            let has_queue = hang
+                .iter()
+                .filter_map(|pid| process_of(snapshot, *pid))
+                .any(|process| process.waits.iter().any(|wait| queue_of(snapshot, wait).is_some()));
+            // The advice for waits for processes is about their queues.
+            let of_interest = |wait: &&WaitSnapshot| wait.processes.is_empty() || has_queue;
+            let waits = process_of(snapshot, pid).into_iter().flat_map(|process| &process.waits);
+            for wait in waits.filter(of_interest) {
                 for advice in advice(snapshot, wait) {
                     if !found.advice.contains(&advice) {
                         found.advice.push(advice);
@@ -247,8 +259,11 @@ pub(crate) fn hanging(snapshot: &Snapshot) -> BTreeSet<u32> {
 }
 
 fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {
-    let mut all = vec![wait.advice.clone()];
-    all.retain(|advice| !advice.is_empty());
+    let object = queue_of(snapshot, wait).map(|queue| &queue.name);
+    let object = object.or_else(|| object_of(snapshot, wait).map(|object| &object.name));
+    let object = object.filter(|name| !name.is_empty()).map_or(String::new(), |name| format!("{name:?}: "));
+    let mut all = vec![format!("{object}{}", wait.advice)];
+    all.retain(|_| !wait.advice.is_empty());
     if let Some(QueueSnapshot { name, ring: Some(ring), .. }) = queue_of(snapshot, wait)
         && !name.is_empty()
         && ring.capacity.is_some_and(|most| ring.len >= most)
@@ -290,7 +305,8 @@ impl Chain<'_> {
     /// Describes the threads of a process. `title` is the process, if the text begins with its name.
     fn of_process(&mut self, process: &ProcessSnapshot, title: Option<&ProcessSnapshot>) -> Vec<Node> {
         self.shown.insert(process.pid);
-        let title = title.map_or(String::new(), |process| format!("{}: ", named(process)));
+        let text_of = |process| format!("{}: ", named(process));
+        let title = title.map_or(String::new(), text_of);
         let state = match process.state {
             ProcessState::Dead => "is dead; its resources are not released yet",
             ProcessState::Stopped => "is stopped by a signal or a debugger: `kill -CONT` continues it",
@@ -298,7 +314,7 @@ impl Chain<'_> {
             _ => "",
         };
         if !state.is_empty() {
-            return vec![format!("{title}{state}").into()];
+            return vec![format!("{}{state}", text_of(process)).into()];
         }
         let is_single = process.waits.len() == 1 && !title.is_empty();
         let waits = process.waits.iter();
@@ -306,14 +322,25 @@ impl Chain<'_> {
     }
 
     fn of_wait(&mut self, process: &ProcessSnapshot, wait: &WaitSnapshot, title: &str, short: bool) -> Node {
+        self.of_waits(process, wait, (title, short), &[])
+    }
+
+    /// Describes a wait of a process, and of more processes.
+    fn of_waits(
+        &mut self,
+        process: &ProcessSnapshot,
+        wait: &WaitSnapshot,
+        (title, short): (&str, bool),
+        more: &[u32],
+    ) -> Node {
         let thread = match &wait.thread {
             _ if short => String::new(),
             thread if thread.id == process.pid => "thread main: ".into(),
             thread => format!("thread {} ({}): ", thread.name, thread.id),
         };
         let text = format!("{title}{thread}{} for {}", self.call(wait), duration(wait.waited_ms));
-        let needs = self.needs(process.pid, wait);
-        Node { text, place: wait.place.clone(), mark: "", needs }
+        let needs = self.needs(process.pid, wait, more);
+        Node { text, place: wait.place.clone(), mark: String::new(), needs }
     }
 
     /// Returns the call and its object: `Queue::put of queue "results" (#0, 64/64)`.
@@ -372,7 +399,7 @@ impl Chain<'_> {
                     let title = format!("{}: ", self.list(group));
                     let mut wait = wait.clone();
                     wait.waited_ms = shortest;
-                    nodes.push(self.of_wait(process, &wait, &title, true));
+                    nodes.push(self.of_waits(process, &wait, (&title, true), &group[1..]));
                 }
                 _ => nodes.extend(self.of_process(process, Some(process))),
             }
@@ -384,13 +411,26 @@ impl Chain<'_> {
         nodes
     }
 
-    fn needs(&mut self, pid: u32, wait: &WaitSnapshot) -> Vec<Node> {
-        let (needed, only) = needed(self.snapshot, pid, wait);
+    /// Describes the processes that can end the wait of a process, and of more processes.
+    fn needs(&mut self, pid: u32, wait: &WaitSnapshot, more: &[u32]) -> Vec<Node> {
+        let (mut needed, only) = needed(self.snapshot, pid, wait);
+        if more.iter().any(|pid| needed.contains(pid)) {
+            needed.push(pid);
+            needed.sort_unstable();
+        }
         let (above, new): (Vec<_>, Vec<_>) = needed.into_iter().partition(|pid| self.shown.contains(pid));
         // All of them before any of them is followed, so that each is described once.
         self.shown.extend(&new);
         let mut nodes: Vec<Node> = self.of_shown(&above, wait, only).into_iter().collect();
-        nodes.extend(self.of_others(&new));
+        let mut others = self.of_others(&new);
+        if wait.object.is_some() {
+            let mark = format!("← {}", self.ended_by(wait));
+            others
+                .iter_mut()
+                .filter(|node| node.mark.is_empty())
+                .for_each(|node| node.mark.clone_from(&mark));
+        }
+        nodes.extend(others);
         let messages = queue_of(self.snapshot, wait).map(|queue| queue.holders.messages);
         let messages = messages.or_else(|| object_of(self.snapshot, wait).map(|o| o.holders.messages));
         if let Some(count @ 1..) = messages.filter(|_| wait.ended_by_holders) {
@@ -405,6 +445,12 @@ impl Chain<'_> {
             nodes.push(format!("no other process {}", wait.ended_by).into());
         }
         nodes
+    }
+
+    /// Returns the action of another process that ends a wait.
+    fn ended_by<'w>(&self, wait: &'w WaitSnapshot) -> &'w str {
+        let is_owned = object_of(self.snapshot, wait).is_some_and(|object| object.owner.is_some());
+        if is_owned { "holds it" } else { &wait.ended_by }
     }
 
     /// Describes processes that are described elsewhere in one line.
@@ -423,15 +469,14 @@ impl Chain<'_> {
             self.list(pids) + &call
         };
         let names: Vec<_> = calls.iter().map(text).collect();
-        let is_owned = object_of(self.snapshot, wait).is_some_and(|object| object.owner.is_some());
-        let ended_by = if is_owned { "holds it" } else { &wait.ended_by };
-        let text = format!("{ended_by}: {}", names.join("; "));
-        let mark = if only { ONLY } else { "" };
+        let text = format!("{}: {}", self.ended_by(wait), names.join("; "));
+        let mark = if only { ONLY } else { "" }.to_owned();
         (!pids.is_empty()).then(|| Node { mark, ..text.into() })
     }
 }
 
 const CIRCLE: &str = "These processes wait for each other: this can't end by itself.";
+const OPEN: &str = "This may end: it isn't proved that all of these wait for each other.";
 const ALONE: &str = "No other process can end this wait: it can't end by itself.";
 /// Remark on processes that alone could end a wait.
 const ONLY: &str = "← no other process";
@@ -448,7 +493,11 @@ impl Explanation {
     /// Returns the conclusion, if the snapshot was confirmed.
     pub(crate) fn conclusion(&self) -> String {
         let lines = [self.reason].into_iter().chain(self.advice.iter().map(String::as_str));
-        if self.hangs { lines.map(|line| format!("{line}\n")).collect() } else { String::new() }
+        match self.hangs {
+            true => lines.map(|line| format!("{line}\n")).collect(),
+            false if self.waits => format!("{OPEN}\n"),
+            false => String::new(),
+        }
     }
 }
 
@@ -466,7 +515,8 @@ impl Node {
             if depth == 0 { String::new() } else { format!("{}└ ", "    ".repeat(depth - 1) + "  ") };
         let text = format!("{indent}{}", self.text);
         let place = self.place.as_ref().map_or(String::new(), |place| format!("[{place}]"));
-        let after = format!("{place}{}", self.mark);
+        let space = if place.is_empty() || self.mark.is_empty() { "" } else { " " };
+        let after = format!("{place}{space}{}", self.mark);
         let text = if after.is_empty() { text } else { format!("{text:<COLUMN$} {after}") };
         writeln!(f, "{text}")?;
         self.needs.iter().try_for_each(|node| node.write(f, depth + 1))
@@ -474,135 +524,4 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn wait(thread: u32, object: u32, waited: u64, checks: u64) -> Value {
-        json!({
-            "thread": {"id": thread, "name": "main"}, "call": "lock", "kind": "lock", "object": object,
-            "processes": [], "more_processes": false, "place": null, "waited_ms": waited, "since_ms": waited,
-            "checks": checks, "forever": true, "steady": true, "ended_by_holders": true,
-            "ended_by": "has a handle to it", "advice": "",
-        })
-    }
-
-    fn process(pid: u32, wait: &Value) -> Value {
-        json!({
-            "pid": pid, "member": "m", "name": "", "state": "running", "parent": 1, "blocks": 0, "bytes": 0,
-            "waits": [wait], "other_threads": [],
-        })
-    }
-
-    fn lock(block: u32, owner: u32) -> Value {
-        let holders = json!({"processes": [10, 20], "messages": 0});
-        json!({
-            "block": block, "kind": "lock", "name": "", "holders": holders,
-            "owner": {"pid": owner, "thread": owner},
-        })
-    }
-
-    /// Returns a program in which each of two processes wants the lock of the other, with these numbers of
-    /// checks.
-    fn cycle(checks: [u64; 2]) -> Snapshot {
-        let processes = [process(10, &wait(10, 2, 7, checks[0])), process(20, &wait(20, 1, 8, checks[1]))];
-        let memory = json!({
-            "size": 0, "reserved": 0, "allocated": 0, "cached": 0, "blocks": 0, "queued": 0,
-            "queued_bytes": 0, "deaths": 0,
-        });
-        let snapshot = json!({
-            "arena": "0", "version": "0", "taken_ms": 0, "processes": processes, "queues": [],
-            "objects": [lock(1, 10), lock(2, 20)], "memory": memory, "changed": 0,
-        });
-        serde_json::from_value(snapshot).unwrap()
-    }
-
-    /// Returns `true` if the second snapshot proves the hang that the first one shows.
-    fn is_proved(first: &Snapshot, mut second: Snapshot) -> bool {
-        confirm(&mut second, first);
-        explain(&second, &[10]).hangs
-    }
-
-    #[test]
-    fn circle_is_proved_by_two_checks_of_each_thread() {
-        let first = cycle([5, 9]);
-        let found = explain(&first, &[10]);
-        assert!(found.hangs && found.to_string().contains("holds it: 10 (in lock)"), "{found}");
-        assert!(is_proved(&first, cycle([7, 11])));
-        assert!(!is_proved(&first, cycle([7, 10])), "a thread may have looked before the first snapshot");
-    }
-
-    #[test]
-    fn advice_is_of_the_circle_alone() {
-        let mut snapshot = cycle([5, 9]);
-        snapshot.processes[0].waits[0].advice = "Was a guard kept?".into();
-        let mut join = wait(5, 0, 7, 5);
-        (join["call"], join["processes"], join["advice"]) = (json!("join"), json!([10]), json!("Close it."));
-        snapshot.processes.push(serde_json::from_value(process(5, &join)).unwrap());
-        let found = explain(&snapshot, &[5]);
-        assert_eq!(found.conclusion(), format!("{CIRCLE}\nWas a guard kept?\n"));
-    }
-
-    #[test]
-    fn wait_that_no_process_can_end_is_no_circle() {
-        let mut snapshot = cycle([5, 9]);
-        snapshot.objects[1].owner = None;
-        snapshot.objects[1].holders.processes = vec![10];
-        let found = explain(&snapshot, &[10]);
-        assert!(found.to_string().contains("no other process has a handle to it"), "{found}");
-        assert_eq!(found.conclusion(), format!("{ALONE}\n"));
-        // Nor do those that wait for it make it one.
-        let mut join = wait(5, 0, 7, 5);
-        (join["call"], join["processes"]) = (json!("join"), json!([10]));
-        snapshot.processes.push(serde_json::from_value(process(5, &join)).unwrap());
-        assert_eq!(explain(&snapshot, &[5]).conclusion(), format!("{ALONE}\n"));
-    }
-
-    #[test]
-    fn processes_with_the_same_wait_are_one_line() {
-        let mut snapshot = cycle([5, 9]);
-        let mut join = wait(5, 0, 7, 5);
-        let ranks = [30, 31, 32, 33];
-        (join["call"], join["processes"]) = (json!("join"), json!(ranks));
-        let processes = ranks.map(|rank| process(rank, &wait(rank, 2, 1000 * u64::from(rank), 5)));
-        let mut all = vec![process(5, &join)];
-        all.extend(processes);
-        snapshot.processes.extend(all.into_iter().map(|its| serde_json::from_value(its).unwrap()));
-        let text = explain(&snapshot, &[5]).to_string();
-        let line = "  └ 4 processes, 30 to 33: lock of lock (#2) for 30 s\n";
-        assert!(text.contains(line), "{text}");
-        // The holder of a lock that waits for it in another thread is apart from them.
-        snapshot.objects[1].owner = serde_json::from_value(json!({"pid": 30, "thread": 99})).unwrap();
-        let text = explain(&snapshot, &[5]).to_string();
-        assert!(text.contains("thread 99 of this process holds it"), "{text}");
-        assert!(text.contains("31, 32, 33: lock") && text.contains("holds it: 30"), "{text}");
-    }
-
-    #[test]
-    fn hang_of_many_processes_is_explained_in_time() {
-        let mut snapshot = cycle([5, 9]);
-        let pids: Vec<u32> = (100..700).collect();
-        let all = pids.iter().map(|pid| process(*pid, &wait(*pid, 1, 7, 5)));
-        snapshot.processes = all.map(|its| serde_json::from_value(its).unwrap()).collect();
-        snapshot.objects[0].owner = None;
-        snapshot.objects[0].holders.processes.clone_from(&pids);
-        let began = std::time::Instant::now();
-        assert!(explain(&snapshot, &pids).hangs);
-        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
-    }
-
-    #[test]
-    fn changed_circle_is_not_proved() {
-        let first = cycle([5, 9]);
-        let changed = |change: fn(&mut Snapshot)| {
-            let mut second = cycle([7, 11]);
-            change(&mut second);
-            is_proved(&first, second)
-        };
-        assert!(!changed(|second| second.processes[1].waits[0].since_ms += 1), "another wait");
-        assert!(!changed(|second| second.objects[0].holders.messages = 1), "a handle on the way");
-        assert!(!changed(|second| second.processes[1].other_threads = None), "unknown threads");
-        assert!(!changed(|second| second.processes[0].state = ProcessState::Stopped), "a stopped process");
-    }
-}
+mod tests;

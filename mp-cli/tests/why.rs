@@ -19,7 +19,7 @@ fn check_place(part: &str, text: &str) {
     let method = before.split([' ', ':']).next_back().unwrap();
     let line = text.lines().find(|line| line.contains(part)).unwrap();
     let (_, place) = line.rsplit_once('[').unwrap_or_else(|| panic!("{line:?} has no place"));
-    let (file, number) = place.trim_end_matches(']').rsplit_once(':').unwrap();
+    let (file, number) = place.split_once(']').unwrap().0.rsplit_once(':').unwrap();
     let source = include_str!("../examples/hangs.rs");
     let call = source.lines().nth(number.parse::<usize>().unwrap() - 1).unwrap();
     assert!(file.ends_with("mp-cli/examples/hangs.rs"), "{line}");
@@ -196,7 +196,7 @@ fn ls_and_show_list_a_program() {
     let program = Program::start("join", &[]);
     mp_harness::eventually("`show` lists the queue and its waiting process", || {
         let (text, _) = mp(&["show", &program.pid()]);
-        text.contains("results") && text.contains("64/64") && text.contains("Queue::put #0")
+        text.contains("results") && text.contains("64/64") && text.contains("Queue::put \"results\" (#0)")
     });
     let (text, code) = mp(&["ls"]);
     assert!(code == Some(0) && text.contains(&program.pid()) && text.contains("hangs join"), "{text}");

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{Clear, ClearType};
 use ratatui::layout::Rect;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -62,6 +64,9 @@ pub(crate) fn run(target: Option<&str>, interval: Duration) -> Result<()> {
     signal_hook::low_level::pipe::register(SIGTERM, sender).map_err(signal)?;
     let colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let terminal = ratatui::try_init().map_err(|e| format!("terminal: {e}"))?;
+    // A `top` that was killed has left its text on the other screen. (`Terminal::clear` asks the terminal for
+    // the position of the cursor, which not every one answers.)
+    _ = execute!(std::io::stdout(), Clear(ClearType::All));
     let mut screen = Screen { terminal, signals, ended: false, palette: TopPalette { colors } };
     let done = screen.run(first, programs, selected, interval);
     // Before a message of an error.

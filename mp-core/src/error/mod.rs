@@ -395,7 +395,10 @@ impl std::error::Error for Error {
         }
     }
 }
-/// Returns a text with its control characters replaced. Texts of other processes are printed to terminals.
+/// Returns a text with its control characters replaced, and those that change the direction of writing. Texts
+/// of other processes are printed to terminals.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    let is_harmful =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if is_harmful(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
