@@ -53,7 +53,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     if let Command::Top { target } = &arguments.command {
-        return match top::run(target.as_deref(), interval(&arguments)) {
+        return match top::run(target.as_deref(), arguments.watch.map(|_| interval(&arguments))) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("mp: {error}");

@@ -7,7 +7,7 @@
 //! anything meanwhile, no other process could, and each has looked after that and found nothing. No process
 //! is stopped for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use mp_core::{ObjectSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, Snapshot, WaitSnapshot};
@@ -236,26 +236,28 @@ pub(crate) fn confirm(later: &mut Snapshot, earlier: &Snapshot) {
     }
 }
 
-/// Returns all processes that wait for each other for good. Looks at each process a few times only, so that
-/// `top` can call it again and again.
+/// Returns all processes that wait for each other for good. `top` calls it again and again, so the holders of
+/// an object are looked at once for all that wait for it alone.
 pub(crate) fn hanging(snapshot: &Snapshot) -> BTreeSet<u32> {
-    let of = |process: &ProcessSnapshot| Some((process.pid, needs_of(snapshot, process)?));
-    let mut stuck: BTreeMap<u32, Vec<u32>> = snapshot.processes.iter().filter_map(of).collect();
+    let of = |process: &ProcessSnapshot| {
+        let needs = needs_of(snapshot, process)?;
+        let object = if let [wait] = process.waits.as_slice() { wait.object } else { None };
+        Some((process.pid, (object, needs)))
+    };
+    let mut stuck: HashMap<u32, (Option<u32>, Vec<u32>)> = snapshot.processes.iter().filter_map(of).collect();
     // A process can go on if it needs one that can.
     loop {
-        let pids: BTreeSet<u32> = stuck.keys().copied().collect();
-        stuck.retain(|_, needs| needs.iter().all(|pid| pids.contains(pid)));
+        let pids: HashSet<u32> = stuck.keys().copied().collect();
+        let are_stuck = |needs: &[u32]| needs.iter().all(|pid| pids.contains(pid));
+        let mut known: HashMap<u32, bool> = HashMap::new();
+        stuck.retain(|_, (object, needs)| match object {
+            Some(block) => *known.entry(*block).or_insert_with(|| are_stuck(needs)),
+            None => are_stuck(needs),
+        });
         if stuck.len() == pids.len() {
-            break;
+            return stuck.into_keys().collect();
         }
     }
-    let mut found = BTreeSet::new();
-    for pid in stuck.into_keys() {
-        if !found.contains(&pid) {
-            found.extend(hang_of(snapshot, pid).into_iter().flatten());
-        }
-    }
-    found
 }
 
 fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {

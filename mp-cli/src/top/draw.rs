@@ -118,7 +118,7 @@ fn header(frame: &mut Frame<'_>, area: Rect, view: &TopView, sample: &TopSample,
     let pace = match (&view.end, view.paused) {
         (Some(_), _) => " last state".into(),
         (None, true) => " paused".into(),
-        (None, false) => format!(" every {} s", view.interval.as_secs_f64()),
+        (None, false) => format!(" every {} s", view.pace().as_secs_f64()),
     };
     let about = format!("{} · {} old · ", sample.root, duration(sample.age_ms));
     let left = usize::from(first.width).saturating_sub(about.chars().count() + pace.len());

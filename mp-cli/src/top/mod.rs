@@ -41,7 +41,9 @@ use view::{TopAction, TopView};
 const NOTICED: Duration = Duration::from_millis(500);
 
 /// Shows a program until a key ends it. Without a target, there is a list of programs if several run.
-pub(crate) fn run(target: Option<&str>, interval: Duration) -> Result<()> {
+/// Without an interval, `top` reads the program every second, or less often if it is so large that reading it
+/// would use more than 1 % of a processor.
+pub(crate) fn run(target: Option<&str>, interval: Option<Duration>) -> Result<()> {
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
         return Err("`mp top` needs a terminal: without one, use `mp show --watch`".into());
@@ -91,7 +93,7 @@ impl Screen {
         first: Option<LiveProgram>,
         programs: Vec<Program>,
         selected: Option<u32>,
-        interval: Duration,
+        interval: Option<Duration>,
     ) -> Result<()> {
         let live = match first {
             Some(live) => Some(live),
@@ -127,7 +129,8 @@ impl Screen {
 
     fn show(&mut self, mut live: LiveProgram, mut view: TopView) -> Result<()> {
         let mut sample = live.sample().ok_or("the program has just ended")?;
-        let mut next = Instant::now() + view.interval.min(FIRST);
+        let mut next = Instant::now() + view.pace().min(FIRST);
+        let mut used = processor_time();
         loop {
             let palette = self.palette;
             let draw = |frame: &mut ratatui::Frame<'_>| draw::program(frame, &mut view, &sample, palette);
@@ -147,7 +150,7 @@ impl Screen {
                         TopAction::Quit => return Ok(()),
                     }
                     if view.interval != interval {
-                        next = Instant::now() + view.interval;
+                        next = Instant::now() + view.pace();
                     }
                 }
                 Some(_) => {}
@@ -156,7 +159,10 @@ impl Screen {
                         Some(now) => sample = now,
                         None => view.end = Some(ENDED.into()),
                     }
-                    next = Instant::now() + view.interval;
+                    let now = processor_time();
+                    view.record_cost(now.saturating_sub(used));
+                    used = now;
+                    next = Instant::now() + view.pace();
                 }
             }
         }
@@ -203,6 +209,12 @@ impl Screen {
         self.ended |= terminal.intersects(PollFlags::HUP | PollFlags::ERR) || !signals.is_empty();
         Ok(())
     }
+}
+
+/// Returns the processor time that this process has used.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.try_into().unwrap_or_default()
 }
 
 /// Time until the second sample, which has the first rates.

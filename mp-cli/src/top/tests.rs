@@ -93,7 +93,7 @@ fn sample() -> TopSample {
 }
 
 fn view() -> TopView {
-    TopView::new(Duration::from_secs(1), None)
+    TopView::new(None, None)
 }
 
 fn drawn(view: &mut TopView, sample: &TopSample, size: (u16, u16), colors: bool) -> Buffer {
@@ -290,6 +290,21 @@ fn end_of_the_program_replaces_the_alarm() {
     let lines = lines(&drawn(&mut view, &sample, (80, 24), true));
     assert_eq!(lines[2], "The program has ended. This is its last state; q quits.");
     assert!(lines[0].ends_with("last state") && lines[6].contains("rank-0"), "{lines:?}");
+}
+
+#[test]
+fn costly_program_is_read_less_often() {
+    let (mut view, sample) = (view(), sample());
+    view.record_cost(Duration::from_millis(3));
+    assert_eq!(view.pace(), Duration::from_secs(1));
+    view.record_cost(Duration::from_micros(16_100));
+    assert_eq!(view.pace(), Duration::from_millis(1700), "100 times the cost");
+    let lines = lines(&drawn(&mut view, &sample, (80, 24), true));
+    assert!(lines[0].ends_with("every 1.7 s"), "{}", lines[0]);
+    // The user may want it more often.
+    press(&mut view, &sample, &[KeyCode::Char('-')]);
+    view.record_cost(Duration::from_micros(16_100));
+    assert_eq!(view.pace(), Duration::from_secs(1));
 }
 
 #[test]

@@ -12,6 +12,9 @@ use crate::why;
 /// Intervals between which `+` and `-` choose, in milliseconds.
 const INTERVALS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
+/// Number of times the processor time of a reading that is waited until the next one.
+const COST: u32 = 100;
+
 /// Screen in front of the tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum TopScreen {
@@ -54,14 +57,19 @@ pub(super) struct TopView {
     pub(super) filter: String,
     pub(super) screen: TopScreen,
     pub(super) paused: bool,
+    /// Interval that was asked for.
     pub(super) interval: Duration,
+    /// Shortest interval at which reading the program costs little.
+    least: Duration,
+    /// `true` if the user chose the interval.
+    is_chosen: bool,
     /// Reason why the program is no longer read.
     pub(super) end: Option<String>,
 }
 
 impl TopView {
     /// Creates the view of a program of which this process is selected.
-    pub(super) fn new(interval: Duration, selected: Option<u32>) -> Self {
+    pub(super) fn new(interval: Option<Duration>, selected: Option<u32>) -> Self {
         let mut sheets: [TopSheet; TopTable::ALL.len()] = Default::default();
         sheets[TopTable::Processes as usize].selected = selected;
         Self {
@@ -70,9 +78,23 @@ impl TopView {
             filter: String::new(),
             screen: TopScreen::Tables,
             paused: false,
-            interval,
+            interval: interval.unwrap_or(Duration::from_secs(1)),
+            least: Duration::ZERO,
+            is_chosen: interval.is_some(),
             end: None,
         }
+    }
+
+    /// Returns the interval at which the program is read.
+    pub(super) fn pace(&self) -> Duration {
+        if self.is_chosen { self.interval } else { self.interval.max(self.least) }
+    }
+
+    /// Records the processor time of a reading.
+    pub(super) fn record_cost(&mut self, cost: Duration) {
+        // In tenths of a second, so that the interval on the screen seldom changes.
+        let tenths = (cost * COST).as_millis().div_ceil(100).min(600) as u64;
+        self.least = Duration::from_millis(100 * tenths);
     }
 
     pub(super) fn sheet(&mut self, table: TopTable) -> &mut TopSheet {
@@ -193,11 +215,15 @@ impl TopView {
             KeyCode::Char('w') | KeyCode::Enter => self.screen = TopScreen::Explanation(0),
             KeyCode::Char('p') => self.paused ^= true,
             KeyCode::Char('?' | 'h') => self.screen = TopScreen::Help,
-            KeyCode::Char('+') => self.interval = other_interval(self.interval, true),
-            KeyCode::Char('-') => self.interval = other_interval(self.interval, false),
+            KeyCode::Char('+') => self.choose_interval(true),
+            KeyCode::Char('-') => self.choose_interval(false),
             _ => {}
         }
         TopAction::Stay
+    }
+
+    fn choose_interval(&mut self, longer: bool) {
+        (self.interval, self.is_chosen) = (other_interval(self.pace(), longer), true);
     }
 
     fn turn(&mut self, by: usize) {

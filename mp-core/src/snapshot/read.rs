@@ -62,6 +62,12 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
     let is_member = |pid: &u32| processes.iter().any(|process| process.pid == *pid);
     let strangers: Vec<_> =
         waited_for.into_iter().filter(|pid| !is_member(pid)).filter_map(stranger).collect();
+    for wait in processes.iter_mut().flat_map(|process| &mut process.waits) {
+        // Children that have ended, and that their parent has not reaped.
+        wait.possible_processes.retain(|pid| {
+            members.iter().any(|info| info.pid == *pid) || memory::start_time_of(*pid).is_some()
+        });
+    }
     processes.extend(strangers);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let queued = queues.iter().filter_map(|queue| queue.ring.as_ref()).map(|ring| ring.len).sum();
@@ -163,14 +169,13 @@ fn threads_of(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns the children of a process that have not ended. Empty if the kernel doesn't list them.
+/// Returns the children of a process. Empty if the kernel doesn't list them.
 fn children_of(pid: u32) -> Vec<u32> {
     let list = |thread| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
     let Ok(lists) = threads_of(pid).into_iter().map(list).collect::<Result<Vec<_>, _>>() else {
         return Vec::new();
     };
-    let children = lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok());
-    children.filter(|pid| memory::start_time_of(*pid).is_some()).collect()
+    lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn thread(pid: u32, id: u32) -> ThreadSnapshot {
