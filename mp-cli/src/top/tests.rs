@@ -298,9 +298,9 @@ fn costly_program_is_read_less_often() {
     view.record_cost(Duration::from_millis(3));
     assert_eq!(view.pace(), Duration::from_secs(1));
     view.record_cost(Duration::from_micros(16_100));
-    assert_eq!(view.pace(), Duration::from_millis(1700), "100 times the cost");
+    assert_eq!(view.pace(), Duration::from_millis(2000), "120 times the cost");
     let lines = lines(&drawn(&mut view, &sample, (80, 24), true));
-    assert!(lines[0].ends_with("every 1.7 s"), "{}", lines[0]);
+    assert!(lines[0].ends_with("every 2 s"), "{}", lines[0]);
     // The user may want it more often.
     press(&mut view, &sample, &[KeyCode::Char('-')]);
     view.record_cost(Duration::from_micros(16_100));

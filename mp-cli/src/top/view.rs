@@ -13,7 +13,7 @@ use crate::why;
 const INTERVALS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
 /// Number of times the processor time of a reading that is waited until the next one.
-const COST: u32 = 100;
+const COST: u32 = 120;
 
 /// Screen in front of the tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
