@@ -288,7 +288,9 @@ fn loader() -> AnyResult<()> {
 /// A worker of a data loader is in an endless loop, and no time-out was set (pytorch#21554).
 fn fetch() -> AnyResult<()> {
     let loader = DataLoader::builder(Samples { fast: 50 }).batch_size(50).num_workers(2).build()?;
-    loader.epoch(0).try_for_each(|batch| batch.map(|_| ()))?;
+    for batch in loader.epoch(0) {
+        batch?;
+    }
     Ok(())
 }
 

@@ -132,7 +132,12 @@ fn killed_workers_of_a_loader_cost_no_batch() {
 
 #[test]
 fn endless_worker_of_a_loader_is_named() {
-    why("fetch", &["thread main: a wait for tasks", ": is in no call of multiproc that waits"]);
+    let parts = [
+        "thread main: a wait for tasks",
+        "[mp-cli/examples/hangs.rs:",
+        ": is in no call of multiproc that waits",
+    ];
+    why("fetch", &parts);
 }
 
 #[test]

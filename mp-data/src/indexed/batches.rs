@@ -106,6 +106,7 @@ impl<D: Dataset> std::iter::FusedIterator for Batches<D> {}
 impl<D: Dataset> Iterator for Batches<D> {
     type Item = Result<LoadedBatch<D::Batch>, LoadError>;
 
+    #[track_caller]
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next()
     }

@@ -122,6 +122,7 @@ macro_rules! batches_methods {
         /// [`NotReadyError`](crate::NotReadyError) after the time-out. Without workers the caller makes the
         /// batch, which may take longer: then the time-out applies only after a
         /// [skipped](crate::OnError) batch.
+        #[track_caller]
         pub fn next_timeout(
             &mut self,
             timeout: std::time::Duration,

@@ -8,10 +8,12 @@
 //! `outcomes.rs` handles the results of batches that were sent.
 
 use std::collections::VecDeque;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::waits;
+use mp_core::Wait;
+use mp_core::waits::{self, Place, SlicedWait};
 use mp_pool::TaskStream;
 
 use crate::error::failure::BatchFailure;
@@ -124,10 +126,12 @@ impl<K: BatchSource> Prefetch<K> {
         self.history.iter().rev().find(|given| given.0 == number).map(|given| &given.1)
     }
 
+    #[track_caller]
     pub(crate) fn next_timeout(&mut self, timeout: Duration) -> Result<NextBatch<BatchOf<K>>, NotReadyError> {
         self.next_until(Instant::now().checked_add(timeout))
     }
 
+    #[track_caller]
     pub(crate) fn next(&mut self) -> NextBatch<BatchOf<K>> {
         // Without a deadline the call never times out.
         self.next_until(None).ok().flatten()
@@ -141,6 +145,7 @@ impl<K: BatchSource> Prefetch<K> {
         (0, if self.planning_ended { Some(self.slots.len()) } else { left() })
     }
 
+    #[track_caller]
     fn next_until(&mut self, until: Option<Instant>) -> Result<NextBatch<BatchOf<K>>, NotReadyError> {
         if self.inner.is_forked() {
             return Ok(self.next_in_fork());
@@ -151,6 +156,9 @@ impl<K: BatchSource> Prefetch<K> {
         let mut counted = *self.counted.get_or_insert(since);
         self.receive_ready();
         let mut late = false;
+        let caller = Location::caller();
+        // One wait for readers, though it ends at each report and each outcome.
+        let mut shown: Option<SlicedWait> = None;
         loop {
             if matches!(self.break_state, BreakState::Reported) {
                 return Ok(None);
@@ -187,7 +195,10 @@ impl<K: BatchSource> Prefetch<K> {
                 self.unanswered = Some(reports);
                 return Err(self.not_ready());
             }
-            self.wait(until, &reports);
+            let shown = shown.get_or_insert_with(|| {
+                SlicedWait::new(since, until.map_or(Wait::Forever, Wait::Until), Place::of(caller))
+            });
+            self.wait(until, &reports, shown);
             // Skipped batches must not delay the call beyond its deadline.
             late = until.is_some_and(|until| until <= Instant::now());
             reports.if_due(|waited| self.report(waited));
@@ -196,18 +207,20 @@ impl<K: BatchSource> Prefetch<K> {
 
     /// Waits for an outcome, at most until `until`, or until the wait is to be reported. Without workers,
     /// makes the batch in this thread.
-    fn wait(&mut self, until: Option<Instant>, reports: &ReportSchedule) {
+    fn wait(&mut self, until: Option<Instant>, reports: &ReportSchedule, shown: &mut SlicedWait) {
         let Some(stream) = &self.stream else {
             self.make_in_process();
             return;
         };
         let soon = [until, reports.until()].into_iter().flatten().min();
         let outcome = match soon {
-            None => stream.next(),
-            Some(soon) => match stream.next_timeout(soon.saturating_duration_since(Instant::now())) {
-                Ok(outcome) => outcome,
-                Err(_) => return,
-            },
+            None => shown.run(|| stream.next()),
+            Some(soon) => {
+                match shown.run(|| stream.next_timeout(soon.saturating_duration_since(Instant::now()))) {
+                    Ok(outcome) => outcome,
+                    Err(_) => return,
+                }
+            }
         };
         match outcome {
             Some((ticket, result)) => self.receive_reply(ticket.number(), result.map_err(BatchFailure::from)),

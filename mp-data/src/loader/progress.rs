@@ -65,6 +65,7 @@ where
 {
     type Item = Result<LoadedBatch<T>, LoadError>;
 
+    #[track_caller]
     fn next(&mut self) -> Option<Self::Item> {
         let begun = Instant::now();
         self.since.get_or_insert(begun);

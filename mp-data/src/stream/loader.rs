@@ -160,6 +160,7 @@ impl<D: IterableDataset> std::iter::FusedIterator for StreamBatches<D> {}
 impl<D: IterableDataset> Iterator for StreamBatches<D> {
     type Item = Result<LoadedBatch<D::Batch>, LoadError>;
 
+    #[track_caller]
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next()
     }

@@ -19,7 +19,8 @@ impl Place {
 
     /// Returns the place of a call in a Rust program. Returns `None` for a call by the standard library, such
     /// as that of an adapter of an iterator.
-    pub(crate) fn of(at: &'static Location<'static>) -> Option<Self> {
+    #[doc(hidden)]
+    pub fn of(at: &'static Location<'static>) -> Option<Self> {
         let file = at.file();
         (!file.starts_with("/rustc/")).then_some(Self { file: Cow::Borrowed(file), line: at.line() })
     }

@@ -56,24 +56,25 @@ impl SlicedWait {
     }
 
     /// Calls `slice`, whose blocking calls are parts of this wait. It must do nothing that another thread may
-    /// wait for: the proof of a hang relies on that.
+    /// wait for: the proof of a hang relies on that. Within another such call of the thread, they are parts
+    /// of the outer wait.
     pub fn run<R>(&mut self, slice: impl FnOnce() -> R) -> R {
         /// Takes the state back, also when `slice` panics.
-        struct Running<'a>(&'a mut SlicedWait, Option<Box<Slices>>);
+        struct Running<'a>(&'a mut SlicedWait);
         impl Drop for Running<'_> {
             fn drop(&mut self) {
                 self.0.0 = Slices::take();
-                if let Some(outer) = self.1.take() {
-                    outer.leave();
-                }
             }
         }
 
-        let outer = Slices::take();
+        if let Some(outer) = Slices::take() {
+            outer.leave();
+            return slice();
+        }
         if let Some(own) = self.0.take() {
             own.leave();
         }
-        let _running = Running(self, outer);
+        let _running = Running(self);
         slice()
     }
 }
