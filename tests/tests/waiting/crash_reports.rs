@@ -19,6 +19,17 @@ fn loses_a_worker((): ()) -> Outcome {
     Ok(())
 }
 
+/// Starts a pool of which a worker aborts in a task.
+fn loses_a_task((): ()) -> Outcome {
+    let pool = mp::Pool::builder().processes(1).name("resize").build()?;
+    let dies = |(): ()| -> u32 {
+        mp::pool::note(17);
+        std::process::abort()
+    };
+    assert!(pool.apply(dies, ()).is_err());
+    Ok(())
+}
+
 fn ends_normally((): ()) -> Outcome {
     Ok(Process::spawn(|(): ()| (), ())?.join()?)
 }
@@ -50,6 +61,14 @@ fn failed_worker_has_a_report() {
         assert!(text.contains(line), "{line:?} is not in this:\n{text}");
     }
     assert!(text.contains("with 1 messages") && text.contains("The other processes:"), "{text}");
+}
+
+#[test]
+fn report_names_the_task_of_a_pools_worker() {
+    let found = reports(loses_a_task);
+    let [(_, text)] = found.as_slice() else { panic!("{found:?}") };
+    assert!(text.contains("it was worker 0 of the pool \"resize\" (#"), "{text}");
+    assert!(text.contains("with a task, at note 17"), "{text}");
 }
 
 #[test]

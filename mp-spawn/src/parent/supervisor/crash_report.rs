@@ -103,6 +103,14 @@ fn describe(text: &mut String, snapshot: &Snapshot, pid: u32) {
             None => writeln!(text, "  it had the queue {name}"),
         };
     }
+    for pool in &snapshot.pools {
+        for worker in pool.workers.iter().filter(|worker| worker.pid == pid) {
+            let name = object(pool.block, &pool.name);
+            let note = worker.note.map_or(String::new(), |note| format!(", at note {note}"));
+            let tasks = if worker.chunks > 0 { "with a task" } else { "without a task" };
+            _ = writeln!(text, "  it was worker {} of the pool {name}, {tasks}{note}", worker.number);
+        }
+    }
     text.push_str("\nThe other processes:\n");
     for process in snapshot.processes.iter().filter(|process| process.pid != pid) {
         let waits: Vec<_> = process.waits.iter().map(|wait| &*wait.call).collect();
