@@ -91,8 +91,11 @@ pub(crate) enum Command {
         #[arg(long)]
         directory: Option<PathBuf>,
     },
-    /// Print the manual page, in the format of man.
-    Man,
+    /// Print the manual page of mp or of one of its commands, in the format of man.
+    Man {
+        /// The command, such as `why`.
+        command: Option<String>,
+    },
     /// Print the completions of a shell.
     Completions {
         /// The shell.

@@ -174,9 +174,14 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             }
             .into())
         }
-        Command::Man => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(args::command()).render(&mut page).map_err(|e| e.to_string())?;
+        Command::Man { command } => {
+            let (mut page, mut of) = (Vec::new(), args::command());
+            of.build();
+            if let Some(name) = command {
+                let found = of.find_subcommand(name).cloned();
+                of = found.ok_or_else(|| format!("there is no command `{name}`: `mp help` lists them"))?;
+            }
+            clap_mangen::Man::new(of).render(&mut page).map_err(|e| e.to_string())?;
             Ok(String::from_utf8_lossy(&page).into_owned().into())
         }
         Command::Completions { shell } => {
