@@ -289,7 +289,7 @@ fn loader() -> AnyResult<()> {
 fn fetch() -> AnyResult<()> {
     let loader = DataLoader::builder(Samples { fast: 50 }).batch_size(50).num_workers(2).build()?;
     for batch in loader.epoch(0) {
-        batch?;
+        _ = batch?;
     }
     Ok(())
 }
