@@ -83,7 +83,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Prints a text. Returns `false` if the reader is gone, which is no error of this command.
+/// Prints a text. Returns `false` if standard output is a pipe that its reader has closed.
 fn print(text: &str) -> Result<bool> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -163,7 +163,7 @@ fn execute(arguments: &Arguments) -> Result<Output> {
         Command::Gc { dry_run, directory } => {
             let directory = directory.clone().unwrap_or_else(mp_core::get_sharing_directory);
             if !directory.is_dir() {
-                return Err(format!("{} is no directory", directory.display()));
+                return Err(format!("{} is not a directory", directory.display()));
             }
             let left = mp_core::leftovers(&directory, !dry_run).map_err(|e| e.to_string())?;
             let entry = |(path, bytes): &(_, u64)| serde_json::json!({"path": path, "bytes": bytes});
@@ -179,7 +179,9 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             of.build();
             if let Some(name) = command {
                 let found = of.find_subcommand(name).cloned();
-                of = found.ok_or_else(|| format!("there is no command `{name}`: `mp help` lists them"))?;
+                of = found.ok_or_else(|| {
+                    format!("`{name}` is not a command of mp: `mp help` lists all commands")
+                })?;
             }
             clap_mangen::Man::new(of).render(&mut page).map_err(|e| e.to_string())?;
             Ok(String::from_utf8_lossy(&page).into_owned().into())
@@ -240,7 +242,8 @@ fn chosen<'a, T>(
     all.iter().filter(is_chosen).collect()
 }
 
-/// Returns the output of a command that shows objects of a kind: all, or the one that was asked for.
+/// Returns the output of `queue`, `lock`, `pool` or `tensor`. It is an error if the requested object was not
+/// found.
 fn listed<T: serde::Serialize>(
     what: &str,
     found: &[&T],

@@ -127,7 +127,7 @@ pub(crate) fn of_file_or_target(target: Option<&str>) -> Result<Report> {
         make_printable(&mut value);
         serde_json::from_value(value)
     };
-    read().map_err(|e| format!("{path} is no file of `mp record`: {e}"))
+    read().map_err(|e| format!("{path} was not written by `mp record`: {e}"))
 }
 
 /// Replaces control characters, which a file of another user may have.
