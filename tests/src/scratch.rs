@@ -55,7 +55,16 @@ impl Scratch {
     /// Runs [`program`](Self::program) to its successful end, and returns its output.
     #[track_caller]
     pub fn run(&self, scenario: &str) -> String {
-        said(output(&mut self.program(scenario)))
+        self.run_with(scenario, |_| ())
+    }
+
+    /// Runs [`program`](Self::program), with a change of its command, to its successful end, and returns its
+    /// output.
+    #[track_caller]
+    pub fn run_with(&self, scenario: &str, change: impl FnOnce(&mut Command)) -> String {
+        let mut program = self.program(scenario);
+        change(&mut program);
+        said(output(&mut program))
     }
 
     /// Runs it with a tmpfs mounted over the directory, for this program only. `None` if mounting isn't

@@ -3,9 +3,10 @@
 use mp::process::Stdio;
 use mp::{Lock, Process, Queue};
 use mp_tests::Outcome;
+use mp_tests::scratch::Scratch;
 
 /// Starts a worker that aborts with a lock and a queue.
-fn loses_a_worker((): ()) -> Outcome {
+fn loses_a_worker() -> Outcome {
     let lock = Lock::new(0_u32)?.named("weights");
     let jobs = Queue::<String>::bounded(8)?.named("jobs");
     jobs.put("one job that is longer than a slot".into())?;
@@ -20,7 +21,7 @@ fn loses_a_worker((): ()) -> Outcome {
 }
 
 /// Starts a pool of which a worker aborts in a task.
-fn loses_a_task((): ()) -> Outcome {
+fn loses_a_task() -> Outcome {
     let pool = mp::Pool::builder().processes(1).name("resize").build()?;
     let dies = |(): ()| -> u32 {
         mp::pool::note(17);
@@ -30,30 +31,42 @@ fn loses_a_task((): ()) -> Outcome {
     Ok(())
 }
 
-fn ends_normally((): ()) -> Outcome {
-    Ok(Process::spawn(|(): ()| (), ())?.join()?)
+/// Starts a worker that ends, and one that this program kills.
+fn loses_no_worker() -> Outcome {
+    Process::spawn(|(): ()| (), ())?.join()?;
+    let sleeps = |(): ()| loop {
+        std::thread::park();
+    };
+    let worker = Process::spawn(sleeps, ())?;
+    worker.kill()?;
+    assert!(worker.join().is_err());
+    Ok(())
 }
 
-/// Runs a program, and returns the names and contents of its reports.
-fn reports<F>(program: F) -> Vec<(String, String)>
-where
-    F: Fn(()) -> Outcome + Copy + Send + 'static,
-{
-    let name = std::any::type_name::<F>().replace(':', "-");
-    let folder = std::env::temp_dir().join(format!("mp-reports-{}-{name}", std::process::id()));
-    let builder = Process::builder().env("MP_REPORT", folder.to_str().unwrap()).stderr(Stdio::Capture);
-    builder.spawn(program, ()).unwrap().join().unwrap();
+/// Runs a scenario in a program that has shared memory of its own, since any other process would release what
+/// a dead one had. Returns the names and contents of the reports.
+fn reports(scenario: &str) -> Vec<(String, String)> {
+    let scratch = Scratch::new(scenario);
+    let folder = scratch.0.join("reports");
+    scratch.run_with(scenario, |program| _ = program.env("MP_REPORT", &folder));
     let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap();
-    let found =
-        files.map(|file| (file.file_name().to_str().unwrap().to_owned(), read(file.path()))).collect();
-    _ = std::fs::remove_dir_all(&folder);
-    found
+    files.map(|file| (file.file_name().to_str().unwrap().to_owned(), read(file.path()))).collect()
+}
+
+/// Runs the programs of [`reports`].
+pub(super) fn run(scenario: &str) {
+    let run = match scenario {
+        "loses_a_worker" => loses_a_worker(),
+        "loses_a_task" => loses_a_task(),
+        _ => loses_no_worker(),
+    };
+    run.unwrap();
 }
 
 #[test]
 fn failed_worker_has_a_report() {
-    let found = reports(loses_a_worker);
+    let found = reports("loses_a_worker");
     let [(name, text)] = found.as_slice() else { panic!("{found:?}") };
     assert!(name.starts_with("rank-0-") && name.ends_with(".txt"), "{name}");
     let lines = ["SIGABRT", "about to die", "it held the lock \"weights\"", "it had the queue \"jobs\""];
@@ -65,13 +78,13 @@ fn failed_worker_has_a_report() {
 
 #[test]
 fn report_names_the_task_of_a_pools_worker() {
-    let found = reports(loses_a_task);
+    let found = reports("loses_a_task");
     let [(_, text)] = found.as_slice() else { panic!("{found:?}") };
     assert!(text.contains("it was worker 0 of the pool \"resize\" (#"), "{text}");
     assert!(text.contains("with a task, at note 17"), "{text}");
 }
 
 #[test]
-fn worker_that_succeeds_has_no_report() {
-    assert_eq!(reports(ends_normally), []);
+fn ended_and_killed_workers_have_no_report() {
+    assert_eq!(reports("loses_no_worker"), []);
 }

@@ -11,3 +11,11 @@ mod many;
 mod snapshots;
 mod streams;
 mod wake_ups;
+
+/// Entry of the programs that `Scratch::program` starts. Not a test.
+#[test]
+fn helper() {
+    if let Some((scenario, ..)) = mp_tests::scratch::scenario() {
+        crash_reports::run(&scenario);
+    }
+}

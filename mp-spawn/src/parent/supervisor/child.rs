@@ -273,8 +273,13 @@ impl WatchedChild {
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
-        let has_failed = self.group.with_rank(self.rank, |rank| rank.failure.is_some()).unwrap_or_default();
-        let report = if has_failed || !exit.success() { CrashReport::begin() } else { None };
+        let fails = |rank: &mut RankState| {
+            let asked = matches!((exit, rank.requested_signal),
+                (ExitStatus::Signal { signal, .. }, Some(asked)) if signal == asked);
+            rank.failure.is_some() || !(exit.success() || asked)
+        };
+        let has_failed = self.group.with_rank(self.rank, fails).unwrap_or_default();
+        let report = if has_failed { CrashReport::begin() } else { None };
         self.reclaimed = shared_memory::declare_dead_child(self.member);
         let begun = self.evidence.hello;
         let asked = self.group.with_rank(self.rank, |rank| {
