@@ -180,7 +180,7 @@ impl Function {
             true => STARMAP.import(py, "itertools", "starmap")?,
             false => MAP.import(py, "builtins", "map")?,
         };
-        let mut results = Results::with_capacity(items.len().unwrap_or(0));
+        let mut results = Results::new();
         note(1);
         for (index, result) in map.call1((function, items))?.try_iter()?.enumerate() {
             results.push(result?)?;

@@ -311,6 +311,18 @@ class TestObjects:
             assert [(type(x), repr(x)) for x in results] == [(type(x), repr(x)) for x in items]
         assert pool.apply(identity, (extremes,)) == extremes
 
+    def test_tuples_of_numbers_arrive_as_they_are(self, pool):
+        pairs = [(-(2**63), 0.5), (2**63 - 1, -0.0), (0, float("inf"))] * 6
+        singles, triples = [(x,) for x, _ in pairs], [(x, y, x) for x, y in pairs]
+        subclass = os.terminal_size((0, 0.5))
+        others = (2**63, 0.5), (0, 1), (True, 0.5), (0.5, 0), (0,), (0, 0.5, 0), [0, 0.5], subclass, (), 0
+        mixed = [[*pairs, other] for other in others]
+        for items in (pairs, singles, triples, *mixed, [()] * 20, [subclass] * 20):
+            results = pool.map(repr, items, chunksize=len(items))
+            assert results == [repr(x) for x in items]
+        assert pool.apply(identity, (pairs,)) == pairs
+        assert pool.starmap(identity, singles, len(singles)) == [x for x, in singles]
+
     def test_queue_in_task_is_same_queue(self, pool):
         queue = mp.Queue()
         pool.starmap(put, [(queue, 1), (queue, 2)])

@@ -1,12 +1,12 @@
-//! Objects of tasks and replies. Lists of numbers travel as arrays of 64-bit words, in a third of the time
-//! that pickle needs, and a worker makes no list of them.
+//! Objects of tasks and replies. Lists of numbers, and of tuples of numbers, travel as arrays of 64-bit
+//! words, in a third of the time that pickle needs, and a worker makes no list of them.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyFloat, PyInt, PyList, PySlice};
+use pyo3::types::{PyFloat, PyInt, PyList, PySlice, PyTuple};
 use serde::{Deserialize, Serialize};
 
 use crate::object::Object;
@@ -16,16 +16,34 @@ use crate::object::pickle::{bytes_to_message, dumps, loads, message_to_bytes};
 #[derive(Serialize, Deserialize)]
 pub(super) enum Payload {
     Object(Object),
-    /// Bytes of a list of integers of 64 bits.
-    Ints(Object),
-    /// Bytes of a list of floats.
-    Floats(Object),
+    /// Bytes of a list of numbers, or of tuples of numbers. The numbers at one position have one type.
+    Numbers {
+        types: Vec<Number>,
+        are_tuples: bool,
+        words: Object,
+    },
+}
+
+/// Type of numbers that are one word each.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) enum Number {
+    Int,
+    Float,
 }
 
 thread_local! {
-    /// Memory for the words of a list, which each thread keeps: new memory would be slower than the rest.
+    /// Memory for the words of a list. Each thread keeps some: new memory would be slower than the rest.
     // fork: an empty or unused copy.
     static WORDS: Cell<Vec<[u8; 8]>> = const { Cell::new(Vec::new()) };
+}
+
+/// Number of words of the largest memory that a thread keeps.
+const MAX_KEPT_WORDS: usize = 1 << 17;
+
+fn keep(words: Vec<[u8; 8]>) {
+    if words.capacity() <= MAX_KEPT_WORDS {
+        WORDS.set(words);
+    }
 }
 
 /// Minimum length of a list that is checked for numbers.
@@ -39,9 +57,42 @@ fn float(item: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
     item.cast_exact::<PyFloat>().ok().map(|float| float.value().to_le_bytes())
 }
 
+impl Number {
+    /// Returns the type of an object if it is a number.
+    fn of(object: &Bound<'_, PyAny>) -> Self {
+        if object.is_exact_instance_of::<PyInt>() { Self::Int } else { Self::Float }
+    }
+
+    /// Returns the word of a number of this type, and `None` for other objects.
+    fn word(self, object: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
+        match self {
+            Self::Int => int(object),
+            Self::Float => float(object),
+        }
+    }
+
+    /// Returns the array with these words.
+    fn array<'py>(self, words: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let code = if matches!(self, Self::Int) { "q" } else { "d" };
+        let array = ARRAY.import(words.py(), "array", "array")?.call1((code,))?;
+        array.call_method1("frombytes", (words,))?;
+        Ok(array)
+    }
+}
+
+/// Appends the words of a tuple of numbers. Returns `None` for other objects.
+fn push_tuple(words: &mut Vec<[u8; 8]>, types: &[Number], object: &Bound<'_, PyAny>) -> Option<()> {
+    let tuple = object.cast_exact::<PyTuple>().ok().filter(|tuple| tuple.len() == types.len())?;
+    for (number, item) in types.iter().zip(tuple.iter_borrowed()) {
+        words.push(number.word(&item)?);
+    }
+    Some(())
+}
+
 impl Payload {
-    /// Returns the payload of a part of a list that has only integers of 64 bits, or only floats. `None` for
-    /// any other object.
+    /// Returns the payload of a part of a list that has only integers of 64 bits, only floats, or only tuples
+    /// of these with the same types. `None` for any other object.
     fn numbers(object: &Bound<'_, PyAny>, part: Option<Range<usize>>) -> PyResult<Option<Self>> {
         let Ok(list) = object.cast_exact::<PyList>() else { return Ok(None) };
         let part = part.unwrap_or(0..list.len());
@@ -50,15 +101,34 @@ impl Payload {
         }
         // Another thread may make the list shorter.
         let Ok(first) = list.get_item(part.start) else { return Ok(None) };
-        let is_int = first.is_exact_instance_of::<PyInt>();
-        let word: fn(&Bound<'_, PyAny>) -> Option<[u8; 8]> = if is_int { int } else { float };
+        let mut items = part.map(|index| list.get_item(index).ok());
         // Taken, since an item that is dropped may run code that uses a pool.
         let mut words = WORDS.take();
         words.clear();
-        words.extend(part.clone().map_while(|index| word(&list.get_item(index).ok()?)));
-        let bytes = (words.len() == part.len()).then(|| bytes_to_message(list.py(), words.as_flattened()));
-        WORDS.set(words);
-        Ok(bytes.transpose()?.map(if is_int { Self::Ints } else { Self::Floats }))
+        let (types, are_tuples) = match first.cast_exact::<PyTuple>() {
+            Ok(tuple) => (tuple.iter().map(|item| Number::of(&item)).collect(), true),
+            Err(_) => (vec![Number::of(&first)], false),
+        };
+        let are_numbers = match (are_tuples, &types[..]) {
+            (_, []) => false,
+            (false, &[number, ..]) => {
+                let mut push = |item: Bound<'_, PyAny>| Some(words.push(number.word(&item)?));
+                items.all(|item| item.and_then(&mut push).is_some())
+            }
+            (true, types) => {
+                let mut push = |item: Bound<'_, PyAny>| push_tuple(&mut words, types, &item);
+                items.all(|item| item.and_then(&mut push).is_some())
+            }
+        };
+        let bytes = are_numbers.then(|| bytes_to_message(list.py(), words.as_flattened()));
+        keep(words);
+        Ok(bytes.transpose()?.map(|words| Self::Numbers { types, are_tuples, words }))
+    }
+
+    /// Returns the payload of a list of numbers of one type.
+    fn of_words(py: Python<'_>, number: Number, words: &[[u8; 8]]) -> PyResult<Self> {
+        let words = bytes_to_message(py, words.as_flattened())?;
+        Ok(Self::Numbers { types: vec![number], are_tuples: false, words })
     }
 
     /// Returns the payload of an object or of a part of its items, pickled by `dumps` unless it is a list of
@@ -80,39 +150,34 @@ impl Payload {
     pub(super) fn read(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
             Self::Object(object) => loads(py, object),
-            numbers => numbers.items(py)?.call_method0("tolist"),
+            Self::Numbers { are_tuples: false, .. } => self.items(py)?.call_method0("tolist"),
+            Self::Numbers { are_tuples: true, .. } => py.get_type::<PyList>().call1((self.items(py)?,)),
         }
     }
 
     /// Stores the items into the list, from index `begin` on.
     pub(super) fn store(self, list: &Bound<'_, PyList>, begin: usize) -> PyResult<()> {
-        let (is_int, bytes) = match self {
-            Self::Object(object) => {
-                let items = loads(list.py(), object)?;
-                return list.set_slice(begin, begin + items.len()?, &items);
-            }
-            Self::Ints(bytes) => (true, bytes),
-            Self::Floats(bytes) => (false, bytes),
-        };
-        let memory = bytes.memory.into_iter().next().and_then(|memory| memory.downcast::<u8>().ok());
-        let bytes = memory.map_or(bytes.pickle, |memory| memory.to_vec());
-        bytes.as_chunks().0.iter().zip(begin..).try_for_each(|(&word, index)| match is_int {
-            true => list.set_item(index, i64::from_le_bytes(word)),
-            false => list.set_item(index, f64::from_le_bytes(word)),
-        })
+        let items = self.read(list.py())?;
+        list.set_slice(begin, begin + items.len()?, &items)
     }
 
     /// Returns an iterable of the items.
     pub(super) fn items(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-        static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let (kind, bytes) = match self {
+        static ZIP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let (types, are_tuples, words) = match self {
             Self::Object(object) => return loads(py, object),
-            Self::Ints(bytes) => ("q", bytes),
-            Self::Floats(bytes) => ("d", bytes),
+            Self::Numbers { types, are_tuples, words } => (types, are_tuples, message_to_bytes(py, words)?),
         };
-        let array = ARRAY.import(py, "array", "array")?.call1((kind,))?;
-        array.call_method1("frombytes", (message_to_bytes(py, bytes)?,))?;
-        Ok(array)
+        if let (false, &[number]) = (are_tuples, &types[..]) {
+            return number.array(&words);
+        }
+        let [ints, floats] = [Number::Int.array(&words)?, Number::Float.array(&words)?];
+        let column = |(index, number): (usize, &Number)| {
+            let array = if matches!(number, Number::Int) { &ints } else { &floats };
+            array.get_item(PySlice::new(py, index.try_into()?, isize::MAX, types.len().try_into()?))
+        };
+        let columns = types.iter().enumerate().map(column).collect::<PyResult<Vec<_>>>()?;
+        ZIP.import(py, "builtins", "zip")?.call1(PyTuple::new(py, columns)?)
     }
 }
 
@@ -126,9 +191,11 @@ pub(super) enum Results<'py> {
 }
 
 impl<'py> Results<'py> {
-    /// Creates the results of a chunk of this many items.
-    pub(super) fn with_capacity(items: usize) -> Self {
-        Self::Ints(Vec::with_capacity(items))
+    /// Creates the results of a chunk.
+    pub(super) fn new() -> Self {
+        let mut words = WORDS.take();
+        words.clear();
+        Self::Ints(words)
     }
 
     pub(super) fn push(&mut self, result: Bound<'py, PyAny>) -> PyResult<()> {
@@ -141,7 +208,8 @@ impl<'py> Results<'py> {
                 if words.is_empty()
                     && let Some(word) = float(&result)
                 {
-                    *self = Self::Floats(vec![word]);
+                    words.push(word);
+                    *self = Self::Floats(std::mem::take(words));
                     return Ok(());
                 }
             }
@@ -171,11 +239,16 @@ impl<'py> Results<'py> {
     /// Returns the payload, or the error with the object that can't be pickled.
     pub(super) fn payload(mut self, py: Python<'py>) -> Result<Payload, (PyErr, Bound<'py, PyAny>)> {
         let payload = match &self {
-            Self::Ints(words) => bytes_to_message(py, words.as_flattened()).map(Payload::Ints),
-            Self::Floats(words) => bytes_to_message(py, words.as_flattened()).map(Payload::Floats),
+            Self::Ints(words) => Payload::of_words(py, Number::Int, words),
+            Self::Floats(words) => Payload::of_words(py, Number::Float, words),
             Self::Objects(list) => dumps(list).map(Payload::Object),
             Self::One(object) => Payload::of(object, None, dumps),
         };
+        if let Self::Ints(words) | Self::Floats(words) = &mut self
+            && payload.is_ok()
+        {
+            keep(std::mem::take(words));
+        }
         payload.map_err(|error| match self {
             Self::One(object) => (error, object),
             _ => {
