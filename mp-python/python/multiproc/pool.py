@@ -64,7 +64,7 @@ class _Spawning:
         return fd
 
 # Largest chunk of a map without a ``chunksize``.
-MAX_CHUNKSIZE = 1 << 15
+MAX_CHUNKSIZE = 1 << 14
 
 
 class Pool:
