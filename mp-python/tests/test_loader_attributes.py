@@ -6,7 +6,6 @@ np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, default_collate  # noqa: E402
-from torch.utils.data.datapipes.iter import IterableWrapper  # noqa: E402
 
 import multiproc as mp  # noqa: E402
 
@@ -98,16 +97,3 @@ class TestBatches:
         for number, batch in enumerate(loader):
             assert batch.stride() == (48, 1, 12, 3)
             assert torch.equal(batch, channels_last([2 * number, 2 * number + 1]))
-
-
-class TestPipes:
-    @pytest.mark.parametrize("workers", [0, 1])
-    def test_unshuffled_pipe_keeps_its_order(self, workers):
-        pipe = IterableWrapper(range(6)).shuffle().map(int)
-        loader = mp.DataLoader(pipe, 2, shuffle=False, num_workers=workers)
-        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
-
-    def test_shuffled_pipe_has_all_elements(self):
-        pipe = IterableWrapper(range(60)).shuffle()
-        seen = [int(batch) for batch in mp.DataLoader(pipe, shuffle=True)]
-        assert sorted(seen) == [*range(60)] and seen != [*range(60)]

@@ -14,6 +14,7 @@ class _Inline:
 
     def __init__(self, loader, progress):
         self.worker = Worker(loader._inline_setup(), 0, inline=True)
+        self.worker.shard()
         self.progress = progress.copy()
         self.loader = loader
         self.order = None if loader._iterable else loader._order(self.progress)
@@ -38,7 +39,7 @@ class _Inline:
     def _next_of_stream(self):
         if self.ended:
             raise StopIteration
-        seed = mix(self.progress.seed, self.progress.epoch)
+        seed = self.loader._stream_seed(self.progress)
         number, self.at = self.at, self.at + 1
         try:
             with SavedRandomness():
@@ -158,7 +159,7 @@ class _Streams:
         self.progress = progress.copy()
         self.run = next(self.runs)
         loader._runs.add(self.run)
-        self.seed = mix(self.progress.seed, self.progress.epoch)
+        self.seed = loader._stream_seed(self.progress)
         timeout, prepare = loader.batch_timeout or None, int(_preparing(loader))
         self.tasks = [
             call.tasks(retries=loader.retries, timeout=timeout, prepare=prepare) for call in calls

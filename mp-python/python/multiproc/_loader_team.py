@@ -12,6 +12,7 @@ import weakref
 
 from . import _multiproc, process
 from ._child import Preparation
+from ._loader_pipes import ranks
 from ._loader_worker import _MASK, STACK
 from .pool import _Spawning
 from .reduction import pickler
@@ -157,6 +158,7 @@ class _Team:
             "drop_last": loader.drop_last,
             "batch_timeout": loader.batch_timeout,
             "num_workers": loader.num_workers,
+            "ranks": ranks(),
             "imports": _imported(),
         }
         fingerprint = None if loader._persistent is not None else _fingerprint(setup)

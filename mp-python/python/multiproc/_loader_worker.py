@@ -17,6 +17,7 @@ import traceback
 import weakref
 
 from . import _multiproc
+from ._loader_pipes import apply_seed, apply_sharding
 from ._process_end import run_exit_functions
 
 BATCH, END, FAILURE = 0, 1, 2
@@ -182,12 +183,19 @@ class Worker:
         self._set_info(mix(seed, self.number))
         seed_all(self.info.seed)
         try:
+            self.shard()
             if self.setup["worker_init_fn"] is not None:
                 self.setup["worker_init_fn"](self.number)
             # The function may have replaced the dataset's attributes, or the dataset.
             self.dataset = self.info.dataset
         except Exception as error:
             self.failed = error
+
+    def shard(self):
+        """Gives a datapipe the part of its samples that belongs to this worker of this process."""
+        size, rank = self.setup["ranks"]
+        workers = max(self.setup["num_workers"], 1)
+        apply_sharding(self.dataset, size * workers, self.number * size + rank)
 
     def _set_info(self, seed):
         """Makes this the worker that ``get_worker_info`` returns: a process has one for each epoch."""
@@ -353,6 +361,7 @@ class Worker:
         dataset = self.dataset
         if state is not None and state[0] == "dataset":
             dataset.load_state_dict(state[1])
+        apply_seed(dataset, seed)
         iteration = _Iteration(iter(dataset), batches if state is not None else 0)
         if state is not None and state[0] == "iterator":
             iteration.iterator.load_state_dict(state[1])

@@ -19,7 +19,7 @@ and puts the caller's states back. ``shuffle=True`` without a ``generator`` is t
 permutation, a function of seed and epoch. With a ``generator`` the order is torch's. Without ``seed``, an
 epoch's seed is drawn as torch draws it: from ``generator``, or torch's default generator, so that
 ``torch.manual_seed`` makes runs repeat. A dataset that is iterated depends on the number of workers if it
-divides its data by ``get_worker_info()``, as in torch.
+divides its data by ``get_worker_info()``, as in torch. Datapipes of torch are divided by the loader.
 
 **Copies.** ``collate`` (the default) writes samples into shared memory. A dataset with
 ``__getbatch__(indices)`` returns complete batches instead of samples: tensors that it makes by
@@ -50,8 +50,9 @@ from multiprocessing import process as _process
 from . import _multiproc
 from ._loader_epoch import _Batches, _Progress
 from ._loader_errors import BatchLost, BatchTimeout, RemoteTraceback
+from ._loader_pipes import is_iterable_pipe, ranks, share_seed
 from ._loader_team import _Team
-from ._loader_worker import get_worker_info
+from ._loader_worker import get_worker_info, mix
 from .collate import collate, convert
 
 __all__ = [
@@ -131,7 +132,7 @@ class DataLoader:
             raise ValueError(f"on_error should be 'raise' or 'skip', not {on_error!r}")
         self._iterable = _is_iterable(dataset)
         if self._iterable:
-            is_pipe = _is_iterable_pipe(dataset)
+            is_pipe = is_iterable_pipe(dataset)
             if is_pipe and shuffle is not None:
                 from torch.utils.data.graph_settings import apply_shuffle_settings
 
@@ -197,6 +198,8 @@ class DataLoader:
         self._pending_state = None
         self._iterator = None
         self._runs = set()
+        #: Group of torch's processes that share the seeds of a datapipe.
+        self._seed_group = None
         self._reported_length = None
         self._initialized = True
 
@@ -345,8 +348,16 @@ class DataLoader:
             return self.seed
         torch = sys.modules.get("torch")
         if torch is not None:
-            return torch.empty((), dtype=torch.int64).random_(generator=self.generator).item()
+            seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            return share_seed(self, seed).item() if is_iterable_pipe(self.dataset) else seed.item()
         return random.getrandbits(63)
+
+    def _stream_seed(self, progress):
+        """Returns the seed of an epoch of a dataset that is iterated. If it was drawn for a datapipe, equal
+        seeds of torch give equal epochs, as in torch."""
+        if self.seed is None and is_iterable_pipe(self.dataset):
+            return mix(progress.seed)
+        return mix(progress.seed, progress.epoch)
 
     def _order(self, progress):
         """Yields the number and the indices of each batch that was not delivered."""
@@ -389,6 +400,7 @@ class DataLoader:
             "drop_last": self.drop_last,
             "batch_timeout": 0,
             "num_workers": 0,
+            "ranks": ranks(),
         }
 
     def _hire(self):
@@ -530,11 +542,6 @@ def _is_iterable(dataset):
         return True
     has_indices = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getbatch__")
     return hasattr(dataset, "__iter__") and not has_indices
-
-
-def _is_iterable_pipe(dataset):
-    torch = sys.modules.get("torch.utils.data")
-    return torch is not None and isinstance(dataset, torch.IterDataPipe)
 
 
 def _generator_state(generator):

@@ -1,0 +1,47 @@
+"""Datapipes of torch: their parts in workers, and the seeds of their shuffling."""
+
+import sys
+
+
+def _is(dataset, *names):
+    torch = sys.modules.get("torch.utils.data")
+    return torch is not None and isinstance(dataset, tuple(getattr(torch, name) for name in names))
+
+
+def is_iterable_pipe(dataset):
+    return _is(dataset, "IterDataPipe")
+
+
+def ranks():
+    """Returns the number of torch's distributed processes, and the number of this one."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return dist.get_world_size(), dist.get_rank()
+    return 1, 0
+
+
+def share_seed(loader, seed):
+    """Returns the first distributed process's seed: the others take other parts of the same order."""
+    if ranks()[0] > 1:
+        from torch import distributed as dist
+
+        loader._seed_group = loader._seed_group or dist.new_group(backend="gloo")
+        dist.broadcast(seed, src=0, group=loader._seed_group)
+    return seed
+
+
+def apply_sharding(dataset, parts, part):
+    """Has the ``sharding_filter`` of a datapipe pass the samples of one part."""
+    if _is(dataset, "IterDataPipe", "MapDataPipe"):
+        from torch.utils.data import graph_settings
+
+        graph_settings.apply_sharding(dataset, parts, part)
+
+
+def apply_seed(dataset, seed):
+    """Seeds the shuffling of a datapipe. All workers get the same seed: they pass parts of one order."""
+    if is_iterable_pipe(dataset):
+        import torch
+        from torch.utils.data.graph_settings import apply_random_seed
+
+        apply_random_seed(dataset, torch.Generator().manual_seed(seed))
