@@ -1,6 +1,7 @@
 //! Tensors with a dynamic element type.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -146,7 +147,7 @@ impl<M: Aliased> AnyTensor<M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
 
-    fn another(&self, view: View) -> Self {
+    fn another(&self, view: Arc<View>) -> Self {
         Self { raw: self.raw.another(view), dtype: self.dtype }
     }
 }
@@ -155,8 +156,8 @@ impl<M: Aliased> AnyTensor<M> {
 impl AnyTensor<Exclusive> {
     view_methods!();
 
-    fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(*self.raw.view)?;
+    fn viewed(self, change: impl FnOnce(&mut View) -> Result<()>) -> Result<Self> {
+        let view = self.raw.view.with(change)?;
         Ok(Self { raw: self.raw.viewed(view), dtype: self.dtype })
     }
 }

@@ -1,6 +1,7 @@
 //! Tensors without memory.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -68,8 +69,8 @@ impl MetaTensor {
         AnyTensor::empty(self.shape(), self.dtype)
     }
 
-    fn another(&self, view: View) -> Self {
-        Self { view, ..*self }
+    fn another(&self, view: Arc<View>) -> Self {
+        Self { view: *view, ..*self }
     }
 }
 

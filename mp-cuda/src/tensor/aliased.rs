@@ -1,5 +1,7 @@
 //! Tensors that share memory with others: clones and views.
 
+use std::sync::Arc;
+
 use mp_tensor::parts::View;
 use mp_tensor::{Element, Shared, aliasing_methods, view_methods};
 
@@ -20,7 +22,7 @@ impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
 
-    fn another(&self, view: View) -> Self {
+    fn another(&self, view: Arc<View>) -> Self {
         Self::of(self.raw.another(view))
     }
 }

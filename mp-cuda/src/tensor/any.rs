@@ -1,6 +1,7 @@
 //! Tensors on devices whose element type is known at run time.
 
 use std::fmt;
+use std::sync::Arc;
 
 use mp_core::DType;
 use mp_core::message::PlainOutcome;
@@ -122,7 +123,7 @@ impl<M: CudaAliased> AnyCudaTensor<M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
 
-    fn another(&self, view: View) -> Self {
+    fn another(&self, view: Arc<View>) -> Self {
         Self { raw: self.raw.another(view), dtype: self.dtype }
     }
 }
@@ -131,8 +132,8 @@ impl<M: CudaAliased> AnyCudaTensor<M> {
 impl AnyCudaTensor<Exclusive> {
     view_methods!();
 
-    fn viewed(self, f: impl FnOnce(View) -> mp_core::Result<View>) -> mp_core::Result<Self> {
-        let view = f(*self.raw.view)?;
+    fn viewed(self, change: impl FnOnce(&mut View) -> mp_core::Result<()>) -> mp_core::Result<Self> {
+        let view = self.raw.view.with(change)?;
         Ok(Self { raw: self.raw.viewed(view), dtype: self.dtype })
     }
 }

@@ -306,12 +306,15 @@ mod tests {
     fn contiguous_elements_are_one_copy() {
         let whole = View::contiguous(&[3, 4]).unwrap();
         assert_eq!(runs(&whole), [(0, 12)]);
-        assert_eq!(runs(&whole.narrow(1, 1, 2).unwrap()), [(0, 2), (4, 2), (8, 2)]);
-        assert_eq!(runs(&whole.narrow(0, 1, 0).unwrap()), []);
-        assert_eq!(runs(&whole.select(1, 3).unwrap()), [(0, 1), (4, 1), (8, 1)]);
+        assert_eq!(runs(&whole.with(|v| v.narrow(1, 1, 2)).unwrap()), [(0, 2), (4, 2), (8, 2)]);
+        assert_eq!(runs(&whole.with(|v| v.narrow(0, 1, 0)).unwrap()), []);
+        assert_eq!(runs(&whole.with(|v| v.select(1, 3)).unwrap()), [(0, 1), (4, 1), (8, 1)]);
         let rows = View::contiguous(&[3, 2]).unwrap();
-        assert_eq!(common(&rows, &whole.narrow(1, 1, 2).unwrap()), [(0, 0, 2), (2, 4, 2), (4, 8, 2)]);
-        let column = View::contiguous(&[2, 3]).unwrap().t().unwrap();
+        assert_eq!(
+            common(&rows, &whole.with(|v| v.narrow(1, 1, 2)).unwrap()),
+            [(0, 0, 2), (2, 4, 2), (4, 8, 2)]
+        );
+        let column = View::contiguous(&[2, 3]).unwrap().with(|v| v.t()).unwrap();
         assert_eq!(common(&column, &rows).len(), 6);
     }
 }

@@ -47,8 +47,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
 impl<T: Element> CudaTensor<T, Exclusive> {
     view_methods!();
 
-    fn viewed(self, f: impl FnOnce(View) -> mp_core::Result<View>) -> mp_core::Result<Self> {
-        let view = f(*self.raw.view)?;
+    fn viewed(self, change: impl FnOnce(&mut View) -> mp_core::Result<()>) -> mp_core::Result<Self> {
+        let view = self.raw.view.with(change)?;
         Ok(Self::of(self.raw.viewed(view)))
     }
 }

@@ -255,7 +255,8 @@ mod tests {
             RawCudaTensor::<Exclusive>::receive(inc.arrived(), arriving, DType::F32).map(drop)
         };
         assert!(receive(View::contiguous(&[4, 1]).unwrap()).is_ok());
-        let error = receive(View::contiguous(&[4, 1]).unwrap().expand(&[4, 2]).unwrap()).unwrap_err();
+        let error =
+            receive(View::contiguous(&[4, 1]).unwrap().with(|v| v.expand(&[4, 2])).unwrap()).unwrap_err();
         assert!(error.to_string().contains("whose elements overlap"), "{error}");
     }
 }

@@ -66,8 +66,8 @@ impl<M: CudaMode> RawCudaTensor<M> {
 
 impl<M: super::mode::CudaAliased> RawCudaTensor<M> {
     /// Returns another tensor of the same memory, with this view.
-    pub(super) fn another(&self, view: View) -> Self {
-        Self::of(self.piece.clone(), Arc::new(view), self.grad.derived())
+    pub(super) fn another(&self, view: Arc<View>) -> Self {
+        Self::of(self.piece.clone(), view, self.grad.derived())
     }
 }
 

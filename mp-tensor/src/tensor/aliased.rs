@@ -1,5 +1,7 @@
 //! Tensors with several handles: clones, views and messages.
 
+use std::sync::Arc;
+
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -25,7 +27,8 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
 
-    fn another(&self, view: View) -> Self {
+    #[inline]
+    fn another(&self, view: Arc<View>) -> Self {
         Self::of(self.raw.another(view))
     }
 }
@@ -55,7 +58,8 @@ impl<T: Element, M: Sendable> Tensor<T, M> {
         offset: usize,
     ) -> Result<Self> {
         let elements = self.storage().len() / size_of::<T>();
-        self.viewed(|_| View::from_parts(offset, shape.as_ref(), strides.as_ref(), elements))
+        let view = View::from_parts(offset, shape.as_ref(), strides.as_ref(), elements)?;
+        Ok(self.another(view.into()))
     }
 }
 

@@ -23,8 +23,8 @@ use mp_core::Result;
 impl<T: Element> Tensor<T, BorrowedMut<'_>> {
     view_methods!();
 
-    fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(*self.raw.view)?;
+    fn viewed(self, change: impl FnOnce(&mut View) -> Result<()>) -> Result<Self> {
+        let view = self.raw.view.with(change)?;
         Ok(Self::of(self.raw.viewed(view)))
     }
 }

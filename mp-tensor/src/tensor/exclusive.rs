@@ -118,8 +118,8 @@ impl<T: Element> Tensor<T, Exclusive> {
 impl<T: Element> Tensor<T, Exclusive> {
     view_methods!();
 
-    fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(*self.raw.view)?;
+    fn viewed(self, change: impl FnOnce(&mut View) -> Result<()>) -> Result<Self> {
+        let view = self.raw.view.with(change)?;
         Ok(Self::of(self.raw.viewed(view)))
     }
 }

@@ -278,11 +278,14 @@ macro_rules! aliasing_methods {
             self.pieces(|v| v.unbind(dim))
         }
 
+        #[inline]
         fn viewed(
             &self,
-            f: impl FnOnce($crate::parts::View) -> mp_core::Result<$crate::parts::View>,
+            change: impl FnOnce(&mut $crate::parts::View) -> mp_core::Result<()>,
         ) -> mp_core::Result<Self> {
-            Ok(self.another(f($crate::parts::View::clone(&self.$($view).+))?))
+            let mut view = std::sync::Arc::new($crate::parts::View::clone(&self.$($view).+));
+            change(std::sync::Arc::make_mut(&mut view))?;
+            Ok(self.another(view))
         }
 
         fn pieces(
@@ -290,7 +293,7 @@ macro_rules! aliasing_methods {
             f: impl FnOnce($crate::parts::View) -> mp_core::Result<Vec<$crate::parts::View>>,
         ) -> mp_core::Result<Vec<Self>> {
             let views = f($crate::parts::View::clone(&self.$($view).+))?.into_iter();
-            Ok(views.map(|view| self.another(view)).collect())
+            Ok(views.map(|view| self.another(view.into())).collect())
         }
     };
 }

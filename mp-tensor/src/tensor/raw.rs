@@ -47,11 +47,12 @@ impl<M: Mode> RawTensor<M> {
     }
 
     /// Returns another handle with a view of this tensor.
-    pub(crate) fn another(&self, view: View) -> Self
+    #[inline]
+    pub(crate) fn another(&self, view: Arc<View>) -> Self
     where
         M::Keep: Clone,
     {
-        Self { keep: self.keep.clone(), view: Arc::new(view), grad: self.grad.derived() }
+        Self { keep: self.keep.clone(), view, grad: self.grad.derived() }
     }
 
     /// Replaces the view by a view of this tensor.

@@ -89,7 +89,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     /// # Errors
     /// [`Error::Shape`](mp_core::Error::Shape) if the number of elements is not one.
     pub fn item(&self) -> Result<T> {
-        let one = self.raw.view.reshape(&[])?;
+        let one = self.raw.view.with(|v| v.reshape(&[]))?;
         self.raw.here()?;
         Ok(storage::load(self.storage(), one.offset()))
     }

@@ -184,7 +184,8 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     ) -> Result<(TensorViewMut<'_, T>, TensorViewMut<'_, T>)> {
         let whole = *self.raw.view;
         let n = whole.shape().get(dim).copied().unwrap_or(0);
-        let (left, right) = (whole.narrow(dim, 0, at)?, whole.narrow(dim, at, n - at)?);
+        let left = whole.with(|v| v.narrow(dim, 0, at))?;
+        let right = whole.with(|v| v.narrow(dim, at, n - at))?;
         let (keep, grad) = (self.storage(), self.raw.grad.derived());
         let of = |view: View| Tensor::of(RawTensor { keep, view: view.into(), grad });
         Ok((of(left), of(right)))

@@ -67,7 +67,7 @@ mod tests {
         }
         assert!(row_major(0, &[usize::MAX, 2]).is_err() && row_major(0, &[1; 9]).is_err());
         // A row-major view that was transposed is not row-major.
-        let column = View::contiguous(&[2, 3]).unwrap().transpose(0, 1).unwrap();
+        let column = View::contiguous(&[2, 3]).unwrap().with(|v| v.transpose(0, 1)).unwrap();
         assert!(!column.is_row_major(0, [3, 2].into_iter()));
     }
 }

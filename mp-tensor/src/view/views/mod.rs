@@ -50,16 +50,17 @@ impl View {
         }
     }
 
-    /// Recomputes the derived fields.
-    fn noted(mut self) -> Result<Self> {
-        self.changed()?;
+    /// Returns this view after a change.
+    #[inline]
+    pub fn with(mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<Self> {
+        change(&mut self)?;
         Ok(self)
     }
 
     /// Keeps `len` entries of a dimension, from `start` on.
-    pub fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
+    pub fn narrow(&mut self, dim: usize, start: usize, len: usize) -> Result<()> {
         self.cut(dim, start, len)?;
-        self.noted()
+        self.changed()
     }
 
     /// Keeps `len` entries of a dimension, from `start` on, without the derived fields.
@@ -77,7 +78,7 @@ impl View {
     }
 
     /// Keeps every `step`-th entry of a range of a dimension.
-    pub fn slice(self, dim: usize, range: impl RangeBounds<usize>, step: isize) -> Result<Self> {
+    pub fn slice(&mut self, dim: usize, range: impl RangeBounds<usize>, step: isize) -> Result<()> {
         let n = self.dim(dim)?;
         let Ok(step) = usize::try_from(step) else {
             return invalid(format!("step {step}: it must be greater than zero; copy to reverse a tensor"));
@@ -86,64 +87,63 @@ impl View {
             return invalid("step 0: it must be greater than zero".into());
         }
         let (start, end) = ends(&range, n, &format!("entries of dimension {dim} from"))?;
-        let mut v = self;
-        v.cut(dim, start, end - start)?;
-        v.shape[dim] = (end - start).div_ceil(step);
-        if v.shape[dim] > 1 {
+        self.cut(dim, start, end - start)?;
+        self.shape[dim] = (end - start).div_ceil(step);
+        if self.shape[dim] > 1 {
             // Inside of the storage, so that it does not exceed the number of its elements.
-            v.strides[dim] = v.strides[dim].saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
+            let stride = &mut self.strides[dim];
+            *stride = stride.saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
         }
-        v.noted()
+        self.changed()
     }
 
     /// Selects one entry of a dimension, and removes the dimension.
-    pub fn select(self, dim: usize, index: usize) -> Result<Self> {
+    pub fn select(&mut self, dim: usize, index: usize) -> Result<()> {
         let n = self.dim(dim)?;
         if index >= n {
             return outside(format!("entry {index} of dimension {dim}, which has {n}"));
         }
-        let mut v = self;
-        v.cut(dim, index, 1)?;
-        v.shape.remove(dim);
-        v.strides.remove(dim);
-        v.noted()
+        self.cut(dim, index, 1)?;
+        self.shape.remove(dim);
+        self.strides.remove(dim);
+        self.changed()
     }
 
     /// Exchanges two dimensions.
-    pub fn transpose(mut self, a: usize, b: usize) -> Result<Self> {
+    pub fn transpose(&mut self, a: usize, b: usize) -> Result<()> {
         self.dim(a)?;
         self.dim(b)?;
         self.shape.swap(a, b);
         self.strides.swap(a, b);
-        self.noted()
+        self.changed()
     }
 
     /// Transposes a matrix. Vectors and scalars are unchanged.
-    pub fn t(self) -> Result<Self> {
+    pub fn t(&mut self) -> Result<()> {
         match self.rank() {
-            0 | 1 => Ok(self),
+            0 | 1 => Ok(()),
             2 => self.transpose(0, 1),
             n => misfit(format!("t() of a tensor with {n} dimensions; use permute() for more than two")),
         }
     }
 
     /// Reorders the dimensions.
-    pub fn permute(self, order: &[usize]) -> Result<Self> {
+    pub fn permute(&mut self, order: &[usize]) -> Result<()> {
         let mut seen = 0_u32;
         order.iter().filter(|d| **d < self.rank()).for_each(|d| seen |= 1 << d);
         if order.len() != self.rank() || seen.count_ones() as usize != self.rank() {
             return invalid(format!("order {order:?} does not name each of {} dimensions once", self.rank()));
         }
-        let mut v = self;
+        let before = *self;
         for (to, &from) in order.iter().enumerate() {
-            v.shape[to] = self.shape[from];
-            v.strides[to] = self.strides[from];
+            self.shape[to] = before.shape[from];
+            self.strides[to] = before.strides[from];
         }
-        v.noted()
+        self.changed()
     }
 
     /// Changes the shape and keeps the order of the elements, if strides can express it.
-    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
+    pub fn reshape(&mut self, shape: &[usize]) -> Result<()> {
         let v = Self::contiguous(shape)?;
         if v.len() != self.len() {
             return misfit(format!(
@@ -155,7 +155,10 @@ impl View {
         }
         let strides = if self.is_contiguous() { Some(v.strides) } else { self.strides_for(&v.shape) };
         match strides {
-            Some(strides) => Self::new(self.offset, v.shape, strides),
+            Some(strides) => {
+                *self = Self::new(self.offset, v.shape, strides)?;
+                Ok(())
+            }
             None => misfit(format!(
                 "shape {:?} with strides {:?} can't become {shape:?} without a copy; call contiguous() first",
                 self.shape(),
@@ -195,7 +198,7 @@ impl View {
     }
 
     /// Merges a range of dimensions into one.
-    pub fn flatten(self, dims: impl RangeBounds<usize>) -> Result<Self> {
+    pub fn flatten(&mut self, dims: impl RangeBounds<usize>) -> Result<()> {
         let (start, end) = ends(&dims, self.rank(), "dimensions from")?;
         let mut shape = Dims::from_slice(&self.shape()[..start])?;
         let joined = self.shape()[start..end].iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
@@ -211,27 +214,27 @@ impl View {
     }
 
     /// Removes the dimensions of one entry.
-    pub fn squeeze(mut self) -> Result<Self> {
+    pub fn squeeze(&mut self) -> Result<()> {
         for d in (0..self.rank()).rev() {
             if self.shape[d] == 1 {
                 self.shape.remove(d);
                 self.strides.remove(d);
             }
         }
-        self.noted()
+        self.changed()
     }
 
     /// Removes this dimension, if it has one entry.
-    pub fn squeeze_dim(mut self, dim: usize) -> Result<Self> {
+    pub fn squeeze_dim(&mut self, dim: usize) -> Result<()> {
         if self.dim(dim)? == 1 {
             self.shape.remove(dim);
             self.strides.remove(dim);
         }
-        self.noted()
+        self.changed()
     }
 
     /// Inserts a dimension of one entry.
-    pub fn unsqueeze(mut self, dim: usize) -> Result<Self> {
+    pub fn unsqueeze(&mut self, dim: usize) -> Result<()> {
         if dim > self.rank() {
             return outside(format!("a new dimension {dim} of a tensor with {} of them", self.rank()));
         }
@@ -239,28 +242,28 @@ impl View {
         let stride = self.strides.get(dim).map_or(1, |s| s.saturating_mul(n));
         self.shape.insert(dim, 1)?;
         self.strides.insert(dim, stride)?;
-        self.noted()
+        self.changed()
     }
 
     /// Repeats dimensions of one entry, and prepends new ones.
-    pub fn expand(self, shape: &[usize]) -> Result<Self> {
+    pub fn expand(&mut self, shape: &[usize]) -> Result<()> {
         let more = shape.len().checked_sub(self.rank());
         let fits = |more: usize| self.shape.iter().zip(&shape[more..]).all(|(&n, &to)| n == to || n == 1);
         let Some(more) = more.filter(|more| fits(*more)) else {
             return misfit(format!("shape {:?} can't be expanded to {shape:?}", self.shape()));
         };
-        let mut v = self;
-        v.shape = Dims::from_slice(shape)?;
-        v.strides = row_major(&v.shape);
+        let before = *self;
+        self.shape = Dims::from_slice(shape)?;
+        self.strides = row_major(&self.shape);
         for (d, &to) in shape.iter().enumerate() {
-            let same = d >= more && self.shape[d - more] == to;
-            v.strides[d] = if same { self.strides[d - more] } else { 0 };
+            let same = d >= more && before.shape[d - more] == to;
+            self.strides[d] = if same { before.strides[d - more] } else { 0 };
         }
-        v.noted()
+        self.changed()
     }
 
     /// Returns windows of `size` entries of a dimension, `step` apart, in a new last dimension.
-    pub fn unfold(mut self, dim: usize, size: usize, step: usize) -> Result<Self> {
+    pub fn unfold(&mut self, dim: usize, size: usize, step: usize) -> Result<()> {
         let n = self.dim(dim)?;
         if step == 0 {
             return invalid(format!("windows of dimension {dim} with step 0: it must be greater than zero"));
@@ -279,11 +282,11 @@ impl View {
         }
         self.shape.insert(end, size)?;
         self.strides.insert(end, stride)?;
-        self.noted()
+        self.changed()
     }
 
     /// Returns the elements whose indices in two dimensions differ by `offset`, as the last dimension.
-    pub fn diagonal(self, offset: isize, a: usize, b: usize) -> Result<Self> {
+    pub fn diagonal(&mut self, offset: isize, a: usize, b: usize) -> Result<()> {
         if a == b {
             return invalid(format!("a diagonal of dimension {a} with itself"));
         }
@@ -291,21 +294,22 @@ impl View {
         let far = offset.unsigned_abs();
         let (row, column) = if offset < 0 { (far, 0) } else { (0, far) };
         let n = rows.saturating_sub(row).min(columns.saturating_sub(column));
-        let mut v = if n == 0 {
+        if n == 0 {
             // An empty diagonal, wherever it would begin.
-            self.narrow(a, 0, 0)?
+            self.cut(a, 0, 0)?;
         } else {
-            self.narrow(a, row, n)?.narrow(b, column, n)?
-        };
-        let stride = v.strides[a].saturating_add(v.strides[b]);
-        for d in [a.max(b), a.min(b)] {
-            v.shape.remove(d);
-            v.strides.remove(d);
+            self.cut(a, row, n)?;
+            self.cut(b, column, n)?;
         }
-        let end = v.rank();
-        v.shape.insert(end, n)?;
-        v.strides.insert(end, stride)?;
-        v.noted()
+        let stride = self.strides[a].saturating_add(self.strides[b]);
+        for d in [a.max(b), a.min(b)] {
+            self.shape.remove(d);
+            self.strides.remove(d);
+        }
+        let end = self.rank();
+        self.shape.insert(end, n)?;
+        self.strides.insert(end, stride)?;
+        self.changed()
     }
 
     /// Cuts a dimension into `chunks` views of equal length; the last one may be shorter.
@@ -324,7 +328,7 @@ impl View {
             return invalid(format!("pieces of no entries along dimension {dim}"));
         }
         let at = (0..n.max(1)).step_by(size);
-        pieces(n.max(1).div_ceil(size), at.map(|at| self.narrow(dim, at, size.min(n - at))))
+        pieces(n.max(1).div_ceil(size), at.map(|at| self.with(|v| v.narrow(dim, at, size.min(n - at)))))
     }
 
     /// Cuts a dimension into views of these sizes.
@@ -336,7 +340,7 @@ impl View {
         }
         let mut at = 0;
         let pieces = sizes.iter().map(|&size| {
-            let piece = self.narrow(dim, at, size);
+            let piece = self.with(|v| v.narrow(dim, at, size));
             at += size;
             piece
         });
@@ -346,7 +350,7 @@ impl View {
     /// Returns a view of each entry of a dimension.
     pub fn unbind(self, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
-        pieces(n, (0..n).map(|i| self.select(dim, i)))
+        pieces(n, (0..n).map(|i| self.with(|v| v.select(dim, i))))
     }
 }
 

@@ -19,18 +19,18 @@ fn matrix_views_show_their_elements() {
     let v = matrix();
     assert_eq!(v.strides(), [4, 1]);
     assert_eq!(of(&v), (0..12).collect::<Vec<_>>());
-    let column = v.select(1, 2).unwrap();
+    let column = v.with(|v| v.select(1, 2)).unwrap();
     assert_eq!((column.shape(), column.strides(), column.offset()), (&[3][..], &[4][..], 2));
     assert!(!column.is_contiguous());
-    assert_eq!(of(&v.t().unwrap()), [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]);
-    assert_eq!(of(&v.slice(1, 1.., 2).unwrap()), [1, 3, 5, 7, 9, 11]);
-    assert_eq!(of(&v.slice(0, ..=1, 5).unwrap()), [0, 1, 2, 3]);
-    assert!(v.narrow(0, 1, 2).unwrap().is_contiguous());
-    assert_eq!(v.narrow(0, 1, 2).unwrap().reshape(&[8]).unwrap().offset(), 4);
-    assert_eq!(of(&v.diagonal(1, 0, 1).unwrap()), [1, 6, 11]);
-    assert_eq!(of(&v.diagonal(-2, 0, 1).unwrap()), [8]);
-    assert_eq!(v.diagonal(4, 0, 1).unwrap().len(), 0);
-    let windows = v.unfold(1, 3, 1).unwrap();
+    assert_eq!(of(&v.with(|v| v.t()).unwrap()), [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]);
+    assert_eq!(of(&v.with(|v| v.slice(1, 1.., 2)).unwrap()), [1, 3, 5, 7, 9, 11]);
+    assert_eq!(of(&v.with(|v| v.slice(0, ..=1, 5)).unwrap()), [0, 1, 2, 3]);
+    assert!(v.with(|v| v.narrow(0, 1, 2)).unwrap().is_contiguous());
+    assert_eq!(v.with(|v| v.narrow(0, 1, 2)).unwrap().with(|v| v.reshape(&[8])).unwrap().offset(), 4);
+    assert_eq!(of(&v.with(|v| v.diagonal(1, 0, 1)).unwrap()), [1, 6, 11]);
+    assert_eq!(of(&v.with(|v| v.diagonal(-2, 0, 1)).unwrap()), [8]);
+    assert_eq!(v.with(|v| v.diagonal(4, 0, 1)).unwrap().len(), 0);
+    let windows = v.with(|v| v.unfold(1, 3, 1)).unwrap();
     assert_eq!((windows.shape(), &of(&windows)[..6]), (&[3, 2, 3][..], &[0, 1, 2, 1, 2, 3][..]));
     assert_eq!(v.position(&[2, 3]).unwrap(), 11);
 }
@@ -40,25 +40,25 @@ fn out_of_range_arguments_are_refused() {
     let v = matrix();
     for (refused, why) in [
         (v.position(&[3, 0]).err(), "outside of shape"),
-        (v.narrow(0, 2, 2).err(), "which has 3"),
-        (v.narrow(0, usize::MAX, 2).err(), "which has 3"),
-        (v.select(2, 0).err(), "dimension 2"),
-        (v.select(0, 3).err(), "entry 3"),
-        (v.slice(0, 2..4, 1).err(), "of 3"),
-        (v.slice(0, .., 0).err(), "greater than zero"),
-        (v.slice(0, .., -1).err(), "greater than zero"),
-        (v.permute(&[0, 0]).err(), "does not name each"),
-        (v.permute(&[0]).err(), "does not name each"),
-        (v.permute(&[0, usize::MAX]).err(), "does not name each"),
-        (v.reshape(&[5]).err(), "other number of elements (12 and 5)"),
-        (v.t().unwrap().reshape(&[12]).err(), "contiguous()"),
-        (v.expand(&[6, 4]).err(), "can't be expanded"),
-        (v.expand(&[4]).err(), "can't be expanded"),
-        (v.unfold(1, 5, 1).err(), "which has 4"),
-        (v.unfold(1, 2, 0).err(), "step 0"),
-        (v.diagonal(0, 1, 1).err(), "with itself"),
-        (v.flatten(1..3).err(), "of 2"),
-        (v.unsqueeze(3).err(), "new dimension 3"),
+        (v.with(|v| v.narrow(0, 2, 2)).err(), "which has 3"),
+        (v.with(|v| v.narrow(0, usize::MAX, 2)).err(), "which has 3"),
+        (v.with(|v| v.select(2, 0)).err(), "dimension 2"),
+        (v.with(|v| v.select(0, 3)).err(), "entry 3"),
+        (v.with(|v| v.slice(0, 2..4, 1)).err(), "of 3"),
+        (v.with(|v| v.slice(0, .., 0)).err(), "greater than zero"),
+        (v.with(|v| v.slice(0, .., -1)).err(), "greater than zero"),
+        (v.with(|v| v.permute(&[0, 0])).err(), "does not name each"),
+        (v.with(|v| v.permute(&[0])).err(), "does not name each"),
+        (v.with(|v| v.permute(&[0, usize::MAX])).err(), "does not name each"),
+        (v.with(|v| v.reshape(&[5])).err(), "other number of elements (12 and 5)"),
+        (v.with(|v| v.t()).unwrap().with(|v| v.reshape(&[12])).err(), "contiguous()"),
+        (v.with(|v| v.expand(&[6, 4])).err(), "can't be expanded"),
+        (v.with(|v| v.expand(&[4])).err(), "can't be expanded"),
+        (v.with(|v| v.unfold(1, 5, 1)).err(), "which has 4"),
+        (v.with(|v| v.unfold(1, 2, 0)).err(), "step 0"),
+        (v.with(|v| v.diagonal(0, 1, 1)).err(), "with itself"),
+        (v.with(|v| v.flatten(1..3)).err(), "of 2"),
+        (v.with(|v| v.unsqueeze(3)).err(), "new dimension 3"),
         (View::from_parts(0, &[2], &[12], 12).err(), "outside of a storage"),
         (View::from_parts(3, &[2], &[-1], 12).err(), "negative"),
         (View::from_parts(0, &[2, 1], &[1], 12).err(), "1 strides"),
@@ -69,24 +69,24 @@ fn out_of_range_arguments_are_refused() {
     assert!(v.split(0, 0).is_err() && v.chunk(0, 0).is_err() && v.chunk(1, 2).is_err());
     assert!(v.split_sizes(&[1, 1], 0).is_err() && v.split_sizes(&[usize::MAX, 4], 0).is_err());
     let eight = View::contiguous(&[1; 8]).unwrap();
-    assert!(eight.unsqueeze(0).unwrap_err().to_string().contains("at most 8"));
-    assert!(eight.unfold(0, 1, 1).is_err() && eight.expand(&[1; 9]).is_err());
+    assert!(eight.with(|v| v.unsqueeze(0)).unwrap_err().to_string().contains("at most 8"));
+    assert!(eight.with(|v| v.unfold(0, 1, 1)).is_err() && eight.with(|v| v.expand(&[1; 9])).is_err());
 }
 
 #[test]
 fn reshape_without_copy_follows_strides() {
     let v = View::contiguous(&[4, 6, 5]).unwrap();
-    let half = v.slice(2, 1..4, 1).unwrap();
-    let two = half.reshape(&[2, 12, 3]).unwrap();
+    let half = v.with(|v| v.slice(2, 1..4, 1)).unwrap();
+    let two = half.with(|v| v.reshape(&[2, 12, 3])).unwrap();
     assert_eq!((two.strides(), of(&two)), (&[60, 5, 1][..], of(&half)));
-    assert_eq!(half.flatten(..2).unwrap().strides(), [5, 1]);
-    assert!(half.flatten(1..).is_err());
-    let turned = v.transpose(0, 1).unwrap();
-    assert_eq!(turned.reshape(&[6, 2, 2, 5, 1]).unwrap().strides()[..4], [5, 60, 30, 1]);
-    assert!(turned.reshape(&[24, 5]).is_err());
-    let ones = View::contiguous(&[1]).unwrap().expand(&[6]).unwrap();
-    assert_eq!(ones.reshape(&[2, 3]).unwrap().strides(), [0, 0]);
-    assert_eq!(View::contiguous(&[]).unwrap().reshape(&[1, 1]).unwrap().len(), 1);
+    assert_eq!(half.with(|v| v.flatten(..2)).unwrap().strides(), [5, 1]);
+    assert!(half.with(|v| v.flatten(1..)).is_err());
+    let turned = v.with(|v| v.transpose(0, 1)).unwrap();
+    assert_eq!(turned.with(|v| v.reshape(&[6, 2, 2, 5, 1])).unwrap().strides()[..4], [5, 60, 30, 1]);
+    assert!(turned.with(|v| v.reshape(&[24, 5])).is_err());
+    let ones = View::contiguous(&[1]).unwrap().with(|v| v.expand(&[6])).unwrap();
+    assert_eq!(ones.with(|v| v.reshape(&[2, 3])).unwrap().strides(), [0, 0]);
+    assert_eq!(View::contiguous(&[]).unwrap().with(|v| v.reshape(&[1, 1])).unwrap().len(), 1);
 }
 
 #[test]
@@ -107,17 +107,20 @@ fn split_pieces_are_disjoint_and_complete() {
 fn empty_and_scalar_views_have_valid_shapes() {
     let scalar = View::contiguous(&[]).unwrap();
     assert_eq!((of(&scalar), scalar.is_contiguous()), (vec![0], true));
-    assert_eq!(scalar.unsqueeze(0).unwrap().shape(), [1]);
-    assert_eq!(scalar.flatten(..).unwrap().shape(), [1]);
+    assert_eq!(scalar.with(|v| v.unsqueeze(0)).unwrap().shape(), [1]);
+    assert_eq!(scalar.with(|v| v.flatten(..)).unwrap().shape(), [1]);
     let empty = View::contiguous(&[2, 0, 3]).unwrap();
     assert_eq!((empty.len(), empty.fits(0), empty.is_contiguous()), (0, true, true));
-    assert_eq!(empty.reshape(&[0, 7]).unwrap().shape(), [0, 7]);
+    assert_eq!(empty.with(|v| v.reshape(&[0, 7])).unwrap().shape(), [0, 7]);
     assert!(View::contiguous(&[usize::MAX, 2]).is_err());
-    assert!(scalar.expand(&[usize::MAX]).is_err() && scalar.expand(&[1 << 40, 1 << 40]).is_err());
+    assert!(
+        scalar.with(|v| v.expand(&[usize::MAX])).is_err()
+            && scalar.with(|v| v.expand(&[1 << 40, 1 << 40])).is_err()
+    );
     let huge = View::contiguous(&[1 << 40, 1 << 40, 0]).unwrap();
-    assert_eq!((huge.len(), huge.transpose(0, 2).unwrap().len(), huge.fits(0)), (0, 0, true));
-    assert!(huge.flatten(..2).is_err());
-    let nothing = View::contiguous(&[0, 100]).unwrap().narrow(1, 50, 2).unwrap();
+    assert_eq!((huge.len(), huge.with(|v| v.transpose(0, 2)).unwrap().len(), huge.fits(0)), (0, 0, true));
+    assert!(huge.with(|v| v.flatten(..2)).is_err());
+    let nothing = View::contiguous(&[0, 100]).unwrap().with(|v| v.narrow(1, 50, 2)).unwrap();
     assert!(nothing.fits(0) && of(&nothing).is_empty());
     assert!(View::contiguous(&[1; 9]).is_err());
 }
@@ -145,20 +148,24 @@ fn hostile_views_are_refused() {
 #[test]
 fn overlapping_views_are_not_injective() {
     let v = matrix();
-    for injective in
-        [v, v.t().unwrap(), v.slice(1, .., 2).unwrap(), v.diagonal(0, 0, 1).unwrap(), v.select(0, 1).unwrap()]
-    {
+    for injective in [
+        v,
+        v.with(|v| v.t()).unwrap(),
+        v.with(|v| v.slice(1, .., 2)).unwrap(),
+        v.with(|v| v.diagonal(0, 0, 1)).unwrap(),
+        v.with(|v| v.select(0, 1)).unwrap(),
+    ] {
         assert!(injective.is_injective(), "{injective:?}");
     }
-    let row = v.select(0, 0).unwrap();
+    let row = v.with(|v| v.select(0, 0)).unwrap();
     for overlapping in [
-        row.expand(&[3, 4]).unwrap(),
-        row.unfold(0, 2, 1).unwrap(),
+        row.with(|v| v.expand(&[3, 4])).unwrap(),
+        row.with(|v| v.unfold(0, 2, 1)).unwrap(),
         View::from_parts(0, &[2, 3], &[2, 1], 12).unwrap(),
         View::from_parts(0, &[3], &[0], 12).unwrap(),
     ] {
         assert!(!overlapping.is_injective(), "{overlapping:?}");
     }
-    assert!(row.unfold(0, 2, 2).unwrap().is_injective(), "windows side by side");
+    assert!(row.with(|v| v.unfold(0, 2, 2)).unwrap().is_injective(), "windows side by side");
     assert!(View::from_parts(0, &[1, 3], &[0, 1], 12).unwrap().is_injective(), "a stride that is not used");
 }
