@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use mp::data::{Context, DataLoader, Dataset, Item};
 use mp::memory::ArenaOptions;
-use mp::{AnyResult, Arena, Barrier, Event, Lock, LockError, Pool, Process, Queue, Semaphore, Tensor};
+use mp::{
+    AnyResult, Arena, Barrier, Event, FrozenTensor, JoinableQueue, Lock, LockError, Pool, Process, Queue,
+    Semaphore, Tensor,
+};
 use serde::{Deserialize, Serialize};
 
 /// `join` before the results are taken: the worker waits for room (cpython#73983).
@@ -203,6 +206,32 @@ fn exhausted() -> AnyResult<()> {
     Ok(())
 }
 
+/// No hang: parts of one tensor travel through a queue whose tasks are counted (pytorch#95606).
+fn split() -> AnyResult<()> {
+    let parts = JoinableQueue::<FrozenTensor<f32>>::bounded(8)?.named("parts");
+    let workers = Pool::builder().processes(2).build()?;
+    let sums: Vec<_> = (0..2).map(|_| workers.apply_async(sum, parts.clone())).collect();
+    let whole = Tensor::<f32>::full([10_000, 4], 1.0)?.freeze();
+    for part in whole.split(1, 0)? {
+        parts.put(part)?;
+    }
+    parts.join()?;
+    parts.close();
+    let sums = sums.into_iter().map(|sum| sum.get()).collect::<Result<Vec<_>, _>>()?;
+    println!("{} elements", sums.iter().sum::<f32>());
+    Ok(())
+}
+
+/// Sums all tensors of a queue.
+fn sum(parts: JoinableQueue<FrozenTensor<f32>>) -> AnyResult<f32> {
+    let mut all = 0.0;
+    while let Some(part) = parts.get()? {
+        all += part.iter().sum::<f32>();
+        part.ack();
+    }
+    Ok(all)
+}
+
 /// A block in shared memory. Its deleter takes the lock of the list of blocks.
 struct SharedBlock<'a> {
     limbo: &'a Lock<u32>,
@@ -358,6 +387,7 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("permit", permit),
     ("memory", memory),
     ("exhausted", exhausted),
+    ("split", split),
     ("deleter", deleter),
     ("starmap", starmap),
     ("loader", loader),

@@ -169,6 +169,11 @@ fn allocation_without_memory_returns_an_error() {
 }
 
 #[test]
+fn parts_of_a_tensor_arrive_and_are_counted() {
+    ends("split", "40000 elements");
+}
+
+#[test]
 fn cycle_of_locks_is_explained() {
     why("locks", &["lock of lock \"weights\"", "lock of lock \"stats\"", CANT_END]);
 }
