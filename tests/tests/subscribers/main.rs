@@ -74,6 +74,7 @@ fn span_of_this_task(x: u64) -> (Option<usize>, u64, String, u64, u64) {
 
 #[test]
 fn event_of_a_task_is_inside_its_span() {
+    install(None);
     let begin = |(): ()| _ = install(None);
     let pool = Pool::builder().name("resize").processes(2).initializer(begin, ()).build().unwrap();
     let outcomes = pool.task(span_of_this_task).chunksize(4).imap(0..12_u64);
@@ -207,6 +208,7 @@ fn subscriber_may_use_mp_and_panic() {
         assert!(pool.join_timeout(DEADLINE)?);
         Ok(())
     }
+    install(None);
     let child = Process::spawn(program, ()).unwrap();
     assert!(child.wait_timeout(2 * DEADLINE));
     child.join().unwrap();
@@ -224,6 +226,7 @@ fn report_is_delivered_once_with_a_logger() {
         assert!(reports[0].field("message").contains("of queue \"slow\""), "{reports:?}");
         Ok(())
     }
+    install(None);
     let child = Process::builder().stderr(Stdio::Capture).spawn(program, ()).unwrap();
     assert!(child.wait_timeout(2 * DEADLINE));
     let text = child.stderr().text();

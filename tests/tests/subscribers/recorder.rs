@@ -57,7 +57,8 @@ static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
 struct Installed;
 
-/// Sets the recorder as the subscriber of this process.
+/// Sets the recorder as the subscriber of this process. Each test begins with this call: a span that another
+/// thread registers meanwhile could stay disabled.
 pub(crate) fn install(hook: Option<fn(&str)>) -> &'static Recorder {
     RECORDER.get_or_init(|| {
         set_global_default(Installed).unwrap();
