@@ -40,7 +40,7 @@ pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Mach
     let mem = field("/proc/meminfo", "MemTotal")
         .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())
         .map_or(0, |kib| kib * 1024);
-    let peers = ["iceoryx2", "ipc-channel"];
+    let peers = ["iceoryx2", "ipc-channel", "crossbeam-channel"];
     let versions = peers.into_iter().filter(|_| cfg!(feature = "peers"));
     Machine {
         cpu,

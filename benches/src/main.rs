@@ -1,5 +1,5 @@
 //! Benchmarks of mp, each compared with the physical limit of the same work and, with the feature `peers`,
-//! with iceoryx2 and ipc-channel.
+//! with iceoryx2, ipc-channel and crossbeam-channel.
 //!
 //! All figures of a row come from one run and take turns: limit, ours, each peer, limit, ours, … A value is
 //! the median over the rounds. Every benchmark checks the received values. A wrong value ends the program

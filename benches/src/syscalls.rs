@@ -109,7 +109,7 @@ pub(crate) fn be_helper(words: &[String]) -> Result<()> {
         #[cfg(feature = "peers")]
         "iceoryx2" => crate::peers::iceoryx2::rtt_awake,
         #[cfg(feature = "peers")]
-        "ipc-channel" => crate::peers::ipc_channel::rtt_awake,
+        "ipc-channel" => crate::peers::ipc_channel::rtt_awake::<{ crate::peers::ipc_channel::BLOCKING }>,
         _ => return Err(format!("there is no contender {who:?}").into()),
     };
     round(&Plan { exactly: Some(round_trips.parse()?), ..Plan::new(false, cores)? })?;

@@ -1,8 +1,10 @@
 //! ipc-channel: channels over Unix sockets. A one-shot server brings the two processes together, then each
-//! direction has a channel of its own.
+//! direction has a channel of its own. Both processes block in `recv`, or both poll with `try_recv`, each of
+//! which is a system call.
 
 use std::sync::Arc;
 
+use ipc_channel::TryRecvError;
 use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory};
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +15,19 @@ use crate::work::record::{self, Record};
 use crate::work::tensor::{self, Amount};
 use crate::work::{Link, Outcome, Plan, small};
 
-/// Name in the roles of children.
+/// Names in the roles of children that block and of children that poll.
 pub(super) const NAME: &str = "ipc-channel";
+pub(super) const POLLING_NAME: &str = "ipc-channel-polling";
+
+/// Ways in which both processes wait for a message.
+pub(crate) const BLOCKING: bool = false;
+pub(crate) const POLLING: bool = true;
 
 /// A channel in each direction, for messages of two types.
 struct Channels<Out, In> {
     out: IpcSender<Out>,
     into: IpcReceiver<In>,
+    polls: bool,
 }
 
 /// Ends that the child offers the parent: for sending, and for receiving.
@@ -31,17 +39,31 @@ where
     In: Serialize + for<'de> Deserialize<'de>,
 {
     /// Connects to the parent, in the child.
-    fn offer(server: &str) -> Result<Self> {
+    fn offer(server: &str, polls: bool) -> Result<Self> {
         let (to_child, into) = ipc::channel::<In>()?;
         let (out, from_child) = ipc::channel::<Out>()?;
         let offer: Offer<In, Out> = (to_child, from_child);
         IpcSender::connect(server.to_owned())?.send(offer)?;
-        Ok(Self { out, into })
+        Ok(Self { out, into, polls })
+    }
+
+    /// Waits for a message.
+    fn next(&self) -> Result<In> {
+        if !self.polls {
+            return Ok(self.into.recv()?);
+        }
+        let mut found = Err(TryRecvError::Empty);
+        process::spin_until(|| {
+            found = self.into.try_recv();
+            !matches!(found, Err(TryRecvError::Empty))
+        })?;
+        Ok(found?)
     }
 }
 
 /// A round with the child that does `work`.
 fn with<Out, In>(
+    polls: bool,
     work: &str,
     words: &[String],
     plan: &Plan,
@@ -56,9 +78,10 @@ where
     all.extend_from_slice(words);
     let accept = || {
         let (_, (out, into)) = server.accept()?;
-        Ok(Channels { out, into })
+        Ok(Channels { out, into, polls })
     };
-    round(&format!("{NAME}/{work}"), &all, plan, accept, measure)
+    let name = if polls { POLLING_NAME } else { NAME };
+    round(&format!("{name}/{work}"), &all, plan, accept, measure)
 }
 
 impl Link for Channels<u64, u64> {
@@ -67,7 +90,7 @@ impl Link for Channels<u64, u64> {
     }
 
     fn receive(&mut self) -> Result<u64> {
-        Ok(self.into.recv()?)
+        self.next()
     }
 }
 
@@ -95,13 +118,13 @@ impl tensor::Sender for Tensors {
     }
 
     fn answer(&mut self) -> Result<u64> {
-        Ok(self.channels.into.recv()?)
+        self.channels.next()
     }
 }
 
 impl tensor::Receiver for Channels<u64, Arc<IpcSharedMemory>> {
     fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64> {
-        let tensor = self.into.recv()?;
+        let tensor = self.next()?;
         let values =
             bytemuck::try_cast_slice(&tensor).map_err(|error| format!("a tensor's bytes: {error}"))?;
         Ok(look(values))
@@ -112,81 +135,82 @@ impl tensor::Receiver for Channels<u64, Arc<IpcSharedMemory>> {
     }
 }
 
-/// Blocking receives, as there is nothing else to recommend.
-pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
-    with("awake", &[], plan, |mut link: Channels<u64, u64>| small::round_trips(&mut link, plan, 20_000))
+/// Round trips.
+pub(crate) fn rtt_awake<const POLLS: bool>(plan: &Plan) -> Outcome {
+    with(POLLS, "awake", &[], plan, |mut link: Channels<u64, u64>| {
+        small::round_trips(&mut link, plan, 20_000)
+    })
 }
 
-/// Blocking receives.
+/// Round trips of processes that sleep.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
-    with("asleep", &[], plan, |mut link: Channels<u64, u64>| {
+    with(BLOCKING, "asleep", &[], plan, |mut link: Channels<u64, u64>| {
         small::sleepy_round_trips(&mut link, plan, 3_000)
     })
 }
 
 /// Rate at which the socket accepts messages.
-pub(crate) fn one_way(plan: &Plan) -> Outcome {
-    with("one-way", &[], plan, |mut link: Channels<u64, u64>| small::consume(&mut link, plan, 200_000))
+pub(crate) fn one_way<const POLLS: bool>(plan: &Plan) -> Outcome {
+    with(POLLS, "one-way", &[], plan, |mut link: Channels<u64, u64>| small::consume(&mut link, plan, 200_000))
 }
 
 /// Rate at which the socket accepts records.
-pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
+pub(crate) fn struct_200b<const POLLS: bool>(plan: &Plan) -> Outcome {
     let count = record::count(plan, 100_000);
-    let words = [count.to_string()];
-    with("records", &words, plan, |channels: Channels<u64, Record>| {
-        record::consume(count, || Ok(channels.into.recv()?))
+    with(POLLS, "records", &[count.to_string()], plan, |channels: Channels<u64, Record>| {
+        record::consume(count, || channels.next())
     })
 }
 
 /// The same shared memory again and again.
-pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
+pub(crate) fn tensor_again<const POLLS: bool>(plan: &Plan) -> Outcome {
     let full = 4_000;
     let words = [Amount::again(plan, full).total().to_string()];
-    with("again", &words, plan, |channels| tensor::again(&mut Tensors { channels, kept: None }, plan, full))
+    with(POLLS, "again", &words, plan, |channels| {
+        tensor::again(&mut Tensors { channels, kept: None }, plan, full)
+    })
 }
 
 /// New shared memory each time.
-fn fresh(plan: &Plan, elements: usize) -> Outcome {
+fn fresh(plan: &Plan, elements: usize, polls: bool) -> Outcome {
     let amount = Amount::fresh(plan, elements);
-    let words = [amount.total().to_string()];
-    with("fresh", &words, plan, |channels| {
+    with(polls, "fresh", &[amount.total().to_string()], plan, |channels| {
         tensor::fresh(&mut Tensors { channels, kept: None }, elements, amount)
     })
 }
 
 /// 1 KiB at a time.
-pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
-    fresh(plan, tensor::SMALL)
+pub(crate) fn tensor_fresh_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::SMALL, POLLS)
 }
 
 /// A stream of 1 KiB.
-pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
+pub(crate) fn tensor_stream_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
-    let words = [amount.total().to_string()];
-    with("stream", &words, plan, |channels| {
+    with(POLLS, "stream", &[amount.total().to_string()], plan, |channels| {
         tensor::stream(&mut Tensors { channels, kept: None }, tensor::SMALL, amount)
     })
 }
 
 /// 1 MiB at a time.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
-    fresh(plan, tensor::MEDIUM)
+    fresh(plan, tensor::MEDIUM, BLOCKING)
 }
 
 /// 64 MiB at a time.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
-    fresh(plan, tensor::LARGE)
+    fresh(plan, tensor::LARGE, BLOCKING)
 }
 
 /// Does the work of the child called `work`.
 ///
 /// # Errors
 /// Unknown work, or what goes wrong in it.
-pub(super) fn be_child(work: &str, words: &[String]) -> Result<()> {
+pub(super) fn be_child(polls: bool, work: &str, words: &[String]) -> Result<()> {
     let server = word(words, 0)?;
     match work {
         "again" | "fresh" | "stream" => {
-            let mut receiver = Channels::<u64, Arc<IpcSharedMemory>>::offer(server)?;
+            let mut receiver = Channels::<u64, Arc<IpcSharedMemory>>::offer(server, polls)?;
             let tensors = word(words, 1)?.parse()?;
             match work {
                 "again" => tensor::answer_again(&mut receiver, tensors)?,
@@ -196,13 +220,13 @@ pub(super) fn be_child(work: &str, words: &[String]) -> Result<()> {
             process::linger()
         }
         "records" => {
-            let channels = Channels::<Record, u64>::offer(server)?;
+            let channels = Channels::<Record, u64>::offer(server, polls)?;
             let count: u64 = word(words, 1)?.parse()?;
             (0..count).try_for_each(|id| channels.out.send(record::record(id)))?;
             process::linger()
         }
         _ => {
-            let mut link = Channels::<u64, u64>::offer(server)?;
+            let mut link = Channels::<u64, u64>::offer(server, polls)?;
             match work {
                 "awake" => small::answer_round_trips(&mut link)?,
                 "asleep" => small::answer_sleepy_round_trips(&mut link)?,

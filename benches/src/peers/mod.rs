@@ -1,5 +1,6 @@
 //! Peers, each used as its documentation recommends for the lowest latency.
 
+pub(crate) mod crossbeam;
 pub(crate) mod iceoryx2;
 pub(crate) mod ipc_channel;
 pub(crate) mod python;
@@ -30,7 +31,8 @@ fn round<C>(
 /// An unknown role, or what goes wrong in it.
 pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
     match role.split_once('/') {
-        Some((ipc_channel::NAME, work)) => ipc_channel::be_child(work, words),
+        Some((ipc_channel::NAME, work)) => ipc_channel::be_child(ipc_channel::BLOCKING, work, words),
+        Some((ipc_channel::POLLING_NAME, work)) => ipc_channel::be_child(ipc_channel::POLLING, work, words),
         Some((iceoryx2::NAME, work)) => iceoryx2::be_child(work, words),
         _ => Err(Failure::from(format!("no child is called {role:?}"))),
     }

@@ -56,6 +56,48 @@ if __name__ == '__main__':
     print(took / calls)
 ";
 
+/// Prints the median time of a round trip of a number in ns, or the rate of numbers that go one way. Its
+/// arguments: how many, the package, and which of the two.
+const QUEUES: &str = "
+import importlib, statistics, sys, time
+try:
+    mp = importlib.import_module(sys.argv[2])
+except ImportError:
+    sys.exit(3)
+def answer(there, back):
+    while (number := there.get()) is not None:
+        back.put(number + 1)
+def produce(queue, count):
+    for number in range(count):
+        queue.put(number)
+    if queue.get() is not None: raise ValueError('another number')
+count, context = int(sys.argv[1]), mp.get_context('fork')
+if sys.argv[3] == 'rtt':
+    there, back = context.SimpleQueue(), context.SimpleQueue()
+    process = context.Process(target=answer, args=(there, back))
+    process.start()
+    times = []
+    for number in range(-(count // 10), count):
+        start = time.perf_counter_ns()
+        there.put(number)
+        assert back.get() == number + 1
+        times.append(time.perf_counter_ns() - start)
+    there.put(None)
+    figure = statistics.median(times[-count:])
+else:
+    queue = context.Queue(1024)
+    process = context.Process(target=produce, args=(queue, count))
+    process.start()
+    for number in range(count):
+        if number == count // 10: start = time.perf_counter()
+        assert queue.get() == number
+    figure = (count - count // 10) / (time.perf_counter() - start)
+    queue.put(None)
+process.join()
+assert process.exitcode == 0
+print(figure)
+";
+
 const TENSOR: &str = "
 import sys, time
 try:
@@ -148,6 +190,30 @@ pub(crate) fn map_1m(plan: &Plan) -> Outcome {
 /// `pool_imap_1m`.
 pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "imap"])
+}
+
+/// Packages that have queues.
+const STANDARD: &str = "multiprocessing";
+const TORCH_PACKAGE: &str = "torch.multiprocessing";
+
+/// `rtt_awake`.
+pub(crate) fn rtt(plan: &Plan) -> Outcome {
+    run(QUEUES, &[&plan.repetitions(20_000).to_string(), STANDARD, "rtt"])
+}
+
+/// `rtt_awake`, by torch.
+pub(crate) fn torch_rtt(plan: &Plan) -> Outcome {
+    run(QUEUES, &[&plan.repetitions(20_000).to_string(), TORCH_PACKAGE, "rtt"])
+}
+
+/// `one_way_1p1c`.
+pub(crate) fn one_way(plan: &Plan) -> Outcome {
+    run(QUEUES, &[&plan.repetitions(50_000).to_string(), STANDARD, "one-way"])
+}
+
+/// `one_way_1p1c`, by torch.
+pub(crate) fn torch_one_way(plan: &Plan) -> Outcome {
+    run(QUEUES, &[&plan.repetitions(50_000).to_string(), TORCH_PACKAGE, "one-way"])
 }
 
 /// `manager_call`.

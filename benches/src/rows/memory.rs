@@ -2,6 +2,8 @@
 
 use super::{Better, Row, USUAL, peers};
 #[cfg(feature = "peers")]
+use crate::peers::ipc_channel::{BLOCKING, POLLING};
+#[cfg(feature = "peers")]
 use crate::peers::{iceoryx2, ipc_channel};
 use crate::{limits, ours};
 
@@ -15,7 +17,10 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::tensor_again,
         ours: ours::tensor_again,
-        peers: peers!["ipc-channel" => ipc_channel::tensor_again],
+        peers: peers![
+            "ipc-channel" => ipc_channel::tensor_again::<BLOCKING>,
+            "ipc-channel polling" => ipc_channel::tensor_again::<POLLING>
+        ],
         note: || {
             "limit: spinning on a cache line, and one read; iceoryx2 can't send a sample twice; ipc-channel: \
              IpcSharedMemory"
@@ -29,7 +34,11 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::tensor_fresh_1k,
         ours: ours::tensor_fresh_1k,
-        peers: peers!["iceoryx2" => iceoryx2::tensor_fresh_1k, "ipc-channel" => ipc_channel::tensor_fresh_1k],
+        peers: peers![
+            "iceoryx2" => iceoryx2::tensor_fresh_1k,
+            "ipc-channel" => ipc_channel::tensor_fresh_1k::<BLOCKING>,
+            "ipc-channel polling" => ipc_channel::tensor_fresh_1k::<POLLING>
+        ],
         note: || {
             "limit: the same copy, sum and answer over warm shared buffers; ipc-channel: \
              IpcSharedMemory::from_bytes; iceoryx2: a loaned slice of a pool of fixed size"
@@ -46,7 +55,8 @@ pub(super) const ROWS: &[Row] = &[
         ours: ours::tensor_stream_1k,
         peers: peers![
             "iceoryx2" => iceoryx2::tensor_stream_1k,
-            "ipc-channel" => ipc_channel::tensor_stream_1k
+            "ipc-channel" => ipc_channel::tensor_stream_1k::<BLOCKING>,
+            "ipc-channel polling" => ipc_channel::tensor_stream_1k::<POLLING>
         ],
         note: || {
             "an answer for each 64 tensors; limit: the same copy and sum over warm shared buffers, through \

@@ -2,7 +2,9 @@
 
 use super::{Better, Row, USUAL, peers};
 #[cfg(feature = "peers")]
-use crate::peers::{iceoryx2, ipc_channel, tokio};
+use crate::peers::ipc_channel::{BLOCKING, POLLING};
+#[cfg(feature = "peers")]
+use crate::peers::{crossbeam, iceoryx2, ipc_channel, python, tokio};
 use crate::{limits, ours, syscalls};
 
 /// Rows in the order in which they run.
@@ -15,10 +17,18 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::rtt_awake,
         ours: ours::rtt_awake,
-        peers: peers!["iceoryx2" => iceoryx2::rtt_awake, "ipc-channel" => ipc_channel::rtt_awake],
+        peers: peers![
+            "iceoryx2" => iceoryx2::rtt_awake,
+            "ipc-channel" => ipc_channel::rtt_awake::<BLOCKING>,
+            "ipc-channel polling" => ipc_channel::rtt_awake::<POLLING>,
+            "crossbeam-channel" => crossbeam::rtt_awake,
+            "Python" => python::rtt,
+            "torch" => python::torch_rtt
+        ],
         note: || {
-            "limit: spinning on a cache line; iceoryx2 polls busily; ipc-channel has only blocking \
-        receives"
+            "limit: spinning on a cache line; iceoryx2 polls; ipc-channel blocks in `recv`, or polls with \
+             `try_recv`, a system call each; crossbeam-channel: two threads that poll with `try_recv`; \
+             Python, torch: the SimpleQueue of multiprocessing and of torch.multiprocessing, if installed"
         },
     },
     Row {
@@ -29,12 +39,17 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::rtt_asleep,
         ours: ours::rtt_asleep,
-        peers: peers!["iceoryx2" => iceoryx2::rtt_asleep, "ipc-channel" => ipc_channel::rtt_asleep],
+        peers: peers![
+            "iceoryx2" => iceoryx2::rtt_asleep,
+            "ipc-channel" => ipc_channel::rtt_asleep,
+            "crossbeam-channel" => crossbeam::rtt_asleep
+        ],
         note: || {
             "way there plus way back, each sent 50 µs after the other side began to wait; only those count \
              in which \
              the kernel's count of context switches shows that both slept; limit: bare futex; iceoryx2: \
-             publish-subscribe plus an event service"
+             publish-subscribe plus an event service; crossbeam-channel: two threads, which spin before they \
+             sleep"
         },
     },
     Row {
@@ -45,11 +60,19 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::one_way,
         ours: ours::one_way,
-        peers: peers!["iceoryx2" => iceoryx2::one_way, "ipc-channel" => ipc_channel::one_way],
+        peers: peers![
+            "iceoryx2" => iceoryx2::one_way,
+            "ipc-channel" => ipc_channel::one_way::<BLOCKING>,
+            "ipc-channel polling" => ipc_channel::one_way::<POLLING>,
+            "crossbeam-channel" => crossbeam::one_way,
+            "Python" => python::one_way,
+            "torch" => python::torch_one_way
+        ],
         note: || {
             "limit: a ring that a killed or stopped process breaks; iceoryx2: lossless (no overflow, retry \
              until \
-             delivered), buffer of 1024, consumer polls busily"
+             delivered), buffer of 1024, consumer polls busily; the others as for rtt_awake, but Python, \
+             torch: their Queue"
         },
     },
     Row {
@@ -60,7 +83,7 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::one_way,
         ours: ours::crowd::one_way_2p2c,
-        peers: peers![],
+        peers: peers!["crossbeam-channel" => crossbeam::one_way_2p2c],
         note: || {
             "limit: as one_way_1p1c, one to one; start and end of the four processes are not counted \
         but for the last"
@@ -75,7 +98,10 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::one_way,
         ours: ours::crowd::struct_200b,
-        peers: peers!["ipc-channel" => ipc_channel::struct_200b],
+        peers: peers![
+            "ipc-channel" => ipc_channel::struct_200b::<BLOCKING>,
+            "ipc-channel polling" => ipc_channel::struct_200b::<POLLING>
+        ],
         note: || "limit: as one_way_1p1c, of a u64",
     },
     Row {
