@@ -40,7 +40,7 @@ pub struct MemberInfo {
 }
 
 const STATE: u64 = 0;
-const PID: u64 = 1;
+pub(crate) const PID: u64 = 1;
 const RECOVERING: u64 = 2;
 const RECOVERED: u64 = 3;
 const LANES_USED: u64 = 4;
@@ -234,6 +234,11 @@ impl Members {
     /// Returns the process ID of a member, or 0 if it is gone.
     pub fn pid_of(self, m: Member) -> u32 {
         self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
+    }
+
+    /// Returns `true` if the member's process has this ID. Reads one word.
+    pub(crate) fn has_pid(self, m: Member, pid: u32) -> bool {
+        self.map().load(self.layout().member(m.slot(), PID)) as u32 == pid
     }
 
     /// Returns the name of a member's process.

@@ -112,11 +112,29 @@ impl Recovery {
     /// [`Error::Forked`](crate::Error::Forked).
     #[doc(hidden)]
     pub fn reclaim_unreported(self) -> Result<usize> {
+        self.reclaim_where(|member| Members(self.0).is_dead(member))
+    }
+
+    /// Same as [`reclaim_unreported`](Self::reclaim_unreported), after the end of the process `pid`: for its
+    /// member, and for members that are known to be dead. A check of each other member takes a system call,
+    /// whose time grows with the number of members.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    #[doc(hidden)]
+    pub fn reclaim_ended(self, pid: u32) -> Result<usize> {
+        let members = Members(self.0);
+        self.reclaim_where(|member| {
+            members.is_known_dead(member) || (members.has_pid(member, pid) && members.is_dead(member))
+        })
+    }
+
+    fn reclaim_where(self, is_dead: impl Fn(Member) -> bool) -> Result<usize> {
         let me = self.me()?;
         if let Some(look) = PROMISES.get() {
             look();
         }
-        let reclaimed = self.reclaim_members(me);
+        let reclaimed = self.reclaim_members(me, is_dead);
         Clocks(self.0).end_clocks();
         tell_of_deaths(self.deaths());
         Ok(reclaimed)
@@ -128,10 +146,10 @@ impl Recovery {
     }
 
     /// Same as [`Arena::reclaim`](crate::Arena::reclaim), for the memory of dead members only.
-    fn reclaim_members(self, me: Member) -> usize {
+    fn reclaim_members(self, me: Member, is_dead: impl Fn(Member) -> bool) -> usize {
         let dead: Vec<Dead> = Members(self.0)
             .tenants()
-            .filter(|&(member, _)| member != me && Members(self.0).is_dead(member))
+            .filter(|&(member, _)| member != me && is_dead(member))
             // A process without a ring layer leaves members that had one to others.
             .filter(|&(member, _)| !Members(self.0).knew_rings(member) || ring_layer::is_registered())
             .map(|(member, t)| Dead { member, pid: Members(self.0).pid_of(member), epoch: t.epoch })

@@ -11,7 +11,7 @@ use crate::envelopes::Meta;
 use crate::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::mem::{Mem, Word};
 use crate::members::Members;
-use crate::members::membership::KNOWS_RINGS;
+use crate::members::membership::{KNOWS_RINGS, PID};
 use crate::recovery::Recovery;
 use crate::recovery::reclaim::Dead;
 use crate::steps::{INLINE_SEATS, link_of};
@@ -256,6 +256,22 @@ fn awaited_recovery_runs_during_another_recovery() {
     for block in [held, attached] {
         assert_eq!(state(arena, block).life, BlockLife::Free);
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn ended_process_is_reclaimed_by_its_id() {
+    const ID: u32 = u32::MAX;
+    let (_one, arena) = one();
+    let (ended, other) = (living(arena), living(arena));
+    for dead in [ended, other] {
+        arena.map().store(arena.layout().member(dead.member.slot(), PID), u64::from(ID));
+    }
+    kill(arena, ended);
+    Recovery(arena).reclaim_ended(ID).unwrap();
+    assert_eq!((presence(arena, ended), presence(arena, other)), (Presence::Free, Presence::Live));
+    kill(arena, other);
+    Recovery(arena).reclaim().unwrap();
 }
 
 #[test]

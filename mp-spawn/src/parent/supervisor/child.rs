@@ -265,7 +265,7 @@ impl WatchedChild {
     /// Kills the process and waits for its end, because it can't be watched.
     pub(crate) fn abandon(self) {
         self.handle.end(None);
-        shared_memory::declare_dead_child(self.member);
+        shared_memory::declare_dead_child(self.member, self.who.pid);
         self.close();
     }
 
@@ -280,7 +280,7 @@ impl WatchedChild {
         };
         let has_failed = self.group.with_rank(self.rank, fails).unwrap_or_default();
         let report = if has_failed { CrashReport::begin() } else { None };
-        self.reclaimed = shared_memory::declare_dead_child(self.member);
+        self.reclaimed = shared_memory::declare_dead_child(self.member, self.who.pid);
         let begun = self.evidence.hello;
         let asked = self.group.with_rank(self.rank, |rank| {
             (rank.exit, rank.begun) = (Some(exit), begun);

@@ -68,17 +68,17 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool, report: fn(Member)) -
     Ok(Some(me.raw() as u32))
 }
 
-/// Declares a dead child in the shared memory, and releases its resources. Returns the number of processes
-/// whose resources were released. Called once for each child, right after it was reaped. Followed by
-/// [`report_reclaimed`].
-pub(crate) fn declare_dead_child(member: Option<u32>) -> usize {
+/// Declares the dead child `pid` in the shared memory, and releases its resources. Returns the number of
+/// processes whose resources were released. Called once for each child, right after it was reaped. Followed
+/// by [`report_reclaimed`].
+pub(crate) fn declare_dead_child(member: Option<u32>, pid: u32) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
     if let Some(member) = member {
         // SAFETY: the child has been reaped.
         unsafe { Members(arena).declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, which is not the parent of these children.
-    Recovery(arena).reclaim_unreported().unwrap_or(0)
+    Recovery(arena).reclaim_ended(pid).unwrap_or(0)
 }
 
 /// Emits the events of processes whose resources were released. Called without locks.
