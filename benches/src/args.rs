@@ -8,6 +8,8 @@ use crate::{Result, rows};
 /// Printed for `--help`.
 pub(crate) const USAGE: &str = "\
 usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--list]
+       mp-bench --grow [--only AXIS,AXIS] [--quick] [--json FILE] [--minutes N] [--publish FOLDER]
+                [--from FILE]
 
   --only ID,ID   only these rows (see --list)
   --quick        3 short rounds instead of 7
@@ -15,6 +17,11 @@ usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--
   --json FILE    also write the figures to FILE
   --minutes N    give up after N minutes (30)
   --list         name the rows and end
+
+  --grow         measure growth (built with the feature `grow`): the same work at ever larger sizes, for at
+                 most 10 minutes, or 2 with --quick; --only: processes, queues, backlog, tensors, owned, sizes
+  --publish FOLDER  write pictures and figures to FOLDER/grow, and tables into FOLDER/benchmarks.md
+  --from FILE    publish the figures of an earlier --json
 ";
 
 /// Parsed options.
@@ -32,6 +39,21 @@ pub(crate) struct Options {
     pub(crate) deadline: Duration,
     /// `true` if the rows are only listed.
     pub(crate) list: bool,
+    /// `true` if growth is measured, and not the rows.
+    pub(crate) grow: bool,
+    /// Folder for the pictures and tables of growth.
+    #[cfg(feature = "grow")]
+    pub(crate) publish: Option<PathBuf>,
+    /// File with earlier figures of growth.
+    #[cfg(feature = "grow")]
+    pub(crate) from: Option<PathBuf>,
+}
+
+impl Options {
+    /// Returns `true` if the axis or row `id` is to be measured.
+    pub(crate) fn wants(&self, id: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted == id)
+    }
 }
 
 /// Parses the command line. `None` if the user requested help.
@@ -44,8 +66,13 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Option
         quick: false,
         pin: false,
         json: None,
-        deadline: Duration::from_secs(30 * 60),
+        deadline: Duration::ZERO,
         list: false,
+        grow: false,
+        #[cfg(feature = "grow")]
+        publish: None,
+        #[cfg(feature = "grow")]
+        from: None,
     };
     let mut words = words;
     while let Some(word) = words.next() {
@@ -57,13 +84,25 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Option
             "--json" => options.json = Some(value()?.into()),
             "--minutes" => options.deadline = minutes(&value()?)?,
             "--list" => options.list = true,
+            "--grow" => options.grow = true,
+            #[cfg(feature = "grow")]
+            "--publish" => options.publish = Some(value()?.into()),
+            #[cfg(feature = "grow")]
+            "--from" => options.from = Some(value()?.into()),
             // `cargo bench` adds it.
             "--bench" => {}
             "-h" | "--help" => return Ok(None),
             _ => return Err(format!("unknown option {word}\n{USAGE}").into()),
         }
     }
-    for id in &options.only {
+    if options.deadline.is_zero() {
+        options.deadline = minutes(match (options.grow, options.quick) {
+            (false, _) => "30",
+            (true, false) => "10",
+            (true, true) => "2",
+        })?;
+    }
+    for id in options.only.iter().filter(|_| !options.grow) {
         if !rows::all().any(|row| row.id == id) {
             return Err(format!("no row is called {id:?}; --list names them").into());
         }

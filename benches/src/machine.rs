@@ -33,13 +33,22 @@ pub fn load() -> f64 {
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
+/// Returns the bytes of memory that programs can still get.
+pub fn available() -> u64 {
+    bytes("MemAvailable")
+}
+
+/// Returns the bytes in a line of `/proc/meminfo`.
+fn bytes(name: &str) -> u64 {
+    field("/proc/meminfo", name)
+        .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
+}
+
 /// Describes this machine. [`load`] must be read before the first row, and the processors counted before
 /// pinning: otherwise the pinned set would count as the machine.
 pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let mem = field("/proc/meminfo", "MemTotal")
-        .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())
-        .map_or(0, |kib| kib * 1024);
     let peers = ["iceoryx2", "ipc-channel", "crossbeam-channel"];
     let versions = peers.into_iter().filter(|_| cfg!(feature = "peers"));
     Machine {
@@ -47,7 +56,7 @@ pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Mach
         cores: processors,
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         rustc: env!("MP_BENCH_RUSTC"),
-        mem,
+        mem: bytes("MemTotal"),
         date: utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())),
         versions: versions.map(|name| (name, locked_version(name).unwrap_or_default())).collect(),
         load,

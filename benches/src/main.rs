@@ -11,6 +11,8 @@
 
 mod args;
 mod goals;
+#[cfg(feature = "grow")]
+mod grow;
 mod limits;
 mod ours;
 #[cfg(feature = "peers")]
@@ -52,6 +54,8 @@ fn start() -> Result<()> {
     match words.next().as_deref() {
         Some(process::CHILD) => return process::be_child(&words.collect::<Vec<_>>()),
         Some(limits::failure::CHILD) => return limits::failure::be_child(),
+        #[cfg(feature = "grow")]
+        Some(grow::AXIS) => return grow::be_axis(&words.collect::<Vec<_>>()),
         Some(syscalls::HELPER) => return syscalls::be_helper(&words.collect::<Vec<_>>()),
         _ => {}
     }
@@ -69,10 +73,16 @@ fn start() -> Result<()> {
         eprintln!("mp-bench: built without --release: these figures say nothing about speed");
     }
     process::start_watchdog(options.deadline);
+    if options.grow {
+        #[cfg(feature = "grow")]
+        return grow::run(&options);
+        #[cfg(not(feature = "grow"))]
+        return Err("built without the feature `grow`".into());
+    }
     let cores = if options.pin { Some(process::two_cores()?) } else { None };
     let plan = work::Plan::new(options.quick, cores)?;
     let load = machine::load();
-    let outcomes = run::all(&options.only, &plan)?;
+    let outcomes = run::all(&options, &plan)?;
     let machine = machine::describe(plan.processors, plan.quick, plan.cores.is_some(), load);
     print!("{}{}", report::table(&machine, &outcomes), goals::list(&outcomes));
     if let Some(path) = &options.json {

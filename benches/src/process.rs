@@ -58,17 +58,25 @@ impl Child {
     ///
     /// # Errors
     /// The child failed, or doesn't end within [`DEADLINE`].
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
+        self.finish_within(DEADLINE)
+    }
+
+    /// Lets the child end and waits for it for at most `limit`.
+    ///
+    /// # Errors
+    /// As for [`finish`](Self::finish).
+    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<()> {
         drop(self.process.stdin.take());
         let start = Instant::now();
-        while start.elapsed() < DEADLINE {
+        while start.elapsed() < limit {
             match self.process.try_wait()? {
                 None => std::thread::sleep(Duration::from_micros(200)),
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => return Err(format!("{} failed: {status}", self.role).into()),
             }
         }
-        Err(format!("{} didn't end within {DEADLINE:?}", self.role).into())
+        Err(format!("{} didn't end within {limit:?}", self.role).into())
     }
 }
 

@@ -89,24 +89,26 @@ pub(crate) fn write_json(path: &Path, machine: &Machine, outcomes: &[Outcome]) -
     std::fs::write(path, text).map_err(|error| format!("can't write {}: {error}", path.display()).into())
 }
 
-fn json(machine: &Machine, outcomes: &[Outcome]) -> Value {
+/// Returns the description of the machine as JSON.
+pub(crate) fn machine(machine: &Machine) -> Value {
     let versions: Map<String, Value> =
         machine.versions.iter().map(|(name, version)| ((*name).to_owned(), json!(version))).collect();
     json!({
-        "machine": {
-            "cpu": machine.cpu,
-            "cores": machine.cores,
-            "kernel": machine.kernel,
-            "rustc": machine.rustc,
-            "mem": machine.mem,
-            "date": machine.date,
-            "versions": versions,
-            "load": machine.load,
-            "quick": machine.quick,
-            "pinned": machine.pinned,
-        },
-        "rows": outcomes.iter().map(row).collect::<Vec<_>>(),
+        "cpu": machine.cpu,
+        "cores": machine.cores,
+        "kernel": machine.kernel,
+        "rustc": machine.rustc,
+        "mem": machine.mem,
+        "date": machine.date,
+        "versions": versions,
+        "load": machine.load,
+        "quick": machine.quick,
+        "pinned": machine.pinned,
     })
+}
+
+fn json(about: &Machine, outcomes: &[Outcome]) -> Value {
+    json!({ "machine": machine(about), "rows": outcomes.iter().map(row).collect::<Vec<_>>() })
 }
 
 fn row(outcome: &Outcome) -> Value {

@@ -1,6 +1,7 @@
 //! Takes turns: limit, ours, each peer, limit, ours, …
 
 use crate::Result;
+use crate::args::Options;
 use crate::rows::{self, Row};
 use crate::stats::{self, Summary};
 use crate::work::{Plan, Round};
@@ -39,14 +40,13 @@ struct Contender {
     out: bool,
 }
 
-/// Measures the rows called `only`, or all of them.
+/// Measures the rows that the options name, or all of them.
 ///
 /// # Errors
 /// The first error of the limit or of mp, including wrong results. Errors of a peer are printed, and its
 /// figures left out.
-pub(crate) fn all(only: &[String], plan: &Plan) -> Result<Vec<Outcome>> {
-    let wanted = |row: &&'static Row| only.is_empty() || only.iter().any(|id| id == row.id);
-    rows::all().filter(wanted).map(|row| one(row, plan)).collect()
+pub(crate) fn all(options: &Options, plan: &Plan) -> Result<Vec<Outcome>> {
+    rows::all().filter(|row| options.wants(row.id)).map(|row| one(row, plan)).collect()
 }
 
 fn one(row: &'static Row, plan: &Plan) -> Result<Outcome> {

@@ -49,10 +49,15 @@ unsafe extern "C" {
 
 /// `spawn_exec`: the median time in ns to start one process that does nothing and to wait for its end.
 pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
+    Ok(Some(stats::median(&spawn_times(plan.repetitions(30))?)))
+}
+
+/// Returns the time of each of `count` such processes.
+pub(crate) fn spawn_times(count: u64) -> Result<Vec<f64>> {
     let path = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
     let word = CString::new(NOOP)?;
     let mut times = Vec::new();
-    for number in 0..plan.repetitions(30) + 5 {
+    for number in 0..count + 5 {
         let start = now();
         spawn_and_wait(&path, &word)?;
         // The first few warm up.
@@ -60,7 +65,7 @@ pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
             times.push((now() - start) as f64);
         }
     }
-    Ok(Some(stats::median(&times)))
+    Ok(times)
 }
 
 /// Runs `work` with 2 GiB of private, resident memory, after a delay of a second: on a virtual machine

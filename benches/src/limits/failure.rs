@@ -59,6 +59,17 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
+/// Returns the time from the signal that kills a waiting child until it is gone.
+#[cfg(feature = "grow")]
+pub(crate) fn killed() -> Result<u64> {
+    let mut child = start()?;
+    hear::<1>(&mut child)?;
+    let start = now();
+    child.kill()?;
+    child.wait()?;
+    Ok(now() - start)
+}
+
 /// `first_failure`.
 pub(crate) fn first_failure(plan: &Plan) -> Outcome {
     gone(plan, 0)

@@ -10,7 +10,7 @@ mod ring;
 
 use crate::process::{self, Child};
 use crate::shm::Region;
-use crate::work::tensor::{self, Amount};
+use crate::work::tensor::{self, Amount, Times};
 use crate::work::{Link, Outcome, Plan, lock, small};
 use crate::{Failure, Result};
 use futex::Futex;
@@ -32,14 +32,14 @@ const AGAIN: &str = "limit-again";
 const STREAM: &str = "limit-stream";
 
 /// Runs one round over `link`, made from a region of `len` bytes that the child `role` opens too.
-fn round<L>(
+fn round<L, R>(
     role: &str,
     len: usize,
     words: &[String],
     plan: &Plan,
     link: impl FnOnce(Region) -> L,
-    work: impl FnOnce(&mut L) -> Result<f64>,
-) -> Outcome {
+    work: impl FnOnce(&mut L) -> Result<R>,
+) -> Result<Option<R>> {
     let region = Region::create(len)?;
     let mut all = vec![region.token()];
     all.extend_from_slice(words);
@@ -83,11 +83,15 @@ pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
 
 /// A copy into warm shared memory and a read of all of it.
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
-    let amount = Amount::fresh(plan, elements);
+    tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
+}
+
+/// Returns the time of each tensor.
+pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let words = [amount.total().to_string(), elements.to_string()];
     let parent = |region| Buffer::new(Line::parent(region), elements);
     round(FRESH, memory::len::<Line>(elements), &words, plan, parent, |buffer| {
-        tensor::fresh(buffer, elements, amount)
+        tensor::fresh_times(buffer, elements, amount)
     })
 }
 
@@ -124,6 +128,22 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     round(AGAIN, memory::len::<Line>(tensor::LARGE), &words, plan, parent, |buffer| {
         tensor::again(buffer, plan, full)
     })
+}
+
+/// Returns the time of each message about the same buffer.
+#[cfg(feature = "grow")]
+pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
+    let words = [amount.total().to_string(), elements.to_string()];
+    let parent = |region| Buffer::new(Line::parent(region), elements);
+    round(AGAIN, memory::len::<Line>(elements), &words, plan, parent, |buffer| {
+        tensor::again_times(buffer, elements, amount)
+    })
+}
+
+/// Returns a ring that receives its own messages.
+#[cfg(feature = "grow")]
+pub(crate) fn looped() -> Result<impl Link> {
+    Ok(Ring::looped(Region::create(ring::LEN)?))
 }
 
 /// No approach needs fewer than zero system calls.

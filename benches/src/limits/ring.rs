@@ -38,6 +38,12 @@ impl Ring {
         Self::new(region, ONE, 0)
     }
 
+    /// A ring that receives its own messages.
+    #[cfg(feature = "grow")]
+    pub(crate) fn looped(region: Region) -> Self {
+        Self::new(region, 0, 0)
+    }
+
     fn new(region: Region, out: usize, into: usize) -> Self {
         Self { region, out, into, written: 0, read_by_other: 0, read: 0, written_by_other: 0 }
     }

@@ -12,7 +12,7 @@ use crate::work::{Outcome, Plan, now};
 use crate::{Result, stats};
 
 /// mp's arena.
-struct Arena;
+pub(crate) struct Arena;
 
 impl Heap for Arena {
     type Piece = Tensor<u8>;
@@ -196,16 +196,21 @@ pub(crate) fn spawn_at_1m_live(plan: &Plan) -> Outcome {
 
 /// Returns the median time, as reported by a new process, until it is a member of the arena.
 fn attach(plan: &Plan) -> Outcome {
+    Ok(Some(stats::median(&attach_times(plan.repetitions(20))?)))
+}
+
+/// Returns the time of each of `count` such processes.
+pub(crate) fn attach_times(count: u64) -> Result<Vec<f64>> {
     fn member(_: usize, (): ()) -> Result<f64> {
         let start = now();
         mp::Arena::current()?;
         Ok((now() - start) as f64)
     }
     let mut times = Vec::new();
-    for _ in 0..plan.repetitions(20) {
+    for _ in 0..count {
         times.extend(start_processes(member, (), SpawnOptions::nprocs(1))?.join()?);
     }
-    Ok(Some(stats::median(&times)))
+    Ok(times)
 }
 
 pub(crate) fn attach_at_1m_live(plan: &Plan) -> Outcome {

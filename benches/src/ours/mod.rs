@@ -18,7 +18,7 @@ use mp::{FrozenTensor, Queue, SpawnOptions, StartMethod, Tensor, start_processes
 use serde::{Deserialize, Serialize};
 
 use crate::process::{DEADLINE, pin};
-use crate::work::tensor::{self, Amount, Receiver, Sender};
+use crate::work::tensor::{self, Amount, Receiver, Sender, Times};
 use crate::work::{Link, Outcome, Plan, now, small};
 use crate::{Result, stats};
 
@@ -51,12 +51,12 @@ impl<Out: mp::Message, In: mp::Message> Ends<Out, In> {
 }
 
 /// Runs one round: starts `child`, does `work` at the other end, and waits for the end.
-fn round<Out, In, F>(
+fn round<Out, In, F, R>(
     plan: &Plan,
     count: u64,
     child: F,
-    work: impl FnOnce(Ends<Out, In>) -> Result<f64>,
-) -> Outcome
+    work: impl FnOnce(Ends<Out, In>) -> Result<R>,
+) -> Result<Option<R>>
 where
     Out: mp::Message,
     In: mp::Message,
@@ -190,15 +190,38 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     round(plan, count, child, |ends| tensor::again(&mut Source { ends, kept: None }, plan, full))
 }
 
-/// A fresh tensor each time: [`tensor::fresh`].
+/// Returns the time of each message with the same tensor.
+#[cfg(feature = "grow")]
+pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
+    let child = |_, ends: Ends<u64, FrozenTensor<u64>>| {
+        let count = ends.count;
+        tensor::answer_again(&mut ends.settle()?, count)
+    };
+    round(plan, amount.total(), child, |ends| {
+        tensor::again_times(&mut Source { ends, kept: None }, elements, amount)
+    })
+}
+
+/// Returns a queue as a link that receives its own messages.
+#[cfg(feature = "grow")]
+pub(crate) fn looped() -> Result<impl Link> {
+    let queue = Queue::bounded(CAPACITY)?;
+    Ok(Ends { out: queue.clone(), into: queue, cpu: None, count: 0 })
+}
+
+/// A fresh tensor each time: [`tensor::fresh_times`].
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
-    let amount = Amount::fresh(plan, elements);
+    tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
+}
+
+/// Returns the time of each tensor.
+pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let child = |_, ends: Ends<u64, Tensor<u64>>| {
         let count = ends.count;
         tensor::answer_fresh(&mut ends.settle()?, count)
     };
     round(plan, amount.total(), child, |ends| {
-        tensor::fresh(&mut Source { ends, kept: None }, elements, amount)
+        tensor::fresh_times(&mut Source { ends, kept: None }, elements, amount)
     })
 }
 
@@ -256,8 +279,13 @@ pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
 }
 
 fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
+    Ok(Some(stats::median(&spawn_times(method, plan.repetitions(30))?)))
+}
+
+/// Returns the time of each of `count` such processes.
+pub(crate) fn spawn_times(method: StartMethod, count: u64) -> Result<Vec<f64>> {
     let mut times = Vec::new();
-    for number in 0..plan.repetitions(30) + 5 {
+    for number in 0..count + 5 {
         let start = now();
         let process = start_processes(|_, (): ()| {}, (), SpawnOptions::nprocs(1).start_method(method))?;
         if !process.join_timeout(Duration::from_secs(30))? {
@@ -268,7 +296,7 @@ fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
             times.push((now() - start) as f64);
         }
     }
-    Ok(Some(stats::median(&times)))
+    Ok(times)
 }
 
 /// Does the same as [`spawn_exec`] with 2 GiB resident in this process.

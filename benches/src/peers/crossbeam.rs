@@ -37,6 +37,13 @@ impl Link for Channels {
     }
 }
 
+/// Returns a link that receives its own messages, and polls.
+#[cfg(feature = "grow")]
+pub(crate) fn looped() -> Result<impl Link> {
+    let (out, into) = bounded(CAPACITY);
+    Ok(Channels { out, into, polls: true })
+}
+
 /// Runs one round with a thread that does `other`.
 fn round(
     plan: &Plan,

@@ -15,7 +15,7 @@ use iceoryx2::service::port_factory::{event, publish_subscribe};
 use super::{round, word};
 use crate::Result;
 use crate::process;
-use crate::work::tensor::{self, Amount};
+use crate::work::tensor::{self, Amount, Times};
 use crate::work::{Link, Outcome, Plan, small};
 
 /// Name in the roles of children.
@@ -118,6 +118,18 @@ impl Busy {
         let into = service(&node, &into, depth)?.subscriber_builder().create()?;
         Ok(Self { out, into, _node: node })
     }
+}
+
+/// Returns a link that receives its own messages.
+#[cfg(feature = "grow")]
+pub(crate) fn looped() -> Result<impl Link> {
+    let node = node()?;
+    let service = service(&node, &ServiceName::new(&unique())?, 1)?;
+    Ok(Busy {
+        into: service.subscriber_builder().create()?,
+        out: LoaningPublisher::new(&service)?,
+        _node: node,
+    })
 }
 
 impl Link for Busy {
@@ -236,13 +248,13 @@ impl tensor::Receiver for Takers {
 
 /// Starts the child once this end is there: with no history, neither side may publish before the other one
 /// subscribes.
-fn with<C>(
+fn with<C, R>(
     work: &str,
     words: &[String],
     plan: &Plan,
     open: impl FnOnce(&str) -> Result<C>,
-    measure: impl FnOnce(C) -> Result<f64>,
-) -> Outcome {
+    measure: impl FnOnce(C) -> Result<R>,
+) -> Result<Option<R>> {
     let base = unique();
     let end = open(&base)?;
     let mut all = vec![base];
@@ -294,10 +306,14 @@ impl Takers {
 
 /// A slice loaned from the publisher's pool each time.
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
-    let amount = Amount::fresh(plan, elements);
+    tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
+}
+
+/// Returns the time of each tensor.
+pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let words = [amount.total().to_string()];
     let open = |base: &str| Tensors::open(base, elements, 1);
-    with("fresh", &words, plan, open, |mut sender| tensor::fresh(&mut sender, elements, amount))
+    with("fresh", &words, plan, open, |mut sender| tensor::fresh_times(&mut sender, elements, amount))
 }
 
 /// A stream of 1 KiB; never more on their way than the subscriber keeps, so that none is lost.

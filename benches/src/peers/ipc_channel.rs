@@ -12,7 +12,7 @@ use super::{round, word};
 use crate::Result;
 use crate::process;
 use crate::work::record::{self, Record};
-use crate::work::tensor::{self, Amount};
+use crate::work::tensor::{self, Amount, Times};
 use crate::work::{Link, Outcome, Plan, small};
 
 /// Names in the roles of children that block and of children that poll.
@@ -62,13 +62,13 @@ where
 }
 
 /// A round with the child that does `work`.
-fn with<Out, In>(
+fn with<Out, In, R>(
     polls: bool,
     work: &str,
     words: &[String],
     plan: &Plan,
-    measure: impl FnOnce(Channels<Out, In>) -> Result<f64>,
-) -> Outcome
+    measure: impl FnOnce(Channels<Out, In>) -> Result<R>,
+) -> Result<Option<R>>
 where
     Out: Serialize + for<'de> Deserialize<'de>,
     In: Serialize + for<'de> Deserialize<'de>,
@@ -135,6 +135,13 @@ impl tensor::Receiver for Channels<u64, Arc<IpcSharedMemory>> {
     }
 }
 
+/// Returns a link that receives its own messages, and polls.
+#[cfg(feature = "grow")]
+pub(crate) fn looped() -> Result<impl Link> {
+    let (out, into) = ipc::channel::<u64>()?;
+    Ok(Channels { out, into, polls: POLLING })
+}
+
 /// Round trips.
 pub(crate) fn rtt_awake<const POLLS: bool>(plan: &Plan) -> Outcome {
     with(POLLS, "awake", &[], plan, |mut link: Channels<u64, u64>| {
@@ -173,9 +180,21 @@ pub(crate) fn tensor_again<const POLLS: bool>(plan: &Plan) -> Outcome {
 
 /// New shared memory each time.
 fn fresh(plan: &Plan, elements: usize, polls: bool) -> Outcome {
-    let amount = Amount::fresh(plan, elements);
+    tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements), polls))
+}
+
+/// Returns the time of each tensor.
+pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount, polls: bool) -> Times {
     with(polls, "fresh", &[amount.total().to_string()], plan, |channels| {
-        tensor::fresh(&mut Tensors { channels, kept: None }, elements, amount)
+        tensor::fresh_times(&mut Tensors { channels, kept: None }, elements, amount)
+    })
+}
+
+/// Returns the time of each message with the same shared memory.
+#[cfg(feature = "grow")]
+pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
+    with(POLLING, "again", &[amount.total().to_string()], plan, |channels| {
+        tensor::again_times(&mut Tensors { channels, kept: None }, elements, amount)
     })
 }
 

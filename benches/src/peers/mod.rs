@@ -8,17 +8,17 @@ pub(crate) mod threads;
 pub(crate) mod tokio;
 
 use crate::process::Child;
-use crate::work::{Outcome, Plan};
+use crate::work::Plan;
 use crate::{Failure, Result};
 
 /// Runs one round: starts the child `role`, connects, and does the work.
-fn round<C>(
+fn round<C, R>(
     role: &str,
     words: &[String],
     plan: &Plan,
     connect: impl FnOnce() -> Result<C>,
-    work: impl FnOnce(C) -> Result<f64>,
-) -> Outcome {
+    work: impl FnOnce(C) -> Result<R>,
+) -> Result<Option<R>> {
     let child = Child::start(role, words, plan)?;
     let figure = work(connect()?)?;
     child.finish()?;

@@ -25,7 +25,7 @@ pub(crate) const MEDIUM: usize = (1 << 20) / size_of::<u64>();
 pub(crate) const SMALL: usize = (1 << 10) / size_of::<u64>();
 /// Tensors that `tensor_stream_1k` sends for one answer.
 pub(crate) const BATCH: u64 = 64;
-/// Number of different elements that `tensor_again_64m` reads: one page.
+/// Most different elements that `tensor_again_64m` reads: one page.
 const LOOKED_AT: usize = 512;
 /// First answer of the child: it is ready.
 const READY: u64 = 0x5EAD_1E55;
@@ -76,6 +76,12 @@ impl Amount {
         Self { warm_up: whole(full / 20), count: whole(plan.repetitions(full)) }
     }
 
+    /// Returns `count` tensors, after `warm_up` others.
+    #[cfg(feature = "grow")]
+    pub(crate) fn exactly(warm_up: u64, count: u64) -> Self {
+        Self { warm_up, count }
+    }
+
     /// About `full` repetitions of the same tensor.
     pub(crate) fn again(plan: &Plan, full: u64) -> Self {
         let batches = plan.batches(full);
@@ -88,6 +94,17 @@ impl Amount {
     }
 }
 
+/// Times of single tensors in ns, if there is a figure.
+pub(crate) type Times = Result<Option<Vec<f64>>>;
+
+/// Returns the median of the times.
+///
+/// # Errors
+/// The error instead of the times.
+pub(crate) fn median(times: Times) -> super::Outcome {
+    Ok(times?.map(|times| stats::median(&times)))
+}
+
 /// The sum that stands for "touches all". Never inlined, so that all contenders run the same instructions.
 #[inline(never)]
 pub(crate) fn sum(values: &[u64]) -> u64 {
@@ -98,12 +115,12 @@ fn source(elements: usize) -> Vec<u64> {
     (0..elements as u64).map(|index| index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
 
-/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. Returns the time of one tensor in
+/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. Returns the time of each tensor in
 /// ns.
 ///
 /// # Errors
 /// A wrong sum, or the sender's errors.
-pub(crate) fn fresh(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<f64> {
+pub(crate) fn fresh_times(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<Vec<f64>> {
     let mut source = source(elements);
     expect(READY, sender.answer()?)?;
     let mut times = Vec::new();
@@ -120,7 +137,7 @@ pub(crate) fn fresh(sender: &mut impl Sender, elements: usize, amount: Amount) -
             times.push(time as f64);
         }
     }
-    Ok(stats::median(&times))
+    Ok(times)
 }
 
 /// `tensor_fresh_…`, the other process.
@@ -184,6 +201,11 @@ pub(crate) fn answer_stream(receiver: &mut impl Receiver, tensors: u64) -> Resul
     Ok(())
 }
 
+/// Returns the number of different elements that are read.
+fn looked_at(values: &[u64]) -> usize {
+    values.len().min(LOOKED_AT)
+}
+
 /// `tensor_again_64m`, the measuring side. The answer is the time of one message and its answer in ns.
 ///
 /// # Errors
@@ -194,8 +216,31 @@ pub(crate) fn again(sender: &mut impl Sender, plan: &Plan, full: u64) -> Result<
     expect(READY, sender.answer()?)?;
     plan.batches(full).time(|number| {
         sender.send_again()?;
-        expect(source[number as usize % LOOKED_AT], sender.answer()?)
+        expect(source[number as usize % looked_at(&source)], sender.answer()?)
     })
+}
+
+/// Returns the time in ns of each message with the same tensor of `elements`, and its answer.
+///
+/// # Errors
+/// A wrong element, or the sender's errors.
+#[cfg(feature = "grow")]
+pub(crate) fn again_times(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<Vec<f64>> {
+    let source = source(elements);
+    sender.keep(&source)?;
+    expect(READY, sender.answer()?)?;
+    let mut times = Vec::new();
+    for number in 0..amount.total() {
+        let start = now();
+        sender.send_again()?;
+        let got = sender.answer()?;
+        let time = now() - start;
+        expect(source[number as usize % looked_at(&source)], got)?;
+        if number >= amount.warm_up {
+            times.push(time as f64);
+        }
+    }
+    Ok(times)
 }
 
 /// `tensor_again_64m`, the other process.
@@ -205,7 +250,7 @@ pub(crate) fn again(sender: &mut impl Sender, plan: &Plan, full: u64) -> Result<
 pub(crate) fn answer_again(receiver: &mut impl Receiver, tensors: u64) -> Result<()> {
     receiver.answer(READY)?;
     for number in 0..tensors {
-        let element = receiver.receive(|values| values[number as usize % LOOKED_AT])?;
+        let element = receiver.receive(|values| values[number as usize % looked_at(values)])?;
         receiver.answer(element)?;
     }
     Ok(())

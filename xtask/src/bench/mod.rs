@@ -16,6 +16,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let (peers, quick, pin) = (args.flag("--peers"), args.flag("--quick"), args.flag("--pin"));
     let (only, keep) = (args.value("--only")?, args.value("--json")?);
     let minutes = args.value("--minutes")?;
+    let (grow, publish, from) = (args.flag("--grow"), args.value("--publish")?, args.value("--from")?);
     args.finish()?;
     if !Path::new(MANIFEST).exists() {
         return Err(format!("there is no {MANIFEST} yet"));
@@ -23,6 +24,21 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let scratch = std::env::temp_dir().join(format!("mp-bench-{}.json", std::process::id()));
 
     let mut session = Session::new();
+    if grow {
+        let mut command = session.cargo(&["run", "--release", "--manifest-path", MANIFEST]);
+        command.args(["--features", "grow", "--", "--grow"]).args(quick.then_some("--quick"));
+        let values = [
+            ("--only", only),
+            ("--json", keep),
+            ("--minutes", minutes),
+            ("--publish", publish),
+            ("--from", from),
+        ];
+        for (name, value) in values {
+            command.args(value.map(|value| [name.to_owned(), value]).into_iter().flatten());
+        }
+        return Ok(session.run(&mut command).ok);
+    }
     let mut command = session.cargo(&["run", "--release", "--manifest-path", MANIFEST]);
     command.args(if peers { &["--features", "peers"][..] } else { &[] }).arg("--");
     if let Some(only) = &only {

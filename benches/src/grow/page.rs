@@ -1,0 +1,131 @@
+//! The figures as tables: for a terminal, and for the page of benchmarks.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::figures::{CurveFigures, Figures, LineFigures, Point};
+use crate::Result;
+
+/// Largest growth of a flat curve's median from its smallest to its largest size, as a multiple of the growth
+/// of its limit, if that grows.
+const FLAT: f64 = 1.5;
+/// Largest exponent between the two largest sizes of a linear curve, or of its limit if that is larger.
+const LINEAR: f64 = 1.1;
+/// Times that a percentile of a thousand needs.
+const MANY: u64 = 1_000;
+
+/// Formats a time.
+pub(super) fn human(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns >= 1e9 => (ns / 1e9, "s"),
+        ns if ns >= 1e6 => (ns / 1e6, "ms"),
+        ns if ns >= 1e3 => (ns / 1e3, "µs"),
+        ns => return format!("{ns:.0} ns"),
+    };
+    let places = if value >= 99.95 { 0 } else { usize::from(value >= 9.995) ^ 1 };
+    format!("{value:.places$} {unit}")
+}
+
+/// Formats a size.
+pub(super) fn count(size: f64) -> String {
+    match size {
+        size if size >= 1e6 => format!("{:.0} M", size / 1e6),
+        size if size >= 1e3 => format!("{:.0} K", size / 1e3),
+        size => format!("{size:.0}"),
+    }
+}
+
+/// Returns the verdict about a curve of mp.
+fn verdict(curve: &CurveFigures, line: &LineFigures) -> &'static str {
+    let limit = curve.line("limit");
+    let last = |line: &LineFigures| line.exponents().last().copied();
+    if curve.flat {
+        let memory = limit.and_then(LineFigures::growth).unwrap_or(1.0).max(1.0);
+        return if line.growth().is_some_and(|growth| growth > FLAT * memory) { "NOT FLAT" } else { "flat" };
+    }
+    let most = limit.and_then(last).unwrap_or(LINEAR).max(LINEAR);
+    if last(line).is_some_and(|last| last > most) { "NOT LINEAR" } else { "linear" }
+}
+
+/// Formats the last figure of another contender, at the size `at`.
+fn other(line: &LineFigures) -> Option<String> {
+    let last = line.points.last()?;
+    Some(format!("{} {} at {}", line.name, human(last.p50 as f64), count(last.size as f64)))
+}
+
+/// Returns a row of cells for each curve.
+fn rows(curves: &[CurveFigures]) -> Vec<[String; 6]> {
+    let row = |curve: &CurveFigures| {
+        let line = curve.line("mp")?;
+        let (first, last) = (line.points.first()?, line.points.last()?);
+        let time = |part: fn(&Point) -> u64| human(part(last) as f64);
+        let tail = if last.count >= MANY { time(|point| point.p999) } else { "–".to_owned() };
+        let exponents: Vec<_> = line.exponents().iter().map(|one| format!("{one:.2}")).collect();
+        let others = curve.lines.iter().filter(|line| line.name != "mp").filter_map(other);
+        Some([
+            curve.id.clone(),
+            format!("{} to {}", human(first.p50 as f64), human(last.p50 as f64)),
+            format!("{}, {tail}", time(|point| point.p99)),
+            exponents.join(" "),
+            verdict(curve, line).to_owned(),
+            others.collect::<Vec<_>>().join(", "),
+        ])
+    };
+    curves.iter().filter_map(row).collect()
+}
+
+/// Returns a line for each contender that some sizes leave out.
+fn left_out(figures: &Figures) -> Vec<String> {
+    let lines = figures.curves.iter().flat_map(|curve| curve.lines.iter().map(move |line| (curve, line)));
+    let said = lines.filter_map(|(curve, line)| {
+        let (size, why) = line.left_out.as_ref()?;
+        Some(format!("`{}`, {}, from {} on: {why}", curve.id, line.name, count(*size as f64)))
+    });
+    said.collect()
+}
+
+/// Returns the figures for a terminal.
+pub(super) fn text(figures: &Figures) -> String {
+    let mut text = format!("{} passes in {} s\n", figures.passes, figures.seconds);
+    for cells in rows(&figures.curves) {
+        let [id, p50, tail, exponents, verdict, others] = cells;
+        _ = writeln!(text, "{id:<26} {p50:<22} {tail:<20} {verdict:<10} [{exponents}] {others}");
+    }
+    left_out(figures).iter().for_each(|line| text += &format!("left out: {line}\n"));
+    text
+}
+
+/// Returns the section of the page: a picture and a table for each axis.
+fn section(figures: &Figures) -> String {
+    let mut text = String::new();
+    for curves in figures.axes() {
+        let Some(first) = curves.first() else { continue };
+        _ = writeln!(text, "\n![{0}](grow/{1}.svg)\n", first.label, first.axis);
+        text += "| curve | p50, smallest to largest | p99, p99.9 | exponents | | limit, peers |\n";
+        text += "|---|---|---|---|---|---|\n";
+        for [id, p50, tail, exponents, verdict, others] in rows(curves) {
+            let about = curves.iter().find(|curve| curve.id == id).map_or("", |curve| &curve.about);
+            _ = writeln!(text, "| `{id}`: {about} | {p50} | {tail} | {exponents} | {verdict} | {others} |");
+        }
+    }
+    let left_out = left_out(figures);
+    if !left_out.is_empty() {
+        text += "\nLeft out:\n\n";
+        left_out.iter().for_each(|line| text += &format!("- {line}\n"));
+    }
+    text
+}
+
+const BEGIN: &str = "<!-- figures of growth: begin -->\n";
+const END: &str = "<!-- figures of growth: end -->";
+
+/// Replaces the section between the marks in the page at `path`.
+///
+/// # Errors
+/// The page can't be read or written, or lacks the marks.
+pub(super) fn publish(figures: &Figures, path: &Path) -> Result<()> {
+    let page = std::fs::read_to_string(path)?;
+    let (before, rest) = page.split_once(BEGIN).ok_or("the page lacks the begin of the figures of growth")?;
+    let (_, after) = rest.split_once(END).ok_or("the page lacks the end of the figures of growth")?;
+    Ok(std::fs::write(path, format!("{before}{BEGIN}{}\n{END}{after}", section(figures)))?)
+}
