@@ -114,8 +114,8 @@ impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let Some(&(word, member)) = self.others.get(self.at) else { return Some(true) };
-        let is_dead = self.dead.is_dead(member);
-        if RecoveringSlots::covers(m.load(word), self.slot) && !is_dead {
+        // Asked last, since the answer takes a system call. A member that is dead by then changes nothing.
+        if RecoveringSlots::covers(m.load(word), self.slot) && !self.dead.is_dead(member) {
             return Some(false);
         }
         self.at += 1;
