@@ -112,8 +112,8 @@ impl Payload {
         let are_numbers = match (are_tuples, &types[..]) {
             (_, []) => false,
             (false, &[number, ..]) => {
-                let mut push = |item: Bound<'_, PyAny>| Some(words.push(number.word(&item)?));
-                items.all(|item| item.and_then(&mut push).is_some())
+                let word = |item: Bound<'_, PyAny>| number.word(&item);
+                items.all(|item| item.and_then(word).map(|word| words.push(word)).is_some())
             }
             (true, types) => {
                 let mut push = |item: Bound<'_, PyAny>| push_tuple(&mut words, types, &item);
