@@ -110,6 +110,20 @@ fn terminal_is_restored_after_sigterm() {
 }
 
 #[test]
+fn ctrl_z_gives_the_terminal_back() {
+    let program = hangs();
+    let Some(mut top) = Top::start(&program) else { return };
+    top.expect("Queue::put");
+    // No shell is there to continue it, so the kernel doesn't stop it.
+    top.keys("\x1a");
+    top.expect(RESTORED);
+    top.text.clear();
+    top.expect("Queue::put");
+    top.keys("q");
+    assert_eq!(top.end(), Some(0));
+}
+
+#[test]
 fn top_without_a_terminal_names_show() {
     let output = Command::new(env!("CARGO_BIN_EXE_mp")).arg("top").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

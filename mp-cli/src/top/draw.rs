@@ -30,7 +30,7 @@ w, Enter        why the selected process waits, and whether
                 for a pool: its workers
 p               pause
 + -             longer or shorter interval
-Ctrl-L          write the screen again
+Ctrl-L, Ctrl-Z  write the screen again; stop until `fg`
 
 PUT WAIT and GET WAIT are the median and the 99th percentile of
 the waits that ended since the last interval.

@@ -22,12 +22,13 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{Clear, ClearType};
+use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, enable_raw_mode};
 use ratatui::layout::Rect;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
 
 use crate::programs::{self, Program};
@@ -39,6 +40,9 @@ use view::{TopAction, TopView};
 
 /// Maximum time until another size of the terminal is noticed.
 const NOTICED: Duration = Duration::from_millis(500);
+
+/// Key that stops the command, as a shell's other jobs.
+const SUSPEND: (KeyCode, KeyModifiers) = (KeyCode::Char('z'), KeyModifiers::CONTROL);
 
 /// Shows a program until a key ends it. Without a target, there is a list of programs if several run.
 /// Without an interval, `top` reads the program every second, or less often if it is so large that reading it
@@ -175,6 +179,15 @@ impl Screen {
         self.terminal.resize(Rect::new(0, 0, size.width, size.height))
     }
 
+    /// Gives the terminal back, and stops this process until a shell continues it.
+    fn suspend(&mut self) -> std::io::Result<()> {
+        ratatui::try_restore()?;
+        kill_process(getpid(), Signal::TSTP)?;
+        enable_raw_mode()?;
+        execute!(std::io::stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
+        self.redraw()
+    }
+
     /// Waits for a key or another size of the terminal. Returns `None` at this time, or if the command ends.
     fn event(&mut self, until: Instant) -> Result<Option<Event>> {
         loop {
@@ -188,6 +201,10 @@ impl Screen {
             if event::poll(Duration::ZERO).map_err(text)? {
                 match event::read().map_err(text)? {
                     Event::Key(key) if key.kind == KeyEventKind::Release => {}
+                    Event::Key(key) if (key.code, key.modifiers) == SUSPEND => {
+                        self.suspend().map_err(text)?;
+                        return Ok(Some(Event::FocusGained));
+                    }
                     event => return Ok(Some(event)),
                 }
             } else if Instant::now() >= until {
