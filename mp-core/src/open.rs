@@ -266,8 +266,8 @@ impl Arena {
     /// members.
     ///
     /// Cheap when no member died (1–3 µs per member, more with hundreds of members). Waiting functions call
-    /// [`Recovery::reclaim_if_due`], and parents call this after a child has ended, so programs
-    /// rarely need to call it.
+    /// [`Recovery::reclaim_if_due`], and parents reclaim each child that has ended, so programs rarely need
+    /// to call it.
     ///
     /// A process whose program is not linked with the layer of queues (`mp-queue`) does not reclaim dead
     /// members whose program was. Members with that layer free their memory.

@@ -116,13 +116,16 @@ impl Recovery {
     }
 
     /// Same as [`reclaim_unreported`](Self::reclaim_unreported), after the end of the process `pid`: for its
-    /// member, and for members that are known to be dead. A check of each other member takes a system call,
-    /// whose time grows with the number of members.
+    /// member, for members that are known to be dead, and, [at most every 100 ms](Self::reclaim_if_due), for
+    /// all others. The check of each of these takes a system call, whose time grows with their number.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
     #[doc(hidden)]
     pub fn reclaim_ended(self, pid: u32) -> Result<usize> {
+        if self.takes_turn(self.me()?) {
+            return self.reclaim_unreported();
+        }
         let members = Members(self.0);
         self.reclaim_where(|member| {
             members.is_known_dead(member) || (members.has_pid(member, pid) && members.is_dead(member))
@@ -196,14 +199,19 @@ impl Recovery {
         let me = self.me()?;
         Backing(self.0).hold_extents();
         tell_of_deaths(self.deaths());
+        if self.takes_turn(me) { self.reclaim() } else { Ok(0) }
+    }
+
+    /// Returns `true` if all members have not been checked within the last 100 ms. The caller checks them.
+    fn takes_turn(self, me: Member) -> bool {
         let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
         let last = self.map().load(at);
         let due = now.saturating_sub(last) >= POLL_INTERVAL.as_millis() as u64;
-        if !due || self.map().cas(at, last, now).is_err() {
-            return Ok(0);
+        let takes = due && self.map().cas(at, last, now).is_ok();
+        if takes {
+            Envelopes(self.0).trim_idle_envelopes(me);
         }
-        Envelopes(self.0).trim_idle_envelopes(me);
-        self.reclaim()
+        takes
     }
 
     /// Returns `true` if this process, which has no ring layer, leaves some dead members to members that have

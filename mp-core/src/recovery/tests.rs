@@ -267,11 +267,17 @@ fn ended_process_is_reclaimed_by_its_id() {
     for dead in [ended, other] {
         arena.map().store(arena.layout().member(dead.member.slot(), PID), u64::from(ID));
     }
+    let last_check = |time| arena.map().store(Word::at(control::LOOKED), time);
     kill(arena, ended);
+    last_check(u64::MAX);
     Recovery(arena).reclaim_ended(ID).unwrap();
     assert_eq!((presence(arena, ended), presence(arena, other)), (Presence::Free, Presence::Live));
     kill(arena, other);
-    Recovery(arena).reclaim().unwrap();
+    Recovery(arena).reclaim_ended(1).unwrap();
+    assert_eq!(presence(arena, other), Presence::Live, "all others were checked just now");
+    last_check(0);
+    Recovery(arena).reclaim_ended(1).unwrap();
+    assert_eq!(presence(arena, other), Presence::Free);
 }
 
 #[test]
