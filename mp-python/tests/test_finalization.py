@@ -37,8 +37,8 @@ def at_thread_end(free, tensor):
     key = c_uint()
     assert libc.pthread_key_create(byref(key), free) == 0
     assert libc.pthread_setspecific(key, tensor) == 0
-END = b"end"
-at_exit(libc.puts, END)
+libc.strdup.restype = c_void_p
+at_exit(libc.puts, c_void_p(libc.strdup(b"end")))
 # Registered before the exit functions of torch and of the package: they have run when this one does.
 at_exit(libc.usleep, LATE)
 import multiproc as mp, torch

@@ -25,7 +25,7 @@ pub(super) enum Payload {
 }
 
 /// Type of numbers that are one word each.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Number {
     Int,
     Float,
@@ -45,6 +45,9 @@ fn keep(words: Vec<[u8; 8]>) {
         WORDS.set(words);
     }
 }
+
+/// Maximum length of a tuple that travels as words. pickle writes a long tuple once if it is in a list often.
+const MAX_TUPLE_LEN: usize = 8;
 
 /// Minimum length of a list that is checked for numbers.
 const MIN_LIST_LEN: usize = 16;
@@ -106,8 +109,10 @@ impl Payload {
         let mut words = WORDS.take();
         words.clear();
         let (types, are_tuples) = match first.cast_exact::<PyTuple>() {
-            Ok(tuple) => (tuple.iter().map(|item| Number::of(&item)).collect(), true),
-            Err(_) => (vec![Number::of(&first)], false),
+            Ok(tuple) if tuple.len() <= MAX_TUPLE_LEN => {
+                (tuple.iter().map(|item| Number::of(&item)).collect(), true)
+            }
+            _ => (vec![Number::of(&first)], false),
         };
         let are_numbers = match (are_tuples, &types[..]) {
             (_, []) => false,
@@ -171,7 +176,9 @@ impl Payload {
         if let (false, &[number]) = (are_tuples, &types[..]) {
             return number.array(&words);
         }
-        let [ints, floats] = [Number::Int.array(&words)?, Number::Float.array(&words)?];
+        let only = types.first().copied().filter(|first| types.iter().all(|number| number == first));
+        let ints = only.unwrap_or(Number::Int).array(&words)?;
+        let floats = if only.is_some() { ints.clone() } else { Number::Float.array(&words)? };
         let column = |(index, number): (usize, &Number)| {
             let array = if matches!(number, Number::Int) { &ints } else { &floats };
             array.get_item(PySlice::new(py, index.try_into()?, isize::MAX, types.len().try_into()?))
