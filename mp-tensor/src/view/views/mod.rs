@@ -1,4 +1,4 @@
-//! Views of views: each function returns a view of the same elements, or of some of them.
+//! Changes of views, which then show the same elements, or some of them. After an error, a view is of no use.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -50,7 +50,7 @@ impl View {
         }
     }
 
-    /// Returns this view after a change.
+    /// Returns this view after a change, or the change's error.
     #[inline]
     pub fn with(mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<Self> {
         change(&mut self)?;
@@ -262,7 +262,7 @@ impl View {
         self.changed()
     }
 
-    /// Returns windows of `size` entries of a dimension, `step` apart, in a new last dimension.
+    /// Makes windows of `size` entries of a dimension, `step` apart, in a new last dimension.
     pub fn unfold(&mut self, dim: usize, size: usize, step: usize) -> Result<()> {
         let n = self.dim(dim)?;
         if step == 0 {
@@ -285,7 +285,7 @@ impl View {
         self.changed()
     }
 
-    /// Returns the elements whose indices in two dimensions differ by `offset`, as the last dimension.
+    /// Keeps the elements whose indices in two dimensions differ by `offset`, as the last dimension.
     pub fn diagonal(&mut self, offset: isize, a: usize, b: usize) -> Result<()> {
         if a == b {
             return invalid(format!("a diagonal of dimension {a} with itself"));
