@@ -51,8 +51,8 @@ pub(super) struct Point {
     /// Number of times in a pass.
     pub(super) count: u64,
     pub(super) p50: u64,
-    pub(super) p99: u64,
-    pub(super) p999: u64,
+    p99: u64,
+    p999: u64,
 }
 
 impl Point {
@@ -61,12 +61,23 @@ impl Point {
         Self { size, count: times.len(), p50, p99, p999 }
     }
 
+    /// Returns the 99th percentile, if there are enough times for it.
+    pub(super) fn p99(&self) -> Option<u64> {
+        (self.count >= 100).then_some(self.p99)
+    }
+
+    /// Returns the 999th permille, if there are enough times for it.
+    pub(super) fn p999(&self) -> Option<u64> {
+        (self.count >= 1_000).then_some(self.p999)
+    }
+
     /// Returns the medians over the passes.
     fn median(passes: &[Self]) -> Self {
         let median = |part: fn(&Self) -> u64| {
             let mut values: Vec<u64> = passes.iter().map(part).collect();
             values.sort_unstable();
-            values[values.len() / 2]
+            let half = values.len() / 2;
+            if values.len() % 2 == 1 { values[half] } else { values[half - 1].midpoint(values[half]) }
         };
         Self {
             size: passes[0].size,

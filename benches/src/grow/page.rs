@@ -6,13 +6,11 @@ use std::path::Path;
 use super::figures::{CurveFigures, Figures, LineFigures, Point};
 use crate::Result;
 
-/// Largest growth of a flat curve's median from its smallest to its largest size, as a multiple of the growth
-/// of its limit, if that grows.
+/// Largest growth of a flat curve's median from its smallest to its largest size, and largest multiple of the
+/// growth of its limit.
 const FLAT: f64 = 1.5;
 /// Largest exponent between the two largest sizes of a linear curve, or of its limit if that is larger.
 const LINEAR: f64 = 1.1;
-/// Times that a percentile of a thousand needs.
-const MANY: u64 = 1_000;
 
 /// Formats a time.
 pub(super) fn human(ns: f64) -> String {
@@ -40,8 +38,12 @@ fn verdict(curve: &CurveFigures, line: &LineFigures) -> &'static str {
     let limit = curve.line("limit");
     let last = |line: &LineFigures| line.exponents().last().copied();
     if curve.flat {
-        let memory = limit.and_then(LineFigures::growth).unwrap_or(1.0).max(1.0);
-        return if line.growth().is_some_and(|growth| growth > FLAT * memory) { "NOT FLAT" } else { "flat" };
+        let limit = limit.and_then(LineFigures::growth).unwrap_or(1.0);
+        return match line.growth() {
+            Some(growth) if growth <= FLAT => "flat",
+            Some(growth) if growth <= FLAT * limit => "as its limit",
+            _ => "NOT FLAT",
+        };
     }
     let most = limit.and_then(last).unwrap_or(LINEAR).max(LINEAR);
     if last(line).is_some_and(|last| last > most) { "NOT LINEAR" } else { "linear" }
@@ -58,14 +60,13 @@ fn rows(curves: &[CurveFigures]) -> Vec<[String; 6]> {
     let row = |curve: &CurveFigures| {
         let line = curve.line("mp")?;
         let (first, last) = (line.points.first()?, line.points.last()?);
-        let time = |part: fn(&Point) -> u64| human(part(last) as f64);
-        let tail = if last.count >= MANY { time(|point| point.p999) } else { "–".to_owned() };
+        let tail = |part: fn(&Point) -> Option<u64>| part(last).map_or("–".into(), |ns| human(ns as f64));
         let exponents: Vec<_> = line.exponents().iter().map(|one| format!("{one:.2}")).collect();
         let others = curve.lines.iter().filter(|line| line.name != "mp").filter_map(other);
         Some([
             curve.id.clone(),
             format!("{} to {}", human(first.p50 as f64), human(last.p50 as f64)),
-            format!("{}, {tail}", time(|point| point.p99)),
+            format!("{}, {}", tail(Point::p99), tail(Point::p999)),
             exponents.join(" "),
             verdict(curve, line).to_owned(),
             others.collect::<Vec<_>>().join(", "),

@@ -80,7 +80,8 @@ fn panel(area: &Area, curve: &CurveFigures) -> Result<()> {
     let all = || curve.lines.iter().flat_map(|line| &line.points);
     let sizes = || all().map(|point| point.size as f64);
     let (left, right) = (sizes().fold(f64::MAX, f64::min), sizes().fold(1.0, f64::max));
-    let tails = curve.line("mp").into_iter().flat_map(|line| &line.points).map(|point| point.p999 as f64);
+    let tails = curve.line("mp").into_iter().flat_map(|line| &line.points);
+    let tails = tails.filter_map(Point::p999).map(|time| time as f64);
     let times = || all().map(|point| point.p50 as f64).chain(tails.clone());
     let (low, high) = (times().fold(f64::MAX, f64::min), times().fold(1.0, f64::max));
     // At least three decades, so that noise doesn't look like growth.
@@ -106,9 +107,9 @@ fn panel(area: &Area, curve: &CurveFigures) -> Result<()> {
         .x_desc(&curve.label)
         .draw()
         .map_err(failed)?;
-    let mut add = |line: &LineFigures, part: fn(&Point) -> u64, style: ShapeStyle| -> Result<()> {
-        let points: Vec<_> =
-            line.points.iter().map(|point| (point.size as f64, part(point) as f64)).collect();
+    let mut add = |line: &LineFigures, part: fn(&Point) -> Option<u64>, style: ShapeStyle| -> Result<()> {
+        let place = |point: &Point| Some((point.size as f64, part(point)? as f64));
+        let points: Vec<_> = line.points.iter().filter_map(place).collect();
         let dots = points.iter().map(|&place| Circle::new(place, style.stroke_width, style.filled()));
         chart.draw_series(dots).map_err(failed)?;
         chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(failed)?;
@@ -116,11 +117,11 @@ fn panel(area: &Area, curve: &CurveFigures) -> Result<()> {
     };
     for line in curve.lines.iter().rev() {
         if line.name == "mp" {
-            add(line, |point| point.p999, OURS.mix(0.4).stroke_width(1))?;
-            add(line, |point| point.p99, OURS.mix(0.7).stroke_width(1))?;
+            add(line, Point::p999, OURS.mix(0.4).stroke_width(1))?;
+            add(line, Point::p99, OURS.mix(0.7).stroke_width(1))?;
         }
         let width = if line.name == "mp" { 3 } else { 2 };
-        add(line, |point| point.p50, colour(&line.name).stroke_width(width))?;
+        add(line, |point| Some(point.p50), colour(&line.name).stroke_width(width))?;
     }
     Ok(())
 }
