@@ -353,7 +353,7 @@ impl Pool {
             call = call.retries(retries);
         }
         let stream = if in_order { call.stream().in_order() } else { call.stream() };
-        Ok(Tasks { stream, results, chunksize })
+        Ok(Tasks { stream, untaken: Mutex::new(None), results, chunksize })
     }
 
     /// Process ids of the workers, by their number. 0 for a worker that is being replaced.
@@ -419,6 +419,8 @@ fn timeout_error(py: Python<'_>) -> PyErr {
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Tasks {
     stream: TaskStream<Payload, Reply>,
+    /// Outcome that an interrupted `next` has not returned.
+    untaken: Mutex<Option<Outcome<Reply>>>,
     /// List for the items of the results.
     results: Option<Py<PyList>>,
     /// Number of items of each task but the last one.
@@ -493,6 +495,9 @@ impl Tasks {
     #[pyo3(signature = (timeout = None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let next = wait(py, limit(true, timeout)?, (), |(), time| {
+            if let Some(untaken) = self.untaken.lock().take() {
+                return Attempt::Done(Some(untaken));
+            }
             let next = match time.is_zero() {
                 true => self.stream.try_next(),
                 false => self.stream.next_timeout(time),
@@ -500,6 +505,12 @@ impl Tasks {
             next.map_or(Attempt::Late(()), Attempt::Done)
         })?;
         let next = next.map_err(|()| timeout_error(py))?;
+        // Ctrl-C interrupts the workers, too, and one of them may be quicker. The exception of a signal's
+        // handler must not become the outcome while that is unpickled.
+        if let Err(interrupt) = py.check_signals() {
+            *self.untaken.lock() = next;
+            return Err(interrupt);
+        }
         next.map(|outcome| self.outcome(py, outcome)).transpose()
     }
 

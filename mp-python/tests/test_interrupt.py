@@ -57,3 +57,27 @@ if __name__ == "__main__":
         os.killpg(running.pid, signal.SIGINT)
         out, err = running.communicate(timeout=LIMIT)
         assert out == "" and err.count("KeyboardInterrupt") >= 1
+
+    @pytest.mark.parametrize("call", ["map", "starmap", "imap"])
+    def test_group_is_interrupted_in_a_map(self, tmp_path, call):
+        program = f"""
+import multiproc as mp, time
+def sleep(number):
+    print("ready", flush=True)
+    for _ in range(1200):
+        time.sleep(0.05)
+if __name__ == "__main__":
+    items = [(0,)] * 4 if {call!r} == "starmap" else range(4)
+    with mp.Pool(2) as pool:
+        list(pool.{call}(sleep, items))
+"""
+        (tmp_path / "program.py").write_text(program)
+        running = subprocess.Popen(
+            [sys.executable, tmp_path / "program.py"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )
+        assert [running.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        # The workers' exceptions may arrive before this process has handled its own signal.
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=LIMIT)
+        assert running.returncode == -signal.SIGINT and err.rstrip().endswith("KeyboardInterrupt")
