@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 # `at_exit` has the process call a native function after the interpreter's end, the last one first.
 NATIVE = """
 import ctypes, threading
-from ctypes import byref, c_char_p, c_long, c_uint, c_void_p, py_object
+from ctypes import byref, c_char_p, c_uint, c_void_p, py_object
 libc, api = ctypes.CDLL(None), ctypes.pythonapi
 api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = c_void_p, (py_object, c_char_p)
 api.PyCapsule_SetName.argtypes = py_object, c_char_p
@@ -23,24 +23,12 @@ def take(tensor):
     return c_void_p.from_address(managed + 56), c_void_p(managed)
 def at_exit(function, argument):
     assert libc.__cxa_atexit(function, argument, None) == 0
-def in_thread(free, tensor):
-    thread = c_void_p()
-    assert libc.pthread_create(byref(thread), None, free, tensor) == 0
-    return thread
-def in_thread_soon(free, tensor):
-    # A thread of its own calls the function in 0.1 s: SIGEV_THREAD.
-    event = (c_void_p * 8)(tensor.value, 2 << 32, free.value)
-    timer, time = c_void_p(), (c_long * 4)(0, 0, 0, 100_000_000)
-    assert libc.timer_create(1, byref(event), byref(timer)) == 0
-    assert libc.timer_settime(timer, 0, byref(time), None) == 0
 def at_thread_end(free, tensor):
     key = c_uint()
     assert libc.pthread_key_create(byref(key), free) == 0
     assert libc.pthread_setspecific(key, tensor) == 0
 libc.strdup.restype = c_void_p
 at_exit(libc.puts, c_void_p(libc.strdup(b"end")))
-# Registered before the exit functions of torch and of the package: they have run when this one does.
-at_exit(libc.usleep, LATE)
 import multiproc as mp, torch
 def tensors():
     queue = mp.Queue()
@@ -52,20 +40,6 @@ ENDS = {
     "exit_function": """
 for tensor in tensors():
     at_exit(*take(tensor))
-""",
-    "native_thread_meanwhile": """
-import atexit
-taken = [take(tensor) for tensor in tensors()]
-atexit.register(lambda: [in_thread(*one) for one in taken])
-""",
-    "native_thread_afterwards": """
-at_exit(libc.usleep, 200_000)
-for tensor in tensors():
-    in_thread_soon(*take(tensor))
-""",
-    "native_thread_after_exit_functions": """
-for tensor in tensors():
-    in_thread_soon(*take(tensor))
 """,
     "end_of_a_thread": """
 import os, time
@@ -113,5 +87,4 @@ del sys.modules["multiproc"]
 
 @pytest.mark.parametrize("end", ENDS)
 def test_exit_with_native_owners_is_clean(end):
-    late = "200_000" if end == "native_thread_after_exit_functions" else "0"
-    assert run_program(NATIVE.replace("LATE", late) + ENDS[end]) == ("end\n", "", 0)
+    assert run_program(NATIVE + ENDS[end]) == ("end\n", "", 0)
