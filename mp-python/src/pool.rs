@@ -495,18 +495,16 @@ impl Tasks {
     #[pyo3(signature = (timeout = None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let next = wait(py, limit(true, timeout)?, (), |(), time| {
-            if let Some(untaken) = self.untaken.lock().take() {
-                return Attempt::Done(Some(untaken));
-            }
-            let next = match time.is_zero() {
+            let untaken = self.untaken.lock().take().map(Some);
+            let take = || match time.is_zero() {
                 true => self.stream.try_next(),
                 false => self.stream.next_timeout(time),
             };
+            let next = untaken.map_or_else(take, Ok);
             next.map_or(Attempt::Late(()), Attempt::Done)
         })?;
         let next = next.map_err(|()| timeout_error(py))?;
-        // Ctrl-C interrupts the workers, too, and one of them may be quicker. The exception of a signal's
-        // handler must not become the outcome while that is unpickled.
+        // Ctrl-C interrupts the workers, too. An exception while their outcome is unpickled would replace it.
         if let Err(interrupt) = py.check_signals() {
             *self.untaken.lock() = next;
             return Err(interrupt);
