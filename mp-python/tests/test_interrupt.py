@@ -61,9 +61,9 @@ if __name__ == "__main__":
     @pytest.mark.parametrize("call", ["map", "starmap", "imap"])
     def test_group_is_interrupted_in_a_map(self, tmp_path, call):
         program = f"""
-import multiproc as mp, time
+import multiproc as mp, os, time
 def sleep(number):
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")
     for _ in range(1200):
         time.sleep(0.05)
 if __name__ == "__main__":
