@@ -215,9 +215,10 @@ impl<K: BatchSource> Prefetch<K> {
             (_, None) => "each batch of a whole pass over the shards of this rank was left out".to_owned(),
             (_, Some(epoch)) => format!("each batch of epoch {epoch} was left out"),
         };
-        // Batches of the next turn may have been prefetched and skipped.
-        let is_before = |error: &&LoadError| (error.epoch, error.batch) < (slot.epoch, slot.number);
-        if let Some(last) = self.skipped_batches.iter().rev().find(is_before) {
+        // Batches of the next turn may have been prefetched and skipped. Lanes may skip in another order.
+        let place = |error: &&LoadError| (error.epoch, error.batch);
+        let before = self.skipped_batches.iter().filter(|error| place(error) < (slot.epoch, slot.number));
+        if let Some(last) = before.max_by_key(place) {
             reason += &format!("; the last one that was left out: {last}");
         }
         let failure = match other_epoch {
