@@ -65,7 +65,7 @@ impl Child {
     /// Lets the child end and waits for it for at most `limit`.
     ///
     /// # Errors
-    /// As for [`finish`](Self::finish).
+    /// Same as for [`finish`](Self::finish).
     pub(crate) fn finish_within(mut self, limit: Duration) -> Result<()> {
         drop(self.process.stdin.take());
         let start = Instant::now();

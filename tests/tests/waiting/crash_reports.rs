@@ -31,7 +31,7 @@ fn loses_a_task() -> Outcome {
     Ok(())
 }
 
-/// Starts a worker that ends, and one that this program kills.
+/// Starts two workers: one returns, and this program kills the other.
 fn loses_no_worker() -> Outcome {
     Process::spawn(|(): ()| (), ())?.join()?;
     let sleeps = |(): ()| loop {
