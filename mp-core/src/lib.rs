@@ -189,6 +189,8 @@ pub use transport::lease::Leased;
 pub use transport::outgoing::broadcast::Repeated;
 #[doc(hidden)]
 pub use transport::promise::{EnvelopeTicket, Promise};
+#[doc(hidden)]
+pub use transport::relay::NewBlock;
 pub use wait_times::WaitTimes;
 #[doc(hidden)]
 pub use waitable::is_asking_a_runtime;

@@ -87,7 +87,7 @@ pub use pack::{
     to_bytes, unpack, unpack_as, unpack_plain, unpack_with,
 };
 #[doc(hidden)]
-pub use pack::{to_bytes_after, unpack_into};
+pub use pack::{decode_relayed, encode_for_relay, restore_unsent, to_bytes_after, unpack_into};
 pub use reduce::{Reduce, Reduced, reduced};
 #[doc(hidden)]
 pub use registry::registered_at_start;

@@ -363,6 +363,45 @@ pub fn unpack_with<T: Message>(
     Ok(taken(slot)?)
 }
 
+/// Encodes a value for a relay to another arena. Its exclusive parts are in the message until the value
+/// [takes them back](restore_unsent).
+///
+/// # Errors
+/// If the value's `Serialize` returns an error, or the value has parts that can't leave this arena. The value
+/// is unchanged then.
+#[doc(hidden)]
+pub fn encode_for_relay<T: Message>(value: &mut T) -> Result<Outgoing> {
+    let mut out = Outgoing::default();
+    let written = as_separate_message::<T, _>(|| value.encode::<MessagePack>(&mut out));
+    match written.and_then(|()| out.relayed_blocks()) {
+        Ok(_) => Ok(out),
+        Err(e) => {
+            let error = out.refusal().unwrap_or(e);
+            Err(restore_after_error(value, &mut out, error))
+        }
+    }
+}
+
+/// Returns the exclusive parts of a value whose message was not sent.
+#[doc(hidden)]
+pub fn restore_unsent<T: Message>(value: &mut T, mut out: Outgoing) {
+    if out.lends() {
+        let mut back = out.returned(None);
+        with_nested_message(|| value.take_back(&mut back));
+    }
+}
+
+/// Decodes a message of type `T` that arrived from another arena.
+///
+/// # Errors
+/// See [`unpack`].
+#[doc(hidden)]
+pub fn decode_relayed<T: Message>(out: Outgoing) -> Result<T> {
+    let mut slot = None;
+    decode_into(&mut out.into_incoming(), &mut slot)?;
+    Ok(taken(slot)?)
+}
+
 /// Encodes a value as bytes that leave the arena, for example through a socket. The type's fingerprint is
 /// sent in addition.
 ///

@@ -9,6 +9,7 @@
 use crate::alloc::handles::Hold;
 use crate::blocks::Blocks;
 use crate::sys::Mapping;
+use crate::transport::attachments::AttachRequest;
 
 /// Bytes of a message that did not fit into its envelope.
 #[derive(Debug)]
@@ -53,4 +54,11 @@ pub(crate) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
     // as `hold` is borrowed. These bytes of a spill block are written once, before it is sent. The bytes of a
     // buffer, or of any other block that was attached as frozen, are no longer written by any process.
     unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
+}
+
+/// Returns the memory of an exclusive or frozen attachment of a message that this process is sending.
+pub(crate) fn relayed(request: &AttachRequest) -> &[u8] {
+    // Frozen memory is no longer written. The value of exclusive memory does not access it while its handle
+    // is in the message, which is borrowed here.
+    spilled(&request.hold, 0, usize::MAX)
 }

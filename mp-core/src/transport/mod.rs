@@ -4,6 +4,7 @@
 //! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` it, and reads it as
 //! an [`Incoming`](incoming::Incoming). `attachments` has the descriptors that travel in messages or stay
 //! with an object, and `exclusive_objects` move. `promise` passes an envelope to a process without a queue.
+//! `relay` copies messages between arenas.
 
 use std::collections::HashMap;
 
@@ -25,6 +26,7 @@ pub(crate) mod incoming;
 pub(crate) mod lease;
 pub(crate) mod outgoing;
 pub(crate) mod promise;
+pub(crate) mod relay;
 
 pub use attachments::Claimed;
 pub use incoming::{Buffer, Incoming, ReceivedAttachments};

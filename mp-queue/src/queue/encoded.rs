@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use mp_core::message::{Incoming, Outgoing};
 use mp_core::user_code::drop_caught;
 use mp_core::words::EnvelopeId;
 use mp_core::{Message, Messages, Wait};
@@ -11,7 +12,7 @@ use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::queue::batch::BatchOperation;
-use crate::raw::payload::{Payload, pack_envelope};
+use crate::raw::payload::{Payload, pack_envelope, put_error};
 
 /// An encoded message outside of any queue. Putting it runs no code of the value, so it can be put while
 /// holding a lock.
@@ -65,7 +66,45 @@ impl<T: Message> EncodedMessage<T> {
     }
 }
 
+impl<T: Message> EncodedMessage<T> {
+    /// Takes the message out of its envelope, for a relay to another arena.
+    ///
+    /// # Errors
+    /// Returns an error if the words of the message are invalid. The message is lost then.
+    #[doc(hidden)]
+    pub fn into_outgoing(self) -> Result<Outgoing, Error> {
+        match self.payload {
+            Payload::Envelope(mut envelope) => {
+                let mut incoming = Incoming::default();
+                envelope.open(&mut incoming)?;
+                let taken = || mp_core::Error::Malformed("an attachment of a message is missing".into());
+                Ok(incoming.into_outgoing().ok_or_else(taken)?)
+            }
+            Payload::Small(small) => {
+                let mut out = Outgoing::default();
+                out.bytes().extend_from_slice(small.bytes().as_slice());
+                Ok(out)
+            }
+        }
+    }
+}
+
 impl<T: Message> Queue<T> {
+    /// Makes a message of this queue of one that arrived from another arena. The caller has compared the
+    /// types.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`put`](Self::put) if there is not enough memory. The message is unchanged
+    /// then.
+    #[doc(hidden)]
+    pub fn pack_relayed(&self, out: &mut Outgoing) -> Result<EncodedMessage<T>, PutError<()>> {
+        let fingerprint = self.fingerprint();
+        match pack_envelope(self.raw(), out, fingerprint) {
+            Ok(envelope) => Ok(EncodedMessage { payload: Payload::Envelope(envelope), fingerprint }),
+            Err(error) => Err(put_error(self.raw(), error.into())),
+        }
+    }
+
     /// Encodes a message, to be put later.
     ///
     /// # Errors

@@ -132,7 +132,7 @@ fn unpack_attached<T: Message>(
 
 /// Converts an encoding error: [`PutError::Full`] if a put waits in this case.
 #[cold]
-pub(super) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
+pub(crate) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
     let Error::Memory(why) = &error else { return PutError::Failed { value: (), error } };
     if !why.is_out_of_space() {
         PutError::Failed { value: (), error }

@@ -417,6 +417,11 @@ impl Outgoing {
         (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
     }
 
+    /// Returns the attachments.
+    pub(crate) fn requests(&self) -> &[AttachRequest] {
+        self.attached.as_deref().map_or(&[], |attached| &attached.list)
+    }
+
     /// Returns the bytes and attachments to pack more than once.
     pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<AttachRequest>) {
         (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())

@@ -1,0 +1,104 @@
+//! Contents of messages, to be copied between two arenas.
+//!
+//! A relay sends the bytes of an encoded message and the memory of its attachments to another host, which
+//! writes them into new blocks of its own arena. The bytes name attachments by their numbers, so they are the
+//! same in both arenas. A block is copied with the size of its class, which is up to a quarter more than its
+//! user asked for.
+
+use crate::alloc::Allocator;
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::blocks::Blocks;
+use crate::error::{Error, Result};
+use crate::transport::bytes::{relayed, write_own};
+use crate::transport::{Attached, Outgoing};
+use crate::words::{Access, BlockKind, Grant};
+
+/// New memory of this process for an attachment that arrives from another arena.
+#[derive(Debug)]
+pub struct NewBlock {
+    hold: Hold,
+    grant: Grant,
+}
+
+/// Returns the error of an attachment that another arena can't have.
+#[cold]
+fn stays(grant: Grant) -> Error {
+    let what = match grant.access() {
+        Access::Shared => "a shared tensor can't leave this host: freeze it, or send a copy",
+        _ => "queues, locks, files and device tensors can't leave this host",
+    };
+    Error::Unsendable(what.into())
+}
+
+impl NewBlock {
+    /// Allocates memory for an attachment of this size and grant.
+    ///
+    /// # Errors
+    /// [`Error::Unsendable`] if memory of this grant can't leave its arena, and the errors of an allocation.
+    pub fn new(arena: Arena, bytes: u64, grant: Grant) -> Result<Self> {
+        let hold = match grant.access() {
+            Access::Exclusive => Allocator(arena).alloc_by_strategy(bytes),
+            Access::Frozen => Allocator(arena).alloc_kind(bytes, BlockKind::Frozen),
+            Access::Shared | Access::Object => Err(stays(grant)),
+        }?;
+        Ok(Self { hold, grant })
+    }
+
+    /// Writes bytes from offset `at` on.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if they exceed the block.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let (first, room) = Blocks(self.hold.arena()).data_of(self.hold.block());
+        if at.checked_add(bytes.len() as u64).is_none_or(|end| end > room) {
+            return Err(Error::Malformed(format!(
+                "{} bytes at offset {at} of an attachment of {room} bytes",
+                bytes.len()
+            )));
+        }
+        write_own(self.hold.arena().map(), first + at, bytes);
+        Ok(())
+    }
+}
+
+impl Attached {
+    /// Attaches memory that was written for this message. Returns its number.
+    ///
+    /// # Errors
+    /// [`Error::LimitExceeded`] if there are too many attachments.
+    pub fn attach_new(&mut self, new: NewBlock) -> Result<u32> {
+        let NewBlock { hold, grant } = new;
+        // No other handle of a new block can be attached.
+        self.place(&hold, grant)?.or_else(|free| Ok(self.add(|| hold, grant, free)))
+    }
+}
+
+impl Outgoing {
+    /// Returns the bytes written so far.
+    pub fn written(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns the grants and sizes in bytes of all attachments, for a copy in another arena.
+    ///
+    /// # Errors
+    /// [`Error::Unsendable`] if an attachment can't leave this arena: shared tensors and objects.
+    pub fn relayed_blocks(&self) -> Result<Vec<(Grant, u64)>> {
+        let block = |hold: &Hold, grant: Grant| match grant.access() {
+            Access::Exclusive | Access::Frozen => Ok((grant, Blocks(hold.arena()).data_of(hold.block()).1)),
+            Access::Shared | Access::Object => Err(stays(grant)),
+        };
+        self.requests().iter().map(|request| block(&request.hold, request.grant)).collect()
+    }
+
+    /// Returns the memory of an attachment. Empty for attachments that can't leave this arena.
+    pub fn relayed_bytes(&self, attachment: usize) -> &[u8] {
+        match self.requests().get(attachment) {
+            Some(request) if matches!(request.grant.access(), Access::Exclusive | Access::Frozen) => {
+                relayed(request)
+            }
+            _ => &[],
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Rank, number of ranks and address of the first rank, from the environment that launchers set.

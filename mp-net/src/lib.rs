@@ -1,0 +1,3 @@
+//! Queues across hosts, over gRPC.
+
+pub mod launcher;
