@@ -190,7 +190,7 @@ pub use transport::outgoing::broadcast::Repeated;
 #[doc(hidden)]
 pub use transport::promise::{EnvelopeTicket, Promise};
 #[doc(hidden)]
-pub use transport::relay::NewBlock;
+pub use transport::relay::{NewBlock, RelayedMessage};
 pub use wait_times::WaitTimes;
 #[doc(hidden)]
 pub use waitable::is_asking_a_runtime;

@@ -75,6 +75,8 @@ pub use queue::batch::PutManyError;
 pub use queue::channel::{Receiver, Sender, bounded_channel, channel};
 pub use queue::encoded::EncodedMessage;
 pub use queue::joinable::{JoinableQueue, JoinableQueueError};
+#[doc(hidden)]
+pub use queue::lease::EncodedLease;
 pub use queue::lease::Lease;
 #[cfg(feature = "futures")]
 pub use queue::stream::{QueueSink, QueueStream};

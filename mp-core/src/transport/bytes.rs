@@ -10,6 +10,8 @@ use crate::alloc::handles::Hold;
 use crate::blocks::Blocks;
 use crate::sys::Mapping;
 use crate::transport::attachments::AttachRequest;
+use crate::transport::envelope::Envelope;
+use crate::words::BlockId;
 
 /// Bytes of a message that did not fit into its envelope.
 #[derive(Debug)]
@@ -54,6 +56,20 @@ pub(crate) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
     // as `hold` is borrowed. These bytes of a spill block are written once, before it is sent. The bytes of a
     // buffer, or of any other block that was attached as frozen, are no longer written by any process.
     unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
+}
+
+impl Envelope {
+    /// Returns the memory of a block that the message in this envelope attaches as exclusive or frozen, or of
+    /// its spill block.
+    pub(crate) fn attached(&self, block: BlockId) -> &[u8] {
+        let (at, size) = Blocks(self.arena).data_of(block);
+        let first = self.arena.map().bytes(at, size);
+        // SAFETY: the whole block, initialised by the kernel's zeros at least. The envelope belongs to this
+        // process and holds the block until it is opened or dropped, for which its borrow has to end. No
+        // process writes the block meanwhile: a spill block and frozen memory are not written any more, and
+        // exclusive memory belongs to the message.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), size as usize) }
+    }
 }
 
 /// Returns the memory of an exclusive or frozen attachment of a message that this process is sending.

@@ -9,10 +9,14 @@ use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocks::Blocks;
+use crate::envelopes::{Envelopes, Meta};
 use crate::error::{Error, Result};
+use crate::layout::envelope as field;
+use crate::mem::Mem;
 use crate::transport::bytes::{relayed, write_own};
-use crate::transport::{Attached, Outgoing};
-use crate::words::{Access, BlockKind, Grant};
+use crate::transport::envelope::{Envelope, opened};
+use crate::transport::{Attached, Messages, Outgoing};
+use crate::words::{Access, Attachment, BlockId, BlockKind, Grant};
 
 /// New memory of this process for an attachment that arrives from another arena.
 #[derive(Debug)]
@@ -74,6 +78,70 @@ impl Attached {
     }
 }
 
+/// Bytes of a message, and the grants and sizes of its attachments.
+pub type RelayedMessage = (Vec<u8>, Vec<(Grant, u64)>);
+
+impl Envelope {
+    /// Returns the bytes of the message, and the grants and sizes in bytes of its attachments, for a copy in
+    /// another arena. The message stays in its envelope.
+    ///
+    /// # Errors
+    /// [`Error::Unsendable`] if an attachment can't leave this arena. [`Error::Version`] or
+    /// [`Error::Malformed`] if the words of the message are invalid. [`Error::Stale`] if it was taken out.
+    pub fn relayed(&self) -> Result<RelayedMessage> {
+        let (arena, id) = (self.arena, self.id());
+        arena.me()?;
+        if !self.is_whole() {
+            return Err(opened());
+        }
+        let word = |f| arena.map().load_relaxed(Envelopes(arena).envelope_word(id, f));
+        let meta = Meta::unpack(word(field::META))?;
+        let spill = Attachment::unpack(word(field::SPILL)).filter(|a| Blocks(arena).block_exists(a.block));
+        let from = meta.bytes_at(spill.map(|a| Blocks(arena).data_of(a.block).1))?;
+        let mut bytes = Vec::new();
+        match spill {
+            Some(spill) => bytes.extend_from_slice(&self.attached(spill.block)[from..from + meta.bytes]),
+            None => Messages(arena).read_inline(id, from, meta.bytes, &mut bytes),
+        }
+        let attached = Allocator(arena).attachments(id);
+        let blocks = attached.map(|(_, a)| leaving(arena, a.block, a.grant)).collect::<Result<Vec<_>>>()?;
+        if blocks.len() == meta.attachments {
+            Ok((bytes, blocks))
+        } else {
+            Err(Error::Malformed("an attachment of a message is missing".into()))
+        }
+    }
+
+    /// Returns the memory of an attachment. Empty for attachments that can't leave this arena.
+    pub fn relayed_memory(&self, attachment: usize) -> &[u8] {
+        if !self.is_whole() || self.arena.me().is_err() {
+            return &[];
+        }
+        let (arena, id) = (self.arena, self.id());
+        let meta =
+            Meta::of_any_version(arena.map().load_relaxed(Envelopes(arena).envelope_word(id, field::META)));
+        let (list, length) = Allocator(arena).attachments_at(id, meta);
+        let entry = (attachment as u64) < length;
+        let attach =
+            entry.then(|| Attachment::unpack(arena.map().load_relaxed(list.plus(attachment as u64))));
+        match attach.flatten() {
+            Some(a) if leaving(arena, a.block, a.grant).is_ok() => self.attached(a.block),
+            _ => &[],
+        }
+    }
+}
+
+/// Returns the grant and size of an attachment.
+fn leaving(arena: Arena, block: BlockId, grant: Grant) -> Result<(Grant, u64)> {
+    if !Blocks(arena).block_exists(block) {
+        return Err(Error::Malformed("an attachment of a message names no block".into()));
+    }
+    match grant.access() {
+        Access::Exclusive | Access::Frozen => Ok((grant, Blocks(arena).data_of(block).1)),
+        Access::Shared | Access::Object => Err(stays(grant)),
+    }
+}
+
 impl Outgoing {
     /// Returns the bytes written so far.
     pub fn written(&self) -> &[u8] {
@@ -85,11 +153,8 @@ impl Outgoing {
     /// # Errors
     /// [`Error::Unsendable`] if an attachment can't leave this arena: shared tensors and objects.
     pub fn relayed_blocks(&self) -> Result<Vec<(Grant, u64)>> {
-        let block = |hold: &Hold, grant: Grant| match grant.access() {
-            Access::Exclusive | Access::Frozen => Ok((grant, Blocks(hold.arena()).data_of(hold.block()).1)),
-            Access::Shared | Access::Object => Err(stays(grant)),
-        };
-        self.requests().iter().map(|request| block(&request.hold, request.grant)).collect()
+        let requests = self.requests().iter();
+        requests.map(|a| leaving(a.hold.arena(), a.hold.block(), a.grant)).collect()
     }
 
     /// Returns the memory of an attachment. Empty for attachments that can't leave this arena.

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use mp_core::message::{Incoming, Outgoing};
+use mp_core::message::Outgoing;
 use mp_core::user_code::drop_caught;
 use mp_core::words::EnvelopeId;
-use mp_core::{Message, Messages, Wait};
+use mp_core::{Message, Messages, RelayedMessage, Wait};
 use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
 use crate::error::{GetError, PutError};
@@ -67,24 +67,31 @@ impl<T: Message> EncodedMessage<T> {
 }
 
 impl<T: Message> EncodedMessage<T> {
-    /// Takes the message out of its envelope, for a relay to another arena.
+    /// Returns the bytes of the message, and the grants and sizes of its attachments, for a relay to another
+    /// arena.
     ///
     /// # Errors
-    /// Returns an error if the words of the message are invalid. The message is lost then.
+    /// Returns an error if an attachment can't leave this arena, or the words of the message are invalid.
     #[doc(hidden)]
-    pub fn into_outgoing(self) -> Result<Outgoing, Error> {
-        match self.payload {
-            Payload::Envelope(mut envelope) => {
-                let mut incoming = Incoming::default();
-                envelope.open(&mut incoming)?;
-                let taken = || mp_core::Error::Malformed("an attachment of a message is missing".into());
-                Ok(incoming.into_outgoing().ok_or_else(taken)?)
-            }
-            Payload::Small(small) => {
-                let mut out = Outgoing::default();
-                out.bytes().extend_from_slice(small.bytes().as_slice());
-                Ok(out)
-            }
+    pub fn relayed(&self) -> Result<RelayedMessage, Error> {
+        match &self.payload {
+            Payload::Envelope(envelope) => Ok(envelope.relayed()?),
+            Payload::Small(small) => Ok((small.bytes().as_slice().to_vec(), Vec::new())),
+        }
+    }
+
+    /// Returns the number of bytes that the message counts in a queue with a bound of bytes.
+    #[doc(hidden)]
+    pub fn weight(&self) -> u64 {
+        self.payload.weight()
+    }
+
+    /// Returns the memory of an attachment that can leave this arena.
+    #[doc(hidden)]
+    pub fn relayed_memory(&self, attachment: usize) -> &[u8] {
+        match &self.payload {
+            Payload::Envelope(envelope) => envelope.relayed_memory(attachment),
+            Payload::Small(_) => &[],
         }
     }
 }
@@ -103,6 +110,27 @@ impl<T: Message> Queue<T> {
             Ok(envelope) => Ok(EncodedMessage { payload: Payload::Envelope(envelope), fingerprint }),
             Err(error) => Err(put_error(self.raw(), error.into())),
         }
+    }
+
+    /// Makes all further messages ones that can be [put back](Self::put_back).
+    #[doc(hidden)]
+    pub fn allow_put_back(&self) {
+        self.raw().memory().enable_redelivery();
+    }
+
+    /// Returns a message that was taken out of this queue. It will be taken again before all others.
+    ///
+    /// # Errors
+    /// Returns the message if it is too small to have an envelope, which happens before
+    /// [`allow_put_back`](Self::allow_put_back) only: it has to be put.
+    #[doc(hidden)]
+    pub fn put_back(&self, mut message: EncodedMessage<T>) -> Result<(), EncodedMessage<T>> {
+        match &mut message.payload {
+            // In a forked child only, which has no messages, this fails.
+            Payload::Envelope(envelope) => _ = self.raw().memory().put_back(envelope),
+            Payload::Small(_) => return Err(message),
+        }
+        Ok(())
     }
 
     /// Encodes a message, to be put later.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use mp_core::message::Incoming;
+use mp_core::message::{Incoming, Outgoing};
 use mp_core::waits::BlockingCall;
 use mp_core::words::{Holder, Member};
 use mp_core::{AdaptiveSpin, Leased, Members, Message, Wait};
@@ -291,27 +291,6 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         }
     }
 
-    /// Returns a `Waitable` for consumers that take messages with acknowledgement. The `Waitable` is ready
-    /// when [`try_get_lease`](Self::try_get_lease) would return a message or the end. The queue itself
-    /// becomes ready earlier: as soon as it is closed and drained, while other processes still work on
-    /// messages that may be given back.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use mp_queue::{Queue, select};
-    ///
-    /// let (jobs, stop) = (Queue::<u32>::bounded(4)?, Queue::<()>::bounded(1)?);
-    /// let tasks = jobs.lease_ready();
-    /// assert_eq!(select(&[&tasks, &stop], Some(Duration::ZERO))?, None);
-    /// jobs.put(7)?;
-    /// assert_eq!(select(&[&tasks, &stop], None)?, Some(0));
-    /// assert_eq!(jobs.try_get_lease()?.expect("it is open").ack(), 7);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn lease_ready(&self) -> LeaseReady {
-        LeaseReady(self.raw().clone())
-    }
-
     /// Takes a message that was delivered as often as the queue allows and never acknowledged. Returns `None`
     /// if there is none.
     ///
@@ -334,6 +313,77 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
             Some(envelope) => Ok(Some(unpack_as(self.fingerprint(), envelope)?)),
             None => Ok(None),
         }
+    }
+}
+
+/// A leased message that is not decoded, for a relay to another arena. Dropping it gives the message back.
+#[doc(hidden)]
+pub struct EncodedLease {
+    of: LeaseToken,
+    deliveries: u32,
+}
+
+impl EncodedLease {
+    /// Returns the number of deliveries, including this one.
+    pub fn deliveries(&self) -> u32 {
+        self.deliveries
+    }
+
+    /// Returns the message, whose attachments this process shares with the queue.
+    ///
+    /// # Errors
+    /// Returns an error if the message has an exclusive tensor, or its words are invalid.
+    pub fn read(&self) -> Result<Outgoing, Error> {
+        let mut incoming = Incoming::default();
+        if let Some(leased) = &self.of.leased {
+            leased.read(&mut incoming)?;
+        }
+        Ok(incoming.into_outgoing().unwrap_or_default())
+    }
+
+    /// Acknowledges the message.
+    pub fn ack(self) {
+        self.of.finish();
+    }
+}
+
+impl fmt::Debug for EncodedLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EncodedLease").field("deliveries", &self.deliveries).finish_non_exhaustive()
+    }
+}
+
+impl<T: Message> Queue<T> {
+    /// Returns a `Waitable` for consumers that take messages with acknowledgement. The `Waitable` is ready
+    /// when [`try_get_lease`](Self::try_get_lease) would return a message or the end. The queue itself
+    /// becomes ready earlier: as soon as it is closed and drained, while other processes still work on
+    /// messages that may be given back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_queue::{Queue, select};
+    ///
+    /// let (jobs, stop) = (Queue::<u32>::bounded(4)?, Queue::<()>::bounded(1)?);
+    /// let tasks = jobs.lease_ready();
+    /// assert_eq!(select(&[&tasks, &stop], Some(Duration::ZERO))?, None);
+    /// jobs.put(7)?;
+    /// assert_eq!(select(&[&tasks, &stop], None)?, Some(0));
+    /// assert_eq!(jobs.try_get_lease()?.expect("it is open").ack(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lease_ready(&self) -> LeaseReady {
+        LeaseReady(self.raw().clone())
+    }
+
+    /// Leases a message, if there is one or the end is reached, for a future. Returns `Some(Ok(None))` at the
+    /// end.
+    #[doc(hidden)]
+    pub fn poll_encoded_lease(&self) -> Option<Result<Option<EncodedLease>, GetError>> {
+        let lease = |leased: Leased| {
+            let deliveries = leased.deliver();
+            EncodedLease { of: LeaseToken { raw: self.raw().clone(), leased: Some(leased) }, deliveries }
+        };
+        self.raw().poll_lease().map(|end| end.map(|leased| leased.map(lease)))
     }
 }
 

@@ -1,0 +1,80 @@
+//! Proof that both sides know the key of their cluster, without sending it.
+//!
+//! A proof is HMAC-SHA256, under the key, of the prover's role, its own random bytes and those of the other
+//! side. So a proof can't be replayed or reflected. It is compared in constant time.
+
+use hmac::{Hmac, KeyInit, Mac};
+use mp_core::AuthKey;
+use sha2::Sha256;
+
+/// Number of random bytes that each side sends.
+pub(crate) const NONCE: usize = 32;
+
+/// Side of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Caller,
+    Home,
+}
+
+fn mac(key: &AuthKey, prover: Side, own: &[u8], other: &[u8]) -> Hmac<Sha256> {
+    // HMAC accepts keys of any length.
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key.as_ref()).expect("keys have no length");
+    mac.update(match prover {
+        Side::Caller => b"mp cluster caller",
+        Side::Home => b"mp cluster member",
+    });
+    mac.update(own);
+    mac.update(other);
+    mac
+}
+
+/// Returns the proof of `prover`, whose random bytes are `own`.
+pub(crate) fn prove(key: &AuthKey, prover: Side, own: &[u8], other: &[u8]) -> Vec<u8> {
+    mac(key, prover, own, other).finalize().into_bytes().to_vec()
+}
+
+/// Returns `true` if this is the proof of `prover`, whose random bytes are `own`.
+pub(crate) fn is_proof(key: &AuthKey, prover: Side, own: &[u8], other: &[u8], proof: &[u8]) -> bool {
+    mac(key, prover, own, other).verify_slice(proof).is_ok()
+}
+
+/// Returns random bytes.
+///
+/// # Errors
+/// If the system has none.
+pub(crate) fn nonce() -> Result<[u8; NONCE], mp_core::Error> {
+    let mut nonce = [0; NONCE];
+    getrandom::fill(&mut nonce)
+        .map_err(|e| mp_core::Error::Unsupported(format!("the system has no random bytes: {e}")))?;
+    Ok(nonce)
+}
+
+/// Returns a random number that is not 0.
+///
+/// # Errors
+/// If the system has no random bytes.
+pub(crate) fn random() -> Result<u64, mp_core::Error> {
+    let bytes = nonce()?;
+    let number = bytes.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));
+    Ok(number | 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proof_is_bound_to_key_role_and_nonces() {
+        let (a, b) = (nonce().unwrap(), nonce().unwrap());
+        let (key, other) = (AuthKey::from(b"secret".as_slice()), AuthKey::from(b"Secret".as_slice()));
+        let proof = prove(&key, Side::Home, &a, &b);
+        assert!(is_proof(&key, Side::Home, &a, &b, &proof));
+        for (key, side, own, theirs) in
+            [(&other, Side::Home, &a, &b), (&key, Side::Caller, &a, &b), (&key, Side::Home, &b, &a)]
+        {
+            assert!(!is_proof(key, side, own, theirs, &proof));
+        }
+        assert!(!is_proof(&key, Side::Home, &a, &b, &proof[1..]));
+    }
+}

@@ -1,0 +1,481 @@
+//! Members of a cluster.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mp_core::Message;
+use mp_queue::Queue;
+use tokio::net::{TcpListener, UdpSocket};
+
+use crate::auth;
+use crate::config::ClusterConfig;
+use crate::error::{NetError, Refusal};
+use crate::home::Home;
+use crate::home::object::SharedQueue;
+use crate::home::registry::Registry;
+use crate::link::{Identity, Link, Peer};
+use crate::reactor;
+use crate::wire::messages::{Call, Node, Operation, Outcome, Presence, Reply};
+
+/// Pause between two attempts to join.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A member of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClusterMember {
+    /// Rank, from 0.
+    pub rank: usize,
+    /// Name of its host.
+    pub host: String,
+    /// Process id on that host.
+    pub pid: u32,
+    /// Address at which it listens.
+    pub address: String,
+}
+
+impl From<&Node> for ClusterMember {
+    fn from(node: &Node) -> Self {
+        let Node { rank, host, pid, address, .. } = node.clone();
+        Self { rank: rank as usize, host, pid, address }
+    }
+}
+
+/// Change of the members of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClusterEvent {
+    /// A process has joined.
+    Joined(ClusterMember),
+    /// A member has [left](Cluster::leave).
+    Left(ClusterMember),
+    /// A member was killed, or can't be reached.
+    Lost(ClusterMember),
+    /// Rank 0 was lost. No further events follow, and names are no longer found. Open queues of other members
+    /// continue.
+    FirstRankLost,
+}
+
+/// Members as this process knows them.
+#[derive(Default)]
+struct Known {
+    members: HashMap<u32, Node>,
+    changes: u64,
+    subscribers: Vec<Sender<ClusterEvent>>,
+}
+
+struct Shared {
+    me: Arc<Identity>,
+    home: Arc<Home>,
+    first: Arc<Link>,
+    links: Mutex<HashMap<(String, u64), Arc<Link>>>,
+    known: Arc<(Mutex<Known>, std::sync::Condvar)>,
+    server: tokio::task::AbortHandle,
+    watch: tokio::task::AbortHandle,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.watch.abort();
+        self.server.abort();
+    }
+}
+
+/// Membership of this process in a cluster: programs on several hosts that call each other's queues.
+///
+/// ```
+/// use mp_net::{Cluster, ClusterConfig, RemoteQueue};
+/// use mp_queue::Queue;
+///
+/// // Both ranks in one process, as an example.
+/// let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:29741").key(b"secret"))?;
+/// let second = Cluster::join(&ClusterConfig::new(1, 2, "127.0.0.1:29741").key(b"secret"))?;
+///
+/// let jobs = Queue::<String>::bounded(8)?;
+/// first.publish("jobs", &jobs)?;
+/// let there = RemoteQueue::<String>::connect(&second, "jobs")?;
+/// there.put("resize image 7".into())?;
+/// assert_eq!(jobs.get()?.as_deref(), Some("resize image 7"));
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// A cluster has a fixed number of ranks. Rank 0 knows the members and the names. A rank that was lost may be
+/// started again, and then joins under the same number.
+///
+/// Handles are clones of one membership, which ends when the last one is dropped: other members see it as
+/// [lost](ClusterEvent::Lost), unless it has [left](Self::leave) before.
+#[derive(Clone)]
+pub struct Cluster(Arc<Shared>);
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Node { rank, ranks, address, .. } = &self.0.me.node;
+        write!(f, "Cluster(rank {rank} of {ranks}, at {address}, {} members)", self.members().len())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the name of this host.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "an unnamed host".into() } else { name.to_owned() }
+}
+
+/// Returns an error if others than processes of this host can reach an address without a key.
+fn check_exposure(config: &ClusterConfig, address: SocketAddr) -> Result<(), NetError> {
+    if config.key.is_some() || config.insecure || address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(NetError::Configuration(format!(
+        "{address} can be reached from other hosts, and there is no key: set ClusterConfig::key, or allow it by \
+         ClusterConfig::insecure"
+    )))
+}
+
+/// Resolves `host:port`, and returns all its addresses.
+async fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, NetError> {
+    let unreachable =
+        |cause: String| NetError::Unreachable { address: address.to_owned(), waited: limit, cause };
+    let found = tokio::time::timeout(limit, tokio::net::lookup_host(address)).await;
+    let found: Vec<_> = found
+        .map_err(|_| unreachable("the name service does not answer".into()))?
+        .map_err(|e| unreachable(e.to_string()))?
+        .collect();
+    if found.is_empty() { Err(unreachable("the name has no address".into())) } else { Ok(found) }
+}
+
+/// Returns the address of this host on the way to `there`.
+async fn address_towards(there: SocketAddr) -> std::io::Result<SocketAddr> {
+    let any: SocketAddr = if there.is_ipv6() { ([0; 8], 0).into() } else { ([0; 4], 0).into() };
+    let socket = UdpSocket::bind(any).await?;
+    // No packet is sent.
+    socket.connect(there).await?;
+    socket.local_addr()
+}
+
+/// Binds the listener, and returns the address for others.
+async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetError> {
+    let first = *resolve(&config.first, config.timeout).await?.first().ok_or(NetError::Interrupted)?;
+    let bound = |at: SocketAddr, e: std::io::Error| {
+        let hint = if e.kind() == std::io::ErrorKind::AddrInUse {
+            ": another cluster or program uses the port"
+        } else {
+            ""
+        };
+        NetError::Configuration(format!("this process can't listen at {at}: {e}{hint}"))
+    };
+    let at = match &config.listen {
+        Some(listen) => *resolve(listen, config.timeout).await?.first().ok_or(NetError::Interrupted)?,
+        None if config.rank == 0 && first.ip().is_loopback() => first,
+        None if config.rank == 0 => {
+            let any: SocketAddr = if first.is_ipv6() { ([0; 8], 0).into() } else { ([0; 4], 0).into() };
+            SocketAddr::new(any.ip(), first.port())
+        }
+        None => {
+            let unreachable = |e: std::io::Error| NetError::Unreachable {
+                address: config.first.clone(),
+                waited: Duration::ZERO,
+                cause: e.to_string(),
+            };
+            let mut here = address_towards(first).await.map_err(unreachable)?;
+            here.set_port(0);
+            here
+        }
+    };
+    check_exposure(config, at)?;
+    let listener = TcpListener::bind(at).await.map_err(|e| bound(at, e))?;
+    let at = listener.local_addr().map_err(|e| bound(at, e))?;
+    let address = match &config.advertise {
+        Some(address) => address.clone(),
+        None if config.rank == 0 => config.first.clone(),
+        None if at.ip().is_unspecified() => {
+            let mut here = address_towards(first).await.map_err(|e| bound(at, e))?;
+            here.set_port(at.port());
+            here.to_string()
+        }
+        None => at.to_string(),
+    };
+    Ok((listener, address))
+}
+
+impl Cluster {
+    /// Joins a cluster. Blocks until rank 0 has accepted this process, for up to the
+    /// [time limit](ClusterConfig::timeout).
+    ///
+    /// # Errors
+    /// [`NetError::Unreachable`] if rank 0 does not answer in time. [`NetError::Refused`] if the keys, versions
+    /// or numbers of ranks differ, or the rank is taken. [`NetError::Configuration`] if the configuration is
+    /// invalid, the port is in use, or a key is missing.
+    pub fn join(config: &ClusterConfig) -> Result<Self, NetError> {
+        config.check()?;
+        mp_core::Arena::current()?.me()?;
+        let runtime = reactor::handle()?;
+        let (to, from) = channel();
+        let asked = config.clone();
+        runtime.spawn(async move { _ = to.send(listen(&asked).await) });
+        let ended = |_| NetError::Configuration("the thread for the network has ended".into());
+        let (listener, address) = from.recv().map_err(ended)??;
+        let node = Node {
+            rank: config.rank as u32,
+            ranks: config.ranks as u32,
+            host: host_name(),
+            pid: std::process::id(),
+            address,
+            home: auth::random()?,
+            presence: Presence::Present.into(),
+        };
+        let me = Arc::new(Identity { config: config.clone(), node });
+        let home = Home::new((config.rank == 0).then(|| Registry::new(config.ranks as u32)));
+        _ = home.me.set(me.clone());
+        let server = runtime.spawn(home.clone().serve(me.clone(), listener)).abort_handle();
+        let peer = Peer { address: config.first.clone(), ..Peer::default() };
+        let first = Link::new(peer, me.clone())?;
+        let known = Arc::new((Mutex::new(Known::default()), std::sync::Condvar::new()));
+        let watch = runtime.spawn(watch(first.clone(), known.clone())).abort_handle();
+        let links = Mutex::default();
+        let cluster = Self(Arc::new(Shared { me, home, first, links, known, server, watch }));
+        cluster.announce()?;
+        Ok(cluster)
+    }
+
+    /// Makes rank 0 add this process.
+    fn announce(&self) -> Result<(), NetError> {
+        let since = Instant::now();
+        let Identity { config, node } = &*self.0.me;
+        let refused = |text| {
+            let why = Refusal::Cluster(text);
+            Err(NetError::Refused { address: config.first.clone(), why })
+        };
+        loop {
+            let call = Call { member: Some(node.clone()), ..Call::default() };
+            let is_over = since.elapsed() >= config.timeout;
+            match self.0.first.call(with(call, Operation::Join), None) {
+                Ok((reply, _)) => match reply.outcome() {
+                    Outcome::Done => return Ok(()),
+                    // Its former process may have been lost, which rank 0 finds out within the lease.
+                    Outcome::Taken if !is_over => {}
+                    _ => return refused(reply.text),
+                },
+                Err(NetError::Unreachable { address, cause, .. }) if is_over => {
+                    return Err(NetError::Unreachable { address, waited: since.elapsed(), cause });
+                }
+                Err(NetError::Unreachable { .. } | NetError::PeerLost(_)) if !is_over => {}
+                Err(error) => return Err(error),
+            }
+            if mp_core::interrupted() {
+                return Err(NetError::Interrupted);
+            }
+            // sleep: rank 0 may not have started yet.
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Returns the rank of this process.
+    pub fn rank(&self) -> usize {
+        self.0.me.config.rank
+    }
+
+    /// Returns the number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.0.me.config.ranks
+    }
+
+    /// Returns the present members in the order of their ranks, as far as this process knows.
+    pub fn members(&self) -> Vec<ClusterMember> {
+        present(&lock(&self.0.known.0))
+    }
+
+    /// Blocks until `count` ranks are members, and returns them.
+    ///
+    /// # Errors
+    /// [`NetError::Unreachable`] if there are fewer after `timeout`, with those that are missing.
+    pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<Vec<ClusterMember>, NetError> {
+        let (known, changed) = &*self.0.known;
+        let since = Instant::now();
+        let mut state = lock(known);
+        loop {
+            let members = present(&state);
+            if members.len() >= count {
+                return Ok(members);
+            }
+            let Some(left) = timeout.checked_sub(since.elapsed()) else {
+                let ranks = 0..self.world_size();
+                let missing: Vec<_> = ranks
+                    .filter(|rank| members.iter().all(|member| member.rank != *rank))
+                    .map(|rank| rank.to_string())
+                    .collect();
+                return Err(NetError::Unreachable {
+                    address: format!("rank {}", missing.join(", ")),
+                    waited: timeout,
+                    cause: format!("{} of {count} ranks have joined", members.len()),
+                });
+            };
+            if mp_core::interrupted() {
+                return Err(NetError::Interrupted);
+            }
+            let slice = left.min(PAUSE);
+            state = changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Returns a receiver of all further changes of the members.
+    pub fn events(&self) -> Receiver<ClusterEvent> {
+        let (to, from) = channel();
+        lock(&self.0.known.0).subscribers.push(to);
+        from
+    }
+
+    /// Leaves the cluster. Other members are told, and the names of this process are withdrawn.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if rank 0 was lost.
+    pub fn leave(&self) -> Result<(), NetError> {
+        let call = Call { member: Some(self.0.me.node.clone()), ..Call::default() };
+        self.0.first.call(with(call, Operation::Leave), None).map(drop)
+    }
+
+    /// Gives a queue of this process a name, by which other members
+    /// [connect](crate::RemoteQueue::connect) to it. The cluster keeps a handle to the queue until the name is
+    /// [withdrawn](Self::withdraw).
+    ///
+    /// # Errors
+    /// [`NetError::NameTaken`]. [`NetError::PeerLost`] if rank 0 was lost.
+    pub fn publish<T: Message>(&self, name: &str, queue: &Queue<T>) -> Result<(), NetError> {
+        let taken = |by| Err(NetError::NameTaken { name: name.to_owned(), by });
+        if !self.0.home.add(name, Arc::new(SharedQueue::new(queue))) {
+            return taken("this process".into());
+        }
+        let call = Call { name: name.to_owned(), member: Some(self.0.me.node.clone()), ..Call::default() };
+        let result = self.0.first.call(with(call, Operation::Publish), None);
+        if !matches!(&result, Ok((reply, _)) if reply.outcome() == Outcome::Done) {
+            self.0.home.remove(name);
+        }
+        let (reply, _) = result?;
+        match reply.outcome() {
+            Outcome::Done => Ok(()),
+            Outcome::Taken => taken(reply.text),
+            _ => Err(failed(&self.0.first.peer(), reply)),
+        }
+    }
+
+    /// Withdraws a name. Processes that have opened the object keep it as long as they are connected.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if rank 0 was lost.
+    pub fn withdraw(&self, name: &str) -> Result<(), NetError> {
+        let call = Call { name: name.to_owned(), member: Some(self.0.me.node.clone()), ..Call::default() };
+        let result = self.0.first.call(with(call, Operation::Withdraw), None);
+        self.0.home.remove(name);
+        result.map(drop)
+    }
+
+    /// Returns a link to the member that has published a name, when there is one.
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Link>, NetError> {
+        let timeout = self.0.me.config.timeout;
+        let wait = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
+        let call = Call { name: name.to_owned(), wait, ..Call::default() };
+        let (reply, _) = self.0.first.call(with(call, Operation::Find), None)?;
+        let Some(node) = reply.members.first() else {
+            let names = self.0.first.call(with(Call::default(), Operation::Watch), None)?.0.text;
+            let (name, waited, published) = (name.to_owned(), timeout, names);
+            return Err(NetError::NotPublished { name, waited, published });
+        };
+        let mut links = lock(&self.0.links);
+        if let Some(link) = links.get(&(node.address.clone(), node.home)) {
+            return Ok(link.clone());
+        }
+        let peer = Peer {
+            address: node.address.clone(),
+            rank: node.rank as usize,
+            host: format!("{}, process {}", node.host, node.pid),
+            home: node.home,
+        };
+        let link = Link::new(peer, self.0.me.clone())?;
+        links.insert((node.address.clone(), node.home), link.clone());
+        Ok(link)
+    }
+}
+
+/// Returns the members that are present, in the order of their ranks.
+fn present(known: &Known) -> Vec<ClusterMember> {
+    let present = known.members.values().filter(|node| node.presence() == Presence::Present);
+    let mut members: Vec<ClusterMember> = present.map(ClusterMember::from).collect();
+    members.sort_unstable_by_key(|member| member.rank);
+    members
+}
+
+/// Returns a call of this operation.
+pub(crate) fn with(mut call: Call, operation: Operation) -> Call {
+    call.set_operation(operation);
+    call
+}
+
+/// Returns the error of a reply that reports a failure.
+pub(crate) fn failed(home: &Peer, reply: Reply) -> NetError {
+    let text = match reply.outcome() {
+        Outcome::NotFound => "it has no such object any more".into(),
+        _ if reply.text.is_empty() => format!("unexpected outcome {:?}", reply.outcome()),
+        _ => reply.text,
+    };
+    NetError::Home { rank: home.rank, host: home.host.clone(), text }
+}
+
+/// Follows the members until rank 0 is lost.
+async fn watch(first: Arc<Link>, known: Arc<(Mutex<Known>, std::sync::Condvar)>) {
+    loop {
+        let seen = lock(&known.0).changes;
+        let call = Call { number: seen, ..Call::default() };
+        match first.call_async(with(call, Operation::Watch), None).await {
+            Ok((reply, _)) => {
+                let mut state = lock(&known.0);
+                let events = state.apply(&reply);
+                state.send(&events);
+                drop(state);
+                known.1.notify_all();
+            }
+            // Not joined yet.
+            Err(NetError::Unreachable { .. }) if seen == 0 => tokio::time::sleep(PAUSE).await,
+            Err(error) => {
+                log::warn!("the members of the cluster are no longer known: {error}");
+                return lock(&known.0).send(&[ClusterEvent::FirstRankLost]);
+            }
+        }
+    }
+}
+
+impl Known {
+    /// Applies a list of members, and returns the changes.
+    fn apply(&mut self, reply: &Reply) -> Vec<ClusterEvent> {
+        self.changes = reply.number;
+        let mut events = Vec::new();
+        for node in &reply.members {
+            let before = self.members.insert(node.rank, node.clone());
+            let same = before.as_ref().filter(|before| before.home == node.home);
+            if same.is_some_and(|before| before.presence == node.presence) {
+                continue;
+            }
+            let lost = before.as_ref().filter(|before| before.home != node.home);
+            if let Some(lost) = lost.filter(|before| before.presence() == Presence::Present) {
+                events.push(ClusterEvent::Lost(lost.into()));
+            }
+            events.push(match node.presence() {
+                Presence::Present => ClusterEvent::Joined(node.into()),
+                Presence::Left => ClusterEvent::Left(node.into()),
+                Presence::Lost => ClusterEvent::Lost(node.into()),
+            });
+        }
+        events
+    }
+
+    fn send(&mut self, events: &[ClusterEvent]) {
+        self.subscribers.retain(|to| events.iter().all(|event| to.send(event.clone()).is_ok()));
+    }
+}

@@ -1,0 +1,140 @@
+//! Configuration of a cluster.
+
+use std::time::Duration;
+
+use mp_core::AuthKey;
+
+use crate::error::NetError;
+
+/// Place of this process in a cluster, and limits.
+///
+/// ```
+/// use mp_net::ClusterConfig;
+///
+/// // Rank 0 of 2, which listens on port 29501 of this host.
+/// let config = ClusterConfig::new(0, 2, "127.0.0.1:29501").key(b"known to all hosts");
+/// assert!(format!("{config:?}").contains("29501"));
+/// ```
+///
+/// Connections that are not confined to this host need a [`key`](Self::key), or
+/// [`insecure`](Self::insecure).
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) first: String,
+    pub(crate) listen: Option<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) key: Option<AuthKey>,
+    pub(crate) insecure: bool,
+    pub(crate) lease: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
+    pub(crate) largest: u64,
+    pub(crate) calls: u32,
+    pub(crate) bytes: u64,
+}
+
+impl ClusterConfig {
+    /// Creates the configuration of one rank of a cluster. `first` is the address of rank 0: a host name or
+    /// an IP address (IPv6 in brackets), and a port.
+    pub fn new(rank: usize, ranks: usize, first: &str) -> Self {
+        let lease = Duration::from_secs(2);
+        Self {
+            rank,
+            ranks,
+            first: first.to_owned(),
+            listen: None,
+            advertise: None,
+            key: None,
+            insecure: false,
+            lease,
+            patience: Duration::ZERO,
+            timeout: Duration::from_secs(60),
+            largest: 1 << 30,
+            calls: 4096,
+            bytes: 64 << 20,
+        }
+    }
+
+    /// Sets the key that all members know. Each side of a connection proves it. It is not sent, and bytes on
+    /// the network are not encrypted.
+    #[must_use]
+    pub fn key(self, key: &[u8]) -> Self {
+        Self { key: Some(AuthKey::from(key)), ..self }
+    }
+
+    /// Allows connections without a key. Any process that reaches a port of the cluster can then take and put
+    /// messages.
+    #[must_use]
+    pub fn insecure(self) -> Self {
+        Self { insecure: true, ..self }
+    }
+
+    /// Sets the address at which this process listens. By default rank 0 listens at the port of its address on
+    /// all interfaces, and the others at a free port of the interface that reaches rank 0.
+    #[must_use]
+    pub fn listen(self, address: &str) -> Self {
+        Self { listen: Some(address.to_owned()), ..self }
+    }
+
+    /// Sets the address that other members connect to, if it differs from the one at which this process
+    /// listens.
+    #[must_use]
+    pub fn advertise(self, address: &str) -> Self {
+        Self { advertise: Some(address.to_owned()), ..self }
+    }
+
+    /// Sets the time after which a silent peer is lost: 2 s by default, at least 20 ms.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        Self { lease: lease.max(Duration::from_millis(20)), ..self }
+    }
+
+    /// Sets how much longer than the lease calls wait for a lost peer to return, 0 by default. Within that
+    /// time, interrupted calls continue, and nothing is lost or repeated.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Sets how long [`Cluster::join`](crate::Cluster::join) waits for rank 0, and
+    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect) for a name: 60 s by default.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Sets the size in bytes of the largest message that this process accepts, with its tensors: 1 GiB by
+    /// default. It is checked before memory is allocated.
+    #[must_use]
+    pub fn largest_message(self, bytes: u64) -> Self {
+        Self { largest: bytes, ..self }
+    }
+
+    /// Sets how many calls of one process may be unanswered here (4,096 by default), and how many bytes they
+    /// may have (64 MiB). A larger message is sent alone.
+    #[must_use]
+    pub fn credits(self, calls: u32, bytes: u64) -> Self {
+        Self { calls: calls.max(1), bytes, ..self }
+    }
+
+    /// Checks what doesn't depend on the network.
+    pub(crate) fn check(&self) -> Result<(), NetError> {
+        let invalid = |why: String| Err(NetError::Configuration(why));
+        if self.ranks == 0 || self.rank >= self.ranks || u32::try_from(self.ranks).is_err() {
+            return invalid(format!("rank {} of {} is not a rank", self.rank, self.ranks));
+        }
+        if self.key.as_ref().is_some_and(|key| key.as_ref().is_empty()) {
+            return invalid("the key of the cluster is empty: is a variable missing?".into());
+        }
+        if self
+            .first
+            .rsplit_once(':')
+            .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+        {
+            return invalid(format!("{:?} is not an address of rank 0: write host:port", self.first));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,274 @@
+//! Errors.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A member of the cluster that can't be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerLost {
+    /// Rank of the lost member.
+    pub rank: usize,
+    /// Host and process id, as the member named itself, and the address of its home.
+    pub host: String,
+    /// Time between the last sign of life and the error.
+    pub silent: Duration,
+    /// `true` if the call may have had its effect: it was sent, and its outcome is unknown.
+    pub in_doubt: bool,
+    /// Cause, such as an error of the connection.
+    pub cause: String,
+}
+
+impl fmt::Display for PeerLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, host, silent, in_doubt, cause } = self;
+        write!(
+            f,
+            "rank {rank} ({host}) was lost, {:.1} s after its last sign of life: {cause}",
+            silent.as_secs_f64()
+        )?;
+        if *in_doubt {
+            f.write_str("; the call may have had its effect")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PeerLost {}
+
+/// Error of an operation across hosts.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetError {
+    /// The member was lost.
+    #[error(transparent)]
+    PeerLost(#[from] PeerLost),
+    /// No member could be reached at an address within the time limit.
+    #[error("no member of the cluster answers at {address} within {waited:?}: {cause}")]
+    Unreachable {
+        /// Address.
+        address: String,
+        /// Time that the call waited.
+        waited: Duration,
+        /// Last error.
+        cause: String,
+    },
+    /// The member at the address refused this process.
+    #[error("{address} refused this process: {why}")]
+    Refused {
+        /// Address.
+        address: String,
+        /// Reason.
+        why: Refusal,
+    },
+    /// No object was published under a name within the time limit.
+    #[error("no member published {name:?} within {waited:?}; published are: {published}")]
+    NotPublished {
+        /// Name.
+        name: String,
+        /// Time that the call waited.
+        waited: Duration,
+        /// Names that are published.
+        published: String,
+    },
+    /// Another object has the name.
+    #[error("the name {name:?} is taken by {by}")]
+    NameTaken {
+        /// Name.
+        name: String,
+        /// Member that published the name.
+        by: String,
+    },
+    /// The object has another type.
+    #[error("{name:?} is a queue of {theirs}, and it was opened as a queue of {ours}")]
+    WrongType {
+        /// Name of the object.
+        name: String,
+        /// Type of its messages.
+        theirs: String,
+        /// Type of the caller.
+        ours: String,
+    },
+    /// The configuration is invalid.
+    #[error("{0}")]
+    Configuration(String),
+    /// The message exceeds a limit of its home.
+    #[error(
+        "a message of {bytes} bytes is above the limit of its home, {limit} bytes: see ClusterConfig::largest_message"
+    )]
+    TooLarge {
+        /// Size of the message.
+        bytes: u64,
+        /// Limit.
+        limit: u64,
+    },
+    /// The value could not be encoded or decoded, or this process has too little memory.
+    #[error(transparent)]
+    Value(#[from] mp_reduce::Error),
+    /// The home returned an error.
+    #[error("rank {rank} ({host}): {text}")]
+    Home {
+        /// Rank of the home.
+        rank: usize,
+        /// Host and process id of the home.
+        host: String,
+        /// Text of the error.
+        text: String,
+    },
+    /// The process was interrupted while it waited.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl From<mp_core::Error> for NetError {
+    fn from(error: mp_core::Error) -> Self {
+        match error {
+            mp_core::Error::Interrupted => Self::Interrupted,
+            error => Self::Value(error.into()),
+        }
+    }
+}
+
+/// Reason why a member refused a connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The keys differ, or only one side has one.
+    #[error("{0}")]
+    Key(String),
+    /// The protocol has another version.
+    #[error(
+        "the versions of the protocol differ: theirs is {theirs}, ours is {ours}; run one version of the library on all hosts"
+    )]
+    Version {
+        /// Version of the other side.
+        theirs: u32,
+        /// Version of this process.
+        ours: u32,
+    },
+    /// Another cluster listens there.
+    #[error("{0}")]
+    Cluster(String),
+    /// It is not a member of a cluster.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Error returned when a value was not put into a queue of another host. It contains the value.
+#[non_exhaustive]
+pub enum RemotePutError<T> {
+    /// The queue was full during the whole wait.
+    Full(T),
+    /// The queue is closed.
+    Closed(T),
+    /// The home was lost. If the loss is [in doubt](PeerLost::in_doubt), the value may have been put.
+    PeerLost {
+        /// The value.
+        value: T,
+        /// Lost member.
+        lost: PeerLost,
+    },
+    /// The value could not be encoded, is too large, or the home failed.
+    Failed {
+        /// The value.
+        value: T,
+        /// Cause.
+        error: NetError,
+    },
+}
+
+impl<T> RemotePutError<T> {
+    /// Returns the value that was not put.
+    pub fn into_value(self) -> T {
+        match self {
+            Self::Full(value)
+            | Self::Closed(value)
+            | Self::PeerLost { value, .. }
+            | Self::Failed { value, .. } => value,
+        }
+    }
+
+    /// Returns `true` if the value was not put only because the queue is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_))
+    }
+
+    /// Returns `true` if the queue was closed.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed(_))
+    }
+
+    /// Returns the member that was lost, if that is the cause.
+    pub fn peer_lost(&self) -> Option<&PeerLost> {
+        match self {
+            Self::PeerLost { lost, .. } => Some(lost),
+            _ => None,
+        }
+    }
+
+    /// Drops the value, and returns the error without it.
+    pub fn forget(self) -> RemotePutError<()> {
+        self.with(())
+    }
+
+    /// Returns the error with another value.
+    pub(crate) fn with<U>(self, value: U) -> RemotePutError<U> {
+        match self {
+            Self::Full(_) => RemotePutError::Full(value),
+            Self::Closed(_) => RemotePutError::Closed(value),
+            Self::PeerLost { lost, .. } => RemotePutError::PeerLost { value, lost },
+            Self::Failed { error, .. } => RemotePutError::Failed { value, error },
+        }
+    }
+}
+
+impl<T> fmt::Display for RemotePutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("the queue is full: wait longer for consumers"),
+            Self::Closed(_) => f.write_str("the queue is closed"),
+            Self::PeerLost { lost, .. } => lost.fmt(f),
+            Self::Failed { error, .. } => error.fmt(f),
+        }
+    }
+}
+
+/// Same text as `Display`, since `unwrap` and `main` print the `Debug` output.
+impl<T> fmt::Debug for RemotePutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<T> std::error::Error for RemotePutError<T> {}
+
+/// Error returned when no message was taken from a queue of another host.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteGetError {
+    /// The queue was empty during the whole wait.
+    #[error("the queue is empty")]
+    Empty,
+    /// The home was lost.
+    #[error(transparent)]
+    PeerLost(#[from] PeerLost),
+    /// The message can't be decoded, this process has too little memory, or the home failed.
+    #[error(transparent)]
+    Failed(NetError),
+}
+
+impl RemoteGetError {
+    /// Returns `true` if the queue was empty during the whole wait.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Empty)
+    }
+}
+
+impl From<NetError> for RemoteGetError {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::PeerLost(lost) => Self::PeerLost(lost),
+            error => Self::Failed(error),
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Objects of this process that other members call.
+//!
+//! `object` adapts queues, `session` has the calls of one process, and `registry`, at the first rank, the
+//! members of the cluster and the names of objects. This file accepts streams.
+
+pub(crate) mod object;
+pub(crate) mod registry;
+mod session;
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{HeaderValue, Request, Response};
+use mp_core::message::Outgoing;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tonic::body::Body;
+use tonic::transport::server::{Server, TcpIncoming};
+use tower_service::Service;
+
+use crate::auth::{self, Side};
+use crate::home::object::{Answer, SharedObject};
+use crate::home::registry::{Registry, describe};
+use crate::home::session::Session;
+use crate::link::stream::{BESIDE, CONNECTION_WINDOW, STREAM_WINDOW};
+use crate::link::{Identity, probes};
+use crate::wire::messages::{
+    Call, Challenge, Down, DownKind, Hello, Operation, Outcome, PATH, Presence, Up, UpKind, VERSION, Welcome,
+};
+use crate::wire::receive::{FrameReader, Part, StreamEnd};
+use crate::wire::send::{FrameBody, Packet};
+use crate::wire::value::{ArrivalError, ArrivingValue};
+
+/// Additional time for a caller to return: it may find out later than its home that its stream has ended.
+const RETURN: Duration = Duration::from_millis(400);
+/// Maximum length in bytes of a message that comes before the proof.
+const GREETING: usize = 1 << 16;
+
+#[derive(Default)]
+struct Objects {
+    by_name: BTreeMap<String, u64>,
+    by_number: HashMap<u64, Arc<dyn SharedObject>>,
+    last: u64,
+}
+
+/// Objects of this process, and the sessions of their callers.
+pub(crate) struct Home {
+    pub(crate) me: OnceLock<Arc<Identity>>,
+    objects: Mutex<Objects>,
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    registry: Option<Arc<Registry>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Home {
+    /// Creates a home. The first rank has the registry.
+    pub(crate) fn new(registry: Option<Arc<Registry>>) -> Arc<Self> {
+        let (me, objects, sessions) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        Arc::new(Self { me, objects, sessions, registry })
+    }
+
+    /// Adds an object. Returns `false` if the name is taken.
+    pub(crate) fn add(&self, name: &str, object: Arc<dyn SharedObject>) -> bool {
+        let mut objects = lock(&self.objects);
+        if objects.by_name.contains_key(name) {
+            return false;
+        }
+        objects.last += 1;
+        let number = objects.last;
+        objects.by_name.insert(name.to_owned(), number);
+        objects.by_number.insert(number, object);
+        true
+    }
+
+    /// Removes the object of a name.
+    pub(crate) fn remove(&self, name: &str) {
+        let mut objects = lock(&self.objects);
+        if let Some(number) = objects.by_name.remove(name) {
+            objects.by_number.remove(&number);
+        }
+    }
+
+    fn object(&self, number: u64) -> Option<Arc<dyn SharedObject>> {
+        lock(&self.objects).by_number.get(&number).cloned()
+    }
+
+    /// Serves connections until this process ends.
+    pub(crate) async fn serve(self: Arc<Self>, me: Arc<Identity>, listener: TcpListener) {
+        let (interval, timeout) = probes(me.config.lease);
+        let server = Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .http2_keepalive_interval(Some(interval))
+            .http2_keepalive_timeout(Some(timeout))
+            .add_service(HomeService { home: self, me })
+            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
+        if let Err(error) = server.await {
+            log::error!("this member of the cluster no longer accepts connections: {error}");
+        }
+    }
+
+    /// Reads a stream.
+    async fn read(self: Arc<Self>, me: Arc<Identity>, body: Body, to: UnboundedSender<Packet<Down>>) {
+        let mut from = FrameReader::new(body, GREETING);
+        let (session, stream) =
+            match tokio::time::timeout(me.config.lease, self.greet(&me, &mut from, &to)).await {
+                Ok(Ok(accepted)) => accepted,
+                Ok(Err(why)) => return log::warn!("a connection to this member of the cluster ended: {why}"),
+                Err(_) => return log::warn!("a process connected and did not say who it is: refused"),
+            };
+        drop(to);
+        let end = self.take(&me, &session, &mut from).await;
+        drop(from);
+        if !session.end_stream(stream) {
+            return;
+        }
+        log::debug!("the stream of {} ended: {end}", describe(&session.caller));
+        tokio::time::sleep(me.config.patience + RETURN).await;
+        if session.end_unless_resumed(stream) {
+            lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
+            log::info!("{} was lost: {end}", describe(&session.caller));
+            if let Some(registry) = &self.registry {
+                if session.has_joined() {
+                    registry.remove(session.caller.home, Presence::Lost);
+                }
+            }
+        }
+    }
+
+    /// Proves and verifies the key, and begins or resumes a session.
+    async fn greet(
+        &self,
+        me: &Identity,
+        from: &mut FrameReader,
+        to: &UnboundedSender<Packet<Down>>,
+    ) -> Result<(Arc<Session>, u64), String> {
+        let send = |kind| _ = to.send(Packet { message: Down { kind: Some(kind) }, memory: None });
+        let nonce = auth::nonce().map_err(|e| e.to_string())?.to_vec();
+        let needs_key = me.config.key.is_some();
+        send(DownKind::Challenge(Challenge { version: VERSION, nonce: nonce.clone(), needs_key }));
+        let hello = match from.next::<Up>().await.map_err(|e| e.to_string())? {
+            Part::Message(Up { kind: Some(UpKind::Hello(hello)) }) => hello,
+            _ => return Err("it began with another message than its name".into()),
+        };
+        let mut welcome = Welcome {
+            home: me.node.home,
+            calls: me.config.calls,
+            bytes: me.config.bytes,
+            largest: me.config.largest,
+            from: Some(me.node.clone()),
+            ..Welcome::default()
+        };
+        if let Err((outcome, why)) = check(me, &nonce, &hello) {
+            welcome = Welcome { refusal: why.clone(), ..Welcome::default() };
+            welcome.set_outcome(outcome);
+            send(DownKind::Welcome(welcome));
+            return Err(why);
+        }
+        if let Some(key) = &me.config.key {
+            welcome.proof = auth::prove(key, Side::Home, &nonce, &hello.nonce);
+        }
+        let caller = hello.from.unwrap_or_default();
+        let mut sessions = lock(&self.sessions);
+        let known = sessions.get(&hello.session).cloned();
+        welcome.resumed = known.is_some();
+        let session = known.unwrap_or_else(|| Session::new(caller));
+        // Before the stream may send replies.
+        send(DownKind::Welcome(welcome));
+        let stream = session.begin_stream(to.clone()).ok_or("its session has just ended")?;
+        sessions.insert(hello.session, session.clone());
+        from.allow(usize::try_from(me.config.largest.saturating_add(BESIDE)).unwrap_or(usize::MAX));
+        Ok((session, stream))
+    }
+
+    /// Handles the messages of a stream until it ends.
+    async fn take(
+        self: &Arc<Self>,
+        me: &Identity,
+        session: &Arc<Session>,
+        from: &mut FrameReader,
+    ) -> StreamEnd {
+        let mut arriving: Option<(Call, ArrivingValue)> = None;
+        loop {
+            let part = match from.next::<Up>().await {
+                Ok(part) => part,
+                Err(end) => return end,
+            };
+            match (part, arriving.take()) {
+                (Part::Data(data), Some((call, value))) => match value.write(&data) {
+                    Ok(value) if value.is_whole() => self.call(session, call, Some(value.finish())),
+                    Ok(value) => arriving = Some((call, value)),
+                    Err(end) => return end,
+                },
+                (Part::Message(Up { kind: Some(UpKind::Call(mut call)) }), None) => match call.value.take() {
+                    None => self.call(session, call, None),
+                    Some(value) => {
+                        let value = ArrivingValue::new(value, me.config.largest);
+                        if value.is_whole() {
+                            self.call(session, call, Some(value.finish()));
+                        } else {
+                            arriving = Some((call, value));
+                        }
+                    }
+                },
+                (Part::Message(Up { kind: Some(UpKind::Received(list)) }), None) => {
+                    session.received(&list.ids)
+                }
+                (Part::Message(Up { kind: Some(UpKind::Wanted(list)) }), None) => session.keep(&list.ids),
+                (Part::Message(Up { kind: Some(UpKind::Cancel(id)) }), None) => session.cancel(id),
+                _ => return StreamEnd::Malformed("a message in the wrong place"),
+            }
+        }
+    }
+
+    /// Runs a call whose value, if any, has arrived.
+    fn call(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        call: Call,
+        value: Option<Result<Outgoing, ArrivalError>>,
+    ) {
+        let (home, caller) = (self.clone(), session.clone());
+        let order = call.operation() == Operation::Put;
+        let ready = |answer: Answer| -> object::Answering { Box::pin(std::future::ready(answer)) };
+        let this = call.clone();
+        session.run(&call, order, move || {
+            let call = this;
+            match call.operation() {
+                Operation::Acknowledge => ready(caller.acknowledge(call.number)),
+                Operation::GiveBack => ready(caller.give_back(call.number)),
+                Operation::Open => ready(home.open(&call)),
+                Operation::Join
+                | Operation::Watch
+                | Operation::Publish
+                | Operation::Find
+                | Operation::Withdraw
+                | Operation::Leave => home.at_registry(&caller, call),
+                Operation::Nothing => ready(Answer::with_text(Outcome::Failed, "unknown operation".into())),
+                operation => {
+                    let Some(object) = home.object(call.object) else {
+                        return ready(Answer::plain(Outcome::NotFound));
+                    };
+                    match (operation, value) {
+                        (Operation::Put, Some(Ok(value))) => object.put(value),
+                        (Operation::Put, Some(Err(error))) => ready(refuse(home.me.get(), error)),
+                        (Operation::Get, _) => object.get(),
+                        (Operation::Lease, _) => object.lease(),
+                        (Operation::Close, _) => ready(Answer::number(object.close().into())),
+                        (Operation::Len, _) => ready(Answer::number(object.len() as u64)),
+                        _ => ready(Answer::with_text(Outcome::Failed, "a put without a value".into())),
+                    }
+                }
+            }
+        });
+    }
+
+    fn open(&self, call: &Call) -> Answer {
+        let objects = lock(&self.objects);
+        let Some((number, object)) =
+            objects.by_name.get(&call.name).and_then(|n| Some((*n, objects.by_number.get(n)?)))
+        else {
+            return Answer::plain(Outcome::NotFound);
+        };
+        let (fingerprint, name) = object.message_type();
+        if fingerprint == call.number {
+            Answer::number(number)
+        } else {
+            Answer::with_text(Outcome::WrongType, name)
+        }
+    }
+
+    fn at_registry(&self, caller: &Session, call: Call) -> object::Answering {
+        let answer = match &self.registry {
+            None => Answer::with_text(Outcome::Failed, "only rank 0 knows the members".into()),
+            Some(registry) => {
+                let node = call.member.clone().unwrap_or_default();
+                match call.operation() {
+                    Operation::Join => {
+                        caller.joins();
+                        registry.join(node)
+                    }
+                    Operation::Watch => return registry.clone().watch(call.number),
+                    Operation::Publish => registry.publish(call.name, node),
+                    Operation::Find => return registry.clone().find(call.name),
+                    Operation::Withdraw => registry.withdraw(&call.name, node.home),
+                    _ => {
+                        registry.remove(node.home, Presence::Left);
+                        Answer::plain(Outcome::Done)
+                    }
+                }
+            }
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// Returns the answer to a value that is not in the arena.
+fn refuse(me: Option<&Arc<Identity>>, error: ArrivalError) -> Answer {
+    match error {
+        ArrivalError::TooLarge(_) => {
+            let mut answer = Answer::plain(Outcome::TooLarge);
+            answer.reply.number = me.map_or(0, |me| me.config.largest);
+            answer
+        }
+        ArrivalError::Memory(error) => Answer::with_text(Outcome::OutOfMemory, error.to_string()),
+    }
+}
+
+/// Checks a hello.
+fn check(me: &Identity, nonce: &[u8], hello: &Hello) -> Result<(), (Outcome, String)> {
+    if hello.version != VERSION {
+        let why =
+            format!("its protocol has version {}, and this process has version {VERSION}", hello.version);
+        return Err((Outcome::WrongVersion, why));
+    }
+    match &me.config.key {
+        Some(key) if !auth::is_proof(key, Side::Caller, &hello.nonce, nonce, &hello.proof) => {
+            let why = "the keys differ: give all members of a cluster the same key";
+            return Err((Outcome::WrongKey, why.into()));
+        }
+        _ => {}
+    }
+    if hello.home != 0 && hello.home != me.node.home {
+        let why = "another process listens at its address, so it has ended";
+        return Err((Outcome::WrongCluster, why.into()));
+    }
+    Ok(())
+}
+
+/// The service of a home.
+#[derive(Clone)]
+struct HomeService {
+    home: Arc<Home>,
+    me: Arc<Identity>,
+}
+
+impl tonic::server::NamedService for HomeService {
+    const NAME: &'static str = "mp.net.v1.Cluster";
+}
+
+impl Service<Request<Body>> for HomeService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut response = Response::new(Body::empty());
+        let kind = HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert("content-type", kind);
+        if request.uri().path() == PATH {
+            let (to, frames) = unbounded_channel();
+            tokio::spawn(self.home.clone().read(self.me.clone(), request.into_body(), to));
+            *response.body_mut() = Body::new(FrameBody::new(frames));
+        } else {
+            // Code 12 of gRPC: unimplemented.
+            response.headers_mut().insert("grpc-status", HeaderValue::from_static("12"));
+        }
+        Box::pin(std::future::ready(Ok(response)))
+    }
+}

@@ -1,0 +1,242 @@
+//! Objects that other members call.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use mp_core::message::Outgoing;
+use mp_core::{Message, WakeRegistration, poll_until};
+use mp_queue::{DesertedWhen, EncodedLease, EncodedMessage, GetError, PutError, Queue};
+use mp_reduce::name_of;
+
+use crate::wire::held::{HeldMessage, TakenMessage};
+use crate::wire::messages::{Outcome, Reply, Value};
+use crate::wire::value::{describe, parts};
+
+/// Answer of an object, and the message whose memory follows it.
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    pub(crate) memory: Option<Arc<HeldMessage>>,
+    /// Lease of the message, until it is acknowledged.
+    pub(crate) lease: Option<EncodedLease>,
+}
+
+impl Answer {
+    /// Creates an answer without a value.
+    pub(crate) fn plain(outcome: Outcome) -> Self {
+        Self::with_text(outcome, String::new())
+    }
+
+    pub(crate) fn with_text(outcome: Outcome, text: String) -> Self {
+        let reply = Reply { outcome: outcome.into(), text, ..Reply::default() };
+        Self { reply, memory: None, lease: None }
+    }
+
+    pub(crate) fn number(number: u64) -> Self {
+        let mut answer = Self::plain(Outcome::Done);
+        answer.reply.number = number;
+        answer
+    }
+
+    fn value(value: Value, memory: Arc<HeldMessage>) -> Self {
+        let mut answer = Self::plain(Outcome::Done);
+        answer.reply.value = Some(value);
+        answer.memory = Some(memory);
+        answer
+    }
+
+    fn failed(error: &impl std::fmt::Display) -> Self {
+        Self::with_text(Outcome::Failed, error.to_string())
+    }
+}
+
+/// A future answer.
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// An object of this process.
+pub(crate) trait SharedObject: Send + Sync {
+    /// Returns the fingerprint and the name of the type of its messages.
+    fn message_type(&self) -> (u64, String);
+    /// Puts a message. Pending while there is no room.
+    fn put(self: Arc<Self>, message: Outgoing) -> Answering;
+    /// Takes a message. Pending while there is none. Dropping the future loses no message.
+    fn get(self: Arc<Self>) -> Answering;
+    /// Takes a message with acknowledgement, like [`get`](Self::get).
+    fn lease(self: Arc<Self>) -> Answering;
+    /// Closes the object. Returns `true` if it was open.
+    fn close(&self) -> bool;
+    /// Returns the number of messages.
+    fn len(&self) -> usize;
+}
+
+/// A queue that other members call.
+pub(crate) struct SharedQueue<T: Message>(Queue<T>);
+
+impl<T: Message> SharedQueue<T> {
+    pub(crate) fn new(queue: &Queue<T>) -> Self {
+        queue.allow_put_back();
+        // Members come and go: their waits end by their own limits.
+        Self(queue.clone().deserted_when(DesertedWhen::Never))
+    }
+
+    async fn put_when_possible(&self, mut message: Outgoing) -> Result<(), PutError<()>> {
+        let mut watch: Option<WakeRegistration> = None;
+        let mut packed: Option<EncodedMessage<T>> = None;
+        let queue = &self.0;
+        std::future::poll_fn(|cx| {
+            let weight = packed.as_ref().map_or(0, EncodedMessage::weight);
+            let ready = || {
+                let ready: mp_core::SharedWaitable = Arc::new(queue.put_ready_for(weight.max(1)));
+                ready
+            };
+            poll_until(&mut watch, cx, ready, || {
+                let encoded = match packed.take() {
+                    Some(encoded) => encoded,
+                    None => match queue.pack_relayed(&mut message) {
+                        Ok(encoded) => encoded,
+                        Err(PutError::Full(())) => return Ok(None),
+                        Err(error) => return Ok(Some(Err(error))),
+                    },
+                };
+                Ok::<_, mp_core::Error>(match queue.try_put_packed(encoded) {
+                    Ok(()) => Some(Ok(())),
+                    Err(PutError::Full(encoded)) => {
+                        packed = Some(encoded);
+                        None
+                    }
+                    Err(error) => Some(Err(error.forget())),
+                })
+            })
+        })
+        .await
+        .unwrap_or_else(|error| Err(PutError::Failed { value: (), error: error.into() }))
+    }
+}
+
+/// A message that was taken for another member.
+struct TakenFrom<T: Message> {
+    message: EncodedMessage<T>,
+    queue: Queue<T>,
+}
+
+impl<T: Message> TakenMessage for TakenFrom<T> {
+    fn memory(&self, attachment: usize) -> &[u8] {
+        self.message.relayed_memory(attachment)
+    }
+
+    fn give_back(self: Box<Self>) {
+        let Self { message, queue } = *self;
+        if let Err(mut message) = queue.put_back(message) {
+            // A message that was put before the queue was published, and has no envelope.
+            let again = async move {
+                loop {
+                    match queue.try_put_packed(message) {
+                        Err(PutError::Full(unsent)) => message = unsent,
+                        Err(error) => {
+                            return log::warn!("a message can't return to its queue: {}", error.forget());
+                        }
+                        Ok(()) => return,
+                    }
+                    _ = mp_core::wait_async(queue.put_ready()).await;
+                }
+            };
+            if let Ok(runtime) = crate::reactor::handle() {
+                runtime.spawn(again);
+            }
+        }
+    }
+}
+
+impl<T: Message> SharedObject for SharedQueue<T> {
+    fn message_type(&self) -> (u64, String) {
+        (self.0.type_fingerprint(), name_of::<T>().into_owned())
+    }
+
+    fn put(self: Arc<Self>, message: Outgoing) -> Answering {
+        Box::pin(async move {
+            match self.put_when_possible(message).await {
+                Ok(()) => Answer::plain(Outcome::Done),
+                Err(PutError::Closed(())) => Answer::plain(Outcome::Closed),
+                Err(error @ PutError::TooLarge { limit, .. }) => {
+                    let mut answer = Answer::with_text(Outcome::TooLarge, error.to_string());
+                    answer.reply.number = limit;
+                    answer
+                }
+                Err(error) => Answer::failed(&error),
+            }
+        })
+    }
+
+    fn get(self: Arc<Self>) -> Answering {
+        Box::pin(async move {
+            let queue = &self.0;
+            let look = || {
+                Ok::<_, mp_core::Error>(match queue.try_get_packed() {
+                    Err(GetError::Empty) => None,
+                    end => Some(end),
+                })
+            };
+            let ready = || {
+                let ready: mp_core::SharedWaitable = Arc::new(queue.clone());
+                ready
+            };
+            match mp_core::until(ready, look)
+                .await
+                .unwrap_or_else(|error| Err(GetError::Failed(error.into())))
+            {
+                Ok(None) => Answer::plain(Outcome::End),
+                Ok(Some(message)) => {
+                    let relayed = message.relayed();
+                    let taken = Box::new(TakenFrom { message, queue: queue.clone() });
+                    match relayed {
+                        Ok(relayed) => {
+                            let (value, sizes) = describe(relayed);
+                            Answer::value(value, HeldMessage::taken(taken, sizes))
+                        }
+                        Err(error) => {
+                            taken.give_back();
+                            Answer::failed(&error)
+                        }
+                    }
+                }
+                Err(error) => Answer::failed(&error),
+            }
+        })
+    }
+
+    fn lease(self: Arc<Self>) -> Answering {
+        Box::pin(async move {
+            let queue = &self.0;
+            let ready = || {
+                let ready: mp_core::SharedWaitable = Arc::new(queue.lease_ready());
+                ready
+            };
+            let look = || Ok::<_, mp_core::Error>(queue.poll_encoded_lease());
+            match mp_core::until(ready, look)
+                .await
+                .unwrap_or_else(|error| Err(GetError::Failed(error.into())))
+            {
+                Ok(None) => Answer::plain(Outcome::End),
+                Ok(Some(lease)) => match lease.read().and_then(|value| Ok((parts(&value)?, value))) {
+                    Ok((relayed, message)) => {
+                        let (value, sizes) = describe(relayed);
+                        let mut answer = Answer::value(value, HeldMessage::value(message, sizes));
+                        answer.reply.number = lease.deliveries().into();
+                        answer.lease = Some(lease);
+                        answer
+                    }
+                    Err(error) => Answer::failed(&error),
+                },
+                Err(error) => Answer::failed(&error),
+            }
+        })
+    }
+
+    fn close(&self) -> bool {
+        self.0.close()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,137 @@
+//! Members of a cluster and names of objects, at the first rank.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::home::object::{Answer, Answering};
+use crate::wire::messages::{Node, Outcome, Presence};
+
+#[derive(Default)]
+struct Tables {
+    members: BTreeMap<u32, Node>,
+    names: BTreeMap<String, Node>,
+}
+
+/// Members and names.
+pub(crate) struct Registry {
+    ranks: u32,
+    tables: Mutex<Tables>,
+    /// Number of changes.
+    changes: watch::Sender<u64>,
+}
+
+/// Returns a member as text.
+pub(crate) fn describe(node: &Node) -> String {
+    format!("rank {} ({}, process {})", node.rank, node.host, node.pid)
+}
+
+impl Registry {
+    pub(crate) fn new(ranks: u32) -> Arc<Self> {
+        Arc::new(Self { ranks, tables: Mutex::default(), changes: watch::Sender::new(0) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Adds a member.
+    pub(crate) fn join(&self, node: Node) -> Answer {
+        if node.ranks != self.ranks || node.rank >= self.ranks {
+            let text = format!(
+                "{} has a world of {} ranks, and this cluster has one of {}",
+                describe(&node),
+                node.ranks,
+                self.ranks
+            );
+            return Answer::with_text(Outcome::WrongCluster, text);
+        }
+        let mut tables = self.lock();
+        match tables.members.get(&node.rank) {
+            Some(other) if other.home != node.home && other.presence() == Presence::Present => {
+                let text = format!("rank {} is taken by {}", node.rank, describe(other));
+                return Answer::with_text(Outcome::Taken, text);
+            }
+            _ => _ = tables.members.insert(node.rank, node),
+        }
+        drop(tables);
+        self.changed();
+        Answer::plain(Outcome::Done)
+    }
+
+    /// Removes a member and its names.
+    pub(crate) fn remove(&self, home: u64, presence: Presence) {
+        let mut tables = self.lock();
+        tables.names.retain(|_, node| node.home != home);
+        let member = tables.members.values_mut().find(|node| node.home == home);
+        if let Some(member) = member.filter(|node| node.presence() == Presence::Present) {
+            member.set_presence(presence);
+            drop(tables);
+            self.changed();
+        }
+    }
+
+    /// Returns the members, when there was a change after change `seen`.
+    pub(crate) fn watch(self: Arc<Self>, seen: u64) -> Answering {
+        Box::pin(async move {
+            let mut changes = self.changes.subscribe();
+            // The sender lives as long as this registry.
+            let number = changes.wait_for(|changes| *changes > seen).await.map_or(0, |changes| *changes);
+            let mut answer = Answer::number(number);
+            answer.reply.members = self.lock().members.values().cloned().collect();
+            answer.reply.text = self.names();
+            answer
+        })
+    }
+
+    /// Names an object of a member.
+    pub(crate) fn publish(&self, name: String, node: Node) -> Answer {
+        let mut tables = self.lock();
+        if let Some(other) = tables.names.get(&name) {
+            return Answer::with_text(Outcome::Taken, describe(other));
+        }
+        tables.names.insert(name, node);
+        drop(tables);
+        self.changed();
+        Answer::plain(Outcome::Done)
+    }
+
+    /// Withdraws a name of a member.
+    pub(crate) fn withdraw(&self, name: &str, home: u64) -> Answer {
+        let mut tables = self.lock();
+        if tables.names.get(name).is_none_or(|node| node.home != home) {
+            return Answer::plain(Outcome::NotFound);
+        }
+        tables.names.remove(name);
+        Answer::plain(Outcome::Done)
+    }
+
+    /// Returns the member that has the object of a name, when there is one.
+    pub(crate) fn find(self: Arc<Self>, name: String) -> Answering {
+        Box::pin(async move {
+            let mut changes = self.changes.subscribe();
+            loop {
+                if let Some(node) = self.lock().names.get(&name) {
+                    let mut answer = Answer::plain(Outcome::Done);
+                    answer.reply.members = vec![node.clone()];
+                    return answer;
+                }
+                if changes.changed().await.is_err() {
+                    return Answer::plain(Outcome::NotFound);
+                }
+            }
+        })
+    }
+
+    /// Returns the first names, for the text of an error.
+    fn names(&self) -> String {
+        let tables = self.lock();
+        let names: Vec<_> = tables.names.keys().take(16).map(|name| format!("{name:?}")).collect();
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    }
+}

@@ -1,0 +1,260 @@
+//! Calls of one process, across its streams.
+//!
+//! | state of a call | changed by | kept until |
+//! |---|---|---|
+//! | unknown | the call arrives: running, or answered at once | |
+//! | running | its object answers; the caller cancels it: answered without an effect | |
+//! | answered | the answer is sent, and again after each reconnect in which the call arrives once more | the caller has received it |
+//! | received | | forgotten |
+//!
+//! A session whose caller doesn't return in time ends: running calls end without an effect, and messages that
+//! were taken and not received, or leased and not acknowledged, go back to their queues.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use mp_queue::EncodedLease;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::home::object::{Answer, Answering};
+use crate::wire::held::HeldMessage;
+use crate::wire::messages::{Call, Down, DownKind, Node, Operation, Outcome, Reply};
+use crate::wire::send::Packet;
+
+/// State of a call.
+enum CallState {
+    Running(Arc<Notify>),
+    Answered(Reply, Option<Arc<HeldMessage>>),
+}
+
+#[derive(Default)]
+struct State {
+    calls: HashMap<u64, CallState>,
+    leases: HashMap<u64, EncodedLease>,
+    /// Sender of the present stream, and the number of streams so far.
+    to: Option<UnboundedSender<Packet<Down>>>,
+    streams: u64,
+    /// For each object, the lock that keeps puts in their order.
+    orders: HashMap<u64, Arc<tokio::sync::Mutex<()>>>,
+    ended: bool,
+}
+
+/// Calls of one process.
+pub(crate) struct Session {
+    pub(crate) caller: Node,
+    /// `true` if the caller is a member by this session.
+    joined: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Session {
+    pub(crate) fn new(caller: Node) -> Arc<Self> {
+        Arc::new(Self { caller, joined: AtomicBool::new(false), state: Mutex::default() })
+    }
+
+    /// Makes the caller a member, for as long as this session lasts.
+    pub(crate) fn joins(&self) {
+        self.joined.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a stream, which replaces an earlier one. Returns its number, or `None` if the session has
+    /// ended.
+    pub(crate) fn begin_stream(&self, to: UnboundedSender<Packet<Down>>) -> Option<u64> {
+        let mut state = self.lock();
+        if state.ended {
+            return None;
+        }
+        state.to = Some(to);
+        state.streams += 1;
+        Some(state.streams)
+    }
+
+    /// Ends a stream. Returns `true` if no later one has begun.
+    pub(crate) fn end_stream(&self, stream: u64) -> bool {
+        let mut state = self.lock();
+        if state.streams == stream {
+            state.to = None;
+        }
+        state.streams == stream
+    }
+
+    /// Ends the session if no stream has begun after this one.
+    pub(crate) fn end_unless_resumed(&self, stream: u64) -> bool {
+        let mut state = self.lock();
+        if state.streams != stream || state.ended {
+            return false;
+        }
+        state.ended = true;
+        let calls = std::mem::take(&mut state.calls);
+        let leases = std::mem::take(&mut state.leases);
+        drop(state);
+        for call in calls.into_values() {
+            match call {
+                CallState::Running(cancelled) => cancelled.notify_one(),
+                CallState::Answered(_, Some(memory)) => memory.give_back(),
+                CallState::Answered(_, None) => {}
+            }
+        }
+        drop(leases);
+        true
+    }
+
+    /// Returns `true` if the call is unknown, and records that it runs. Sends the answer of a call that has
+    /// one.
+    fn begin(&self, id: u64) -> Option<Arc<Notify>> {
+        let mut state = self.lock();
+        match state.calls.get(&id) {
+            None if state.ended => None,
+            None => {
+                let cancelled = Arc::new(Notify::new());
+                state.calls.insert(id, CallState::Running(cancelled.clone()));
+                Some(cancelled)
+            }
+            Some(CallState::Running(_)) => None,
+            Some(CallState::Answered(reply, memory)) => {
+                state.send(reply.clone(), memory.clone());
+                None
+            }
+        }
+    }
+
+    /// Records an answer, and sends it if there is a stream.
+    fn answer(&self, id: u64, answer: Answer) {
+        let Answer { mut reply, memory, lease } = answer;
+        reply.id = id;
+        let mut state = self.lock();
+        if state.ended {
+            drop(state);
+            if let Some(memory) = memory {
+                memory.give_back();
+            }
+            return;
+        }
+        if let Some(lease) = lease {
+            state.leases.insert(id, lease);
+        }
+        state.send(reply.clone(), memory.clone());
+        state.calls.insert(id, CallState::Answered(reply, memory));
+    }
+
+    /// Runs a call, unless it is known. `order` names the object whose puts stay in order.
+    pub(crate) fn run(self: &Arc<Self>, call: &Call, order: bool, answering: impl FnOnce() -> Answering) {
+        let id = call.id;
+        let Some(cancelled) = self.begin(id) else { return };
+        let order = order.then(|| self.lock().orders.entry(call.object).or_default().clone());
+        let (answering, unmet) = (answering(), unmet(call));
+        let limit = call.wait.map(Duration::from_micros);
+        let ordered = async move {
+            let _turn = match &order {
+                Some(order) => Some(order.lock().await),
+                None => None,
+            };
+            answering.await
+        };
+        let mut ordered = Box::pin(ordered);
+        // Most calls need no task.
+        match ordered.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => return self.answer(id, answer),
+            Poll::Pending if limit == Some(Duration::ZERO) => return self.answer(id, Answer::plain(unmet)),
+            Poll::Pending => {}
+        }
+        let session = self.clone();
+        tokio::spawn(async move {
+            let expired = async {
+                match limit {
+                    Some(limit) => tokio::time::sleep(limit).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let answer = tokio::select! {
+                biased;
+                answer = ordered => answer,
+                () = cancelled.notified() => Answer::plain(unmet),
+                () = expired => Answer::plain(unmet),
+            };
+            session.answer(id, answer);
+        });
+    }
+
+    /// Ends a running call without an effect.
+    pub(crate) fn cancel(&self, id: u64) {
+        if let Some(CallState::Running(cancelled)) = self.lock().calls.get(&id) {
+            cancelled.notify_one();
+        }
+    }
+
+    /// Forgets calls whose answers were received.
+    pub(crate) fn received(&self, ids: &[u64]) {
+        let mut state = self.lock();
+        for id in ids {
+            if matches!(state.calls.get(id), Some(CallState::Answered(..))) {
+                state.calls.remove(id);
+            }
+        }
+    }
+
+    /// Forgets all answered calls but these.
+    pub(crate) fn keep(&self, ids: &[u64]) {
+        let ids: std::collections::HashSet<_> = ids.iter().copied().collect();
+        self.lock().calls.retain(|id, call| ids.contains(id) || matches!(call, CallState::Running(_)));
+    }
+
+    /// Gives back the message that a call took or leased.
+    pub(crate) fn give_back(&self, id: u64) -> Answer {
+        let mut state = self.lock();
+        let lease = state.leases.remove(&id);
+        let answered = match state.calls.get(&id) {
+            Some(CallState::Answered(_, Some(_))) => state.calls.remove(&id),
+            _ => None,
+        };
+        drop(state);
+        let found = lease.is_some() || answered.is_some();
+        if let (None, Some(CallState::Answered(_, Some(memory)))) = (&lease, answered) {
+            memory.give_back();
+        }
+        drop(lease);
+        Answer::plain(if found { Outcome::Done } else { Outcome::NotFound })
+    }
+
+    /// Acknowledges the message that a call leased.
+    pub(crate) fn acknowledge(&self, id: u64) -> Answer {
+        let lease = self.lock().leases.remove(&id);
+        match lease {
+            Some(lease) => {
+                lease.ack();
+                Answer::plain(Outcome::Done)
+            }
+            None => Answer::plain(Outcome::NotFound),
+        }
+    }
+}
+
+impl State {
+    fn send(&self, reply: Reply, memory: Option<Arc<HeldMessage>>) {
+        if let Some(to) = &self.to {
+            _ = to.send(Packet { message: Down { kind: Some(DownKind::Reply(reply)) }, memory });
+        }
+    }
+}
+
+/// Returns the outcome of a call whose wait is over.
+fn unmet(call: &Call) -> Outcome {
+    match call.operation() {
+        Operation::Put => Outcome::Full,
+        Operation::Find | Operation::Watch => Outcome::NotFound,
+        _ => Outcome::Empty,
+    }
+}

@@ -1,0 +1,118 @@
+//! Outcome of a call, for the thread or task that waits for it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::error::NetError;
+use crate::wire::messages::Reply;
+use mp_core::message::Outgoing;
+
+/// Reply to a call, and its value.
+pub(crate) type CallResult = Result<(Reply, Option<Outgoing>), NetError>;
+
+/// Interval at which a waiting thread checks for an interrupt of its process.
+const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
+
+#[derive(Default)]
+struct State {
+    result: Option<CallResult>,
+    waker: Option<Waker>,
+    /// `true` if the caller no longer waits.
+    abandoned: bool,
+}
+
+/// A call whose outcome is awaited.
+#[derive(Default)]
+pub(crate) struct Completion {
+    state: Mutex<State>,
+    set: Condvar,
+}
+
+impl Completion {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the outcome. Returns `false` if the caller no longer waits.
+    pub(crate) fn complete(&self, result: CallResult) -> bool {
+        let mut state = self.lock();
+        if state.abandoned {
+            return false;
+        }
+        state.result = Some(result);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+        drop(state);
+        self.set.notify_one();
+        true
+    }
+
+    /// Blocks until the outcome is set. Calls `interrupted` once if the process is interrupted meanwhile.
+    pub(crate) fn wait(&self, interrupted: impl FnOnce()) -> CallResult {
+        let mut state = self.lock();
+        let mut interrupted = Some(interrupted);
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            let waited = self.set.wait_timeout(state, INTERRUPT_CHECK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if interrupted.is_some()
+                && mp_core::interrupted()
+                && let Some(call) = interrupted.take()
+            {
+                drop(state);
+                call();
+                state = self.lock();
+            }
+        }
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<CallResult> {
+        let mut state = self.lock();
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Records that the caller no longer waits, and drops an outcome that it did not take.
+    fn abandon(&self) {
+        let mut state = self.lock();
+        state.abandoned = true;
+        state.result = None;
+    }
+}
+
+/// Future of a call. Dropping it before the outcome calls `abandon`.
+pub(crate) struct CallFuture<F: FnMut()> {
+    pub(crate) completion: Arc<Completion>,
+    pub(crate) abandon: F,
+    pub(crate) is_taken: bool,
+}
+
+impl<F: FnMut() + Unpin> Future for CallFuture<F> {
+    type Output = CallResult;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
+        let result = self.completion.poll(cx);
+        self.is_taken = result.is_ready();
+        result
+    }
+}
+
+impl<F: FnMut()> Drop for CallFuture<F> {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.completion.abandon();
+            (self.abandon)();
+        }
+    }
+}

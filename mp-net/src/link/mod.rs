@@ -1,0 +1,162 @@
+//! Calls of objects of another member.
+//!
+//! A link belongs to one process and one home. `driver` connects when there is a call, and reconnects within
+//! the lease and the patience of the [configuration](crate::ClusterConfig). `completion` has the outcomes.
+//!
+//! | state of a call | after a reconnect in time | after the peer is lost |
+//! |---|---|---|
+//! | waits for credits | sent | fails, not in doubt |
+//! | sent, no reply | sent again; the home knows its number, and does nothing twice | fails, in doubt |
+//! | reply has arrived, not yet received by its caller | received | received; the home gives back the message, too |
+//! | received | the home forgets the call | as above, if the home did not know that it was received |
+
+pub(crate) mod completion;
+mod driver;
+pub(crate) mod stream;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::config::ClusterConfig;
+use crate::error::NetError;
+use crate::link::completion::{CallFuture, CallResult, Completion};
+use crate::reactor;
+use crate::wire::held::HeldMessage;
+use crate::wire::messages::{Call, Node};
+
+/// This process, as others see it, and its limits.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) config: ClusterConfig,
+    pub(crate) node: Node,
+}
+
+/// The other end of a link.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    pub(crate) address: String,
+    pub(crate) rank: usize,
+    /// Host and process id, empty before the first connection.
+    pub(crate) host: String,
+    /// Session of its home, or 0 if any is expected.
+    pub(crate) home: u64,
+}
+
+/// A call on its way to the driver.
+pub(crate) enum Command {
+    Call {
+        call: Call,
+        memory: Option<Arc<HeldMessage>>,
+        completion: Arc<Completion>,
+    },
+    /// The caller has the value of the reply.
+    Received(u64),
+    /// The caller does not wait, or did not take the reply.
+    Cancel(u64),
+}
+
+/// A call whose outcome is not yet awaited.
+pub(crate) struct PendingReply {
+    id: u64,
+    completion: Arc<Completion>,
+}
+
+/// Connection to one home, made when it is needed.
+#[derive(Debug)]
+pub(crate) struct Link {
+    to: UnboundedSender<Command>,
+    ids: AtomicU64,
+    peer: Arc<Mutex<Peer>>,
+}
+
+impl Link {
+    /// Creates a link. It connects at the first call.
+    ///
+    /// # Errors
+    /// If the thread for the network can't be started.
+    pub(crate) fn new(peer: Peer, me: Arc<Identity>) -> Result<Arc<Self>, NetError> {
+        let (to, from) = unbounded_channel();
+        let peer = Arc::new(Mutex::new(peer));
+        reactor::handle()?.spawn(driver::run(me, peer.clone(), from));
+        Ok(Arc::new(Self { to, ids: AtomicU64::new(1), peer }))
+    }
+
+    /// Returns the other end, as it is known.
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn send(&self, mut call: Call, memory: Option<Arc<HeldMessage>>) -> (u64, Arc<Completion>) {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        call.id = id;
+        let completion = Arc::new(Completion::default());
+        let command = Command::Call { call, memory, completion: completion.clone() };
+        if self.to.send(command).is_err() {
+            _ = completion
+                .complete(Err(NetError::Configuration("the thread for the network has ended".into())));
+        }
+        (id, completion)
+    }
+
+    /// Sends a call, and blocks until its outcome is known: at the latest when the wait of the call and the
+    /// lease are over. An interrupt of the process cancels the call.
+    pub(crate) fn call(&self, call: Call, memory: Option<Arc<HeldMessage>>) -> CallResult {
+        self.wait(self.begin(call, memory))
+    }
+
+    /// Sends a call.
+    pub(crate) fn begin(&self, call: Call, memory: Option<Arc<HeldMessage>>) -> PendingReply {
+        let (id, completion) = self.send(call, memory);
+        PendingReply { id, completion }
+    }
+
+    /// Blocks until the outcome of a call is known, like [`call`](Self::call).
+    pub(crate) fn wait(&self, pending: PendingReply) -> CallResult {
+        let PendingReply { id, completion } = pending;
+        let result = completion.wait(|| _ = self.to.send(Command::Cancel(id)));
+        self.received(id, &result);
+        result
+    }
+
+    /// Lets the home forget a reply with a value, which the caller has.
+    fn received(&self, id: u64, result: &CallResult) {
+        if matches!(result, Ok((_, Some(_)))) {
+            _ = self.to.send(Command::Received(id));
+        }
+    }
+
+    /// Sends a call. Dropping the future cancels it, and gives back a message that it was to return.
+    pub(crate) async fn call_async(&self, call: Call, memory: Option<Arc<HeldMessage>>) -> CallResult {
+        let (id, completion) = self.send(call, memory);
+        let abandon = || _ = self.to.send(Command::Cancel(id));
+        let result = CallFuture { completion, abandon, is_taken: false }.await;
+        self.received(id, &result);
+        result
+    }
+
+    /// Sends a call whose outcome is not awaited.
+    pub(crate) fn post(&self, call: Call) {
+        let (_, completion) = self.send(call, None);
+        drop(completion);
+    }
+}
+
+/// Returns the longest wait of a call for the home: `None` if it has no limit.
+pub(crate) fn microseconds(wait: mp_core::Wait) -> Option<u64> {
+    match wait {
+        mp_core::Wait::Never => Some(0),
+        mp_core::Wait::Forever => None,
+        mp_core::Wait::Until(deadline) => {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
+        }
+    }
+}
+
+/// Interval of probes of a silent connection, and time for an answer to one: together the lease.
+pub(crate) fn probes(lease: Duration) -> (Duration, Duration) {
+    (lease / 4, lease - lease / 4)
+}

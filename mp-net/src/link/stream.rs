@@ -1,0 +1,177 @@
+//! Connection to a home: the stream, and the proof of both sides.
+
+use std::time::Duration;
+
+use http::{HeaderValue, Request};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tonic::body::Body;
+use tonic::transport::Endpoint;
+use tower_service::Service;
+
+use crate::auth::{self, Side};
+use crate::error::{NetError, Refusal};
+use crate::link::{Identity, Peer, probes};
+use crate::wire::messages::{Challenge, Down, DownKind, Hello, Outcome, PATH, Up, UpKind, VERSION, Welcome};
+use crate::wire::receive::{FrameReader, Part};
+use crate::wire::send::{FrameBody, Packet};
+
+/// Windows of HTTP/2: with the default ones, large messages wait for each other.
+pub(crate) const STREAM_WINDOW: u32 = 32 << 20;
+pub(crate) const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Maximum length in bytes of a message that comes before the proof.
+const GREETING: usize = 1 << 16;
+/// Additional bytes of a message that is as large as allowed.
+pub(crate) const BESIDE: u64 = 1 << 16;
+
+/// A connected stream.
+pub(crate) struct Stream {
+    pub(crate) to: UnboundedSender<Packet<Up>>,
+    pub(crate) from: FrameReader,
+    pub(crate) welcome: Welcome,
+}
+
+/// Reason why there is no stream.
+pub(crate) enum ConnectError {
+    /// The home refused this process: trying again is useless.
+    Refused(NetError),
+    /// No process listens at the address, or another session of it.
+    Gone(String),
+    /// No answer.
+    Silent(String),
+}
+
+/// Returns the causes of an error, the last of which says what happened.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = cause.to_string();
+        source = cause.source();
+    }
+    text
+}
+
+/// Returns `true` if a listener is missing at the address.
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+        {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// Connects, within `limit`.
+pub(crate) async fn connect(
+    me: &Identity,
+    peer: &Peer,
+    session: u64,
+    limit: Duration,
+) -> Result<Stream, ConnectError> {
+    match tokio::time::timeout(limit, open(me, peer, session)).await {
+        Ok(result) => result,
+        Err(_) => Err(ConnectError::Silent(format!("no answer within {limit:?}"))),
+    }
+}
+
+async fn open(me: &Identity, peer: &Peer, session: u64) -> Result<Stream, ConnectError> {
+    let (interval, timeout) = probes(me.config.lease);
+    let invalid = |e: &dyn std::error::Error| {
+        let why = format!("{:?} is not an address: {}", peer.address, causes(e));
+        ConnectError::Refused(NetError::Configuration(why))
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{}", peer.address)).map_err(|e| invalid(&e))?;
+    let endpoint = endpoint
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keep_alive_interval(interval)
+        .keep_alive_timeout(timeout)
+        .keep_alive_while_idle(true);
+    let mut channel = endpoint.connect().await.map_err(|e| match is_refused(&e) {
+        true => ConnectError::Gone("its port is closed, so its process has ended".into()),
+        false => ConnectError::Silent(causes(&e)),
+    })?;
+    let (to, frames) = unbounded_channel();
+    let request = Request::post(PATH)
+        .header("content-type", HeaderValue::from_static("application/grpc"))
+        .header("te", HeaderValue::from_static("trailers"))
+        .body(Body::new(FrameBody::<Up>::new(frames)))
+        .map_err(|e| invalid(&e))?;
+    let failed = |e: &dyn std::error::Error| ConnectError::Silent(causes(e));
+    std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(|e| failed(&e))?;
+    let response = channel.call(request).await.map_err(|e| failed(&e))?;
+    let mut from = FrameReader::new(response.into_body(), GREETING);
+    let challenge = match from.next::<Down>().await.map_err(|e| failed(&e))? {
+        Part::Message(Down { kind: Some(DownKind::Challenge(challenge)) }) => challenge,
+        _ => return Err(refused(peer, Refusal::Other("it is not a member of a cluster".into()))),
+    };
+    let nonce = auth::nonce().map_err(|e| ConnectError::Refused(e.into()))?;
+    let hello = hello(me, peer, session, &challenge, &nonce)?;
+    _ = to.send(Packet { message: Up { kind: Some(UpKind::Hello(hello)) }, memory: None });
+    let welcome = match from.next::<Down>().await.map_err(|e| failed(&e))? {
+        Part::Message(Down { kind: Some(DownKind::Welcome(welcome)) }) => welcome,
+        _ => return Err(refused(peer, Refusal::Other("it did not answer as a member of a cluster".into()))),
+    };
+    check(me, peer, &challenge, &nonce, &welcome)?;
+    from.allow(usize::try_from(me.config.largest.saturating_add(BESIDE)).unwrap_or(usize::MAX));
+    Ok(Stream { to, from, welcome })
+}
+
+fn refused(peer: &Peer, why: Refusal) -> ConnectError {
+    ConnectError::Refused(NetError::Refused { address: peer.address.clone(), why })
+}
+
+fn hello(
+    me: &Identity,
+    peer: &Peer,
+    session: u64,
+    challenge: &Challenge,
+    nonce: &[u8],
+) -> Result<Hello, ConnectError> {
+    if challenge.version != VERSION {
+        return Err(refused(peer, Refusal::Version { theirs: challenge.version, ours: VERSION }));
+    }
+    let key = me.config.key.as_ref();
+    if challenge.needs_key != key.is_some() {
+        let why = match key {
+            Some(_) => "it has no key, and this process has one: give all members of a cluster the same key",
+            None => "it has a key, and this process has none: see ClusterConfig::key",
+        };
+        return Err(refused(peer, Refusal::Key(why.into())));
+    }
+    let proof = key.map(|key| auth::prove(key, Side::Caller, nonce, &challenge.nonce)).unwrap_or_default();
+    let (version, nonce) = (VERSION, nonce.to_vec());
+    Ok(Hello { version, nonce, proof, session, home: peer.home, from: Some(me.node.clone()) })
+}
+
+/// Checks the answer of a home.
+fn check(
+    me: &Identity,
+    peer: &Peer,
+    challenge: &Challenge,
+    nonce: &[u8],
+    welcome: &Welcome,
+) -> Result<(), ConnectError> {
+    if !welcome.refusal.is_empty() {
+        let text = welcome.refusal.clone();
+        return Err(match welcome.outcome() {
+            Outcome::WrongCluster if peer.home != 0 => ConnectError::Gone(text),
+            Outcome::WrongCluster => refused(peer, Refusal::Cluster(text)),
+            Outcome::WrongKey => refused(peer, Refusal::Key(text)),
+            _ => refused(peer, Refusal::Other(text)),
+        });
+    }
+    if let Some(key) = &me.config.key
+        && !auth::is_proof(key, Side::Home, &challenge.nonce, nonce, &welcome.proof)
+    {
+        let why = "it does not know the key of this process: give all members of a cluster the same key";
+        return Err(refused(peer, Refusal::Key(why.into())));
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! Thread that runs the connections of this process.
+
+use std::sync::OnceLock;
+use std::sync::mpsc;
+
+use mp_core::Error;
+use tokio::runtime::{Builder, Handle};
+
+/// Runtime of this process. fork: a forked child can't use the arena, which is checked before.
+static HANDLE: OnceLock<Result<Handle, String>> = OnceLock::new();
+
+/// Returns the runtime of the thread, which the first call starts.
+///
+/// # Errors
+/// [`Error::Unsupported`] if the thread or its runtime can't be started.
+pub(crate) fn handle() -> Result<&'static Handle, Error> {
+    let started = HANDLE.get_or_init(|| start().map_err(|e| e.to_string()));
+    started
+        .as_ref()
+        .map_err(|e| Error::Unsupported(format!("the thread for the network can't be started: {e}")))
+}
+
+fn start() -> std::io::Result<Handle> {
+    let (to, from) = mpsc::sync_channel(1);
+    std::thread::Builder::new().name("mp-net".into()).spawn(move || {
+        match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                _ = to.send(Ok(runtime.handle().clone()));
+                runtime.block_on(std::future::pending::<()>());
+            }
+            Err(error) => _ = to.send(Err(error)),
+        }
+    })?;
+    from.recv().unwrap_or_else(|_| Err(std::io::Error::other("the thread ended")))
+}

@@ -1,0 +1,422 @@
+//! Queues of other members.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use mp_core::message::Outgoing;
+use mp_core::{Message, Wait};
+use mp_reduce::{Error, TypeFingerprint, decode_relayed, encode_for_relay, name_of, restore_unsent};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::cluster::{Cluster, failed, with};
+use crate::error::{NetError, RemoteGetError, RemotePutError};
+use crate::link::completion::CallResult;
+use crate::link::{Link, microseconds};
+use crate::wire::held::HeldMessage;
+use crate::wire::messages::{Call, Operation, Outcome};
+use crate::wire::value::{describe, parts};
+
+/// A queue of another member of the cluster, with the methods of [`Queue`](mp_queue::Queue).
+///
+/// ```
+/// use mp_net::{Cluster, ClusterConfig, RemoteQueue};
+/// use mp_queue::Queue;
+/// use mp_tensor::Tensor;
+///
+/// let here = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:29742"))?;
+/// let batches = Queue::<Tensor<f32>>::bounded(8)?;
+/// here.publish("batches", &batches)?;
+///
+/// // On any host of the cluster.
+/// let remote = RemoteQueue::<Tensor<f32>>::connect(&here, "batches")?;
+/// remote.put(Tensor::full(&[1000], 2.0)?)?;
+/// assert_eq!(batches.get()?.expect("it is open").iter().sum::<f32>(), 2000.0);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # What travels
+/// Everything that a queue accepts but shared tensors, handles (queues, locks, events), files and device
+/// tensors: `put` returns such a value in an error. An exclusive tensor moves: its memory is copied into a
+/// frame, and from there into the arena of the home, once on each side. A frozen tensor is copied.
+///
+/// # Blocking
+/// [`put`](Self::put) blocks until the home has put the message into its queue, and [`get`](Self::get) until
+/// a message has arrived. The home keeps time limits. If the connection is interrupted, a call ends with
+/// [`PeerLost`](crate::PeerLost) after the [lease](crate::ClusterConfig::lease) and the
+/// [patience](crate::ClusterConfig::patience) at the latest, whatever its time limit.
+///
+/// # What can be lost or doubled
+/// | fault | a put that returned `Ok` | a put that returned `PeerLost` | messages that were taken |
+/// |---|---|---|---|
+/// | none; a connection that is interrupted and returns in time | in the queue, once | – | taken once |
+/// | the caller is killed | in the queue | in the queue or not | return to the queue, unless the home knows that they were received |
+/// | the home is killed | lost with its queue | lost | those received are kept |
+/// | the caller and the home don't reach each other for longer than lease and patience, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
+pub struct RemoteQueue<T> {
+    link: Arc<Link>,
+    name: Arc<str>,
+    object: u64,
+    messages: PhantomData<fn(T) -> T>,
+}
+
+impl<T> Clone for RemoteQueue<T> {
+    fn clone(&self) -> Self {
+        let (link, name) = (self.link.clone(), self.name.clone());
+        Self { link, name, object: self.object, messages: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for RemoteQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer = self.link.peer();
+        write!(f, "RemoteQueue({:?} of rank {}, {})", self.name, peer.rank, peer.host)
+    }
+}
+
+/// An encoded value and its call.
+struct EncodedPut {
+    call: Call,
+    memory: Arc<HeldMessage>,
+}
+
+impl<T: Message> RemoteQueue<T> {
+    /// Opens the queue that a member has [published](Cluster::publish) under a name. Blocks until there is
+    /// one, for up to the [time limit](crate::ClusterConfig::timeout).
+    ///
+    /// # Errors
+    /// [`NetError::NotPublished`] with the names that are published. [`NetError::WrongType`] with both types.
+    /// [`NetError::PeerLost`], [`NetError::Unreachable`] or [`NetError::Refused`] if rank 0 or the home can't
+    /// be reached.
+    pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
+        let link = cluster.find(name)?;
+        let number = TypeFingerprint::<T>::new().get();
+        let type_name = name_of::<T>().into_owned();
+        let call = Call { name: name.to_owned(), type_name, number, ..Call::default() };
+        let (reply, _) = link.call(with(call, Operation::Open), None)?;
+        match reply.outcome() {
+            Outcome::Done => {
+                Ok(Self { link, name: name.into(), object: reply.number, messages: PhantomData })
+            }
+            Outcome::WrongType => {
+                let (theirs, ours) = (reply.text, name_of::<T>().into_owned());
+                Err(NetError::WrongType { name: name.to_owned(), theirs, ours })
+            }
+            _ => Err(failed(&link.peer(), reply)),
+        }
+    }
+
+    fn call(&self, operation: Operation, wait: Wait) -> Call {
+        let call = Call { object: self.object, wait: microseconds(wait), ..Call::default() };
+        with(call, operation)
+    }
+
+    fn encode(&self, value: &mut T, wait: Wait) -> Result<EncodedPut, NetError> {
+        let message = encode_for_relay(value)?;
+        let (head, sizes) = match parts(&message) {
+            Ok(relayed) => describe(relayed),
+            Err(error) => {
+                restore_unsent(value, message);
+                return Err(error.into());
+            }
+        };
+        let call = Call { value: Some(head), ..self.call(Operation::Put, wait) };
+        Ok(EncodedPut { call, memory: HeldMessage::value(message, sizes) })
+    }
+
+    /// Returns the end of a put without its value, or `None` if the value was put.
+    fn put_end(&self, result: CallResult) -> Option<RemotePutError<()>> {
+        let (reply, _) = match result {
+            Ok(reply) => reply,
+            Err(NetError::PeerLost(lost)) => return Some(RemotePutError::PeerLost { value: (), lost }),
+            Err(error) => return Some(RemotePutError::Failed { value: (), error }),
+        };
+        let error = match reply.outcome() {
+            Outcome::Done => return None,
+            Outcome::Full if mp_core::interrupted() => NetError::Interrupted,
+            Outcome::Full => return Some(RemotePutError::Full(())),
+            Outcome::Closed => return Some(RemotePutError::Closed(())),
+            Outcome::TooLarge => NetError::TooLarge { bytes: 0, limit: reply.number },
+            _ => failed(&self.link.peer(), reply),
+        };
+        Some(RemotePutError::Failed { value: (), error })
+    }
+
+    /// Puts a message. Blocks until the home has put it into its queue, which may be full.
+    ///
+    /// # Errors
+    /// [`RemotePutError`], with the value.
+    pub fn put(&self, value: T) -> Result<(), RemotePutError<T>> {
+        self.put_wait(value, Wait::Forever)
+    }
+
+    mp_core::forms! {
+        "Puts a message": put(value: T) -> Result<(), RemotePutError<T>>, or "[`RemotePutError::Full`]";
+        |queue, wait| queue.put_wait(value, wait);
+        never try_put;
+        at_most put_timeout;
+        until put_deadline;
+    }
+
+    fn put_wait(&self, mut value: T, wait: Wait) -> Result<(), RemotePutError<T>> {
+        let EncodedPut { call, memory } = match self.encode(&mut value, wait) {
+            Ok(encoded) => encoded,
+            Err(error) => return Err(RemotePutError::Failed { value, error }),
+        };
+        let end = self.put_end(self.link.call(call, Some(memory.clone())));
+        let Some(error) = end else {
+            return Ok(());
+        };
+        // The stream may still read the memory.
+        if let Ok(message) = memory.reclaim().blocking_recv() {
+            restore_unsent(&mut value, message);
+        }
+        Err(error.with(value))
+    }
+
+    /// Puts a message, asynchronously. Dropping the future cancels the put: the message is then put or not,
+    /// and the value is lost.
+    ///
+    /// # Errors
+    /// [`RemotePutError`], with the value.
+    pub async fn put_async(&self, mut value: T) -> Result<(), RemotePutError<T>> {
+        let EncodedPut { call, memory } = match self.encode(&mut value, Wait::Forever) {
+            Ok(encoded) => encoded,
+            Err(error) => return Err(RemotePutError::Failed { value, error }),
+        };
+        let end = self.put_end(self.link.call_async(call, Some(memory.clone())).await);
+        let Some(error) = end else {
+            return Ok(());
+        };
+        if let Ok(message) = memory.reclaim().await {
+            restore_unsent(&mut value, message);
+        }
+        Err(error.with(value))
+    }
+
+    /// Puts messages in their order, many of them at a time: up to the
+    /// [credits](crate::ClusterConfig::credits) of the home are on their way. Blocks until all are put.
+    ///
+    /// # Errors
+    /// The first error, with its value. The messages before it were put; those that follow it in the batch may
+    /// have been put, too, unless it was not encoded.
+    pub fn put_many(&self, values: impl IntoIterator<Item = T>) -> Result<usize, RemotePutError<T>> {
+        let mut sent = std::collections::VecDeque::new();
+        let mut put = 0;
+        let mut finish =
+            |(mut value, memory, pending): (T, Arc<HeldMessage>, crate::link::PendingReply)| match self
+                .put_end(self.link.wait(pending))
+            {
+                None => {
+                    put += 1;
+                    Ok(())
+                }
+                Some(error) => {
+                    if let Ok(message) = memory.reclaim().blocking_recv() {
+                        restore_unsent(&mut value, message);
+                    }
+                    Err(error.with(value))
+                }
+            };
+        for mut value in values {
+            let EncodedPut { call, memory } = match self.encode(&mut value, Wait::Forever) {
+                Ok(encoded) => encoded,
+                Err(error) => {
+                    sent.into_iter().try_for_each(&mut finish)?;
+                    return Err(RemotePutError::Failed { value, error });
+                }
+            };
+            let pending = self.link.begin(call, Some(memory.clone()));
+            sent.push_back((value, memory, pending));
+            if sent.len() >= AHEAD
+                && let Some(oldest) = sent.pop_front()
+            {
+                finish(oldest)?;
+            }
+        }
+        sent.into_iter().try_for_each(&mut finish)?;
+        Ok(put)
+    }
+
+    /// Takes the oldest message. Blocks while the queue is empty. Returns `None` if it is closed and drained.
+    ///
+    /// # Errors
+    /// [`RemoteGetError`].
+    pub fn get(&self) -> Result<Option<T>, RemoteGetError> {
+        self.get_wait(Wait::Forever)
+    }
+
+    mp_core::forms! {
+        "Takes the oldest message": get() -> Result<Option<T>, RemoteGetError>, or "[`RemoteGetError::Empty`]";
+        |queue, wait| queue.get_wait(wait);
+        never try_get;
+        at_most get_timeout;
+        until get_deadline;
+    }
+
+    fn get_wait(&self, wait: Wait) -> Result<Option<T>, RemoteGetError> {
+        let result = self.link.call(self.call(Operation::Get, wait), None);
+        self.taken(result)?.map(|(_, message)| decode(message)).transpose()
+    }
+
+    /// Takes the oldest message, asynchronously. Dropping the future loses no message.
+    ///
+    /// # Errors
+    /// [`RemoteGetError`].
+    pub async fn get_async(&self) -> Result<Option<T>, RemoteGetError> {
+        let result = self.link.call_async(self.call(Operation::Get, Wait::Forever), None).await;
+        self.taken(result)?.map(|(_, message)| decode(message)).transpose()
+    }
+
+    /// Returns the number of the call and the message that it took.
+    fn taken(&self, result: CallResult) -> Result<Option<(u64, Outgoing)>, RemoteGetError> {
+        let (reply, value) = result?;
+        match (reply.outcome(), value) {
+            (Outcome::Done, Some(message)) => Ok(Some((reply.id, message))),
+            (Outcome::End, _) => Ok(None),
+            (Outcome::Empty, _) if mp_core::interrupted() => Err(NetError::Interrupted.into()),
+            (Outcome::Empty, _) => Err(RemoteGetError::Empty),
+            _ => Err(failed(&self.link.peer(), reply).into()),
+        }
+    }
+
+    /// Closes the queue: nothing more can be put, and consumers get the remaining messages and then `None`.
+    /// Returns `true` if it was open.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if the home was lost.
+    pub fn close(&self) -> Result<bool, NetError> {
+        Ok(self.number(Operation::Close)? != 0)
+    }
+
+    /// Returns the number of messages in the queue: a snapshot.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if the home was lost.
+    #[doc(alias = "qsize")]
+    pub fn len(&self) -> Result<usize, NetError> {
+        Ok(self.number(Operation::Len)? as usize)
+    }
+
+    /// Returns `true` if the queue has no messages: a snapshot.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if the home was lost.
+    pub fn is_empty(&self) -> Result<bool, NetError> {
+        Ok(self.len()? == 0)
+    }
+
+    fn number(&self, operation: Operation) -> Result<u64, NetError> {
+        let (reply, _) = self.link.call(self.call(operation, Wait::Never), None)?;
+        match reply.outcome() {
+            Outcome::Done => Ok(reply.number),
+            _ => Err(failed(&self.link.peer(), reply)),
+        }
+    }
+}
+
+/// Number of puts of [`RemoteQueue::put_many`] that are on their way.
+const AHEAD: usize = 1024;
+
+fn decode<T: Message>(message: Outgoing) -> Result<T, RemoteGetError> {
+    decode_relayed(message).map_err(|error: Error| RemoteGetError::Failed(error.into()))
+}
+
+/// A message of another member's queue that this process is working on. [`ack`](Self::ack) removes it from
+/// the queue. If the lease is dropped before, or this process or its host is lost, the message goes to another
+/// consumer.
+pub struct RemoteLease<T> {
+    value: T,
+    deliveries: u32,
+    token: LeaseCall,
+}
+
+/// Lease at the home, which is given back when this is dropped.
+struct LeaseCall {
+    link: Arc<Link>,
+    id: u64,
+    is_over: bool,
+}
+
+impl Drop for LeaseCall {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.link.post(with(Call { number: self.id, ..Call::default() }, Operation::GiveBack));
+        }
+    }
+}
+
+impl<T> RemoteLease<T> {
+    /// Acknowledges the message: removes it from the queue and returns its value. Blocks until the home has
+    /// done so.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if it has given the message to
+    /// another consumer, because it did not hear of this process for too long.
+    pub fn ack(self) -> Result<T, NetError> {
+        let Self { value, mut token, .. } = self;
+        token.is_over = true;
+        let call = with(Call { number: token.id, ..Call::default() }, Operation::Acknowledge);
+        let (reply, _) = token.link.call(call, None)?;
+        match reply.outcome() {
+            Outcome::Done => Ok(value),
+            Outcome::NotFound => {
+                let peer = token.link.peer();
+                let text = "the lease has ended, and the message went to another consumer".into();
+                Err(NetError::Home { rank: peer.rank, host: peer.host, text })
+            }
+            _ => Err(failed(&token.link.peer(), reply)),
+        }
+    }
+
+    /// Returns how many times the message was delivered, including this time.
+    pub fn deliveries(&self) -> u32 {
+        self.deliveries
+    }
+}
+
+impl<T> Deref for RemoteLease<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RemoteLease<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { value, deliveries, .. } = self;
+        f.debug_struct("RemoteLease").field("value", value).field("deliveries", deliveries).finish()
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> RemoteQueue<T> {
+    /// Takes the oldest message, which stays in the queue until it is [acknowledged](RemoteLease::ack): like
+    /// [`Queue::get_lease`](mp_queue::Queue::get_lease).
+    ///
+    /// # Errors
+    /// [`RemoteGetError`].
+    #[doc(alias("get_ack", "acknowledge"))]
+    pub fn get_lease(&self) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
+        self.lease_wait(Wait::Forever)
+    }
+
+    mp_core::forms! {
+        "Takes the oldest message as a [`RemoteLease`]":
+        get_lease() -> Result<Option<RemoteLease<T>>, RemoteGetError>, or "[`RemoteGetError::Empty`]";
+        |queue, wait| queue.lease_wait(wait);
+        never try_get_lease;
+        at_most get_lease_timeout;
+        until get_lease_deadline;
+    }
+
+    fn lease_wait(&self, wait: Wait) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
+        let result = self.link.call(self.call(Operation::Lease, wait), None);
+        let deliveries = result.as_ref().map_or(0, |(reply, _)| reply.number as u32);
+        let Some((id, message)) = self.taken(result)? else { return Ok(None) };
+        let token = LeaseCall { link: self.link.clone(), id, is_over: false };
+        Ok(Some(RemoteLease { value: decode(message)?, deliveries, token }))
+    }
+}

@@ -1,0 +1,101 @@
+//! A message whose memory a stream reads while it is sent.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mp_core::message::Outgoing;
+use tokio::sync::oneshot;
+
+/// A message that was taken out of a queue.
+pub(crate) trait TakenMessage: Send + Sync {
+    /// Returns the memory of an attachment.
+    fn memory(&self, attachment: usize) -> &[u8];
+    /// Gives the message back to its queue.
+    fn give_back(self: Box<Self>);
+}
+
+/// Owner of the memory.
+enum Source {
+    /// An encoded value.
+    Value(Outgoing),
+    /// A message of a queue.
+    Taken(Box<dyn TakenMessage>),
+}
+
+/// Use of the message after the last reference is dropped.
+enum Release {
+    Reclaim(oneshot::Sender<Outgoing>),
+    GiveBack,
+}
+
+/// A message that is being sent. The stream has references to it as long as it reads the memory of the
+/// attachments, so the message can be [reclaimed](Self::reclaim) or [given back](Self::give_back) only after
+/// the last of them is dropped. Otherwise it is dropped with the last of them.
+pub(crate) struct HeldMessage {
+    source: Option<Source>,
+    sizes: Vec<u64>,
+    release: Mutex<Option<Release>>,
+}
+
+impl fmt::Debug for HeldMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldMessage").field("sizes", &self.sizes).finish_non_exhaustive()
+    }
+}
+
+impl HeldMessage {
+    fn new(source: Source, sizes: Vec<u64>) -> Arc<Self> {
+        Arc::new(Self { source: Some(source), sizes, release: Mutex::new(None) })
+    }
+
+    /// Holds an encoded value, whose attachments have these sizes in bytes.
+    pub(crate) fn value(value: Outgoing, sizes: Vec<u64>) -> Arc<Self> {
+        Self::new(Source::Value(value), sizes)
+    }
+
+    /// Holds a message of a queue, whose attachments have these sizes in bytes.
+    pub(crate) fn taken(message: Box<dyn TakenMessage>, sizes: Vec<u64>) -> Arc<Self> {
+        Self::new(Source::Taken(message), sizes)
+    }
+
+    /// Returns the memory of an attachment.
+    pub(crate) fn memory(&self, attachment: usize) -> &[u8] {
+        match &self.source {
+            Some(Source::Value(value)) => value.relayed_bytes(attachment),
+            Some(Source::Taken(message)) => message.memory(attachment),
+            None => &[],
+        }
+    }
+
+    /// Returns the sizes of the attachments in bytes.
+    pub(crate) fn sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
+    fn release_as(&self, release: Release) {
+        *self.release.lock().unwrap_or_else(PoisonError::into_inner) = Some(release);
+    }
+
+    /// Returns the encoded value when no stream reads it any more.
+    pub(crate) fn reclaim(self: Arc<Self>) -> oneshot::Receiver<Outgoing> {
+        let (to, from) = oneshot::channel();
+        self.release_as(Release::Reclaim(to));
+        from
+    }
+
+    /// Gives the message back to its queue when no stream reads it any more.
+    pub(crate) fn give_back(self: Arc<Self>) {
+        self.release_as(Release::GiveBack);
+    }
+}
+
+impl Drop for HeldMessage {
+    fn drop(&mut self) {
+        let release = self.release.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match (release, self.source.take()) {
+            (Some(Release::Reclaim(to)), Some(Source::Value(value))) => _ = to.send(value),
+            (Some(Release::GiveBack), Some(Source::Taken(message))) => message.give_back(),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Messages of the service `mp.net.v1.Cluster`, whose call `Calls` is a stream of [`Up`] to the home and of
+//! [`Down`] to the caller. Field numbers are part of the protocol: `docs/reference/wire.md` has its text.
+
+use prost::{Enumeration, Message, Oneof};
+
+/// Version of the protocol. Both sides compare it before anything else.
+pub(crate) const VERSION: u32 = 1;
+/// Path of the call.
+pub(crate) const PATH: &str = "/mp.net.v1.Cluster/Calls";
+
+/// Message of a caller.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Up {
+    #[prost(oneof = "UpKind", tags = "1, 2, 3, 4, 5, 15")]
+    pub(crate) kind: Option<UpKind>,
+}
+
+/// Kinds of [`Up`].
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum UpKind {
+    /// First message of a stream.
+    #[prost(message, tag = "1")]
+    Hello(Hello),
+    /// A call of an object.
+    #[prost(message, tag = "2")]
+    Call(Call),
+    /// Calls whose replies the caller has. The home forgets them.
+    #[prost(message, tag = "3")]
+    Received(CallList),
+    /// Call that is no longer wanted.
+    #[prost(uint64, tag = "4")]
+    Cancel(u64),
+    /// After a reconnect: calls whose replies the caller has not. The home forgets all others.
+    #[prost(message, tag = "5")]
+    Wanted(CallList),
+    /// Memory of attachments of the last message. Written and read without this type.
+    #[prost(bytes = "vec", tag = "15")]
+    Data(Vec<u8>),
+}
+
+/// Message of a home.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Down {
+    #[prost(oneof = "DownKind", tags = "1, 2, 3, 15")]
+    pub(crate) kind: Option<DownKind>,
+}
+
+/// Kinds of [`Down`].
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum DownKind {
+    /// First message of a stream.
+    #[prost(message, tag = "1")]
+    Challenge(Challenge),
+    /// Answer to a hello.
+    #[prost(message, tag = "2")]
+    Welcome(Welcome),
+    /// Outcome of a call.
+    #[prost(message, tag = "3")]
+    Reply(Reply),
+    /// Memory of attachments of the last message. Written and read without this type.
+    #[prost(bytes = "vec", tag = "15")]
+    Data(Vec<u8>),
+}
+
+/// Random bytes for the proof of the caller, and the version of the home.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Challenge {
+    #[prost(uint32, tag = "1")]
+    pub(crate) version: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) nonce: Vec<u8>,
+    /// `true` if the home has a key.
+    #[prost(bool, tag = "3")]
+    pub(crate) needs_key: bool,
+}
+
+/// Caller, and its proof.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Hello {
+    #[prost(uint32, tag = "1")]
+    pub(crate) version: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) nonce: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) proof: Vec<u8>,
+    /// Number of the caller's session, chosen at random.
+    #[prost(fixed64, tag = "4")]
+    pub(crate) session: u64,
+    /// Session of the home that the caller expects, or 0.
+    #[prost(fixed64, tag = "5")]
+    pub(crate) home: u64,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) from: Option<Node>,
+}
+
+/// Answer to a hello.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Welcome {
+    /// Reason for a refusal, empty if there is none.
+    #[prost(string, tag = "1")]
+    pub(crate) refusal: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) proof: Vec<u8>,
+    /// Number of the home's session, chosen at random when it starts.
+    #[prost(fixed64, tag = "3")]
+    pub(crate) home: u64,
+    /// `true` if the home knows the caller's session: calls continue.
+    #[prost(bool, tag = "4")]
+    pub(crate) resumed: bool,
+    /// Number of calls that may be unanswered.
+    #[prost(uint32, tag = "5")]
+    pub(crate) calls: u32,
+    /// Number of bytes of unanswered calls. A larger call is sent when all others are answered.
+    #[prost(uint64, tag = "6")]
+    pub(crate) bytes: u64,
+    /// Size of the largest message in bytes.
+    #[prost(uint64, tag = "7")]
+    pub(crate) largest: u64,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) from: Option<Node>,
+    /// Kind of the refusal.
+    #[prost(enumeration = "Outcome", tag = "9")]
+    pub(crate) outcome: i32,
+}
+
+/// A process of the cluster.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Node {
+    #[prost(uint32, tag = "1")]
+    pub(crate) rank: u32,
+    #[prost(string, tag = "2")]
+    pub(crate) host: String,
+    #[prost(uint32, tag = "3")]
+    pub(crate) pid: u32,
+    /// Address at which it listens.
+    #[prost(string, tag = "4")]
+    pub(crate) address: String,
+    /// Session of the member's home.
+    #[prost(fixed64, tag = "5")]
+    pub(crate) home: u64,
+    #[prost(uint32, tag = "6")]
+    pub(crate) ranks: u32,
+    #[prost(enumeration = "Presence", tag = "7")]
+    pub(crate) presence: i32,
+}
+
+/// A call of an object.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Call {
+    /// Number of the call in the caller's session, ascending from 1.
+    #[prost(uint64, tag = "1")]
+    pub(crate) id: u64,
+    #[prost(enumeration = "Operation", tag = "2")]
+    pub(crate) operation: i32,
+    /// Object that is called, 0 for the home itself.
+    #[prost(uint64, tag = "3")]
+    pub(crate) object: u64,
+    /// Longest wait in microseconds. Missing: no limit.
+    #[prost(uint64, optional, tag = "4")]
+    pub(crate) wait: Option<u64>,
+    /// Number whose meaning the operation defines.
+    #[prost(uint64, tag = "5")]
+    pub(crate) number: u64,
+    /// Name that the operation needs.
+    #[prost(string, tag = "6")]
+    pub(crate) name: String,
+    /// Name of a type.
+    #[prost(string, tag = "7")]
+    pub(crate) type_name: String,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) member: Option<Node>,
+    #[prost(message, optional, tag = "9")]
+    pub(crate) value: Option<Value>,
+}
+
+/// An encoded value. The memory of its blocks follows in messages of data, in their order.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Value {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) bytes: Vec<u8>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// Memory of an attachment.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct Block {
+    #[prost(uint64, tag = "1")]
+    pub(crate) bytes: u64,
+    /// `true` if the memory is frozen, else it has one owner.
+    #[prost(bool, tag = "2")]
+    pub(crate) frozen: bool,
+    /// Number of the element type.
+    #[prost(uint32, tag = "3")]
+    pub(crate) element: u32,
+}
+
+/// Outcome of a call.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Reply {
+    #[prost(uint64, tag = "1")]
+    pub(crate) id: u64,
+    #[prost(enumeration = "Outcome", tag = "2")]
+    pub(crate) outcome: i32,
+    #[prost(uint64, tag = "3")]
+    pub(crate) number: u64,
+    /// Text of an error.
+    #[prost(string, tag = "4")]
+    pub(crate) text: String,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) value: Option<Value>,
+    #[prost(message, repeated, tag = "6")]
+    pub(crate) members: Vec<Node>,
+}
+
+/// Numbers of calls.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CallList {
+    #[prost(uint64, repeated, tag = "1")]
+    pub(crate) ids: Vec<u64>,
+}
+
+/// Presence of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(crate) enum Presence {
+    /// Member of the cluster.
+    Present = 0,
+    /// It has left.
+    Left = 1,
+    /// It was lost.
+    Lost = 2,
+}
+
+/// Operations of homes and of objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(crate) enum Operation {
+    /// None: not sent.
+    Nothing = 0,
+    /// Opens the object of a name: `name`, `type_name`, `number` (fingerprint). Returns its number.
+    Open = 1,
+    /// Puts `value`.
+    Put = 2,
+    /// Takes a message.
+    Get = 3,
+    /// Takes a message that has to be acknowledged.
+    Lease = 4,
+    /// Acknowledges the message that call `number` leased.
+    Acknowledge = 5,
+    /// Gives back the message that call `number` leased.
+    GiveBack = 6,
+    /// Closes the object.
+    Close = 7,
+    /// Returns the number of messages.
+    Len = 8,
+    /// Adds `member` to the cluster. To the first rank only.
+    Join = 16,
+    /// Returns the members when there is a change after change `number`. To the first rank only.
+    Watch = 17,
+    /// Names an object of `member`: `name`. To the first rank only.
+    Publish = 18,
+    /// Returns the member that has the object of a name, when there is one. To the first rank only.
+    Find = 19,
+    /// Withdraws a name. To the first rank only.
+    Withdraw = 20,
+    /// Removes `member` from the cluster. To the first rank only.
+    Leave = 21,
+}
+
+/// Outcomes of calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(crate) enum Outcome {
+    /// Unknown: the caller fails.
+    Unknown = 0,
+    /// Success.
+    Done = 1,
+    /// No room within the wait.
+    Full = 2,
+    /// No message within the wait.
+    Empty = 3,
+    /// The object is closed.
+    Closed = 4,
+    /// All messages are taken, and none will follow.
+    End = 5,
+    /// Failed: `text`.
+    Failed = 6,
+    /// No object has this name or number.
+    NotFound = 7,
+    /// The name is taken.
+    Taken = 8,
+    /// Another type: `text` has its name.
+    WrongType = 9,
+    /// The message exceeds a limit: `number`.
+    TooLarge = 10,
+    /// The home has too little memory: `text`.
+    OutOfMemory = 11,
+    /// The versions differ.
+    WrongVersion = 12,
+    /// The key is wrong or missing.
+    WrongKey = 13,
+    /// Another cluster or session listens at this address.
+    WrongCluster = 14,
+}

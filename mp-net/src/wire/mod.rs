@@ -1,0 +1,19 @@
+//! Frames of gRPC, read and written without the copies of a codec.
+//!
+//! A stream is a body of HTTP/2. A frame of gRPC is five bytes (0, and the length of the message in
+//! big-endian order), and a message of [`messages`]. Memory of the arena is sent as it is, in messages of
+//! data of up to [`CHUNK`] bytes: [`send`] lets HTTP/2 read it in place, and [`receive`] writes what arrives
+//! into its block. So each side copies it once, to or from the socket's buffers.
+
+pub(crate) mod held;
+pub(crate) mod messages;
+pub(crate) mod receive;
+pub(crate) mod send;
+pub(crate) mod value;
+
+/// Maximum number of bytes of the arena in a message of data.
+pub(crate) const CHUNK: usize = 1 << 20;
+/// Field of the bytes in a message of data, as protobuf writes it: field 15, bytes.
+pub(crate) const DATA: u8 = 15 << 3 | 2;
+/// Length of the head of a frame.
+pub(crate) const HEAD: usize = 5;

@@ -1,0 +1,191 @@
+//! Reader of a stream.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bytes::{Buf, Bytes};
+use http_body::Body;
+use prost::Message;
+
+use crate::wire::{DATA, HEAD};
+
+/// Reason why a stream ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StreamEnd {
+    /// The other side ended it, or its process did.
+    #[error("the connection was closed")]
+    Closed,
+    /// The connection failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The bytes are not those of this protocol.
+    #[error("invalid bytes were received: {0}")]
+    Malformed(&'static str),
+}
+
+/// Part of a stream.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Part<M> {
+    /// A message.
+    Message(M),
+    /// Data that belong to the last message.
+    Data(Bytes),
+}
+
+/// State between two pieces of a body.
+enum State {
+    /// Reading the head of a frame.
+    Head,
+    /// Reading the first byte of a message of this length.
+    Kind(usize),
+    /// Reading a message.
+    Message { left: usize },
+    /// Reading the length of data in a message, of which so many bytes are left.
+    DataLength { left: usize },
+    /// Reading data.
+    Data { left: usize },
+}
+
+/// Splits a body into messages and data, whatever the pieces in which it arrives.
+pub(crate) struct FrameParser {
+    state: State,
+    /// Bytes of the head, length or message that is being read.
+    read: Vec<u8>,
+    /// Maximum length of a message, without data.
+    longest: usize,
+}
+
+impl FrameParser {
+    pub(crate) fn new(longest: usize) -> Self {
+        Self { state: State::Head, read: Vec::new(), longest }
+    }
+
+    /// Takes the next part from the front of `from`. Returns `None` if `from` is used up.
+    ///
+    /// # Errors
+    /// [`StreamEnd::Malformed`].
+    pub(crate) fn next<M: Message + Default>(
+        &mut self,
+        from: &mut Bytes,
+    ) -> Result<Option<Part<M>>, StreamEnd> {
+        while !from.is_empty() {
+            match self.state {
+                State::Head => {
+                    self.fill(from, HEAD);
+                    if let &[compressed, a, b, c, d] = self.read.as_slice() {
+                        if compressed != 0 {
+                            return Err(StreamEnd::Malformed("a compressed frame"));
+                        }
+                        self.read.clear();
+                        match u32::from_be_bytes([a, b, c, d]) as usize {
+                            0 => return Err(StreamEnd::Malformed("an empty message")),
+                            length => self.state = State::Kind(length),
+                        }
+                    }
+                }
+                State::Kind(length) if from[0] == DATA => {
+                    from.advance(1);
+                    self.state = State::DataLength { left: length - 1 };
+                }
+                State::Kind(length) if length > self.longest => {
+                    return Err(StreamEnd::Malformed("a message above the limit"));
+                }
+                State::Kind(length) => self.state = State::Message { left: length },
+                State::Message { left } => {
+                    let whole = self.read.len() + left;
+                    self.fill(from, whole);
+                    if self.read.len() < whole {
+                        self.state = State::Message { left: whole - self.read.len() };
+                        continue;
+                    }
+                    self.state = State::Head;
+                    let message = M::decode(self.read.as_slice());
+                    self.read.clear();
+                    if self.read.capacity() > 1 << 16 {
+                        self.read = Vec::new();
+                    }
+                    let invalid = |_| StreamEnd::Malformed("a message that can't be decoded");
+                    return Ok(Some(Part::Message(message.map_err(invalid)?)));
+                }
+                State::DataLength { left } => {
+                    let Some(less) = left.checked_sub(1) else {
+                        return Err(StreamEnd::Malformed("data without a length"));
+                    };
+                    let byte = from.get_u8();
+                    self.read.push(byte);
+                    self.state = State::DataLength { left: less };
+                    if byte < 0x80 {
+                        let length = prost::decode_length_delimiter(self.read.as_slice());
+                        self.read.clear();
+                        if length.ok() != Some(less) {
+                            return Err(StreamEnd::Malformed("a message with more than its data"));
+                        }
+                        self.state = if less == 0 { State::Head } else { State::Data { left: less } };
+                    } else if self.read.len() > 5 {
+                        return Err(StreamEnd::Malformed("data with a length of more than five bytes"));
+                    }
+                }
+                State::Data { left } => {
+                    let data = from.split_to(left.min(from.len()));
+                    let left = left - data.len();
+                    self.state = if left == 0 { State::Head } else { State::Data { left } };
+                    return Ok(Some(Part::Data(data)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves bytes until `read` has `whole` of them or `from` is used up.
+    fn fill(&mut self, from: &mut Bytes, whole: usize) {
+        let more = from.split_to((whole - self.read.len()).min(from.len()));
+        self.read.extend_from_slice(&more);
+    }
+}
+
+/// A body being read.
+pub(crate) struct FrameReader {
+    body: tonic::body::Body,
+    piece: Bytes,
+    frames: FrameParser,
+}
+
+impl FrameReader {
+    pub(crate) fn new(body: tonic::body::Body, longest: usize) -> Self {
+        Self { body, piece: Bytes::new(), frames: FrameParser::new(longest) }
+    }
+
+    /// Returns the next part.
+    ///
+    /// # Errors
+    /// [`StreamEnd`].
+    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Part<M>, StreamEnd> {
+        loop {
+            if let Some(part) = self.frames.next(&mut self.piece)? {
+                return Ok(part);
+            }
+            match poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {
+                None => return Err(StreamEnd::Closed),
+                Some(Err(status)) => return Err(StreamEnd::Failed(status.message().to_owned())),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.piece = data;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Allows messages of up to `longest` bytes, without data.
+    pub(crate) fn allow(&mut self, longest: usize) {
+        self.frames.longest = longest;
+    }
+
+    /// Returns the next part if it has arrived already.
+    ///
+    /// # Errors
+    /// [`StreamEnd::Malformed`].
+    pub(crate) fn arrived<M: Message + Default>(&mut self) -> Result<Option<Part<M>>, StreamEnd> {
+        self.frames.next(&mut self.piece)
+    }
+}

@@ -1,0 +1,113 @@
+//! Body of a stream: messages of a channel, as frames.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body::{Body, Frame};
+use prost::Message;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::wire::held::HeldMessage;
+use crate::wire::{CHUNK, DATA};
+
+/// Number of bytes after which small messages are not collected in one frame of HTTP/2.
+const FULL: usize = 32 << 10;
+
+/// A message to send, and the memory that follows it.
+pub(crate) struct Packet<M> {
+    pub(crate) message: M,
+    /// Message whose attachments follow.
+    pub(crate) memory: Option<Arc<HeldMessage>>,
+}
+
+/// Memory of an attachment, as long as its message is needed.
+struct Memory {
+    of: Arc<HeldMessage>,
+    attachment: usize,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        self.of.memory(self.attachment).get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// Number of bytes of the arena that streams of this process have sent without a copy by this library.
+pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
+
+/// Body of a stream. Ends when all senders of its channel are dropped.
+pub(crate) struct FrameBody<M> {
+    from: UnboundedReceiver<Packet<M>>,
+    /// FrameBody of memory that follow.
+    next: VecDeque<Bytes>,
+}
+
+impl<M: Message> FrameBody<M> {
+    pub(crate) fn new(from: UnboundedReceiver<Packet<M>>) -> Self {
+        Self { from, next: VecDeque::new() }
+    }
+
+    /// Appends a message, and prepares the memory that follows it.
+    fn append(&mut self, packet: &Packet<M>, to: &mut BytesMut) {
+        to.put_u8(0);
+        to.put_u32(packet.message.encoded_len() as u32);
+        // The buffer grows, so there is always room.
+        _ = packet.message.encode(to);
+        let Some(of) = &packet.memory else { return };
+        for (attachment, &bytes) in of.sizes().iter().enumerate() {
+            let mut at = 0;
+            while at < bytes as usize {
+                let end = (at + CHUNK).min(bytes as usize);
+                self.next.push_back(head_of_data(end - at));
+                SENT.fetch_add((end - at) as u64, Ordering::Relaxed);
+                self.next.push_back(Bytes::from_owner(Memory { of: of.clone(), attachment, range: at..end }));
+                at = end;
+            }
+        }
+    }
+}
+
+/// Returns the bytes of a frame before its data.
+pub(crate) fn head_of_data(bytes: usize) -> Bytes {
+    let mut head = BytesMut::with_capacity(16);
+    head.put_u8(0);
+    head.put_u32((1 + prost::length_delimiter_len(bytes) + bytes) as u32);
+    head.put_u8(DATA);
+    // As above.
+    _ = prost::encode_length_delimiter(bytes, &mut head);
+    head.freeze()
+}
+
+impl<M: Message + Unpin> Body for FrameBody<M> {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        if let Some(data) = self.next.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        let Poll::Ready(packet) = self.from.poll_recv(cx) else { return Poll::Pending };
+        let Some(mut packet) = packet else { return Poll::Ready(None) };
+        let mut bytes = BytesMut::with_capacity(packet.message.encoded_len() + 64);
+        loop {
+            self.append(&packet, &mut bytes);
+            if !self.next.is_empty() || bytes.len() >= FULL {
+                break;
+            }
+            match self.from.try_recv() {
+                Ok(another) => packet = another,
+                Err(_) => break,
+            }
+        }
+        Poll::Ready(Some(Ok(Frame::data(bytes.freeze()))))
+    }
+}

@@ -1,0 +1,124 @@
+//! Values between the arena and a stream.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mp_core::message::Outgoing;
+use mp_core::words::{Access, Grant};
+use mp_core::{Arena, Error, NewBlock, RelayedMessage};
+
+use crate::wire::messages::{Block, Value};
+use crate::wire::receive::StreamEnd;
+
+/// Number of bytes of attachments that streams of this process have copied into the arena.
+pub(crate) static RECEIVED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the head of a message, and the sizes of its attachments in bytes.
+pub(crate) fn describe((bytes, blocks): RelayedMessage) -> (Value, Vec<u64>) {
+    let sizes = blocks.iter().map(|(_, bytes)| *bytes).collect();
+    let block = |(grant, bytes): (Grant, u64)| Block {
+        bytes,
+        frozen: grant.access() == Access::Frozen,
+        element: grant.tag().into(),
+    };
+    (Value { bytes, blocks: blocks.into_iter().map(block).collect() }, sizes)
+}
+
+/// Returns the parts of an encoded value.
+///
+/// # Errors
+/// [`Error::Unsendable`] if an attachment can't leave this arena.
+pub(crate) fn parts(value: &Outgoing) -> Result<RelayedMessage, Error> {
+    Ok((value.written().to_vec(), value.relayed_blocks()?))
+}
+
+/// Returns the size of a value in bytes, with its attachments. `u64::MAX` if it overflows.
+pub(crate) fn size_of(value: &Value) -> u64 {
+    value.blocks.iter().fold(value.bytes.len() as u64, |sum, block| sum.saturating_add(block.bytes))
+}
+
+/// Reason why a value that arrived is not in the arena.
+#[derive(Debug)]
+pub(crate) enum ArrivalError {
+    /// It has this many bytes, which is above the limit.
+    TooLarge(u64),
+    /// There is too little memory, or an attachment is invalid.
+    Memory(Error),
+}
+
+/// A value that is arriving.
+pub(crate) struct ArrivingValue {
+    bytes: Vec<u8>,
+    sizes: Vec<u64>,
+    blocks: Result<Vec<NewBlock>, ArrivalError>,
+    /// Block that is being written, and offset in it.
+    block: usize,
+    at: u64,
+}
+
+impl ArrivingValue {
+    /// Allocates the blocks of a value of up to `largest` bytes. If that fails, its data are skipped, and
+    /// [`finish`](Self::finish) returns the error.
+    pub(crate) fn new(value: Value, largest: u64) -> Self {
+        let size = size_of(&value);
+        let blocks = if size > largest { Err(ArrivalError::TooLarge(size)) } else { allocate(&value.blocks) };
+        let sizes = value.blocks.iter().map(|block| block.bytes).collect();
+        Self { bytes: value.bytes, sizes, blocks, block: 0, at: 0 }.skip_full()
+    }
+
+    /// Moves on to the next block with room.
+    fn skip_full(mut self) -> Self {
+        while self.sizes.get(self.block) == Some(&self.at) {
+            (self.block, self.at) = (self.block + 1, 0);
+        }
+        self
+    }
+
+    /// Returns `true` if all its data have arrived.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.block == self.sizes.len()
+    }
+
+    /// Writes data that arrived.
+    ///
+    /// # Errors
+    /// [`StreamEnd::Malformed`] if they exceed the block.
+    pub(crate) fn write(mut self, data: &[u8]) -> Result<Self, StreamEnd> {
+        let room = self.sizes.get(self.block).map_or(0, |size| size - self.at);
+        if data.len() as u64 > room {
+            return Err(StreamEnd::Malformed("data that exceed their attachment"));
+        }
+        if let Ok(blocks) = &mut self.blocks
+            && let Some(block) = blocks.get_mut(self.block)
+            && let Err(error) = block.write(self.at, data)
+        {
+            self.blocks = Err(ArrivalError::Memory(error));
+        }
+        RECEIVED.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.at += data.len() as u64;
+        Ok(self.skip_full())
+    }
+
+    /// Returns the whole value.
+    ///
+    /// # Errors
+    /// [`ArrivalError`].
+    pub(crate) fn finish(self) -> Result<Outgoing, ArrivalError> {
+        let mut out = Outgoing::default();
+        *out.bytes() = self.bytes;
+        for block in self.blocks? {
+            out.attached().attach_new(block).map_err(ArrivalError::Memory)?;
+        }
+        Ok(out)
+    }
+}
+
+fn allocate(blocks: &[Block]) -> Result<Vec<NewBlock>, ArrivalError> {
+    let arena = Arena::current().map_err(ArrivalError::Memory)?;
+    let new = |block: &Block| {
+        let access = if block.frozen { Access::Frozen } else { Access::Exclusive };
+        let element = u8::try_from(block.element).ok().filter(|element| *element < 32);
+        let element = element.ok_or_else(|| Error::Malformed("an unknown element type".into()))?;
+        NewBlock::new(arena, block.bytes, Grant::new(access, element))
+    };
+    blocks.iter().map(new).collect::<Result<_, Error>>().map_err(ArrivalError::Memory)
+}

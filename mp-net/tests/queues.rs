@@ -1,0 +1,220 @@
+//! Queues of other members, in one process.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemoteQueue};
+use mp_queue::Queue;
+use mp_reduce::Bundle;
+use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+fn config(rank: usize, ranks: usize, port: u16) -> ClusterConfig {
+    ClusterConfig::new(rank, ranks, &format!("127.0.0.1:{port}"))
+        .key(b"secret")
+        .timeout(Duration::from_secs(10))
+}
+
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    30000 + std::process::id() as u16 % 1000 * 30 % 30000 + NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn two() -> (Cluster, Cluster) {
+    let port = port();
+    let first = Cluster::join(&config(0, 2, port)).unwrap();
+    let second = Cluster::join(&config(1, 2, port)).unwrap();
+    (first, second)
+}
+
+#[test]
+fn remote_put_and_get_keep_order_and_values() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<(u64, String)>::bounded(1000)?;
+    first.publish("jobs", &queue)?;
+    let remote = RemoteQueue::<(u64, String)>::connect(&second, "jobs")?;
+    for i in 0..100 {
+        remote.put((i, format!("job {i}")))?;
+    }
+    assert_eq!(remote.len()?, 100);
+    for i in 0..50 {
+        assert_eq!(queue.get()?, Some((i, format!("job {i}"))));
+    }
+    for i in 50..100 {
+        assert_eq!(remote.get()?, Some((i, format!("job {i}"))));
+    }
+    assert!(remote.try_get().unwrap_err().is_empty());
+    assert!(remote.get_timeout(Duration::from_millis(30)).unwrap_err().is_empty());
+    assert_eq!(remote.put_many((0..500).map(|i| (i, String::new())))?, 500);
+    assert!(remote.close()?);
+    for i in 0..500 {
+        assert_eq!(remote.get()?, Some((i, String::new())));
+    }
+    assert_eq!(remote.get()?, None);
+    let refused = remote.put((7, "late".into())).unwrap_err();
+    assert!(refused.is_closed());
+    assert_eq!(refused.into_value(), (7, "late".into()));
+    Ok(())
+}
+
+#[test]
+fn remote_put_returns_the_value_if_full() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<Tensor<f32>>::bounded(1)?;
+    first.publish("batches", &queue)?;
+    let remote = RemoteQueue::<Tensor<f32>>::connect(&second, "batches")?;
+    remote.put(Tensor::full(&[3], 1.0)?)?;
+    let full = remote.try_put(Tensor::full(&[100_000], 2.0)?).unwrap_err();
+    assert!(full.is_full());
+    let back = full.into_value();
+    assert_eq!(back.iter().sum::<f32>(), 200_000.0);
+    let since = Instant::now();
+    let full = remote.put_timeout(back, Duration::from_millis(50)).unwrap_err();
+    assert!(full.is_full() && since.elapsed() >= Duration::from_millis(50));
+    let waiting = std::thread::spawn({
+        let (remote, value) = (remote.clone(), full.into_value());
+        move || remote.put(value).map_err(|e| e.forget())
+    });
+    assert_eq!(queue.get()?.unwrap().iter().sum::<f32>(), 3.0);
+    assert_eq!(queue.get()?.unwrap().iter().sum::<f32>(), 200_000.0);
+    waiting.join().unwrap()?;
+    Ok(())
+}
+
+#[test]
+fn tensors_arrive_with_their_modes() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<Bundle<(Tensor<f32>, FrozenTensor<u8>, Vec<f64>)>>::bounded(4)?;
+    first.publish("mixed", &queue)?;
+    let remote = RemoteQueue::<Bundle<(Tensor<f32>, FrozenTensor<u8>, Vec<f64>)>>::connect(&second, "mixed")?;
+    let numbers: Vec<f64> = (0..100_000).map(f64::from).collect();
+    let frozen = Tensor::<u8>::full(&[3_000_000], 5)?.freeze();
+    remote.put(Bundle((Tensor::full(&[256, 1024], 0.5)?, frozen, numbers.clone())))?;
+    let Bundle((mut own, frozen, list)) = queue.get()?.unwrap();
+    own.fill(2.0)?;
+    assert_eq!(own.shape(), [256, 1024]);
+    assert!(frozen.iter().all(|x| x == 5) && frozen.len() == 3_000_000 && list == numbers);
+    queue.put(Bundle((own, frozen, list)))?;
+    let Bundle((own, frozen, list)) = remote.get()?.unwrap();
+    assert!(own.iter().all(|x| x == 2.0) && frozen.len() == 3_000_000 && list == numbers);
+    Ok(())
+}
+
+#[test]
+fn shared_memory_and_handles_stay_at_home() -> Outcome {
+    let (first, second) = two();
+    let shared = Queue::<SharedTensor<f32>>::bounded(4)?;
+    first.publish("shared", &shared)?;
+    let remote = RemoteQueue::connect(&second, "shared")?;
+    let error = remote.put(Tensor::<f32>::zeros(&[4])?.share()).unwrap_err();
+    assert!(error.to_string().contains("shared tensor can't leave this host"), "{error}");
+    assert_eq!(error.into_value().len(), 4);
+    let handles = Queue::<Queue<u8>>::bounded(4)?;
+    first.publish("handles", &handles)?;
+    handles.put(Queue::bounded(1)?)?;
+    let remote = RemoteQueue::<Queue<u8>>::connect(&second, "handles")?;
+    let error = remote.get().unwrap_err();
+    assert!(error.to_string().contains("can't leave this host"), "{error}");
+    assert!(handles.get()?.is_some(), "it is still there");
+    Ok(())
+}
+
+#[test]
+fn leased_message_returns_if_not_acknowledged() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<String>::bounded(4)?;
+    first.publish("work", &queue)?;
+    let remote = RemoteQueue::<String>::connect(&second, "work")?;
+    remote.put("a".into())?;
+    remote.put("b".into())?;
+    let a = remote.get_lease()?.unwrap();
+    assert_eq!((a.as_str(), a.deliveries()), ("a", 1));
+    drop(a);
+    let a = remote.get_lease()?.unwrap();
+    assert_eq!((a.as_str(), a.deliveries()), ("a", 2));
+    assert_eq!(a.ack()?, "a");
+    assert_eq!(remote.get_lease()?.unwrap().ack()?, "b");
+    assert!(remote.try_get_lease().unwrap_err().is_empty());
+    Ok(())
+}
+
+#[test]
+fn connect_names_types_and_published_names() -> Outcome {
+    let port = port();
+    let first = Cluster::join(&config(0, 2, port))?;
+    let second = Cluster::join(&config(1, 2, port).timeout(Duration::from_millis(100)))?;
+    let queue = Queue::<u64>::bounded(4)?;
+    first.publish("numbers", &queue)?;
+    let error = RemoteQueue::<String>::connect(&second, "numbers").unwrap_err();
+    assert!(matches!(&error, NetError::WrongType { theirs, .. } if theirs == "u64"), "{error}");
+    let error = RemoteQueue::<u64>::connect(&second, "number").unwrap_err();
+    assert!(error.to_string().contains("published are: \"numbers\""), "{error}");
+    assert!(matches!(second.publish("numbers", &queue), Err(NetError::NameTaken { .. })));
+    first.withdraw("numbers")?;
+    second.publish("numbers", &queue)?;
+    RemoteQueue::<u64>::connect(&first, "numbers")?.put(3)?;
+    assert_eq!(queue.get()?, Some(3));
+    Ok(())
+}
+
+#[test]
+fn join_reports_key_rank_and_silence() {
+    let port = port();
+    let short = Duration::from_millis(200);
+    let silent = Cluster::join(&config(1, 2, port).timeout(short)).unwrap_err();
+    assert!(matches!(silent, NetError::Unreachable { .. }), "{silent}");
+    let first = Cluster::join(&config(0, 2, port)).unwrap();
+    let address = format!("127.0.0.1:{port}");
+    let keyless = Cluster::join(&ClusterConfig::new(1, 2, &address).timeout(short)).unwrap_err();
+    assert!(keyless.to_string().contains("this process has none"), "{keyless}");
+    let other = Cluster::join(&config(1, 2, port).key(b"Secret").timeout(short)).unwrap_err();
+    assert!(other.to_string().contains("the keys differ"), "{other}");
+    let more = Cluster::join(&config(2, 3, port).timeout(short)).unwrap_err();
+    assert!(more.to_string().contains("a world of 3 ranks"), "{more}");
+    let again = Cluster::join(&config(0, 2, port).timeout(short)).unwrap_err();
+    assert!(again.to_string().contains("uses the port"), "{again}");
+    let _second = Cluster::join(&config(1, 2, port)).unwrap();
+    let taken = Cluster::join(&config(1, 2, port).timeout(short)).unwrap_err();
+    assert!(taken.to_string().contains("rank 1 is taken"), "{taken}");
+    assert_eq!(first.wait_for(2, Duration::from_secs(5)).unwrap().len(), 2);
+}
+
+#[test]
+fn message_above_the_limit_is_returned() -> Outcome {
+    let port = port();
+    let first = Cluster::join(&config(0, 2, port).largest_message(1 << 20))?;
+    let second = Cluster::join(&config(1, 2, port))?;
+    let queue = Queue::<Tensor<u8>>::bounded(4)?;
+    first.publish("limited", &queue)?;
+    let remote = RemoteQueue::<Tensor<u8>>::connect(&second, "limited")?;
+    let error = remote.put(Tensor::zeros(&[2 << 20])?).unwrap_err();
+    assert!(error.to_string().contains("above the limit"), "{error}");
+    remote.put(Tensor::zeros(&[1000])?)?;
+    queue.put(Tensor::zeros(&[2 << 20])?)?;
+    assert_eq!(queue.get()?.unwrap().len(), 1000);
+    Ok(())
+}
+
+#[test]
+fn futures_put_and_get() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<u32>::bounded(2)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u32>::connect(&second, "numbers")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        remote.put_async(1).await?;
+        assert_eq!(remote.get_async().await?, Some(1));
+        // A future that is dropped takes no message.
+        for _ in 0..20 {
+            let waiting = tokio::time::timeout(Duration::from_millis(5), remote.get_async()).await;
+            assert!(waiting.is_err());
+        }
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    })?;
+    remote.put(2)?;
+    assert_eq!(remote.get_timeout(Duration::from_secs(5))?, Some(2));
+    assert!(matches!(remote.try_get(), Err(RemoteGetError::Empty)));
+    Ok(())
+}
