@@ -1,5 +1,6 @@
 """Many threads of one process use the same objects at once, and change what others send."""
 
+import os
 import sysconfig
 import threading
 import time
@@ -7,6 +8,7 @@ import time
 import multiproc as mp
 import numpy as np
 import pytest
+from pool_tasks import write
 
 THREADS = 4
 ROUNDS = 60
@@ -179,6 +181,41 @@ def test_result_of_threads_is_the_same(one):
         *[lambda: [one.apply_async(abs, (1,)).get(PATIENCE) for _ in range(2 * ROUNDS)]] * 2,
     )
     assert [result.get() for result in results] == list(range(ROUNDS))
+
+
+class Slow:
+    """Argument whose pickling takes until the event ``go``, in the thread that pushes the tasks."""
+
+    begun, go = threading.Event(), threading.Event()
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        self.begun.set()
+        assert self.go.wait(PATIENCE)
+        return str, (self.path,)
+
+
+def test_call_being_sent_is_not_taken_for_over(one, tmp_path):
+    """A result that nobody keeps. Meanwhile the calls of another thread have the pool forget what is over."""
+    path = str(tmp_path / "lines")
+
+    def call():
+        one.map_async(write, [path, Slow(path), *[path] * 500], chunksize=1)
+
+    def others():
+        assert Slow.begun.wait(PATIENCE)
+        for _ in range(300):
+            one.apply_async(abs, (1,)).wait(PATIENCE)
+        unread = [one.apply_async(abs, (1,)) for _ in range(300)]
+        Slow.go.set()
+        [result.wait(PATIENCE) for result in unread]
+
+    run_all(call, others)
+    one.close()
+    one.join()
+    assert os.path.getsize(path) == 502 * len("end\n")
 
 
 def test_list_shortened_meanwhile_is_no_error(one):

@@ -33,6 +33,8 @@ class AsyncResult:
         self._tasks = None
         # Outcomes that are missing.
         self._left = 1
+        # `True` when all tasks are pushed.
+        self._sent = False
         self._done = False
         self._success = True
         self._value = None
@@ -40,9 +42,18 @@ class AsyncResult:
         self._first = None
 
     def _start(self, make_tasks, targets):
-        """Pushes the tasks, one for each tuple of arguments of ``push``. The exception of a target that can't
-        be pickled is the outcome of its task."""
+        """Pushes the tasks, one for each tuple of arguments of ``push``."""
         self._cache[self._key] = self
+        try:
+            self._send(make_tasks, targets)
+        finally:
+            self._sent = True
+        if self._event is not None:
+            self._pool._notify(self._key)
+        return self
+
+    def _send(self, make_tasks, targets):
+        """Pushes the tasks. The exception of a target that can't be pickled is the outcome of its task."""
         has_main = self._pool._has_main
         try:
             self._tasks = tasks = make_tasks()
@@ -59,9 +70,6 @@ class AsyncResult:
                     if ticket is None:
                         self._settle(number, False, PoolError("the pool was ended before the task was sent"))
             tasks.close()
-        if self._event is not None:
-            self._pool._notify(self._key)
-        return self
 
     def _chunk(self, number):
         """Returns the indices of the items of a task."""
@@ -138,7 +146,7 @@ class AsyncResult:
         """Returns ``True`` if nothing but the caller's ``get`` is left to do."""
         # Another thread may take the last outcome meanwhile.
         tasks = self._tasks
-        return self._event is None and (tasks is None or tasks.done())
+        return self._event is None and self._sent and (tasks is None or tasks.done())
 
     def ready(self):
         """Returns ``True`` if the call has completed."""
@@ -217,8 +225,9 @@ class IMapIterator:
             # `close` waits for the feeders, so none may begin after it.
             self._pool._check_running()
             thread.start()
-            self._cache[self._key] = self
             self._pool._feeders[self._key] = (self, thread)
+            # After it: `_prune` drops calls that have no feeder and no task.
+            self._cache[self._key] = self
         return self
 
     def _feed(self, pool, iterable):
