@@ -175,7 +175,8 @@ class _Streams:
     def _fill(self, lane):
         room = max(self.loader.prefetch_factor, 1)
         while not self.ended[lane] and self.pushed[lane] - self.first[lane] < room:
-            runs = tuple(self.loader._runs)
+            # A list copies the set at once. Another thread may begin an epoch of the same loader.
+            runs = tuple(list(self.loader._runs))
             task = self.run, self.pushed[lane], self.first[lane], self.seed, self.origins[lane], runs
             self.tasks[lane].push(task)
             self.pushed[lane] += 1

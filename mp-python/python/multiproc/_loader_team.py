@@ -108,8 +108,8 @@ class _Team:
         self.method, self.size, self.iterable = loader._method, loader.num_workers, loader._iterable
         self.place = _place()
         self.file = os.memfd_create("multiproc-loader-stacks")
-        #: Setup of the last epoch as a message, and its fingerprint.
-        self.setup = self.fingerprint = None
+        #: Setup of the last epoch as a message, and its fingerprint: one value, which any thread may replace.
+        self.sent = None, None
         #: The epoch of persistent workers: they keep the copy of the dataset.
         self.persistent = None
         stacks = f"/proc/{self.owner}/fd/{self.file}", _STACK_SIGNAL
@@ -162,18 +162,20 @@ class _Team:
             "imports": _imported(),
         }
         fingerprint = None if loader._persistent is not None else _fingerprint(setup)
-        if self.setup is None or fingerprint is None or fingerprint != self.fingerprint:
+        message, earlier = self.sent
+        if message is None or fingerprint is None or fingerprint != earlier:
             # The memory of the old message may be freed before the new one needs as much.
-            self.setup = None
+            message = None
+            self.sent = None, None
             _context.set_spawning_popen(_Spawning)
             try:
-                self.setup = _multiproc.LoaderSetup(setup, self.has_main)
+                message = _multiproc.LoaderSetup(setup, self.has_main)
             finally:
                 _context.set_spawning_popen(None)
-            self.fingerprint = fingerprint
+            self.sent = message, fingerprint
         parts = range(self.size) if self.iterable else [None]
         calls = [
-            workers.epoch(self.setup, seed & _MASK, part)
+            workers.epoch(message, seed & _MASK, part)
             for workers, part in zip(self.workers, parts, strict=True)
         ]
         if loader._persistent:
@@ -190,7 +192,7 @@ class _Team:
         if self.owner != os.getpid():
             return
         workers, self.workers = self.workers, []
-        self.setup = self.persistent = None
+        self.sent, self.persistent = (None, None), None
         for one in workers:
             one.terminate()
         for one in workers:
