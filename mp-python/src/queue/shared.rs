@@ -161,19 +161,19 @@ impl Shared {
     }
 
     pub(super) fn describe(&self, py: Python<'_>, name: &str) -> PyResult<String> {
-        Ok(match &*self.state.lock() {
-            State::Open(open) => {
-                let (len, maxsize) = (open.patient.len(), open.patient.capacity());
-                let given = shown(py, open.patient.given_name(), " ", "")?;
-                let unlimited = Arena::current().map_or(usize::MAX, |arena| arena.most_messages() as usize);
-                if maxsize < unlimited {
-                    format!("<multiproc.{name}{given}: {len} of {maxsize} objects>")
-                } else {
-                    format!("<multiproc.{name}{given}: {len} objects>")
-                }
-            }
-            State::New => format!("<multiproc.{name}: not initialized>"),
-            State::Closed { .. } => format!("<multiproc.{name}: closed>"),
+        // No object of Python is made under the lock: another thread may wait for it while it is attached.
+        let open = match &*self.state.lock() {
+            State::Open(open) => open.clone(),
+            State::New => return Ok(format!("<multiproc.{name}: not initialized>")),
+            State::Closed { .. } => return Ok(format!("<multiproc.{name}: closed>")),
+        };
+        let (len, maxsize) = (open.patient.len(), open.patient.capacity());
+        let given = shown(py, open.patient.given_name(), " ", "")?;
+        let unlimited = Arena::current().map_or(usize::MAX, |arena| arena.most_messages() as usize);
+        Ok(if maxsize < unlimited {
+            format!("<multiproc.{name}{given}: {len} of {maxsize} objects>")
+        } else {
+            format!("<multiproc.{name}{given}: {len} objects>")
         })
     }
 }

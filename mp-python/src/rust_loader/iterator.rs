@@ -54,7 +54,7 @@ impl LoaderIterator {
             }
             Some(Err(failed)) => Err(load_error(py, &failed)),
             None => {
-                *self.running.lock() = None;
+                py.detach(|| *self.running.lock() = None);
                 Err(PyStopIteration::new_err(()))
             }
         }

@@ -91,22 +91,22 @@ impl Loader {
     /// `ValueError` if the loaded state is of another loader.
     pub fn iter(&self, py: Python<'_>) -> PyResult<LoaderIterator> {
         let Settings { timeout, num_workers, pin_memory, form, .. } = self.settings;
-        // No Python code runs under the lock.
         let form = form.map_or_else(|| default_form(py), Ok)?;
-        let mut position = self.position.lock();
-        let batches = match position.resumed.take() {
-            Some(state) => {
-                position.epoch = state.epoch() + 1;
-                self.loader.resume(&state).map_err(PyValueError::new_err)?
-            }
-            None => {
-                let epoch = position.epoch;
-                position.epoch += 1;
-                self.loader.begin(epoch)
-            }
+        // No code of Python or of a dataset runs under the lock.
+        let (epoch, resumed) = {
+            let mut position = self.position.lock();
+            let resumed = position.resumed.take();
+            let epoch = resumed.as_ref().map_or(position.epoch, LoaderState::epoch);
+            position.epoch = epoch + 1;
+            (epoch, resumed)
+        };
+        let batches = match resumed {
+            Some(state) => self.loader.resume(&state).map_err(PyValueError::new_err)?,
+            None => self.loader.begin(epoch),
         };
         let running: Iteration = Arc::new(Mutex::new(Some(batches)));
-        position.running = Some(running.clone());
+        let before = self.position.lock().running.replace(running.clone());
+        drop(before);
         let timeout = (timeout > 0.0).then_some(timeout);
         Ok(LoaderIterator::new(running, timeout, num_workers == 0, pin_memory, form))
     }
@@ -168,25 +168,29 @@ impl Loader {
 
     /// Continues from the serialized position, or at the beginning of the epoch if there is none.
     fn load(&self, epoch: u64, bytes: Option<Vec<u8>>) -> Result<(), String> {
-        let mut position = self.position.lock();
+        // Its lock is held while a batch is made, so it is waited for under no other lock.
+        let running = self.position.lock().running.clone();
         let Some(bytes) = bytes else {
-            (position.epoch, position.resumed) = (epoch, None);
-            if let Some(running) = &position.running {
+            if let Some(running) = running {
                 *running.lock() = None;
             }
+            let mut position = self.position.lock();
+            (position.epoch, position.resumed) = (epoch, None);
             return Ok(());
         };
         let fingerprint = mp_reduce::TypeFingerprint::<LoaderState>::new().get();
         let state: LoaderState = mp_reduce::from_bytes(bytes, fingerprint)
             .map_err(|error| format!("the state can't be read: {error}"))?;
         let batches = self.loader.resume(&state)?;
-        match &position.running {
-            Some(running) if running.lock().is_some() => {
-                *running.lock() = Some(batches);
-                position.epoch = state.epoch() + 1;
+        if let Some(running) = running {
+            let mut running = running.lock();
+            if running.is_some() {
+                *running = Some(batches);
+                self.position.lock().epoch = state.epoch() + 1;
+                return Ok(());
             }
-            _ => position.resumed = Some(state),
         }
+        self.position.lock().resumed = Some(state);
         Ok(())
     }
 
