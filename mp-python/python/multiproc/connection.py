@@ -35,6 +35,8 @@ def wait(object_list, timeout=None):
 
 
 def _checked(address, family, authkey):
+    if family is None and isinstance(address, str):
+        family = address_type(address)
     if family is not None and family not in families:
         raise ValueError(f"family {family} is not recognized: use one of {', '.join(families)}")
     if address is not None and family is not None and address_type(address) != family:
