@@ -106,5 +106,7 @@ def test_classes_are_generic():
 
 
 def test_value_of_unknown_type_raises():
-    with pytest.raises(TypeError, match="this type has no size"):
+    with pytest.raises(TypeError, match="bad typecode 'zz'"):
         mp.Value("zz")
+    with pytest.raises(TypeError, match="this type has no size"):
+        mp.Value(object)

@@ -74,6 +74,11 @@ class TestCPythonValue:
         with pytest.raises(AttributeError, match="has no method 'acquire'"):
             mp.Value("i", 5, lock="navalue")
 
+    def test_invalid_typecode(self):
+        for make in (mp.Value, mp.RawValue):
+            with pytest.raises(TypeError, match="bad typecode"):
+                make("x", None)
+
 
 class TestCPythonArray:
     @pytest.mark.parametrize("kind", ["Array", "RawArray"])
@@ -104,6 +109,11 @@ class TestCPythonArray:
             assert not hasattr(raw, "get_lock") and not hasattr(raw, "get_obj")
         with pytest.raises(AttributeError, match="has no method 'acquire'"):
             mp.Array("i", range(10), lock="notalock")
+
+    def test_invalid_typecode(self):
+        for make in (mp.Array, mp.RawArray):
+            with pytest.raises(TypeError, match="bad typecode"):
+                make("x", [])
 
 
 def double(x, y, z, foo, arr, string):

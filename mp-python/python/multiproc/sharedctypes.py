@@ -26,16 +26,24 @@ def _new(type_):
     return type_.from_buffer(memory)
 
 
+def _type_of(typecode_or_type):
+    type_ = typecode_to_type.get(typecode_or_type, typecode_or_type)
+    if isinstance(type_, str):
+        known = ", ".join(typecode_to_type)
+        raise TypeError(f"bad typecode {type_!r}: use one of {known}, or a type of ctypes")
+    return type_
+
+
 def RawValue(typecode_or_type, *args):
     """Returns a ctypes object in shared memory."""
-    obj = _new(typecode_to_type.get(typecode_or_type, typecode_or_type))
+    obj = _new(_type_of(typecode_or_type))
     obj.__init__(*args)
     return obj
 
 
 def RawArray(typecode_or_type, size_or_initializer):
     """Returns a ctypes array in shared memory: of zeros if a size is given, else of the given items."""
-    type_ = typecode_to_type.get(typecode_or_type, typecode_or_type)
+    type_ = _type_of(typecode_or_type)
     if isinstance(size_or_initializer, int):
         return _new(type_ * size_or_initializer)
     obj = _new(type_ * len(size_or_initializer))
