@@ -3,6 +3,7 @@
 import functools
 import os
 import pickle
+import resource
 import signal
 import sys
 from multiprocessing import process as _process
@@ -81,8 +82,19 @@ def _preparation(name):
         del data["init_main_from_path"]
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker is not None:
-        data["tracker_fd"] = DupFd(tracker.getfd())
+        data["tracker_fd"] = DupFd(_tracker_fd(tracker))
     return data
+
+
+def _tracker_fd(tracker):
+    try:
+        return tracker.getfd()
+    except BlockingIOError as error:
+        most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        raise RuntimeError(
+            f"could not start the resource tracker of multiprocessing: {error.strerror}. The limit is "
+            f"RLIMIT_NPROC = {most} (processes, ulimit -u)"
+        ) from error
 
 
 def _has_main(data):

@@ -13,6 +13,14 @@ from ._multiproc import NamedMemory
 __all__ = ["SharedMemory", "ShareableList"]
 
 
+def _create(name, size):
+    try:
+        return NamedMemory.create(name, size)
+    except (FileNotFoundError, PermissionError) as error:
+        reason = "shared memory with a name is a file in /dev/shm, which this process can't write"
+        raise type(error)(error.errno, f"{error.strerror}: {reason}", f"/dev/shm/{name or ''}") from None
+
+
 class SharedMemory:
     """Bytes that processes share by a name.
 
@@ -30,7 +38,7 @@ class SharedMemory:
         if create:
             if size == 0:
                 raise ValueError("'size' must be a positive number different from zero")
-            self._memory = NamedMemory.create(name, size)
+            self._memory = _create(name, size)
         elif name is None:
             raise ValueError("'name' can only be None if create=True")
         else:
