@@ -5,6 +5,8 @@ import sys
 
 from multiproc._multiproc import run_command
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Run the command with the arguments of this process."""
