@@ -210,7 +210,7 @@ class TestTorchDataLoader:
         refuses("unspecified shuffle option", Parts(), shuffle=True)
         refuses("unspecified sampler option", Parts(), sampler=[1])
         refuses("unspecified batch_sampler option", Parts(), batch_sampler=[[1]])
-        refuses("cannot find context", data, num_workers=1, multiprocessing_context="bad")
+        refuses("should specify a valid start method in", data, num_workers=1, multiprocessing_context="bad")
         refuses("valid context object", data, num_workers=1, multiprocessing_context=7, error=TypeError)
         refuses("forkserver", data, num_workers=1, multiprocessing_context="fork")
 

@@ -46,6 +46,11 @@ class WorkerInfo:
     #: The worker's copy of the dataset.
     dataset: object
 
+    def __setattr__(self, name, value):
+        if hasattr(self, "dataset"):
+            raise RuntimeError("Cannot assign attributes to WorkerInfo objects")
+        super().__setattr__(name, value)
+
 
 def get_worker_info():
     """Returns the ``WorkerInfo`` of this process, or ``None`` outside of a worker of a loader."""
@@ -202,7 +207,7 @@ class Worker:
         global _info
         if self.info is None:
             self.info = WorkerInfo(self.number, self.setup["num_workers"], seed, self.dataset)
-        self.info.seed = seed
+        object.__setattr__(self.info, "seed", seed)
         _info = self.info
         # Datasets ask torch, whose module may have been imported only by now.
         theirs = sys.modules.get("torch.utils.data._utils.worker")

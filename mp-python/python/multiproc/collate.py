@@ -49,9 +49,14 @@ def _collate(samples, torch):
     of = type(first)
     if of is float or of is int or of is bool:
         return _numbers(samples, of, torch)
-    if of is str or of is bytes:
+    if isinstance(first, (str, bytes)):
         return samples
     if torch is not None and isinstance(first, torch.Tensor):
+        if first.is_nested:
+            raise RuntimeError(
+                "Batches of nested tensors are not currently supported by the default collate_fn: please provide "
+                "a collate_fn"
+            )
         stacked = None
         if all(type(sample) is torch.Tensor for sample in samples):
             stacked = _multiproc.stack(list(samples), True)
@@ -60,8 +65,6 @@ def _collate(samples, torch):
         return _arrays(samples, first, torch)
     if isinstance(first, (float, int)):
         return _numbers(samples, float if isinstance(first, float) else int, torch)
-    if isinstance(first, (str, bytes)):
-        return samples
     if isinstance(first, Mapping):
         batch = {key: _collate([sample[key] for sample in samples], torch) for key in first}
         return _same_mapping(first, batch)

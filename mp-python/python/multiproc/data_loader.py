@@ -113,6 +113,12 @@ class DataLoader:
             raise ValueError(
                 "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
             )
+        if num_workers > (count := len(os.sched_getaffinity(0))):
+            warnings.warn(
+                f"num_workers={num_workers}, but this process may use {count} processors: excessive worker "
+                "creation might get DataLoader running slow or even freeze",
+                stacklevel=2,
+            )
         if timeout < 0:
             raise ValueError("timeout option should be non-negative")
         if batch_timeout < 0:
@@ -269,8 +275,14 @@ class DataLoader:
                     f"the start method, but got multiprocessing_context={context}"
                 )
             context = context.get_start_method()
-        from .context import get_context
+        from .context import get_all_start_methods, get_context
 
+        # The error of `fork` has a reason.
+        if context not in (methods := get_all_start_methods()) and context != "fork":
+            raise ValueError(
+                f"multiprocessing_context option should specify a valid start method in {methods}, but got "
+                f"multiprocessing_context={context!r}"
+            )
         return get_context(context)._name
 
     @property
