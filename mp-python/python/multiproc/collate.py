@@ -54,8 +54,8 @@ def _collate(samples, torch):
     if torch is not None and isinstance(first, torch.Tensor):
         if first.is_nested:
             raise RuntimeError(
-                "Batches of nested tensors are not currently supported by the default collate_fn: please provide "
-                "a collate_fn"
+                "Batches of nested tensors are not currently supported by the default collate_fn: please "
+                "provide a collate_fn"
             )
         stacked = None
         if all(type(sample) is torch.Tensor for sample in samples):

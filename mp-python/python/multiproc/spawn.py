@@ -97,12 +97,17 @@ class ProcessContext:
         self._raise(failed)
 
     def _end(self, grace_period):
+        import logging
+
+        log = logging.getLogger(__name__)
         for process in self.processes:
             if process.is_alive():
+                log.warning("Terminating process %s via signal SIGTERM", process.pid)
                 process.terminate()
         self._join_all(grace_period)
         for process in self.processes:
             if process.is_alive():
+                log.warning("Process %s has not ended: forcefully exiting via SIGKILL", process.pid)
                 process.kill()
             process.join()
 
