@@ -230,6 +230,15 @@ class TestCompatibility:
         assert process.exitcode == -signal.SIGKILL
         assert bytes(shared_memory.SharedMemory(ours.name).buf[:1]) == b"y"
 
+    def test_name_survives_a_kill_of_its_maker(self, ctx):
+        name = name_of("maker")
+        process = ctx.Process(target=create_and_die, args=(name,), daemon=True)
+        process.start()
+        process.join(LONG)
+        memory = shared_memory.SharedMemory(name)
+        memory.unlink()
+        assert bytes(memory.buf[:1]) == b"z"
+
     def test_no_resource_tracker_is_started(self):
         code = (
             "from multiprocessing import resource_tracker as tracker\n"
@@ -243,6 +252,11 @@ class TestCompatibility:
 def write_and_exit(name, data):
     write(name, data)
     sys.exit(3)
+
+
+def create_and_die(name):
+    shared_memory.SharedMemory(name, create=True, size=10).buf[:1] = b"z"
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_and_die(name, data):
@@ -284,7 +298,7 @@ class TestViews:
         assert sms.buf[0] == 33
 
 
-@pytest.mark.parametrize("name", ["a/b", "", ".", "..", "x" * 256])
+@pytest.mark.parametrize("name", ["a/b", "", ".", "..", "x" * 256, "a\0b"])
 def test_invalid_names_are_refused(name):
     for create in (True, False):
         with pytest.raises(ValueError):
