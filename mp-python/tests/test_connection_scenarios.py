@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from multiprocessing import resource_sharer
 
 import pytest
 
@@ -234,3 +235,5 @@ class TestCPythonDescriptors:
             with queue.get() as other:
                 other.sendall(b"through")
                 assert right.recv(100) == b"through"
+        # The thread of CPython that served the descriptor.
+        resource_sharer.stop(WAIT)
