@@ -108,7 +108,7 @@ impl Home {
     }
 
     /// Reads a stream.
-    async fn read(self: Arc<Self>, me: Arc<Identity>, body: Body, to: UnboundedSender<Packet<Down>>) {
+    async fn read(self: Arc<Self>, me: Arc<Identity>, body: Body, to: UnboundedSender<Packet>) {
         let mut from = FrameReader::new(body, GREETING);
         let (session, stream) =
             match tokio::time::timeout(me.config.lease, self.greet(&me, &mut from, &to)).await {
@@ -140,9 +140,9 @@ impl Home {
         &self,
         me: &Identity,
         from: &mut FrameReader,
-        to: &UnboundedSender<Packet<Down>>,
+        to: &UnboundedSender<Packet>,
     ) -> Result<(Arc<Session>, u64), String> {
-        let send = |kind| _ = to.send(Packet { message: Down { kind: Some(kind) }, memory: None });
+        let send = |kind| _ = to.send(Packet::of(&Down { kind: Some(kind) }));
         let nonce = auth::nonce().map_err(|e| e.to_string())?.to_vec();
         let needs_key = me.config.key.is_some();
         send(DownKind::Challenge(Challenge { version: VERSION, nonce: nonce.clone(), needs_key }));
@@ -228,10 +228,19 @@ impl Home {
         value: Option<Result<Outgoing, ArrivalError>>,
     ) {
         let (home, caller) = (self.clone(), session.clone());
-        let order = call.operation() == Operation::Put;
+        let value = match (call.operation(), value) {
+            (Operation::Put, Some(Ok(value))) => {
+                return match self.object(call.object) {
+                    Some(object) => session.put(&call, object, value),
+                    None => session
+                        .run(&call, None, || Box::pin(std::future::ready(Answer::plain(Outcome::NotFound)))),
+                };
+            }
+            (_, value) => value,
+        };
         let ready = |answer: Answer| -> object::Answering { Box::pin(std::future::ready(answer)) };
         let this = call.clone();
-        session.run(&call, order, move || {
+        session.run(&call, None, move || {
             let call = this;
             match call.operation() {
                 Operation::Acknowledge => ready(caller.acknowledge(call.number)),
@@ -249,7 +258,6 @@ impl Home {
                         return ready(Answer::plain(Outcome::NotFound));
                     };
                     match (operation, value) {
-                        (Operation::Put, Some(Ok(value))) => object.put(value),
                         (Operation::Put, Some(Err(error))) => ready(refuse(home.me.get(), error)),
                         (Operation::Get, _) => object.get(),
                         (Operation::Lease, _) => object.lease(),

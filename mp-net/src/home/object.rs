@@ -50,6 +50,13 @@ impl Answer {
     }
 }
 
+/// Outcome of an attempt to put.
+pub(crate) enum PutNow {
+    Done(Answer),
+    /// There is no room.
+    Waits(Answering),
+}
+
 /// A future answer.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
@@ -57,6 +64,8 @@ pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 pub(crate) trait SharedObject: Send + Sync {
     /// Returns the fingerprint and the name of the type of its messages.
     fn message_type(&self) -> (u64, String);
+    /// Puts a message at once if there is room.
+    fn put_now(self: Arc<Self>, message: Outgoing) -> PutNow;
     /// Puts a message. Pending while there is no room.
     fn put(self: Arc<Self>, message: Outgoing) -> Answering;
     /// Takes a message. Pending while there is none. Dropping the future loses no message.
@@ -79,9 +88,13 @@ impl<T: Message> SharedQueue<T> {
         Self(queue.clone().deserted_when(DesertedWhen::Never))
     }
 
-    async fn put_when_possible(&self, mut message: Outgoing) -> Result<(), PutError<()>> {
+    /// Puts `packed`, or else `message`.
+    async fn put_when_possible(
+        &self,
+        mut message: Outgoing,
+        mut packed: Option<EncodedMessage<T>>,
+    ) -> Result<(), PutError<()>> {
         let mut watch: Option<WakeRegistration> = None;
-        let mut packed: Option<EncodedMessage<T>> = None;
         let queue = &self.0;
         std::future::poll_fn(|cx| {
             let weight = packed.as_ref().map_or(0, EncodedMessage::weight);
@@ -147,24 +160,40 @@ impl<T: Message> TakenMessage for TakenFrom<T> {
     }
 }
 
+fn put_answer(end: Result<(), PutError<()>>) -> Answer {
+    match end {
+        Ok(()) => Answer::plain(Outcome::Done),
+        Err(PutError::Closed(())) => Answer::plain(Outcome::Closed),
+        Err(error @ PutError::TooLarge { limit, .. }) => {
+            let mut answer = Answer::with_text(Outcome::TooLarge, error.to_string());
+            answer.reply.number = limit;
+            answer
+        }
+        Err(error) => Answer::failed(&error),
+    }
+}
+
 impl<T: Message> SharedObject for SharedQueue<T> {
     fn message_type(&self) -> (u64, String) {
         (self.0.type_fingerprint(), name_of::<T>().into_owned())
     }
 
+    fn put_now(self: Arc<Self>, mut message: Outgoing) -> PutNow {
+        let packed = match self.0.pack_relayed(&mut message) {
+            Ok(packed) => packed,
+            Err(PutError::Full(())) => return PutNow::Waits(self.put(message)),
+            Err(error) => return PutNow::Done(put_answer(Err(error))),
+        };
+        match self.0.try_put_packed(packed) {
+            Err(PutError::Full(packed)) => PutNow::Waits(Box::pin(async move {
+                put_answer(self.put_when_possible(Outgoing::default(), Some(packed)).await)
+            })),
+            end => PutNow::Done(put_answer(end.map_err(PutError::forget))),
+        }
+    }
+
     fn put(self: Arc<Self>, message: Outgoing) -> Answering {
-        Box::pin(async move {
-            match self.put_when_possible(message).await {
-                Ok(()) => Answer::plain(Outcome::Done),
-                Err(PutError::Closed(())) => Answer::plain(Outcome::Closed),
-                Err(error @ PutError::TooLarge { limit, .. }) => {
-                    let mut answer = Answer::with_text(Outcome::TooLarge, error.to_string());
-                    answer.reply.number = limit;
-                    answer
-                }
-                Err(error) => Answer::failed(&error),
-            }
-        })
+        Box::pin(async move { put_answer(self.put_when_possible(message, None).await) })
     }
 
     fn get(self: Arc<Self>) -> Answering {

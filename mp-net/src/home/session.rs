@@ -17,19 +17,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
+use mp_core::message::Outgoing;
 use mp_queue::EncodedLease;
+use prost::Message;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::home::object::{Answer, Answering};
+use crate::home::object::{Answer, Answering, PutNow, SharedObject};
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{Call, Down, DownKind, Node, Operation, Outcome, Reply};
+use crate::wire::messages::{Call, Down, DownKind, Node, Operation, Outcome};
 use crate::wire::send::Packet;
 
 /// State of a call.
 enum CallState {
     Running(Arc<Notify>),
-    Answered(Reply, Option<Arc<HeldMessage>>),
+    Answered(Bytes, Option<Arc<HeldMessage>>),
 }
 
 #[derive(Default)]
@@ -37,7 +40,7 @@ struct State {
     calls: HashMap<u64, CallState>,
     leases: HashMap<u64, EncodedLease>,
     /// Sender of the present stream, and the number of streams so far.
-    to: Option<UnboundedSender<Packet<Down>>>,
+    to: Option<UnboundedSender<Packet>>,
     streams: u64,
     /// For each object, the lock that keeps puts in their order.
     orders: HashMap<u64, Arc<tokio::sync::Mutex<()>>>,
@@ -72,7 +75,7 @@ impl Session {
 
     /// Begins a stream, which replaces an earlier one. Returns its number, or `None` if the session has
     /// ended.
-    pub(crate) fn begin_stream(&self, to: UnboundedSender<Packet<Down>>) -> Option<u64> {
+    pub(crate) fn begin_stream(&self, to: UnboundedSender<Packet>) -> Option<u64> {
         let mut state = self.lock();
         if state.ended {
             return None;
@@ -131,30 +134,46 @@ impl Session {
         }
     }
 
+    /// Runs a put, unless it is known. Puts of one caller stay in order.
+    pub(crate) fn put(self: &Arc<Self>, call: &Call, object: Arc<dyn SharedObject>, message: Outgoing) {
+        let mut state = self.lock();
+        let order = state.orders.entry(call.object).or_default().clone();
+        let is_new = !state.ended && !state.calls.contains_key(&call.id);
+        if !is_new || order.try_lock().is_err() {
+            drop(state);
+            return self.run(call, Some(order), || object.put(message));
+        }
+        match object.put_now(message) {
+            // Most puts need no future.
+            PutNow::Done(answer) => state.answer(call.id, answer),
+            PutNow::Waits(answering) => {
+                drop(state);
+                self.run(call, Some(order), || answering);
+            }
+        }
+    }
+
     /// Records an answer, and sends it if there is a stream.
     fn answer(&self, id: u64, answer: Answer) {
-        let Answer { mut reply, memory, lease } = answer;
-        reply.id = id;
         let mut state = self.lock();
-        if state.ended {
-            drop(state);
-            if let Some(memory) = memory {
-                memory.give_back();
-            }
-            return;
+        if !state.ended {
+            return state.answer(id, answer);
         }
-        if let Some(lease) = lease {
-            state.leases.insert(id, lease);
+        drop(state);
+        if let Some(memory) = answer.memory {
+            memory.give_back();
         }
-        state.send(reply.clone(), memory.clone());
-        state.calls.insert(id, CallState::Answered(reply, memory));
     }
 
     /// Runs a call, unless it is known. `order` names the object whose puts stay in order.
-    pub(crate) fn run(self: &Arc<Self>, call: &Call, order: bool, answering: impl FnOnce() -> Answering) {
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        call: &Call,
+        order: Option<Arc<tokio::sync::Mutex<()>>>,
+        answering: impl FnOnce() -> Answering,
+    ) {
         let id = call.id;
         let Some(cancelled) = self.begin(id) else { return };
-        let order = order.then(|| self.lock().orders.entry(call.object).or_default().clone());
         let (answering, unmet) = (answering(), unmet(call));
         let limit = call.wait.map(Duration::from_micros);
         let ordered = async move {
@@ -243,9 +262,21 @@ impl Session {
 }
 
 impl State {
-    fn send(&self, reply: Reply, memory: Option<Arc<HeldMessage>>) {
+    /// Records an answer, and sends it if there is a stream.
+    fn answer(&mut self, id: u64, answer: Answer) {
+        let Answer { mut reply, memory, lease } = answer;
+        reply.id = id;
+        let reply = Bytes::from(Down { kind: Some(DownKind::Reply(reply)) }.encode_to_vec());
+        if let Some(lease) = lease {
+            self.leases.insert(id, lease);
+        }
+        self.send(reply.clone(), memory.clone());
+        self.calls.insert(id, CallState::Answered(reply, memory));
+    }
+
+    fn send(&self, message: Bytes, memory: Option<Arc<HeldMessage>>) {
         if let Some(to) = &self.to {
-            _ = to.send(Packet { message: Down { kind: Some(DownKind::Reply(reply)) }, memory });
+            _ = to.send(Packet { message, memory });
         }
     }
 }

@@ -8,14 +8,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::auth;
 use crate::error::{NetError, PeerLost};
-use crate::link::completion::{CallResult, Completion};
+use crate::link::completion::CallResult;
 use crate::link::stream::{ConnectError, Stream, connect};
-use crate::link::{Command, Identity, Peer};
-use crate::wire::held::HeldMessage;
+use crate::link::{Command, Identity, Peer, PendingCall};
 use crate::wire::messages::{Call, CallList, Down, DownKind, Operation, Outcome, Reply, Up, UpKind, Welcome};
 use crate::wire::receive::{Part, StreamEnd};
 use crate::wire::send::Packet;
-use crate::wire::value::{ArrivalError, ArrivingValue, size_of};
+use crate::wire::value::{ArrivalError, ArrivingValue};
 
 /// Numbers of the driver's own calls have this bit.
 const OWN: u64 = 1 << 63;
@@ -25,16 +24,6 @@ const ACKNOWLEDGED: usize = 64;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Minimum time for an attempt to reconnect.
 const ATTEMPT: Duration = Duration::from_millis(200);
-
-/// A call without its reply.
-struct PendingCall {
-    call: Call,
-    memory: Option<Arc<HeldMessage>>,
-    completion: Arc<Completion>,
-    size: u64,
-    /// `true` if it was sent in this session.
-    sent: bool,
-}
 
 struct Driver {
     me: Arc<Identity>,
@@ -181,13 +170,12 @@ impl Driver {
     }
 
     /// Sends the calls without replies again. The home does nothing twice.
-    fn send_again(&mut self, to: &UnboundedSender<Packet<Up>>) {
+    fn send_again(&mut self, to: &UnboundedSender<Packet>) {
         let sent = || self.pending.iter().filter(|(_, pending)| pending.sent);
         let ids = sent().map(|(id, _)| *id).chain(self.unreceived.iter().copied()).collect();
-        _ = to.send(Packet { message: up(UpKind::Wanted(CallList { ids })), memory: None });
+        _ = to.send(up(UpKind::Wanted(CallList { ids })));
         for (_, pending) in sent() {
-            let message = up(UpKind::Call(pending.call.clone()));
-            _ = to.send(Packet { message, memory: pending.memory.clone() });
+            _ = to.send(pending.packet());
         }
         self.received = (Vec::new(), false);
     }
@@ -291,17 +279,15 @@ impl Driver {
         self.next_own += 1;
         let mut call = Call { id: self.next_own, number: id, ..Call::default() };
         call.set_operation(Operation::GiveBack);
-        let completion = Arc::default();
-        self.accept(Command::Call { call, memory: None, completion }, None);
+        self.accept(Command::Call(PendingCall::new(call, None)), None);
     }
 
     /// Handles a command of a caller. `to` is the stream, if there is one.
-    fn accept(&mut self, command: Command, to: Option<&UnboundedSender<Packet<Up>>>) {
+    fn accept(&mut self, command: Command, to: Option<&UnboundedSender<Packet>>) {
         match command {
-            Command::Call { call, memory, completion } => {
-                let (id, size) = (call.id, call.value.as_ref().map_or(0, size_of));
-                self.pending.insert(id, PendingCall { call, memory, completion, size, sent: false });
-                self.waiting.push_back(id);
+            Command::Call(pending) => {
+                self.waiting.push_back(pending.id);
+                self.pending.insert(pending.id, pending);
             }
             Command::Received(id) => {
                 if self.unreceived.remove(&id) {
@@ -312,7 +298,7 @@ impl Driver {
             Command::Cancel(id) => match self.pending.get(&id) {
                 Some(pending) if pending.sent => {
                     if let Some(to) = to {
-                        _ = to.send(Packet { message: up(UpKind::Cancel(id)), memory: None });
+                        _ = to.send(up(UpKind::Cancel(id)));
                     }
                 }
                 Some(_) => self.withdraw(id),
@@ -327,7 +313,7 @@ impl Driver {
         let Some(pending) = self.pending.remove(&id) else { return };
         self.waiting.retain(|waiting| *waiting != id);
         let mut reply = Reply { id, ..Reply::default() };
-        reply.set_outcome(match pending.call.operation() {
+        reply.set_outcome(match pending.operation {
             Operation::Put => Outcome::Full,
             _ => Outcome::Empty,
         });
@@ -335,12 +321,12 @@ impl Driver {
     }
 
     /// Sends acknowledgements, and calls within the credits.
-    fn flush(&mut self, to: &UnboundedSender<Packet<Up>>) {
+    fn flush(&mut self, to: &UnboundedSender<Packet>) {
         let (ids, urgent) = &mut self.received;
         if *urgent || ids.len() >= ACKNOWLEDGED || !(ids.is_empty() || self.waiting.is_empty()) {
             let ids = std::mem::take(ids);
             *urgent = false;
-            _ = to.send(Packet { message: up(UpKind::Received(CallList { ids })), memory: None });
+            _ = to.send(up(UpKind::Received(CallList { ids })));
         }
         while let Some(id) = self.waiting.front() {
             let Some(pending) = self.pending.get_mut(id) else {
@@ -363,8 +349,7 @@ impl Driver {
             *calls += 1;
             *bytes += pending.size;
             pending.sent = true;
-            let message = up(UpKind::Call(pending.call.clone()));
-            _ = to.send(Packet { message, memory: pending.memory.clone() });
+            _ = to.send(pending.packet());
             self.waiting.pop_front();
         }
     }
@@ -400,6 +385,12 @@ impl Driver {
     }
 }
 
-fn up(kind: UpKind) -> Up {
-    Up { kind: Some(kind) }
+impl PendingCall {
+    fn packet(&self) -> Packet {
+        Packet { message: self.bytes.clone(), memory: self.memory.clone() }
+    }
+}
+
+fn up(kind: UpKind) -> Packet {
+    Packet::of(&Up { kind: Some(kind) })
 }

@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use prost::Message;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::config::ClusterConfig;
@@ -25,7 +27,8 @@ use crate::error::NetError;
 use crate::link::completion::{CallFuture, CallResult, Completion};
 use crate::reactor;
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{Call, Node};
+use crate::wire::messages::{Call, Node, Operation, Up, UpKind};
+use crate::wire::value::size_of;
 
 /// This process, as others see it, and its limits.
 #[derive(Debug)]
@@ -45,13 +48,31 @@ pub(crate) struct Peer {
     pub(crate) home: u64,
 }
 
+/// A call without its reply.
+pub(crate) struct PendingCall {
+    id: u64,
+    operation: Operation,
+    /// The encoded call, and the message whose memory follows it.
+    bytes: Bytes,
+    memory: Option<Arc<HeldMessage>>,
+    /// Number of bytes that it takes of the credits.
+    size: u64,
+    completion: Arc<Completion>,
+    /// `true` if it was sent in this session.
+    sent: bool,
+}
+
+impl PendingCall {
+    fn new(call: Call, memory: Option<Arc<HeldMessage>>) -> Self {
+        let (id, operation, size) = (call.id, call.operation(), call.value.as_ref().map_or(0, size_of));
+        let bytes = Up { kind: Some(UpKind::Call(call)) }.encode_to_vec().into();
+        Self { id, operation, bytes, memory, size, completion: Arc::default(), sent: false }
+    }
+}
+
 /// A call on its way to the driver.
 pub(crate) enum Command {
-    Call {
-        call: Call,
-        memory: Option<Arc<HeldMessage>>,
-        completion: Arc<Completion>,
-    },
+    Call(PendingCall),
     /// The caller has the value of the reply.
     Received(u64),
     /// The caller does not wait, or did not take the reply.
@@ -92,9 +113,9 @@ impl Link {
     fn send(&self, mut call: Call, memory: Option<Arc<HeldMessage>>) -> (u64, Arc<Completion>) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         call.id = id;
-        let completion = Arc::new(Completion::default());
-        let command = Command::Call { call, memory, completion: completion.clone() };
-        if self.to.send(command).is_err() {
+        let pending = PendingCall::new(call, memory);
+        let completion = pending.completion.clone();
+        if self.to.send(Command::Call(pending)).is_err() {
             _ = completion
                 .complete(Err(NetError::Configuration("the thread for the network has ended".into())));
         }

@@ -25,7 +25,7 @@ pub(crate) const BESIDE: u64 = 1 << 16;
 
 /// A connected stream.
 pub(crate) struct Stream {
-    pub(crate) to: UnboundedSender<Packet<Up>>,
+    pub(crate) to: UnboundedSender<Packet>,
     pub(crate) from: FrameReader,
     pub(crate) welcome: Welcome,
 }
@@ -101,7 +101,7 @@ async fn open(me: &Identity, peer: &Peer, session: u64) -> Result<Stream, Connec
     let request = Request::post(PATH)
         .header("content-type", HeaderValue::from_static("application/grpc"))
         .header("te", HeaderValue::from_static("trailers"))
-        .body(Body::new(FrameBody::<Up>::new(frames)))
+        .body(Body::new(FrameBody::new(frames)))
         .map_err(|e| invalid(&e))?;
     let failed = |e: &dyn std::error::Error| ConnectError::Silent(causes(e));
     std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(|e| failed(&e))?;
@@ -113,7 +113,7 @@ async fn open(me: &Identity, peer: &Peer, session: u64) -> Result<Stream, Connec
     };
     let nonce = auth::nonce().map_err(|e| ConnectError::Refused(e.into()))?;
     let hello = hello(me, peer, session, &challenge, &nonce)?;
-    _ = to.send(Packet { message: Up { kind: Some(UpKind::Hello(hello)) }, memory: None });
+    _ = to.send(Packet::of(&Up { kind: Some(UpKind::Hello(hello)) }));
     let welcome = match from.next::<Down>().await.map_err(|e| failed(&e))? {
         Part::Message(Down { kind: Some(DownKind::Welcome(welcome)) }) => welcome,
         _ => return Err(refused(peer, Refusal::Other("it did not answer as a member of a cluster".into()))),

@@ -18,11 +18,18 @@ use crate::wire::{CHUNK, DATA};
 /// Number of bytes after which small messages are not collected in one frame of HTTP/2.
 const FULL: usize = 32 << 10;
 
-/// A message to send, and the memory that follows it.
-pub(crate) struct Packet<M> {
-    pub(crate) message: M,
+/// An encoded message to send, and the memory that follows it.
+pub(crate) struct Packet {
+    pub(crate) message: Bytes,
     /// Message whose attachments follow.
     pub(crate) memory: Option<Arc<HeldMessage>>,
+}
+
+impl Packet {
+    /// Encodes a message that no memory follows.
+    pub(crate) fn of(message: &impl Message) -> Self {
+        Self { message: message.encode_to_vec().into(), memory: None }
+    }
 }
 
 /// Memory of an attachment, as long as its message is needed.
@@ -42,23 +49,22 @@ impl AsRef<[u8]> for Memory {
 pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
 
 /// Body of a stream. Ends when all senders of its channel are dropped.
-pub(crate) struct FrameBody<M> {
-    from: UnboundedReceiver<Packet<M>>,
+pub(crate) struct FrameBody {
+    from: UnboundedReceiver<Packet>,
     /// FrameBody of memory that follow.
     next: VecDeque<Bytes>,
 }
 
-impl<M: Message> FrameBody<M> {
-    pub(crate) fn new(from: UnboundedReceiver<Packet<M>>) -> Self {
+impl FrameBody {
+    pub(crate) fn new(from: UnboundedReceiver<Packet>) -> Self {
         Self { from, next: VecDeque::new() }
     }
 
     /// Appends a message, and prepares the memory that follows it.
-    fn append(&mut self, packet: &Packet<M>, to: &mut BytesMut) {
+    fn append(&mut self, packet: &Packet, to: &mut BytesMut) {
         to.put_u8(0);
-        to.put_u32(packet.message.encoded_len() as u32);
-        // The buffer grows, so there is always room.
-        _ = packet.message.encode(to);
+        to.put_u32(packet.message.len() as u32);
+        to.put_slice(&packet.message);
         let Some(of) = &packet.memory else { return };
         for (attachment, &bytes) in of.sizes().iter().enumerate() {
             let mut at = 0;
@@ -79,12 +85,12 @@ pub(crate) fn head_of_data(bytes: usize) -> Bytes {
     head.put_u8(0);
     head.put_u32((1 + prost::length_delimiter_len(bytes) + bytes) as u32);
     head.put_u8(DATA);
-    // As above.
+    // The buffer grows, so there is always room.
     _ = prost::encode_length_delimiter(bytes, &mut head);
     head.freeze()
 }
 
-impl<M: Message + Unpin> Body for FrameBody<M> {
+impl Body for FrameBody {
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -97,7 +103,7 @@ impl<M: Message + Unpin> Body for FrameBody<M> {
         }
         let Poll::Ready(packet) = self.from.poll_recv(cx) else { return Poll::Pending };
         let Some(mut packet) = packet else { return Poll::Ready(None) };
-        let mut bytes = BytesMut::with_capacity(packet.message.encoded_len() + 64);
+        let mut bytes = BytesMut::with_capacity(packet.message.len() + 64);
         loop {
             self.append(&packet, &mut bytes);
             if !self.next.is_empty() || bytes.len() >= FULL {
