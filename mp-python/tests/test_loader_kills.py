@@ -103,6 +103,7 @@ def test_deadly_sample_is_named_after_retries():
         next(iterator)
     error = raised.value
     assert (error.batch, error.index, error.exitcode) == (1, 5, -signal.SIGKILL) and error.pid > 0
+    assert "note" not in str(error)
     assert next(iterator).tolist() == [8, 9, 10, 11]
 
 
@@ -205,6 +206,7 @@ def test_batch_timeout_names_sample_and_stack():
     with pytest.raises(mp.BatchTimeout, match="batch 1, at sample 3") as raised:
         next(iterator)
     assert raised.value.index == 3 and "sleep_in_sample" in raised.value.stack
+    assert "note" not in str(raised.value)
     assert next(iterator).tolist() == [4, 5]
 
 

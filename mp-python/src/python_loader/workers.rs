@@ -329,7 +329,7 @@ impl LoaderTasks {
             outcome.ok_or_else(|| PyRuntimeError::new_err("no task is left to wait for"))?;
         Ok(Some(match result {
             Ok(object) => (ticket.number(), loads(py, object)?, py.None()).into_pyobject(py)?,
-            Err(error) => (ticket.number(), py.None(), failure(&error)).into_pyobject(py)?,
+            Err(error) => (ticket.number(), py.None(), failure(error)).into_pyobject(py)?,
         }))
     }
 
@@ -345,19 +345,25 @@ impl LoaderTasks {
 /// progress of the task, text.
 type Failure = (&'static str, usize, u32, i32, Option<u64>, String);
 
-fn failure(error: &TaskError) -> Failure {
+fn failure(mut error: TaskError) -> Failure {
+    // The exception names the sample instead.
+    let note = match &mut error {
+        TaskError::WorkerLost(lost) => lost.note.take(),
+        TaskError::TimedOut { note, .. } => note.take(),
+        _ => None,
+    };
     let text = error.to_string();
-    match error {
+    match &error {
         TaskError::WorkerLost(lost) => {
-            let WorkerLost { worker, pid, exit, note, .. } = &**lost;
+            let WorkerLost { worker, pid, exit, .. } = &**lost;
             let code = match exit {
                 ExitStatus::Code(code) => *code,
                 ExitStatus::Signal { signal, .. } => -signal.number(),
                 _ => 255,
             };
-            ("lost", *worker, *pid, code, *note, text)
+            ("lost", *worker, *pid, code, note, text)
         }
-        TaskError::TimedOut { worker, pid, note, .. } => ("timeout", *worker, *pid, 0, *note, text),
+        TaskError::TimedOut { worker, pid, .. } => ("timeout", *worker, *pid, 0, note, text),
         _ => ("failed", 0, 0, 0, None, text),
     }
 }
