@@ -47,13 +47,19 @@ def shuffled(size=5):
 
 
 def load_rank(rank, path, queue):
+    """Puts two epochs of each of two loaders, and the number of open descriptors after each, for two groups."""
     from torch import distributed
 
-    distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    torch.manual_seed(rank)
-    loader = mp.DataLoader(shuffled(20), 5, shuffle=True, num_workers=2 * rank)
-    queue.put([samples(loader) for _ in range(2)])
-    distributed.destroy_process_group()
+    for turn in range(2):
+        distributed.init_process_group("gloo", init_method=f"file://{path}{turn}", rank=rank, world_size=2)
+        torch.manual_seed(rank)
+        epochs, descriptors = [], []
+        for _ in range(2):
+            loader = mp.DataLoader(shuffled(20), 5, shuffle=True, num_workers=2 * rank)
+            epochs += [samples(loader) for _ in range(2)]
+            descriptors.append(len(os.listdir("/proc/self/fd")))
+        queue.put((turn, epochs, descriptors))
+        distributed.destroy_process_group()
 
 
 class TestTorchsScenarios:
@@ -140,7 +146,11 @@ class TestPipes:
     def test_ranks_share_one_order(self, tmp_path):
         queue = mp.Queue()
         mp.spawn(load_rank, (tmp_path / "rendezvous", queue), nprocs=2)
-        ranks = [queue.get(timeout=30) for _ in range(2)]
-        for parts in zip(*ranks, strict=True):
-            assert [len(part) for part in parts] == [50, 50]
-            assert sorted(sum(parts, [])) == [*range(100)]
+        found = [queue.get(timeout=30) for _ in range(4)]
+        for turn in range(2):
+            ranks = [epochs for number, epochs, _ in found if number == turn]
+            for parts in zip(*ranks, strict=True):
+                assert [len(part) for part in parts] == [50, 50]
+                assert sorted(sum(parts, [])) == [*range(100)]
+        # All loaders use one group of torch's processes.
+        assert all(last <= first for _, _, (first, last) in found), found

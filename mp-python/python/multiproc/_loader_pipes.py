@@ -1,6 +1,11 @@
 """Datapipes of torch: their parts in workers, and the seeds of their shuffling."""
 
 import sys
+import weakref
+
+#: Group of torch's processes that all loaders send seeds by. A group has threads and sockets, and torch keeps
+#: it until ``destroy_process_group``.
+_seed_group = None
 
 
 def _is(dataset, *names):
@@ -20,13 +25,17 @@ def ranks():
     return 1, 0
 
 
-def share_seed(loader, seed):
+def share_seed(seed):
     """Returns the first distributed process's seed: the others take other parts of the same order."""
+    global _seed_group
     if ranks()[0] > 1:
         from torch import distributed as dist
 
-        loader._seed_group = loader._seed_group or dist.new_group(backend="gloo")
-        dist.broadcast(seed, src=0, group=loader._seed_group)
+        group = _seed_group and _seed_group()
+        if group is None:
+            group = dist.new_group(backend="gloo")
+            _seed_group = weakref.ref(group)
+        dist.broadcast(seed, src=0, group=group)
     return seed
 
 

@@ -204,8 +204,6 @@ class DataLoader:
         self._pending_state = None
         self._iterator = None
         self._runs = set()
-        #: Group of torch's processes that share the seeds of a datapipe.
-        self._seed_group = None
         self._reported_length = None
         self._initialized = True
 
@@ -361,7 +359,7 @@ class DataLoader:
         torch = sys.modules.get("torch")
         if torch is not None:
             seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            return share_seed(self, seed).item() if is_iterable_pipe(self.dataset) else seed.item()
+            return share_seed(seed).item() if is_iterable_pipe(self.dataset) else seed.item()
         return random.getrandbits(63)
 
     def _stream_seed(self, progress):
