@@ -373,12 +373,20 @@ pub(crate) fn to_record(object: &Bound<'_, PyAny>, schema: &Arc<Schema>, path: &
             }
         }
     }
-    let mut items = Vec::with_capacity(schema.fields.len());
-    for (name, of) in &schema.fields {
-        let value = match dict {
+    let mut values = Vec::with_capacity(schema.fields.len());
+    for (name, _) in &schema.fields {
+        values.push(match dict {
             Some(dict) => dict.get_item(name)?,
             None => object.getattr_opt(name.as_str())?,
-        };
+        });
+    }
+    if dict.is_none() && !values.is_empty() && values.iter().all(Option::is_none) {
+        let (text, class) = (&schema.text, class_name(object));
+        let text = format!("{path} must be a dict or an object with the fields of {text}, not {class}");
+        return Err(PyTypeError::new_err(text));
+    }
+    let mut items = Vec::with_capacity(schema.fields.len());
+    for ((name, of), value) in schema.fields.iter().zip(values) {
         let path = format!("{path}.{name}");
         let value = match (value, of) {
             (Some(value), _) => value,
@@ -390,11 +398,12 @@ pub(crate) fn to_record(object: &Bound<'_, PyAny>, schema: &Arc<Schema>, path: &
     Ok(Record { schema: schema.clone(), items })
 }
 
+fn class_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "?".to_string(), |name| name.to_string())
+}
+
 fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
-    let wrong = || {
-        let class = object.get_type().name().map_or_else(|_| "?".to_string(), |name| name.to_string());
-        PyTypeError::new_err(format!("{path} must be {of}, not {class}"))
-    };
+    let wrong = || PyTypeError::new_err(format!("{path} must be {of}, not {}", class_name(object)));
     let is_bool = object.is_instance_of::<PyBool>();
     let sequence = || {
         let is_one = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
