@@ -94,6 +94,7 @@ mod _multiproc {
     /// Runs when the module is imported.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        crate::process::refuse_subinterpreters(module.py())
+        crate::process::refuse_subinterpreters(module.py())?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -260,10 +260,17 @@ class TestShared:
         shared["a"][0][2] = 9
         assert got["a"][0][2] == 9
         assert mp.share(shared["a"][0]) is shared["a"][0]
-        with pytest.raises(TypeError):
-            mp.share("text")
+        with pytest.raises(TypeError, match="can't move float to shared memory, only tensors and modules of"):
+            mp.share([1.0])
         with pytest.raises(TypeError):
             mp.share(np.array([None]))
+
+    def test_is_shared_knows_arrays_of_the_package(self):
+        array = np.arange(6)
+        assert mp.is_shared(mp.share(array)[::-2]) and not mp.is_shared(array)
+        assert mp.is_shared(through_queue(array))
+        with pytest.raises(TypeError, match="not list"):
+            mp.is_shared([array])
 
 
 class TestErrors:
@@ -400,6 +407,8 @@ class TestTensors:
         assert torch.equal(base, values)
         base[3, 4] = 7
         assert row[4] == 7 and column[3] == 7
+        assert mp.is_shared(row) and mp.is_shared(model[0].weight) and mp.is_shared(through_queue(values))
+        assert not mp.is_shared(values) and mp.is_shared(values.share_memory_())
 
     def test_tensor_in_shared_memory_is_filled_there(self, ctx):
         tensors = [mp.zeros(2, 3), mp.share(torch.zeros(5)), mp.empty((4,), torch.bfloat16)]

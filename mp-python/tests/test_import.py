@@ -1,5 +1,6 @@
 """Imports, copies of the package, and flags of the interpreter."""
 
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -27,6 +28,9 @@ queue.put(0)
 assert "memfd:" in open("/proc/self/maps").read()
 """
         assert run_program(program) == ("", "", 0)
+
+    def test_version_is_the_installed_packages(self):
+        assert mp.__version__ == importlib.metadata.version("multiproc-rs")
 
     def test_import_is_fast(self, tmp_path):
         program = """

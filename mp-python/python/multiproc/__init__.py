@@ -8,12 +8,13 @@ from ._multiproc import (
     Pipe,
     Queue,
     SimpleQueue,
+    __version__,
     get_all_sharing_strategies,
     get_sharing_strategy,
     set_sharing_strategy,
 )
 from ._names import named
-from .arrays import empty, full, share, zeros
+from .arrays import empty, full, is_shared, share, zeros
 from .collate import collate
 from .context import default as _default
 from .context import (

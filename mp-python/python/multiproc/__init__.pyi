@@ -17,11 +17,13 @@ from ._multiproc import PeerLost as PeerLost
 from ._multiproc import Pipe as Pipe
 from ._multiproc import Queue as Queue
 from ._multiproc import SimpleQueue as SimpleQueue
+from ._multiproc import __version__ as __version__
 from ._multiproc import get_all_sharing_strategies as get_all_sharing_strategies
 from ._multiproc import get_sharing_strategy as get_sharing_strategy
 from ._multiproc import set_sharing_strategy as set_sharing_strategy
 from .arrays import empty as empty
 from .arrays import full as full
+from .arrays import is_shared as is_shared
 from .arrays import share as share
 from .arrays import zeros as zeros
 from .collate import collate as collate
@@ -55,6 +57,7 @@ __all__ = [
     "named",
     "empty",
     "full",
+    "is_shared",
     "share",
     "zeros",
     "collate",

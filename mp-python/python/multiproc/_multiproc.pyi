@@ -5,6 +5,8 @@ from typing import Any, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
+__version__: str
+
 # Queues
 
 @disjoint_base

@@ -9,7 +9,7 @@ import sys
 
 from . import _multiproc
 
-__all__ = ["empty", "full", "share", "zeros"]
+__all__ = ["empty", "full", "is_shared", "share", "zeros"]
 
 
 def empty(*shape, dtype=None):
@@ -95,8 +95,33 @@ def _share(obj, moved):
     if isinstance(obj, (list, tuple)):
         items = [_share(value, moved) for value in obj]
         return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
-    name = type(obj).__name__
-    raise TypeError(f"share() takes tensors, arrays, modules, and lists or dicts of them, not {name}")
+    raise TypeError(
+        f"share() can't move {_type_name(obj)} to shared memory, only tensors and modules of torch, arrays of "
+        "numpy, and lists, tuples and dicts of these"
+    )
+
+
+def is_shared(obj):
+    """Returns ``True`` if the elements of a tensor or array are in shared memory.
+
+    ``torch.Tensor.is_shared`` is ``True`` only for memory that torch itself has mapped. This function also
+    knows the memory of this package.
+    """
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(obj, torch.Tensor):
+        if obj.is_shared():
+            return True
+        storage = obj.untyped_storage()
+        return storage.device.type == "cpu" and _multiproc._contains(storage.data_ptr(), storage.nbytes())
+    if numpy is not None and isinstance(obj, numpy.ndarray):
+        # An array is in one memory, so its first element is enough.
+        return _multiproc._contains(obj.__array_interface__["data"][0], 0)
+    raise TypeError(f"is_shared() takes a tensor of torch or an array of numpy, not {_type_name(obj)}")
+
+
+def _type_name(obj):
+    module, name = type(obj).__module__, type(obj).__qualname__
+    return name if module == "builtins" else f"{module}.{name}"
 
 
 def _share_module(torch, module, moved):
