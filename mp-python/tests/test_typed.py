@@ -22,7 +22,6 @@ np = pytest.importorskip("numpy")
 
 BATCH = "vision/batch/1(pixels:tensor<f32>,class:tensor<i64>,path:str)"
 LONG = "a/message/1(" + ",".join(f"number_with_a_long_name_{i}:u64" for i in range(8)) + ")"
-EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "rust_to_python"
 
 
 @multiproc.message("point/1")
@@ -145,7 +144,7 @@ def test_shared_arrays_are_the_same_memory():
         (BATCH, {**batch(1), "class": np.zeros(2)}, TypeError, r"class must have elements of type i64"),
         (BATCH, {**batch(1), "class": [1, 2]}, TypeError, r"message.class must be tensor<i64>"),
         (Scene, {"center": 5}, TypeError, r"message.center must be a dict or an object .*point/1.*, not int"),
-        (BATCH, 5, TypeError, r"message must be a dict or an object with the fields of vision/batch.*, not int"),
+        (BATCH, 5, TypeError, r"message must be a dict or an object with the fields of vision/.*, not int"),
         ("n/1(x:option<u8>)", "x", TypeError, r"with the fields of n/1\(x:option<u8>\), not str"),
         ("n/1(x:u8)", {"x": 256}, OverflowError, "message.x: 256 is out of range for u8"),
         ("n/1(x:u8)", {"x": True}, TypeError, "message.x"),
@@ -355,20 +354,6 @@ def rust_program():
     if path is None:
         pytest.skip("the program of examples/python/rust_to_python is not built: cargo install --path it")
     return path
-
-
-def test_rust_program_starts_a_python_guest(rust_program):
-    environment = os.environ | {"PYTHON": sys.executable}
-    done = subprocess.run([rust_program], env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "the worker has ended"
-
-
-def test_python_program_starts_a_rust_guest(rust_program):
-    command = [sys.executable, EXAMPLE / "host.py", rust_program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == "images/0: [0.0, 0.5, 1.0, 1.5], at most 1.5"
 
 
 def test_rust_guest_refuses_other_arguments(rust_program):

@@ -1,12 +1,20 @@
-"""Starts a Rust program, and sends it batches. ``python3 host.py target/debug/rust_to_python``."""
+"""Starts a Rust program, and sends it batches.
 
+    cargo build --manifest-path examples/python/rust_to_python/Cargo.toml
+    python examples/python/rust_to_python/host.py examples/python/rust_to_python/target/debug/rust_to_python
+"""
+
+import argparse
+import os
 import sys
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
-import multiproc
+try:
+    import multiproc
+    import numpy as np
+except ImportError as error:
+    sys.exit(f"{error}: pip install multiproc-rs numpy")
 
 
 BATCH = "vision/batch/1(pixels:tensor<f32>,class:tensor<i64>,path:str)"
@@ -22,7 +30,11 @@ class Job:
 
 
 def main():
-    program = sys.argv[1]
+    parser = argparse.ArgumentParser(description="Starts a Rust program, and sends it batches.")
+    parser.add_argument("program", help="path of rust_to_python, which cargo build makes in target/debug")
+    program = parser.parse_args().program
+    if not os.access(program, os.X_OK):
+        parser.error(f"{program} is not a program: cargo build makes it")
     batches = multiproc.TypedQueue(BATCH, 4)
     answers = multiproc.TypedQueue(ANSWER, 4)
     job = Job(batches, answers, 0.5)

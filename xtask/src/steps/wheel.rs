@@ -1,4 +1,4 @@
-//! Step `wheel`: the Python package is built, installed and tested.
+//! Step `wheel`: the Python package is built, installed and tested. Tests also run the examples of its guide.
 //!
 //! The interpreter is the first `python3` of the path. A folder of its own in `target/wheel` gets the
 //! packages that building and testing need, by pip. Without an interpreter, or without an answer of PyPI,

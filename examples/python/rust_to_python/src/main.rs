@@ -1,12 +1,13 @@
 //! Rust and Python exchange named messages with tensors.
 //!
 //! ```text
-//! cargo run                                        # Rust starts worker.py
-//! cargo build && python3 host.py target/debug/rust_to_python    # Python starts this program
+//! cargo run --manifest-path examples/python/rust_to_python/Cargo.toml    # Rust starts worker.py
 //! ```
+//!
+//! `host.py` starts this program.
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use mp::{AnyResult, Message, Process, Queue, Tensor};
 
@@ -44,6 +45,11 @@ fn host() -> AnyResult<()> {
     let (batches, answers) = (Queue::bounded(4)?, Queue::bounded(4)?);
     let job = Job { batches: batches.clone(), answers: answers.clone(), scale: 2.0 };
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    let import = Command::new(&python).args(["-c", "import multiproc, numpy"]).output();
+    if !import.is_ok_and(|done| done.status.success()) {
+        let remedy = "pip install multiproc-rs numpy, or name another interpreter by the variable PYTHON";
+        return Err(format!("{python} can't import multiproc and numpy: {remedy}").into());
+    }
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker.py");
     let worker = Process::builder().name("worker").guest([python.into(), program.into_os_string()], job)?;
     for number in 0..3_usize {

@@ -1,11 +1,16 @@
-"""Trains a model of torch on digits that worker processes draw in Rust.
+"""Trains a model of torch on images of digits that worker processes make in Rust, in ``rust_dataset``.
 
-Build the extension first: ``pip install .`` in this folder, or ``maturin develop --release``.
+    pip install torch multiproc-rs ./examples/python/rust_dataset
+    python examples/python/train_torch.py
+
+The images are generated: each is drawn from a font of ten digits, with its own size, position, slant,
+brightness and noise. The accuracy is that of images which were not trained on.
+
+Copies are counted, not assumed: a tensor counts as a copy if its elements are outside the shared memory that
+the workers write, by the mappings of this process.
 """
 
 import argparse
-import statistics
-import time
 
 import torch
 
@@ -43,20 +48,6 @@ def accuracy(model, loader):
     return right / total
 
 
-def overhead():
-    """Returns the time of a batch besides the work of its worker, in microseconds."""
-    count = 32
-    loader = digits.Images(8 * count, batch_size=8, num_workers=1, prefetch_factor=count)
-    batches, times = iter(loader), []
-    next(batches)
-    time.sleep(1)  # The worker makes the others.
-    for _ in range(count - 1):
-        begin = time.perf_counter()
-        next(batches)
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times) * 1e6
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=6)
@@ -64,6 +55,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
 
+    torch.set_num_threads(1)  # the other processors are for the workers
     torch.manual_seed(3)
     held_out = options.images // 5
     training = digits.Images(
@@ -84,11 +76,11 @@ def main():
             loss = torch.nn.functional.cross_entropy(model(images), classes)
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch}: loss {loss.item():.3f}, accuracy {accuracy(model, test):.3f}")
+        print(f"epoch {epoch}: loss {loss.item():.3f}")
 
     print(training.metrics()["text"])
+    print(f"accuracy {accuracy(model, test):.3f} on {held_out} generated images that were not trained on")
     print(f"copies a batch: {most}")
-    print(f"a batch besides the work: {overhead():.0f} µs")
 
 
 if __name__ == "__main__":
