@@ -1,9 +1,11 @@
-"""Runs the three benchmarks of Python several times, and prints a table of their figures.
+"""Runs the four benchmarks of Python several times, and prints tables of their figures and goals.
 
     python benches/python/report.py [--runs 3] [--json FILE] [--svg docs/reference/python-benchmarks.svg]
+    python benches/python/report.py --only alone
 
 A figure is the median of the runs, with the lowest and the highest. The picture shows how many times faster
-than each peer. ``--runs 0 --json FILE`` measures nothing and reads the figures from the file.
+than each peer. ``--runs 0 --json FILE`` measures nothing and reads the figures from the file. A missed goal
+ends the program with 1.
 """
 
 import argparse
@@ -16,25 +18,53 @@ import tempfile
 
 HERE = pathlib.Path(__file__).parent
 OURS = "multiproc", "multiproc, numpy"
+PROGRAMS = "queues", "pool", "loader", "alone"
+# Row, limit of our figure (the least one if more is better), and how many times faster than peers.
+GOALS = [
+    ("round trip: small dict", 12, {"faster-fifo": 2}),
+    ("round trip: two 16 KB", 40, {"torch Queue": 20, "multiprocessing": 2}),
+    ("round trip: 1 MiB", None, {"torch Queue": 10}),
+    ("4 KiB one way", 100, {}),
+    ("pool: map of a list, 1 M ints", None, {"multiprocessing": 2}),
+    ("pool: map of a range, 1 M ints", None, {"multiprocessing": 2}),
+    ("pool: map of a list, 1 M floats, a function of C", None, {"multiprocessing": 2}),
+    ("loader, 2 workers: batches of 38 MB, unchanged dataset", None, {"torch": 1.5}),
+    ("loader, 2 workers: batches of 38 MB, in place", None, {"torch": 6}),
+    # A batch takes 10 to 11 ms.
+    ("loader: wait that a death adds", 41, {}),
+    ("loader: 8 workers ready, first epoch", 300, {}),
+    ("64 MiB: put", None, {"memcpy": 0.9}),
+    ("Rust worker: batch besides the work", 50, {}),
+    ("8 processes with torch, preloaded", 300, {}),
+]
 
 
 def run(program, rounds):
     with tempfile.NamedTemporaryFile() as file:
         command = [sys.executable, HERE / program, "--rounds", str(rounds), "--json", file.name]
-        # Queues end with 1 if a goal is missed.
-        subprocess.run(command, check=program != "queues.py", stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return json.loads(pathlib.Path(file.name).read_text())
 
 
-def measure():
+def measure(programs):
     """Returns rows: name, unit, whether more is better, and figures by contender. Ours is the first."""
     rows = []
-    for name, figures in run("queues.py", 5)["rows"].items():
+    queues = run("queues.py", 5)["rows"] if "queues" in programs else {}
+    for name, figures in queues.items():
         unit = next(iter(figures.values()))["unit"]
         about = name if unit == "k/s" else f"round trip: {name}"
         rows.append((about, unit, unit == "k/s", {peer: row["median"] for peer, row in figures.items()}))
-    for name, figures in run("pool.py", 5)["rows"].items():
-        rows.append((f"pool: {name}", "ms", False, figures))
+    pool = run("pool.py", 5)["rows"] if "pool" in programs else {}
+    rows += [(f"pool: {name}", "ms", False, figures) for name, figures in pool.items()]
+    if "loader" in programs:
+        rows += loader_rows()
+    alone = run("alone.py", 3)["rows"] if "alone" in programs else {}
+    rows += [(name, figures.pop("unit"), False, figures) for name, figures in alone.items()]
+    return rows
+
+
+def loader_rows():
+    rows = []
     loader = {name: row["median"] for name, row in run("loader.py", 3)["rows"].items()}
     batches = "batches of 38 MB, "
     for name in ("unchanged dataset", "in place"):
@@ -67,6 +97,29 @@ def table(runs):
             times = shown(ratios(runs, row, peer)) if peers else "–"
             print(f"| {name} | {ours} | {peer} | {times} |")
             name = ours = ""
+
+
+def goals(runs):
+    """Prints the goals whose rows were measured, and returns the number of those that are missed."""
+    print("\n| goal | figure | |\n|---|---|---|")
+    missed = 0
+    for name, limit, peers in GOALS:
+        rows = [number for number, row in enumerate(runs[0]) if row[0] == name]
+        if not rows:
+            continue
+        _, unit, more, _ = runs[0][rows[0]]
+        ours = statistics.median(run[rows[0]][3]["multiproc"] for run in runs)
+        checks = []
+        if limit is not None:
+            goal = f"at {'least' if more else 'most'} {limit} {unit}"
+            checks.append((goal, f"{ours:.1f} {unit}", ours >= limit if more else ours <= limit))
+        for peer, least in peers.items():
+            times = statistics.median(ratios(runs, rows[0], peer))
+            checks.append((f"{least} times as fast as {peer}", f"{times:.1f} times", times >= least))
+        for goal, figure, is_met in checks:
+            print(f"| {name}: {goal} | {figure} | {'' if is_met else 'missed'} |")
+            missed += not is_met
+    return missed
 
 
 def picture(runs, path):
@@ -104,16 +157,21 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path, help="file for the figures of all runs")
     parser.add_argument("--svg", help="file for the picture")
+    parser.add_argument("--only", default=",".join(PROGRAMS), help="programs, with commas between them")
     options = parser.parse_args()
+    programs = options.only.split(",")
+    if unknown := {*programs} - {*PROGRAMS}:
+        parser.error(f"there is no {', '.join(unknown)}, only {', '.join(PROGRAMS)}")
     if options.runs < 1 and not options.json:
         parser.error("--runs 0 needs --json")
-    runs = [measure() for _ in range(options.runs)] or json.loads(options.json.read_text())
+    runs = [measure(programs) for _ in range(options.runs)] or json.loads(options.json.read_text())
     if options.json:
         options.json.write_text(json.dumps(runs, indent=1))
     table(runs)
     if options.svg:
         picture(runs, options.svg)
+    return 1 if goals(runs) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
