@@ -31,4 +31,6 @@ pages! {
     Cuda: "guide/cuda.md",
     #[cfg(feature = "authkey")]
     Sockets: "guide/sockets.md",
+    #[cfg(feature = "net")]
+    Hosts: "guide/cluster.md",
 }

@@ -54,6 +54,7 @@
 //! | [`manager`] | objects in a server process, which all other processes call | [`Manager`], [`Proxy`] |
 //! | [`tensor`] | tensors, their views and element types | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write), [`AnyTensor`] |
 //! | [`queue`] | queues and channels | [`Queue`], [`channel()`], [`JoinableQueue`], [`Lease`]; [`PutError`], [`GetError`] |
+//! | `cluster` | queues of other hosts (feature `net`) | |
 //! | [`connection`] | pipes, and sockets to other programs | [`pipe`], [`Connection`], [`Listener`], [`connect`] |
 //! | [`sync`] | locks, semaphores, events, barriers, values | [`Lock`], [`RLock`], [`RwLock`], [`Semaphore`], [`Event`], [`Condition`], [`Barrier`], [`Once`], [`Array`] |
 //! | [`list`](mod@list) | Python's lists in shared memory | [`ShareableList`] |
@@ -75,6 +76,7 @@
 //! | any other name of `mp_pool` | `mp::pool::…` |
 //! | `mp_data::…` (feature `data`) | `mp::data::…` |
 //! | `mp_manager::…` | `mp::manager::…` |
+//! | `mp_net::…` (feature `net`) | `mp::cluster::…` |
 //! | `mp_queue::…` | `mp::queue::…`; pipes and sockets: `mp::connection::…` |
 //! | `mp_spawn::…` | `mp::process::…` |
 //! | `mp_sync::…` | `mp::sync::…`; lists: `mp::list::…` |
@@ -138,6 +140,7 @@
 //! | `log` | events for the `log` crate, and a logger that prints them |
 //! | `tracing` | spans and events for the `tracing` crate: starts, tasks, waits, recoveries |
 //! | `cuda` | tensors and events on CUDA devices |
+//! | `net` | queues of other hosts, over gRPC |
 //! | `tokio` | wake-ups by tokio's driver, see below |
 //!
 //! Futures work on any runtime, and without one. The feature `tokio` affects futures that are polled within a
@@ -153,12 +156,14 @@
 //! fork server that preloads something, or by the program itself.
 //!
 //! # Limits
-//! Linux only, on one machine. At most 1024 processes share memory, including the first one (256 in an arena
-//! of less than 4 GiB). Tensors have at most 8 dimensions. The number of messages is documented at
+//! Linux only. Memory is shared on one machine, by at most 1024 processes, including the first one (256 in an
+//! arena of less than 4 GiB). Tensors have at most 8 dimensions. The number of messages is documented at
 //! [`Queue`](Queue#how-much-fits).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "net")]
+pub mod cluster;
 #[cfg(feature = "queue")]
 pub mod connection;
 #[cfg(feature = "data")]

@@ -10,19 +10,19 @@ use sha2::Sha256;
 /// Number of random bytes that each side sends.
 pub(crate) const NONCE: usize = 32;
 
-/// Side of a stream.
+/// ProofSide of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+pub(crate) enum ProofSide {
     Caller,
     Home,
 }
 
-fn mac(key: &AuthKey, prover: Side, own: &[u8], other: &[u8]) -> Hmac<Sha256> {
+fn mac(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8]) -> Hmac<Sha256> {
     // HMAC accepts keys of any length.
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key.as_ref()).expect("keys have no length");
     mac.update(match prover {
-        Side::Caller => b"mp cluster caller",
-        Side::Home => b"mp cluster member",
+        ProofSide::Caller => b"mp cluster caller",
+        ProofSide::Home => b"mp cluster member",
     });
     mac.update(own);
     mac.update(other);
@@ -30,12 +30,12 @@ fn mac(key: &AuthKey, prover: Side, own: &[u8], other: &[u8]) -> Hmac<Sha256> {
 }
 
 /// Returns the proof of `prover`, whose random bytes are `own`.
-pub(crate) fn prove(key: &AuthKey, prover: Side, own: &[u8], other: &[u8]) -> Vec<u8> {
+pub(crate) fn prove(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8]) -> Vec<u8> {
     mac(key, prover, own, other).finalize().into_bytes().to_vec()
 }
 
 /// Returns `true` if this is the proof of `prover`, whose random bytes are `own`.
-pub(crate) fn is_proof(key: &AuthKey, prover: Side, own: &[u8], other: &[u8], proof: &[u8]) -> bool {
+pub(crate) fn is_proof(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8], proof: &[u8]) -> bool {
     mac(key, prover, own, other).verify_slice(proof).is_ok()
 }
 
@@ -68,13 +68,15 @@ mod tests {
     fn proof_is_bound_to_key_role_and_nonces() {
         let (a, b) = (nonce().unwrap(), nonce().unwrap());
         let (key, other) = (AuthKey::from(b"secret".as_slice()), AuthKey::from(b"Secret".as_slice()));
-        let proof = prove(&key, Side::Home, &a, &b);
-        assert!(is_proof(&key, Side::Home, &a, &b, &proof));
-        for (key, side, own, theirs) in
-            [(&other, Side::Home, &a, &b), (&key, Side::Caller, &a, &b), (&key, Side::Home, &b, &a)]
-        {
+        let proof = prove(&key, ProofSide::Home, &a, &b);
+        assert!(is_proof(&key, ProofSide::Home, &a, &b, &proof));
+        for (key, side, own, theirs) in [
+            (&other, ProofSide::Home, &a, &b),
+            (&key, ProofSide::Caller, &a, &b),
+            (&key, ProofSide::Home, &b, &a),
+        ] {
             assert!(!is_proof(key, side, own, theirs, &proof));
         }
-        assert!(!is_proof(&key, Side::Home, &a, &b, &proof[1..]));
+        assert!(!is_proof(&key, ProofSide::Home, &a, &b, &proof[1..]));
     }
 }

@@ -16,10 +16,10 @@ use crate::config::ClusterConfig;
 use crate::error::{NetError, Refusal};
 use crate::home::Home;
 use crate::home::object::SharedQueue;
-use crate::home::registry::Registry;
-use crate::link::{Identity, Link, Peer};
+use crate::home::registry::ClusterRegistry;
+use crate::link::{HomeLink, HomePeer, NodeIdentity};
 use crate::reactor;
-use crate::wire::messages::{Call, Node, Operation, Outcome, Presence, Reply};
+use crate::wire::messages::{CallOutcome, CallReply, MemberPresence, Node, Operation, RemoteCall};
 
 /// Pause between two attempts to join.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -62,23 +62,23 @@ pub enum ClusterEvent {
 
 /// Members as this process knows them.
 #[derive(Default)]
-struct Known {
+struct MemberTable {
     members: HashMap<u32, Node>,
     changes: u64,
     subscribers: Vec<Sender<ClusterEvent>>,
 }
 
-struct Shared {
-    me: Arc<Identity>,
+struct Membership {
+    me: Arc<NodeIdentity>,
     home: Arc<Home>,
-    first: Arc<Link>,
-    links: Mutex<HashMap<(String, u64), Arc<Link>>>,
-    known: Arc<(Mutex<Known>, std::sync::Condvar)>,
+    first: Arc<HomeLink>,
+    links: Mutex<HashMap<(String, u64), Arc<HomeLink>>>,
+    known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>,
     server: tokio::task::AbortHandle,
     watch: tokio::task::AbortHandle,
 }
 
-impl Drop for Shared {
+impl Drop for Membership {
     fn drop(&mut self) {
         self.watch.abort();
         self.server.abort();
@@ -109,7 +109,7 @@ impl Drop for Shared {
 /// Handles are clones of one membership, which ends when the last one is dropped: other members see it as
 /// [lost](ClusterEvent::Lost), unless it has [left](Self::leave) before.
 #[derive(Clone)]
-pub struct Cluster(Arc<Shared>);
+pub struct Cluster(Arc<Membership>);
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,8 +135,8 @@ fn check_exposure(config: &ClusterConfig, address: SocketAddr) -> Result<(), Net
         return Ok(());
     }
     Err(NetError::Configuration(format!(
-        "{address} can be reached from other hosts, and there is no key: set ClusterConfig::key, or allow it by \
-         ClusterConfig::insecure"
+        "{address} can be reached from other hosts, and there is no key: set ClusterConfig::key, or allow it \
+         by ClusterConfig::insecure"
     )))
 }
 
@@ -195,7 +195,7 @@ async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetErro
     let at = listener.local_addr().map_err(|e| bound(at, e))?;
     let address = match &config.advertise {
         Some(address) => address.clone(),
-        None if config.rank == 0 => config.first.clone(),
+        None if config.rank == 0 && first.port() != 0 => config.first.clone(),
         None if at.ip().is_unspecified() => {
             let mut here = address_towards(first).await.map_err(|e| bound(at, e))?;
             here.set_port(at.port());
@@ -211,9 +211,9 @@ impl Cluster {
     /// [time limit](ClusterConfig::timeout).
     ///
     /// # Errors
-    /// [`NetError::Unreachable`] if rank 0 does not answer in time. [`NetError::Refused`] if the keys, versions
-    /// or numbers of ranks differ, or the rank is taken. [`NetError::Configuration`] if the configuration is
-    /// invalid, the port is in use, or a key is missing.
+    /// [`NetError::Unreachable`] if rank 0 does not answer in time. [`NetError::Refused`] if the keys,
+    /// versions or numbers of ranks differ, or the rank is taken. [`NetError::Configuration`] if the
+    /// configuration is invalid, the port is in use, or a key is missing.
     pub fn join(config: &ClusterConfig) -> Result<Self, NetError> {
         config.check()?;
         mp_core::Arena::current()?.me()?;
@@ -230,18 +230,19 @@ impl Cluster {
             pid: std::process::id(),
             address,
             home: auth::random()?,
-            presence: Presence::Present.into(),
+            presence: MemberPresence::Present.into(),
         };
-        let me = Arc::new(Identity { config: config.clone(), node });
-        let home = Home::new((config.rank == 0).then(|| Registry::new(config.ranks as u32)));
+        let me = Arc::new(NodeIdentity { config: config.clone(), node });
+        let home = Home::new((config.rank == 0).then(|| ClusterRegistry::new(config.ranks as u32)));
         _ = home.me.set(me.clone());
         let server = runtime.spawn(home.clone().serve(me.clone(), listener)).abort_handle();
-        let peer = Peer { address: config.first.clone(), ..Peer::default() };
-        let first = Link::new(peer, me.clone())?;
-        let known = Arc::new((Mutex::new(Known::default()), std::sync::Condvar::new()));
+        let first = if config.rank == 0 { me.node.address.clone() } else { config.first.clone() };
+        let peer = HomePeer { address: first, ..HomePeer::default() };
+        let first = HomeLink::new(peer, me.clone())?;
+        let known = Arc::new((Mutex::new(MemberTable::default()), std::sync::Condvar::new()));
         let watch = runtime.spawn(watch(first.clone(), known.clone())).abort_handle();
         let links = Mutex::default();
-        let cluster = Self(Arc::new(Shared { me, home, first, links, known, server, watch }));
+        let cluster = Self(Arc::new(Membership { me, home, first, links, known, server, watch }));
         cluster.announce()?;
         Ok(cluster)
     }
@@ -249,19 +250,19 @@ impl Cluster {
     /// Makes rank 0 add this process.
     fn announce(&self) -> Result<(), NetError> {
         let since = Instant::now();
-        let Identity { config, node } = &*self.0.me;
+        let NodeIdentity { config, node } = &*self.0.me;
         let refused = |text| {
             let why = Refusal::Cluster(text);
             Err(NetError::Refused { address: config.first.clone(), why })
         };
         loop {
-            let call = Call { member: Some(node.clone()), ..Call::default() };
+            let call = RemoteCall { member: Some(node.clone()), ..RemoteCall::default() };
             let is_over = since.elapsed() >= config.timeout;
             match self.0.first.call(with(call, Operation::Join), None) {
                 Ok((reply, _)) => match reply.outcome() {
-                    Outcome::Done => return Ok(()),
+                    CallOutcome::Done => return Ok(()),
                     // Its former process may have been lost, which rank 0 finds out within the lease.
-                    Outcome::Taken if !is_over => {}
+                    CallOutcome::Taken if !is_over => {}
                     _ => return refused(reply.text),
                 },
                 Err(NetError::Unreachable { address, cause, .. }) if is_over => {
@@ -338,7 +339,7 @@ impl Cluster {
     /// # Errors
     /// [`NetError::PeerLost`] if rank 0 was lost.
     pub fn leave(&self) -> Result<(), NetError> {
-        let call = Call { member: Some(self.0.me.node.clone()), ..Call::default() };
+        let call = RemoteCall { member: Some(self.0.me.node.clone()), ..RemoteCall::default() };
         self.0.first.call(with(call, Operation::Leave), None).map(drop)
     }
 
@@ -353,15 +354,19 @@ impl Cluster {
         if !self.0.home.add(name, Arc::new(SharedQueue::new(queue))) {
             return taken("this process".into());
         }
-        let call = Call { name: name.to_owned(), member: Some(self.0.me.node.clone()), ..Call::default() };
+        let call = RemoteCall {
+            name: name.to_owned(),
+            member: Some(self.0.me.node.clone()),
+            ..RemoteCall::default()
+        };
         let result = self.0.first.call(with(call, Operation::Publish), None);
-        if !matches!(&result, Ok((reply, _)) if reply.outcome() == Outcome::Done) {
+        if !matches!(&result, Ok((reply, _)) if reply.outcome() == CallOutcome::Done) {
             self.0.home.remove(name);
         }
         let (reply, _) = result?;
         match reply.outcome() {
-            Outcome::Done => Ok(()),
-            Outcome::Taken => taken(reply.text),
+            CallOutcome::Done => Ok(()),
+            CallOutcome::Taken => taken(reply.text),
             _ => Err(failed(&self.0.first.peer(), reply)),
         }
     }
@@ -371,20 +376,24 @@ impl Cluster {
     /// # Errors
     /// [`NetError::PeerLost`] if rank 0 was lost.
     pub fn withdraw(&self, name: &str) -> Result<(), NetError> {
-        let call = Call { name: name.to_owned(), member: Some(self.0.me.node.clone()), ..Call::default() };
+        let call = RemoteCall {
+            name: name.to_owned(),
+            member: Some(self.0.me.node.clone()),
+            ..RemoteCall::default()
+        };
         let result = self.0.first.call(with(call, Operation::Withdraw), None);
         self.0.home.remove(name);
         result.map(drop)
     }
 
     /// Returns a link to the member that has published a name, when there is one.
-    pub(crate) fn find(&self, name: &str) -> Result<Arc<Link>, NetError> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<HomeLink>, NetError> {
         let timeout = self.0.me.config.timeout;
         let wait = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
-        let call = Call { name: name.to_owned(), wait, ..Call::default() };
+        let call = RemoteCall { name: name.to_owned(), wait, ..RemoteCall::default() };
         let (reply, _) = self.0.first.call(with(call, Operation::Find), None)?;
         let Some(node) = reply.members.first() else {
-            let names = self.0.first.call(with(Call::default(), Operation::Watch), None)?.0.text;
+            let names = self.0.first.call(with(RemoteCall::default(), Operation::Watch), None)?.0.text;
             let (name, waited, published) = (name.to_owned(), timeout, names);
             return Err(NetError::NotPublished { name, waited, published });
         };
@@ -392,36 +401,36 @@ impl Cluster {
         if let Some(link) = links.get(&(node.address.clone(), node.home)) {
             return Ok(link.clone());
         }
-        let peer = Peer {
+        let peer = HomePeer {
             address: node.address.clone(),
             rank: node.rank as usize,
             host: format!("{}, process {}", node.host, node.pid),
             home: node.home,
         };
-        let link = Link::new(peer, self.0.me.clone())?;
+        let link = HomeLink::new(peer, self.0.me.clone())?;
         links.insert((node.address.clone(), node.home), link.clone());
         Ok(link)
     }
 }
 
 /// Returns the members that are present, in the order of their ranks.
-fn present(known: &Known) -> Vec<ClusterMember> {
-    let present = known.members.values().filter(|node| node.presence() == Presence::Present);
+fn present(known: &MemberTable) -> Vec<ClusterMember> {
+    let present = known.members.values().filter(|node| node.presence() == MemberPresence::Present);
     let mut members: Vec<ClusterMember> = present.map(ClusterMember::from).collect();
     members.sort_unstable_by_key(|member| member.rank);
     members
 }
 
 /// Returns a call of this operation.
-pub(crate) fn with(mut call: Call, operation: Operation) -> Call {
+pub(crate) fn with(mut call: RemoteCall, operation: Operation) -> RemoteCall {
     call.set_operation(operation);
     call
 }
 
 /// Returns the error of a reply that reports a failure.
-pub(crate) fn failed(home: &Peer, reply: Reply) -> NetError {
+pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
     let text = match reply.outcome() {
-        Outcome::NotFound => "it has no such object any more".into(),
+        CallOutcome::NotFound => "it has no such object any more".into(),
         _ if reply.text.is_empty() => format!("unexpected outcome {:?}", reply.outcome()),
         _ => reply.text,
     };
@@ -429,10 +438,10 @@ pub(crate) fn failed(home: &Peer, reply: Reply) -> NetError {
 }
 
 /// Follows the members until rank 0 is lost.
-async fn watch(first: Arc<Link>, known: Arc<(Mutex<Known>, std::sync::Condvar)>) {
+async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>) {
     loop {
         let seen = lock(&known.0).changes;
-        let call = Call { number: seen, ..Call::default() };
+        let call = RemoteCall { number: seen, ..RemoteCall::default() };
         match first.call_async(with(call, Operation::Watch), None).await {
             Ok((reply, _)) => {
                 let mut state = lock(&known.0);
@@ -451,9 +460,9 @@ async fn watch(first: Arc<Link>, known: Arc<(Mutex<Known>, std::sync::Condvar)>)
     }
 }
 
-impl Known {
+impl MemberTable {
     /// Applies a list of members, and returns the changes.
-    fn apply(&mut self, reply: &Reply) -> Vec<ClusterEvent> {
+    fn apply(&mut self, reply: &CallReply) -> Vec<ClusterEvent> {
         self.changes = reply.number;
         let mut events = Vec::new();
         for node in &reply.members {
@@ -463,13 +472,13 @@ impl Known {
                 continue;
             }
             let lost = before.as_ref().filter(|before| before.home != node.home);
-            if let Some(lost) = lost.filter(|before| before.presence() == Presence::Present) {
+            if let Some(lost) = lost.filter(|before| before.presence() == MemberPresence::Present) {
                 events.push(ClusterEvent::Lost(lost.into()));
             }
             events.push(match node.presence() {
-                Presence::Present => ClusterEvent::Joined(node.into()),
-                Presence::Left => ClusterEvent::Left(node.into()),
-                Presence::Lost => ClusterEvent::Lost(node.into()),
+                MemberPresence::Present => ClusterEvent::Joined(node.into()),
+                MemberPresence::Left => ClusterEvent::Left(node.into()),
+                MemberPresence::Lost => ClusterEvent::Lost(node.into()),
             });
         }
         events

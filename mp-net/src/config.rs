@@ -5,6 +5,7 @@ use std::time::Duration;
 use mp_core::AuthKey;
 
 use crate::error::NetError;
+use crate::launcher::{self, LauncherError};
 
 /// Place of this process in a cluster, and limits.
 ///
@@ -28,7 +29,7 @@ pub struct ClusterConfig {
     pub(crate) key: Option<AuthKey>,
     pub(crate) insecure: bool,
     pub(crate) lease: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) grace: Duration,
     pub(crate) timeout: Duration,
     pub(crate) largest: u64,
     pub(crate) calls: u32,
@@ -49,12 +50,24 @@ impl ClusterConfig {
             key: None,
             insecure: false,
             lease,
-            patience: Duration::ZERO,
+            grace: Duration::ZERO,
             timeout: Duration::from_secs(60),
             largest: 1 << 30,
             calls: 4096,
             bytes: 64 << 20,
         }
+    }
+
+    /// Creates the configuration from the environment that a [launcher](crate::launcher) has set. A process
+    /// without a launcher is rank 0 of a cluster of one rank, and listens at a free port of this host only.
+    ///
+    /// # Errors
+    /// Returns an error if the variables of the launcher are invalid, incomplete or contradictory.
+    pub fn from_env() -> Result<Self, LauncherError> {
+        Ok(match launcher::env()? {
+            Some(placement) => Self::new(placement.rank, placement.world_size, &placement.home.to_string()),
+            None => Self::new(0, 1, "127.0.0.1:0"),
+        })
     }
 
     /// Sets the key that all members know. Each side of a connection proves it. It is not sent, and bytes on
@@ -71,8 +84,8 @@ impl ClusterConfig {
         Self { insecure: true, ..self }
     }
 
-    /// Sets the address at which this process listens. By default rank 0 listens at the port of its address on
-    /// all interfaces, and the others at a free port of the interface that reaches rank 0.
+    /// Sets the address at which this process listens. By default rank 0 listens at the port of its address
+    /// on all interfaces, and the others at a free port of the interface that reaches rank 0.
     #[must_use]
     pub fn listen(self, address: &str) -> Self {
         Self { listen: Some(address.to_owned()), ..self }
@@ -94,8 +107,8 @@ impl ClusterConfig {
     /// Sets how much longer than the lease calls wait for a lost peer to return, 0 by default. Within that
     /// time, interrupted calls continue, and nothing is lost or repeated.
     #[must_use]
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
     }
 
     /// Sets how long [`Cluster::join`](crate::Cluster::join) waits for rank 0, and

@@ -94,7 +94,7 @@ pub enum NetError {
     Configuration(String),
     /// The message exceeds a limit of its home.
     #[error(
-        "a message of {bytes} bytes is above the limit of its home, {limit} bytes: see ClusterConfig::largest_message"
+        "{bytes} bytes in a message are above the limit of its home, {limit} (ClusterConfig::largest_message)"
     )]
     TooLarge {
         /// Size of the message.
@@ -137,9 +137,7 @@ pub enum Refusal {
     #[error("{0}")]
     Key(String),
     /// The protocol has another version.
-    #[error(
-        "the versions of the protocol differ: theirs is {theirs}, ours is {ours}; run one version of the library on all hosts"
-    )]
+    #[error("the protocols differ: theirs is {theirs}, ours is {ours}; run one version on all hosts")]
     Version {
         /// Version of the other side.
         theirs: u32,
@@ -149,7 +147,7 @@ pub enum Refusal {
     /// Another cluster listens there.
     #[error("{0}")]
     Cluster(String),
-    /// It is not a member of a cluster.
+    /// Process that is not a member of a cluster.
     #[error("{0}")]
     Other(String),
 }

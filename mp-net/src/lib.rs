@@ -1,4 +1,29 @@
 //! Queues across hosts, over gRPC.
+//!
+//! ```
+//! use mp_net::{Cluster, ClusterConfig, RemoteQueue};
+//! use mp_queue::Queue;
+//!
+//! // Rank 0 of a cluster of one rank.
+//! let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:29743"))?;
+//! let jobs = Queue::<(u32, String)>::bounded(8)?;
+//! cluster.publish("jobs", &jobs)?;
+//!
+//! // On any host.
+//! let remote = RemoteQueue::<(u32, String)>::connect(&cluster, "jobs")?;
+//! remote.put((1, "first".into()))?; // `Ok`: it is in the queue
+//! assert_eq!(jobs.get()?, Some((1, "first".into())));
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! Start with [`Cluster`], the membership of this process, [`ClusterConfig`] and [`RemoteQueue`]. The reasons
+//! for the transport and the protocol are in decision record 0046 of the repository.
+//!
+//! # Limits
+//! Linux only. Handles of remote queues can't be sent to worker processes yet: a worker joins the cluster
+//! itself, under a rank of its own. Bytes on the network are not encrypted.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod auth;
 mod cluster;
@@ -9,9 +34,23 @@ pub mod launcher;
 mod link;
 mod reactor;
 mod remote_queue;
+mod sync;
 mod wire;
 
 pub use cluster::{Cluster, ClusterEvent, ClusterMember};
 pub use config::ClusterConfig;
 pub use error::{NetError, PeerLost, Refusal, RemoteGetError, RemotePutError};
 pub use remote_queue::{RemoteLease, RemoteQueue};
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// Returns the number of bytes of attachments that this process has sent from the arena, and the number that
+/// it has copied into the arena.
+#[doc(hidden)]
+pub fn copied_bytes() -> (u64, u64) {
+    let count = |counter: &sync::AtomicU64| counter.load(sync::Ordering::Relaxed);
+    (count(&wire::send::SENT), count(&wire::value::RECEIVED))
+}

@@ -4,10 +4,12 @@ use std::sync::OnceLock;
 use std::sync::mpsc;
 
 use mp_core::Error;
+use mp_core::fork::{GENERATIONS, PerProcess};
 use tokio::runtime::{Builder, Handle};
 
-/// Runtime of this process. fork: a forked child can't use the arena, which is checked before.
-static HANDLE: OnceLock<Result<Handle, String>> = OnceLock::new();
+/// Runtime of this process.
+static HANDLE: PerProcess<OnceLock<Result<Handle, String>>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// Returns the runtime of the thread, which the first call starts.
 ///

@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 use crate::cluster::{Cluster, failed, with};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
 use crate::link::completion::CallResult;
-use crate::link::{Link, microseconds};
+use crate::link::{HomeLink, microseconds};
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{Call, Operation, Outcome};
+use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
 use crate::wire::value::{describe, parts};
 
 /// A queue of another member of the cluster, with the methods of [`Queue`](mp_queue::Queue).
@@ -46,7 +46,7 @@ use crate::wire::value::{describe, parts};
 /// [`put`](Self::put) blocks until the home has put the message into its queue, and [`get`](Self::get) until
 /// a message has arrived. The home keeps time limits. If the connection is interrupted, a call ends with
 /// [`PeerLost`](crate::PeerLost) after the [lease](crate::ClusterConfig::lease) and the
-/// [patience](crate::ClusterConfig::patience) at the latest, whatever its time limit.
+/// [grace](crate::ClusterConfig::grace) at the latest, whatever its time limit.
 ///
 /// # What can be lost or doubled
 /// | fault | a put that returned `Ok` | a put that returned `PeerLost` | messages that were taken |
@@ -54,9 +54,9 @@ use crate::wire::value::{describe, parts};
 /// | none; a connection that is interrupted and returns in time | in the queue, once | – | taken once |
 /// | the caller is killed | in the queue | in the queue or not | return to the queue, unless the home knows that they were received |
 /// | the home is killed | lost with its queue | lost | those received are kept |
-/// | the caller and the home don't reach each other for longer than lease and patience, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
+/// | the caller and the home don't reach each other for longer than lease and grace, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
 pub struct RemoteQueue<T> {
-    link: Arc<Link>,
+    link: Arc<HomeLink>,
     name: Arc<str>,
     object: u64,
     messages: PhantomData<fn(T) -> T>,
@@ -78,7 +78,7 @@ impl<T> fmt::Debug for RemoteQueue<T> {
 
 /// An encoded value and its call.
 struct EncodedPut {
-    call: Call,
+    call: RemoteCall,
     memory: Arc<HeldMessage>,
 }
 
@@ -94,13 +94,13 @@ impl<T: Message> RemoteQueue<T> {
         let link = cluster.find(name)?;
         let number = TypeFingerprint::<T>::new().get();
         let type_name = name_of::<T>().into_owned();
-        let call = Call { name: name.to_owned(), type_name, number, ..Call::default() };
+        let call = RemoteCall { name: name.to_owned(), type_name, number, ..RemoteCall::default() };
         let (reply, _) = link.call(with(call, Operation::Open), None)?;
         match reply.outcome() {
-            Outcome::Done => {
+            CallOutcome::Done => {
                 Ok(Self { link, name: name.into(), object: reply.number, messages: PhantomData })
             }
-            Outcome::WrongType => {
+            CallOutcome::WrongType => {
                 let (theirs, ours) = (reply.text, name_of::<T>().into_owned());
                 Err(NetError::WrongType { name: name.to_owned(), theirs, ours })
             }
@@ -108,8 +108,8 @@ impl<T: Message> RemoteQueue<T> {
         }
     }
 
-    fn call(&self, operation: Operation, wait: Wait) -> Call {
-        let call = Call { object: self.object, wait: microseconds(wait), ..Call::default() };
+    fn call(&self, operation: Operation, wait: Wait) -> RemoteCall {
+        let call = RemoteCall { object: self.object, wait: microseconds(wait), ..RemoteCall::default() };
         with(call, operation)
     }
 
@@ -122,7 +122,7 @@ impl<T: Message> RemoteQueue<T> {
                 return Err(error.into());
             }
         };
-        let call = Call { value: Some(head), ..self.call(Operation::Put, wait) };
+        let call = RemoteCall { value: Some(head), ..self.call(Operation::Put, wait) };
         Ok(EncodedPut { call, memory: HeldMessage::value(message, sizes) })
     }
 
@@ -134,11 +134,11 @@ impl<T: Message> RemoteQueue<T> {
             Err(error) => return Some(RemotePutError::Failed { value: (), error }),
         };
         let error = match reply.outcome() {
-            Outcome::Done => return None,
-            Outcome::Full if mp_core::interrupted() => NetError::Interrupted,
-            Outcome::Full => return Some(RemotePutError::Full(())),
-            Outcome::Closed => return Some(RemotePutError::Closed(())),
-            Outcome::TooLarge => NetError::TooLarge { bytes: 0, limit: reply.number },
+            CallOutcome::Done => return None,
+            CallOutcome::Full if mp_core::interrupted() => NetError::Interrupted,
+            CallOutcome::Full => return Some(RemotePutError::Full(())),
+            CallOutcome::Closed => return Some(RemotePutError::Closed(())),
+            CallOutcome::TooLarge => NetError::TooLarge { bytes: 0, limit: reply.number },
             _ => failed(&self.link.peer(), reply),
         };
         Some(RemotePutError::Failed { value: (), error })
@@ -200,8 +200,8 @@ impl<T: Message> RemoteQueue<T> {
     /// [credits](crate::ClusterConfig::credits) of the home are on their way. Blocks until all are put.
     ///
     /// # Errors
-    /// The first error, with its value. The messages before it were put; those that follow it in the batch may
-    /// have been put, too, unless it was not encoded.
+    /// The first error, with its value. The messages before it were put. Those that follow it in the batch
+    /// may have been put, too, unless it was not encoded.
     pub fn put_many(&self, values: impl IntoIterator<Item = T>) -> Result<usize, RemotePutError<T>> {
         let mut sent = std::collections::VecDeque::new();
         let mut put = 0;
@@ -249,7 +249,9 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     mp_core::forms! {
-        "Takes the oldest message": get() -> Result<Option<T>, RemoteGetError>, or "[`RemoteGetError::Empty`]";
+        "Takes the oldest message":
+        get() -> Result<Option<T>, RemoteGetError>,
+        or "[`RemoteGetError::Empty`]";
         |queue, wait| queue.get_wait(wait);
         never try_get;
         at_most get_timeout;
@@ -274,10 +276,10 @@ impl<T: Message> RemoteQueue<T> {
     fn taken(&self, result: CallResult) -> Result<Option<(u64, Outgoing)>, RemoteGetError> {
         let (reply, value) = result?;
         match (reply.outcome(), value) {
-            (Outcome::Done, Some(message)) => Ok(Some((reply.id, message))),
-            (Outcome::End, _) => Ok(None),
-            (Outcome::Empty, _) if mp_core::interrupted() => Err(NetError::Interrupted.into()),
-            (Outcome::Empty, _) => Err(RemoteGetError::Empty),
+            (CallOutcome::Done, Some(message)) => Ok(Some((reply.id, message))),
+            (CallOutcome::End, _) => Ok(None),
+            (CallOutcome::Empty, _) if mp_core::interrupted() => Err(NetError::Interrupted.into()),
+            (CallOutcome::Empty, _) => Err(RemoteGetError::Empty),
             _ => Err(failed(&self.link.peer(), reply).into()),
         }
     }
@@ -311,7 +313,7 @@ impl<T: Message> RemoteQueue<T> {
     fn number(&self, operation: Operation) -> Result<u64, NetError> {
         let (reply, _) = self.link.call(self.call(operation, Wait::Never), None)?;
         match reply.outcome() {
-            Outcome::Done => Ok(reply.number),
+            CallOutcome::Done => Ok(reply.number),
             _ => Err(failed(&self.link.peer(), reply)),
         }
     }
@@ -325,8 +327,8 @@ fn decode<T: Message>(message: Outgoing) -> Result<T, RemoteGetError> {
 }
 
 /// A message of another member's queue that this process is working on. [`ack`](Self::ack) removes it from
-/// the queue. If the lease is dropped before, or this process or its host is lost, the message goes to another
-/// consumer.
+/// the queue. If the lease is dropped before, or this process or its host is lost, the message goes to
+/// another consumer.
 pub struct RemoteLease<T> {
     value: T,
     deliveries: u32,
@@ -335,7 +337,7 @@ pub struct RemoteLease<T> {
 
 /// Lease at the home, which is given back when this is dropped.
 struct LeaseCall {
-    link: Arc<Link>,
+    link: Arc<HomeLink>,
     id: u64,
     is_over: bool,
 }
@@ -343,7 +345,8 @@ struct LeaseCall {
 impl Drop for LeaseCall {
     fn drop(&mut self) {
         if !self.is_over {
-            self.link.post(with(Call { number: self.id, ..Call::default() }, Operation::GiveBack));
+            self.link
+                .post(with(RemoteCall { number: self.id, ..RemoteCall::default() }, Operation::GiveBack));
         }
     }
 }
@@ -358,11 +361,11 @@ impl<T> RemoteLease<T> {
     pub fn ack(self) -> Result<T, NetError> {
         let Self { value, mut token, .. } = self;
         token.is_over = true;
-        let call = with(Call { number: token.id, ..Call::default() }, Operation::Acknowledge);
+        let call = with(RemoteCall { number: token.id, ..RemoteCall::default() }, Operation::Acknowledge);
         let (reply, _) = token.link.call(call, None)?;
         match reply.outcome() {
-            Outcome::Done => Ok(value),
-            Outcome::NotFound => {
+            CallOutcome::Done => Ok(value),
+            CallOutcome::NotFound => {
                 let peer = token.link.peer();
                 let text = "the lease has ended, and the message went to another consumer".into();
                 Err(NetError::Home { rank: peer.rank, host: peer.host, text })

@@ -64,8 +64,8 @@ fn remote_put_returns_the_value_if_full() -> Outcome {
     let queue = Queue::<Tensor<f32>>::bounded(1)?;
     first.publish("batches", &queue)?;
     let remote = RemoteQueue::<Tensor<f32>>::connect(&second, "batches")?;
-    remote.put(Tensor::full(&[3], 1.0)?)?;
-    let full = remote.try_put(Tensor::full(&[100_000], 2.0)?).unwrap_err();
+    remote.put(Tensor::full([3], 1.0)?)?;
+    let full = remote.try_put(Tensor::full([100_000], 2.0)?).unwrap_err();
     assert!(full.is_full());
     let back = full.into_value();
     assert_eq!(back.iter().sum::<f32>(), 200_000.0);
@@ -89,8 +89,8 @@ fn tensors_arrive_with_their_modes() -> Outcome {
     first.publish("mixed", &queue)?;
     let remote = RemoteQueue::<Bundle<(Tensor<f32>, FrozenTensor<u8>, Vec<f64>)>>::connect(&second, "mixed")?;
     let numbers: Vec<f64> = (0..100_000).map(f64::from).collect();
-    let frozen = Tensor::<u8>::full(&[3_000_000], 5)?.freeze();
-    remote.put(Bundle((Tensor::full(&[256, 1024], 0.5)?, frozen, numbers.clone())))?;
+    let frozen = Tensor::<u8>::full([3_000_000], 5)?.freeze();
+    remote.put(Bundle((Tensor::full([256, 1024], 0.5)?, frozen, numbers.clone())))?;
     let Bundle((mut own, frozen, list)) = queue.get()?.unwrap();
     own.fill(2.0)?;
     assert_eq!(own.shape(), [256, 1024]);
@@ -107,7 +107,7 @@ fn shared_memory_and_handles_stay_at_home() -> Outcome {
     let shared = Queue::<SharedTensor<f32>>::bounded(4)?;
     first.publish("shared", &shared)?;
     let remote = RemoteQueue::connect(&second, "shared")?;
-    let error = remote.put(Tensor::<f32>::zeros(&[4])?.share()).unwrap_err();
+    let error = remote.put(Tensor::<f32>::zeros([4])?.share()).unwrap_err();
     assert!(error.to_string().contains("shared tensor can't leave this host"), "{error}");
     assert_eq!(error.into_value().len(), 4);
     let handles = Queue::<Queue<u8>>::bounded(4)?;
@@ -188,10 +188,10 @@ fn message_above_the_limit_is_returned() -> Outcome {
     let queue = Queue::<Tensor<u8>>::bounded(4)?;
     first.publish("limited", &queue)?;
     let remote = RemoteQueue::<Tensor<u8>>::connect(&second, "limited")?;
-    let error = remote.put(Tensor::zeros(&[2 << 20])?).unwrap_err();
+    let error = remote.put(Tensor::zeros([2 << 20])?).unwrap_err();
     assert!(error.to_string().contains("above the limit"), "{error}");
-    remote.put(Tensor::zeros(&[1000])?)?;
-    queue.put(Tensor::zeros(&[2 << 20])?)?;
+    remote.put(Tensor::zeros([1000])?)?;
+    queue.put(Tensor::zeros([2 << 20])?)?;
     assert_eq!(queue.get()?.unwrap().len(), 1000);
     Ok(())
 }

@@ -38,6 +38,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-manager", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-sync", "mp-pool"]),
     ("mp-data", &["mp-core", "mp-macros", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool"]),
     ("mp-cuda", &["mp-core", "mp-tensor", "mp-reduce"]),
+    ("mp-net", &["mp-core", "mp-reduce", "mp-queue"]),
     ("multiproc-cli", &["mp-core", "mp-queue"]),
     (FACADE, &["*"]),
 ];

@@ -23,17 +23,18 @@ use tonic::body::Body;
 use tonic::transport::server::{Server, TcpIncoming};
 use tower_service::Service;
 
-use crate::auth::{self, Side};
+use crate::auth::{self, ProofSide};
 use crate::home::object::{Answer, SharedObject};
-use crate::home::registry::{Registry, describe};
+use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
 use crate::link::stream::{BESIDE, CONNECTION_WINDOW, STREAM_WINDOW};
-use crate::link::{Identity, probes};
+use crate::link::{NodeIdentity, probes};
 use crate::wire::messages::{
-    Call, Challenge, Down, DownKind, Hello, Operation, Outcome, PATH, Presence, Up, UpKind, VERSION, Welcome,
+    CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
+    MemberPresence, Operation, PATH, RemoteCall, VERSION, Welcome,
 };
-use crate::wire::receive::{FrameReader, Part, StreamEnd};
-use crate::wire::send::{FrameBody, Packet};
+use crate::wire::receive::{Part, StreamEnd, StreamReader};
+use crate::wire::send::{FrameBody, StreamPacket};
 use crate::wire::value::{ArrivalError, ArrivingValue};
 
 /// Additional time for a caller to return: it may find out later than its home that its stream has ended.
@@ -42,7 +43,7 @@ const RETURN: Duration = Duration::from_millis(400);
 const GREETING: usize = 1 << 16;
 
 #[derive(Default)]
-struct Objects {
+struct ObjectTable {
     by_name: BTreeMap<String, u64>,
     by_number: HashMap<u64, Arc<dyn SharedObject>>,
     last: u64,
@@ -50,10 +51,10 @@ struct Objects {
 
 /// Objects of this process, and the sessions of their callers.
 pub(crate) struct Home {
-    pub(crate) me: OnceLock<Arc<Identity>>,
-    objects: Mutex<Objects>,
+    pub(crate) me: OnceLock<Arc<NodeIdentity>>,
+    objects: Mutex<ObjectTable>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
-    registry: Option<Arc<Registry>>,
+    registry: Option<Arc<ClusterRegistry>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,7 +63,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Home {
     /// Creates a home. The first rank has the registry.
-    pub(crate) fn new(registry: Option<Arc<Registry>>) -> Arc<Self> {
+    pub(crate) fn new(registry: Option<Arc<ClusterRegistry>>) -> Arc<Self> {
         let (me, objects, sessions) = (OnceLock::new(), Mutex::default(), Mutex::default());
         Arc::new(Self { me, objects, sessions, registry })
     }
@@ -93,7 +94,7 @@ impl Home {
     }
 
     /// Serves connections until this process ends.
-    pub(crate) async fn serve(self: Arc<Self>, me: Arc<Identity>, listener: TcpListener) {
+    pub(crate) async fn serve(self: Arc<Self>, me: Arc<NodeIdentity>, listener: TcpListener) {
         let (interval, timeout) = probes(me.config.lease);
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
@@ -108,8 +109,8 @@ impl Home {
     }
 
     /// Reads a stream.
-    async fn read(self: Arc<Self>, me: Arc<Identity>, body: Body, to: UnboundedSender<Packet>) {
-        let mut from = FrameReader::new(body, GREETING);
+    async fn read(self: Arc<Self>, me: Arc<NodeIdentity>, body: Body, to: UnboundedSender<StreamPacket>) {
+        let mut from = StreamReader::new(body, GREETING);
         let (session, stream) =
             match tokio::time::timeout(me.config.lease, self.greet(&me, &mut from, &to)).await {
                 Ok(Ok(accepted)) => accepted,
@@ -123,14 +124,12 @@ impl Home {
             return;
         }
         log::debug!("the stream of {} ended: {end}", describe(&session.caller));
-        tokio::time::sleep(me.config.patience + RETURN).await;
+        tokio::time::sleep(me.config.grace + RETURN).await;
         if session.end_unless_resumed(stream) {
             lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
             log::info!("{} was lost: {end}", describe(&session.caller));
-            if let Some(registry) = &self.registry {
-                if session.has_joined() {
-                    registry.remove(session.caller.home, Presence::Lost);
-                }
+            if let Some(registry) = self.registry.as_ref().filter(|_| session.has_joined()) {
+                registry.remove(session.caller.home, MemberPresence::Lost);
             }
         }
     }
@@ -138,16 +137,16 @@ impl Home {
     /// Proves and verifies the key, and begins or resumes a session.
     async fn greet(
         &self,
-        me: &Identity,
-        from: &mut FrameReader,
-        to: &UnboundedSender<Packet>,
+        me: &NodeIdentity,
+        from: &mut StreamReader,
+        to: &UnboundedSender<StreamPacket>,
     ) -> Result<(Arc<Session>, u64), String> {
-        let send = |kind| _ = to.send(Packet::of(&Down { kind: Some(kind) }));
+        let send = |kind| _ = to.send(StreamPacket::of(&HomeMessage { kind: Some(kind) }));
         let nonce = auth::nonce().map_err(|e| e.to_string())?.to_vec();
         let needs_key = me.config.key.is_some();
-        send(DownKind::Challenge(Challenge { version: VERSION, nonce: nonce.clone(), needs_key }));
-        let hello = match from.next::<Up>().await.map_err(|e| e.to_string())? {
-            Part::Message(Up { kind: Some(UpKind::Hello(hello)) }) => hello,
+        send(HomeMessageKind::Challenge(Challenge { version: VERSION, nonce: nonce.clone(), needs_key }));
+        let hello = match from.next::<CallerMessage>().await.map_err(|e| e.to_string())? {
+            Part::Message(CallerMessage { kind: Some(CallerMessageKind::Hello(hello)) }) => hello,
             _ => return Err("it began with another message than its name".into()),
         };
         let mut welcome = Welcome {
@@ -161,11 +160,11 @@ impl Home {
         if let Err((outcome, why)) = check(me, &nonce, &hello) {
             welcome = Welcome { refusal: why.clone(), ..Welcome::default() };
             welcome.set_outcome(outcome);
-            send(DownKind::Welcome(welcome));
+            send(HomeMessageKind::Welcome(welcome));
             return Err(why);
         }
         if let Some(key) = &me.config.key {
-            welcome.proof = auth::prove(key, Side::Home, &nonce, &hello.nonce);
+            welcome.proof = auth::prove(key, ProofSide::Home, &nonce, &hello.nonce);
         }
         let caller = hello.from.unwrap_or_default();
         let mut sessions = lock(&self.sessions);
@@ -173,7 +172,7 @@ impl Home {
         welcome.resumed = known.is_some();
         let session = known.unwrap_or_else(|| Session::new(caller));
         // Before the stream may send replies.
-        send(DownKind::Welcome(welcome));
+        send(HomeMessageKind::Welcome(welcome));
         let stream = session.begin_stream(to.clone()).ok_or("its session has just ended")?;
         sessions.insert(hello.session, session.clone());
         from.allow(usize::try_from(me.config.largest.saturating_add(BESIDE)).unwrap_or(usize::MAX));
@@ -183,13 +182,13 @@ impl Home {
     /// Handles the messages of a stream until it ends.
     async fn take(
         self: &Arc<Self>,
-        me: &Identity,
+        me: &NodeIdentity,
         session: &Arc<Session>,
-        from: &mut FrameReader,
+        from: &mut StreamReader,
     ) -> StreamEnd {
-        let mut arriving: Option<(Call, ArrivingValue)> = None;
+        let mut arriving: Option<(RemoteCall, ArrivingValue)> = None;
         loop {
-            let part = match from.next::<Up>().await {
+            let part = match from.next::<CallerMessage>().await {
                 Ok(part) => part,
                 Err(end) => return end,
             };
@@ -199,22 +198,28 @@ impl Home {
                     Ok(value) => arriving = Some((call, value)),
                     Err(end) => return end,
                 },
-                (Part::Message(Up { kind: Some(UpKind::Call(mut call)) }), None) => match call.value.take() {
-                    None => self.call(session, call, None),
-                    Some(value) => {
-                        let value = ArrivingValue::new(value, me.config.largest);
-                        if value.is_whole() {
-                            self.call(session, call, Some(value.finish()));
-                        } else {
-                            arriving = Some((call, value));
+                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Call(mut call)) }), None) => {
+                    match call.value.take() {
+                        None => self.call(session, call, None),
+                        Some(value) => {
+                            let value = ArrivingValue::new(value, me.config.largest);
+                            if value.is_whole() {
+                                self.call(session, call, Some(value.finish()));
+                            } else {
+                                arriving = Some((call, value));
+                            }
                         }
                     }
-                },
-                (Part::Message(Up { kind: Some(UpKind::Received(list)) }), None) => {
+                }
+                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Received(list)) }), None) => {
                     session.received(&list.ids)
                 }
-                (Part::Message(Up { kind: Some(UpKind::Wanted(list)) }), None) => session.keep(&list.ids),
-                (Part::Message(Up { kind: Some(UpKind::Cancel(id)) }), None) => session.cancel(id),
+                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Wanted(list)) }), None) => {
+                    session.keep(&list.ids)
+                }
+                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Cancel(id)) }), None) => {
+                    session.cancel(id)
+                }
                 _ => return StreamEnd::Malformed("a message in the wrong place"),
             }
         }
@@ -224,7 +229,7 @@ impl Home {
     fn call(
         self: &Arc<Self>,
         session: &Arc<Session>,
-        call: Call,
+        call: RemoteCall,
         value: Option<Result<Outgoing, ArrivalError>>,
     ) {
         let (home, caller) = (self.clone(), session.clone());
@@ -232,8 +237,9 @@ impl Home {
             (Operation::Put, Some(Ok(value))) => {
                 return match self.object(call.object) {
                     Some(object) => session.put(&call, object, value),
-                    None => session
-                        .run(&call, None, || Box::pin(std::future::ready(Answer::plain(Outcome::NotFound)))),
+                    None => session.run(&call, None, || {
+                        Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
+                    }),
                 };
             }
             (_, value) => value,
@@ -252,10 +258,12 @@ impl Home {
                 | Operation::Find
                 | Operation::Withdraw
                 | Operation::Leave => home.at_registry(&caller, call),
-                Operation::Nothing => ready(Answer::with_text(Outcome::Failed, "unknown operation".into())),
+                Operation::Nothing => {
+                    ready(Answer::with_text(CallOutcome::Failed, "unknown operation".into()))
+                }
                 operation => {
                     let Some(object) = home.object(call.object) else {
-                        return ready(Answer::plain(Outcome::NotFound));
+                        return ready(Answer::plain(CallOutcome::NotFound));
                     };
                     match (operation, value) {
                         (Operation::Put, Some(Err(error))) => ready(refuse(home.me.get(), error)),
@@ -263,31 +271,31 @@ impl Home {
                         (Operation::Lease, _) => object.lease(),
                         (Operation::Close, _) => ready(Answer::number(object.close().into())),
                         (Operation::Len, _) => ready(Answer::number(object.len() as u64)),
-                        _ => ready(Answer::with_text(Outcome::Failed, "a put without a value".into())),
+                        _ => ready(Answer::with_text(CallOutcome::Failed, "a put without a value".into())),
                     }
                 }
             }
         });
     }
 
-    fn open(&self, call: &Call) -> Answer {
+    fn open(&self, call: &RemoteCall) -> Answer {
         let objects = lock(&self.objects);
         let Some((number, object)) =
             objects.by_name.get(&call.name).and_then(|n| Some((*n, objects.by_number.get(n)?)))
         else {
-            return Answer::plain(Outcome::NotFound);
+            return Answer::plain(CallOutcome::NotFound);
         };
         let (fingerprint, name) = object.message_type();
         if fingerprint == call.number {
             Answer::number(number)
         } else {
-            Answer::with_text(Outcome::WrongType, name)
+            Answer::with_text(CallOutcome::WrongType, name)
         }
     }
 
-    fn at_registry(&self, caller: &Session, call: Call) -> object::Answering {
+    fn at_registry(&self, caller: &Session, call: RemoteCall) -> object::Answering {
         let answer = match &self.registry {
-            None => Answer::with_text(Outcome::Failed, "only rank 0 knows the members".into()),
+            None => Answer::with_text(CallOutcome::Failed, "only rank 0 knows the members".into()),
             Some(registry) => {
                 let node = call.member.clone().unwrap_or_default();
                 match call.operation() {
@@ -300,8 +308,8 @@ impl Home {
                     Operation::Find => return registry.clone().find(call.name),
                     Operation::Withdraw => registry.withdraw(&call.name, node.home),
                     _ => {
-                        registry.remove(node.home, Presence::Left);
-                        Answer::plain(Outcome::Done)
+                        registry.remove(node.home, MemberPresence::Left);
+                        Answer::plain(CallOutcome::Done)
                     }
                 }
             }
@@ -311,34 +319,34 @@ impl Home {
 }
 
 /// Returns the answer to a value that is not in the arena.
-fn refuse(me: Option<&Arc<Identity>>, error: ArrivalError) -> Answer {
+fn refuse(me: Option<&Arc<NodeIdentity>>, error: ArrivalError) -> Answer {
     match error {
         ArrivalError::TooLarge(_) => {
-            let mut answer = Answer::plain(Outcome::TooLarge);
+            let mut answer = Answer::plain(CallOutcome::TooLarge);
             answer.reply.number = me.map_or(0, |me| me.config.largest);
             answer
         }
-        ArrivalError::Memory(error) => Answer::with_text(Outcome::OutOfMemory, error.to_string()),
+        ArrivalError::Memory(error) => Answer::with_text(CallOutcome::OutOfMemory, error.to_string()),
     }
 }
 
 /// Checks a hello.
-fn check(me: &Identity, nonce: &[u8], hello: &Hello) -> Result<(), (Outcome, String)> {
+fn check(me: &NodeIdentity, nonce: &[u8], hello: &CallerGreeting) -> Result<(), (CallOutcome, String)> {
     if hello.version != VERSION {
         let why =
             format!("its protocol has version {}, and this process has version {VERSION}", hello.version);
-        return Err((Outcome::WrongVersion, why));
+        return Err((CallOutcome::WrongVersion, why));
     }
     match &me.config.key {
-        Some(key) if !auth::is_proof(key, Side::Caller, &hello.nonce, nonce, &hello.proof) => {
+        Some(key) if !auth::is_proof(key, ProofSide::Caller, &hello.nonce, nonce, &hello.proof) => {
             let why = "the keys differ: give all members of a cluster the same key";
-            return Err((Outcome::WrongKey, why.into()));
+            return Err((CallOutcome::WrongKey, why.into()));
         }
         _ => {}
     }
     if hello.home != 0 && hello.home != me.node.home {
         let why = "another process listens at its address, so it has ended";
-        return Err((Outcome::WrongCluster, why.into()));
+        return Err((CallOutcome::WrongCluster, why.into()));
     }
     Ok(())
 }
@@ -347,7 +355,7 @@ fn check(me: &Identity, nonce: &[u8], hello: &Hello) -> Result<(), (Outcome, Str
 #[derive(Clone)]
 struct HomeService {
     home: Arc<Home>,
-    me: Arc<Identity>,
+    me: Arc<NodeIdentity>,
 }
 
 impl tonic::server::NamedService for HomeService {

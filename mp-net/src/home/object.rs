@@ -9,13 +9,13 @@ use mp_core::{Message, WakeRegistration, poll_until};
 use mp_queue::{DesertedWhen, EncodedLease, EncodedMessage, GetError, PutError, Queue};
 use mp_reduce::name_of;
 
-use crate::wire::held::{HeldMessage, TakenMessage};
-use crate::wire::messages::{Outcome, Reply, Value};
+use crate::wire::held::{HeldMessage, HeldSource};
+use crate::wire::messages::{CallOutcome, CallReply, Value};
 use crate::wire::value::{describe, parts};
 
 /// Answer of an object, and the message whose memory follows it.
 pub(crate) struct Answer {
-    pub(crate) reply: Reply,
+    pub(crate) reply: CallReply,
     pub(crate) memory: Option<Arc<HeldMessage>>,
     /// Lease of the message, until it is acknowledged.
     pub(crate) lease: Option<EncodedLease>,
@@ -23,36 +23,36 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Creates an answer without a value.
-    pub(crate) fn plain(outcome: Outcome) -> Self {
+    pub(crate) fn plain(outcome: CallOutcome) -> Self {
         Self::with_text(outcome, String::new())
     }
 
-    pub(crate) fn with_text(outcome: Outcome, text: String) -> Self {
-        let reply = Reply { outcome: outcome.into(), text, ..Reply::default() };
+    pub(crate) fn with_text(outcome: CallOutcome, text: String) -> Self {
+        let reply = CallReply { outcome: outcome.into(), text, ..CallReply::default() };
         Self { reply, memory: None, lease: None }
     }
 
     pub(crate) fn number(number: u64) -> Self {
-        let mut answer = Self::plain(Outcome::Done);
+        let mut answer = Self::plain(CallOutcome::Done);
         answer.reply.number = number;
         answer
     }
 
     fn value(value: Value, memory: Arc<HeldMessage>) -> Self {
-        let mut answer = Self::plain(Outcome::Done);
+        let mut answer = Self::plain(CallOutcome::Done);
         answer.reply.value = Some(value);
         answer.memory = Some(memory);
         answer
     }
 
     fn failed(error: &impl std::fmt::Display) -> Self {
-        Self::with_text(Outcome::Failed, error.to_string())
+        Self::with_text(CallOutcome::Failed, error.to_string())
     }
 }
 
 /// Outcome of an attempt to put.
 pub(crate) enum PutNow {
-    Done(Answer),
+    Done(Box<Answer>),
     /// There is no room.
     Waits(Answering),
 }
@@ -132,7 +132,7 @@ struct TakenFrom<T: Message> {
     queue: Queue<T>,
 }
 
-impl<T: Message> TakenMessage for TakenFrom<T> {
+impl<T: Message> HeldSource for TakenFrom<T> {
     fn memory(&self, attachment: usize) -> &[u8] {
         self.message.relayed_memory(attachment)
     }
@@ -162,10 +162,10 @@ impl<T: Message> TakenMessage for TakenFrom<T> {
 
 fn put_answer(end: Result<(), PutError<()>>) -> Answer {
     match end {
-        Ok(()) => Answer::plain(Outcome::Done),
-        Err(PutError::Closed(())) => Answer::plain(Outcome::Closed),
+        Ok(()) => Answer::plain(CallOutcome::Done),
+        Err(PutError::Closed(())) => Answer::plain(CallOutcome::Closed),
         Err(error @ PutError::TooLarge { limit, .. }) => {
-            let mut answer = Answer::with_text(Outcome::TooLarge, error.to_string());
+            let mut answer = Answer::with_text(CallOutcome::TooLarge, error.to_string());
             answer.reply.number = limit;
             answer
         }
@@ -182,13 +182,13 @@ impl<T: Message> SharedObject for SharedQueue<T> {
         let packed = match self.0.pack_relayed(&mut message) {
             Ok(packed) => packed,
             Err(PutError::Full(())) => return PutNow::Waits(self.put(message)),
-            Err(error) => return PutNow::Done(put_answer(Err(error))),
+            Err(error) => return PutNow::Done(Box::new(put_answer(Err(error)))),
         };
         match self.0.try_put_packed(packed) {
             Err(PutError::Full(packed)) => PutNow::Waits(Box::pin(async move {
                 put_answer(self.put_when_possible(Outgoing::default(), Some(packed)).await)
             })),
-            end => PutNow::Done(put_answer(end.map_err(PutError::forget))),
+            end => PutNow::Done(Box::new(put_answer(end.map_err(PutError::forget)))),
         }
     }
 
@@ -213,7 +213,7 @@ impl<T: Message> SharedObject for SharedQueue<T> {
                 .await
                 .unwrap_or_else(|error| Err(GetError::Failed(error.into())))
             {
-                Ok(None) => Answer::plain(Outcome::End),
+                Ok(None) => Answer::plain(CallOutcome::End),
                 Ok(Some(message)) => {
                     let relayed = message.relayed();
                     let taken = Box::new(TakenFrom { message, queue: queue.clone() });
@@ -245,7 +245,7 @@ impl<T: Message> SharedObject for SharedQueue<T> {
                 .await
                 .unwrap_or_else(|error| Err(GetError::Failed(error.into())))
             {
-                Ok(None) => Answer::plain(Outcome::End),
+                Ok(None) => Answer::plain(CallOutcome::End),
                 Ok(Some(lease)) => match lease.read().and_then(|value| Ok((parts(&value)?, value))) {
                     Ok((relayed, message)) => {
                         let (value, sizes) = describe(relayed);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use crate::home::object::{Answer, Answering};
-use crate::wire::messages::{Node, Outcome, Presence};
+use crate::wire::messages::{CallOutcome, MemberPresence, Node};
 
 #[derive(Default)]
 struct Tables {
@@ -15,7 +15,7 @@ struct Tables {
 }
 
 /// Members and names.
-pub(crate) struct Registry {
+pub(crate) struct ClusterRegistry {
     ranks: u32,
     tables: Mutex<Tables>,
     /// Number of changes.
@@ -27,7 +27,7 @@ pub(crate) fn describe(node: &Node) -> String {
     format!("rank {} ({}, process {})", node.rank, node.host, node.pid)
 }
 
-impl Registry {
+impl ClusterRegistry {
     pub(crate) fn new(ranks: u32) -> Arc<Self> {
         Arc::new(Self { ranks, tables: Mutex::default(), changes: watch::Sender::new(0) })
     }
@@ -49,27 +49,27 @@ impl Registry {
                 node.ranks,
                 self.ranks
             );
-            return Answer::with_text(Outcome::WrongCluster, text);
+            return Answer::with_text(CallOutcome::WrongCluster, text);
         }
         let mut tables = self.lock();
         match tables.members.get(&node.rank) {
-            Some(other) if other.home != node.home && other.presence() == Presence::Present => {
+            Some(other) if other.home != node.home && other.presence() == MemberPresence::Present => {
                 let text = format!("rank {} is taken by {}", node.rank, describe(other));
-                return Answer::with_text(Outcome::Taken, text);
+                return Answer::with_text(CallOutcome::Taken, text);
             }
             _ => _ = tables.members.insert(node.rank, node),
         }
         drop(tables);
         self.changed();
-        Answer::plain(Outcome::Done)
+        Answer::plain(CallOutcome::Done)
     }
 
     /// Removes a member and its names.
-    pub(crate) fn remove(&self, home: u64, presence: Presence) {
+    pub(crate) fn remove(&self, home: u64, presence: MemberPresence) {
         let mut tables = self.lock();
         tables.names.retain(|_, node| node.home != home);
         let member = tables.members.values_mut().find(|node| node.home == home);
-        if let Some(member) = member.filter(|node| node.presence() == Presence::Present) {
+        if let Some(member) = member.filter(|node| node.presence() == MemberPresence::Present) {
             member.set_presence(presence);
             drop(tables);
             self.changed();
@@ -93,22 +93,22 @@ impl Registry {
     pub(crate) fn publish(&self, name: String, node: Node) -> Answer {
         let mut tables = self.lock();
         if let Some(other) = tables.names.get(&name) {
-            return Answer::with_text(Outcome::Taken, describe(other));
+            return Answer::with_text(CallOutcome::Taken, describe(other));
         }
         tables.names.insert(name, node);
         drop(tables);
         self.changed();
-        Answer::plain(Outcome::Done)
+        Answer::plain(CallOutcome::Done)
     }
 
     /// Withdraws a name of a member.
     pub(crate) fn withdraw(&self, name: &str, home: u64) -> Answer {
         let mut tables = self.lock();
         if tables.names.get(name).is_none_or(|node| node.home != home) {
-            return Answer::plain(Outcome::NotFound);
+            return Answer::plain(CallOutcome::NotFound);
         }
         tables.names.remove(name);
-        Answer::plain(Outcome::Done)
+        Answer::plain(CallOutcome::Done)
     }
 
     /// Returns the member that has the object of a name, when there is one.
@@ -117,12 +117,12 @@ impl Registry {
             let mut changes = self.changes.subscribe();
             loop {
                 if let Some(node) = self.lock().names.get(&name) {
-                    let mut answer = Answer::plain(Outcome::Done);
+                    let mut answer = Answer::plain(CallOutcome::Done);
                     answer.reply.members = vec![node.clone()];
                     return answer;
                 }
                 if changes.changed().await.is_err() {
-                    return Answer::plain(Outcome::NotFound);
+                    return Answer::plain(CallOutcome::NotFound);
                 }
             }
         })

@@ -10,9 +10,9 @@
 //! A session whose caller doesn't return in time ends: running calls end without an effect, and messages that
 //! were taken and not received, or leased and not acknowledged, go back to their queues.
 
+use crate::sync::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -26,21 +26,21 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::home::object::{Answer, Answering, PutNow, SharedObject};
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{Call, Down, DownKind, Node, Operation, Outcome};
-use crate::wire::send::Packet;
+use crate::wire::messages::{CallOutcome, HomeMessage, HomeMessageKind, Node, Operation, RemoteCall};
+use crate::wire::send::StreamPacket;
 
 /// State of a call.
-enum CallState {
+enum CallProgress {
     Running(Arc<Notify>),
     Answered(Bytes, Option<Arc<HeldMessage>>),
 }
 
 #[derive(Default)]
-struct State {
-    calls: HashMap<u64, CallState>,
+struct SessionState {
+    calls: HashMap<u64, CallProgress>,
     leases: HashMap<u64, EncodedLease>,
     /// Sender of the present stream, and the number of streams so far.
-    to: Option<UnboundedSender<Packet>>,
+    to: Option<UnboundedSender<StreamPacket>>,
     streams: u64,
     /// For each object, the lock that keeps puts in their order.
     orders: HashMap<u64, Arc<tokio::sync::Mutex<()>>>,
@@ -52,7 +52,7 @@ pub(crate) struct Session {
     pub(crate) caller: Node,
     /// `true` if the caller is a member by this session.
     joined: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
 }
 
 impl Session {
@@ -69,13 +69,13 @@ impl Session {
         self.joined.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a stream, which replaces an earlier one. Returns its number, or `None` if the session has
     /// ended.
-    pub(crate) fn begin_stream(&self, to: UnboundedSender<Packet>) -> Option<u64> {
+    pub(crate) fn begin_stream(&self, to: UnboundedSender<StreamPacket>) -> Option<u64> {
         let mut state = self.lock();
         if state.ended {
             return None;
@@ -106,9 +106,9 @@ impl Session {
         drop(state);
         for call in calls.into_values() {
             match call {
-                CallState::Running(cancelled) => cancelled.notify_one(),
-                CallState::Answered(_, Some(memory)) => memory.give_back(),
-                CallState::Answered(_, None) => {}
+                CallProgress::Running(cancelled) => cancelled.notify_one(),
+                CallProgress::Answered(_, Some(memory)) => memory.give_back(),
+                CallProgress::Answered(_, None) => {}
             }
         }
         drop(leases);
@@ -123,11 +123,11 @@ impl Session {
             None if state.ended => None,
             None => {
                 let cancelled = Arc::new(Notify::new());
-                state.calls.insert(id, CallState::Running(cancelled.clone()));
+                state.calls.insert(id, CallProgress::Running(cancelled.clone()));
                 Some(cancelled)
             }
-            Some(CallState::Running(_)) => None,
-            Some(CallState::Answered(reply, memory)) => {
+            Some(CallProgress::Running(_)) => None,
+            Some(CallProgress::Answered(reply, memory)) => {
                 state.send(reply.clone(), memory.clone());
                 None
             }
@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// Runs a put, unless it is known. Puts of one caller stay in order.
-    pub(crate) fn put(self: &Arc<Self>, call: &Call, object: Arc<dyn SharedObject>, message: Outgoing) {
+    pub(crate) fn put(self: &Arc<Self>, call: &RemoteCall, object: Arc<dyn SharedObject>, message: Outgoing) {
         let mut state = self.lock();
         let order = state.orders.entry(call.object).or_default().clone();
         let is_new = !state.ended && !state.calls.contains_key(&call.id);
@@ -145,7 +145,7 @@ impl Session {
         }
         match object.put_now(message) {
             // Most puts need no future.
-            PutNow::Done(answer) => state.answer(call.id, answer),
+            PutNow::Done(answer) => state.answer(call.id, *answer),
             PutNow::Waits(answering) => {
                 drop(state);
                 self.run(call, Some(order), || answering);
@@ -168,7 +168,7 @@ impl Session {
     /// Runs a call, unless it is known. `order` names the object whose puts stay in order.
     pub(crate) fn run(
         self: &Arc<Self>,
-        call: &Call,
+        call: &RemoteCall,
         order: Option<Arc<tokio::sync::Mutex<()>>>,
         answering: impl FnOnce() -> Answering,
     ) {
@@ -210,7 +210,7 @@ impl Session {
 
     /// Ends a running call without an effect.
     pub(crate) fn cancel(&self, id: u64) {
-        if let Some(CallState::Running(cancelled)) = self.lock().calls.get(&id) {
+        if let Some(CallProgress::Running(cancelled)) = self.lock().calls.get(&id) {
             cancelled.notify_one();
         }
     }
@@ -219,7 +219,7 @@ impl Session {
     pub(crate) fn received(&self, ids: &[u64]) {
         let mut state = self.lock();
         for id in ids {
-            if matches!(state.calls.get(id), Some(CallState::Answered(..))) {
+            if matches!(state.calls.get(id), Some(CallProgress::Answered(..))) {
                 state.calls.remove(id);
             }
         }
@@ -228,7 +228,7 @@ impl Session {
     /// Forgets all answered calls but these.
     pub(crate) fn keep(&self, ids: &[u64]) {
         let ids: std::collections::HashSet<_> = ids.iter().copied().collect();
-        self.lock().calls.retain(|id, call| ids.contains(id) || matches!(call, CallState::Running(_)));
+        self.lock().calls.retain(|id, call| ids.contains(id) || matches!(call, CallProgress::Running(_)));
     }
 
     /// Gives back the message that a call took or leased.
@@ -236,16 +236,16 @@ impl Session {
         let mut state = self.lock();
         let lease = state.leases.remove(&id);
         let answered = match state.calls.get(&id) {
-            Some(CallState::Answered(_, Some(_))) => state.calls.remove(&id),
+            Some(CallProgress::Answered(_, Some(_))) => state.calls.remove(&id),
             _ => None,
         };
         drop(state);
         let found = lease.is_some() || answered.is_some();
-        if let (None, Some(CallState::Answered(_, Some(memory)))) = (&lease, answered) {
+        if let (None, Some(CallProgress::Answered(_, Some(memory)))) = (&lease, answered) {
             memory.give_back();
         }
         drop(lease);
-        Answer::plain(if found { Outcome::Done } else { Outcome::NotFound })
+        Answer::plain(if found { CallOutcome::Done } else { CallOutcome::NotFound })
     }
 
     /// Acknowledges the message that a call leased.
@@ -254,38 +254,38 @@ impl Session {
         match lease {
             Some(lease) => {
                 lease.ack();
-                Answer::plain(Outcome::Done)
+                Answer::plain(CallOutcome::Done)
             }
-            None => Answer::plain(Outcome::NotFound),
+            None => Answer::plain(CallOutcome::NotFound),
         }
     }
 }
 
-impl State {
+impl SessionState {
     /// Records an answer, and sends it if there is a stream.
     fn answer(&mut self, id: u64, answer: Answer) {
         let Answer { mut reply, memory, lease } = answer;
         reply.id = id;
-        let reply = Bytes::from(Down { kind: Some(DownKind::Reply(reply)) }.encode_to_vec());
+        let reply = Bytes::from(HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }.encode_to_vec());
         if let Some(lease) = lease {
             self.leases.insert(id, lease);
         }
         self.send(reply.clone(), memory.clone());
-        self.calls.insert(id, CallState::Answered(reply, memory));
+        self.calls.insert(id, CallProgress::Answered(reply, memory));
     }
 
     fn send(&self, message: Bytes, memory: Option<Arc<HeldMessage>>) {
         if let Some(to) = &self.to {
-            _ = to.send(Packet { message, memory });
+            _ = to.send(StreamPacket { message, memory });
         }
     }
 }
 
 /// Returns the outcome of a call whose wait is over.
-fn unmet(call: &Call) -> Outcome {
+fn unmet(call: &RemoteCall) -> CallOutcome {
     match call.operation() {
-        Operation::Put => Outcome::Full,
-        Operation::Find | Operation::Watch => Outcome::NotFound,
-        _ => Outcome::Empty,
+        Operation::Put => CallOutcome::Full,
+        Operation::Find | Operation::Watch => CallOutcome::NotFound,
+        _ => CallOutcome::Empty,
     }
 }

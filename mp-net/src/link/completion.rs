@@ -7,17 +7,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::error::NetError;
-use crate::wire::messages::Reply;
+use crate::wire::messages::CallReply;
 use mp_core::message::Outgoing;
 
 /// Reply to a call, and its value.
-pub(crate) type CallResult = Result<(Reply, Option<Outgoing>), NetError>;
+pub(crate) type CallResult = Result<(CallReply, Option<Outgoing>), NetError>;
 
 /// Interval at which a waiting thread checks for an interrupt of its process.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
-struct State {
+struct CompletionState {
     result: Option<CallResult>,
     waker: Option<Waker>,
     /// `true` if the caller no longer waits.
@@ -27,12 +27,12 @@ struct State {
 /// A call whose outcome is awaited.
 #[derive(Default)]
 pub(crate) struct Completion {
-    state: Mutex<State>,
+    state: Mutex<CompletionState>,
     set: Condvar,
 }
 
 impl Completion {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CompletionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

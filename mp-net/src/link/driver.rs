@@ -9,11 +9,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use crate::auth;
 use crate::error::{NetError, PeerLost};
 use crate::link::completion::CallResult;
-use crate::link::stream::{ConnectError, Stream, connect};
-use crate::link::{Command, Identity, Peer, PendingCall};
-use crate::wire::messages::{Call, CallList, Down, DownKind, Operation, Outcome, Reply, Up, UpKind, Welcome};
+use crate::link::stream::{Stream, StreamError, connect};
+use crate::link::{Command, HomePeer, NodeIdentity, PendingCall};
+use crate::wire::messages::{
+    CallList, CallOutcome, CallReply, CallerMessage, CallerMessageKind, HomeMessage, HomeMessageKind,
+    Operation, RemoteCall, Welcome,
+};
 use crate::wire::receive::{Part, StreamEnd};
-use crate::wire::send::Packet;
+use crate::wire::send::StreamPacket;
 use crate::wire::value::{ArrivalError, ArrivingValue};
 
 /// Numbers of the driver's own calls have this bit.
@@ -25,9 +28,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Minimum time for an attempt to reconnect.
 const ATTEMPT: Duration = Duration::from_millis(200);
 
-struct Driver {
-    me: Arc<Identity>,
-    peer: Arc<Mutex<Peer>>,
+struct LinkDriver {
+    me: Arc<NodeIdentity>,
+    peer: Arc<Mutex<HomePeer>>,
     /// Calls without their replies.
     pending: BTreeMap<u64, PendingCall>,
     /// Calls that wait for credits, in the order of their arrival.
@@ -42,12 +45,16 @@ struct Driver {
     credits: (u32, u64),
     largest: u64,
     next_own: u64,
-    arriving: Option<(Reply, ArrivingValue)>,
+    arriving: Option<(CallReply, ArrivingValue)>,
 }
 
 /// Runs a link until its handle is dropped.
-pub(crate) async fn run(me: Arc<Identity>, peer: Arc<Mutex<Peer>>, mut commands: UnboundedReceiver<Command>) {
-    let mut driver = Driver {
+pub(crate) async fn run(
+    me: Arc<NodeIdentity>,
+    peer: Arc<Mutex<HomePeer>>,
+    mut commands: UnboundedReceiver<Command>,
+) {
+    let mut driver = LinkDriver {
         me,
         peer,
         pending: BTreeMap::new(),
@@ -82,8 +89,8 @@ pub(crate) async fn run(me: Arc<Identity>, peer: Arc<Mutex<Peer>>, mut commands:
                     return;
                 }
             }
-            Err(ConnectError::Refused(error)) => driver.refuse(error),
-            Err(ConnectError::Gone(cause) | ConnectError::Silent(cause)) if peer.host.is_empty() => {
+            Err(StreamError::Refused(error)) => driver.refuse(error),
+            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) if peer.host.is_empty() => {
                 let (address, waited) = (peer.address, limit);
                 driver.fail(|_| NetError::Unreachable {
                     address: address.clone(),
@@ -91,15 +98,13 @@ pub(crate) async fn run(me: Arc<Identity>, peer: Arc<Mutex<Peer>>, mut commands:
                     cause: cause.clone(),
                 });
             }
-            Err(ConnectError::Gone(cause) | ConnectError::Silent(cause)) => {
-                driver.lose(&cause, Duration::ZERO)
-            }
+            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) => driver.lose(&cause, Duration::ZERO),
         }
     }
 }
 
-impl Driver {
-    fn peer(&self) -> Peer {
+impl LinkDriver {
+    fn peer(&self) -> HomePeer {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -120,7 +125,7 @@ impl Driver {
             self.arriving = None;
             drop(stream);
             let since = Instant::now();
-            match self.resume(session, since + self.me.config.patience).await {
+            match self.resume(session, since + self.me.config.grace).await {
                 Ok(resumed) => stream = resumed,
                 Err(Some(cause)) => {
                     self.lose(&cause, silence + since.elapsed());
@@ -161,19 +166,19 @@ impl Driver {
                 Ok(_) => {
                     return Err(Some("it gave up this process, whose connection was interrupted".into()));
                 }
-                Err(ConnectError::Gone(cause)) => return Err(Some(cause)),
-                Err(ConnectError::Refused(error)) => return Err(Some(error.to_string())),
-                Err(ConnectError::Silent(_)) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
-                Err(ConnectError::Silent(_)) => return Err(None),
+                Err(StreamError::Gone(cause)) => return Err(Some(cause)),
+                Err(StreamError::Refused(error)) => return Err(Some(error.to_string())),
+                Err(StreamError::Silent(_)) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
+                Err(StreamError::Silent(_)) => return Err(None),
             }
         }
     }
 
     /// Sends the calls without replies again. The home does nothing twice.
-    fn send_again(&mut self, to: &UnboundedSender<Packet>) {
+    fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
         let sent = || self.pending.iter().filter(|(_, pending)| pending.sent);
         let ids = sent().map(|(id, _)| *id).chain(self.unreceived.iter().copied()).collect();
-        _ = to.send(up(UpKind::Wanted(CallList { ids })));
+        _ = to.send(up(CallerMessageKind::Wanted(CallList { ids })));
         for (_, pending) in sent() {
             _ = to.send(pending.packet());
         }
@@ -189,7 +194,7 @@ impl Driver {
         loop {
             self.flush(&stream.to);
             let end = tokio::select! {
-                part = stream.from.next::<Down>() => self.take_all(part, stream),
+                part = stream.from.next::<HomeMessage>() => self.take_all(part, stream),
                 command = commands.recv() => {
                     self.accept(command?, Some(&stream.to));
                     while let Ok(command) = commands.try_recv() {
@@ -207,13 +212,15 @@ impl Driver {
     /// Handles a part, and all others that have arrived.
     fn take_all(
         &mut self,
-        part: Result<Part<Down>, StreamEnd>,
+        part: Result<Part<HomeMessage>, StreamEnd>,
         stream: &mut Stream,
     ) -> Result<(), StreamEnd> {
         let mut next = Some(part?);
         while let Some(part) = next {
             match part {
-                Part::Message(Down { kind: Some(DownKind::Reply(reply)) }) => self.replied(reply)?,
+                Part::Message(HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }) => {
+                    self.replied(reply)?
+                }
                 Part::Data(data) => {
                     let (reply, value) =
                         self.arriving.take().ok_or(StreamEnd::Malformed("data without a reply"))?;
@@ -227,7 +234,7 @@ impl Driver {
     }
 
     /// Handles a reply. One for a call that has its reply already is skipped.
-    fn replied(&mut self, mut reply: Reply) -> Result<(), StreamEnd> {
+    fn replied(&mut self, mut reply: CallReply) -> Result<(), StreamEnd> {
         if self.arriving.is_some() {
             return Err(StreamEnd::Malformed("a reply within another one"));
         }
@@ -241,7 +248,7 @@ impl Driver {
         Ok(())
     }
 
-    fn arrived(&mut self, reply: Reply, value: ArrivingValue) {
+    fn arrived(&mut self, reply: CallReply, value: ArrivingValue) {
         if value.is_whole() {
             self.complete(reply, Some(value));
         } else {
@@ -250,7 +257,7 @@ impl Driver {
     }
 
     /// Passes a whole reply to its caller.
-    fn complete(&mut self, reply: Reply, value: Option<ArrivingValue>) {
+    fn complete(&mut self, reply: CallReply, value: Option<ArrivingValue>) {
         let id = reply.id;
         let Some(pending) = self.pending.remove(&id) else { return };
         self.unanswered.0 = self.unanswered.0.saturating_sub(1);
@@ -277,13 +284,13 @@ impl Driver {
     /// Gives back the message of a reply.
     fn give_back(&mut self, id: u64) {
         self.next_own += 1;
-        let mut call = Call { id: self.next_own, number: id, ..Call::default() };
+        let mut call = RemoteCall { id: self.next_own, number: id, ..RemoteCall::default() };
         call.set_operation(Operation::GiveBack);
         self.accept(Command::Call(PendingCall::new(call, None)), None);
     }
 
     /// Handles a command of a caller. `to` is the stream, if there is one.
-    fn accept(&mut self, command: Command, to: Option<&UnboundedSender<Packet>>) {
+    fn accept(&mut self, command: Command, to: Option<&UnboundedSender<StreamPacket>>) {
         match command {
             Command::Call(pending) => {
                 self.waiting.push_back(pending.id);
@@ -298,7 +305,7 @@ impl Driver {
             Command::Cancel(id) => match self.pending.get(&id) {
                 Some(pending) if pending.sent => {
                     if let Some(to) = to {
-                        _ = to.send(up(UpKind::Cancel(id)));
+                        _ = to.send(up(CallerMessageKind::Cancel(id)));
                     }
                 }
                 Some(_) => self.withdraw(id),
@@ -312,21 +319,21 @@ impl Driver {
     fn withdraw(&mut self, id: u64) {
         let Some(pending) = self.pending.remove(&id) else { return };
         self.waiting.retain(|waiting| *waiting != id);
-        let mut reply = Reply { id, ..Reply::default() };
+        let mut reply = CallReply { id, ..CallReply::default() };
         reply.set_outcome(match pending.operation {
-            Operation::Put => Outcome::Full,
-            _ => Outcome::Empty,
+            Operation::Put => CallOutcome::Full,
+            _ => CallOutcome::Empty,
         });
         pending.completion.complete(Ok((reply, None)));
     }
 
     /// Sends acknowledgements, and calls within the credits.
-    fn flush(&mut self, to: &UnboundedSender<Packet>) {
+    fn flush(&mut self, to: &UnboundedSender<StreamPacket>) {
         let (ids, urgent) = &mut self.received;
         if *urgent || ids.len() >= ACKNOWLEDGED || !(ids.is_empty() || self.waiting.is_empty()) {
             let ids = std::mem::take(ids);
             *urgent = false;
-            _ = to.send(up(UpKind::Received(CallList { ids })));
+            _ = to.send(up(CallerMessageKind::Received(CallList { ids })));
         }
         while let Some(id) = self.waiting.front() {
             let Some(pending) = self.pending.get_mut(id) else {
@@ -376,7 +383,7 @@ impl Driver {
 
     /// Ends all calls because the home was lost.
     fn lose(&mut self, cause: &str, silent: Duration) {
-        let Peer { rank, host, .. } = self.peer();
+        let HomePeer { rank, host, .. } = self.peer();
         log::warn!("rank {rank} ({host}) was lost: {cause}");
         self.fail(|in_doubt| {
             let (host, cause) = (host.clone(), cause.to_owned());
@@ -386,11 +393,11 @@ impl Driver {
 }
 
 impl PendingCall {
-    fn packet(&self) -> Packet {
-        Packet { message: self.bytes.clone(), memory: self.memory.clone() }
+    fn packet(&self) -> StreamPacket {
+        StreamPacket { message: self.bytes.clone(), memory: self.memory.clone() }
     }
 }
 
-fn up(kind: UpKind) -> Packet {
-    Packet::of(&Up { kind: Some(kind) })
+fn up(kind: CallerMessageKind) -> StreamPacket {
+    StreamPacket::of(&CallerMessage { kind: Some(kind) })
 }

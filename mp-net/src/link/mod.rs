@@ -1,7 +1,7 @@
 //! Calls of objects of another member.
 //!
 //! A link belongs to one process and one home. `driver` connects when there is a call, and reconnects within
-//! the lease and the patience of the [configuration](crate::ClusterConfig). `completion` has the outcomes.
+//! the lease and the grace of the [configuration](crate::ClusterConfig). `completion` has the outcomes.
 //!
 //! | state of a call | after a reconnect in time | after the peer is lost |
 //! |---|---|---|
@@ -14,7 +14,7 @@ pub(crate) mod completion;
 mod driver;
 pub(crate) mod stream;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,19 +27,19 @@ use crate::error::NetError;
 use crate::link::completion::{CallFuture, CallResult, Completion};
 use crate::reactor;
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{Call, Node, Operation, Up, UpKind};
+use crate::wire::messages::{CallerMessage, CallerMessageKind, Node, Operation, RemoteCall};
 use crate::wire::value::size_of;
 
 /// This process, as others see it, and its limits.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct NodeIdentity {
     pub(crate) config: ClusterConfig,
     pub(crate) node: Node,
 }
 
 /// The other end of a link.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Peer {
+pub(crate) struct HomePeer {
     pub(crate) address: String,
     pub(crate) rank: usize,
     /// Host and process id, empty before the first connection.
@@ -63,9 +63,9 @@ pub(crate) struct PendingCall {
 }
 
 impl PendingCall {
-    fn new(call: Call, memory: Option<Arc<HeldMessage>>) -> Self {
+    fn new(call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> Self {
         let (id, operation, size) = (call.id, call.operation(), call.value.as_ref().map_or(0, size_of));
-        let bytes = Up { kind: Some(UpKind::Call(call)) }.encode_to_vec().into();
+        let bytes = CallerMessage { kind: Some(CallerMessageKind::Call(call)) }.encode_to_vec().into();
         Self { id, operation, bytes, memory, size, completion: Arc::default(), sent: false }
     }
 }
@@ -87,18 +87,18 @@ pub(crate) struct PendingReply {
 
 /// Connection to one home, made when it is needed.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct HomeLink {
     to: UnboundedSender<Command>,
     ids: AtomicU64,
-    peer: Arc<Mutex<Peer>>,
+    peer: Arc<Mutex<HomePeer>>,
 }
 
-impl Link {
+impl HomeLink {
     /// Creates a link. It connects at the first call.
     ///
     /// # Errors
     /// If the thread for the network can't be started.
-    pub(crate) fn new(peer: Peer, me: Arc<Identity>) -> Result<Arc<Self>, NetError> {
+    pub(crate) fn new(peer: HomePeer, me: Arc<NodeIdentity>) -> Result<Arc<Self>, NetError> {
         let (to, from) = unbounded_channel();
         let peer = Arc::new(Mutex::new(peer));
         reactor::handle()?.spawn(driver::run(me, peer.clone(), from));
@@ -106,11 +106,11 @@ impl Link {
     }
 
     /// Returns the other end, as it is known.
-    pub(crate) fn peer(&self) -> Peer {
+    pub(crate) fn peer(&self) -> HomePeer {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn send(&self, mut call: Call, memory: Option<Arc<HeldMessage>>) -> (u64, Arc<Completion>) {
+    fn send(&self, mut call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> (u64, Arc<Completion>) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         call.id = id;
         let pending = PendingCall::new(call, memory);
@@ -124,12 +124,12 @@ impl Link {
 
     /// Sends a call, and blocks until its outcome is known: at the latest when the wait of the call and the
     /// lease are over. An interrupt of the process cancels the call.
-    pub(crate) fn call(&self, call: Call, memory: Option<Arc<HeldMessage>>) -> CallResult {
+    pub(crate) fn call(&self, call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> CallResult {
         self.wait(self.begin(call, memory))
     }
 
     /// Sends a call.
-    pub(crate) fn begin(&self, call: Call, memory: Option<Arc<HeldMessage>>) -> PendingReply {
+    pub(crate) fn begin(&self, call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> PendingReply {
         let (id, completion) = self.send(call, memory);
         PendingReply { id, completion }
     }
@@ -150,7 +150,7 @@ impl Link {
     }
 
     /// Sends a call. Dropping the future cancels it, and gives back a message that it was to return.
-    pub(crate) async fn call_async(&self, call: Call, memory: Option<Arc<HeldMessage>>) -> CallResult {
+    pub(crate) async fn call_async(&self, call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> CallResult {
         let (id, completion) = self.send(call, memory);
         let abandon = || _ = self.to.send(Command::Cancel(id));
         let result = CallFuture { completion, abandon, is_taken: false }.await;
@@ -159,7 +159,7 @@ impl Link {
     }
 
     /// Sends a call whose outcome is not awaited.
-    pub(crate) fn post(&self, call: Call) {
+    pub(crate) fn post(&self, call: RemoteCall) {
         let (_, completion) = self.send(call, None);
         drop(completion);
     }

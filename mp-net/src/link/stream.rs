@@ -8,12 +8,15 @@ use tonic::body::Body;
 use tonic::transport::Endpoint;
 use tower_service::Service;
 
-use crate::auth::{self, Side};
+use crate::auth::{self, ProofSide};
 use crate::error::{NetError, Refusal};
-use crate::link::{Identity, Peer, probes};
-use crate::wire::messages::{Challenge, Down, DownKind, Hello, Outcome, PATH, Up, UpKind, VERSION, Welcome};
-use crate::wire::receive::{FrameReader, Part};
-use crate::wire::send::{FrameBody, Packet};
+use crate::link::{HomePeer, NodeIdentity, probes};
+use crate::wire::messages::{
+    CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
+    PATH, VERSION, Welcome,
+};
+use crate::wire::receive::{Part, StreamReader};
+use crate::wire::send::{FrameBody, StreamPacket};
 
 /// Windows of HTTP/2: with the default ones, large messages wait for each other.
 pub(crate) const STREAM_WINDOW: u32 = 32 << 20;
@@ -25,13 +28,13 @@ pub(crate) const BESIDE: u64 = 1 << 16;
 
 /// A connected stream.
 pub(crate) struct Stream {
-    pub(crate) to: UnboundedSender<Packet>,
-    pub(crate) from: FrameReader,
+    pub(crate) to: UnboundedSender<StreamPacket>,
+    pub(crate) from: StreamReader,
     pub(crate) welcome: Welcome,
 }
 
 /// Reason why there is no stream.
-pub(crate) enum ConnectError {
+pub(crate) enum StreamError {
     /// The home refused this process: trying again is useless.
     Refused(NetError),
     /// No process listens at the address, or another session of it.
@@ -68,22 +71,22 @@ fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
 
 /// Connects, within `limit`.
 pub(crate) async fn connect(
-    me: &Identity,
-    peer: &Peer,
+    me: &NodeIdentity,
+    peer: &HomePeer,
     session: u64,
     limit: Duration,
-) -> Result<Stream, ConnectError> {
+) -> Result<Stream, StreamError> {
     match tokio::time::timeout(limit, open(me, peer, session)).await {
         Ok(result) => result,
-        Err(_) => Err(ConnectError::Silent(format!("no answer within {limit:?}"))),
+        Err(_) => Err(StreamError::Silent(format!("no answer within {limit:?}"))),
     }
 }
 
-async fn open(me: &Identity, peer: &Peer, session: u64) -> Result<Stream, ConnectError> {
+async fn open(me: &NodeIdentity, peer: &HomePeer, session: u64) -> Result<Stream, StreamError> {
     let (interval, timeout) = probes(me.config.lease);
     let invalid = |e: &dyn std::error::Error| {
         let why = format!("{:?} is not an address: {}", peer.address, causes(e));
-        ConnectError::Refused(NetError::Configuration(why))
+        StreamError::Refused(NetError::Configuration(why))
     };
     let endpoint = Endpoint::from_shared(format!("http://{}", peer.address)).map_err(|e| invalid(&e))?;
     let endpoint = endpoint
@@ -94,8 +97,8 @@ async fn open(me: &Identity, peer: &Peer, session: u64) -> Result<Stream, Connec
         .keep_alive_timeout(timeout)
         .keep_alive_while_idle(true);
     let mut channel = endpoint.connect().await.map_err(|e| match is_refused(&e) {
-        true => ConnectError::Gone("its port is closed, so its process has ended".into()),
-        false => ConnectError::Silent(causes(&e)),
+        true => StreamError::Gone("its port is closed, so its process has ended".into()),
+        false => StreamError::Silent(causes(&e)),
     })?;
     let (to, frames) = unbounded_channel();
     let request = Request::post(PATH)
@@ -103,19 +106,19 @@ async fn open(me: &Identity, peer: &Peer, session: u64) -> Result<Stream, Connec
         .header("te", HeaderValue::from_static("trailers"))
         .body(Body::new(FrameBody::new(frames)))
         .map_err(|e| invalid(&e))?;
-    let failed = |e: &dyn std::error::Error| ConnectError::Silent(causes(e));
+    let failed = |e: &dyn std::error::Error| StreamError::Silent(causes(e));
     std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(|e| failed(&e))?;
     let response = channel.call(request).await.map_err(|e| failed(&e))?;
-    let mut from = FrameReader::new(response.into_body(), GREETING);
-    let challenge = match from.next::<Down>().await.map_err(|e| failed(&e))? {
-        Part::Message(Down { kind: Some(DownKind::Challenge(challenge)) }) => challenge,
+    let mut from = StreamReader::new(response.into_body(), GREETING);
+    let challenge = match from.next::<HomeMessage>().await.map_err(|e| failed(&e))? {
+        Part::Message(HomeMessage { kind: Some(HomeMessageKind::Challenge(challenge)) }) => challenge,
         _ => return Err(refused(peer, Refusal::Other("it is not a member of a cluster".into()))),
     };
-    let nonce = auth::nonce().map_err(|e| ConnectError::Refused(e.into()))?;
+    let nonce = auth::nonce().map_err(|e| StreamError::Refused(e.into()))?;
     let hello = hello(me, peer, session, &challenge, &nonce)?;
-    _ = to.send(Packet::of(&Up { kind: Some(UpKind::Hello(hello)) }));
-    let welcome = match from.next::<Down>().await.map_err(|e| failed(&e))? {
-        Part::Message(Down { kind: Some(DownKind::Welcome(welcome)) }) => welcome,
+    _ = to.send(StreamPacket::of(&CallerMessage { kind: Some(CallerMessageKind::Hello(hello)) }));
+    let welcome = match from.next::<HomeMessage>().await.map_err(|e| failed(&e))? {
+        Part::Message(HomeMessage { kind: Some(HomeMessageKind::Welcome(welcome)) }) => welcome,
         _ => return Err(refused(peer, Refusal::Other("it did not answer as a member of a cluster".into()))),
     };
     check(me, peer, &challenge, &nonce, &welcome)?;
@@ -123,17 +126,17 @@ async fn open(me: &Identity, peer: &Peer, session: u64) -> Result<Stream, Connec
     Ok(Stream { to, from, welcome })
 }
 
-fn refused(peer: &Peer, why: Refusal) -> ConnectError {
-    ConnectError::Refused(NetError::Refused { address: peer.address.clone(), why })
+fn refused(peer: &HomePeer, why: Refusal) -> StreamError {
+    StreamError::Refused(NetError::Refused { address: peer.address.clone(), why })
 }
 
 fn hello(
-    me: &Identity,
-    peer: &Peer,
+    me: &NodeIdentity,
+    peer: &HomePeer,
     session: u64,
     challenge: &Challenge,
     nonce: &[u8],
-) -> Result<Hello, ConnectError> {
+) -> Result<CallerGreeting, StreamError> {
     if challenge.version != VERSION {
         return Err(refused(peer, Refusal::Version { theirs: challenge.version, ours: VERSION }));
     }
@@ -145,30 +148,31 @@ fn hello(
         };
         return Err(refused(peer, Refusal::Key(why.into())));
     }
-    let proof = key.map(|key| auth::prove(key, Side::Caller, nonce, &challenge.nonce)).unwrap_or_default();
+    let proof =
+        key.map(|key| auth::prove(key, ProofSide::Caller, nonce, &challenge.nonce)).unwrap_or_default();
     let (version, nonce) = (VERSION, nonce.to_vec());
-    Ok(Hello { version, nonce, proof, session, home: peer.home, from: Some(me.node.clone()) })
+    Ok(CallerGreeting { version, nonce, proof, session, home: peer.home, from: Some(me.node.clone()) })
 }
 
 /// Checks the answer of a home.
 fn check(
-    me: &Identity,
-    peer: &Peer,
+    me: &NodeIdentity,
+    peer: &HomePeer,
     challenge: &Challenge,
     nonce: &[u8],
     welcome: &Welcome,
-) -> Result<(), ConnectError> {
+) -> Result<(), StreamError> {
     if !welcome.refusal.is_empty() {
         let text = welcome.refusal.clone();
         return Err(match welcome.outcome() {
-            Outcome::WrongCluster if peer.home != 0 => ConnectError::Gone(text),
-            Outcome::WrongCluster => refused(peer, Refusal::Cluster(text)),
-            Outcome::WrongKey => refused(peer, Refusal::Key(text)),
+            CallOutcome::WrongCluster if peer.home != 0 => StreamError::Gone(text),
+            CallOutcome::WrongCluster => refused(peer, Refusal::Cluster(text)),
+            CallOutcome::WrongKey => refused(peer, Refusal::Key(text)),
             _ => refused(peer, Refusal::Other(text)),
         });
     }
     if let Some(key) = &me.config.key
-        && !auth::is_proof(key, Side::Home, &challenge.nonce, nonce, &welcome.proof)
+        && !auth::is_proof(key, ProofSide::Home, &challenge.nonce, nonce, &welcome.proof)
     {
         let why = "it does not know the key of this process: give all members of a cluster the same key";
         return Err(refused(peer, Refusal::Key(why.into())));

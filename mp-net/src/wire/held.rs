@@ -7,7 +7,7 @@ use mp_core::message::Outgoing;
 use tokio::sync::oneshot;
 
 /// A message that was taken out of a queue.
-pub(crate) trait TakenMessage: Send + Sync {
+pub(crate) trait HeldSource: Send + Sync {
     /// Returns the memory of an attachment.
     fn memory(&self, attachment: usize) -> &[u8];
     /// Gives the message back to its queue.
@@ -19,7 +19,7 @@ enum Source {
     /// An encoded value.
     Value(Outgoing),
     /// A message of a queue.
-    Taken(Box<dyn TakenMessage>),
+    Taken(Box<dyn HeldSource>),
 }
 
 /// Use of the message after the last reference is dropped.
@@ -54,7 +54,7 @@ impl HeldMessage {
     }
 
     /// Holds a message of a queue, whose attachments have these sizes in bytes.
-    pub(crate) fn taken(message: Box<dyn TakenMessage>, sizes: Vec<u64>) -> Arc<Self> {
+    pub(crate) fn taken(message: Box<dyn HeldSource>, sizes: Vec<u64>) -> Arc<Self> {
         Self::new(Source::Taken(message), sizes)
     }
 

@@ -1,5 +1,5 @@
-//! Messages of the service `mp.net.v1.Cluster`, whose call `Calls` is a stream of [`Up`] to the home and of
-//! [`Down`] to the caller. Field numbers are part of the protocol: `docs/reference/wire.md` has its text.
+//! Messages of the service `mp.net.v1.Cluster`. Its call `Calls` is a stream of [`CallerMessage`] to the
+//! home, and of [`HomeMessage`] to the caller. Numbers of fields are part of the protocol.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -10,20 +10,20 @@ pub(crate) const PATH: &str = "/mp.net.v1.Cluster/Calls";
 
 /// Message of a caller.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Up {
-    #[prost(oneof = "UpKind", tags = "1, 2, 3, 4, 5, 15")]
-    pub(crate) kind: Option<UpKind>,
+pub(crate) struct CallerMessage {
+    #[prost(oneof = "CallerMessageKind", tags = "1, 2, 3, 4, 5, 15")]
+    pub(crate) kind: Option<CallerMessageKind>,
 }
 
-/// Kinds of [`Up`].
+/// Kinds of [`CallerMessage`].
 #[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum UpKind {
+pub(crate) enum CallerMessageKind {
     /// First message of a stream.
     #[prost(message, tag = "1")]
-    Hello(Hello),
+    Hello(CallerGreeting),
     /// A call of an object.
     #[prost(message, tag = "2")]
-    Call(Call),
+    Call(RemoteCall),
     /// Calls whose replies the caller has. The home forgets them.
     #[prost(message, tag = "3")]
     Received(CallList),
@@ -40,14 +40,14 @@ pub(crate) enum UpKind {
 
 /// Message of a home.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Down {
-    #[prost(oneof = "DownKind", tags = "1, 2, 3, 15")]
-    pub(crate) kind: Option<DownKind>,
+pub(crate) struct HomeMessage {
+    #[prost(oneof = "HomeMessageKind", tags = "1, 2, 3, 15")]
+    pub(crate) kind: Option<HomeMessageKind>,
 }
 
-/// Kinds of [`Down`].
+/// Kinds of [`HomeMessage`].
 #[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum DownKind {
+pub(crate) enum HomeMessageKind {
     /// First message of a stream.
     #[prost(message, tag = "1")]
     Challenge(Challenge),
@@ -56,7 +56,7 @@ pub(crate) enum DownKind {
     Welcome(Welcome),
     /// Outcome of a call.
     #[prost(message, tag = "3")]
-    Reply(Reply),
+    Reply(CallReply),
     /// Memory of attachments of the last message. Written and read without this type.
     #[prost(bytes = "vec", tag = "15")]
     Data(Vec<u8>),
@@ -76,7 +76,7 @@ pub(crate) struct Challenge {
 
 /// Caller, and its proof.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Hello {
+pub(crate) struct CallerGreeting {
     #[prost(uint32, tag = "1")]
     pub(crate) version: u32,
     #[prost(bytes = "vec", tag = "2")]
@@ -119,7 +119,7 @@ pub(crate) struct Welcome {
     #[prost(message, optional, tag = "8")]
     pub(crate) from: Option<Node>,
     /// Kind of the refusal.
-    #[prost(enumeration = "Outcome", tag = "9")]
+    #[prost(enumeration = "CallOutcome", tag = "9")]
     pub(crate) outcome: i32,
 }
 
@@ -140,13 +140,13 @@ pub(crate) struct Node {
     pub(crate) home: u64,
     #[prost(uint32, tag = "6")]
     pub(crate) ranks: u32,
-    #[prost(enumeration = "Presence", tag = "7")]
+    #[prost(enumeration = "MemberPresence", tag = "7")]
     pub(crate) presence: i32,
 }
 
 /// A call of an object.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Call {
+pub(crate) struct RemoteCall {
     /// Number of the call in the caller's session, ascending from 1.
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
@@ -197,10 +197,10 @@ pub(crate) struct Block {
 
 /// Outcome of a call.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Reply {
+pub(crate) struct CallReply {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
-    #[prost(enumeration = "Outcome", tag = "2")]
+    #[prost(enumeration = "CallOutcome", tag = "2")]
     pub(crate) outcome: i32,
     #[prost(uint64, tag = "3")]
     pub(crate) number: u64,
@@ -220,15 +220,15 @@ pub(crate) struct CallList {
     pub(crate) ids: Vec<u64>,
 }
 
-/// Presence of a member.
+/// MemberPresence of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-pub(crate) enum Presence {
+pub(crate) enum MemberPresence {
     /// Member of the cluster.
     Present = 0,
-    /// It has left.
+    /// Member that has left.
     Left = 1,
-    /// It was lost.
+    /// Member that was lost.
     Lost = 2,
 }
 
@@ -236,7 +236,7 @@ pub(crate) enum Presence {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub(crate) enum Operation {
-    /// None: not sent.
+    /// Not sent.
     Nothing = 0,
     /// Opens the object of a name: `name`, `type_name`, `number` (fingerprint). Returns its number.
     Open = 1,
@@ -271,7 +271,7 @@ pub(crate) enum Operation {
 /// Outcomes of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     /// Unknown: the caller fails.
     Unknown = 0,
     /// Success.

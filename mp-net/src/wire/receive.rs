@@ -33,14 +33,14 @@ pub(crate) enum Part<M> {
 }
 
 /// State between two pieces of a body.
-enum State {
+enum ParserState {
     /// Reading the head of a frame.
     Head,
     /// Reading the first byte of a message of this length.
     Kind(usize),
     /// Reading a message.
     Message { left: usize },
-    /// Reading the length of data in a message, of which so many bytes are left.
+    /// Reading the length of data in a message with this number of bytes left.
     DataLength { left: usize },
     /// Reading data.
     Data { left: usize },
@@ -48,7 +48,7 @@ enum State {
 
 /// Splits a body into messages and data, whatever the pieces in which it arrives.
 pub(crate) struct FrameParser {
-    state: State,
+    state: ParserState,
     /// Bytes of the head, length or message that is being read.
     read: Vec<u8>,
     /// Maximum length of a message, without data.
@@ -57,7 +57,7 @@ pub(crate) struct FrameParser {
 
 impl FrameParser {
     pub(crate) fn new(longest: usize) -> Self {
-        Self { state: State::Head, read: Vec::new(), longest }
+        Self { state: ParserState::Head, read: Vec::new(), longest }
     }
 
     /// Takes the next part from the front of `from`. Returns `None` if `from` is used up.
@@ -70,7 +70,7 @@ impl FrameParser {
     ) -> Result<Option<Part<M>>, StreamEnd> {
         while !from.is_empty() {
             match self.state {
-                State::Head => {
+                ParserState::Head => {
                     self.fill(from, HEAD);
                     if let &[compressed, a, b, c, d] = self.read.as_slice() {
                         if compressed != 0 {
@@ -79,26 +79,26 @@ impl FrameParser {
                         self.read.clear();
                         match u32::from_be_bytes([a, b, c, d]) as usize {
                             0 => return Err(StreamEnd::Malformed("an empty message")),
-                            length => self.state = State::Kind(length),
+                            length => self.state = ParserState::Kind(length),
                         }
                     }
                 }
-                State::Kind(length) if from[0] == DATA => {
+                ParserState::Kind(length) if from[0] == DATA => {
                     from.advance(1);
-                    self.state = State::DataLength { left: length - 1 };
+                    self.state = ParserState::DataLength { left: length - 1 };
                 }
-                State::Kind(length) if length > self.longest => {
+                ParserState::Kind(length) if length > self.longest => {
                     return Err(StreamEnd::Malformed("a message above the limit"));
                 }
-                State::Kind(length) => self.state = State::Message { left: length },
-                State::Message { left } => {
+                ParserState::Kind(length) => self.state = ParserState::Message { left: length },
+                ParserState::Message { left } => {
                     let whole = self.read.len() + left;
                     self.fill(from, whole);
                     if self.read.len() < whole {
-                        self.state = State::Message { left: whole - self.read.len() };
+                        self.state = ParserState::Message { left: whole - self.read.len() };
                         continue;
                     }
-                    self.state = State::Head;
+                    self.state = ParserState::Head;
                     let message = M::decode(self.read.as_slice());
                     self.read.clear();
                     if self.read.capacity() > 1 << 16 {
@@ -107,28 +107,29 @@ impl FrameParser {
                     let invalid = |_| StreamEnd::Malformed("a message that can't be decoded");
                     return Ok(Some(Part::Message(message.map_err(invalid)?)));
                 }
-                State::DataLength { left } => {
+                ParserState::DataLength { left } => {
                     let Some(less) = left.checked_sub(1) else {
                         return Err(StreamEnd::Malformed("data without a length"));
                     };
                     let byte = from.get_u8();
                     self.read.push(byte);
-                    self.state = State::DataLength { left: less };
+                    self.state = ParserState::DataLength { left: less };
                     if byte < 0x80 {
                         let length = prost::decode_length_delimiter(self.read.as_slice());
                         self.read.clear();
                         if length.ok() != Some(less) {
                             return Err(StreamEnd::Malformed("a message with more than its data"));
                         }
-                        self.state = if less == 0 { State::Head } else { State::Data { left: less } };
+                        self.state =
+                            if less == 0 { ParserState::Head } else { ParserState::Data { left: less } };
                     } else if self.read.len() > 5 {
                         return Err(StreamEnd::Malformed("data with a length of more than five bytes"));
                     }
                 }
-                State::Data { left } => {
+                ParserState::Data { left } => {
                     let data = from.split_to(left.min(from.len()));
                     let left = left - data.len();
-                    self.state = if left == 0 { State::Head } else { State::Data { left } };
+                    self.state = if left == 0 { ParserState::Head } else { ParserState::Data { left } };
                     return Ok(Some(Part::Data(data)));
                 }
             }
@@ -144,13 +145,13 @@ impl FrameParser {
 }
 
 /// A body being read.
-pub(crate) struct FrameReader {
+pub(crate) struct StreamReader {
     body: tonic::body::Body,
     piece: Bytes,
     frames: FrameParser,
 }
 
-impl FrameReader {
+impl StreamReader {
     pub(crate) fn new(body: tonic::body::Body, longest: usize) -> Self {
         Self { body, piece: Bytes::new(), frames: FrameParser::new(longest) }
     }

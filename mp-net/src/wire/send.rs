@@ -1,10 +1,10 @@
 //! Body of a stream: messages of a channel, as frames.
 
+use crate::sync::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -19,13 +19,13 @@ use crate::wire::{CHUNK, DATA};
 const FULL: usize = 32 << 10;
 
 /// An encoded message to send, and the memory that follows it.
-pub(crate) struct Packet {
+pub(crate) struct StreamPacket {
     pub(crate) message: Bytes,
     /// Message whose attachments follow.
     pub(crate) memory: Option<Arc<HeldMessage>>,
 }
 
-impl Packet {
+impl StreamPacket {
     /// Encodes a message that no memory follows.
     pub(crate) fn of(message: &impl Message) -> Self {
         Self { message: message.encode_to_vec().into(), memory: None }
@@ -33,35 +33,36 @@ impl Packet {
 }
 
 /// Memory of an attachment, as long as its message is needed.
-struct Memory {
+struct AttachedSlice {
     of: Arc<HeldMessage>,
     attachment: usize,
     range: Range<usize>,
 }
 
-impl AsRef<[u8]> for Memory {
+impl AsRef<[u8]> for AttachedSlice {
     fn as_ref(&self) -> &[u8] {
         self.of.memory(self.attachment).get(self.range.clone()).unwrap_or_default()
     }
 }
 
-/// Number of bytes of the arena that streams of this process have sent without a copy by this library.
+/// Number of bytes of the arena that streams of this process have sent, without a copy by this library.
+// fork: a count, which a child continues.
 pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
 
 /// Body of a stream. Ends when all senders of its channel are dropped.
 pub(crate) struct FrameBody {
-    from: UnboundedReceiver<Packet>,
+    from: UnboundedReceiver<StreamPacket>,
     /// FrameBody of memory that follow.
     next: VecDeque<Bytes>,
 }
 
 impl FrameBody {
-    pub(crate) fn new(from: UnboundedReceiver<Packet>) -> Self {
+    pub(crate) fn new(from: UnboundedReceiver<StreamPacket>) -> Self {
         Self { from, next: VecDeque::new() }
     }
 
     /// Appends a message, and prepares the memory that follows it.
-    fn append(&mut self, packet: &Packet, to: &mut BytesMut) {
+    fn append(&mut self, packet: &StreamPacket, to: &mut BytesMut) {
         to.put_u8(0);
         to.put_u32(packet.message.len() as u32);
         to.put_slice(&packet.message);
@@ -72,7 +73,11 @@ impl FrameBody {
                 let end = (at + CHUNK).min(bytes as usize);
                 self.next.push_back(head_of_data(end - at));
                 SENT.fetch_add((end - at) as u64, Ordering::Relaxed);
-                self.next.push_back(Bytes::from_owner(Memory { of: of.clone(), attachment, range: at..end }));
+                self.next.push_back(Bytes::from_owner(AttachedSlice {
+                    of: of.clone(),
+                    attachment,
+                    range: at..end,
+                }));
                 at = end;
             }
         }

@@ -1,6 +1,6 @@
 //! Values between the arena and a stream.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 use mp_core::message::Outgoing;
 use mp_core::words::{Access, Grant};
@@ -10,6 +10,7 @@ use crate::wire::messages::{Block, Value};
 use crate::wire::receive::StreamEnd;
 
 /// Number of bytes of attachments that streams of this process have copied into the arena.
+// fork: a count, which a child continues.
 pub(crate) static RECEIVED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the head of a message, and the sizes of its attachments in bytes.
@@ -39,7 +40,7 @@ pub(crate) fn size_of(value: &Value) -> u64 {
 /// Reason why a value that arrived is not in the arena.
 #[derive(Debug)]
 pub(crate) enum ArrivalError {
-    /// It has this many bytes, which is above the limit.
+    /// Value with this many bytes, which is above the limit.
     TooLarge(u64),
     /// There is too little memory, or an attachment is invalid.
     Memory(Error),

@@ -1,0 +1,34 @@
+//! Programs on several hosts that call each other's queues, over gRPC (feature `net`).
+//!
+//! ```
+//! use mp::Queue;
+//! use mp::cluster::{Cluster, ClusterConfig, RemoteQueue};
+//!
+//! // Rank 0 of a cluster of one rank. A launcher's environment gives rank and address: see `env`.
+//! let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:29740"))?;
+//! let jobs = Queue::<(u32, String)>::bounded(8)?;
+//! cluster.publish("jobs", &jobs)?;
+//!
+//! // On any host.
+//! let remote = RemoteQueue::<(u32, String)>::connect(&cluster, "jobs")?;
+//! remote.put((1, "first".into()))?; // `Ok`: it is in the queue
+//! assert_eq!(jobs.get()?, Some((1, "first".into())));
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! Start with three types: [`Cluster`] is the membership of this process. [`ClusterConfig`] has its rank, the
+//! address of rank 0 and the key. [`RemoteQueue`] is a queue of another member, and its documentation has the
+//! table of what faults can lose or double.
+//!
+//! | task | items |
+//! |---|---|
+//! | rank, number of ranks and address from torchrun, Slurm, Open MPI, PMI or Kubernetes | [`env()`], [`ClusterConfig::from_env`], [`launcher`] |
+//! | members that join, leave and are lost | [`Cluster::members`], [`Cluster::events`], [`ClusterEvent`] |
+//! | messages with acknowledgement | [`RemoteLease`] |
+//! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemoteGetError`], [`Refusal`] |
+
+pub use mp_net::launcher::{self, env};
+pub use mp_net::{
+    Cluster, ClusterConfig, ClusterEvent, ClusterMember, NetError, PeerLost, Refusal, RemoteGetError,
+    RemoteLease, RemotePutError, RemoteQueue,
+};
