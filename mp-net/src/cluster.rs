@@ -284,6 +284,11 @@ impl Cluster {
         self.0.me.config.rank
     }
 
+    /// Returns the address at which other members reach this process.
+    pub fn address(&self) -> &str {
+        &self.0.me.node.address
+    }
+
     /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.0.me.config.ranks

@@ -1,6 +1,5 @@
 //! Queues of other members, in one process.
 
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemoteQueue};
@@ -10,21 +9,18 @@ use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-fn config(rank: usize, ranks: usize, port: u16) -> ClusterConfig {
-    ClusterConfig::new(rank, ranks, &format!("127.0.0.1:{port}"))
-        .key(b"secret")
-        .timeout(Duration::from_secs(10))
+fn config(rank: usize, ranks: usize, first: &str) -> ClusterConfig {
+    ClusterConfig::new(rank, ranks, first).key(b"secret").timeout(Duration::from_secs(10))
 }
 
-fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    30000 + std::process::id() as u16 % 1000 * 30 % 30000 + NEXT.fetch_add(1, Ordering::Relaxed)
+/// Rank 0 at a free port, configured by `change`.
+fn first_of_two(change: impl FnOnce(ClusterConfig) -> ClusterConfig) -> Cluster {
+    Cluster::join(&change(config(0, 2, "127.0.0.1:0"))).unwrap()
 }
 
 fn two() -> (Cluster, Cluster) {
-    let port = port();
-    let first = Cluster::join(&config(0, 2, port)).unwrap();
-    let second = Cluster::join(&config(1, 2, port)).unwrap();
+    let first = first_of_two(|config| config);
+    let second = Cluster::join(&config(1, 2, first.address())).unwrap();
     (first, second)
 }
 
@@ -141,9 +137,8 @@ fn leased_message_returns_if_not_acknowledged() -> Outcome {
 
 #[test]
 fn connect_names_types_and_published_names() -> Outcome {
-    let port = port();
-    let first = Cluster::join(&config(0, 2, port))?;
-    let second = Cluster::join(&config(1, 2, port).timeout(Duration::from_millis(100)))?;
+    let first = first_of_two(|config| config);
+    let second = Cluster::join(&config(1, 2, first.address()).timeout(Duration::from_millis(100)))?;
     let queue = Queue::<u64>::bounded(4)?;
     first.publish("numbers", &queue)?;
     let error = RemoteQueue::<String>::connect(&second, "numbers").unwrap_err();
@@ -160,31 +155,30 @@ fn connect_names_types_and_published_names() -> Outcome {
 
 #[test]
 fn join_reports_key_rank_and_silence() {
-    let port = port();
     let short = Duration::from_millis(200);
-    let silent = Cluster::join(&config(1, 2, port).timeout(short)).unwrap_err();
+    // Below the ports that the system assigns, and not used by tests.
+    let silent = Cluster::join(&config(1, 2, "127.0.0.1:29749").timeout(short)).unwrap_err();
     assert!(matches!(silent, NetError::Unreachable { .. }), "{silent}");
-    let first = Cluster::join(&config(0, 2, port)).unwrap();
-    let address = format!("127.0.0.1:{port}");
-    let keyless = Cluster::join(&ClusterConfig::new(1, 2, &address).timeout(short)).unwrap_err();
+    let first = first_of_two(|config| config);
+    let address = first.address();
+    let keyless = Cluster::join(&ClusterConfig::new(1, 2, address).timeout(short)).unwrap_err();
     assert!(keyless.to_string().contains("this process has none"), "{keyless}");
-    let other = Cluster::join(&config(1, 2, port).key(b"Secret").timeout(short)).unwrap_err();
+    let other = Cluster::join(&config(1, 2, address).key(b"Secret").timeout(short)).unwrap_err();
     assert!(other.to_string().contains("the keys differ"), "{other}");
-    let more = Cluster::join(&config(2, 3, port).timeout(short)).unwrap_err();
+    let more = Cluster::join(&config(2, 3, address).timeout(short)).unwrap_err();
     assert!(more.to_string().contains("a world of 3 ranks"), "{more}");
-    let again = Cluster::join(&config(0, 2, port).timeout(short)).unwrap_err();
+    let again = Cluster::join(&config(0, 2, address).timeout(short)).unwrap_err();
     assert!(again.to_string().contains("uses the port"), "{again}");
-    let _second = Cluster::join(&config(1, 2, port)).unwrap();
-    let taken = Cluster::join(&config(1, 2, port).timeout(short)).unwrap_err();
+    let _second = Cluster::join(&config(1, 2, address)).unwrap();
+    let taken = Cluster::join(&config(1, 2, address).timeout(short)).unwrap_err();
     assert!(taken.to_string().contains("rank 1 is taken"), "{taken}");
     assert_eq!(first.wait_for(2, Duration::from_secs(5)).unwrap().len(), 2);
 }
 
 #[test]
 fn message_above_the_limit_is_returned() -> Outcome {
-    let port = port();
-    let first = Cluster::join(&config(0, 2, port).largest_message(1 << 20))?;
-    let second = Cluster::join(&config(1, 2, port))?;
+    let first = first_of_two(|config| config.largest_message(1 << 20));
+    let second = Cluster::join(&config(1, 2, first.address()))?;
     let queue = Queue::<Tensor<u8>>::bounded(4)?;
     first.publish("limited", &queue)?;
     let remote = RemoteQueue::<Tensor<u8>>::connect(&second, "limited")?;

@@ -1,0 +1,156 @@
+//! Members that are killed or stopped, in processes with arenas of their own.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use mp_harness::{eventually, signal, threads_are};
+use mp_net::{Cluster, ClusterConfig, ClusterEvent, RemoteQueue};
+use mp_queue::Queue;
+use mp_tensor::Tensor;
+use rustix::process::Signal;
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+const LEASE: Duration = Duration::from_millis(400);
+/// Variables of a started member: its part, and the address of rank 0.
+const PART: &str = "MP_NET_TEST_PART";
+const FIRST: &str = "MP_NET_TEST_FIRST";
+
+fn config(rank: usize, first: &str) -> ClusterConfig {
+    ClusterConfig::new(rank, 2, first).lease(LEASE).timeout(Duration::from_secs(20))
+}
+
+/// A started member, which is killed at the end of the test.
+struct Member(Child);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// Starts a member, and returns it with the first line that it prints.
+fn start(part: &str, first: &str) -> (Member, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "started_member", "--ignored", "--nocapture"])
+        .env(PART, part)
+        .env(FIRST, first)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("member: ").map(str::to_owned));
+    (Member(child), line.expect("the member prints a line"))
+}
+
+/// Says that this member is ready, and waits to be killed.
+fn ready(text: &str) -> ! {
+    println!("\nmember: {text}");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+#[ignore = "the program of the members that other tests start"]
+fn started_member() {
+    let first = std::env::var(FIRST).unwrap();
+    match std::env::var(PART).unwrap().as_str() {
+        "home" => {
+            let cluster = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
+            let queue = Queue::<Tensor<u8>>::bounded(1).unwrap();
+            cluster.publish("tensors", &queue).unwrap();
+            ready(cluster.address());
+        }
+        part => {
+            let cluster = Cluster::join(&config(1, &first)).unwrap();
+            let queue = RemoteQueue::<u32>::connect(&cluster, "numbers").unwrap();
+            let lease = (part == "leaseholder").then(|| queue.get_lease().unwrap().unwrap());
+            if part == "waiter" {
+                let waiting = queue.clone();
+                std::thread::spawn(move || waiting.get());
+                eventually("the queue is empty", || queue.is_empty().unwrap());
+            }
+            ready(&format!("{:?}", lease.as_deref()));
+        }
+    }
+}
+
+#[test]
+fn lease_of_a_killed_member_returns() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let events = first.events();
+    let queue = Queue::<u32>::bounded(4)?;
+    queue.put(7)?;
+    first.publish("numbers", &queue)?;
+    let (member, line) = start("leaseholder", first.address());
+    assert_eq!(line, "Some(7)");
+    assert!(queue.try_get().unwrap_err().is_empty(), "it is leased");
+    drop(member);
+    let again = queue.get_lease_timeout(Duration::from_secs(10))?.expect("it is open");
+    assert_eq!((*again, again.deliveries()), (7, 2));
+    again.ack();
+    eventually("the loss is reported", || {
+        events.try_iter().any(|event| matches!(event, ClusterEvent::Lost(member) if member.rank == 1))
+    });
+    Ok(())
+}
+
+#[test]
+fn waiting_get_of_a_killed_member_takes_nothing() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let queue = Queue::<u32>::bounded(4)?;
+    first.publish("numbers", &queue)?;
+    let (member, _) = start("waiter", first.address());
+    drop(member);
+    eventually("the member is lost", || first.members().len() == 1);
+    queue.put(8)?;
+    assert_eq!(queue.get_timeout(Duration::from_secs(10))?, Some(8));
+    Ok(())
+}
+
+#[test]
+fn put_returns_the_value_if_the_home_is_killed() -> Outcome {
+    let (home, address) = start("home", "");
+    let cluster = Cluster::join(&config(1, &address))?;
+    let remote = RemoteQueue::<Tensor<u8>>::connect(&cluster, "tensors")?;
+    remote.put(Tensor::full([10], 1)?)?;
+    let waiting = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.put(Tensor::full([3 << 20], 2).unwrap()).map_err(Box::new)
+    });
+    eventually("the tensor is sent", || mp_net::copied_bytes().0 >= 3 << 20);
+    let since = Instant::now();
+    drop(home);
+    let error = waiting.join().unwrap().unwrap_err();
+    let known = since.elapsed();
+    let lost = error.peer_lost().expect("it was killed").clone();
+    assert!(lost.in_doubt && lost.rank == 0, "{lost}");
+    assert!(known < LEASE, "known after {known:?}");
+    let value = error.into_value();
+    assert!(value.len() == 3 << 20 && value.iter().all(|byte| byte == 2));
+    let error = remote.put(value).unwrap_err();
+    assert!(error.peer_lost().is_some_and(|lost| !lost.in_doubt), "{error}");
+    Ok(())
+}
+
+#[test]
+fn stopped_home_is_lost_and_found_again() -> Outcome {
+    let (home, address) = start("home", "");
+    let cluster = Cluster::join(&config(1, &address))?;
+    let remote = RemoteQueue::<Tensor<u8>>::connect(&cluster, "tensors")?;
+    assert_eq!(remote.len()?, 0);
+    signal(home.0.id(), Signal::STOP);
+    eventually("the home is stopped", || threads_are(home.0.id(), 'T'));
+    let since = Instant::now();
+    let error = remote.put(Tensor::full([10], 1)?).unwrap_err();
+    let known = since.elapsed();
+    assert!(error.peer_lost().is_some_and(|lost| lost.in_doubt), "{error}");
+    assert!(known < LEASE + Duration::from_millis(500), "known after {known:?}");
+    signal(home.0.id(), Signal::CONT);
+    eventually("the home answers again", || remote.len().is_ok());
+    assert!(remote.len()? <= 1, "it was put once or not at all");
+    Ok(())
+}
