@@ -27,7 +27,7 @@ use crate::auth::{self, ProofSide};
 use crate::home::object::{Answer, SharedObject};
 use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
-use crate::link::stream::{BESIDE, CONNECTION_WINDOW, STREAM_WINDOW};
+use crate::link::stream::{BESIDE, CONNECTION_WINDOW, FRAME, STREAM_WINDOW};
 use crate::link::{NodeIdentity, probes};
 use crate::wire::messages::{
     CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
@@ -99,6 +99,7 @@ impl Home {
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(FRAME)
             .http2_keepalive_interval(Some(interval))
             .http2_keepalive_timeout(Some(timeout))
             .add_service(HomeService { home: self, me })

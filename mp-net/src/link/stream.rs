@@ -21,6 +21,8 @@ use crate::wire::send::{FrameBody, StreamPacket};
 /// Windows of HTTP/2: with the default ones, large messages wait for each other.
 pub(crate) const STREAM_WINDOW: u32 = 32 << 20;
 pub(crate) const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Maximum size in bytes of a frame of HTTP/2. With the default of 16 KiB, each frame costs a system call.
+pub(crate) const FRAME: u32 = 256 << 10;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
 /// Additional bytes of a message that is as large as allowed.
@@ -93,6 +95,7 @@ async fn open(me: &NodeIdentity, peer: &HomePeer, session: u64) -> Result<Stream
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .http2_keep_alive_interval(interval)
         .keep_alive_timeout(timeout)
         .keep_alive_while_idle(true);
