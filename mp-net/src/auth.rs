@@ -39,6 +39,16 @@ pub(crate) fn is_proof(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8
     mac(key, prover, own, other).verify_slice(proof).is_ok()
 }
 
+/// Masks bytes by a key, or removes the mask. Each nonce masks one text.
+pub(crate) fn mask(key: &AuthKey, nonce: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let pad = (0_u64..).flat_map(|block| {
+        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key.as_ref()).expect("keys have no length");
+        [b"mp cluster mask".as_slice(), nonce, &block.to_le_bytes()].iter().for_each(|part| mac.update(part));
+        <[u8; 32]>::from(mac.finalize().into_bytes())
+    });
+    bytes.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect()
+}
+
 /// Returns random bytes.
 ///
 /// # Errors
@@ -63,6 +73,16 @@ pub(crate) fn random() -> Result<u64, mp_core::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn masked_key_needs_the_same_secret() {
+        let (key, other) = (AuthKey::from(b"family".as_slice()), AuthKey::from(b"another".as_slice()));
+        let text: Vec<u8> = (0..100).collect();
+        let masked = mask(&key, b"nonce", &text);
+        assert_eq!(mask(&key, b"nonce", &masked), text);
+        assert!(mask(&other, b"nonce", &masked) != text && mask(&key, b"other", &masked) != text);
+        assert!(masked != text && masked[..32] != masked[32..64]);
+    }
 
     #[test]
     fn proof_is_bound_to_key_role_and_nonces() {

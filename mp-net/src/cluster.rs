@@ -14,10 +14,11 @@ use tokio::net::{TcpListener, UdpSocket};
 use crate::auth;
 use crate::config::ClusterConfig;
 use crate::error::{NetError, Refusal};
+use crate::handle;
 use crate::home::Home;
 use crate::home::object::SharedQueue;
 use crate::home::registry::ClusterRegistry;
-use crate::link::{HomeLink, HomePeer, NodeIdentity};
+use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
 use crate::reactor;
 use crate::wire::messages::{CallOutcome, CallReply, MemberPresence, Node, Operation, RemoteCall};
 
@@ -68,17 +69,16 @@ struct MemberTable {
     subscribers: Vec<Sender<ClusterEvent>>,
 }
 
-struct Membership {
+struct JoinedCluster {
     me: Arc<NodeIdentity>,
     home: Arc<Home>,
     first: Arc<HomeLink>,
-    links: Mutex<HashMap<(String, u64), Arc<HomeLink>>>,
     known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>,
     server: tokio::task::AbortHandle,
     watch: tokio::task::AbortHandle,
 }
 
-impl Drop for Membership {
+impl Drop for JoinedCluster {
     fn drop(&mut self) {
         self.watch.abort();
         self.server.abort();
@@ -109,7 +109,7 @@ impl Drop for Membership {
 /// Handles are clones of one membership, which ends when the last one is dropped: other members see it as
 /// [lost](ClusterEvent::Lost), unless it has [left](Self::leave) before.
 #[derive(Clone)]
-pub struct Cluster(Arc<Membership>);
+pub struct Cluster(Arc<JoinedCluster>);
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -120,13 +120,6 @@ impl fmt::Debug for Cluster {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the name of this host.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "an unnamed host".into() } else { name.to_owned() }
 }
 
 /// Returns an error if others than processes of this host can reach an address without a key.
@@ -235,14 +228,14 @@ impl Cluster {
         let me = Arc::new(NodeIdentity { config: config.clone(), node });
         let home = Home::new((config.rank == 0).then(|| ClusterRegistry::new(config.ranks as u32)));
         _ = home.me.set(me.clone());
+        handle::add_member(&me);
         let server = runtime.spawn(home.clone().serve(me.clone(), listener)).abort_handle();
         let first = if config.rank == 0 { me.node.address.clone() } else { config.first.clone() };
         let peer = HomePeer { address: first, ..HomePeer::default() };
         let first = HomeLink::new(peer, me.clone())?;
         let known = Arc::new((Mutex::new(MemberTable::default()), std::sync::Condvar::new()));
         let watch = runtime.spawn(watch(first.clone(), known.clone())).abort_handle();
-        let links = Mutex::default();
-        let cluster = Self(Arc::new(Membership { me, home, first, links, known, server, watch }));
+        let cluster = Self(Arc::new(JoinedCluster { me, home, first, known, server, watch }));
         cluster.announce()?;
         Ok(cluster)
     }
@@ -402,19 +395,13 @@ impl Cluster {
             let (name, waited, published) = (name.to_owned(), timeout, names);
             return Err(NetError::NotPublished { name, waited, published });
         };
-        let mut links = lock(&self.0.links);
-        if let Some(link) = links.get(&(node.address.clone(), node.home)) {
-            return Ok(link.clone());
-        }
         let peer = HomePeer {
             address: node.address.clone(),
             rank: node.rank as usize,
             host: format!("{}, process {}", node.host, node.pid),
             home: node.home,
         };
-        let link = HomeLink::new(peer, self.0.me.clone())?;
-        links.insert((node.address.clone(), node.home), link.clone());
-        Ok(link)
+        handle::link(&self.0.me, peer)
     }
 }
 

@@ -20,8 +20,7 @@
 //! for the transport and the protocol are in decision record 0046 of the repository.
 //!
 //! # Limits
-//! Linux only. Handles of remote queues can't be sent to worker processes yet: a worker joins the cluster
-//! itself, under a rank of its own. Bytes on the network are not encrypted.
+//! Linux only. Bytes on the network are not encrypted.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -29,6 +28,7 @@ mod auth;
 mod cluster;
 mod config;
 mod error;
+mod handle;
 mod home;
 pub mod launcher;
 mod link;

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use mp_core::message::Outgoing;
 use mp_core::{Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, decode_relayed, encode_for_relay, name_of, restore_unsent};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
+use crate::handle::HandleParts;
 use crate::link::completion::CallResult;
 use crate::link::{HomeLink, microseconds};
 use crate::wire::held::HeldMessage;
@@ -73,6 +75,28 @@ impl<T> fmt::Debug for RemoteQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let peer = self.link.peer();
         write!(f, "RemoteQueue({:?} of rank {}, {})", self.name, peer.rank, peer.host)
+    }
+}
+
+/// Handles can be part of messages and arguments. A worker process that receives one connects to the home by
+/// itself, with the rank of its parent, and so does another member of the cluster.
+impl<T: Message> Serialize for RemoteQueue<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let of = (TypeFingerprint::<T>::new().get(), name_of::<T>().into_owned());
+        HandleParts::new(&self.link, &self.name, self.object, of).map_err(S::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de, T: Message> Deserialize<'de> for RemoteQueue<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let parts = HandleParts::deserialize(d)?;
+        if parts.fingerprint != TypeFingerprint::<T>::new().get() {
+            let (found, name) = (parts.type_name, name_of::<T>());
+            let text = format!("a queue of {found} arrived where one of {name} is expected");
+            return Err(D::Error::custom(text));
+        }
+        let link = parts.link().map_err(D::Error::custom)?;
+        Ok(Self { link, name: parts.name.into(), object: parts.object, messages: PhantomData })
     }
 }
 

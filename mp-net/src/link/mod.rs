@@ -91,6 +91,7 @@ pub(crate) struct HomeLink {
     to: UnboundedSender<Command>,
     ids: AtomicU64,
     peer: Arc<Mutex<HomePeer>>,
+    me: Arc<NodeIdentity>,
 }
 
 impl HomeLink {
@@ -101,8 +102,13 @@ impl HomeLink {
     pub(crate) fn new(peer: HomePeer, me: Arc<NodeIdentity>) -> Result<Arc<Self>, NetError> {
         let (to, from) = unbounded_channel();
         let peer = Arc::new(Mutex::new(peer));
-        reactor::handle()?.spawn(driver::run(me, peer.clone(), from));
-        Ok(Arc::new(Self { to, ids: AtomicU64::new(1), peer }))
+        reactor::handle()?.spawn(driver::run(me.clone(), peer.clone(), from));
+        Ok(Arc::new(Self { to, ids: AtomicU64::new(1), peer, me }))
+    }
+
+    /// Returns this process, as its home sees it.
+    pub(crate) fn me(&self) -> &NodeIdentity {
+        &self.me
     }
 
     /// Returns the other end, as it is known.
@@ -180,4 +186,11 @@ pub(crate) fn microseconds(wait: mp_core::Wait) -> Option<u64> {
 /// Interval of probes of a silent connection, and time for an answer to one: together the lease.
 pub(crate) fn probes(lease: Duration) -> (Duration, Duration) {
     (lease / 4, lease - lease / 4)
+}
+
+/// Returns the name of this host.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "an unnamed host".into() } else { name.to_owned() }
 }

@@ -1,0 +1,187 @@
+//! Handles of remote queues in messages.
+//!
+//! A handle has the address of its home, and the configuration of the member that sent it. The receiver is a
+//! worker process of that member, or another member. It connects to the home itself, when it makes the first
+//! call. The key of the cluster is masked by the secret of the family of processes
+//! ([`mp_core::authkey`]), so it can't be read from shared memory or by other programs. A member of the same
+//! cluster uses its own key.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use mp_core::AuthKey;
+use mp_core::fork::{GENERATIONS, PerProcess};
+use serde::{Deserialize, Serialize};
+
+use crate::auth;
+use crate::config::ClusterConfig;
+use crate::error::NetError;
+use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
+use crate::wire::messages::Node;
+
+/// Links by the homes of both sides, and memberships of this process.
+#[derive(Default)]
+struct LinkTable {
+    links: HashMap<(u64, u64), Weak<HomeLink>>,
+    members: Vec<Weak<NodeIdentity>>,
+}
+
+static TABLE: PerProcess<Mutex<Option<LinkTable>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+
+/// Calls `with` with the table of this process.
+fn table<R>(with: impl FnOnce(&mut LinkTable) -> R) -> R {
+    let mut table: MutexGuard<'_, _> = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    with(table.get_or_insert_default())
+}
+
+/// Records a membership of this process.
+pub(crate) fn add_member(me: &Arc<NodeIdentity>) {
+    table(|table| {
+        table.members.retain(|member| member.strong_count() > 0);
+        table.members.push(Arc::downgrade(me));
+    });
+}
+
+/// Returns the link of a member to a home.
+///
+/// # Errors
+/// If the thread for the network can't be started.
+pub(crate) fn link(me: &Arc<NodeIdentity>, peer: HomePeer) -> Result<Arc<HomeLink>, NetError> {
+    table(|table| {
+        let ends = (me.node.home, peer.home);
+        if let Some(link) = table.links.get(&ends).and_then(Weak::upgrade) {
+            return Ok(link);
+        }
+        table.links.retain(|_, link| link.strong_count() > 0);
+        let link = HomeLink::new(peer, me.clone())?;
+        table.links.insert(ends, Arc::downgrade(&link));
+        Ok(link)
+    })
+}
+
+/// A key that only the family of processes of its sender can read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct MaskedKey {
+    nonce: Vec<u8>,
+    masked: Vec<u8>,
+}
+
+impl MaskedKey {
+    fn new(key: &AuthKey) -> Result<Self, mp_core::Error> {
+        let nonce = auth::nonce()?.to_vec();
+        let masked = auth::mask(&mp_core::authkey()?, &nonce, key.as_ref());
+        Ok(Self { nonce, masked })
+    }
+
+    fn key(&self) -> Result<AuthKey, mp_core::Error> {
+        Ok(AuthKey::from(auth::mask(&mp_core::authkey()?, &self.nonce, &self.masked).as_slice()))
+    }
+}
+
+/// Configuration of the member that sent a handle.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Membership {
+    rank: usize,
+    ranks: usize,
+    first: String,
+    address: String,
+    home: u64,
+    key: Option<MaskedKey>,
+    lease: Duration,
+    grace: Duration,
+    timeout: Duration,
+    largest: u64,
+    credits: (u32, u64),
+}
+
+/// Parts of a handle.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HandleParts {
+    pub(crate) name: String,
+    pub(crate) object: u64,
+    pub(crate) fingerprint: u64,
+    pub(crate) type_name: String,
+    address: String,
+    rank: usize,
+    host: String,
+    home: u64,
+    member: Membership,
+}
+
+impl HandleParts {
+    /// Returns the parts of a handle of an object at the other end of a link.
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub(crate) fn new(
+        link: &HomeLink,
+        name: &str,
+        object: u64,
+        of: (u64, String),
+    ) -> Result<Self, mp_core::Error> {
+        let (NodeIdentity { config, node }, peer) = (link.me(), link.peer());
+        let member = Membership {
+            rank: config.rank,
+            ranks: config.ranks,
+            first: config.first.clone(),
+            address: node.address.clone(),
+            home: node.home,
+            key: config.key.as_ref().map(MaskedKey::new).transpose()?,
+            lease: config.lease,
+            grace: config.grace,
+            timeout: config.timeout,
+            largest: config.largest,
+            credits: (config.calls, config.bytes),
+        };
+        let HomePeer { address, rank, host, home } = peer;
+        let (fingerprint, type_name) = of;
+        Ok(Self { name: name.to_owned(), object, fingerprint, type_name, address, rank, host, home, member })
+    }
+
+    /// Returns the link of this process to the home.
+    ///
+    /// # Errors
+    /// If the thread for the network can't be started, or the system has no random bytes.
+    pub(crate) fn link(&self) -> Result<Arc<HomeLink>, NetError> {
+        let peer = HomePeer {
+            address: self.address.clone(),
+            rank: self.rank,
+            host: self.host.clone(),
+            home: self.home,
+        };
+        link(&self.member.identity()?, peer)
+    }
+}
+
+impl Membership {
+    /// Returns the membership of this process in the cluster, or else that of the sender.
+    fn identity(&self) -> Result<Arc<NodeIdentity>, NetError> {
+        let joined: Vec<_> = table(|table| table.members.iter().filter_map(Weak::upgrade).collect());
+        let same = joined.iter().find(|me| me.node.home == self.home);
+        if let Some(me) = same.or_else(|| joined.iter().find(|me| me.config.first == self.first)) {
+            return Ok(me.clone());
+        }
+        let mut config = ClusterConfig::new(self.rank, self.ranks, &self.first)
+            .lease(self.lease)
+            .grace(self.grace)
+            .timeout(self.timeout)
+            .largest_message(self.largest)
+            .credits(self.credits.0, self.credits.1);
+        config.key = self.key.as_ref().map(MaskedKey::key).transpose()?;
+        let node = Node {
+            rank: self.rank as u32,
+            ranks: self.ranks as u32,
+            host: host_name(),
+            pid: std::process::id(),
+            address: self.address.clone(),
+            home: self.home,
+            ..Node::default()
+        };
+        let me = Arc::new(NodeIdentity { config, node });
+        // Its links keep it, so later handles find it.
+        add_member(&me);
+        Ok(me)
+    }
+}
