@@ -1,0 +1,186 @@
+//! Connections that break at any byte, and return: nothing is lost, repeated or reordered.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mp_net::{Cluster, ClusterConfig, RemoteQueue};
+use mp_queue::Queue;
+use mp_reduce::Bundle;
+use mp_tensor::Tensor;
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Time of each test in which connections break.
+const TIME: Duration = Duration::from_secs(2);
+
+/// A proxy whose connections break after some bytes.
+struct Proxy {
+    address: String,
+    breaks: Arc<AtomicBool>,
+    broken: Arc<AtomicU64>,
+}
+
+/// Returns the next number of a sequence (SplitMix64).
+fn next(state: &AtomicU64) -> u64 {
+    let mut x = state.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+impl Proxy {
+    /// Starts a proxy to `to`, a port that is listened at later.
+    fn start(seed: u64, most: u64) -> (Self, std::sync::mpsc::Sender<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (to, from) = std::sync::mpsc::channel::<String>();
+        let (breaks, broken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let proxy = Self { address, breaks: breaks.clone(), broken: broken.clone() };
+        let random = Arc::new(AtomicU64::new(seed));
+        std::thread::spawn(move || {
+            let home = from.recv().unwrap();
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(&home) else { continue };
+                let pairs = [(&client, &server), (&server, &client)];
+                for (from, to) in pairs.map(|(a, b)| (a.try_clone().unwrap(), b.try_clone().unwrap())) {
+                    let limit = 200 + next(&random) % most;
+                    let (breaks, broken) = (breaks.clone(), broken.clone());
+                    std::thread::spawn(move || relay(from, to, limit, &breaks, &broken));
+                }
+            }
+        });
+        (proxy, to)
+    }
+}
+
+/// Copies bytes, and breaks the connection after `limit` of them.
+fn relay(mut from: TcpStream, mut to: TcpStream, limit: u64, breaks: &AtomicBool, broken: &AtomicU64) {
+    let mut buffer = vec![0; 1 << 16];
+    let mut sum = 0;
+    while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+        sum += bytes as u64;
+        let ends = sum > limit && breaks.load(Ordering::Relaxed);
+        let part = if ends { bytes / 2 } else { bytes };
+        if to.write_all(&buffer[..part]).is_err() {
+            break;
+        }
+        if ends {
+            broken.fetch_add(1, Ordering::Relaxed);
+            break;
+        }
+    }
+    _ = from.shutdown(Shutdown::Both);
+    _ = to.shutdown(Shutdown::Both);
+}
+
+/// Rank 0 after a proxy, and rank 1.
+fn two(seed: u64, most: u64) -> (Cluster, Cluster, Proxy) {
+    let (proxy, home) = Proxy::start(seed, most);
+    let config = |rank, first: &str| {
+        ClusterConfig::new(rank, 2, first).grace(Duration::from_secs(20)).timeout(Duration::from_secs(20))
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    home.send(at.clone()).unwrap();
+    let first = Cluster::join(&config(0, &proxy.address).listen(&at).advertise(&proxy.address)).unwrap();
+    let second = Cluster::join(&config(1, &proxy.address)).unwrap();
+    (first, second, proxy)
+}
+
+#[test]
+fn puts_over_breaking_connections_are_done_once() -> Outcome {
+    let (first, second, proxy) = two(1, 300_000);
+    let queue = Queue::<Bundle<(u64, Tensor<u8>)>>::bounded(8)?;
+    first.publish("tensors", &queue)?;
+    let remote = RemoteQueue::<Bundle<(u64, Tensor<u8>)>>::connect(&second, "tensors")?;
+    proxy.breaks.store(true, Ordering::Relaxed);
+    let until = Instant::now() + TIME;
+    let putting = std::thread::spawn(move || -> Result<u64, String> {
+        let mut sent = 0;
+        while Instant::now() < until {
+            let bytes = 1 + sent as usize * 7919 % 50_000;
+            let tensor = Tensor::full([bytes], sent as u8).map_err(|e| e.to_string())?;
+            remote.put(Bundle((sent, tensor))).map_err(|e| e.to_string())?;
+            sent += 1;
+        }
+        remote.close().map_err(|e| e.to_string())?;
+        Ok(sent)
+    });
+    let mut expected = 0;
+    while let Some(Bundle((number, tensor))) = queue.get()? {
+        assert_eq!(number, expected);
+        assert_eq!(tensor.len(), 1 + number as usize * 7919 % 50_000);
+        assert!(tensor.iter().all(|byte| byte == number as u8));
+        expected += 1;
+    }
+    assert_eq!(putting.join().unwrap()?, expected);
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5, "{broken} breaks, {expected} messages");
+    Ok(())
+}
+
+#[test]
+fn gets_over_breaking_connections_are_done_once() -> Outcome {
+    let (first, second, proxy) = two(2, 300_000);
+    let queue = Queue::<Bundle<(u64, Tensor<u8>)>>::bounded(8)?;
+    first.publish("tensors", &queue)?;
+    let remote = RemoteQueue::<Bundle<(u64, Tensor<u8>)>>::connect(&second, "tensors")?;
+    proxy.breaks.store(true, Ordering::Relaxed);
+    let until = Instant::now() + TIME;
+    let putting = std::thread::spawn(move || {
+        let mut sent = 0;
+        while Instant::now() < until {
+            queue.put(Bundle((sent, Tensor::full([30_000], sent as u8).unwrap()))).unwrap();
+            sent += 1;
+        }
+        queue.close();
+        sent
+    });
+    let mut expected = 0;
+    while let Some(Bundle((number, tensor))) = remote.get()? {
+        assert_eq!(number, expected);
+        assert!(tensor.len() == 30_000 && tensor.iter().all(|byte| byte == number as u8));
+        expected += 1;
+    }
+    assert_eq!(putting.join().unwrap(), expected);
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5, "{broken} breaks, {expected} messages");
+    Ok(())
+}
+
+#[test]
+fn many_calls_over_breaking_connections_are_done_once() -> Outcome {
+    let (first, second, proxy) = two(3, 20_000);
+    let queue = Queue::<u64>::bounded(100_000)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u64>::connect(&second, "numbers")?;
+    proxy.breaks.store(true, Ordering::Relaxed);
+    let until = Instant::now() + TIME;
+    let mut put = 0;
+    while Instant::now() < until && put < 99_000 {
+        put += remote.put_many(put..put + 500)? as u64;
+        // Some are leased meanwhile, and acknowledged or given back.
+        let lease = remote.get_lease()?.expect("it is open");
+        let number = *lease;
+        if number % 2 == 0 {
+            assert_eq!(lease.ack()?, number);
+        } else {
+            drop(lease);
+            let again = remote.get_lease()?.expect("it is open");
+            assert_eq!((*again, again.deliveries()), (number, 2));
+            again.ack()?;
+        }
+    }
+    let taken = put / 500;
+    for number in taken..put {
+        assert_eq!(queue.get()?, Some(number));
+    }
+    assert!(queue.is_empty());
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5, "{broken} breaks, {put} messages");
+    Ok(())
+}
