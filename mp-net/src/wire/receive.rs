@@ -190,3 +190,70 @@ impl StreamReader {
         self.frames.next(&mut self.piece)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::messages::{CallerMessage, CallerMessageKind};
+    use crate::wire::send::head_of_data;
+
+    /// Returns all parts of `bytes`, which arrive in pieces of up to `piece` bytes. Data are joined.
+    fn parts(bytes: &[u8], piece: usize) -> Result<(Vec<CallerMessage>, Vec<u8>), String> {
+        let (mut parser, mut messages, mut all) = (FrameParser::new(1000), Vec::new(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            let mut piece = Bytes::copy_from_slice(piece);
+            while let Some(part) = parser.next(&mut piece).map_err(|end| end.to_string())? {
+                match part {
+                    Part::Message(message) => messages.push(message),
+                    Part::Data(data) => all.extend_from_slice(&data),
+                }
+            }
+        }
+        Ok((messages, all))
+    }
+
+    fn cancel(id: u64) -> CallerMessage {
+        CallerMessage { kind: Some(CallerMessageKind::Cancel(id)) }
+    }
+
+    fn frame(message: &CallerMessage) -> Vec<u8> {
+        let body = message.encode_to_vec();
+        [&[0], (body.len() as u32).to_be_bytes().as_slice(), &body].concat()
+    }
+
+    #[test]
+    fn parts_are_the_same_for_any_pieces() {
+        let data: Vec<u8> = (0..300_u32).map(|i| i as u8).collect();
+        let head = head_of_data(data.len());
+        let bytes =
+            [&frame(&cancel(7)), &head[..], &data, &head_of_data(1), &[9], &frame(&cancel(1 << 60))].concat();
+        for piece in 1..bytes.len() {
+            let (messages, all) = parts(&bytes, piece).unwrap();
+            assert_eq!(messages, [cancel(7), cancel(1 << 60)], "pieces of {piece}");
+            assert!(all[..300] == data && all[300..] == [9]);
+        }
+    }
+
+    #[test]
+    fn invalid_frames_are_refused() {
+        let large = [&[0], 1001_u32.to_be_bytes().as_slice(), &[0]].concat();
+        assert!(parts(&large, 100).unwrap_err().contains("above the limit"));
+        assert!(parts(&[1, 0, 0, 0, 1, 0], 6).unwrap_err().contains("compressed"));
+        assert!(parts(&[0, 0, 0, 0, 0], 5).unwrap_err().contains("empty"));
+        // Data of 3 bytes in a message of 10.
+        assert!(parts(&[0, 0, 0, 0, 10, DATA, 3, 1, 1, 1], 100).unwrap_err().contains("more than its data"));
+        assert!(parts(&[0, 0, 0, 0, 1, DATA, 0], 100).unwrap_err().contains("without a length"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_without_a_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            piece in 1..50_usize,
+        ) {
+            _ = parts(&bytes, piece);
+        }
+    }
+}
