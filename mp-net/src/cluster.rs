@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use mp_core::Message;
+use mp_core::{Message, Wait};
 use mp_queue::Queue;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, UdpSocket};
 
 use crate::auth;
@@ -75,13 +76,16 @@ struct JoinedCluster {
     first: Arc<HomeLink>,
     known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>,
     server: tokio::task::AbortHandle,
-    watch: tokio::task::AbortHandle,
+    watch: OnceLock<tokio::task::AbortHandle>,
 }
 
 impl Drop for JoinedCluster {
     fn drop(&mut self) {
-        self.watch.abort();
+        if let Some(watch) = self.watch.get() {
+            watch.abort();
+        }
         self.server.abort();
+        self.home.close();
     }
 }
 
@@ -154,6 +158,13 @@ async fn address_towards(there: SocketAddr) -> std::io::Result<SocketAddr> {
     socket.local_addr()
 }
 
+/// Returns `true` if all members are on this host, as the address of rank 0 says.
+fn is_loopback_only(config: &ClusterConfig) -> bool {
+    let host = config.first.rsplit_once(':').map_or("", |(host, _)| host);
+    let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    is_address || host == "localhost" || config.ranks == 1 || (config.key.is_none() && !config.insecure)
+}
+
 /// Binds the listener, and returns the address for others.
 async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetError> {
     let first = *resolve(&config.first, config.timeout).await?.first().ok_or(NetError::Interrupted)?;
@@ -167,7 +178,8 @@ async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetErro
     };
     let at = match &config.listen {
         Some(listen) => *resolve(listen, config.timeout).await?.first().ok_or(NetError::Interrupted)?,
-        None if config.rank == 0 && first.ip().is_loopback() => first,
+        // A host may give its own name a loopback address.
+        None if config.rank == 0 && first.ip().is_loopback() && is_loopback_only(config) => first,
         None if config.rank == 0 => {
             let any: SocketAddr = if first.is_ipv6() { ([0; 8], 0).into() } else { ([0; 4], 0).into() };
             SocketAddr::new(any.ip(), first.port())
@@ -185,6 +197,9 @@ async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetErro
     };
     check_exposure(config, at)?;
     let listener = TcpListener::bind(at).await.map_err(|e| bound(at, e))?;
+    // Its connections inherit the option. Without it, bytes for a peer that is gone are held for 15 minutes.
+    let timeout = u32::try_from(config.lease.as_millis()).unwrap_or(u32::MAX);
+    set_tcp_user_timeout(&listener, timeout).map_err(|e| bound(at, e.into()))?;
     let at = listener.local_addr().map_err(|e| bound(at, e))?;
     let address = match &config.advertise {
         Some(address) => address.clone(),
@@ -234,9 +249,11 @@ impl Cluster {
         let peer = HomePeer { address: first, ..HomePeer::default() };
         let first = HomeLink::new(peer, me.clone())?;
         let known = Arc::new((Mutex::new(MemberTable::default()), std::sync::Condvar::new()));
-        let watch = runtime.spawn(watch(first.clone(), known.clone())).abort_handle();
-        let cluster = Self(Arc::new(JoinedCluster { me, home, first, known, server, watch }));
+        let cluster =
+            Self(Arc::new(JoinedCluster { me, home, first, known, server, watch: OnceLock::new() }));
         cluster.announce()?;
+        let members = watch(cluster.0.first.clone(), cluster.0.known.clone());
+        _ = cluster.0.watch.set(runtime.spawn(members).abort_handle());
         Ok(cluster)
     }
 
@@ -251,7 +268,7 @@ impl Cluster {
         loop {
             let call = RemoteCall { member: Some(node.clone()), ..RemoteCall::default() };
             let is_over = since.elapsed() >= config.timeout;
-            match self.0.first.call(with(call, Operation::Join), None) {
+            match self.0.first.call(with(call, Operation::Join), Wait::Forever) {
                 Ok((reply, _)) => match reply.outcome() {
                     CallOutcome::Done => return Ok(()),
                     // Its former process may have been lost, which rank 0 finds out within the lease.
@@ -332,13 +349,18 @@ impl Cluster {
         from
     }
 
-    /// Leaves the cluster. Other members are told, and the names of this process are withdrawn.
+    /// Leaves the cluster: other members get an event, and the names of this process are withdrawn. Blocks
+    /// until the homes of all open queues know which messages this process has received.
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if rank 0 was lost.
     pub fn leave(&self) -> Result<(), NetError> {
         let call = RemoteCall { member: Some(self.0.me.node.clone()), ..RemoteCall::default() };
-        self.0.first.call(with(call, Operation::Leave), None).map(drop)
+        for link in handle::links(&self.0.me) {
+            // A lost home has given the messages back.
+            _ = link.call(RemoteCall::default(), Wait::Forever);
+        }
+        self.0.first.call(with(call, Operation::Leave), Wait::Forever).map(drop)
     }
 
     /// Gives a queue of this process a name, by which other members
@@ -357,7 +379,7 @@ impl Cluster {
             member: Some(self.0.me.node.clone()),
             ..RemoteCall::default()
         };
-        let result = self.0.first.call(with(call, Operation::Publish), None);
+        let result = self.0.first.call(with(call, Operation::Publish), Wait::Forever);
         if !matches!(&result, Ok((reply, _)) if reply.outcome() == CallOutcome::Done) {
             self.0.home.remove(name);
         }
@@ -369,7 +391,7 @@ impl Cluster {
         }
     }
 
-    /// Withdraws a name. Processes that have opened the object keep it as long as they are connected.
+    /// Withdraws a name. Later calls of processes that have opened the object return an error.
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if rank 0 was lost.
@@ -379,7 +401,7 @@ impl Cluster {
             member: Some(self.0.me.node.clone()),
             ..RemoteCall::default()
         };
-        let result = self.0.first.call(with(call, Operation::Withdraw), None);
+        let result = self.0.first.call(with(call, Operation::Withdraw), Wait::Forever);
         self.0.home.remove(name);
         result.map(drop)
     }
@@ -387,11 +409,14 @@ impl Cluster {
     /// Returns a link to the member that has published a name, when there is one.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<HomeLink>, NetError> {
         let timeout = self.0.me.config.timeout;
-        let wait = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
-        let call = RemoteCall { name: name.to_owned(), wait, ..RemoteCall::default() };
-        let (reply, _) = self.0.first.call(with(call, Operation::Find), None)?;
+        let call = RemoteCall { name: name.to_owned(), ..RemoteCall::default() };
+        let (reply, _) = self.0.first.call(with(call, Operation::Find), Wait::at_most(timeout))?;
         let Some(node) = reply.members.first() else {
-            let names = self.0.first.call(with(RemoteCall::default(), Operation::Watch), None)?.0.text;
+            if mp_core::interrupted() {
+                return Err(NetError::Interrupted);
+            }
+            let names =
+                self.0.first.call(with(RemoteCall::default(), Operation::Watch), Wait::Forever)?.0.text;
             let (name, waited, published) = (name.to_owned(), timeout, names);
             return Err(NetError::NotPublished { name, waited, published });
         };
@@ -442,8 +467,6 @@ async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::
                 drop(state);
                 known.1.notify_all();
             }
-            // Not joined yet.
-            Err(NetError::Unreachable { .. }) if seen == 0 => tokio::time::sleep(PAUSE).await,
             Err(error) => {
                 log::warn!("the members of the cluster are no longer known: {error}");
                 return lock(&known.0).send(&[ClusterEvent::FirstRankLost]);

@@ -7,6 +7,12 @@ use mp_core::AuthKey;
 use crate::error::NetError;
 use crate::launcher::{self, LauncherError};
 
+/// Longest time of a configuration: a year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Size of the largest message in bytes. The bytes of a message without its tensors are in one frame of gRPC,
+/// whose length has 32 bits.
+const MOST_BYTES: u64 = 1 << 40;
+
 /// Place of this process in a cluster, and limits.
 ///
 /// ```
@@ -101,28 +107,28 @@ impl ClusterConfig {
     /// Sets the time after which a silent peer is lost: 2 s by default, at least 20 ms.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        Self { lease: lease.max(Duration::from_millis(20)), ..self }
+        Self { lease: lease.clamp(Duration::from_millis(20), LONGEST), ..self }
     }
 
     /// Sets how much longer than the lease calls wait for a lost peer to return, 0 by default. Within that
     /// time, interrupted calls continue, and nothing is lost or repeated.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
-        Self { grace, ..self }
+        Self { grace: grace.min(LONGEST), ..self }
     }
 
     /// Sets how long [`Cluster::join`](crate::Cluster::join) waits for rank 0, and
     /// [`RemoteQueue::connect`](crate::RemoteQueue::connect) for a name: 60 s by default.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        Self { timeout: timeout.min(LONGEST), ..self }
     }
 
     /// Sets the size in bytes of the largest message that this process accepts, with its tensors: 1 GiB by
     /// default. It is checked before memory is allocated.
     #[must_use]
     pub fn largest_message(self, bytes: u64) -> Self {
-        Self { largest: bytes, ..self }
+        Self { largest: bytes.min(MOST_BYTES), ..self }
     }
 
     /// Sets how many calls of one process may be unanswered here (4,096 by default), and how many bytes they

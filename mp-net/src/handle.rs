@@ -44,6 +44,13 @@ pub(crate) fn add_member(me: &Arc<NodeIdentity>) {
     });
 }
 
+/// Returns all links of a member.
+pub(crate) fn links(me: &NodeIdentity) -> Vec<Arc<HomeLink>> {
+    let of_me =
+        |((own, _), link): (&(u64, u64), &Weak<HomeLink>)| link.upgrade().filter(|_| *own == me.node.home);
+    table(|table| table.links.iter().filter_map(of_me).collect())
+}
+
 /// Returns the link of a member to a home.
 ///
 /// # Errors

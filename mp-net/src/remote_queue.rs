@@ -1,5 +1,6 @@
 //! Queues of other members.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -16,10 +17,10 @@ use crate::cluster::{Cluster, failed, with};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
 use crate::handle::HandleParts;
 use crate::link::completion::CallResult;
-use crate::link::{HomeLink, microseconds};
+use crate::link::{HomeLink, PendingReply};
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
-use crate::wire::value::{describe, parts};
+use crate::wire::value::{describe, parts, size_of};
 
 /// A queue of another member of the cluster, with the methods of [`Queue`](mp_queue::Queue).
 ///
@@ -119,7 +120,7 @@ impl<T: Message> RemoteQueue<T> {
         let number = TypeFingerprint::<T>::new().get();
         let type_name = name_of::<T>().into_owned();
         let call = RemoteCall { name: name.to_owned(), type_name, number, ..RemoteCall::default() };
-        let (reply, _) = link.call(with(call, Operation::Open), None)?;
+        let (reply, _) = link.call(with(call, Operation::Open), Wait::Forever)?;
         match reply.outcome() {
             CallOutcome::Done => {
                 Ok(Self { link, name: name.into(), object: reply.number, messages: PhantomData })
@@ -132,12 +133,11 @@ impl<T: Message> RemoteQueue<T> {
         }
     }
 
-    fn call(&self, operation: Operation, wait: Wait) -> RemoteCall {
-        let call = RemoteCall { object: self.object, wait: microseconds(wait), ..RemoteCall::default() };
-        with(call, operation)
+    fn call(&self, operation: Operation) -> RemoteCall {
+        with(RemoteCall { object: self.object, ..RemoteCall::default() }, operation)
     }
 
-    fn encode(&self, value: &mut T, wait: Wait) -> Result<EncodedPut, NetError> {
+    fn encode(&self, value: &mut T) -> Result<EncodedPut, NetError> {
         let message = encode_for_relay(value)?;
         let (head, sizes) = match parts(&message) {
             Ok(relayed) => describe(relayed),
@@ -146,7 +146,7 @@ impl<T: Message> RemoteQueue<T> {
                 return Err(error.into());
             }
         };
-        let call = RemoteCall { value: Some(head), ..self.call(Operation::Put, wait) };
+        let call = RemoteCall { value: Some(head), ..self.call(Operation::Put) };
         Ok(EncodedPut { call, memory: HeldMessage::value(message, sizes) })
     }
 
@@ -162,7 +162,9 @@ impl<T: Message> RemoteQueue<T> {
             CallOutcome::Full if mp_core::interrupted() => NetError::Interrupted,
             CallOutcome::Full => return Some(RemotePutError::Full(())),
             CallOutcome::Closed => return Some(RemotePutError::Closed(())),
-            CallOutcome::TooLarge => NetError::TooLarge { bytes: 0, limit: reply.number },
+            CallOutcome::TooLarge if reply.text.is_empty() => {
+                NetError::TooLarge { bytes: reply.size, limit: reply.number }
+            }
             _ => failed(&self.link.peer(), reply),
         };
         Some(RemotePutError::Failed { value: (), error })
@@ -185,16 +187,16 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     fn put_wait(&self, mut value: T, wait: Wait) -> Result<(), RemotePutError<T>> {
-        let EncodedPut { call, memory } = match self.encode(&mut value, wait) {
+        let EncodedPut { call, memory } = match self.encode(&mut value) {
             Ok(encoded) => encoded,
             Err(error) => return Err(RemotePutError::Failed { value, error }),
         };
-        let end = self.put_end(self.link.call(call, Some(memory.clone())));
+        let end = self.put_end(self.link.wait(self.link.begin(call, Some(memory.clone()), wait)));
         let Some(error) = end else {
             return Ok(());
         };
         // The stream may still read the memory.
-        if let Ok(message) = memory.reclaim().blocking_recv() {
+        if let Some(message) = memory.reclaim() {
             restore_unsent(&mut value, message);
         }
         Err(error.with(value))
@@ -206,7 +208,7 @@ impl<T: Message> RemoteQueue<T> {
     /// # Errors
     /// [`RemotePutError`], with the value.
     pub async fn put_async(&self, mut value: T) -> Result<(), RemotePutError<T>> {
-        let EncodedPut { call, memory } = match self.encode(&mut value, Wait::Forever) {
+        let EncodedPut { call, memory } = match self.encode(&mut value) {
             Ok(encoded) => encoded,
             Err(error) => return Err(RemotePutError::Failed { value, error }),
         };
@@ -214,7 +216,7 @@ impl<T: Message> RemoteQueue<T> {
         let Some(error) = end else {
             return Ok(());
         };
-        if let Ok(message) = memory.reclaim().await {
+        if let Some(message) = memory.reclaim_async().await {
             restore_unsent(&mut value, message);
         }
         Err(error.with(value))
@@ -222,46 +224,63 @@ impl<T: Message> RemoteQueue<T> {
 
     /// Puts messages in their order, many of them at a time: up to the
     /// [credits](crate::ClusterConfig::credits) of the home are on their way. Blocks until all are put.
+    /// Returns their number.
     ///
     /// # Errors
-    /// The first error, with its value. The messages before it were put. Those that follow it in the batch
-    /// may have been put, too, unless it was not encoded.
+    /// The first error, with its value. The messages before it were put. Up to 1,024 that follow it may have
+    /// been put as well, and their values are lost.
     pub fn put_many(&self, values: impl IntoIterator<Item = T>) -> Result<usize, RemotePutError<T>> {
-        let mut sent = std::collections::VecDeque::new();
-        let mut put = 0;
-        let mut finish =
-            |(mut value, memory, pending): (T, Arc<HeldMessage>, crate::link::PendingReply)| match self
-                .put_end(self.link.wait(pending))
-            {
-                None => {
-                    put += 1;
-                    Ok(())
-                }
-                Some(error) => {
-                    if let Ok(message) = memory.reclaim().blocking_recv() {
-                        restore_unsent(&mut value, message);
-                    }
-                    Err(error.with(value))
-                }
-            };
+        let mut sent = VecDeque::new();
+        let (mut put, mut bytes) = (0, 0);
+        let mut first = None;
         for mut value in values {
-            let EncodedPut { call, memory } = match self.encode(&mut value, Wait::Forever) {
+            let EncodedPut { call, memory } = match self.encode(&mut value) {
                 Ok(encoded) => encoded,
                 Err(error) => {
-                    sent.into_iter().try_for_each(&mut finish)?;
-                    return Err(RemotePutError::Failed { value, error });
+                    first = Some(RemotePutError::Failed { value, error });
+                    break;
                 }
             };
-            let pending = self.link.begin(call, Some(memory.clone()));
-            sent.push_back((value, memory, pending));
-            if sent.len() >= AHEAD
-                && let Some(oldest) = sent.pop_front()
-            {
-                finish(oldest)?;
+            let size = call.value.as_ref().map_or(0, size_of);
+            while sent.len() >= AHEAD || (bytes > 0 && bytes + size > AHEAD_BYTES) {
+                let Some(oldest) = sent.pop_front() else { break };
+                bytes -= self.finish_put(oldest, &mut put, &mut first);
+                if first.is_some() {
+                    break;
+                }
+            }
+            if first.is_some() {
+                if let Some(message) = memory.reclaim() {
+                    restore_unsent(&mut value, message);
+                }
+                break;
+            }
+            let pending = self.link.begin(call, Some(memory.clone()), Wait::Forever);
+            bytes += size;
+            sent.push_back(SentPut { value, memory, pending, size });
+        }
+        for unfinished in sent {
+            if first.is_some() {
+                self.link.cancel(&unfinished.pending);
+            }
+            self.finish_put(unfinished, &mut put, &mut first);
+        }
+        first.map_or(Ok(put), Err)
+    }
+
+    /// Waits for the end of a put. Counts it, or records the first error. Returns its size in bytes.
+    fn finish_put(&self, sent: SentPut<T>, put: &mut usize, first: &mut Option<RemotePutError<T>>) -> u64 {
+        let SentPut { mut value, memory, pending, size } = sent;
+        match self.put_end(self.link.wait(pending)) {
+            None => *put += 1,
+            Some(error) => {
+                if let Some(message) = memory.reclaim() {
+                    restore_unsent(&mut value, message);
+                }
+                first.get_or_insert(error.with(value));
             }
         }
-        sent.into_iter().try_for_each(&mut finish)?;
-        Ok(put)
+        size
     }
 
     /// Takes the oldest message. Blocks while the queue is empty. Returns `None` if it is closed and drained.
@@ -283,7 +302,7 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     fn get_wait(&self, wait: Wait) -> Result<Option<T>, RemoteGetError> {
-        let result = self.link.call(self.call(Operation::Get, wait), None);
+        let result = self.link.call(self.call(Operation::Get), wait);
         self.taken(result)?.map(|(_, message)| decode(message)).transpose()
     }
 
@@ -292,7 +311,7 @@ impl<T: Message> RemoteQueue<T> {
     /// # Errors
     /// [`RemoteGetError`].
     pub async fn get_async(&self) -> Result<Option<T>, RemoteGetError> {
-        let result = self.link.call_async(self.call(Operation::Get, Wait::Forever), None).await;
+        let result = self.link.call_async(self.call(Operation::Get), None).await;
         self.taken(result)?.map(|(_, message)| decode(message)).transpose()
     }
 
@@ -304,6 +323,9 @@ impl<T: Message> RemoteQueue<T> {
             (CallOutcome::End, _) => Ok(None),
             (CallOutcome::Empty, _) if mp_core::interrupted() => Err(NetError::Interrupted.into()),
             (CallOutcome::Empty, _) => Err(RemoteGetError::Empty),
+            (CallOutcome::TooLarge, _) => {
+                Err(NetError::TooLarge { bytes: reply.size, limit: reply.number }.into())
+            }
             _ => Err(failed(&self.link.peer(), reply).into()),
         }
     }
@@ -335,7 +357,7 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     fn number(&self, operation: Operation) -> Result<u64, NetError> {
-        let (reply, _) = self.link.call(self.call(operation, Wait::Never), None)?;
+        let (reply, _) = self.link.call(self.call(operation), Wait::Never)?;
         match reply.outcome() {
             CallOutcome::Done => Ok(reply.number),
             _ => Err(failed(&self.link.peer(), reply)),
@@ -343,8 +365,17 @@ impl<T: Message> RemoteQueue<T> {
     }
 }
 
-/// Number of puts of [`RemoteQueue::put_many`] that are on their way.
+/// Maximum number of puts of [`RemoteQueue::put_many`] that are on their way, and of their bytes.
 const AHEAD: usize = 1024;
+const AHEAD_BYTES: u64 = 64 << 20;
+
+/// A put that is on its way.
+struct SentPut<T> {
+    value: T,
+    memory: Arc<HeldMessage>,
+    pending: PendingReply,
+    size: u64,
+}
 
 fn decode<T: Message>(message: Outgoing) -> Result<T, RemoteGetError> {
     decode_relayed(message).map_err(|error: Error| RemoteGetError::Failed(error.into()))
@@ -384,9 +415,13 @@ impl<T> RemoteLease<T> {
     /// another consumer, because it did not hear of this process for too long.
     pub fn ack(self) -> Result<T, NetError> {
         let Self { value, mut token, .. } = self;
-        token.is_over = true;
         let call = with(RemoteCall { number: token.id, ..RemoteCall::default() }, Operation::Acknowledge);
-        let (reply, _) = token.link.call(call, None)?;
+        // Until there is a reply, dropping the token gives the message back.
+        let (reply, _) = token.link.call(call, Wait::Forever)?;
+        if reply.outcome() == CallOutcome::Empty {
+            return Err(NetError::Interrupted);
+        }
+        token.is_over = true;
         match reply.outcome() {
             CallOutcome::Done => Ok(value),
             CallOutcome::NotFound => {
@@ -440,7 +475,7 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteQueue<T> {
     }
 
     fn lease_wait(&self, wait: Wait) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
-        let result = self.link.call(self.call(Operation::Lease, wait), None);
+        let result = self.link.call(self.call(Operation::Lease), wait);
         let deliveries = result.as_ref().map_or(0, |(reply, _)| reply.number as u32);
         let Some((id, message)) = self.taken(result)? else { return Ok(None) };
         let token = LeaseCall { link: self.link.clone(), id, is_over: false };

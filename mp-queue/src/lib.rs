@@ -80,6 +80,8 @@ pub use queue::lease::EncodedLease;
 pub use queue::lease::Lease;
 #[cfg(feature = "futures")]
 pub use queue::stream::{QueueSink, QueueStream};
+#[doc(hidden)]
+pub use queue::waitable::EncodedLeaseReady;
 pub use queue::waitable::{LeaseReady, PutReady};
 pub use queue::{Queue, SimpleQueue};
 pub use raw::options::{DesertedWhen, QueueOptions};

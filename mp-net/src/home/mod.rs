@@ -19,6 +19,7 @@ use http::{HeaderValue, Request, Response};
 use mp_core::message::Outgoing;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::transport::server::{Server, TcpIncoming};
 use tower_service::Service;
@@ -55,6 +56,8 @@ pub(crate) struct Home {
     objects: Mutex<ObjectTable>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     registry: Option<Arc<ClusterRegistry>>,
+    /// `true` after this process has given up its membership.
+    closed: watch::Sender<bool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -65,7 +68,12 @@ impl Home {
     /// Creates a home. The first rank has the registry.
     pub(crate) fn new(registry: Option<Arc<ClusterRegistry>>) -> Arc<Self> {
         let (me, objects, sessions) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        Arc::new(Self { me, objects, sessions, registry })
+        Arc::new(Self { me, objects, sessions, registry, closed: watch::Sender::new(false) })
+    }
+
+    /// Ends all sessions.
+    pub(crate) fn close(&self) {
+        self.closed.send_replace(true);
     }
 
     /// Adds an object. Returns `false` if the name is taken.
@@ -119,18 +127,25 @@ impl Home {
                 Err(_) => return log::warn!("a process connected and did not say who it is: refused"),
             };
         drop(to);
-        let end = self.take(&me, &session, &mut from).await;
+        let mut closed = self.closed.subscribe();
+        let end = tokio::select! {
+            end = self.take(&me, &session, stream, &mut from) => end,
+            _ = closed.wait_for(|closed| *closed) => StreamEnd::Closed,
+        };
         drop(from);
         if !session.end_stream(stream) {
             return;
         }
         log::debug!("the stream of {} ended: {end}", describe(&session.caller));
-        tokio::time::sleep(me.config.grace + RETURN).await;
+        // A caller that ends its stream has finished.
+        if !matches!(end, StreamEnd::Closed) {
+            tokio::time::sleep(me.config.grace + RETURN).await;
+        }
         if session.end_unless_resumed(stream) {
             lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
             log::info!("{} was lost: {end}", describe(&session.caller));
             if let Some(registry) = self.registry.as_ref().filter(|_| session.has_joined()) {
-                registry.remove(session.caller.home, MemberPresence::Lost);
+                registry.remove(session.caller.home, Some(session_key(&session)), MemberPresence::Lost);
             }
         }
     }
@@ -171,7 +186,7 @@ impl Home {
         let mut sessions = lock(&self.sessions);
         let known = sessions.get(&hello.session).cloned();
         welcome.resumed = known.is_some();
-        let session = known.unwrap_or_else(|| Session::new(caller));
+        let session = known.unwrap_or_else(|| Session::new(caller, hello.largest));
         // Before the stream may send replies.
         send(HomeMessageKind::Welcome(welcome));
         let stream = session.begin_stream(to.clone()).ok_or("its session has just ended")?;
@@ -185,6 +200,7 @@ impl Home {
         self: &Arc<Self>,
         me: &NodeIdentity,
         session: &Arc<Session>,
+        stream: u64,
         from: &mut StreamReader,
     ) -> StreamEnd {
         let mut arriving: Option<(RemoteCall, ArrivingValue)> = None;
@@ -193,6 +209,9 @@ impl Home {
                 Ok(part) => part,
                 Err(end) => return end,
             };
+            if !session.accepts(stream) {
+                return StreamEnd::Malformed("calls of an ended stream, or too many calls");
+            }
             match (part, arriving.take()) {
                 (Part::Data(data), Some((call, value))) => match value.write(&data) {
                     Ok(value) if value.is_whole() => self.call(session, call, Some(value.finish())),
@@ -302,14 +321,14 @@ impl Home {
                 match call.operation() {
                     Operation::Join => {
                         caller.joins();
-                        registry.join(node)
+                        registry.join(node, session_key(caller))
                     }
                     Operation::Watch => return registry.clone().watch(call.number),
                     Operation::Publish => registry.publish(call.name, node),
                     Operation::Find => return registry.clone().find(call.name),
                     Operation::Withdraw => registry.withdraw(&call.name, node.home),
                     _ => {
-                        registry.remove(node.home, MemberPresence::Left);
+                        registry.remove(node.home, None, MemberPresence::Left);
                         Answer::plain(CallOutcome::Done)
                     }
                 }
@@ -319,11 +338,17 @@ impl Home {
     }
 }
 
+/// Returns a number that only this session has, as long as it exists.
+fn session_key(session: &Session) -> usize {
+    std::ptr::from_ref(session) as usize
+}
+
 /// Returns the answer to a value that is not in the arena.
 fn refuse(me: Option<&Arc<NodeIdentity>>, error: ArrivalError) -> Answer {
     match error {
-        ArrivalError::TooLarge(_) => {
+        ArrivalError::TooLarge(bytes) => {
             let mut answer = Answer::plain(CallOutcome::TooLarge);
+            answer.reply.size = bytes;
             answer.reply.number = me.map_or(0, |me| me.config.largest);
             answer
         }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mp_core::message::Outgoing;
 use mp_core::{Message, WakeRegistration, poll_until};
@@ -12,6 +13,9 @@ use mp_reduce::name_of;
 use crate::wire::held::{HeldMessage, HeldSource};
 use crate::wire::messages::{CallOutcome, CallReply, Value};
 use crate::wire::value::{describe, parts};
+
+/// Pause between two attempts to return a message.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Answer of an object, and the message whose memory follows it.
 pub(crate) struct Answer {
@@ -150,6 +154,8 @@ impl<T: Message> HeldSource for TakenFrom<T> {
                         }
                         Ok(()) => return,
                     }
+                    // Room in the queue is not enough if there are too few envelopes.
+                    tokio::time::sleep(PAUSE).await;
                     _ = mp_core::wait_async(queue.put_ready()).await;
                 }
             };
@@ -237,7 +243,7 @@ impl<T: Message> SharedObject for SharedQueue<T> {
         Box::pin(async move {
             let queue = &self.0;
             let ready = || {
-                let ready: mp_core::SharedWaitable = Arc::new(queue.lease_ready());
+                let ready: mp_core::SharedWaitable = Arc::new(queue.encoded_lease_ready());
                 ready
             };
             let look = || Ok::<_, mp_core::Error>(queue.poll_encoded_lease());

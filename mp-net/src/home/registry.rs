@@ -1,6 +1,6 @@
 //! Members of a cluster and names of objects, at the first rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -11,6 +11,8 @@ use crate::wire::messages::{CallOutcome, MemberPresence, Node};
 #[derive(Default)]
 struct Tables {
     members: BTreeMap<u32, Node>,
+    /// Sessions by which members have joined.
+    sessions: HashMap<u64, usize>,
     names: BTreeMap<String, Node>,
 }
 
@@ -40,8 +42,8 @@ impl ClusterRegistry {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Adds a member.
-    pub(crate) fn join(&self, node: Node) -> Answer {
+    /// Adds a member, for as long as its session lasts.
+    pub(crate) fn join(&self, node: Node, session: usize) -> Answer {
         if node.ranks != self.ranks || node.rank >= self.ranks {
             let text = format!(
                 "{} has a world of {} ranks, and this cluster has one of {}",
@@ -57,16 +59,23 @@ impl ClusterRegistry {
                 let text = format!("rank {} is taken by {}", node.rank, describe(other));
                 return Answer::with_text(CallOutcome::Taken, text);
             }
-            _ => _ = tables.members.insert(node.rank, node),
+            _ => {
+                tables.sessions.insert(node.home, session);
+                tables.members.insert(node.rank, node);
+            }
         }
         drop(tables);
         self.changed();
         Answer::plain(CallOutcome::Done)
     }
 
-    /// Removes a member and its names.
-    pub(crate) fn remove(&self, home: u64, presence: MemberPresence) {
+    /// Removes a member and its names. If it has joined again by another session than `session`, it stays.
+    pub(crate) fn remove(&self, home: u64, session: Option<usize>, presence: MemberPresence) {
         let mut tables = self.lock();
+        if session.is_some_and(|session| tables.sessions.get(&home) != Some(&session)) {
+            return;
+        }
+        tables.sessions.remove(&home);
         tables.names.retain(|_, node| node.home != home);
         let member = tables.members.values_mut().find(|node| node.home == home);
         if let Some(member) = member.filter(|node| node.presence() == MemberPresence::Present) {
@@ -92,7 +101,13 @@ impl ClusterRegistry {
     /// Names an object of a member.
     pub(crate) fn publish(&self, name: String, node: Node) -> Answer {
         let mut tables = self.lock();
-        if let Some(other) = tables.names.get(&name) {
+        let is_member =
+            |member: &Node| member.home == node.home && member.presence() == MemberPresence::Present;
+        if !tables.members.values().any(is_member) {
+            let text = "this process is not a member any more: join again".into();
+            return Answer::with_text(CallOutcome::Failed, text);
+        }
+        if let Some(other) = tables.names.get(&name).filter(|other| other.home != node.home) {
             return Answer::with_text(CallOutcome::Taken, describe(other));
         }
         tables.names.insert(name, node);

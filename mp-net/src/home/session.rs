@@ -28,6 +28,12 @@ use crate::home::object::{Answer, Answering, PutNow, SharedObject};
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, HomeMessage, HomeMessageKind, Node, Operation, RemoteCall};
 use crate::wire::send::StreamPacket;
+use crate::wire::value::size_of;
+
+/// Maximum number of calls of a session that are not answered, or whose answers were not received.
+const MOST_CALLS: usize = 1 << 16;
+/// Maximum number of bytes of a message without its attachments: less than a frame of gRPC holds.
+const LONGEST: usize = u32::MAX as usize - (1 << 16);
 
 /// State of a call.
 enum CallProgress {
@@ -50,14 +56,16 @@ struct SessionState {
 /// Calls of one process.
 pub(crate) struct Session {
     pub(crate) caller: Node,
+    /// Size of the largest message that the caller accepts, in bytes.
+    largest: u64,
     /// `true` if the caller is a member by this session.
     joined: AtomicBool,
     state: Mutex<SessionState>,
 }
 
 impl Session {
-    pub(crate) fn new(caller: Node) -> Arc<Self> {
-        Arc::new(Self { caller, joined: AtomicBool::new(false), state: Mutex::default() })
+    pub(crate) fn new(caller: Node, largest: u64) -> Arc<Self> {
+        Arc::new(Self { caller, largest, joined: AtomicBool::new(false), state: Mutex::default() })
     }
 
     /// Makes the caller a member, for as long as this session lasts.
@@ -83,6 +91,13 @@ impl Session {
         state.to = Some(to);
         state.streams += 1;
         Some(state.streams)
+    }
+
+    /// Returns `true` if no later stream has begun, the session has not ended, and the caller keeps to its
+    /// number of calls. Messages of other streams must have no effect: the caller has sent them again.
+    pub(crate) fn accepts(&self, stream: u64) -> bool {
+        let state = self.lock();
+        state.streams == stream && !state.ended && state.calls.len() <= MOST_CALLS
     }
 
     /// Ends a stream. Returns `true` if no later one has begun.
@@ -145,7 +160,7 @@ impl Session {
         }
         match object.put_now(message) {
             // Most puts need no future.
-            PutNow::Done(answer) => state.answer(call.id, *answer),
+            PutNow::Done(answer) => state.answer(call.id, self.fit(*answer)),
             PutNow::Waits(answering) => {
                 drop(state);
                 self.run(call, Some(order), || answering);
@@ -155,6 +170,7 @@ impl Session {
 
     /// Records an answer, and sends it if there is a stream.
     fn answer(&self, id: u64, answer: Answer) {
+        let answer = self.fit(answer);
         let mut state = self.lock();
         if !state.ended {
             return state.answer(id, answer);
@@ -163,6 +179,21 @@ impl Session {
         if let Some(memory) = answer.memory {
             memory.give_back();
         }
+    }
+
+    /// Gives back a message that the caller does not accept, and answers with its size.
+    fn fit(&self, answer: Answer) -> Answer {
+        let size = answer.reply.value.as_ref().map_or(0, size_of);
+        let is_long = answer.reply.value.as_ref().is_some_and(|value| value.bytes.len() > LONGEST);
+        if size <= self.largest && !is_long {
+            return answer;
+        }
+        if let Some(memory) = answer.memory {
+            memory.give_back();
+        }
+        let mut refusal = Answer::plain(CallOutcome::TooLarge);
+        (refusal.reply.number, refusal.reply.size) = (self.largest, size);
+        refusal
     }
 
     /// Runs a call, unless it is known. `order` names the object whose puts stay in order.

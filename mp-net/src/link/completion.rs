@@ -20,8 +20,8 @@ const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 struct CompletionState {
     result: Option<CallResult>,
     waker: Option<Waker>,
-    /// `true` if the caller no longer waits.
-    abandoned: bool,
+    /// `true` if there was an outcome, or the caller no longer waits.
+    is_over: bool,
 }
 
 /// A call whose outcome is awaited.
@@ -36,18 +36,21 @@ impl Completion {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the outcome. Returns `false` if the caller no longer waits.
+    /// Sets the outcome. Returns `false` if there is one, or the caller no longer waits.
     pub(crate) fn complete(&self, result: CallResult) -> bool {
         let mut state = self.lock();
-        if state.abandoned {
+        if std::mem::replace(&mut state.is_over, true) {
+            drop(state);
             return false;
         }
         state.result = Some(result);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
+        // Woken without the lock: a waker may poll or drop the future at once.
+        let waker = state.waker.take();
         drop(state);
         self.set.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
         true
     }
 
@@ -59,8 +62,6 @@ impl Completion {
             if let Some(result) = state.result.take() {
                 return result;
             }
-            let waited = self.set.wait_timeout(state, INTERRUPT_CHECK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
             if interrupted.is_some()
                 && mp_core::interrupted()
                 && let Some(call) = interrupted.take()
@@ -68,16 +69,22 @@ impl Completion {
                 drop(state);
                 call();
                 state = self.lock();
+                continue;
             }
+            let waited = self.set.wait_timeout(state, INTERRUPT_CHECK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<CallResult> {
+        let waker = cx.waker().clone();
         let mut state = self.lock();
         match state.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
-                state.waker = Some(cx.waker().clone());
+                let former = state.waker.replace(waker);
+                drop(state);
+                drop(former);
                 Poll::Pending
             }
         }
@@ -86,8 +93,10 @@ impl Completion {
     /// Records that the caller no longer waits, and drops an outcome that it did not take.
     fn abandon(&self) {
         let mut state = self.lock();
-        state.abandoned = true;
-        state.result = None;
+        state.is_over = true;
+        let dropped = (state.result.take(), state.waker.take());
+        drop(state);
+        drop(dropped);
     }
 }
 

@@ -1,10 +1,13 @@
 //! Task of a link: sends calls within the credits of the home, and passes replies to their callers.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::auth;
 use crate::error::{NetError, PeerLost};
@@ -28,20 +31,30 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Minimum time for an attempt to reconnect.
 const ATTEMPT: Duration = Duration::from_millis(200);
 
+/// Calls of one object that carry a value, which the credits of the home limit.
+#[derive(Default)]
+struct PutQueue {
+    /// Calls that wait for credits, in the order of their arrival.
+    waiting: VecDeque<u64>,
+    /// Number of calls that are sent and not answered, and their bytes.
+    unanswered: (u32, u64),
+}
+
 struct LinkDriver {
     me: Arc<NodeIdentity>,
     peer: Arc<Mutex<HomePeer>>,
+    /// `true` after the first connection.
+    was_connected: bool,
     /// Calls without their replies.
     pending: BTreeMap<u64, PendingCall>,
-    /// Calls that wait for credits, in the order of their arrival.
-    waiting: VecDeque<u64>,
+    /// Calls without a value that were not sent.
+    unsent: VecDeque<u64>,
+    puts: HashMap<u64, PutQueue>,
     /// Replies with a value that their callers have not taken.
     unreceived: BTreeSet<u64>,
     /// Replies to be acknowledged, and `true` if this is urgent.
     received: (Vec<u64>, bool),
-    /// Number of calls that are sent and not answered, and their bytes.
-    unanswered: (u32, u64),
-    /// Credits of the home: calls, and bytes.
+    /// Credits of the home for each object: calls, and bytes.
     credits: (u32, u64),
     largest: u64,
     next_own: u64,
@@ -57,55 +70,71 @@ pub(crate) async fn run(
     let mut driver = LinkDriver {
         me,
         peer,
+        was_connected: false,
         pending: BTreeMap::new(),
-        waiting: VecDeque::new(),
+        unsent: VecDeque::new(),
+        puts: HashMap::new(),
         unreceived: BTreeSet::new(),
         received: (Vec::new(), false),
-        unanswered: (0, 0),
         credits: (1, 0),
         largest: 0,
         next_own: OWN,
         arriving: None,
     };
-    loop {
-        while driver.pending.is_empty() {
-            match commands.recv().await {
-                Some(command) => driver.accept(command, None),
-                None => return,
-            }
-        }
-        let session = match auth::random() {
-            Ok(session) => session,
-            Err(error) => {
-                driver.fail(|_| mp_core::Error::Unsupported(error.to_string()).into());
-                continue;
-            }
-        };
-        let limit = driver.me.config.lease;
-        let peer = driver.peer();
-        match connect(&driver.me, &peer, session, limit).await {
-            Ok(stream) => {
-                if driver.serve(stream, session, &mut commands).await.is_none() {
-                    return;
-                }
-            }
-            Err(StreamError::Refused(error)) => driver.refuse(error),
-            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) if peer.host.is_empty() => {
-                let (address, waited) = (peer.address, limit);
-                driver.fail(|_| NetError::Unreachable {
-                    address: address.clone(),
-                    waited,
-                    cause: cause.clone(),
-                });
-            }
-            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) => driver.lose(&cause, Duration::ZERO),
-        }
-    }
+    while driver.run_session(&mut commands).await.is_some() {}
 }
 
 impl LinkDriver {
     fn peer(&self) -> HomePeer {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for a call, connects, and runs a session until its home is lost. Returns `None` if the link's
+    /// handle was dropped.
+    async fn run_session(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<()> {
+        while self.pending.is_empty() {
+            self.accept(commands.recv().await?, None);
+        }
+        let session = match auth::random() {
+            Ok(session) => session,
+            Err(error) => {
+                self.fail(|_| mp_core::Error::Unsupported(error.to_string()).into());
+                return Some(());
+            }
+        };
+        let (since, limit) = (Instant::now(), self.me.config.lease);
+        match self.connect(session, limit, commands).await? {
+            Ok(stream) => self.serve(stream, session, commands).await?,
+            Err(StreamError::Refused(error)) => self.refuse(error),
+            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) if !self.was_connected => {
+                let (address, waited) = (self.peer().address, since.elapsed());
+                self.fail(|_| NetError::Unreachable {
+                    address: address.clone(),
+                    waited,
+                    cause: cause.clone(),
+                });
+            }
+            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) => self.lose(&cause, since.elapsed()),
+        }
+        Some(())
+    }
+
+    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped.
+    async fn connect(
+        &mut self,
+        session: u64,
+        limit: Duration,
+        commands: &mut UnboundedReceiver<Command>,
+    ) -> Option<Result<Stream, StreamError>> {
+        let (me, peer) = (self.me.clone(), self.peer());
+        let mut connecting = pin!(connect(&me, &peer, session, limit));
+        loop {
+            tokio::select! {
+                result = &mut connecting => return Some(result),
+                command = commands.recv() => self.accept(command?, None),
+                () = self.deadline() => self.withdraw_late(),
+            }
+        }
     }
 
     /// Runs a session until its home is lost. Returns `None` if the link's handle was dropped.
@@ -118,21 +147,23 @@ impl LinkDriver {
         self.begin(&stream.welcome);
         loop {
             let end = self.run_stream(&mut stream, commands).await?;
-            let silence = match &end {
-                StreamEnd::Failed(text) if text.contains("timed out") => self.me.config.lease,
-                _ => Duration::ZERO,
-            };
             self.arriving = None;
             drop(stream);
+            let silence = match &end {
+                StreamEnd::Failed { timed_out: true, .. } => self.me.config.lease,
+                _ => Duration::ZERO,
+            };
             let since = Instant::now();
-            match self.resume(session, since + self.me.config.grace).await {
+            let resumed = match &end {
+                // The home would send the same bytes again.
+                StreamEnd::Malformed(_) => Err(None),
+                _ => self.resume(session, since + self.me.config.grace, commands).await?,
+            };
+            match resumed {
                 Ok(resumed) => stream = resumed,
-                Err(Some(cause)) => {
+                Err(cause) => {
+                    let cause = cause.unwrap_or_else(|| end.to_string());
                     self.lose(&cause, silence + since.elapsed());
-                    return Some(());
-                }
-                Err(None) => {
-                    self.lose(&end.to_string(), silence + since.elapsed());
                     return Some(());
                 }
             }
@@ -148,39 +179,50 @@ impl LinkDriver {
             peer.rank = from.rank as usize;
             peer.host = format!("{}, process {}", from.host, from.pid);
         }
+        drop(peer);
+        self.was_connected = true;
         self.credits = (welcome.calls.max(1), welcome.bytes);
         self.largest = welcome.largest;
-        self.unanswered = (0, 0);
         self.unreceived.clear();
         self.received = (Vec::new(), false);
     }
 
     /// Connects again to the same session of the home. The error is the cause, if there is a better one than
-    /// the end of the former stream.
-    async fn resume(&mut self, session: u64, until: Instant) -> Result<Stream, Option<String>> {
-        let peer = self.peer();
+    /// the end of the former stream. Returns `None` if the link's handle was dropped.
+    async fn resume(
+        &mut self,
+        session: u64,
+        until: Instant,
+        commands: &mut UnboundedReceiver<Command>,
+    ) -> Option<Result<Stream, Option<String>>> {
+        let until = until.max(Instant::now() + ATTEMPT);
         loop {
-            let limit = until.saturating_duration_since(Instant::now()).max(ATTEMPT);
-            match connect(&self.me, &peer, session, limit).await {
-                Ok(stream) if stream.welcome.resumed => return Ok(stream),
-                Ok(_) => {
-                    return Err(Some("it gave up this process, whose connection was interrupted".into()));
+            let limit = until.saturating_duration_since(Instant::now());
+            return Some(match self.connect(session, limit, commands).await? {
+                Ok(stream) if stream.welcome.resumed => Ok(stream),
+                Ok(_) => Err(Some("it gave up this process, whose connection was interrupted".into())),
+                Err(StreamError::Gone(cause)) => Err(Some(cause)),
+                Err(StreamError::Refused(error)) => Err(Some(error.to_string())),
+                Err(StreamError::Silent(_)) if Instant::now() < until => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
                 }
-                Err(StreamError::Gone(cause)) => return Err(Some(cause)),
-                Err(StreamError::Refused(error)) => return Err(Some(error.to_string())),
-                Err(StreamError::Silent(_)) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
-                Err(StreamError::Silent(_)) => return Err(None),
-            }
+                Err(StreamError::Silent(_)) => Err(None),
+            });
         }
     }
 
     /// Sends the calls without replies again. The home does nothing twice.
     fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
-        let sent = || self.pending.iter().filter(|(_, pending)| pending.sent);
-        let ids = sent().map(|(id, _)| *id).chain(self.unreceived.iter().copied()).collect();
-        _ = to.send(up(CallerMessageKind::Wanted(CallList { ids })));
-        for (_, pending) in sent() {
+        let sent = || self.pending.values().filter(|pending| pending.sent);
+        let given_back = self.pending.values().filter_map(|pending| pending.gives_back);
+        let ids = sent().map(|pending| pending.id).chain(given_back).chain(self.unreceived.iter().copied());
+        _ = to.send(up(CallerMessageKind::Wanted(CallList { ids: ids.collect() })));
+        for pending in sent() {
             _ = to.send(pending.packet());
+            if pending.cancelled {
+                _ = to.send(up(CallerMessageKind::Cancel(pending.id)));
+            }
         }
         self.received = (Vec::new(), false);
     }
@@ -196,10 +238,18 @@ impl LinkDriver {
             let end = tokio::select! {
                 part = stream.from.next::<HomeMessage>() => self.take_all(part, stream),
                 command = commands.recv() => {
-                    self.accept(command?, Some(&stream.to));
+                    let Some(command) = command else {
+                        self.finish(stream).await;
+                        return None;
+                    };
+                    self.accept(command, Some(&stream.to));
                     while let Ok(command) = commands.try_recv() {
                         self.accept(command, Some(&stream.to));
                     }
+                    Ok(())
+                }
+                () = self.deadline() => {
+                    self.withdraw_late();
                     Ok(())
                 }
             };
@@ -207,6 +257,38 @@ impl LinkDriver {
                 return Some(end);
             }
         }
+    }
+
+    /// Ends the stream after all that was sent, and waits until the home has ended it, too.
+    async fn finish(&mut self, stream: &mut Stream) {
+        self.received.1 = true;
+        self.flush(&stream.to);
+        // Without its sender, the body ends.
+        let (closed, _) = unbounded_channel();
+        stream.to = closed;
+        let end = async { while stream.from.next::<HomeMessage>().await.is_ok() {} };
+        _ = tokio::time::timeout(self.me.config.lease, end).await;
+    }
+
+    /// Waits for the first deadline of a call that waits for credits.
+    fn deadline(&self) -> impl Future<Output = ()> + use<> {
+        let waiting = self.puts.values().flat_map(|queue| &queue.waiting);
+        let first = waiting.filter_map(|id| self.pending.get(id)?.deadline).min();
+        async move {
+            match first {
+                Some(first) => tokio::time::sleep_until(first.into()).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Ends the calls that have waited for credits until their deadlines.
+    fn withdraw_late(&mut self) {
+        let now = Instant::now();
+        let waiting = self.puts.values().flat_map(|queue| &queue.waiting);
+        let is_late = |id: &&u64| self.pending.get(id).is_some_and(|p| p.deadline.is_some_and(|d| d <= now));
+        let late: Vec<u64> = waiting.filter(is_late).copied().collect();
+        late.into_iter().for_each(|id| self.withdraw(id));
     }
 
     /// Handles a part, and all others that have arrived.
@@ -260,8 +342,10 @@ impl LinkDriver {
     fn complete(&mut self, reply: CallReply, value: Option<ArrivingValue>) {
         let id = reply.id;
         let Some(pending) = self.pending.remove(&id) else { return };
-        self.unanswered.0 = self.unanswered.0.saturating_sub(1);
-        self.unanswered.1 = self.unanswered.1.saturating_sub(pending.size);
+        if let Some(queue) = self.puts.get_mut(&pending.object).filter(|_| pending.size > 0) {
+            queue.unanswered.0 = queue.unanswered.0.saturating_sub(1);
+            queue.unanswered.1 = queue.unanswered.1.saturating_sub(pending.size);
+        }
         let Some(value) = value else {
             pending.completion.complete(Ok((reply, None)));
             self.received.0.push(id);
@@ -286,15 +370,20 @@ impl LinkDriver {
         self.next_own += 1;
         let mut call = RemoteCall { id: self.next_own, number: id, ..RemoteCall::default() };
         call.set_operation(Operation::GiveBack);
-        self.accept(Command::Call(PendingCall::new(call, None)), None);
+        let mut pending = PendingCall::new(call, None, None);
+        pending.gives_back = Some(id);
+        self.accept(Command::Call(Box::new(pending)), None);
     }
 
     /// Handles a command of a caller. `to` is the stream, if there is one.
     fn accept(&mut self, command: Command, to: Option<&UnboundedSender<StreamPacket>>) {
         match command {
             Command::Call(pending) => {
-                self.waiting.push_back(pending.id);
-                self.pending.insert(pending.id, pending);
+                match pending.size {
+                    0 => self.unsent.push_back(pending.id),
+                    _ => self.puts.entry(pending.object).or_default().waiting.push_back(pending.id),
+                }
+                self.pending.insert(pending.id, *pending);
             }
             Command::Received(id) => {
                 if self.unreceived.remove(&id) {
@@ -302,8 +391,22 @@ impl LinkDriver {
                     self.received.1 = true;
                 }
             }
-            Command::Cancel(id) => match self.pending.get(&id) {
+            Command::Interrupt(id) => match self.pending.get_mut(&id) {
                 Some(pending) if pending.sent => {
+                    pending.cancelled = true;
+                    match to {
+                        Some(to) => _ = to.send(up(CallerMessageKind::Cancel(id))),
+                        // Its outcome may be known much later.
+                        None => _ = pending.completion.complete(Err(NetError::Interrupted)),
+                    }
+                }
+                Some(_) => self.withdraw(id),
+                // The caller has the reply.
+                None => {}
+            },
+            Command::Abandon(id) => match self.pending.get_mut(&id) {
+                Some(pending) if pending.sent => {
+                    pending.cancelled = true;
                     if let Some(to) = to {
                         _ = to.send(up(CallerMessageKind::Cancel(id)));
                     }
@@ -318,7 +421,10 @@ impl LinkDriver {
     /// Ends a call that was not sent.
     fn withdraw(&mut self, id: u64) {
         let Some(pending) = self.pending.remove(&id) else { return };
-        self.waiting.retain(|waiting| *waiting != id);
+        self.unsent.retain(|unsent| *unsent != id);
+        if let Some(queue) = self.puts.get_mut(&pending.object) {
+            queue.waiting.retain(|waiting| *waiting != id);
+        }
         let mut reply = CallReply { id, ..CallReply::default() };
         reply.set_outcome(match pending.operation {
             Operation::Put => CallOutcome::Full,
@@ -329,41 +435,48 @@ impl LinkDriver {
 
     /// Sends acknowledgements, and calls within the credits.
     fn flush(&mut self, to: &UnboundedSender<StreamPacket>) {
+        let sends = !self.unsent.is_empty() || self.puts.values().any(|queue| !queue.waiting.is_empty());
         let (ids, urgent) = &mut self.received;
-        if *urgent || ids.len() >= ACKNOWLEDGED || !(ids.is_empty() || self.waiting.is_empty()) {
+        if !ids.is_empty() && (*urgent || sends || ids.len() >= ACKNOWLEDGED) {
             let ids = std::mem::take(ids);
-            *urgent = false;
             _ = to.send(up(CallerMessageKind::Received(CallList { ids })));
         }
-        while let Some(id) = self.waiting.front() {
-            let Some(pending) = self.pending.get_mut(id) else {
-                self.waiting.pop_front();
-                continue;
-            };
-            let (calls, bytes) = &mut self.unanswered;
-            let fits =
-                *bytes == 0 || pending.size == 0 || bytes.saturating_add(pending.size) <= self.credits.1;
-            if *calls >= self.credits.0 || !fits {
-                break;
+        *urgent = false;
+        for id in self.unsent.drain(..) {
+            if let Some(pending) = self.pending.get_mut(&id) {
+                _ = to.send(pending.send());
             }
-            if pending.size > self.largest {
-                let error = NetError::TooLarge { bytes: pending.size, limit: self.largest };
-                if let Some(pending) = self.pending.remove(id) {
+        }
+        let (calls, bytes) = self.credits;
+        for queue in self.puts.values_mut() {
+            while let Some(id) = queue.waiting.front() {
+                let Some(pending) = self.pending.get_mut(id) else {
+                    queue.waiting.pop_front();
+                    continue;
+                };
+                if pending.size > self.largest {
+                    let error = NetError::TooLarge { bytes: pending.size, limit: self.largest };
                     pending.completion.complete(Err(error));
+                    self.pending.remove(id);
+                    continue;
                 }
-                continue;
+                let fits =
+                    queue.unanswered.1 == 0 || queue.unanswered.1.saturating_add(pending.size) <= bytes;
+                if queue.unanswered.0 >= calls || !fits {
+                    break;
+                }
+                queue.unanswered.0 += 1;
+                queue.unanswered.1 += pending.size;
+                _ = to.send(pending.send());
+                queue.waiting.pop_front();
             }
-            *calls += 1;
-            *bytes += pending.size;
-            pending.sent = true;
-            _ = to.send(pending.packet());
-            self.waiting.pop_front();
         }
     }
 
     /// Ends all calls with an error. `error` is called with `true` for calls that may have had their effect.
     fn fail(&mut self, error: impl Fn(bool) -> NetError) {
-        self.waiting.clear();
+        self.unsent.clear();
+        self.puts.clear();
         self.unreceived.clear();
         for pending in std::mem::take(&mut self.pending).into_values() {
             pending.completion.complete(Err(error(pending.sent)));
@@ -373,12 +486,8 @@ impl LinkDriver {
     /// Ends all calls after a refusal. The first has the whole error, the others its text.
     fn refuse(&mut self, error: NetError) {
         let text = error.to_string();
-        let mut first = Some(error);
-        self.waiting.clear();
-        for pending in std::mem::take(&mut self.pending).into_values() {
-            let error = first.take().unwrap_or_else(|| NetError::Configuration(text.clone()));
-            pending.completion.complete(Err(error));
-        }
+        let first = Cell::new(Some(error));
+        self.fail(|_| first.take().unwrap_or_else(|| NetError::Configuration(text.clone())));
     }
 
     /// Ends all calls because the home was lost.
@@ -395,6 +504,13 @@ impl LinkDriver {
 impl PendingCall {
     fn packet(&self) -> StreamPacket {
         StreamPacket { message: self.bytes.clone(), memory: self.memory.clone() }
+    }
+
+    /// Returns the packet of a call that is sent for the first time.
+    fn send(&mut self) -> StreamPacket {
+        self.sent = true;
+        self.encode();
+        self.packet()
     }
 }
 

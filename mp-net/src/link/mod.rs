@@ -16,9 +16,10 @@ pub(crate) mod stream;
 
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use mp_core::Wait;
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -52,31 +53,75 @@ pub(crate) struct HomePeer {
 pub(crate) struct PendingCall {
     id: u64,
     operation: Operation,
-    /// The encoded call, and the message whose memory follows it.
+    object: u64,
+    /// The call, if it is encoded when it is sent, because it may wait before.
+    unencoded: Option<RemoteCall>,
     bytes: Bytes,
+    /// Message whose memory follows the call.
     memory: Option<Arc<HeldMessage>>,
     /// Number of bytes that it takes of the credits.
     size: u64,
+    deadline: Option<Instant>,
     completion: Arc<Completion>,
     /// `true` if it was sent in this session.
     sent: bool,
+    /// `true` if its caller no longer waits for an effect.
+    cancelled: bool,
+    /// Call whose message this call gives back.
+    gives_back: Option<u64>,
 }
 
 impl PendingCall {
-    fn new(call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> Self {
-        let (id, operation, size) = (call.id, call.operation(), call.value.as_ref().map_or(0, size_of));
-        let bytes = CallerMessage { kind: Some(CallerMessageKind::Call(call)) }.encode_to_vec().into();
-        Self { id, operation, bytes, memory, size, completion: Arc::default(), sent: false }
+    fn new(call: RemoteCall, memory: Option<Arc<HeldMessage>>, deadline: Option<Instant>) -> Self {
+        let size = call.value.as_ref().map_or(0, |value| size_of(value).max(1));
+        let mut pending = Self {
+            id: call.id,
+            operation: call.operation(),
+            object: call.object,
+            unencoded: Some(call),
+            bytes: Bytes::new(),
+            memory,
+            size,
+            deadline,
+            completion: Arc::default(),
+            sent: false,
+            cancelled: false,
+            gives_back: None,
+        };
+        if deadline.is_none() {
+            pending.encode();
+        }
+        pending
+    }
+
+    /// Encodes the call, with the time that is left.
+    fn encode(&mut self) {
+        let Some(mut call) = self.unencoded.take() else { return };
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            call.wait = Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX));
+        }
+        let message = CallerMessage { kind: Some(CallerMessageKind::Call(call)) };
+        self.bytes = message.encode_to_vec().into();
     }
 }
 
-/// A call on its way to the driver.
+/// Without a driver, no call has an outcome.
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        self.completion.complete(Err(NetError::Configuration("the thread for the network has ended".into())));
+    }
+}
+
+/// A message of a caller to the driver.
 pub(crate) enum Command {
-    Call(PendingCall),
+    Call(Box<PendingCall>),
     /// The caller has the value of the reply.
     Received(u64),
-    /// The caller does not wait, or did not take the reply.
-    Cancel(u64),
+    /// The process of the caller was interrupted. The caller waits for the outcome.
+    Interrupt(u64),
+    /// The caller does not wait any more, and did not take the reply.
+    Abandon(u64),
 }
 
 /// A call whose outcome is not yet awaited.
@@ -116,34 +161,59 @@ impl HomeLink {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn send(&self, mut call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> (u64, Arc<Completion>) {
+    fn send(
+        &self,
+        mut call: RemoteCall,
+        memory: Option<Arc<HeldMessage>>,
+        wait: Wait,
+    ) -> (u64, Arc<Completion>) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         call.id = id;
-        let pending = PendingCall::new(call, memory);
+        let deadline = match wait {
+            Wait::Never => {
+                call.wait = Some(0);
+                None
+            }
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Forever => None,
+        };
+        let pending = PendingCall::new(call, memory, deadline);
         let completion = pending.completion.clone();
-        if self.to.send(Command::Call(pending)).is_err() {
-            _ = completion
-                .complete(Err(NetError::Configuration("the thread for the network has ended".into())));
+        // A forked child has no driver.
+        match mp_core::Arena::current().and_then(|arena| arena.me()) {
+            // Without a driver, the call is dropped.
+            Ok(_) => _ = self.to.send(Command::Call(Box::new(pending))),
+            Err(error) => _ = completion.complete(Err(error.into())),
         }
         (id, completion)
     }
 
-    /// Sends a call, and blocks until its outcome is known: at the latest when the wait of the call and the
-    /// lease are over. An interrupt of the process cancels the call.
-    pub(crate) fn call(&self, call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> CallResult {
-        self.wait(self.begin(call, memory))
+    /// Sends a call, and blocks until its outcome is known: at the latest when its wait, the lease and the
+    /// grace are over. An interrupt of the process cancels the call.
+    pub(crate) fn call(&self, call: RemoteCall, wait: Wait) -> CallResult {
+        self.wait(self.begin(call, None, wait))
     }
 
     /// Sends a call.
-    pub(crate) fn begin(&self, call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> PendingReply {
-        let (id, completion) = self.send(call, memory);
+    pub(crate) fn begin(
+        &self,
+        call: RemoteCall,
+        memory: Option<Arc<HeldMessage>>,
+        wait: Wait,
+    ) -> PendingReply {
+        let (id, completion) = self.send(call, memory, wait);
         PendingReply { id, completion }
+    }
+
+    /// Cancels a call whose outcome is still awaited.
+    pub(crate) fn cancel(&self, pending: &PendingReply) {
+        _ = self.to.send(Command::Interrupt(pending.id));
     }
 
     /// Blocks until the outcome of a call is known, like [`call`](Self::call).
     pub(crate) fn wait(&self, pending: PendingReply) -> CallResult {
         let PendingReply { id, completion } = pending;
-        let result = completion.wait(|| _ = self.to.send(Command::Cancel(id)));
+        let result = completion.wait(|| _ = self.to.send(Command::Interrupt(id)));
         self.received(id, &result);
         result
     }
@@ -157,8 +227,8 @@ impl HomeLink {
 
     /// Sends a call. Dropping the future cancels it, and gives back a message that it was to return.
     pub(crate) async fn call_async(&self, call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> CallResult {
-        let (id, completion) = self.send(call, memory);
-        let abandon = || _ = self.to.send(Command::Cancel(id));
+        let (id, completion) = self.send(call, memory, Wait::Forever);
+        let abandon = || _ = self.to.send(Command::Abandon(id));
         let result = CallFuture { completion, abandon, is_taken: false }.await;
         self.received(id, &result);
         result
@@ -166,20 +236,7 @@ impl HomeLink {
 
     /// Sends a call whose outcome is not awaited.
     pub(crate) fn post(&self, call: RemoteCall) {
-        let (_, completion) = self.send(call, None);
-        drop(completion);
-    }
-}
-
-/// Returns the longest wait of a call for the home: `None` if it has no limit.
-pub(crate) fn microseconds(wait: mp_core::Wait) -> Option<u64> {
-    match wait {
-        mp_core::Wait::Never => Some(0),
-        mp_core::Wait::Forever => None,
-        mp_core::Wait::Until(deadline) => {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
-        }
+        drop(self.send(call, None, Wait::Forever));
     }
 }
 

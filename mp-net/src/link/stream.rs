@@ -15,7 +15,7 @@ use crate::wire::messages::{
     CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
     PATH, VERSION, Welcome,
 };
-use crate::wire::receive::{Part, StreamReader};
+use crate::wire::receive::{Part, StreamReader, causes};
 use crate::wire::send::{FrameBody, StreamPacket};
 
 /// Windows of HTTP/2: with the default ones, large messages wait for each other.
@@ -43,17 +43,6 @@ pub(crate) enum StreamError {
     Gone(String),
     /// No answer.
     Silent(String),
-}
-
-/// Returns the causes of an error, the last of which says what happened.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = cause.to_string();
-        source = cause.source();
-    }
-    text
 }
 
 /// Returns `true` if a listener is missing at the address.
@@ -154,7 +143,8 @@ fn hello(
     let proof =
         key.map(|key| auth::prove(key, ProofSide::Caller, nonce, &challenge.nonce)).unwrap_or_default();
     let (version, nonce) = (VERSION, nonce.to_vec());
-    Ok(CallerGreeting { version, nonce, proof, session, home: peer.home, from: Some(me.node.clone()) })
+    let (home, from, largest) = (peer.home, Some(me.node.clone()), me.config.largest);
+    Ok(CallerGreeting { version, nonce, proof, session, home, from, largest })
 }
 
 /// Checks the answer of a home.

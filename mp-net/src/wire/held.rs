@@ -24,7 +24,7 @@ enum Source {
 
 /// Use of the message after the last reference is dropped.
 enum Release {
-    Reclaim(oneshot::Sender<Outgoing>),
+    Reclaim(Box<dyn FnOnce(Outgoing) + Send>),
     GiveBack,
 }
 
@@ -76,11 +76,20 @@ impl HeldMessage {
         *self.release.lock().unwrap_or_else(PoisonError::into_inner) = Some(release);
     }
 
+    /// Blocks until no stream reads the encoded value, and returns it.
+    pub(crate) fn reclaim(self: Arc<Self>) -> Option<Outgoing> {
+        let (to, from) = std::sync::mpsc::sync_channel(1);
+        self.release_as(Release::Reclaim(Box::new(move |value| _ = to.send(value))));
+        drop(self);
+        from.recv().ok()
+    }
+
     /// Returns the encoded value when no stream reads it any more.
-    pub(crate) fn reclaim(self: Arc<Self>) -> oneshot::Receiver<Outgoing> {
+    pub(crate) async fn reclaim_async(self: Arc<Self>) -> Option<Outgoing> {
         let (to, from) = oneshot::channel();
-        self.release_as(Release::Reclaim(to));
-        from
+        self.release_as(Release::Reclaim(Box::new(move |value| _ = to.send(value))));
+        drop(self);
+        from.await.ok()
     }
 
     /// Gives the message back to its queue when no stream reads it any more.
@@ -93,7 +102,7 @@ impl Drop for HeldMessage {
     fn drop(&mut self) {
         let release = self.release.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         match (release, self.source.take()) {
-            (Some(Release::Reclaim(to)), Some(Source::Value(value))) => _ = to.send(value),
+            (Some(Release::Reclaim(reclaim)), Some(Source::Value(value))) => reclaim(value),
             (Some(Release::GiveBack), Some(Source::Taken(message))) => message.give_back(),
             _ => {}
         }

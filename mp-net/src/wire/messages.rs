@@ -91,6 +91,9 @@ pub(crate) struct CallerGreeting {
     pub(crate) home: u64,
     #[prost(message, optional, tag = "6")]
     pub(crate) from: Option<Node>,
+    /// Size of the largest message that the caller accepts, in bytes.
+    #[prost(uint64, tag = "7")]
+    pub(crate) largest: u64,
 }
 
 /// Answer to a hello.
@@ -211,6 +214,9 @@ pub(crate) struct CallReply {
     pub(crate) value: Option<Value>,
     #[prost(message, repeated, tag = "6")]
     pub(crate) members: Vec<Node>,
+    /// Size of a message that is too large, in bytes.
+    #[prost(uint64, tag = "7")]
+    pub(crate) size: u64,
 }
 
 /// Numbers of calls.

@@ -16,11 +16,26 @@ pub(crate) enum StreamEnd {
     #[error("the connection was closed")]
     Closed,
     /// The connection failed.
-    #[error("{0}")]
-    Failed(String),
+    #[error("{cause}")]
+    Failed {
+        cause: String,
+        /// `true` if the other side was silent for the lease.
+        timed_out: bool,
+    },
     /// The bytes are not those of this protocol.
     #[error("invalid bytes were received: {0}")]
     Malformed(&'static str),
+}
+
+/// Returns the first cause of an error.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = cause.to_string();
+        source = cause.source();
+    }
+    text
 }
 
 /// Part of a stream.
@@ -167,7 +182,11 @@ impl StreamReader {
             }
             match poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {
                 None => return Err(StreamEnd::Closed),
-                Some(Err(status)) => return Err(StreamEnd::Failed(status.message().to_owned())),
+                Some(Err(status)) => {
+                    let cause = causes(&status);
+                    let timed_out = cause.contains("timed out");
+                    return Err(StreamEnd::Failed { cause, timed_out });
+                }
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.piece = data;

@@ -37,6 +37,9 @@ pub(crate) fn size_of(value: &Value) -> u64 {
     value.blocks.iter().fold(value.bytes.len() as u64, |sum, block| sum.saturating_add(block.bytes))
 }
 
+/// Maximum number of attachments of a message.
+const MOST_BLOCKS: usize = u16::MAX as usize;
+
 /// Reason why a value that arrived is not in the arena.
 #[derive(Debug)]
 pub(crate) enum ArrivalError {
@@ -61,7 +64,11 @@ impl ArrivingValue {
     /// [`finish`](Self::finish) returns the error.
     pub(crate) fn new(value: Value, largest: u64) -> Self {
         let size = size_of(&value);
-        let blocks = if size > largest { Err(ArrivalError::TooLarge(size)) } else { allocate(&value.blocks) };
+        let blocks = if size > largest || value.blocks.len() > MOST_BLOCKS {
+            Err(ArrivalError::TooLarge(size))
+        } else {
+            allocate(&value.blocks)
+        };
         let sizes = value.blocks.iter().map(|block| block.bytes).collect();
         Self { bytes: value.bytes, sizes, blocks, block: 0, at: 0 }.skip_full()
     }

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{GetError, Leaseholder};
 use crate::queue::Queue;
-use crate::queue::waitable::LeaseReady;
+use crate::queue::waitable::{EncodedLeaseReady, LeaseReady};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::{WaitError, WaitSite};
@@ -183,6 +183,12 @@ impl RawQueue {
             Holder::Free | Holder::Member(_) | Holder::Undeliverable => false,
         };
         self.memory().count(others) > 0
+    }
+
+    /// Returns `true` if any process still works on a message of this queue, which is closed and drained.
+    pub(crate) fn has_leases(&self) -> bool {
+        let is_undone = |h| matches!(h, Holder::Leased(_) | Holder::Queued | Holder::Returned);
+        self.memory().count(is_undone) > 0
     }
 
     /// Leases a message. Returns `Ok(None)` if the queue is closed and all its messages are done.
@@ -376,14 +382,23 @@ impl<T: Message> Queue<T> {
     }
 
     /// Leases a message, if there is one or the end is reached, for a future. Returns `Some(Ok(None))` at the
-    /// end.
+    /// end: when no process has a lease, not even this one, which works for several consumers.
     #[doc(hidden)]
     pub fn poll_encoded_lease(&self) -> Option<Result<Option<EncodedLease>, GetError>> {
         let lease = |leased: Leased| {
             let deliveries = leased.deliver();
             EncodedLease { of: LeaseToken { raw: self.raw().clone(), leased: Some(leased) }, deliveries }
         };
-        self.raw().poll_lease().map(|end| end.map(|leased| leased.map(lease)))
+        match self.raw().poll_lease()? {
+            Ok(None) if self.raw().has_leases() => None,
+            end => Some(end.map(|leased| leased.map(lease))),
+        }
+    }
+
+    /// Returns a `Waitable` for [`poll_encoded_lease`](Self::poll_encoded_lease).
+    #[doc(hidden)]
+    pub fn encoded_lease_ready(&self) -> EncodedLeaseReady {
+        EncodedLeaseReady(self.raw().clone())
     }
 }
 

@@ -171,6 +171,28 @@ impl LeaseReady {
     }
 }
 
+/// Waitable for messages that this process leases for several consumers.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct EncodedLeaseReady(pub(crate) RawQueue);
+
+impl fmt::Debug for EncodedLeaseReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EncodedLeaseReady").field("ready", &self.is_ready()).finish()
+    }
+}
+
+impl Waitable for EncodedLeaseReady {
+    fn wait_point(&self) -> WaitPoint<'_> {
+        LeaseReady::place_of(&self.0)
+    }
+
+    fn is_ready(&self) -> bool {
+        let memory = self.0.memory();
+        self.0.has_message() && (!memory.is_at_end() || memory.any_returned() || !self.0.has_leases())
+    }
+}
+
 /// Ready when [`try_get_lease`](Queue::try_get_lease) would not wait: there is a message, or the queue is at
 /// its end. The end is reached when the queue is closed and no other process works on a message that might
 /// be given back.

@@ -1,0 +1,38 @@
+//! Interrupts of this process. The only test of its process, since an interrupt ends all waits.
+
+use std::time::Duration;
+
+use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemoteQueue};
+use mp_queue::Queue;
+
+#[test]
+fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
+    let queue = Queue::<u32>::bounded(10)?;
+    cluster.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u32>::connect(&cluster, "numbers")?;
+    let waiting = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.get()
+    });
+    assert_eq!(remote.len()?, 0);
+    mp_core::record_interrupt();
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, RemoteGetError::Failed(NetError::Interrupted)), "{error}");
+    // The interrupt stays until it is taken. A reply that arrives is returned, and not given back as well.
+    for number in 0..10 {
+        queue.put(number)?;
+    }
+    let mut taken = Vec::new();
+    while taken.len() < 10 {
+        match remote.get() {
+            Ok(number) => taken.extend(number),
+            Err(RemoteGetError::Failed(NetError::Interrupted)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    assert!(mp_core::take_interrupt());
+    assert_eq!(taken, (0..10).collect::<Vec<_>>());
+    assert!(remote.get_timeout(Duration::from_millis(50)).unwrap_err().is_empty());
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Ends of handles, members and waits, and limits of calls.
+
+use std::time::{Duration, Instant};
+
+use mp_harness::eventually;
+use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemoteQueue};
+use mp_queue::Queue;
+use mp_tensor::Tensor;
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+fn two(change: impl Fn(ClusterConfig) -> ClusterConfig) -> (Cluster, Cluster) {
+    let config =
+        |rank, first: &str| change(ClusterConfig::new(rank, 2, first).lease(Duration::from_millis(500)));
+    let first = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
+    let second = Cluster::join(&config(1, first.address())).unwrap();
+    (first, second)
+}
+
+/// Longer than a home waits for a caller whose stream has broken.
+const RETURN: Duration = Duration::from_millis(700);
+
+#[test]
+fn message_of_a_dropped_handle_is_taken_once() -> Outcome {
+    let (first, second) = two(|config| config);
+    let queue = Queue::<Tensor<u8>>::bounded(4)?;
+    first.publish("tensors", &queue)?;
+    for i in 0..20 {
+        queue.put(Tensor::full([100_000], i)?)?;
+        let remote = RemoteQueue::<Tensor<u8>>::connect(&second, "tensors")?;
+        assert!(remote.get()?.unwrap().iter().all(|byte| byte == i));
+    }
+    let message = queue.get_timeout(RETURN);
+    assert!(message.as_ref().is_err_and(|error| error.is_empty()), "{message:?}");
+    Ok(())
+}
+
+#[test]
+fn leaseholder_of_another_member_keeps_the_queue_open() -> Outcome {
+    let (first, second) = two(|config| config);
+    let queue = Queue::<u32>::bounded(4)?;
+    first.publish("work", &queue)?;
+    queue.put(1)?;
+    let one = RemoteQueue::<u32>::connect(&second, "work")?;
+    let other = RemoteQueue::<u32>::connect(&first, "work")?;
+    let lease = one.get_lease()?.unwrap();
+    queue.close();
+    assert!(matches!(other.get_lease_timeout(Duration::from_millis(50)), Err(RemoteGetError::Empty)));
+    drop(lease);
+    assert_eq!(other.get_lease()?.unwrap().ack()?, 1);
+    assert!(other.get_lease()?.is_none() && one.get_lease()?.is_none());
+    Ok(())
+}
+
+#[test]
+fn put_without_credits_delays_no_other_calls() -> Outcome {
+    let (first, second) = two(|config| config.credits(100, 1 << 20));
+    let (inward, outward) = (Queue::<Tensor<u8>>::bounded(1)?, Queue::<u32>::bounded(1)?);
+    first.publish("in", &inward)?;
+    first.publish("out", &outward)?;
+    let tensors = RemoteQueue::<Tensor<u8>>::connect(&second, "in")?;
+    let numbers = RemoteQueue::<u32>::connect(&second, "out")?;
+    let putting = std::thread::spawn({
+        let tensors = tensors.clone();
+        move || tensors.put_many((0..4).map(|i| Tensor::full([1 << 20], i).unwrap())).map_err(|e| e.forget())
+    });
+    eventually("the queue is full", || inward.len() == 1);
+    outward.put(7)?;
+    assert_eq!(numbers.get_timeout(Duration::from_secs(5))?, Some(7));
+    let since = Instant::now();
+    let error = tensors.put_timeout(Tensor::full([1 << 20], 9)?, Duration::from_millis(50)).unwrap_err();
+    assert!(error.is_full() && since.elapsed() >= Duration::from_millis(50));
+    assert!(error.into_value().iter().all(|byte| byte == 9));
+    for i in 0..4 {
+        assert!(inward.get()?.unwrap().iter().all(|byte| byte == i));
+    }
+    assert_eq!(putting.join().unwrap()?, 4);
+    Ok(())
+}
+
+#[test]
+fn message_above_the_limit_of_its_caller_stays() -> Outcome {
+    let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0"))?;
+    let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).largest_message(1 << 20))?;
+    let queue = Queue::<Vec<(u32, String)>>::bounded(4)?;
+    first.publish("lists", &queue)?;
+    let remote = RemoteQueue::<Vec<(u32, String)>>::connect(&second, "lists")?;
+    queue.put((0..100_000).map(|i| (i, "a text of some length".into())).collect())?;
+    let error = remote.get().unwrap_err();
+    assert!(matches!(&error, RemoteGetError::Failed(NetError::TooLarge { .. })), "{error}");
+    assert_eq!(queue.get()?.unwrap().len(), 100_000);
+    queue.put(vec![(1, String::new())])?;
+    assert_eq!(remote.get()?.unwrap().len(), 1);
+    Ok(())
+}
+
+#[test]
+fn calls_end_when_the_cluster_of_the_home_is_dropped() -> Outcome {
+    let (first, second) = two(|config| config.grace(Duration::MAX));
+    let queue = Queue::<u32>::bounded(1)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u32>::connect(&second, "numbers")?;
+    let waiting = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.get()
+    });
+    assert_eq!(remote.len()?, 0);
+    drop(first);
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(&error, RemoteGetError::PeerLost(lost) if lost.rank == 0), "{error}");
+    Ok(())
+}
+
+#[test]
+fn put_fails_with_its_value_within_a_runtime() -> Outcome {
+    let (first, second) = two(|config| config);
+    let queue = Queue::<Tensor<u8>>::bounded(1)?;
+    first.publish("tensors", &queue)?;
+    let remote = RemoteQueue::<Tensor<u8>>::connect(&second, "tensors")?;
+    remote.put(Tensor::full([10], 1)?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let error = remote.try_put(Tensor::full([10], 2).unwrap()).unwrap_err();
+        assert!(error.is_full() && error.into_value().iter().all(|byte| byte == 2));
+    });
+    Ok(())
+}
