@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import os
+import signal
 import time
 
 import pytest
@@ -21,6 +22,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", f"deadline(seconds): replaces the {DEADLINE} seconds a test may take")
     # Output is not captured yet, so a dump of the threads reaches the terminal.
     _stderr = os.dup(2)
+    # A shell starts background jobs with SIGINT and SIGQUIT ignored, which programs of tests would inherit.
+    for number, handler in [(signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)]:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_sessionstart(session):
