@@ -175,6 +175,8 @@ pub enum SpawnError {
         program: PathBuf,
         /// Start method.
         method: StartMethod,
+        /// `true` if the program was started as a [guest](crate::ProcessBuilder::guest).
+        guest: bool,
         /// Time that the parent waited. The parent waits for this time again while the process is stopped,
         /// waits for a disk, or has had no processor.
         waited: Duration,
@@ -192,6 +194,8 @@ pub enum SpawnError {
         program: PathBuf,
         /// Start method.
         method: StartMethod,
+        /// `true` if the program was started as a [guest](crate::ProcessBuilder::guest).
+        guest: bool,
         /// Exit status of the process.
         exit: ExitStatus,
     },
@@ -386,10 +390,19 @@ const HINT: &str = "Only a program that links this crate can be a worker. If thi
                     was set with `set_command` from a shared library must load the library and call its \
                     `mp_child_main`. A set-user-ID program, or one with file capabilities, can't be a worker";
 
+const GUEST_HINT: &str = "A guest must call `mp::process::guest` in Rust, or `multiproc.child()` in Python, \
+                          where the package `multiproc` must be importable by the interpreter of the \
+                          command. The executed process itself must make the call, not a child of it. Its \
+                          stderr may show why it did not";
+
 /// Writes possible faults of a program that was executed. Copies need no hint, because they run a program
 /// that has worked.
-fn hint(f: &mut fmt::Formatter<'_>, method: StartMethod) -> fmt::Result {
-    if method == StartMethod::Spawn { write!(f, ". {HINT}") } else { Ok(()) }
+fn hint(f: &mut fmt::Formatter<'_>, method: StartMethod, guest: bool) -> fmt::Result {
+    match method {
+        _ if guest => write!(f, ". {GUEST_HINT}"),
+        StartMethod::Spawn => write!(f, ". {HINT}"),
+        StartMethod::ForkServer | StartMethod::Fork => Ok(()),
+    }
 }
 
 impl fmt::Display for SpawnError {
@@ -416,7 +429,7 @@ impl fmt::Display for SpawnError {
             }
             SpawnError::Launch(launch) => launch.fmt(f),
             SpawnError::GaveUp(gave_up) => gave_up.fmt(f),
-            SpawnError::Timeout { who, program, method, waited, activity } => {
+            SpawnError::Timeout { who, program, method, guest, waited, activity } => {
                 write!(f, "{who} was started by {method}")?;
                 if *method == StartMethod::Spawn {
                     write!(f, ", runs {}", program.display())?;
@@ -429,22 +442,23 @@ impl fmt::Display for SpawnError {
                 if !activity.is_empty() {
                     write!(f, ": {activity}")?;
                 }
-                hint(f, *method)
+                hint(f, *method, *guest)
             }
-            SpawnError::NeverReported { who, program, method, exit } => {
+            SpawnError::NeverReported { who, program, method, guest, exit } => {
                 match method {
                     StartMethod::Spawn => write!(f, "{who} ran {}", program.display())?,
                     StartMethod::ForkServer => write!(f, "{who} was made by the fork server")?,
                     StartMethod::Fork => write!(f, "{who} was made by fork")?,
                 }
-                write!(f, " and {exit} before it reported as a worker")?;
+                let role = if *guest { "guest" } else { "worker" };
+                write!(f, " and {exit} before it reported as a {role}")?;
                 if *exit == ExitStatus::Code(EXIT_USELESS) {
                     return f.write_str(
                         ". This code says that it could not become a worker; it has written the reason to \
                          its standard error",
                     );
                 }
-                hint(f, *method)
+                hint(f, *method, *guest)
             }
             SpawnError::Protocol { who, message } => {
                 write!(f, "{who} sent malformed data to its parent and was ended: {message}")

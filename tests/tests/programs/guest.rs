@@ -87,7 +87,9 @@ fn arguments_of_another_type_are_refused() {
 fn program_that_is_no_guest_is_an_error() {
     assert!(matches!(mp::process::guest::<u64>(), Err(GuestError::NoGuest)));
     let error = Process::builder().guest(["true"], 1_u64).unwrap().join().unwrap_err();
-    assert!(matches!(error, SpawnError::NeverReported { .. }), "{error}");
+    assert!(matches!(error, SpawnError::NeverReported { guest: true, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("multiproc.child()") && !text.contains("mp::init()"), "{text}");
     let error = Process::builder().guest(["/no/such/program"], 1_u64).unwrap_err().to_string();
     assert!(error.contains("/no/such/program"), "{error}");
     let error = Process::builder().guest::<&str, _>([], 1_u64).unwrap_err().to_string();

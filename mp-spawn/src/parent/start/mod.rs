@@ -91,6 +91,7 @@ impl StartTemplate {
         let properties = StartProperties {
             program: command.program.clone(),
             method: method(options),
+            guest: function.is_guest(),
             function: function.name.clone(),
             returns,
             timeout: options.handshake,

@@ -244,6 +244,7 @@ impl WatchedChild {
             who: self.who.clone().into(),
             program: self.properties.program.clone(),
             method: self.properties.method,
+            guest: self.properties.guest,
             waited: self.properties.timeout,
             activity: activity.map_or_else(String::new, |activity| activity.to_string()),
         });

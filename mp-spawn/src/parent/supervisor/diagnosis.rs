@@ -16,6 +16,8 @@ pub(crate) struct StartProperties {
     /// Program that is executed.
     pub(crate) program: PathBuf,
     pub(crate) method: StartMethod,
+    /// `true` if the program is a guest.
+    pub(crate) guest: bool,
     pub(crate) function: String,
     /// `true` if the function returns a value to be sent.
     pub(crate) returns: bool,
@@ -90,7 +92,7 @@ pub(crate) fn report_failure(
 /// Returns the failure that an exit status implies, with its time, or `None` for a success.
 pub(crate) fn exit_failure(
     who: &ProcessName,
-    StartProperties { program, method, returns, .. }: &StartProperties,
+    StartProperties { program, method, guest, returns, .. }: &StartProperties,
     evidence: Evidence,
     exit: ExitStatus,
     asked: Option<Signal>,
@@ -107,8 +109,8 @@ pub(crate) fn exit_failure(
     // A copy of this process can't be another program. A program that handles the signal of this one exits
     // with a code.
     if !evidence.hello && killer.is_none() && asked.is_none() && *method != StartMethod::Fork {
-        let (who, program, method) = (who.clone().into(), program.clone(), *method);
-        return Some((now, SpawnError::NeverReported { who, program, method, exit }));
+        let (who, program, method, guest) = (who.clone().into(), program.clone(), *method, *guest);
+        return Some((now, SpawnError::NeverReported { who, program, method, guest, exit }));
     }
     let crash = evidence.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
     // The handler receives a signal that a process sends.
@@ -154,6 +156,7 @@ mod tests {
         StartProperties {
             program: PathBuf::from("/p"),
             method: StartMethod::Spawn,
+            guest: false,
             function: "f".to_string(),
             returns: false,
             timeout: Duration::ZERO,
