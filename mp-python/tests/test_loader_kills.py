@@ -98,7 +98,7 @@ def test_iterable_killed_worker_costs_no_batch(tmp_path, workers, at):
 def test_deadly_sample_is_named_after_retries():
     iterator = iter(mp.DataLoader(Poisoned(raises=None), 4, num_workers=2, retries=1))
     assert next(iterator).tolist() == [0, 1, 2, 3]
-    message = "is killed by signal: SIGKILL, in batch 1, at sample 5"
+    message = "is killed by signal: SIGKILL, in batch 1, at sample 5, after 1 retry: "
     with pytest.raises(mp.BatchLost, match=message) as raised:
         next(iterator)
     error = raised.value

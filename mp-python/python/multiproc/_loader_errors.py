@@ -102,7 +102,8 @@ def _lost(failure, number, indices, loader, team, lane=None):
         ended = f"is killed by signal: {signal_name(code)}"
     else:
         ended = f"exited unexpectedly with exit code {code}"
-    message = f"DataLoader worker (pid {pid}) {ended}, in {place}, after {loader.retries} retries: {text}"
+    retries = f"{loader.retries} {'retry' if loader.retries == 1 else 'retries'}"
+    message = f"DataLoader worker (pid {pid}) {ended}, in {place}, after {retries}: {text}"
     return BatchLost(message, batch=number, index=index, pid=pid, exitcode=code)
 
 
