@@ -137,7 +137,7 @@ pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
 pub use child::panic_hook::{CaughtPanic, record_panics, set_panic_callbacks, with_panics_recorded};
 #[doc(hidden)]
-pub use error::CallFailure;
+pub use error::{CallFailure, launch_error};
 pub use error::{
     ExitDetail, ExitReport, ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, LaunchError,
     ProcessExited, ProcessName, ProcessRaised, RaisedKind, Result, Signal, SpawnError,

@@ -135,9 +135,7 @@ impl Pool {
             Err(error) => {
                 let mut state = pool.shared.state.lock();
                 state.workers.iter_mut().filter_map(|w| w.process.take()).for_each(|p| _ = p.kill());
-                return Err(
-                    mp_core::Error::Os { what: "starting the thread of a pool", source: error }.into()
-                );
+                return Err(mp_spawn::launch_error("the thread of the pool", None, error).into());
             }
         }
         started?;

@@ -568,7 +568,8 @@ impl fmt::Display for LaunchError {
 pub(crate) const EXIT_USELESS: i32 = 120;
 
 /// Creates the error of a start, with the limit that was reached and the cause, if the system reports them.
-pub(crate) fn launch_error(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
+#[doc(hidden)]
+pub fn launch_error(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
     let error = source.raw_os_error().map(Errno::from_raw_os_error);
     let (limit, cause) = (os_limit::limit(what, error), os_limit::of(what, program, error));
     let program = program.map(Path::to_owned);

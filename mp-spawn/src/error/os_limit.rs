@@ -8,12 +8,13 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 /// Calls that create processes or threads, with their names in errors.
-const MAKES_PROCESSES: [&str; 6] = [
+const MAKES_PROCESSES: [&str; 7] = [
     "clone3",
     "clone3 in the fork server",
     "posix_spawn",
     "fork",
     "the supervisor thread",
+    "the thread of the pool",
     "a thread in place of a pidfd",
 ];
 
