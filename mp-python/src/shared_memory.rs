@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::io::ErrorKind;
 
 use mp::{Error, SharedMemory};
 use mp_core::sync::shared::{AtomicUsize, Ordering};
@@ -31,19 +30,22 @@ impl From<SharedMemory> for NamedMemory {
 }
 
 /// Returns the exception for an error with a name: `FileNotFoundError`, `FileExistsError`, ….
-fn failed(name: &str, error: Error) -> PyErr {
+fn failed(name: Option<&str>, error: Error) -> PyErr {
     match error {
-        Error::Os { source, .. } => {
-            let code = source.raw_os_error().unwrap_or(match source.kind() {
-                ErrorKind::NotFound => 2,
-                ErrorKind::AlreadyExists => 17,
-                ErrorKind::PermissionDenied => 13,
-                _ => return PyOSError::new_err(source.to_string()),
-            });
+        Error::Os { what, source } => {
+            let text = source.to_string();
+            // The error of a named file has the number in its text only.
+            let number = || text.rsplit_once("(os error ")?.1.split_once(')')?.0.parse().ok();
+            let Some(code) = source.raw_os_error().or_else(number) else {
+                return PyOSError::new_err(format!("{what}: {text}"));
+            };
             // Python prints the code and the name by itself.
             let text = std::io::Error::from_raw_os_error(code).to_string();
             let text = text.split(" (os error").next().unwrap_or(&text).to_owned();
-            PyOSError::new_err((code, text, format!("/{}", name.trim_start_matches('/'))))
+            match name {
+                Some(name) => PyOSError::new_err((code, text, format!("/{}", name.trim_start_matches('/')))),
+                None => PyOSError::new_err((code, text)),
+            }
         }
         Error::InvalidArgument(why) => PyValueError::new_err(why),
         Error::NotShareable(why) => PyValueError::new_err(why),
@@ -61,19 +63,19 @@ impl NamedMemory {
             Some(name) => SharedMemory::create(name, size),
             None => SharedMemory::new(size),
         });
-        memory.map(Self::from).map_err(|error| failed(name.unwrap_or_default(), error))
+        memory.map(Self::from).map_err(|error| failed(name, error))
     }
 
     /// Opens all bytes of an existing name.
     #[staticmethod]
     fn open(py: Python<'_>, name: &str) -> PyResult<Self> {
-        py.detach(|| SharedMemory::open(name)).map(Self::from).map_err(|error| failed(name, error))
+        py.detach(|| SharedMemory::open(name)).map(Self::from).map_err(|error| failed(Some(name), error))
     }
 
     /// Removes a name.
     #[staticmethod]
     fn unlink(name: &str) -> PyResult<()> {
-        SharedMemory::unlink(name).map_err(|error| failed(name, error))
+        SharedMemory::unlink(name).map_err(|error| failed(Some(name), error))
     }
 
     /// Name, without a leading slash.

@@ -255,6 +255,10 @@ class TestDirectories:
         error, count = run_mounted(tmp_path, mount, body).splitlines()
         assert error.startswith("PermissionError: ") and "a file in /dev/shm" in error and count == "100000"
 
+    def test_read_only_dev_shm_is_named(self, tmp_path):
+        error = run_mounted(tmp_path, "mount -t tmpfs -o ro none /dev/shm", "error_of(named)")
+        assert error.startswith("OSError: [Errno 30] Read-only file system: ") and "a file in /dev/shm" in error
+
     def test_only_unnamed_listeners_need_a_temporary_directory(self, tmp_path):
         mount = "mount -o bind,ro /tmp /tmp && mount -t tmpfs -o ro none /var/tmp && cd /proc"
         body = self.WORKS + """

@@ -5,6 +5,7 @@ removes it when a process that only opened it ends, as ``multiprocessing``'s doe
 reserved when memory is created or opened, so that a full ``/dev/shm`` is an exception, not a SIGBUS later.
 """
 
+import errno
 import struct
 from types import GenericAlias
 
@@ -16,7 +17,9 @@ __all__ = ["SharedMemory", "ShareableList"]
 def _create(name, size):
     try:
         return NamedMemory.create(name, size)
-    except (FileNotFoundError, PermissionError) as error:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         reason = "shared memory with a name is a file in /dev/shm, which this process can't write"
         raise type(error)(error.errno, f"{error.strerror}: {reason}", f"/dev/shm/{name or ''}") from None
 
