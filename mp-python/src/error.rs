@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use mp_core::{Arena, Error};
 use pyo3::create_exception;
-use pyo3::exceptions::{PyEOFError, PyMemoryError, PyRuntimeError};
+use pyo3::exceptions::{PyEOFError, PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -65,8 +65,18 @@ pub fn no_memory(error: impl Display) -> PyErr {
     forked(&text).unwrap_or_else(|| PyMemoryError::new_err(text))
 }
 
-/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, else
-/// `RuntimeError`.
+/// Returns `true` for the text of an error caused by a lack of descriptors.
+fn lacks_descriptors(text: &str) -> bool {
+    text.contains("RLIMIT_NOFILE") || text.contains("(os error 24)")
+}
+
+/// Returns `OSError`, with `EMFILE` for a lack of descriptors.
+pub fn os_error(text: String) -> PyErr {
+    if lacks_descriptors(&text) { PyOSError::new_err((24, text)) } else { PyOSError::new_err(text) }
+}
+
+/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, `OSError` for a lack
+/// of descriptors, else `RuntimeError`.
 pub fn runtime(error: impl Display) -> PyErr {
     let text = error.to_string();
     if let Some(error) = forked(&text) {
@@ -75,7 +85,7 @@ pub fn runtime(error: impl Display) -> PyErr {
     if text.contains("not enough shared memory") || text.contains("out of shared memory") {
         return PyMemoryError::new_err(text);
     }
-    PyRuntimeError::new_err(text)
+    if lacks_descriptors(&text) { os_error(text) } else { PyRuntimeError::new_err(text) }
 }
 
 /// Returns an error in a forked copy of the process, where objects of the parent are not usable.

@@ -20,7 +20,7 @@ use mp::pool::{Call, Outcome, PoolError, PushError, StatePool, TaskError, TaskSt
 use mp::process::{ExitStatus, closure};
 use mp_core::mutex::Mutex;
 use pyo3::exceptions::{
-    PyAttributeError, PyKeyboardInterrupt, PyOSError, PyRuntimeError, PySystemExit, PyTypeError, PyValueError,
+    PyAttributeError, PyKeyboardInterrupt, PyRuntimeError, PySystemExit, PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -255,7 +255,7 @@ fn chunk(function: &Function, items: Payload) -> Reply {
 fn pool_error(error: PoolError) -> PyErr {
     match error {
         PoolError::Settings(why) => PyValueError::new_err(why),
-        PoolError::Start(error) => PyOSError::new_err(error.to_string()),
+        PoolError::Start(error) => crate::error::os_error(error.to_string()),
         error => crate::error::runtime(error),
     }
 }

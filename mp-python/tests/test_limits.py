@@ -118,7 +118,7 @@ limit("RLIMIT_NOFILE", 32)
 queues = [mp.Queue() for _ in range(200)]
 error_of(lambda: [each.fileno() for each in queues])
 """
-        expected = "RuntimeError: eventfd (see RLIMIT_NOFILE): Too many open files"
+        expected = "OSError: [Errno 24] eventfd (see RLIMIT_NOFILE): Too many open files"
         assert run(tmp_path, body).startswith(expected)
 
     @pytest.mark.parametrize("most", [32, 64])
@@ -149,7 +149,7 @@ def send():
 error_of(send)
 """
         out = run(tmp_path, body)
-        assert "RuntimeError" in out and "64 descriptors" in out and "`ulimit -n`" in out
+        assert "OSError: [Errno 24] " in out and "64 descriptors" in out and "`ulimit -n`" in out
 
     @pytest.mark.parametrize("method", mp.get_all_start_methods())
     def test_start_without_free_descriptors_names_the_limit(self, tmp_path, method):
@@ -162,7 +162,7 @@ error_of(process, {method!r})
 print(queue())
 """
         out, count = run(tmp_path, body).splitlines()
-        assert out.startswith("RuntimeError: ") and "40 descriptors" in out and "`ulimit -n`" in out
+        assert out.startswith("OSError: [Errno 24] ") and "40 descriptors" in out and "`ulimit -n`" in out
         assert count == "100000"
 
 

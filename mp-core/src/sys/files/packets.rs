@@ -98,9 +98,8 @@ pub(crate) fn refused(doing: &str, errno: Errno) -> Error {
     let open = limits::open_files();
     match errno {
         Errno::MFILE | Errno::NFILE => Error::OutOfDescriptors(format!(
-            "this process could not {doing}: it may have {open} descriptors open at once, and has \
-            (RLIMIT_NOFILE, `ulimit -n`); \
-             close some, or raise the limit"
+            "this process could not {doing}: it has reached its limit of {open} descriptors \
+             (RLIMIT_NOFILE, `ulimit -n`); close some, or raise the limit"
         )),
         Errno::TOOMANYREFS => Error::TooManyDescriptors(format!(
             "could not {doing}: the programs of this user have more descriptors in messages in flight \
