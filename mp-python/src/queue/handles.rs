@@ -156,9 +156,18 @@ impl Handles {
         self.take_by(py, limit, |queue, time| match (leased, time.is_zero()) {
             (false, true) => queue.try_get().map(|got| got.map(|object| (object, None))),
             (false, false) => queue.get_timeout(time).map(|got| got.map(|object| (object, None))),
-            (true, true) => queue.try_get_lease().map(split),
-            (true, false) => queue.get_lease_timeout(time).map(split),
+            (true, true) => self.end_at_shutdown(queue.try_get_lease()).map(split),
+            (true, false) => self.end_at_shutdown(queue.get_lease_timeout(time)).map(split),
         })
+    }
+
+    /// Converts the result of a shut-down `JoinableQueue` whose last tasks are in work to the end of the
+    /// queue: tasks are delivered once.
+    fn end_at_shutdown<R>(&self, got: Result<Option<R>, GetError>) -> Result<Option<R>, GetError> {
+        match got {
+            Err(GetError::Leased { .. }) if self.joinable.is_some() => Ok(None),
+            got => got,
+        }
     }
 }
 
