@@ -191,7 +191,9 @@ impl Connection {
             .get(..size)
             .ok_or_else(|| PyValueError::new_err("buffer length is less than offset + size"))?;
         if self.socket.is_some() {
-            return self.send_to_socket(py, &end, bytes);
+            // Another thread may write to any other buffer during the wait.
+            let copy = (!buf.is_instance_of::<PyBytes>()).then(|| bytes.to_vec());
+            return self.send_to_socket(py, &end, copy.as_deref().unwrap_or(bytes));
         }
         self.send_message(&end, bytes_to_message(py, bytes)?)
     }

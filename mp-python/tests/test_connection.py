@@ -470,6 +470,28 @@ class TestSocket:
                         server.send([1])
                     assert server.recv_bytes()
 
+    def test_write_to_a_waiting_buffer_changes_no_message(self):
+        received, buffer = [], bytearray(1)
+
+        def receive():
+            received.extend(server.recv_bytes()[-1] for _ in range(2))
+
+        def write(number, frame):
+            buffer[0] = 1
+            receiver.start()
+
+        receiver = threading.Thread(target=receive)
+        with connection.Listener() as listener, connection.Client(listener.address) as client:
+            with listener.accept() as server:
+                # More bytes than a socket holds, so that the next message waits, with signals handled.
+                client.send_bytes(bytes(16 << 20))
+                before = signal.signal(signal.SIGALRM, write)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                client.send_bytes(buffer)
+                signal.signal(signal.SIGALRM, before)
+                receiver.join(WAIT)
+        assert (buffer, received) == (b"\1", [0, 0])
+
     @pytest.mark.parametrize("family", connection.families)
     def test_wrong_key_is_an_authentication_error(self, family):
         with connection.Listener(family=family, authkey=b"right") as listener:
