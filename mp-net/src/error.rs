@@ -9,9 +9,9 @@ use std::time::Duration;
 pub struct PeerLost {
     /// Rank of the lost member.
     pub rank: usize,
-    /// Host and process id, as the member named itself, and the address of its home.
+    /// Host and process id, as the member named itself.
     pub host: String,
-    /// Time between the last sign of life and the error.
+    /// Time that this process has waited for a sign of life. Zero if the end of the other process was seen.
     pub silent: Duration,
     /// `true` if the call may have had its effect: it was sent, and its outcome is unknown.
     pub in_doubt: bool,
@@ -24,7 +24,7 @@ impl fmt::Display for PeerLost {
         let Self { rank, host, silent, in_doubt, cause } = self;
         write!(
             f,
-            "rank {rank} ({host}) was lost, {:.1} s after its last sign of life: {cause}",
+            "rank {rank} ({host}) was lost after {:.1} s without a sign of life: {cause}",
             silent.as_secs_f64()
         )?;
         if *in_doubt {

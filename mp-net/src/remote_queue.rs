@@ -47,15 +47,20 @@ use crate::wire::value::{describe, parts, size_of};
 ///
 /// # Blocking
 /// [`put`](Self::put) blocks until the home has put the message into its queue, and [`get`](Self::get) until
-/// a message has arrived. The home keeps time limits. If the connection is interrupted, a call ends with
-/// [`PeerLost`](crate::PeerLost) after the [lease](crate::ClusterConfig::lease) and the
-/// [grace](crate::ClusterConfig::grace) at the latest, whatever its time limit.
+/// a message has arrived. If the connection is interrupted, a call ends with [`PeerLost`](crate::PeerLost)
+/// after the [lease](crate::ClusterConfig::lease) and the [grace](crate::ClusterConfig::grace) at the latest,
+/// whatever its time limit.
+///
+/// A message that can't leave its host, or exceeds
+/// [`largest_message`](crate::ClusterConfig::largest_message) of its receiver, goes back to the front of the
+/// queue. Calls of other members get errors until a process of the home's host, or a member that accepts it,
+/// has taken it.
 ///
 /// # What can be lost or doubled
 /// | fault | a put that returned `Ok` | a put that returned `PeerLost` | messages that were taken |
 /// |---|---|---|---|
-/// | none; a connection that is interrupted and returns in time | in the queue, once | – | taken once |
-/// | the caller is killed | in the queue | in the queue or not | return to the queue, unless the home knows that they were received |
+/// | none; a connection that breaks and returns within the grace, and at least 0.2 s | in the queue, once | – | taken once |
+/// | the caller is killed, or ends without dropping its handles | in the queue | in the queue or not | return to the queue, unless the home knows that they were received: see [`Cluster::leave`] |
 /// | the home is killed | lost with its queue | lost | those received are kept |
 /// | the caller and the home don't reach each other for longer than lease and grace, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
 pub struct RemoteQueue<T> {
