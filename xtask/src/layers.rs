@@ -52,6 +52,7 @@ const FREE: &[&str] = &[
     "mp-cuda-sim",
     "mp-harness",
     "mp-models",
+    "mp-net-node",
     "mp-renamed",
     "mp-tests",
     "mp-torture",

@@ -1,0 +1,110 @@
+//! Roles that measure, with and without a cluster.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use mp_net::RemoteQueue;
+
+use crate::message::{Numbered, numbered};
+use crate::options::Options;
+use crate::{RoleResult, join, say};
+
+/// Size of the messages whose round trips are measured.
+const SMALL: usize = 64;
+const ROUNDS: usize = 3000;
+const PIPELINED: u64 = 50_000;
+/// Sizes of messages whose throughput is measured, and the bytes that are sent of each.
+const LARGE: [usize; 2] = [1 << 20, 16 << 20];
+const BYTES: usize = 512 << 20;
+
+/// Reports the median and the 99th percentile of `ROUNDS` calls.
+fn round_trips(mut call: impl FnMut() -> RoleResult) -> RoleResult {
+    let mut times = Vec::with_capacity(ROUNDS);
+    for round in 0..ROUNDS + ROUNDS / 10 {
+        let since = Instant::now();
+        call()?;
+        if round >= ROUNDS / 10 {
+            times.push(since.elapsed());
+        }
+    }
+    times.sort_unstable();
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    say!("figure rtt-p50 {:.1}", us(times[ROUNDS / 2]));
+    say!("figure rtt-p99 {:.1}", us(times[ROUNDS * 99 / 100]));
+    Ok(())
+}
+
+/// Reports bytes in a second as GB/s.
+fn throughput(size: usize, since: Instant) {
+    let rate = BYTES as f64 / since.elapsed().as_secs_f64() / 1e9;
+    say!("figure gbs-{}-MiB {rate:.3}", size >> 20);
+}
+
+/// Measures the queue `up` of the home.
+pub(crate) fn run(options: &Options) -> RoleResult {
+    let cluster = join(options)?;
+    let queue = RemoteQueue::<Numbered>::connect(&cluster, "up")?;
+    round_trips(|| Ok(queue.put(numbered(0, SMALL)?).map_err(|error| error.forget())?))?;
+    let messages = (0..PIPELINED).map(|number| numbered(number, SMALL)).collect::<Result<Vec<_>, _>>()?;
+    let since = Instant::now();
+    queue.put_many(messages).map_err(|error| error.forget())?;
+    say!("figure pipelined {:.0}", PIPELINED as f64 / since.elapsed().as_secs_f64());
+    for size in LARGE {
+        // Messages of the same memory pages, so that the sender's first touches are not measured.
+        let messages = (0..BYTES / size).map(|_| mp_tensor::Tensor::<u8>::zeros([size]));
+        let since = Instant::now();
+        let sent = messages.map_while(|tensor| Some(mp_reduce::Bundle((0, tensor.ok()?))));
+        queue.put_many(sent).map_err(|error| error.forget())?;
+        throughput(size, since);
+    }
+    cluster.leave()?;
+    Ok(())
+}
+
+/// Answers 64 bytes with one byte, and after a shutdown of the sending side any number of bytes with one.
+pub(crate) fn serve_tcp(options: &Options) -> RoleResult {
+    let listener = TcpListener::bind(options.text("first")?)?;
+    say!("ready");
+    let (mut stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    let mut small = [0; SMALL];
+    for _ in 0..ROUNDS + ROUNDS / 10 {
+        stream.read_exact(&mut small)?;
+        stream.write_all(&[1])?;
+    }
+    let mut buffer = vec![0; 1 << 20];
+    for size in LARGE {
+        for _ in 0..BYTES / size {
+            let mut left = size;
+            while left > 0 {
+                let part = left.min(buffer.len());
+                stream.read_exact(&mut buffer[..part])?;
+                left -= part;
+            }
+        }
+        stream.write_all(&[1])?;
+    }
+    Ok(())
+}
+
+/// Measures a plain socket.
+pub(crate) fn run_tcp(options: &Options) -> RoleResult {
+    let mut stream = TcpStream::connect(options.text("first")?)?;
+    stream.set_nodelay(true)?;
+    let mut answer = [0];
+    round_trips(|| {
+        stream.write_all(&[0; SMALL])?;
+        Ok(stream.read_exact(&mut answer)?)
+    })?;
+    for size in LARGE {
+        let message = vec![0; size];
+        let since = Instant::now();
+        for _ in 0..BYTES / size {
+            stream.write_all(&message)?;
+        }
+        stream.read_exact(&mut answer)?;
+        throughput(size, since);
+    }
+    Ok(())
+}
