@@ -10,6 +10,7 @@ mod layers;
 mod leaks;
 mod libtest;
 mod mutate;
+mod net;
 mod report;
 mod reruns;
 mod session;
@@ -44,6 +45,10 @@ cargo xtask <task> [options]
   torture  processes that use everything while they are killed and stopped at random
              --seconds S  for S seconds       --seed N     the same choices again
              --processes P  P at a time
+  net      clusters across hosts (namespaces) while processes are killed and stopped and links are cut
+             --long       also the long faults   --only a,b   faults whose names contain a or b
+             --figures    latency and throughput, compared with TCP
+             --strict     fails if this system refuses namespaces
   fuzz     hostile bytes for every parser
              --seconds N  all targets together   --target T   this one alone
              --seed S     the same changes again --input HEX  this input (or file) alone, of --target T
@@ -107,6 +112,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "fuzz" => fuzz::run(&mut args),
         "gpu-bundle" => gpu_bundle::run(&mut args),
         "mutate" => mutate::run(&mut args),
+        "net" => net::task(&mut args),
         "wheel" => steps::wheel::task(&mut args),
         "test" if is_of_some => steps::test_some(&args.rest()),
         "help" | "--help" | "-h" => {

@@ -1,0 +1,323 @@
+//! The faults, and the outcomes that the documentation of `RemoteQueue` promises.
+
+use std::rc::Rc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::node::{Node, now};
+use super::run::{LEASE, LIMIT, Run};
+
+/// Hosts of the home, of the process that is disturbed, and of the other one.
+const HOME: usize = 0;
+const PEER: usize = 1;
+const OTHER: usize = 2;
+
+const MIB: usize = 1 << 20;
+/// Time in milliseconds until callers know that a home was killed.
+const KILLED: u32 = 100;
+/// Time in milliseconds until others know that a caller was killed: it has 400 ms to return.
+const CALLER_KILLED: u32 = 400 + KILLED;
+/// Time in milliseconds until a silent peer is lost.
+const SILENT: u32 = LEASE + 500;
+/// Number of puts in progress of one call of `put_many`.
+const AHEAD: usize = 1024;
+
+/// A fault, and the run that makes it.
+pub(super) struct Fault {
+    pub(super) name: &'static str,
+    pub(super) is_long: bool,
+    pub(super) run: fn(&mut Run<'_>) -> Result<(), String>,
+}
+
+/// All faults.
+pub(super) const FAULTS: &[Fault] = &[
+    Fault { name: "none", is_long: false, run: |run| exchange(run, MIB, 100) },
+    Fault { name: "100 Mbit/s", is_long: false, run: narrow },
+    Fault { name: "5 % of packets lost", is_long: false, run: lossy },
+    Fault { name: "home killed", is_long: false, run: kill_home },
+    Fault { name: "put killed", is_long: false, run: |run| kill_producer(run, 0) },
+    Fault { name: "put_many killed", is_long: false, run: |run| kill_producer(run, 64) },
+    Fault { name: "get killed", is_long: false, run: |run| kill_consumers(run, false) },
+    Fault { name: "get_lease killed", is_long: false, run: |run| kill_consumers(run, true) },
+    Fault {
+        name: "home stopped 8 s",
+        is_long: false,
+        run: |run| interrupt(run, Interruption::HomeStopped, 8, (0, false)),
+    },
+    Fault {
+        name: "home stopped 30 s",
+        is_long: true,
+        run: |run| interrupt(run, Interruption::HomeStopped, 30, (0, true)),
+    },
+    Fault {
+        name: "callers stopped 4 s",
+        is_long: false,
+        run: |run| interrupt(run, Interruption::CallersStopped, 4, (0, true)),
+    },
+    Fault {
+        name: "link cut 5 s, get",
+        is_long: true,
+        run: |run| interrupt(run, Interruption::LinkCut, 5, (0, false)),
+    },
+    Fault {
+        name: "link cut 5 s, get_lease",
+        is_long: false,
+        run: |run| interrupt(run, Interruption::LinkCut, 5, (0, true)),
+    },
+    Fault {
+        name: "link cut 5 s, patience 10 s, get",
+        is_long: false,
+        run: |run| interrupt(run, Interruption::LinkCut, 5, (10, false)),
+    },
+    Fault {
+        name: "link cut 5 s, patience 10 s, get_lease",
+        is_long: false,
+        run: |run| interrupt(run, Interruption::LinkCut, 5, (10, true)),
+    },
+    Fault { name: "slow consumer", is_long: false, run: |run| slow(run, 300) },
+    Fault { name: "cuts and a kill", is_long: false, run: |run| bulk(run, 300) },
+    Fault { name: "cuts and a kill, 10,000 MiB", is_long: true, run: |run| bulk(run, 10_000) },
+];
+
+/// Puts and gets messages, and compares the bytes of the link with theirs.
+fn exchange(run: &mut Run<'_>, size: usize, count: usize) -> Result<(), String> {
+    let home = run.start(HOME, "home", &format!("size={size} capacity=16 down={count}"))?;
+    let before = run.hosts.bytes(HOME)?;
+    let options = format!("size={size} from=0 count={count} threads=4 lost=stop");
+    let producer = run.start(PEER, "put", &options)?;
+    producer.join(LIMIT)?;
+    let between = run.hosts.bytes(HOME)?;
+    let consumer = run.start(OTHER, "get", &format!("size={size} threads=4 idle=500"))?;
+    consumer.join(LIMIT)?;
+    let after = run.hosts.bytes(HOME)?;
+    run.drain(&home)?;
+    run.count_puts(&home, &[&producer]);
+    run.count_gets(&home, &[&consumer]);
+    run.at_most(0, 0, 0);
+    let (payload, messages) = ((size * count) as u64, 2 * count);
+    let all = run.figures.acknowledged;
+    run.expect(all == messages, || format!("{all} of {messages} messages were put"));
+    for (way, bytes) in [("up", between.0 - before.0), ("down", after.1 - between.1)] {
+        let violation = || format!("{way}: the link carried {bytes} bytes for {payload}");
+        run.expect(bytes >= payload && bytes <= payload / 10 * 12 + 200_000, violation);
+    }
+    Ok(())
+}
+
+/// Uses a link that is filled by messages of the credits for longer than a lease.
+fn narrow(run: &mut Run<'_>) -> Result<(), String> {
+    let rate = 100;
+    let (size, count) = (4 * MIB, 8);
+    run.hosts.limit(HOME, rate)?;
+    let since = Instant::now();
+    let result = exchange(run, size, count);
+    let took = since.elapsed().as_secs_f64();
+    run.hosts.limit(HOME, 0)?;
+    let least = (2 * size * count * 8) as f64 / f64::from(rate) / 1e6;
+    run.expect(took >= least * 0.9, || format!("took {took:.1} s, the link needs {least:.1} s"));
+    result
+}
+
+fn lossy(run: &mut Run<'_>) -> Result<(), String> {
+    run.hosts.lose(HOME, 5)?;
+    let result = exchange(run, 16 << 10, 400);
+    run.hosts.lose(HOME, 0)?;
+    result
+}
+
+/// Starts a producer of small messages that continues until its input ends.
+fn endless(run: &mut Run<'_>, from: usize, options: &str) -> Result<Rc<Node>, String> {
+    run.start(PEER, "put", &format!("size=4096 from={from} count=1000000 {options}"))
+}
+
+fn kill_home(run: &mut Run<'_>) -> Result<(), String> {
+    let home = run.start(HOME, "home", "size=4096 capacity=16")?;
+    let watch = run.start(OTHER, "watch", "")?;
+    let producer = endless(run, 0, "threads=4 lost=stop")?;
+    producer.wait_for("ack", (100, 0), LIMIT)?;
+    let killed = home.kill()?;
+    let known = producer.wait_for("lost", (1, killed), LIMIT)?;
+    run.known("put", killed, known, KILLED);
+    let known = watch.wait_for("event lost 0", (1, killed), LIMIT)?;
+    run.known("watch", killed, known, KILLED);
+    producer.join(LIMIT)?;
+    run.count_puts(&home, &[&producer]);
+    // What was in the queue is lost with it.
+    run.at_most(usize::MAX, 0, 4);
+    Ok(())
+}
+
+fn kill_producer(run: &mut Run<'_>, many: usize) -> Result<(), String> {
+    let home = run.start(HOME, "home", "size=4096 capacity=16")?;
+    let watch = run.start(OTHER, "watch", "")?;
+    let options = format!("threads=4 lost=stop many={many}");
+    let producer = endless(run, 0, &options)?;
+    producer.wait_for("ack", (200, 0), LIMIT)?;
+    let killed = producer.kill()?;
+    let known = watch.wait_for("event lost 1", (1, killed), LIMIT)?;
+    run.known("watch", killed, known, CALLER_KILLED);
+    let next = endless(run, 500_000, &options)?;
+    next.wait_for("ack", (100, 0), LIMIT)?;
+    next.finish(LIMIT)?;
+    run.drain(&home)?;
+    run.count_puts(&home, &[&producer, &next]);
+    run.at_most(0, 0, 4 * many.clamp(1, AHEAD));
+    Ok(())
+}
+
+/// Kills consumers, each after it has taken some messages.
+fn kill_consumers(run: &mut Run<'_>, leases: bool) -> Result<(), String> {
+    const KILLS: usize = 3;
+    let queue = if leases { "jobs" } else { "down" };
+    let home = run.start(HOME, "home", &format!("size=4096 capacity=400 {queue}=400"))?;
+    let options = format!("size=4096 threads=1 idle=2000 leases={}", u8::from(leases));
+    let mut consumers = Vec::new();
+    for _ in 0..KILLS {
+        let consumer = run.start(PEER, "get", &options)?;
+        consumer.wait_for("got", (60, 0), LIMIT)?;
+        consumer.kill()?;
+        consumers.push(consumer);
+    }
+    let last = run.start(PEER, "get", &options)?;
+    last.join(LIMIT)?;
+    consumers.push(last);
+    run.drain(&home)?;
+    let all: Vec<&Node> = consumers.iter().map(|node| &**node).collect();
+    run.count_gets(&home, &all);
+    check_leases(run, &all);
+    // A message is lost if its receiver is killed before it writes its number down, and arrives again if the
+    // home does not know that it was received.
+    run.at_most(if leases { 0 } else { KILLS }, KILLS, 0);
+    Ok(())
+}
+
+/// Checks that acknowledged messages are not delivered again.
+fn check_leases(run: &mut Run<'_>, consumers: &[&Node]) {
+    let all = |word| consumers.iter().flat_map(move |node| node.numbers(word));
+    for (number, acked) in all("acked") {
+        let again = all("got").any(|(other, at)| other == number && at > acked);
+        run.expect(!again, || format!("message {number} was delivered after it was acknowledged"));
+    }
+}
+
+/// Fault that begins and ends.
+#[derive(Clone, Copy, PartialEq)]
+enum Interruption {
+    HomeStopped,
+    CallersStopped,
+    LinkCut,
+}
+
+impl Interruption {
+    /// Begins or ends the fault.
+    fn switch(self, run: &Run<'_>, home: &Node, callers: &[&Node], is_begin: bool) -> Result<(), String> {
+        let switch = |node: &Node| if is_begin { node.stop() } else { node.resume() }.map(drop);
+        match self {
+            Self::HomeStopped => switch(home),
+            Self::CallersStopped => callers.iter().try_for_each(|node| switch(node)),
+            Self::LinkCut => run.hosts.cut(HOME, is_begin),
+        }
+    }
+}
+
+/// Interrupts connections for some seconds while messages are put and taken.
+fn interrupt(
+    run: &mut Run<'_>,
+    fault: Interruption,
+    seconds: u64,
+    (patience, leases): (u32, bool),
+) -> Result<(), String> {
+    run.patience = patience * 1000;
+    let queue = if leases { "jobs" } else { "down" };
+    let home = run.start(HOME, "home", &format!("size=4096 capacity=4000 {queue}=300"))?;
+    let options = format!("size=4096 threads=2 idle=1000 leases={} pause=10", u8::from(leases));
+    let consumer = run.start(OTHER, "get", &options)?;
+    let producer = endless(run, 0, "threads=4 lost=next pause=5")?;
+    producer.wait_for("ack", (50, 0), LIMIT)?;
+    consumer.wait_for("got", (50, 0), LIMIT)?;
+    let begun = now();
+    fault.switch(run, &home, &[&producer, &consumer], true)?;
+    // sleep: the duration of the fault.
+    sleep(Duration::from_secs(seconds));
+    let ended = now();
+    fault.switch(run, &home, &[&producer, &consumer], false)?;
+    producer.wait_for("ack", (50, ended), LIMIT)?;
+    let continued = producer.wait_for("ack", (1, ended), LIMIT)?;
+    consumer.wait_for("got", (50, ended), LIMIT)?;
+    producer.finish(LIMIT)?;
+    consumer.join(LIMIT)?;
+    run.drain(&home)?;
+    println!("  calls continued {:.1} s after the end", (continued - ended) as f64 / 1e6);
+    let is_patient = patience > 0;
+    for (who, node) in [("put", &producer), ("get", &consumer)] {
+        match fault {
+            _ if is_patient => run.no_loss(node),
+            // A caller that was stopped between two calls sees no error.
+            Interruption::CallersStopped => {}
+            _ => run.known(who, begun, node.wait_for("lost", (1, begun), LIMIT)?, SILENT),
+        }
+    }
+    run.count_puts(&home, &[&producer]);
+    run.at_most(0, 0, if is_patient { 0 } else { usize::MAX });
+    let in_doubt = run.figures.in_doubt;
+    run.count_gets(&home, &[&consumer]);
+    check_leases(run, &[&consumer]);
+    // Each thread may have received one message that goes to the other one, too.
+    run.at_most(0, if is_patient { 0 } else { 2 }, in_doubt);
+    Ok(())
+}
+
+/// Puts faster than the home consumes.
+fn slow(run: &mut Run<'_>, count: usize) -> Result<(), String> {
+    const CREDIT: u64 = 16;
+    const CAPACITY: u64 = 4;
+    /// Memory of a home without messages, and of its receive buffers.
+    const OTHERS: u64 = 60;
+    let options = format!("size={MIB} capacity={CAPACITY} pause=10 credit={}", CREDIT * MIB as u64);
+    let home = run.start(HOME, "home", &options)?;
+    let half = |from| format!("size={MIB} from={from} count={} threads=1 many=100 lost=stop", count / 2);
+    let producers = [run.start(PEER, "put", &half(0))?, run.start(OTHER, "put", &half(count / 2))?];
+    producers.iter().try_for_each(|producer| producer.join(LIMIT))?;
+    run.drain(&home)?;
+    run.count_puts(&home, &[&producers[0], &producers[1]]);
+    run.at_most(0, 0, 0);
+    let (peak, most) = (run.figures.peak.unwrap_or(0), 2 * CREDIT + CAPACITY + OTHERS);
+    run.expect(peak <= most, || format!("the home used {peak} MiB, at most {most} are expected"));
+    Ok(())
+}
+
+/// Puts messages of 1 MiB from two hosts while links are cut and one producer is killed.
+fn bulk(run: &mut Run<'_>, count: usize) -> Result<(), String> {
+    run.patience = 3000;
+    let limit = LIMIT + Duration::from_millis(50) * u32::try_from(count).unwrap_or(u32::MAX);
+    let home = run.start(HOME, "home", &format!("size={MIB} capacity=16"))?;
+    let half = count / 2;
+    let put =
+        |from: usize, end: usize| format!("size={MIB} from={from} count={} threads=2 lost=stop", end - from);
+    let steady = run.start(PEER, "put", &put(0, half))?;
+    let killed = run.start(OTHER, "put", &put(half, count))?;
+    let cut_for = |run: &Run<'_>, milliseconds| {
+        run.hosts.cut(HOME, true)?;
+        // sleep: the duration of the cut.
+        sleep(Duration::from_millis(milliseconds));
+        run.hosts.cut(HOME, false)
+    };
+    steady.wait_for("ack", (half / 5, 0), limit)?;
+    cut_for(run, 500)?;
+    killed.wait_for("ack", (half / 3, 0), limit)?;
+    killed.kill()?;
+    let next = killed.numbers("put").into_iter().map(|(number, _)| number as usize + 1).max().unwrap_or(half);
+    let next = run.start(OTHER, "put", &put(next, count))?;
+    next.wait_for("ack", (half / 5, 0), limit)?;
+    cut_for(run, 3000)?;
+    next.join(limit)?;
+    steady.join(limit)?;
+    run.drain(&home)?;
+    run.no_loss(&steady);
+    run.no_loss(&next);
+    run.count_puts(&home, &[&steady, &killed, &next]);
+    run.at_most(0, 0, 2);
+    let arrived = run.figures.arrived;
+    run.expect(arrived + 2 >= count, || format!("{arrived} of {count} messages arrived"));
+    Ok(())
+}

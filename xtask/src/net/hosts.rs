@@ -1,0 +1,130 @@
+//! Hosts: network namespaces of this machine, whose links end at a bridge in the namespace of this process.
+//!
+//! This process has namespaces of its own (`unshare`), and it is their process 1. When it ends, for whatever
+//! reason, the kernel kills all nodes and removes namespaces, links and mounts.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::node::Node;
+
+/// Names of the hosts. Their addresses end in 1, 2, 3.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Address of rank 0, on the first host.
+const FIRST: &str = "10.77.0.1:29500";
+/// Folder of the programs, on all hosts.
+const PROGRAMS: &str = "/mnt";
+
+/// Script that starts a node: private folders and a host name, and then the program.
+const START: &str = "set -e
+for folder in /tmp /run /dev/shm; do mount -t tmpfs none $folder; done
+echo host-$1 > /proc/sys/kernel/hostname
+shift
+exec \"$@\"";
+
+/// Runs a command, and returns its output.
+pub(super) fn run(line: &str) -> Result<String, String> {
+    let mut words = line.split(' ');
+    let program = words.next().unwrap_or_default();
+    let output = Command::new(program).args(words).stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("`{line}`: {e}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// The hosts and their links.
+pub(super) struct Hosts;
+
+impl Hosts {
+    /// Creates the hosts. `programs` is the folder of the programs.
+    pub(super) fn new(programs: &str) -> Result<Self, String> {
+        run(&format!("mount --bind {programs} {PROGRAMS}"))?;
+        run("mount -t tmpfs none /run")?;
+        run("ip link add name bridge0 type bridge")?;
+        run("ip link set bridge0 up")?;
+        for (number, name) in (1..).zip(NAMES) {
+            run(&format!("ip netns add {name}"))?;
+            run(&format!("ip link add name port-{name} type veth peer name eth0 netns {name}"))?;
+            run(&format!("ip link set port-{name} master bridge0 up"))?;
+            run(&format!("ip -n {name} addr add 10.77.0.{number}/24 dev eth0"))?;
+            run(&format!("ip -n {name} link set eth0 up"))?;
+            run(&format!("ip -n {name} link set lo up"))?;
+        }
+        Ok(Self)
+    }
+
+    /// Returns a command that runs a program on a host.
+    pub(super) fn command(host: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args([
+            "netns",
+            "exec",
+            NAMES[host],
+            "unshare",
+            "--mount",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--fork",
+        ]);
+        command.args(["--kill-child", "--mount-proc", "sh", "-c", START, "sh", NAMES[host], program]);
+        command
+    }
+
+    /// Starts a role of the node program on a host, with its options.
+    pub(super) fn start(&self, host: usize, role: &str, options: &str) -> Result<Node, String> {
+        let mut command = Self::command(host, &format!("{PROGRAMS}/{}", super::PROGRAM));
+        command.arg(role).arg(format!("rank={host}")).arg(format!("first={FIRST}")).args(options.split(' '));
+        Node::start(format!("{role} on {}", NAMES[host]), command)
+    }
+
+    /// Cuts or restores the link of a host.
+    pub(super) fn cut(&self, host: usize, is_cut: bool) -> Result<(), String> {
+        let state = if is_cut { "down" } else { "up" };
+        run(&format!("ip link set port-{} {state}", NAMES[host])).map(drop)
+    }
+
+    /// Drops a share of the packets that arrive at a host, or none of them.
+    pub(super) fn lose(&self, host: usize, percent: u32) -> Result<(), String> {
+        let rules = format!(
+            "table inet loss {{\n  chain input {{\n    type filter hook input priority 0;\n    \
+             iifname \"eth0\" numgen random mod 100 < {percent} drop\n  }}\n}}\n"
+        );
+        let file = "/run/loss.nft";
+        let name = NAMES[host];
+        if percent == 0 {
+            return run(&format!("ip netns exec {name} nft delete table inet loss")).map(drop);
+        }
+        fs::write(file, rules).map_err(|e| format!("{file}: {e}"))?;
+        run(&format!("ip netns exec {name} nft -f {file}")).map(drop)
+    }
+
+    /// Limits the rate of a host's link in both directions, in Mbit/s, or removes the limit.
+    pub(super) fn limit(&self, host: usize, rate: u32) -> Result<(), String> {
+        let name = NAMES[host];
+        for (tc, device) in
+            [(format!("tc -n {name}"), "eth0".to_owned()), ("tc".into(), format!("port-{name}"))]
+        {
+            match rate {
+                0 => run(&format!("{tc} qdisc del dev {device} root"))?,
+                rate => {
+                    let shape = format!("root tbf rate {rate}mbit burst 256kb latency 100ms");
+                    run(&format!("{tc} qdisc add dev {device} {shape}"))?
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Returns the numbers of bytes that the link of a host has carried: to the host, and from it.
+    pub(super) fn bytes(&self, host: usize) -> Result<(u64, u64), String> {
+        let line = format!("ip -s -j link show dev port-{}", NAMES[host]);
+        let links: serde_json::Value =
+            serde_json::from_str(&run(&line)?).map_err(|e| format!("{line}: {e}"))?;
+        let read = |way: &str| links[0]["stats64"][way]["bytes"].as_u64();
+        // The port of the bridge sends what the host receives.
+        read("tx").zip(read("rx")).ok_or_else(|| format!("`{line}` has no counters"))
+    }
+}

@@ -1,0 +1,164 @@
+//! Clusters across hosts while processes are killed and stopped and links are cut: `cargo xtask net`.
+//!
+//! `hosts` makes hosts of namespaces, `node` has the processes on them (`tools/net`), `run` judges their
+//! events, `faults` has the runs, and `figures` measures. The task starts itself again in namespaces of its
+//! own, so nothing of it can remain.
+
+mod faults;
+mod figures;
+mod hosts;
+mod node;
+mod run;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::args::Args;
+use crate::report;
+use crate::session::{Outcome, Session};
+use faults::{FAULTS, Fault};
+use hosts::Hosts;
+use run::Run;
+
+/// Program on the hosts.
+pub(crate) const PROGRAM: &str = "mp-net-node";
+/// Commands that the task needs, and the Debian packages that have them.
+const TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nft", "nftables")];
+/// Arguments of `unshare`: namespaces without privileges, whose processes end with the first one.
+const UNSHARE: [&str; 8] =
+    ["--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+/// Returns the reason why the task can't run here.
+fn missing() -> Option<String> {
+    for (tool, package) in TOOLS {
+        if !succeeds(Command::new("sh").args(["-c", &format!("command -v {tool}")])) {
+            return Some(format!("{tool} is missing: install {package}"));
+        }
+    }
+    let mut probe = Command::new("unshare");
+    let refused = !succeeds(probe.args(UNSHARE).args(["ip", "link", "add", "name", "x", "type", "bridge"]));
+    refused.then(|| "this system refuses namespaces or bridges to this user".into())
+}
+
+/// Builds the program, and runs the faults in namespaces. `options` are those of the task.
+fn start(session: &mut Session, options: &[String]) -> Outcome {
+    if let Some(reason) = missing() {
+        return Outcome::Skipped(reason);
+    }
+    let is_release = options.iter().any(|option| option == "--figures");
+    let mut build = session.cargo(&["build", "--quiet", "-p", PROGRAM]);
+    if !session.run(build.args(is_release.then_some("--release"))).ok {
+        return session.outcome();
+    }
+    let inside = || {
+        let own = std::env::current_exe()?;
+        // The input ends when this process does, however that happens, and the task then ends, too.
+        let mut child = Command::new("unshare")
+            .args(UNSHARE)
+            .arg(own)
+            .args(["net", "--inside"])
+            .args(options)
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let input = child.stdin.take();
+        let status = child.wait();
+        drop(input);
+        status
+    };
+    match inside() {
+        Ok(status) if status.success() => {}
+        Ok(status) => session.fail(format!("a fault had another outcome than promised ({status})")),
+        Err(error) => session.fail(format!("unshare: {error}")),
+    }
+    session.outcome()
+}
+
+/// Runs the task.
+pub(crate) fn task(args: &mut Args) -> Result<bool, String> {
+    let is_inside = args.flag("--inside");
+    let is_strict = args.flag("--strict");
+    let is_long = args.flag("--long");
+    let has_figures = args.flag("--figures");
+    let only = args.list("--only")?;
+    args.finish()?;
+    if is_inside {
+        end_with_input();
+        return if has_figures { inside_figures() } else { inside(is_long, &only) };
+    }
+    let mut options = Vec::new();
+    options.extend(is_long.then(|| "--long".to_owned()));
+    options.extend(has_figures.then(|| "--figures".to_owned()));
+    options.extend((!only.is_empty()).then(|| format!("--only={}", only.join(","))));
+    Ok(match start(&mut Session::new(), &options) {
+        Outcome::Ok => true,
+        Outcome::Failed(_) => false,
+        Outcome::Skipped(reason) => {
+            println!("SKIPPED: {reason}");
+            !is_strict
+        }
+    })
+}
+
+/// Ends this process when its input ends.
+fn end_with_input() {
+    std::thread::spawn(|| {
+        _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(130);
+    });
+}
+
+/// Returns the folder of the built program.
+fn programs(profile: &str) -> Result<String, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let folder = target.join(profile).canonicalize().map_err(|e| format!("{}: {e}", target.display()))?;
+    folder.into_os_string().into_string().map_err(|_| "the target folder is not UTF-8".into())
+}
+
+fn inside_figures() -> Result<bool, String> {
+    figures::print(&Hosts::new(&programs("release")?)?).map(|()| true)
+}
+
+/// Runs the faults, and prints a table. Returns `true` if all had their outcomes.
+fn inside(is_long: bool, only: &[String]) -> Result<bool, String> {
+    let hosts = Hosts::new(&programs("debug")?)?;
+    let is_wanted = |fault: &&Fault| match only {
+        [] => is_long || !fault.is_long,
+        only => only.iter().any(|name| fault.name.contains(name.as_str())),
+    };
+    let titles =
+        ["fault", "acknowledged", "arrived", "lost", "doubled", "in doubt", "known after", "peak", "s", ""];
+    let mut table = vec![titles.map(str::to_owned).to_vec()];
+    let mut failed = 0;
+    for fault in FAULTS.iter().filter(is_wanted) {
+        println!("{}", fault.name);
+        let since = Instant::now();
+        let mut run = Run::new(&hosts);
+        if let Err(error) = (fault.run)(&mut run) {
+            run.violations.push(error);
+        }
+        run.check_all();
+        if !run.violations.is_empty() {
+            failed += 1;
+            run.violations.iter().take(5).for_each(|violation| println!("  VIOLATION: {violation}"));
+            print!("{}", run.outputs());
+        }
+        let known = run.figures.known.map(|known| format!("{known:.1} ms")).unwrap_or_default();
+        let peak = run.figures.peak.map(|peak| format!("{peak} MiB")).unwrap_or_default();
+        let figures = &run.figures;
+        let counts = [figures.acknowledged, figures.arrived, figures.lost, figures.doubled, figures.in_doubt];
+        let mut row = vec![fault.name.to_owned()];
+        row.extend(counts.map(|count| count.to_string()));
+        let result = if run.violations.is_empty() { "ok" } else { "VIOLATED" };
+        row.extend([known, peak, format!("{:.1}", since.elapsed().as_secs_f64()), result.into()]);
+        table.push(row);
+    }
+    print!("\n{}", report::table(&table, &[1, 2, 3, 4, 5, 6, 7, 8]));
+    println!("\n{} faults, {failed} with another outcome than promised", table.len() - 1);
+    Ok(failed == 0)
+}
