@@ -1,11 +1,11 @@
 //! Role `get`.
 
-use std::error::Error;
 use std::time::Duration;
 
 use mp_net::{PeerLost, RemoteGetError, RemoteQueue};
+use mp_reduce::Bundle;
 
-use crate::message::{Job, Numbered, check, check_bytes};
+use crate::message::{Job, Numbered, check_bytes};
 use crate::options::Options;
 use crate::{RoleResult, join, say};
 
@@ -16,17 +16,11 @@ fn report(lost: &PeerLost) {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Reports a message.
-fn got(checked: Result<u64, Box<dyn Error + Send + Sync>>) -> Option<u64> {
-    match checked {
-        Ok(number) => {
-            say!("got {number}");
-            Some(number)
-        }
-        Err(error) => {
-            say!("corrupt {error}");
-            None
-        }
+/// Reports a message before its bytes are checked: a process that is killed meanwhile has received it.
+fn report_message(number: u64, bytes: &[u8], size: usize) {
+    say!("got {number}");
+    if let Err(error) = check_bytes(number, bytes, size) {
+        say!("corrupt {error}");
     }
 }
 
@@ -36,7 +30,7 @@ fn get(queue: &RemoteQueue<Numbered>, size: usize, (idle, pause): (Duration, Dur
         // sleep: a rate, so that a run with a long fault has not too many messages.
         std::thread::sleep(pause);
         match queue.get_timeout(idle) {
-            Ok(Some(message)) => _ = got(check(&message, size)),
+            Ok(Some(Bundle((number, tensor)))) => report_message(number, tensor.as_slice()?, size),
             Ok(None) | Err(RemoteGetError::Empty) => return Ok(()),
             Err(RemoteGetError::PeerLost(lost)) => report(&lost),
             Err(error) => return Err(error.into()),
@@ -51,7 +45,8 @@ fn get_leases(queue: &RemoteQueue<Job>, size: usize, (idle, pause): (Duration, D
         std::thread::sleep(pause);
         match queue.get_lease_timeout(idle) {
             Ok(Some(lease)) => {
-                let Some(number) = got(check_bytes(lease.0, &lease.1, size)) else { continue };
+                let number = lease.0;
+                report_message(number, &lease.1, size);
                 if lease.deliveries() > 1 {
                     say!("again {number} {}", lease.deliveries());
                 }

@@ -51,7 +51,6 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     queue.put_many(messages).map_err(|error| error.forget())?;
     say!("figure pipelined {:.0}", PIPELINED as f64 / since.elapsed().as_secs_f64());
     for size in LARGE {
-        // Messages of the same memory pages, so that the sender's first touches are not measured.
         let messages = (0..BYTES / size).map(|_| mp_tensor::Tensor::<u8>::zeros([size]));
         let since = Instant::now();
         let sent = messages.map_while(|tensor| Some(mp_reduce::Bundle((0, tensor.ok()?))));
