@@ -74,6 +74,14 @@ pub(super) const FAULTS: &[Fault] = &[
         is_long: false,
         run: |run| interrupt(run, Interruption::LinkCut, 5, (10, true)),
     },
+    Fault {
+        name: "one direction cut 5 s",
+        is_long: true,
+        run: |run| interrupt(run, Interruption::HalfCut, 5, (0, true)),
+    },
+    Fault { name: "20 connections reset, get", is_long: false, run: |run| reset(run, false) },
+    Fault { name: "20 connections reset, get_lease", is_long: false, run: |run| reset(run, true) },
+    Fault { name: "home of rank 1 killed", is_long: false, run: restart_home },
     Fault { name: "slow consumer", is_long: false, run: |run| slow(run, 300) },
     Fault { name: "cuts and a kill", is_long: false, run: |run| bulk(run, 300) },
     Fault { name: "cuts and a kill, 10,000 MiB", is_long: true, run: |run| bulk(run, 10_000) },
@@ -119,9 +127,9 @@ fn narrow(run: &mut Run<'_>) -> Result<(), String> {
 }
 
 fn lossy(run: &mut Run<'_>) -> Result<(), String> {
-    run.hosts.lose(HOME, 5)?;
+    run.hosts.filter(HOME, Some("iifname eth0 numgen random mod 100 < 5 drop"))?;
     let result = exchange(run, 16 << 10, 400);
-    run.hosts.lose(HOME, 0)?;
+    run.hosts.filter(HOME, None)?;
     result
 }
 
@@ -207,6 +215,8 @@ enum Interruption {
     HomeStopped,
     CallersStopped,
     LinkCut,
+    /// Packets of the home to its callers are dropped.
+    HalfCut,
 }
 
 impl Interruption {
@@ -217,6 +227,10 @@ impl Interruption {
             Self::HomeStopped => switch(home),
             Self::CallersStopped => callers.iter().try_for_each(|node| switch(node)),
             Self::LinkCut => run.hosts.cut(HOME, is_begin),
+            Self::HalfCut => {
+                let rule = is_begin.then_some("iifname eth0 drop");
+                [PEER, OTHER].iter().try_for_each(|host| run.hosts.filter(*host, rule))
+            }
         }
     }
 }
@@ -268,6 +282,61 @@ fn interrupt(
     Ok(())
 }
 
+/// Resets the connections of a home again and again while messages are put and taken.
+fn reset(run: &mut Run<'_>, leases: bool) -> Result<(), String> {
+    run.patience = 2000;
+    let (queue, size) = if leases { ("jobs", 4096) } else { ("down", 64 << 10) };
+    let home = run.start(HOME, "home", &format!("size={size} capacity=600 {queue}=600"))?;
+    let options = format!("size={size} threads=4 idle=1000 leases={} pause=10", u8::from(leases));
+    let consumer = run.start(OTHER, "get", &options)?;
+    let options = if leases { "threads=8 pause=2" } else { "threads=1 many=64" };
+    let options = format!("size={size} from=0 count=1000000 lost=stop {options}");
+    let producer = run.start(PEER, "put", &options)?;
+    let before = home.accepted()?;
+    for _ in 0..20 {
+        run.hosts.filter(HOME, Some("tcp dport 29500 tcp flags & syn == 0 reject with tcp reset"))?;
+        // sleep: the duration of the fault.
+        sleep(Duration::from_millis(10));
+        run.hosts.filter(HOME, None)?;
+        let since = now();
+        producer.wait_for("ack", (10, since), LIMIT)?;
+    }
+    let again = home.accepted()? - before;
+    run.expect(again >= 20, || format!("only {again} connections were made again"));
+    producer.finish(LIMIT)?;
+    consumer.join(LIMIT)?;
+    run.drain(&home)?;
+    run.no_loss(&producer);
+    run.no_loss(&consumer);
+    run.count_puts(&home, &[&producer]);
+    run.count_gets(&home, &[&consumer]);
+    if !leases {
+        run.in_order(&home, &producer);
+    }
+    check_leases(run, &[&consumer]);
+    run.at_most(0, 0, 0);
+    Ok(())
+}
+
+/// Kills a home that is not rank 0, and starts it again.
+fn restart_home(run: &mut Run<'_>) -> Result<(), String> {
+    let first = run.start(HOME, "watch", "")?;
+    for from in [0, 500_000] {
+        let home = run.start(PEER, "home", "size=4096 capacity=16")?;
+        let options = format!("size=4096 from={from} count=1000000 threads=4 lost=stop");
+        let producer = run.start(OTHER, "put", &options)?;
+        producer.wait_for("ack", (100, 0), LIMIT)?;
+        let killed = home.kill()?;
+        run.known("put", killed, producer.wait_for("lost", (1, killed), LIMIT)?, KILLED);
+        run.known("watch", killed, first.wait_for("event lost 1", (1, killed), LIMIT)?, CALLER_KILLED);
+        producer.join(LIMIT)?;
+        run.count_puts(&home, &[&producer]);
+    }
+    // What was in a queue is lost with it.
+    run.at_most(usize::MAX, 0, 8);
+    Ok(())
+}
+
 /// Puts faster than the home consumes.
 fn slow(run: &mut Run<'_>, count: usize) -> Result<(), String> {
     const CREDIT: u64 = 16;
@@ -281,6 +350,7 @@ fn slow(run: &mut Run<'_>, count: usize) -> Result<(), String> {
     producers.iter().try_for_each(|producer| producer.join(LIMIT))?;
     run.drain(&home)?;
     run.count_puts(&home, &[&producers[0], &producers[1]]);
+    producers.iter().for_each(|producer| run.in_order(&home, producer));
     run.at_most(0, 0, 0);
     let (peak, most) = (run.figures.peak.unwrap_or(0), 2 * CREDIT + CAPACITY + OTHERS);
     run.expect(peak <= most, || format!("the home used {peak} MiB, at most {most} are expected"));

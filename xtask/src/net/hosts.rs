@@ -86,18 +86,15 @@ impl Hosts {
         run(&format!("ip link set port-{} {state}", NAMES[host])).map(drop)
     }
 
-    /// Drops a share of the packets that arrive at a host, or none of them.
-    pub(super) fn lose(&self, host: usize, percent: u32) -> Result<(), String> {
-        let rules = format!(
-            "table inet loss {{\n  chain input {{\n    type filter hook input priority 0;\n    \
-             iifname \"eth0\" numgen random mod 100 < {percent} drop\n  }}\n}}\n"
-        );
-        let file = "/run/loss.nft";
-        let name = NAMES[host];
-        if percent == 0 {
-            return run(&format!("ip netns exec {name} nft delete table inet loss")).map(drop);
+    /// Applies a rule of nftables to the packets that arrive at a host, instead of an earlier rule.
+    pub(super) fn filter(&self, host: usize, rule: Option<&str>) -> Result<(), String> {
+        let (name, file) = (NAMES[host], "/run/filter.nft");
+        let mut text = "table inet faults\ndelete table inet faults\n".to_owned();
+        if let Some(rule) = rule {
+            let hook = "type filter hook input priority 0;";
+            text.push_str(&format!("table inet faults {{\nchain input {{\n{hook}\n{rule}\n}}\n}}\n"));
         }
-        fs::write(file, rules).map_err(|e| format!("{file}: {e}"))?;
+        fs::write(file, text).map_err(|e| format!("{file}: {e}"))?;
         run(&format!("ip netns exec {name} nft -f {file}")).map(drop)
     }
 

@@ -87,6 +87,9 @@ pub(crate) fn task(args: &mut Args) -> Result<bool, String> {
     let has_figures = args.flag("--figures");
     let only = args.list("--only")?;
     args.finish()?;
+    if let Some(name) = only.iter().find(|name| FAULTS.iter().all(|fault| !fault.name.contains(*name))) {
+        return Err(format!("no fault has {name:?} in its name"));
+    }
     if is_inside {
         end_with_input();
         return if has_figures { inside_figures() } else { inside(is_long, &only) };

@@ -184,6 +184,17 @@ impl Node {
         self.signal(Signal::CONT)
     }
 
+    /// Returns the number of connections that its host has accepted.
+    pub(super) fn accepted(&self) -> Result<u64, String> {
+        let file = format!("/proc/{}/net/snmp", self.pid()?.as_raw_nonzero());
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+        let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let accepted = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "PassiveOpens");
+        let accepted = accepted.and_then(|(_, value)| value.parse().ok());
+        accepted.ok_or_else(|| format!("{file} has no PassiveOpens"))
+    }
+
     /// Returns the largest memory so far in MiB.
     pub(super) fn peak(&self) -> Result<u64, String> {
         let file = format!("/proc/{}/status", self.pid()?.as_raw_nonzero());

@@ -68,6 +68,15 @@ impl<'a> Run<'a> {
         self.compare(&begun, &acknowledged, home.numbers("arrived").into_iter().map(|(number, _)| number));
     }
 
+    /// Checks that the messages of a producer with one thread arrived in their order.
+    pub(super) fn in_order(&mut self, home: &Node, producer: &Node) {
+        let begun: BTreeSet<_> = producer.numbers("put").into_iter().map(|(number, _)| number).collect();
+        let arrived = home.numbers("arrived").into_iter().map(|(number, _)| number);
+        let arrived: Vec<_> = arrived.filter(|number| begun.contains(number)).collect();
+        let wrong = arrived.windows(2).find(|pair| pair[0] > pair[1]);
+        self.expect(wrong.is_none(), || format!("{}: out of order: {wrong:?}", producer.name));
+    }
+
     /// Compares the messages that a home offered with those that consumers took.
     pub(super) fn count_gets(&mut self, home: &Node, consumers: &[&Node]) {
         let filled: BTreeSet<_> = home.numbers("filled").into_iter().map(|(number, _)| number).collect();
