@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::node::{Node, now};
-use super::run::{LEASE, LIMIT, Run};
+use super::run::{LEASE, LIMIT, Run, is_error};
 
 /// Hosts of the home, of the process that is disturbed, and of the other one.
 const HOME: usize = 0;
@@ -269,7 +269,10 @@ fn interrupt(
             _ if is_patient => run.no_loss(node),
             // A caller that was stopped between two calls sees no error.
             Interruption::CallersStopped => {}
-            _ => run.known(who, begun, node.wait_for("lost", (1, begun), LIMIT)?, SILENT),
+            _ => {
+                let known = node.lines().iter().find(|line| is_error(&line.text)).map(|line| line.at);
+                run.known(who, begun, known.ok_or_else(|| format!("{who}: no call failed"))?, SILENT);
+            }
         }
     }
     run.count_puts(&home, &[&producer]);

@@ -37,6 +37,11 @@ pub(super) struct Run<'a> {
     pub(super) patience: u32,
 }
 
+/// Returns `true` for the event of a call that failed because the home was lost.
+pub(super) fn is_error(text: &str) -> bool {
+    ["lost", "unacked"].iter().any(|word| begins(text, word))
+}
+
 /// Lease of all nodes in milliseconds.
 pub(super) const LEASE: u32 = 2000;
 
@@ -123,7 +128,7 @@ impl<'a> Run<'a> {
 
     /// Checks that no caller saw its home as lost.
     pub(super) fn no_loss(&mut self, node: &Node) {
-        let errors = node.lines().iter().filter(|line| begins(&line.text, "lost")).count();
+        let errors = node.lines().iter().filter(|line| is_error(&line.text)).count();
         self.expect(errors == 0, || format!("{}: {errors} calls failed, none may", node.name));
     }
 
