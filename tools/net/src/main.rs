@@ -64,7 +64,7 @@ pub(crate) fn join(options: &Options) -> Result<Cluster, Box<dyn Error + Send + 
     let config = ClusterConfig::new(options.number("rank")?, 3, options.text("first")?)
         .key(b"key of the test")
         .lease(Duration::from_millis(options.number("lease")?))
-        .patience(Duration::from_millis(options.number("patience")?))
+        .grace(Duration::from_millis(options.number("grace")?))
         .timeout(Duration::from_secs(20));
     let config = match options.number_or_zero("credit")? {
         0 => config,

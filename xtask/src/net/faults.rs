@@ -65,12 +65,12 @@ pub(super) const FAULTS: &[Fault] = &[
         run: |run| interrupt(run, Interruption::LinkCut, 5, (0, true)),
     },
     Fault {
-        name: "link cut 5 s, patience 10 s, get",
+        name: "link cut 5 s, grace 10 s, get",
         is_long: false,
         run: |run| interrupt(run, Interruption::LinkCut, 5, (10, false)),
     },
     Fault {
-        name: "link cut 5 s, patience 10 s, get_lease",
+        name: "link cut 5 s, grace 10 s, get_lease",
         is_long: false,
         run: |run| interrupt(run, Interruption::LinkCut, 5, (10, true)),
     },
@@ -115,7 +115,7 @@ fn exchange(run: &mut Run<'_>, size: usize, count: usize) -> Result<(), String> 
 /// Uses a link that is filled by messages of the credits for longer than a lease.
 fn narrow(run: &mut Run<'_>) -> Result<(), String> {
     let rate = 100;
-    let (size, count) = (4 * MIB, 8);
+    let (size, count) = (4 * MIB, 6);
     run.hosts.limit(HOME, rate)?;
     let since = Instant::now();
     let result = exchange(run, size, count);
@@ -240,11 +240,11 @@ fn interrupt(
     run: &mut Run<'_>,
     fault: Interruption,
     seconds: u64,
-    (patience, leases): (u32, bool),
+    (grace, leases): (u32, bool),
 ) -> Result<(), String> {
-    run.patience = patience * 1000;
+    run.grace = grace * 1000;
     let queue = if leases { "jobs" } else { "down" };
-    let home = run.start(HOME, "home", &format!("size=4096 capacity=4000 {queue}=300"))?;
+    let home = run.start(HOME, "home", &format!("size=4096 capacity=4000 {queue}=200"))?;
     let options = format!("size=4096 threads=2 idle=1000 leases={} pause=10", u8::from(leases));
     let consumer = run.start(OTHER, "get", &options)?;
     let producer = endless(run, 0, "threads=4 lost=next pause=5")?;
@@ -263,10 +263,10 @@ fn interrupt(
     consumer.join(LIMIT)?;
     run.drain(&home)?;
     println!("  calls continued {:.1} s after the end", (continued - ended) as f64 / 1e6);
-    let is_patient = patience > 0;
+    let has_grace = grace > 0;
     for (who, node) in [("put", &producer), ("get", &consumer)] {
         match fault {
-            _ if is_patient => run.no_loss(node),
+            _ if has_grace => run.no_loss(node),
             // A caller that was stopped between two calls sees no error.
             Interruption::CallersStopped => {}
             _ => {
@@ -276,18 +276,18 @@ fn interrupt(
         }
     }
     run.count_puts(&home, &[&producer]);
-    run.at_most(0, 0, if is_patient { 0 } else { usize::MAX });
+    run.at_most(0, 0, if has_grace { 0 } else { usize::MAX });
     let in_doubt = run.figures.in_doubt;
     run.count_gets(&home, &[&consumer]);
     check_leases(run, &[&consumer]);
     // Each thread may have received one message that goes to the other one, too.
-    run.at_most(0, if is_patient { 0 } else { 2 }, in_doubt);
+    run.at_most(0, if has_grace { 0 } else { 2 }, in_doubt);
     Ok(())
 }
 
 /// Resets the connections of a home again and again while messages are put and taken.
 fn reset(run: &mut Run<'_>, leases: bool) -> Result<(), String> {
-    run.patience = 2000;
+    run.grace = 2000;
     let (queue, size) = if leases { ("jobs", 4096) } else { ("down", 64 << 10) };
     let home = run.start(HOME, "home", &format!("size={size} capacity=600 {queue}=600"))?;
     let options = format!("size={size} threads=4 idle=1000 leases={} pause=10", u8::from(leases));
@@ -362,7 +362,7 @@ fn slow(run: &mut Run<'_>, count: usize) -> Result<(), String> {
 
 /// Puts messages of 1 MiB from two hosts while links are cut and one producer is killed.
 fn bulk(run: &mut Run<'_>, count: usize) -> Result<(), String> {
-    run.patience = 3000;
+    run.grace = 3000;
     let limit = LIMIT + Duration::from_millis(50) * u32::try_from(count).unwrap_or(u32::MAX);
     let home = run.start(HOME, "home", &format!("size={MIB} capacity=16"))?;
     let half = count / 2;

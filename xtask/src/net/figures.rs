@@ -54,9 +54,9 @@ fn iperf() -> Result<Option<f64>, String> {
 
 /// Measures, and prints a table.
 pub(super) fn print(hosts: &Hosts) -> Result<(), String> {
-    let home = hosts.start(0, "home", "lease=2000 patience=0 limit=240 size=0 capacity=4096 silent=1")?;
+    let home = hosts.start(0, "home", "lease=2000 grace=0 limit=240 size=0 capacity=4096 silent=1")?;
     home.wait_for("ready", (1, 0), LIMIT)?;
-    let own = figures(&hosts.start(1, "rate", "lease=2000 patience=0 limit=240")?)?;
+    let own = figures(&hosts.start(1, "rate", "lease=2000 grace=0 limit=240")?)?;
     home.finish(LIMIT)?;
     let server = hosts.start(0, "tcp-home", "limit=240")?;
     server.wait_for("ready", (1, 0), LIMIT)?;

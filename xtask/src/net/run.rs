@@ -33,8 +33,8 @@ pub(super) struct Run<'a> {
     pub(super) figures: Figures,
     /// Violations of what is expected.
     pub(super) violations: Vec<String>,
-    /// Lease and patience of all nodes in milliseconds.
-    pub(super) patience: u32,
+    /// Lease and grace of all nodes in milliseconds.
+    pub(super) grace: u32,
 }
 
 /// Returns `true` for the event of a call that failed because the home was lost.
@@ -47,12 +47,12 @@ pub(super) const LEASE: u32 = 2000;
 
 impl<'a> Run<'a> {
     pub(super) fn new(hosts: &'a Hosts) -> Self {
-        Self { hosts, nodes: Vec::new(), figures: Figures::default(), violations: Vec::new(), patience: 0 }
+        Self { hosts, nodes: Vec::new(), figures: Figures::default(), violations: Vec::new(), grace: 0 }
     }
 
     /// Starts a node, and blocks until it is ready.
     pub(super) fn start(&mut self, host: usize, role: &str, options: &str) -> Result<Rc<Node>, String> {
-        let options = format!("lease={LEASE} patience={} limit=240 {options}", self.patience);
+        let options = format!("lease={LEASE} grace={} limit=240 {options}", self.grace);
         let node = Rc::new(self.hosts.start(host, role, options.trim_end())?);
         self.nodes.push(node.clone());
         node.wait_for(if role == "watch" { "joined" } else { "ready" }, (1, 0), LIMIT)?;
