@@ -18,7 +18,7 @@ const PROGRAMS: &str = "/mnt";
 /// Script that starts a node: private folders and a host name, and then the program.
 const START: &str = "set -e
 for folder in /tmp /run /dev/shm; do mount -t tmpfs none $folder; done
-echo host-$1 > /proc/sys/kernel/hostname
+hostname host-$1
 shift
 exec \"$@\"";
 

@@ -24,7 +24,8 @@ use run::Run;
 /// Program on the hosts.
 pub(crate) const PROGRAM: &str = "mp-net-node";
 /// Commands that the task needs, and the Debian packages that have them.
-const TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nft", "nftables")];
+const TOOLS: [(&str, &str); 4] =
+    [("ip", "iproute2"), ("tc", "iproute2"), ("nft", "nftables"), ("hostname", "hostname")];
 /// Arguments of `unshare`: namespaces without privileges, whose processes end with the first one.
 const UNSHARE: [&str; 8] =
     ["--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];

@@ -167,3 +167,29 @@ impl<'a> Run<'a> {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_find_lost_and_doubled_messages() {
+        let hosts = Hosts;
+        let mut run = Run::new(&hosts);
+        let (begun, acknowledged) = (BTreeSet::from([1, 2, 3, 4]), BTreeSet::from([1, 2, 3]));
+        run.compare(&begun, &acknowledged, [1, 2, 2, 4, 9].into_iter());
+        let Figures { acknowledged, arrived, lost, doubled, in_doubt, .. } = run.figures;
+        assert_eq!((acknowledged, arrived, lost, doubled, in_doubt), (3, 4, 1, 1, 1));
+        assert_eq!(run.violations, ["1 messages arrived that were not put"]);
+        run.at_most(1, 1, 1);
+        assert_eq!(run.violations.len(), 1);
+        run.at_most(0, 0, 0);
+        assert_eq!(run.violations.len(), 4);
+    }
+
+    #[test]
+    fn words_are_compared_whole() {
+        assert!(begins("ack 7", "ack") && begins("end", "end") && begins("event lost 1", "event lost"));
+        assert!(!begins("acked 7", "ack") && !begins("", "ack"));
+    }
+}
