@@ -130,15 +130,14 @@ impl Home {
         let mut closed = self.closed.subscribe();
         let end = tokio::select! {
             end = self.take(&me, &session, stream, &mut from) => end,
-            _ = closed.wait_for(|closed| *closed) => StreamEnd::Closed,
+            _ = closed.wait_for(|closed| *closed) => StreamEnd::Finished,
         };
         drop(from);
         if !session.end_stream(stream) {
             return;
         }
         log::debug!("the stream of {} ended: {end}", describe(&session.caller));
-        // A caller that ends its stream has finished.
-        if !matches!(end, StreamEnd::Closed) {
+        if !matches!(end, StreamEnd::Finished) {
             tokio::time::sleep(me.config.grace + RETURN).await;
         }
         if session.end_unless_resumed(stream) {
@@ -236,6 +235,9 @@ impl Home {
                 }
                 (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Wanted(list)) }), None) => {
                     session.keep(&list.ids)
+                }
+                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Finished(_)) }), None) => {
+                    return StreamEnd::Finished;
                 }
                 (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Cancel(id)) }), None) => {
                     session.cancel(id)

@@ -263,6 +263,7 @@ impl LinkDriver {
     async fn finish(&mut self, stream: &mut Stream) {
         self.received.1 = true;
         self.flush(&stream.to);
+        _ = stream.to.send(up(CallerMessageKind::Finished(true)));
         // Without its sender, the body ends.
         let (closed, _) = unbounded_channel();
         stream.to = closed;

@@ -11,7 +11,7 @@ pub(crate) const PATH: &str = "/mp.net.v1.Cluster/Calls";
 /// Message of a caller.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct CallerMessage {
-    #[prost(oneof = "CallerMessageKind", tags = "1, 2, 3, 4, 5, 15")]
+    #[prost(oneof = "CallerMessageKind", tags = "1, 2, 3, 4, 5, 6, 15")]
     pub(crate) kind: Option<CallerMessageKind>,
 }
 
@@ -30,6 +30,9 @@ pub(crate) enum CallerMessageKind {
     /// Call that is no longer wanted.
     #[prost(uint64, tag = "4")]
     Cancel(u64),
+    /// End of the session: the caller has all that it wants.
+    #[prost(bool, tag = "6")]
+    Finished(bool),
     /// After a reconnect: calls whose replies the caller has not. The home forgets all others.
     #[prost(message, tag = "5")]
     Wanted(CallList),

@@ -12,7 +12,10 @@ use crate::wire::{DATA, HEAD};
 /// Reason why a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamEnd {
-    /// The other side ended it, or its process did.
+    /// The caller has finished.
+    #[error("it has finished")]
+    Finished,
+    /// The other side ended it, or its process did, or it was silent.
     #[error("the connection was closed")]
     Closed,
     /// The connection failed.
