@@ -59,6 +59,7 @@ pub(crate) const LONG: &[Step] = &[
         what: "mistakes in the protocol code are found by tests",
         run: crate::mutate::step,
     },
+    Step { name: "net", what: "faults between hosts, in namespaces", run: crate::net::step },
     Step { name: "fuzz", what: "20 seconds of hostile bytes for every parser", run: crate::fuzz::step },
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
