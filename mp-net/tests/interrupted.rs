@@ -21,6 +21,18 @@ struct Proxy {
     address: String,
     breaks: Arc<AtomicBool>,
     broken: Arc<AtomicU64>,
+    /// `true` while no byte is relayed.
+    holds: Arc<AtomicBool>,
+}
+
+/// Blocks while `holds`, for up to 10 s. Returns `true` if it did.
+fn held(holds: &AtomicBool) -> bool {
+    let since = Instant::now();
+    while holds.load(Ordering::Relaxed) && since.elapsed() < Duration::from_secs(10) {
+        // sleep: the interval at which the flag is read.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    since.elapsed() > Duration::from_millis(1)
 }
 
 /// Returns the next number of a sequence (SplitMix64).
@@ -38,17 +50,22 @@ impl Proxy {
         let address = listener.local_addr().unwrap().to_string();
         let (to, from) = std::sync::mpsc::channel::<String>();
         let (breaks, broken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let proxy = Self { address, breaks: breaks.clone(), broken: broken.clone() };
+        let holds = Arc::new(AtomicBool::new(false));
+        let proxy = Self { address, breaks: breaks.clone(), broken: broken.clone(), holds: holds.clone() };
         let random = Arc::new(AtomicU64::new(seed));
         std::thread::spawn(move || {
             let home = from.recv().unwrap();
             for client in listener.incoming().map_while(Result::ok) {
+                if held(&holds) {
+                    // sleep: a new connection is later than the bytes of earlier ones.
+                    std::thread::sleep(Duration::from_millis(100));
+                }
                 let Ok(server) = TcpStream::connect(&home) else { continue };
                 let pairs = [(&client, &server), (&server, &client)];
                 for (from, to) in pairs.map(|(a, b)| (a.try_clone().unwrap(), b.try_clone().unwrap())) {
                     let limit = 200 + next(&random) % most;
-                    let (breaks, broken) = (breaks.clone(), broken.clone());
-                    std::thread::spawn(move || relay(from, to, limit, &breaks, &broken));
+                    let (breaks, broken, holds) = (breaks.clone(), broken.clone(), holds.clone());
+                    std::thread::spawn(move || relay(from, to, limit, &breaks, &broken, &holds));
                 }
             }
         });
@@ -57,10 +74,18 @@ impl Proxy {
 }
 
 /// Copies bytes, and breaks the connection after `limit` of them.
-fn relay(mut from: TcpStream, mut to: TcpStream, limit: u64, breaks: &AtomicBool, broken: &AtomicU64) {
+fn relay(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    limit: u64,
+    breaks: &AtomicBool,
+    broken: &AtomicU64,
+    holds: &AtomicBool,
+) {
     let mut buffer = vec![0; 1 << 16];
     let mut sum = 0;
     while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+        held(holds);
         sum += bytes as u64;
         let ends = sum > limit && breaks.load(Ordering::Relaxed);
         let part = if ends { bytes / 2 } else { bytes };
@@ -182,5 +207,31 @@ fn many_calls_over_breaking_connections_are_done_once() -> Outcome {
     assert!(queue.is_empty());
     let broken = proxy.broken.load(Ordering::Relaxed);
     assert!(broken >= 5, "{broken} breaks, {put} messages");
+    Ok(())
+}
+
+#[test]
+fn silence_of_both_sides_does_not_end_calls() -> Outcome {
+    let (proxy, home) = Proxy::start(4, u64::MAX / 2);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let at = listener.local_addr()?.to_string();
+    drop(listener);
+    home.send(at.clone())?;
+    let (lease, grace) = (Duration::from_millis(100), Duration::from_secs(20));
+    let config = |rank| ClusterConfig::new(rank, 2, &proxy.address).lease(lease).grace(grace);
+    let first = Cluster::join(&config(0).listen(&at).advertise(&proxy.address))?;
+    let second = Cluster::join(&config(1))?;
+    let queue = Queue::<u64>::bounded(4)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u64>::connect(&second, "numbers")?;
+    let taking = std::thread::spawn(move || remote.get().map_err(|e| e.to_string()));
+    // sleep: the call is sent.
+    std::thread::sleep(Duration::from_millis(50));
+    proxy.holds.store(true, Ordering::Relaxed);
+    // sleep: longer than the lease.
+    std::thread::sleep(Duration::from_millis(500));
+    proxy.holds.store(false, Ordering::Relaxed);
+    queue.put(7)?;
+    assert_eq!(taking.join().map_err(|_| "a thread panicked")??, Some(7));
     Ok(())
 }
