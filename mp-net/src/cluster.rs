@@ -68,6 +68,8 @@ struct MemberTable {
     members: HashMap<u32, Node>,
     changes: u64,
     subscribers: Vec<Sender<ClusterEvent>>,
+    /// `true` after rank 0 was lost.
+    is_over: bool,
 }
 
 struct JoinedCluster {
@@ -273,12 +275,16 @@ impl Cluster {
                     CallOutcome::Done => return Ok(()),
                     // Its former process may have been lost, which rank 0 finds out within the lease.
                     CallOutcome::Taken if !is_over => {}
+                    CallOutcome::Empty => return Err(NetError::Interrupted),
                     _ => return refused(reply.text),
                 },
                 Err(NetError::Unreachable { address, cause, .. }) if is_over => {
                     return Err(NetError::Unreachable { address, waited: since.elapsed(), cause });
                 }
-                Err(NetError::Unreachable { .. } | NetError::PeerLost(_)) if !is_over => {}
+                Err(NetError::Unreachable { .. } | NetError::PeerLost(_)) if !is_over => {
+                    // Rank 0 may have been started again.
+                    self.0.first.forget_home();
+                }
                 Err(error) => return Err(error),
             }
             if mp_core::interrupted() {
@@ -342,10 +348,14 @@ impl Cluster {
         }
     }
 
-    /// Returns a receiver of all further changes of the members.
+    /// Returns a receiver of all further changes of the members. It ends after
+    /// [`FirstRankLost`](ClusterEvent::FirstRankLost).
     pub fn events(&self) -> Receiver<ClusterEvent> {
         let (to, from) = channel();
-        lock(&self.0.known.0).subscribers.push(to);
+        let mut state = lock(&self.0.known.0);
+        if !state.is_over {
+            state.subscribers.push(to);
+        }
         from
     }
 
@@ -356,11 +366,12 @@ impl Cluster {
     /// [`NetError::PeerLost`] if rank 0 was lost.
     pub fn leave(&self) -> Result<(), NetError> {
         let call = RemoteCall { member: Some(self.0.me.node.clone()), ..RemoteCall::default() };
-        for link in handle::links(&self.0.me) {
-            // A lost home has given the messages back.
-            _ = link.call(RemoteCall::default(), Wait::Forever);
-        }
-        self.0.first.call(with(call, Operation::Leave), Wait::Forever).map(drop)
+        let links = handle::links(&self.0.me);
+        let flushes: Vec<_> = links.iter().map(|link| (link, link.begin_flush())).collect();
+        // A lost home has given the messages back.
+        flushes.into_iter().for_each(|(link, flush)| _ = link.wait(flush));
+        let (reply, _) = self.0.first.call(with(call, Operation::Leave), Wait::Forever)?;
+        done(&self.0.first, reply)
     }
 
     /// Gives a queue of this process a name, by which other members
@@ -403,7 +414,9 @@ impl Cluster {
         };
         let result = self.0.first.call(with(call, Operation::Withdraw), Wait::Forever);
         self.0.home.remove(name);
-        result.map(drop)
+        let (reply, _) = result?;
+        // Without a name at rank 0, it is withdrawn.
+        if reply.outcome() == CallOutcome::NotFound { Ok(()) } else { done(&self.0.first, reply) }
     }
 
     /// Returns a link to the member that has published a name, when there is one.
@@ -444,8 +457,17 @@ pub(crate) fn with(mut call: RemoteCall, operation: Operation) -> RemoteCall {
     call
 }
 
+/// Returns the error of a reply, unless it reports success.
+fn done(link: &HomeLink, reply: CallReply) -> Result<(), NetError> {
+    if reply.outcome() == CallOutcome::Done { Ok(()) } else { Err(failed(&link.peer(), reply)) }
+}
+
 /// Returns the error of a reply that reports a failure.
 pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
+    // The end of a call that waits for nothing, without an effect.
+    if reply.outcome() == CallOutcome::Empty {
+        return NetError::Interrupted;
+    }
     let text = match reply.outcome() {
         CallOutcome::NotFound => "it has no such object any more".into(),
         _ if reply.text.is_empty() => format!("unexpected outcome {:?}", reply.outcome()),
@@ -469,7 +491,11 @@ async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::
             }
             Err(error) => {
                 log::warn!("the members of the cluster are no longer known: {error}");
-                return lock(&known.0).send(&[ClusterEvent::FirstRankLost]);
+                let mut state = lock(&known.0);
+                state.send(&[ClusterEvent::FirstRankLost]);
+                state.subscribers.clear();
+                state.is_over = true;
+                return;
             }
         }
     }

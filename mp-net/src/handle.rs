@@ -167,7 +167,11 @@ impl Membership {
     fn identity(&self) -> Result<Arc<NodeIdentity>, NetError> {
         let joined: Vec<_> = table(|table| table.members.iter().filter_map(Weak::upgrade).collect());
         let same = joined.iter().find(|me| me.node.home == self.home);
-        if let Some(me) = same.or_else(|| joined.iter().find(|me| me.config.first == self.first)) {
+        // A port may have been used by an earlier cluster, and port 0 names none.
+        let is_same = |me: &&Arc<NodeIdentity>| {
+            me.config.first == self.first && me.config.ranks == self.ranks && !self.first.ends_with(":0")
+        };
+        if let Some(me) = same.or_else(|| joined.iter().rev().find(is_same)) {
             return Ok(me.clone());
         }
         let mut config = ClusterConfig::new(self.rank, self.ranks, &self.first)

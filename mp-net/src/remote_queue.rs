@@ -18,6 +18,7 @@ use crate::error::{NetError, RemoteGetError, RemotePutError};
 use crate::handle::HandleParts;
 use crate::link::completion::CallResult;
 use crate::link::{HomeLink, PendingReply};
+use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
 use crate::wire::value::{describe, parts, size_of};
@@ -51,6 +52,9 @@ use crate::wire::value::{describe, parts, size_of};
 /// after the [lease](crate::ClusterConfig::lease) and the [grace](crate::ClusterConfig::grace) at the latest,
 /// whatever its time limit.
 ///
+/// If the queue is closed and its last message is leased by another member, a process of the home's host
+/// gets the end from [`get_lease`](mp_queue::Queue::get_lease). Other members wait until it is acknowledged.
+///
 /// A message that can't leave its host, or exceeds
 /// [`largest_message`](crate::ClusterConfig::largest_message) of its receiver, goes back to the front of the
 /// queue. Calls of other members get errors until a process of the home's host, or a member that accepts it,
@@ -59,8 +63,8 @@ use crate::wire::value::{describe, parts, size_of};
 /// # What can be lost or doubled
 /// | fault | a put that returned `Ok` | a put that returned `PeerLost` | messages that were taken |
 /// |---|---|---|---|
-/// | none; a connection that breaks and returns within the grace, and at least 0.2 s | in the queue, once | – | taken once |
-/// | the caller is killed, or ends without dropping its handles | in the queue | in the queue or not | return to the queue, unless the home knows that they were received: see [`Cluster::leave`] |
+/// | none; a connection that breaks and returns within the grace | in the queue, once | – | taken once |
+/// | the caller is killed, or ends without [`flush`](Self::flush) or [`leave`](Cluster::leave) | in the queue | in the queue or not | return to the queue, unless the home knows that they were received |
 /// | the home is killed | lost with its queue | lost | those received are kept |
 /// | the caller and the home don't reach each other for longer than lease and grace, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
 pub struct RemoteQueue<T> {
@@ -151,6 +155,10 @@ impl<T: Message> RemoteQueue<T> {
                 return Err(error.into());
             }
         };
+        if head.bytes.len() > LONGEST {
+            restore_unsent(value, message);
+            return Err(NetError::TooLarge { bytes: head.bytes.len() as u64, limit: LONGEST as u64 });
+        }
         let call = RemoteCall { value: Some(head), ..self.call(Operation::Put) };
         Ok(EncodedPut { call, memory: HeldMessage::value(message, sizes) })
     }
@@ -359,6 +367,15 @@ impl<T: Message> RemoteQueue<T> {
     /// [`NetError::PeerLost`] if the home was lost.
     pub fn is_empty(&self) -> Result<bool, NetError> {
         Ok(self.len()? == 0)
+    }
+
+    /// Blocks until the home knows which messages this process has received. A process calls it, or
+    /// [`Cluster::leave`], before it ends: else messages that it has just received may return to the queue.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if the home was lost. It has then given those messages back.
+    pub fn flush(&self) -> Result<(), NetError> {
+        self.link.wait(self.link.begin_flush()).map(drop)
     }
 
     fn number(&self, operation: Operation) -> Result<u64, NetError> {

@@ -67,6 +67,7 @@ fn put_without_credits_delays_no_other_calls() -> Outcome {
     eventually("the queue is full", || inward.len() == 1);
     outward.put(7)?;
     assert_eq!(numbers.get_timeout(Duration::from_secs(5))?, Some(7));
+    assert!(tensors.try_put(Tensor::full([1 << 20], 8)?).unwrap_err().is_full());
     let since = Instant::now();
     let error = tensors.put_timeout(Tensor::full([1 << 20], 9)?, Duration::from_millis(50)).unwrap_err();
     assert!(error.is_full() && since.elapsed() >= Duration::from_millis(50));

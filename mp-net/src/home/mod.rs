@@ -40,6 +40,8 @@ use crate::wire::value::{ArrivalError, ArrivingValue};
 
 /// Additional time for a caller to return: it may find out later than its home that its stream has ended.
 const RETURN: Duration = Duration::from_millis(400);
+/// The same without a grace.
+const SHORT_RETURN: Duration = Duration::from_millis(60);
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
 
@@ -137,8 +139,8 @@ impl Home {
             return;
         }
         log::debug!("the stream of {} ended: {end}", describe(&session.caller));
-        if !matches!(end, StreamEnd::Finished) {
-            tokio::time::sleep(me.config.grace + RETURN).await;
+        if !matches!(end, StreamEnd::Finished | StreamEnd::Malformed(_)) {
+            tokio::time::sleep(time_to_return(&me)).await;
         }
         if session.end_unless_resumed(stream) {
             lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
@@ -209,7 +211,7 @@ impl Home {
                 Err(end) => return end,
             };
             if !session.accepts(stream) {
-                return StreamEnd::Malformed("calls of an ended stream, or too many calls");
+                return StreamEnd::Malformed("calls of an ended stream");
             }
             match (part, arriving.take()) {
                 (Part::Data(data), Some((call, value))) => match value.write(&data) {
@@ -337,6 +339,14 @@ impl Home {
             }
         };
         Box::pin(std::future::ready(answer))
+    }
+}
+
+/// Returns the time within which a caller returns, or is lost. Without a grace, it tries only once.
+fn time_to_return(me: &NodeIdentity) -> Duration {
+    match me.config.grace {
+        Duration::ZERO => SHORT_RETURN,
+        grace => grace + RETURN.max(me.config.lease / 2),
     }
 }
 

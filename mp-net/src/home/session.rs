@@ -11,7 +11,7 @@
 //! were taken and not received, or leased and not acknowledged, go back to their queues.
 
 use crate::sync::{AtomicBool, Ordering};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -25,16 +25,16 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::home::object::{Answer, Answering, PutNow, SharedObject};
+use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{CallOutcome, HomeMessage, HomeMessageKind, Node, Operation, RemoteCall};
+use crate::wire::messages::{
+    CallOutcome, CallReply, HomeMessage, HomeMessageKind, Node, Operation, RemoteCall,
+};
 use crate::wire::send::StreamPacket;
 use crate::wire::value::size_of;
 
 /// Maximum number of calls of a session that are not answered, or whose answers were not received.
 const MOST_CALLS: usize = 1 << 16;
-/// Maximum number of bytes of a message without its attachments: less than a frame of gRPC holds.
-const LONGEST: usize = u32::MAX as usize - (1 << 16);
-
 /// State of a call.
 enum CallProgress {
     Running(Arc<Notify>),
@@ -93,11 +93,11 @@ impl Session {
         Some(state.streams)
     }
 
-    /// Returns `true` if no later stream has begun, the session has not ended, and the caller keeps to its
-    /// number of calls. Messages of other streams must have no effect: the caller has sent them again.
+    /// Returns `true` if no later stream has begun, and the session has not ended. Messages of other streams
+    /// must have no effect: the caller has sent them again.
     pub(crate) fn accepts(&self, stream: u64) -> bool {
         let state = self.lock();
-        state.streams == stream && !state.ended && state.calls.len() <= MOST_CALLS
+        state.streams == stream && !state.ended
     }
 
     /// Ends a stream. Returns `true` if no later one has begun.
@@ -116,7 +116,8 @@ impl Session {
             return false;
         }
         state.ended = true;
-        let calls = std::mem::take(&mut state.calls);
+        // Messages return in their order.
+        let calls: BTreeMap<_, _> = std::mem::take(&mut state.calls).into_iter().collect();
         let leases = std::mem::take(&mut state.leases);
         drop(state);
         for call in calls.into_values() {
@@ -136,6 +137,14 @@ impl Session {
         let mut state = self.lock();
         match state.calls.get(&id) {
             None if state.ended => None,
+            None if state.calls.len() >= MOST_CALLS => {
+                let text = format!("this process has {MOST_CALLS} unanswered calls, which is the limit");
+                let reply =
+                    CallReply { id, text, outcome: CallOutcome::Failed.into(), ..CallReply::default() };
+                let message = HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) };
+                state.send(message.encode_to_vec().into(), None);
+                None
+            }
             None => {
                 let cancelled = Arc::new(Notify::new());
                 state.calls.insert(id, CallProgress::Running(cancelled.clone()));
@@ -153,7 +162,8 @@ impl Session {
     pub(crate) fn put(self: &Arc<Self>, call: &RemoteCall, object: Arc<dyn SharedObject>, message: Outgoing) {
         let mut state = self.lock();
         let order = state.orders.entry(call.object).or_default().clone();
-        let is_new = !state.ended && !state.calls.contains_key(&call.id);
+        let has_room = state.calls.len() < MOST_CALLS;
+        let is_new = !state.ended && has_room && !state.calls.contains_key(&call.id);
         if !is_new || order.try_lock().is_err() {
             drop(state);
             return self.run(call, Some(order), || object.put(message));

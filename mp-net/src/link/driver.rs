@@ -103,7 +103,7 @@ impl LinkDriver {
             }
         };
         let (since, limit) = (Instant::now(), self.me.config.lease);
-        match self.connect(session, limit, commands).await? {
+        match self.connect(session, limit, commands, false).await? {
             Ok(stream) => self.serve(stream, session, commands).await?,
             Err(StreamError::Refused(error)) => self.refuse(error),
             Err(StreamError::Gone(cause) | StreamError::Silent(cause)) if !self.was_connected => {
@@ -119,19 +119,26 @@ impl LinkDriver {
         Some(())
     }
 
-    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped.
+    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped, unless the
+    /// session has begun: its home has to know which messages were received.
     async fn connect(
         &mut self,
         session: u64,
         limit: Duration,
         commands: &mut UnboundedReceiver<Command>,
+        has_begun: bool,
     ) -> Option<Result<Stream, StreamError>> {
         let (me, peer) = (self.me.clone(), self.peer());
         let mut connecting = pin!(connect(&me, &peer, session, limit));
+        let mut is_dropped = false;
         loop {
             tokio::select! {
                 result = &mut connecting => return Some(result),
-                command = commands.recv() => self.accept(command?, None),
+                command = commands.recv(), if !is_dropped => match command {
+                    Some(command) => self.accept(command, None),
+                    None if has_begun => is_dropped = true,
+                    None => return None,
+                },
                 () = self.deadline() => self.withdraw_late(),
             }
         }
@@ -149,6 +156,7 @@ impl LinkDriver {
             let end = self.run_stream(&mut stream, commands).await?;
             self.arriving = None;
             drop(stream);
+            self.pending.values().filter(|pending| pending.cancelled).for_each(PendingCall::interrupt);
             let silence = match &end {
                 StreamEnd::Failed { timed_out: true, .. } => self.me.config.lease,
                 _ => Duration::ZERO,
@@ -197,8 +205,10 @@ impl LinkDriver {
     ) -> Option<Result<Stream, Option<String>>> {
         let until = until.max(Instant::now() + ATTEMPT);
         loop {
-            let limit = until.saturating_duration_since(Instant::now());
-            return Some(match self.connect(session, limit, commands).await? {
+            // Several attempts: the kernel repeats a lost packet of one later and later.
+            let attempt = ATTEMPT.max(self.me.config.lease / 4);
+            let limit = until.saturating_duration_since(Instant::now()).min(attempt);
+            return Some(match self.connect(session, limit, commands, true).await? {
                 Ok(stream) if stream.welcome.resumed => Ok(stream),
                 Ok(_) => Err(Some("it gave up this process, whose connection was interrupted".into())),
                 Err(StreamError::Gone(cause)) => Err(Some(cause)),
@@ -393,12 +403,18 @@ impl LinkDriver {
                 }
             }
             Command::Interrupt(id) => match self.pending.get_mut(&id) {
-                Some(pending) if pending.sent => {
+                // Most calls are answered at once, and have an effect that their caller expects.
+                Some(pending) if pending.sent || (pending.size == 0 && to.is_some()) => {
                     pending.cancelled = true;
                     match to {
-                        Some(to) => _ = to.send(up(CallerMessageKind::Cancel(id))),
-                        // Its outcome may be known much later.
-                        None => _ = pending.completion.complete(Err(NetError::Interrupted)),
+                        Some(to) => {
+                            if !pending.sent {
+                                _ = to.send(pending.send());
+                                self.unsent.retain(|unsent| *unsent != id);
+                            }
+                            _ = to.send(up(CallerMessageKind::Cancel(id)));
+                        }
+                        None => pending.interrupt(),
                     }
                 }
                 Some(_) => self.withdraw(id),
@@ -472,6 +488,10 @@ impl LinkDriver {
                 queue.waiting.pop_front();
             }
         }
+        let waiting = self.puts.values().flat_map(|queue| &queue.waiting);
+        let is_refused = |id: &&u64| self.pending.get(id).is_some_and(|pending| pending.never_waits);
+        let refused: Vec<u64> = waiting.filter(is_refused).copied().collect();
+        refused.into_iter().for_each(|id| self.withdraw(id));
     }
 
     /// Ends all calls with an error. `error` is called with `true` for calls that may have had their effect.
@@ -503,6 +523,14 @@ impl LinkDriver {
 }
 
 impl PendingCall {
+    /// Ends the wait of an interrupted caller whose outcome may be known much later, if that is no loss: a
+    /// message that arrives later is given back. The outcome of other calls is awaited.
+    fn interrupt(&self) {
+        if matches!(self.operation, Operation::Get | Operation::Lease | Operation::Watch | Operation::Find) {
+            self.completion.complete(Err(NetError::Interrupted));
+        }
+    }
+
     fn packet(&self) -> StreamPacket {
         StreamPacket { message: self.bytes.clone(), memory: self.memory.clone() }
     }

@@ -62,6 +62,8 @@ pub(crate) struct PendingCall {
     /// Number of bytes that it takes of the credits.
     size: u64,
     deadline: Option<Instant>,
+    /// `true` if it fails instead of waiting for credits.
+    never_waits: bool,
     completion: Arc<Completion>,
     /// `true` if it was sent in this session.
     sent: bool,
@@ -73,6 +75,7 @@ pub(crate) struct PendingCall {
 
 impl PendingCall {
     fn new(call: RemoteCall, memory: Option<Arc<HeldMessage>>, deadline: Option<Instant>) -> Self {
+        let never_waits = call.wait == Some(0);
         let size = call.value.as_ref().map_or(0, |value| size_of(value).max(1));
         let mut pending = Self {
             id: call.id,
@@ -83,6 +86,7 @@ impl PendingCall {
             memory,
             size,
             deadline,
+            never_waits,
             completion: Arc::default(),
             sent: false,
             cancelled: false,
@@ -149,6 +153,16 @@ impl HomeLink {
         let peer = Arc::new(Mutex::new(peer));
         reactor::handle()?.spawn(driver::run(me.clone(), peer.clone(), from));
         Ok(Arc::new(Self { to, ids: AtomicU64::new(1), peer, me }))
+    }
+
+    /// Accepts any home at the address from now on.
+    pub(crate) fn forget_home(&self) {
+        self.peer.lock().unwrap_or_else(PoisonError::into_inner).home = 0;
+    }
+
+    /// Sends a call that has no effect. After its reply, the home knows which messages were received before.
+    pub(crate) fn begin_flush(&self) -> PendingReply {
+        self.begin(RemoteCall::default(), None, Wait::Never)
     }
 
     /// Returns this process, as its home sees it.

@@ -17,3 +17,5 @@ pub(crate) const CHUNK: usize = 1 << 20;
 pub(crate) const DATA: u8 = 15 << 3 | 2;
 /// Length of the head of a frame.
 pub(crate) const HEAD: usize = 5;
+/// Maximum number of bytes of a message without its attachments: less than a frame of gRPC holds.
+pub(crate) const LONGEST: usize = u32::MAX as usize - (1 << 16);
