@@ -471,7 +471,7 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
     let text = match reply.outcome() {
         CallOutcome::NotFound => "it has no such object any more".into(),
         _ if reply.text.is_empty() => format!("unexpected outcome {:?}", reply.outcome()),
-        _ => reply.text,
+        _ => mp_core::printable(&reply.text),
     };
     NetError::Home { rank: home.rank, host: home.host.clone(), text }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// A member of the cluster that can't be reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerLost {
     /// Rank of the lost member.
@@ -37,7 +37,7 @@ impl fmt::Display for PeerLost {
 impl std::error::Error for PeerLost {}
 
 /// Error of an operation across hosts.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
     /// The member was lost.
@@ -130,7 +130,7 @@ impl From<mp_core::Error> for NetError {
 }
 
 /// Reason why a member refused a connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The keys differ, or only one side has one.
@@ -241,7 +241,7 @@ impl<T> fmt::Debug for RemotePutError<T> {
 impl<T> std::error::Error for RemotePutError<T> {}
 
 /// Error returned when no message was taken from a queue of another host.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteGetError {
     /// The queue was empty during the whole wait.
@@ -270,3 +270,5 @@ impl From<NetError> for RemoteGetError {
         }
     }
 }
+
+mp_core::readable_debug!(PeerLost, NetError, Refusal, RemoteGetError);

@@ -156,7 +156,7 @@ fn check(
     welcome: &Welcome,
 ) -> Result<(), StreamError> {
     if !welcome.refusal.is_empty() {
-        let text = welcome.refusal.clone();
+        let text = mp_core::printable(&welcome.refusal);
         return Err(match welcome.outcome() {
             CallOutcome::WrongCluster if peer.home != 0 => StreamError::Gone(text),
             CallOutcome::WrongCluster => refused(peer, Refusal::Cluster(text)),

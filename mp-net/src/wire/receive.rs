@@ -10,7 +10,7 @@ use prost::Message;
 use crate::wire::{DATA, HEAD};
 
 /// Reason why a stream ended.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(crate) enum StreamEnd {
     /// The caller has finished.
     #[error("it has finished")]
@@ -29,6 +29,8 @@ pub(crate) enum StreamEnd {
     #[error("invalid bytes were received: {0}")]
     Malformed(&'static str),
 }
+
+mp_core::readable_debug!(StreamEnd);
 
 /// Returns the first cause of an error.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
