@@ -80,6 +80,27 @@ pub(crate) fn register(what: &'static str, fd: RawFd) {
     all.push(LongLivedFd { what, fd, target });
 }
 
+/// Implements [`register_made`](crate::long_lived_fds::register_made). Another thread that opens a descriptor
+/// meanwhile has it recorded as well.
+pub(crate) fn register_made<R>(what: &'static str, make: impl FnOnce() -> R) -> R {
+    if CHECK.get().is_none() {
+        return make();
+    }
+    let before = open_fds();
+    let made = make();
+    let new = open_fds().into_iter().filter(|fd| !before.contains(fd));
+    let of_kernel = new
+        .filter_map(|fd| Some((fd, target(fd)?)))
+        .filter(|(_, target)| target.to_string_lossy().starts_with("anon_inode:"));
+    LONG_LIVED.lock().extend(of_kernel.map(|(fd, target)| LongLivedFd { what, fd, target }));
+    made
+}
+
+fn open_fds() -> Vec<RawFd> {
+    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 /// Implements [`skip_memory_check`](crate::known::skip_memory_check).
 pub(crate) fn skip_memory_check() {
     _ = MEMORY_SKIPPED.set(());
@@ -113,9 +134,7 @@ fn findings(check: &LeakCheck) -> String {
 }
 
 fn descriptors(check: &LeakCheck, found: &mut String) {
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
-    let all: Vec<RawFd> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let all = open_fds();
     let of_arena = Arena::get().map(|arena| Backing(arena).descriptors()).unwrap_or_default();
     for fd in all {
         // The descriptor of the directory that was read is closed.

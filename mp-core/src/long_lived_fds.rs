@@ -18,6 +18,18 @@ pub fn register(what: &'static str, fd: &impl AsFd) {
     crate::leaks::register(what, fd.as_fd().as_raw_fd());
 }
 
+/// Calls `make`, and records the descriptors of the kernel's own objects, such as epoll, that it leaves open
+/// until the process ends.
+pub fn register_made<R>(what: &'static str, make: impl FnOnce() -> R) -> R {
+    #[cfg(all(feature = "inject", not(mp_loom)))]
+    return crate::leaks::register_made(what, make);
+    #[cfg(not(all(feature = "inject", not(mp_loom))))]
+    {
+        _ = what;
+        make()
+    }
+}
+
 /// Records that this process has written invalid data into the arena, so that its counts are meaningless.
 #[doc(hidden)]
 #[inline]

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 
 use mp_core::Error;
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::long_lived_fds;
 use tokio::runtime::{Builder, Handle};
 
 /// Runtime of this process.
@@ -25,7 +26,8 @@ pub(crate) fn handle() -> Result<&'static Handle, Error> {
 fn start() -> std::io::Result<Handle> {
     let (to, from) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("mp-net".into()).spawn(move || {
-        match Builder::new_current_thread().enable_all().build() {
+        let build = || Builder::new_current_thread().enable_all().build();
+        match long_lived_fds::register_made("thread for the network", build) {
             Ok(runtime) => {
                 _ = to.send(Ok(runtime.handle().clone()));
                 runtime.block_on(std::future::pending::<()>());

@@ -129,10 +129,10 @@ fn too_few(_: usize, (queue, put): (Queue<Vec<Fd>>, Queue<Fd>)) -> Outcome {
     let error = queue.get_timeout(DEADLINE).unwrap_err();
     let GetError::Failed(_) = &error else { panic!("{error}") };
     let text = error.to_string();
-    assert!(text.contains("RLIMIT_NOFILE") && text.contains("it may have 64"), "{text}");
+    assert!(text.contains("RLIMIT_NOFILE") && text.contains("limit of 64 descriptors"), "{text}");
     let Err(PutError::Failed { value, error }) = put.put(Fd(writer)) else { panic!("there is no room") };
     let text = error.to_string();
-    assert!(text.contains("RLIMIT_NOFILE") && text.contains("it may have 64"), "{text}");
+    assert!(text.contains("RLIMIT_NOFILE") && text.contains("limit of 64 descriptors"), "{text}");
     drop(full);
     // The message is in the queue again, at the front.
     let fds = queue.get_timeout(DEADLINE)?.ok_or("closed")?;

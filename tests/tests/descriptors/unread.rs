@@ -61,7 +61,7 @@ impl Copies {
 #[track_caller]
 fn read_later(unread: &Unread, error: &dyn std::error::Error) -> Copies {
     let text = error.to_string();
-    assert!(text.contains("RLIMIT_NOFILE") && text.contains("it may have 64"), "{text}");
+    assert!(text.contains("RLIMIT_NOFILE") && text.contains("limit of 64 descriptors"), "{text}");
     let again = unread.read::<Copies>().unwrap_err().to_string();
     assert!(again.contains("RLIMIT_NOFILE") && unread.is_unread(), "{again}");
     assert!(unread.read::<String>().unwrap_err().to_string().contains("another type"));
