@@ -98,7 +98,9 @@ pub(crate) fn register_made<R>(what: &'static str, make: impl FnOnce() -> R) -> 
 
 fn open_fds() -> Vec<RawFd> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let all: Vec<RawFd> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // The descriptor of the directory that was read is closed.
+    all.into_iter().filter(|fd| target(*fd).is_some()).collect()
 }
 
 /// Implements [`skip_memory_check`](crate::known::skip_memory_check).

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mp_net::{Cluster, ClusterConfig, RemoteQueue};
@@ -23,6 +24,8 @@ struct Proxy {
     broken: Arc<AtomicU64>,
     /// `true` while no byte is relayed.
     holds: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// Blocks while `holds`, for up to 10 s. Returns `true` if it did.
@@ -43,6 +46,17 @@ fn next(state: &AtomicU64) -> u64 {
     x ^ x >> 31
 }
 
+/// Ends the proxy.
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        _ = TcpStream::connect(&self.address);
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
 impl Proxy {
     /// Starts a proxy to `to`, a port that is listened at later.
     fn start(seed: u64, most: u64) -> (Self, std::sync::mpsc::Sender<String>) {
@@ -51,11 +65,22 @@ impl Proxy {
         let (to, from) = std::sync::mpsc::channel::<String>();
         let (breaks, broken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let holds = Arc::new(AtomicBool::new(false));
-        let proxy = Self { address, breaks: breaks.clone(), broken: broken.clone(), holds: holds.clone() };
+        let ends = Arc::new(AtomicBool::new(false));
+        let mut proxy = Self {
+            address,
+            breaks: breaks.clone(),
+            broken: broken.clone(),
+            holds: holds.clone(),
+            ends: ends.clone(),
+            thread: None,
+        };
         let random = Arc::new(AtomicU64::new(seed));
-        std::thread::spawn(move || {
+        proxy.thread = Some(std::thread::spawn(move || {
             let home = from.recv().unwrap();
             for client in listener.incoming().map_while(Result::ok) {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
                 if held(&holds) {
                     // sleep: a new connection is later than the bytes of earlier ones.
                     std::thread::sleep(Duration::from_millis(100));
@@ -68,7 +93,7 @@ impl Proxy {
                     std::thread::spawn(move || relay(from, to, limit, &breaks, &broken, &holds));
                 }
             }
-        });
+        }));
         (proxy, to)
     }
 }

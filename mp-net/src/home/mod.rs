@@ -76,6 +76,7 @@ impl Home {
     /// Ends all sessions.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
+        *lock(&self.objects) = ObjectTable::default();
     }
 
     /// Adds an object. Returns `false` if the name is taken.
@@ -140,7 +141,10 @@ impl Home {
         }
         log::debug!("the stream of {} ended: {end}", describe(&session.caller));
         if !matches!(end, StreamEnd::Finished | StreamEnd::Malformed(_)) {
-            tokio::time::sleep(time_to_return(&me)).await;
+            tokio::select! {
+                () = tokio::time::sleep(time_to_return(&me)) => {}
+                _ = closed.wait_for(|closed| *closed) => {}
+            }
         }
         if session.end_unless_resumed(stream) {
             lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
