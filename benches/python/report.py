@@ -161,7 +161,7 @@ def main():
     options = parser.parse_args()
     programs = options.only.split(",")
     if unknown := {*programs} - {*PROGRAMS}:
-        parser.error(f"there is no {', '.join(unknown)}, only {', '.join(PROGRAMS)}")
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(PROGRAMS)}")
     if options.runs < 1 and not options.json:
         parser.error("--runs 0 needs --json")
     runs = [measure(programs) for _ in range(options.runs)] or json.loads(options.json.read_text())

@@ -1,7 +1,7 @@
 //! Proof that both sides know the key of their cluster, without sending it.
 //!
-//! A proof is HMAC-SHA256, under the key, of the prover's role, its own random bytes and those of the other
-//! side. So a proof can't be replayed or reflected. It is compared in constant time.
+//! A proof is HMAC-SHA256, under the key, of the prover's role, the prover's random bytes and the random
+//! bytes of the other side. So a proof can't be replayed or reflected. It is compared in constant time.
 
 use hmac::{Hmac, KeyInit, Mac};
 use mp_core::AuthKey;

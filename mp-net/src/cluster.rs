@@ -57,7 +57,7 @@ pub enum ClusterEvent {
     Left(ClusterMember),
     /// A member was killed, or can't be reached.
     Lost(ClusterMember),
-    /// Rank 0 was lost. No further events follow, and names are no longer found. Open queues of other members
+    /// Rank 0 was lost. No further events follow, and names can't be found. Open queues of other members
     /// continue.
     FirstRankLost,
 }
@@ -134,7 +134,7 @@ fn check_exposure(config: &ClusterConfig, address: SocketAddr) -> Result<(), Net
         return Ok(());
     }
     Err(NetError::Configuration(format!(
-        "{address} can be reached from other hosts, and there is no key: set ClusterConfig::key, or allow it \
+        "other hosts can reach {address}, and this process has no key: set ClusterConfig::key, or allow it \
          by ClusterConfig::insecure"
     )))
 }
@@ -199,7 +199,7 @@ async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetErro
     };
     check_exposure(config, at)?;
     let listener = TcpListener::bind(at).await.map_err(|e| bound(at, e))?;
-    // Its connections inherit the option. Without it, bytes for a peer that is gone are held for 15 minutes.
+    // Its connections inherit the option. Without it, bytes for a lost peer are kept for 15 minutes.
     let timeout = u32::try_from(config.lease.as_millis()).unwrap_or(u32::MAX);
     set_tcp_user_timeout(&listener, timeout).map_err(|e| bound(at, e.into()))?;
     let at = listener.local_addr().map_err(|e| bound(at, e))?;
@@ -469,7 +469,7 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
         return NetError::Interrupted;
     }
     let text = match reply.outcome() {
-        CallOutcome::NotFound => "it has no such object any more".into(),
+        CallOutcome::NotFound => "the object was withdrawn".into(),
         _ if reply.text.is_empty() => format!("unexpected outcome {:?}", reply.outcome()),
         _ => mp_core::printable(&reply.text),
     };
@@ -490,7 +490,7 @@ async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::
                 known.1.notify_all();
             }
             Err(error) => {
-                log::warn!("the members of the cluster are no longer known: {error}");
+                log::warn!("changes of the members are not reported from now on: {error}");
                 let mut state = lock(&known.0);
                 state.send(&[ClusterEvent::FirstRankLost]);
                 state.subscribers.clear();

@@ -236,7 +236,7 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     /// Puts messages in their order, many of them at a time: up to the
-    /// [credits](crate::ClusterConfig::credits) of the home are on their way. Blocks until all are put.
+    /// [credits](crate::ClusterConfig::credits) of the home are unanswered. Blocks until all are put.
     /// Returns their number.
     ///
     /// # Errors
@@ -387,11 +387,11 @@ impl<T: Message> RemoteQueue<T> {
     }
 }
 
-/// Maximum number of puts of [`RemoteQueue::put_many`] that are on their way, and of their bytes.
+/// Maximum number of puts of [`RemoteQueue::put_many`] that are unanswered, and of their bytes.
 const AHEAD: usize = 1024;
 const AHEAD_BYTES: u64 = 64 << 20;
 
-/// A put that is on its way.
+/// A put without its reply.
 struct SentPut<T> {
     value: T,
     memory: Arc<HeldMessage>,

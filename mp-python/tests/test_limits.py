@@ -93,7 +93,7 @@ def run_mounted(folder, mount, body):
     try:
         tried = subprocess.run([*before, "true"], capture_output=True, timeout=20)
     except OSError as error:
-        pytest.skip(f"there is no unshare: {error}")
+        pytest.skip(f"unshare can't be run: {error}")
     if tried.returncode != 0:
         pytest.skip(f"no file system can be mounted: {tried.stderr.decode()}")
     return run(folder, body, *before)

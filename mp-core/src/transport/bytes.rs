@@ -66,7 +66,7 @@ impl Envelope {
         let first = self.arena.map().bytes(at, size);
         // SAFETY: the whole block, initialised by the kernel's zeros at least. The envelope belongs to this
         // process and holds the block until it is opened or dropped, for which its borrow has to end. No
-        // process writes the block meanwhile: a spill block and frozen memory are not written any more, and
+        // process writes the block meanwhile: a spill block and frozen memory are never written again, and
         // exclusive memory belongs to the message.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), size as usize) }
     }
@@ -74,7 +74,7 @@ impl Envelope {
 
 /// Returns the memory of an exclusive or frozen attachment of a message that this process is sending.
 pub(crate) fn relayed(request: &AttachRequest) -> &[u8] {
-    // Frozen memory is no longer written. The value of exclusive memory does not access it while its handle
-    // is in the message, which is borrowed here.
+    // Frozen memory is never written again. A value does not access its exclusive memory while its handle is
+    // in the message, which is borrowed here.
     spilled(&request.hold, 0, usize::MAX)
 }

@@ -116,7 +116,7 @@ impl Home {
             .add_service(HomeService { home: self, me })
             .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
         if let Err(error) = server.await {
-            log::error!("this member of the cluster no longer accepts connections: {error}");
+            log::error!("this member of the cluster has stopped accepting connections: {error}");
         }
     }
 

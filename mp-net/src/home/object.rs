@@ -57,7 +57,7 @@ impl Answer {
 /// Outcome of an attempt to put.
 pub(crate) enum PutNow {
     Done(Box<Answer>),
-    /// There is no room.
+    /// The queue is full.
     Waits(Answering),
 }
 
@@ -70,9 +70,9 @@ pub(crate) trait SharedObject: Send + Sync {
     fn message_type(&self) -> (u64, String);
     /// Puts a message at once if there is room.
     fn put_now(self: Arc<Self>, message: Outgoing) -> PutNow;
-    /// Puts a message. Pending while there is no room.
+    /// Puts a message. Pending while the queue is full.
     fn put(self: Arc<Self>, message: Outgoing) -> Answering;
-    /// Takes a message. Pending while there is none. Dropping the future loses no message.
+    /// Takes a message. Pending while the queue is empty. Dropping the future loses no message.
     fn get(self: Arc<Self>) -> Answering;
     /// Takes a message with acknowledgement, like [`get`](Self::get).
     fn lease(self: Arc<Self>) -> Answering;

@@ -104,7 +104,7 @@ impl ClusterRegistry {
         let is_member =
             |member: &Node| member.home == node.home && member.presence() == MemberPresence::Present;
         if !tables.members.values().any(is_member) {
-            let text = "this process is not a member any more: join again".into();
+            let text = "rank 0 has lost this process: join again".into();
             return Answer::with_text(CallOutcome::Failed, text);
         }
         if let Some(other) = tables.names.get(&name).filter(|other| other.home != node.home) {

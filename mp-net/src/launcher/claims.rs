@@ -361,6 +361,6 @@ fn port(vars: &Vars<'_>) -> Result<u16, LauncherError> {
     let Some(master) = vars.port("MASTER_PORT")? else { return Ok(DEFAULT_PORT) };
     master.value.checked_add(1).ok_or_else(|| {
         let text = Variable { name: master.name, value: master.value.to_string() };
-        text.invalid("the home listens on the next port, and there is none: set MP_PORT")
+        text.invalid("the home listens on the next port, which is above 65535: set MP_PORT")
     })
 }

@@ -35,9 +35,10 @@
 //! first.
 //!
 //! `RANK` and `WORLD_SIZE` are also often exported by scripts. They are used without comparison only if all
-//! six variables of torchrun are set: those of the table and `MASTER_PORT`. Otherwise they have to agree with
-//! the launcher that would be used without them, and that launcher is used. For example, a batch script that
-//! exports `RANK=$SLURM_PROCID` and calls `srun` gives all tasks the rank 0: all tasks but one get an error.
+//! six variables of torchrun are set: the five of the table and `MASTER_PORT`. Otherwise they have to agree
+//! with the launcher that would be used without them, and that launcher is used. For example, a batch script
+//! that exports `RANK=$SLURM_PROCID` and calls `srun` gives all tasks the rank 0: all tasks but one get an
+//! error.
 //!
 //! `srun --mpi=pmi2` and `srun --mpi=pmix` set `PMI_…` and `PMIX_…` for the tasks of Slurm itself. If they
 //! agree with Slurm's variables, those are used, because they also have an address.
@@ -195,7 +196,7 @@ pub fn env() -> Result<Option<Placement>, LauncherError> {
     from_vars(|name| std::env::var_os(name))
 }
 
-/// Returns the placement that the variables of `get` describe, or `None` if they are those of no launcher.
+/// Returns the placement that the variables of `get` describe, or `None` if no launcher has set them.
 ///
 /// ```
 /// use mp_net::launcher::from_vars;

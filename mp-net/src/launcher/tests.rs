@@ -309,7 +309,7 @@ fn invalid_values_are_named_and_cut() {
     assert_eq!(
         shown(&format!("{TORCHRUN} MASTER_PORT=65535")),
         "the environment variable MASTER_PORT is invalid: found \"65535\", but the home listens on the next \
-         port, and there is none: set MP_PORT"
+         port, which is above 65535: set MP_PORT"
     );
     assert_eq!(
         shown(&format!("{SRUN} SLURM_STEP_NODELIST=node[003-{}", "9".repeat(90))),

@@ -20,7 +20,7 @@ const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 struct CompletionState {
     result: Option<CallResult>,
     waker: Option<Waker>,
-    /// `true` if there was an outcome, or the caller no longer waits.
+    /// `true` after the outcome was set or the caller has stopped waiting.
     is_over: bool,
 }
 
@@ -36,7 +36,7 @@ impl Completion {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the outcome. Returns `false` if there is one, or the caller no longer waits.
+    /// Sets the outcome. Returns `false` if it was set before, or the caller has stopped waiting.
     pub(crate) fn complete(&self, result: CallResult) -> bool {
         let mut state = self.lock();
         if std::mem::replace(&mut state.is_over, true) {
@@ -90,7 +90,7 @@ impl Completion {
         }
     }
 
-    /// Records that the caller no longer waits, and drops an outcome that it did not take.
+    /// Records that the caller has stopped waiting, and drops an outcome that it did not take.
     fn abandon(&self) {
         let mut state = self.lock();
         state.is_over = true;

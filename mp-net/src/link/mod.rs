@@ -67,7 +67,7 @@ pub(crate) struct PendingCall {
     completion: Arc<Completion>,
     /// `true` if it was sent in this session.
     sent: bool,
-    /// `true` if its caller no longer waits for an effect.
+    /// `true` if its caller has cancelled it.
     cancelled: bool,
     /// Call whose message this call gives back.
     gives_back: Option<u64>,
@@ -124,7 +124,7 @@ pub(crate) enum Command {
     Received(u64),
     /// The process of the caller was interrupted. The caller waits for the outcome.
     Interrupt(u64),
-    /// The caller does not wait any more, and did not take the reply.
+    /// The caller has stopped waiting, and did not take the reply.
     Abandon(u64),
 }
 

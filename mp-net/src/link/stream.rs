@@ -35,7 +35,7 @@ pub(crate) struct Stream {
     pub(crate) welcome: Welcome,
 }
 
-/// Reason why there is no stream.
+/// Cause of a failed connection.
 pub(crate) enum StreamError {
     /// The home refused this process: trying again is useless.
     Refused(NetError),

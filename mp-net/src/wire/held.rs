@@ -84,7 +84,7 @@ impl HeldMessage {
         from.recv().ok()
     }
 
-    /// Returns the encoded value when no stream reads it any more.
+    /// Returns the encoded value after the last stream has read it.
     pub(crate) async fn reclaim_async(self: Arc<Self>) -> Option<Outgoing> {
         let (to, from) = oneshot::channel();
         self.release_as(Release::Reclaim(Box::new(move |value| _ = to.send(value))));
@@ -92,7 +92,7 @@ impl HeldMessage {
         from.await.ok()
     }
 
-    /// Gives the message back to its queue when no stream reads it any more.
+    /// Gives the message back to its queue after the last stream has read it.
     pub(crate) fn give_back(self: Arc<Self>) {
         self.release_as(Release::GiveBack);
     }

@@ -27,7 +27,7 @@ pub(crate) enum CallerMessageKind {
     /// Calls whose replies the caller has. The home forgets them.
     #[prost(message, tag = "3")]
     Received(CallList),
-    /// Call that is no longer wanted.
+    /// Call that its caller has cancelled.
     #[prost(uint64, tag = "4")]
     Cancel(u64),
     /// End of the session: the caller has all that it wants.
@@ -102,7 +102,7 @@ pub(crate) struct CallerGreeting {
 /// Answer to a hello.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Welcome {
-    /// Reason for a refusal, empty if there is none.
+    /// Reason for a refusal. Empty if the caller is accepted.
     #[prost(string, tag = "1")]
     pub(crate) refusal: String,
     #[prost(bytes = "vec", tag = "2")]

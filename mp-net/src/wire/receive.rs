@@ -25,7 +25,7 @@ pub(crate) enum StreamEnd {
         /// `true` if the other side was silent for the lease.
         timed_out: bool,
     },
-    /// The bytes are not those of this protocol.
+    /// Bytes that are invalid in this protocol.
     #[error("invalid bytes were received: {0}")]
     Malformed(&'static str),
 }

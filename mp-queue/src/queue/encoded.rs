@@ -97,8 +97,7 @@ impl<T: Message> EncodedMessage<T> {
 }
 
 impl<T: Message> Queue<T> {
-    /// Makes a message of this queue of one that arrived from another arena. The caller has compared the
-    /// types.
+    /// Packs a message that arrived from another arena. The caller has compared the types.
     ///
     /// # Errors
     /// Returns the same errors as [`put`](Self::put) if there is not enough memory. The message is unchanged

@@ -12,7 +12,7 @@ use crate::{RoleResult, join, say};
 /// Reports a lost home.
 fn report(lost: &PeerLost) {
     say!("lost - silent {} ms: {}", lost.silent.as_millis(), lost.cause);
-    // sleep: a home that is gone refuses at once, and a retry needs a pause.
+    // sleep: a lost home refuses at once, and a retry needs a pause.
     std::thread::sleep(Duration::from_millis(20));
 }
 

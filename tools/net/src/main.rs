@@ -1,6 +1,6 @@
 //! A process of a cluster: `cargo xtask net` starts it on several hosts, kills and stops it, and cuts links.
-//! It writes one line for each event: microseconds of the monotonic clock, which all processes of a machine
-//! share, and words.
+//! The program writes one line for each event: microseconds of the monotonic clock, which all processes of a
+//! machine share, and words.
 //!
 //! | role | work |
 //! |---|---|

@@ -23,7 +23,7 @@ enum LossPolicy {
 fn report(number: u64, lost: &PeerLost) {
     let (silent, doubt) = (lost.silent.as_millis(), if lost.in_doubt { "doubt" } else { "unsent" });
     say!("lost {number} {doubt} silent {silent} ms: {}", lost.cause);
-    // sleep: a home that is gone refuses at once, and a retry needs a pause.
+    // sleep: a lost home refuses at once, and a retry needs a pause.
     std::thread::sleep(Duration::from_millis(20));
 }
 

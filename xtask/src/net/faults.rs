@@ -176,7 +176,7 @@ fn kill_producer(run: &mut Run<'_>, many: usize) -> Result<(), String> {
 /// Kills consumers, each after it has taken some messages.
 fn kill_consumers(run: &mut Run<'_>, leases: bool) -> Result<(), String> {
     const KILLS: usize = 3;
-    // Of large messages, some are on their way to each consumer that is killed.
+    // Each killed consumer had large messages that it had not received completely.
     let (queue, size, threads) = if leases { ("jobs", 4096, 1) } else { ("down", MIB / 2, 8) };
     let home = run.start(HOME, "home", &format!("size={size} capacity=400 {queue}=400"))?;
     let options = format!("size={size} threads={threads} idle=1000 leases={}", u8::from(leases));

@@ -52,7 +52,7 @@ fn missing() -> Option<String> {
     refused.then(|| "this system refuses namespaces or bridges to this user".into())
 }
 
-/// Builds the program, and runs the faults in namespaces. `options` are those of the task.
+/// Builds the program, and runs the faults in namespaces. `options` are the options of the task.
 fn start(session: &mut Session, options: &[String]) -> Outcome {
     if let Some(reason) = missing() {
         return Outcome::Skipped(reason);

@@ -31,7 +31,7 @@ pub(super) struct Run<'a> {
     pub(super) hosts: &'a Hosts,
     nodes: Vec<Rc<Node>>,
     pub(super) figures: Figures,
-    /// Violations of what is expected.
+    /// Violations of expectations.
     pub(super) violations: Vec<String>,
     /// Lease and grace of all nodes in milliseconds.
     pub(super) grace: u32,
