@@ -17,7 +17,7 @@ use crate::config::ClusterConfig;
 use crate::error::{NetError, Refusal};
 use crate::handle;
 use crate::home::Home;
-use crate::home::object::SharedQueue;
+use crate::home::object::{SharedObject, SharedQueue};
 use crate::home::registry::ClusterRegistry;
 use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
 use crate::reactor;
@@ -381,8 +381,12 @@ impl Cluster {
     /// # Errors
     /// [`NetError::NameTaken`]. [`NetError::PeerLost`] if rank 0 was lost.
     pub fn publish<T: Message>(&self, name: &str, queue: &Queue<T>) -> Result<(), NetError> {
+        self.publish_object(name, Arc::new(SharedQueue::new(queue)))
+    }
+
+    pub(crate) fn publish_object(&self, name: &str, object: Arc<dyn SharedObject>) -> Result<(), NetError> {
         let taken = |by| Err(NetError::NameTaken { name: name.to_owned(), by });
-        if !self.0.home.add(name, Arc::new(SharedQueue::new(queue))) {
+        if !self.0.home.add(name, object) {
             return taken("this process".into());
         }
         let call = RemoteCall {
@@ -417,6 +421,11 @@ impl Cluster {
         let (reply, _) = result?;
         // Without a name at rank 0, it is withdrawn.
         if reply.outcome() == CallOutcome::NotFound { Ok(()) } else { done(&self.0.first, reply) }
+    }
+
+    /// Returns the link to rank 0.
+    pub(crate) fn first_link(&self) -> Arc<HomeLink> {
+        self.0.first.clone()
     }
 
     /// Returns a link to the member that has published a name, when there is one.

@@ -34,6 +34,8 @@ pub mod launcher;
 mod link;
 mod reactor;
 mod remote_queue;
+#[doc(hidden)]
+pub mod service;
 mod sync;
 mod wire;
 

@@ -18,6 +18,7 @@ use crate::error::{NetError, RemoteGetError, RemotePutError};
 use crate::handle::HandleParts;
 use crate::link::completion::CallResult;
 use crate::link::{HomeLink, PendingReply};
+use crate::service::open;
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
@@ -126,20 +127,8 @@ impl<T: Message> RemoteQueue<T> {
     /// be reached.
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         let link = cluster.find(name)?;
-        let number = TypeFingerprint::<T>::new().get();
-        let type_name = name_of::<T>().into_owned();
-        let call = RemoteCall { name: name.to_owned(), type_name, number, ..RemoteCall::default() };
-        let (reply, _) = link.call(with(call, Operation::Open), Wait::Forever)?;
-        match reply.outcome() {
-            CallOutcome::Done => {
-                Ok(Self { link, name: name.into(), object: reply.number, messages: PhantomData })
-            }
-            CallOutcome::WrongType => {
-                let (theirs, ours) = (reply.text, name_of::<T>().into_owned());
-                Err(NetError::WrongType { name: name.to_owned(), theirs, ours })
-            }
-            _ => Err(failed(&link.peer(), reply)),
-        }
+        let object = open(&link, name, (TypeFingerprint::<T>::new().get(), name_of::<T>().into_owned()))?;
+        Ok(Self { link, name: name.into(), object, messages: PhantomData })
     }
 
     fn call(&self, operation: Operation) -> RemoteCall {

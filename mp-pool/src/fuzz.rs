@@ -108,14 +108,14 @@ fn task_seeds() -> Vec<Vec<u8>> {
     let run = |values: &&[&str], timed| WorkerRequest::Run {
         id: 7,
         code: 3,
-        timed,
+        timeout: timed.then(|| std::time::Duration::from_secs(1)),
         first: FirstTask::default(),
         args: TaskArgs::Packed(PackedRange::of(plain(values))),
     };
     let alone = |timed| WorkerRequest::Run {
         id: 7,
         code: 3,
-        timed,
+        timeout: timed.then(|| std::time::Duration::from_secs(1)),
         first: FirstTask::default(),
         args: TaskArgs::Single(Outgoing::default()),
     };

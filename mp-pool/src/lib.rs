@@ -47,6 +47,8 @@ mod api;
 mod child;
 mod dispatcher;
 mod error;
+#[cfg(feature = "net")]
+mod forward;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -68,6 +70,8 @@ pub use api::tuple_fn::{TupleFn, TupleStateFn};
 pub use child::main_loop::current_worker;
 pub use child::main_loop::note;
 pub use error::{Attempts, BrokenPool, FailureKind, PoolError, TaskError, TaskRaised, WorkerLost};
+#[cfg(feature = "net")]
+pub use forward::served::ServedPool;
 pub use metrics::running::RunningTask;
 pub use metrics::snapshot::{FailedStarts, Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;

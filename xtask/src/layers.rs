@@ -34,7 +34,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-spawn", &["mp-core", "mp-reduce"]),
     ("mp-queue", &["mp-core", "mp-reduce"]),
     ("mp-sync", &["mp-core"]),
-    ("mp-pool", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue"]),
+    ("mp-pool", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-net"]),
     ("mp-manager", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-sync", "mp-pool"]),
     ("mp-data", &["mp-core", "mp-macros", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool"]),
     ("mp-cuda", &["mp-core", "mp-tensor", "mp-reduce"]),

@@ -295,6 +295,8 @@ impl Home {
                     };
                     match (operation, value) {
                         (Operation::Put, Some(Err(error))) => ready(refuse(home.me.get(), error)),
+                        (Operation::Serve, Some(Err(error))) => ready(refuse(home.me.get(), error)),
+                        (Operation::Serve, request) => object.serve(request.and_then(Result::ok)),
                         (Operation::Get, _) => object.get(),
                         (Operation::Lease, _) => object.lease(),
                         (Operation::Close, _) => ready(Answer::number(object.close().into())),
@@ -331,7 +333,7 @@ impl Home {
                         caller.joins();
                         registry.join(node, session_key(caller))
                     }
-                    Operation::Watch => return registry.clone().watch(call.number),
+                    Operation::Watch => return registry.clone().watch(call.number, call.name),
                     Operation::Publish => registry.publish(call.name, node),
                     Operation::Find => return registry.clone().find(call.name),
                     Operation::Withdraw => registry.withdraw(&call.name, node.home),

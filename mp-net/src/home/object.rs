@@ -42,14 +42,14 @@ impl Answer {
         answer
     }
 
-    fn value(value: Value, memory: Arc<HeldMessage>) -> Self {
+    pub(crate) fn value(value: Value, memory: Arc<HeldMessage>) -> Self {
         let mut answer = Self::plain(CallOutcome::Done);
         answer.reply.value = Some(value);
         answer.memory = Some(memory);
         answer
     }
 
-    fn failed(error: &impl std::fmt::Display) -> Self {
+    pub(crate) fn failed(error: &impl std::fmt::Display) -> Self {
         Self::with_text(CallOutcome::Failed, error.to_string())
     }
 }
@@ -80,6 +80,11 @@ pub(crate) trait SharedObject: Send + Sync {
     fn close(&self) -> bool;
     /// Returns the number of messages.
     fn len(&self) -> usize;
+    /// Answers a request of a [service](crate::service). Dropping the future cancels it.
+    fn serve(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
+        drop(request);
+        Box::pin(std::future::ready(Answer::with_text(CallOutcome::Failed, "it is not a service".into())))
+    }
 }
 
 /// A queue that other members call.

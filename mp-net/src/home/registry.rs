@@ -85,8 +85,9 @@ impl ClusterRegistry {
         }
     }
 
-    /// Returns the members, when there was a change after change `seen`.
-    pub(crate) fn watch(self: Arc<Self>, seen: u64) -> Answering {
+    /// Returns the members, and all names that begin with `prefix` if it isn't empty, when there was a change
+    /// after change `seen`.
+    pub(crate) fn watch(self: Arc<Self>, seen: u64, prefix: String) -> Answering {
         Box::pin(async move {
             let mut changes = self.changes.subscribe();
             // The sender lives as long as this registry.
@@ -94,6 +95,11 @@ impl ClusterRegistry {
             let mut answer = Answer::number(number);
             answer.reply.members = self.lock().members.values().cloned().collect();
             answer.reply.text = self.names();
+            if !prefix.is_empty() {
+                let tables = self.lock();
+                let names = tables.names.keys().filter(|name| name.starts_with(&prefix));
+                answer.reply.names = names.cloned().collect();
+            }
             answer
         })
     }
@@ -123,6 +129,8 @@ impl ClusterRegistry {
             return Answer::plain(CallOutcome::NotFound);
         }
         tables.names.remove(name);
+        drop(tables);
+        self.changed();
         Answer::plain(CallOutcome::Done)
     }
 

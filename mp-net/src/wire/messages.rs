@@ -220,6 +220,9 @@ pub(crate) struct CallReply {
     /// Size of a message that is too large, in bytes.
     #[prost(uint64, tag = "7")]
     pub(crate) size: u64,
+    /// Names of objects.
+    #[prost(string, repeated, tag = "9")]
+    pub(crate) names: Vec<String>,
 }
 
 /// Numbers of calls.
@@ -263,9 +266,12 @@ pub(crate) enum Operation {
     Close = 7,
     /// Returns the number of messages.
     Len = 8,
+    /// Answers a request, `value`, to a service.
+    Serve = 11,
     /// Adds `member` to the cluster. To the first rank only.
     Join = 16,
-    /// Returns the members when there is a change after change `number`. To the first rank only.
+    /// Returns the members, and the names that begin with `name`, when there is a change after change
+    /// `number`. To the first rank only.
     Watch = 17,
     /// Names an object of `member`: `name`. To the first rank only.
     Publish = 18,

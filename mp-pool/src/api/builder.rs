@@ -138,6 +138,45 @@ impl PoolBuilder {
         }))
     }
 
+    /// Lets workers of other hosts run tasks, too: those of all pools of this [name](Self::name) that members
+    /// of the cluster [serve](Pool::serve), now or later. [`processes`](Self::processes) is the number of
+    /// workers of this host.
+    ///
+    /// ```
+    /// use mp_net::{Cluster, ClusterConfig};
+    /// use mp_pool::Pool;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # if true { return Ok(()) }
+    /// // Every rank runs this program, for example by `torchrun` or `mpirun`.
+    /// let cluster = Cluster::join(&ClusterConfig::from_env()?)?;
+    /// if cluster.rank() > 0 {
+    ///     Pool::builder().build()?.serve(&cluster)?.wait();
+    ///     return Ok(());
+    /// }
+    /// let pool = Pool::builder().cluster(&cluster).build()?;
+    /// assert_eq!(pool.map(|x: u64| x * x, 0..4)?, [0, 1, 4, 9]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// All ranks run one build of a program. Arguments, results and captures of closures travel between hosts
+    /// like the messages of a [`RemoteQueue`](mp_net::RemoteQueue): shared tensors, queues, locks and
+    /// descriptors don't, and fail their task. Tasks run in the served pool, with its initializer and
+    /// [state](Self::state), whose type must be the same.
+    ///
+    /// # When a process or a host dies
+    /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its
+    /// pool ends, the tasks that it had are begun again elsewhere, without an error. So a task may run twice
+    /// then, and a task with side effects must allow that.
+    #[cfg(feature = "net")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+    #[doc(alias = "ray.util.multiprocessing")]
+    pub fn cluster(mut self, cluster: &mp_net::Cluster) -> PoolBuilder {
+        self.0.cluster = Some(cluster.clone());
+        self
+    }
+
     /// Limits the time until a worker is ready, including its initializer and its [state](Self::state). A
     /// worker that exceeds it is killed, which counts as a failed start. By default there is no limit, and a
     /// task that needs the worker may wait forever. The time counts from the start of the process, or from

@@ -33,7 +33,7 @@ use crate::tasks::call_state::FunctionOwner;
 
 /// Number of replies that can wait for the pool's thread before workers block.
 const REPLIES: usize = 1024;
-const MOST_PROCESSES: usize = 1000;
+pub(crate) const MOST_PROCESSES: usize = 1000;
 
 /// Processes that run functions for this process, each task once.
 ///
@@ -68,7 +68,7 @@ const MOST_PROCESSES: usize = 1000;
 /// fork of the process that created it, the pool is closed, and dropping it does nothing.
 #[doc(alias = "multiprocessing.Pool")]
 pub struct Pool {
-    pub(super) shared: Arc<PoolShared>,
+    pub(crate) shared: Arc<PoolShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -139,6 +139,11 @@ impl Pool {
             }
         }
         started?;
+        #[cfg(feature = "net")]
+        if let Some(cluster) = pool.shared.settings.cluster.clone() {
+            pool.shared.places.set_local(processes);
+            crate::forward::places::follow(&pool.shared, &cluster)?;
+        }
         Ok(pool)
     }
 

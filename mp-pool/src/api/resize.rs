@@ -47,20 +47,33 @@ impl Pool {
     /// process, [`PoolError::Failed`] if shared memory for the new workers is unavailable. The number is
     /// unchanged after an error.
     pub fn resize(&self, processes: usize) -> Result<(), PoolError> {
-        let shared = &self.shared;
-        shared.check_owner()?;
+        self.shared.check_owner()?;
         check_processes(processes)?;
+        #[cfg(feature = "net")]
+        let (local, processes) = (processes, self.shared.places.set_local(processes));
+        self.shared.set_workers(processes)?;
+        #[cfg(feature = "net")]
+        if local < processes {
+            self.shared.move_workers();
+        }
+        Ok(())
+    }
+}
+
+impl PoolShared {
+    /// Sets the number of slots that are wanted.
+    pub(crate) fn set_workers(&self, processes: usize) -> Result<(), PoolError> {
         let messages = mp_core::Arena::current()?.most_messages();
         let mut made = Vec::new();
         // Memory is allocated without the lock; meanwhile another call may remove slots.
         loop {
-            let mut state = shared.state.lock();
-            shared.check_open(&state)?;
+            let mut state = self.state.lock();
+            self.check_open(&state)?;
             let missing = processes.saturating_sub(state.workers.len());
             if missing <= made.len() {
                 state.workers.extend(made.drain(..missing));
                 state.resize(processes, messages, Instant::now());
-                shared.wanted.store(processes, Ordering::Relaxed);
+                self.wanted.store(processes, Ordering::Relaxed);
                 break;
             }
             drop(state);
@@ -68,14 +81,12 @@ impl Pool {
                 made.push(new_slot()?);
             }
         }
-        shared.dismiss_surplus();
-        shared.feed();
-        shared.wake_thread();
+        self.dismiss_surplus();
+        self.feed();
+        self.wake_thread();
         Ok(())
     }
-}
 
-impl PoolShared {
     /// Returns the number of workers that the pool is to have.
     pub(crate) fn workers(&self) -> usize {
         self.wanted.load(Ordering::Relaxed)

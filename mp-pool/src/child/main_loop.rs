@@ -173,8 +173,8 @@ impl WorkerLoop {
     fn take(&mut self, task: WorkerRequest) -> Result<(), WorkerError> {
         let worker = self.worker;
         match task {
-            WorkerRequest::Run { id, code, timed, first, args } => {
-                let run = ReceivedChunk { id, timed, first, args };
+            WorkerRequest::Run { id, code, timeout, first, args } => {
+                let run = ReceivedChunk { id, timed: timeout.is_some(), first, args };
                 if let Some(runner) = self.unread.remove(&code) {
                     self.learn(code, runner);
                 }
@@ -372,7 +372,7 @@ fn stop_if_condemned(turn: Turn) {
     }
 }
 
-fn send_reply(replies: &Queue<PoolReply>, reply: PoolReply) -> Result<(), WorkerError> {
+pub(crate) fn send_reply(replies: &Queue<PoolReply>, reply: PoolReply) -> Result<(), WorkerError> {
     mp_core::with_interrupts_masked(|| replies.put(reply).map_err(|error| error.to_string().into()))
 }
 
@@ -459,7 +459,7 @@ mod tests {
             .put(WorkerRequest::Run {
                 id: 7,
                 code: 1,
-                timed: false,
+                timeout: None,
                 first: FirstTask::default(),
                 args: args(3),
             })
@@ -469,7 +469,7 @@ mod tests {
             .put(WorkerRequest::Run {
                 id: 8,
                 code: 1,
-                timed: false,
+                timeout: None,
                 first: FirstTask::default(),
                 args: args(4),
             })

@@ -13,6 +13,8 @@
 //! Each message begins with its kind, one byte, and unencoded numbers ([`write_head`]). Most messages contain
 //! no other data to encode.
 
+use std::time::Duration;
+
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, UnsentValues};
 use mp_reduce::MessagePack;
@@ -21,9 +23,10 @@ use mp_spawn::{CallFailure, Closure};
 use crate::child::runner::Runner;
 use crate::child::task_span::FirstTask;
 use crate::child::values::{PackedValues, ReceivedValues, TaskArgs, encode_caught};
+use crate::error::TaskError;
 
 /// Writes the kind of a message, and unencoded numbers.
-fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
+pub(crate) fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
     out.bytes().push(kind);
     write_words(out, words);
 }
@@ -33,14 +36,14 @@ fn write_words<const N: usize>(out: &mut Outgoing, words: [u64; N]) {
 }
 
 /// Reads the kind of a message.
-fn kind(inc: &mut Incoming) -> mp_core::Result<u8> {
+pub(crate) fn kind(inc: &mut Incoming) -> mp_core::Result<u8> {
     let kind = *inc.rest().first().ok_or_else(too_short)?;
     inc.advance(1);
     Ok(kind)
 }
 
 /// Reads unencoded numbers.
-fn words<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u64; N]> {
+pub(crate) fn words<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u64; N]> {
     let (words, _) = inc.rest().as_chunks::<8>();
     let words = words.first_chunk::<N>().ok_or_else(too_short)?.map(u64::from_le_bytes);
     inc.advance(8 * N);
@@ -58,15 +61,15 @@ fn not_sent_again() -> Error {
 }
 
 /// Returns the rest of a message, to be decoded later.
-fn rest(inc: &mut Incoming) -> Box<Incoming> {
+pub(crate) fn rest(inc: &mut Incoming) -> Box<Incoming> {
     Box::new(std::mem::take(inc))
 }
 
 /// Request to a worker.
 pub(crate) enum WorkerRequest {
-    /// Run a known function once for each of the arguments. If `timed`, the worker publishes the start of
-    /// each task.
-    Run { id: u64, code: u64, timed: bool, first: FirstTask, args: TaskArgs },
+    /// Run a known function once for each of the arguments. If there is a time limit, the worker publishes
+    /// the start of each task.
+    Run { id: u64, code: u64, timeout: Option<Duration>, first: FirstTask, args: TaskArgs },
     /// Learn a function under this number. Decoding its captures is user code, and may fail.
     Learn { code: u64, runner: FunctionMessage },
     /// Forget a function that has no users.
@@ -121,14 +124,17 @@ impl Message for WorkerRequest {
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            WorkerRequest::Run { id, code, timed, first, args } => {
-                let kind = match (&args, *timed) {
+            WorkerRequest::Run { id, code, timeout, first, args } => {
+                let kind = match (&args, timeout.is_some()) {
                     (TaskArgs::Single(_), false) => SINGLE,
                     (TaskArgs::Single(_), true) => SINGLE_TIMED,
                     (_, false) => RUN,
                     (_, true) => RUN_TIMED,
                 };
                 write_head(out, kind, [*id, *code, args.len() as u64]);
+                if let Some(timeout) = timeout {
+                    write_words(out, [u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)]);
+                }
                 first.write(out);
                 args.write(out)
             }
@@ -155,18 +161,21 @@ impl Message for WorkerRequest {
         let kind = kind(inc)?;
         let [id, code, count] = words(inc)?;
         match kind {
-            RUN | RUN_TIMED => {
+            RUN | RUN_TIMED | SINGLE | SINGLE_TIMED => {
+                let timeout = match kind {
+                    RUN_TIMED | SINGLE_TIMED => {
+                        let [nanos] = words(inc)?;
+                        Some(Duration::from_nanos(nanos))
+                    }
+                    _ => None,
+                };
                 let first = FirstTask::read(inc)?;
-                let args = TaskArgs::Received(ReceivedValues::new(inc, count as usize));
-                Ok(WorkerRequest::Run { id, code, timed: kind == RUN_TIMED, first, args })
+                let args = match kind {
+                    RUN | RUN_TIMED => TaskArgs::Received(ReceivedValues::new(inc, count as usize)),
+                    _ => TaskArgs::ReceivedSingle(rest(inc)),
+                };
+                Ok(WorkerRequest::Run { id, code, timeout, first, args })
             }
-            SINGLE | SINGLE_TIMED => Ok(WorkerRequest::Run {
-                id,
-                code,
-                timed: kind == SINGLE_TIMED,
-                first: FirstTask::read(inc)?,
-                args: TaskArgs::ReceivedSingle(rest(inc)),
-            }),
             LEARN => Ok(WorkerRequest::Learn { code, runner: FunctionMessage::Received(rest(inc)) }),
             FORGET => Ok(WorkerRequest::Forget { code }),
             other => Err(Error::Malformed(format!("a task of kind {other}"))),
@@ -216,6 +225,11 @@ pub(crate) enum TaskReply {
     Unread { fingerprint: u64, why: String, arguments: SingleValue },
     /// The result could not be encoded (`true`), or nothing can decode the arguments (`false`).
     Unsendable { result: bool, why: String },
+    /// Error of a task that ran in another pool.
+    Failed(Box<TaskError>),
+    /// These tasks were not begun here, and the process does not begin them. Contains arguments with
+    /// attachments.
+    Returned { count: usize, arguments: Option<SingleValue> },
 }
 
 const READY: u8 = 0;
@@ -229,6 +243,8 @@ const RESULTS: u8 = 7;
 const STATE_RESET: u8 = 8;
 const UNDECODABLE: u8 = 9;
 const UNREAD: u8 = 10;
+const FAILED: u8 = 11;
+const RETURNED: u8 = 12;
 
 impl PoolReply {
     /// For outcomes of tasks: returns the worker, and the duration in nanoseconds if the reply contains it.
@@ -265,6 +281,8 @@ impl TaskReply {
             TaskReply::Unread { .. } => UNREAD,
             TaskReply::Unsendable { result: true, .. } => VALUE,
             TaskReply::Unsendable { result: false, .. } => ARGUMENTS,
+            TaskReply::Failed(_) => FAILED,
+            TaskReply::Returned { .. } => RETURNED,
         }
     }
 
@@ -291,6 +309,15 @@ impl TaskReply {
                 out.append(std::mem::take(arguments))
             }
             TaskReply::Unsendable { why, .. } => C::write(out, why),
+            TaskReply::Failed(error) => C::write(out, error),
+            TaskReply::Returned { count, arguments } => {
+                write_words(out, [*count as u64, u64::from(arguments.is_some())]);
+                match arguments {
+                    Some(SingleValue::ToSend(arguments)) => out.append(std::mem::take(arguments)),
+                    Some(SingleValue::Received(_)) => Err(not_sent_again()),
+                    None => Ok(()),
+                }
+            }
             TaskReply::Results { .. } | TaskReply::Done(_) | TaskReply::Unread { .. } => {
                 Err(not_sent_again())
             }
@@ -319,6 +346,12 @@ impl TaskReply {
                 let why = String::from_utf8_lossy(inc.rest().get(..len).ok_or_else(too_short)?).into_owned();
                 inc.advance(len);
                 TaskReply::Unread { fingerprint, why, arguments: SingleValue::Received(rest(inc)) }
+            }
+            FAILED => TaskReply::Failed(C::read(inc)?),
+            RETURNED => {
+                let [count, has] = words(inc)?;
+                let arguments = (has != 0).then(|| SingleValue::Received(rest(inc)));
+                TaskReply::Returned { count: count as usize, arguments }
             }
             ARGUMENTS | VALUE => TaskReply::Unsendable { result: kind == VALUE, why: C::read(inc)? },
             other => return Err(Error::Malformed(format!("a reply of kind {other}"))),

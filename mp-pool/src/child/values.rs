@@ -103,6 +103,17 @@ impl ReceivedValues {
         ReceivedValues::new(&mut Incoming::from_plain(bytes), ends.len())
     }
 
+    /// Returns a copy of all values for sending, or `None` if the message is malformed.
+    #[cfg(feature = "net")]
+    pub(crate) fn to_packed(&self) -> Option<PackedValues> {
+        let mut packed = PackedValues::default();
+        for i in 0..self.count {
+            packed.bytes.extend_from_slice(self.get(i)?);
+            packed.ends.push(packed.bytes.len());
+        }
+        Some(packed)
+    }
+
     /// Returns value `i`, or `None` if it does not exist or the message is malformed.
     #[inline]
     pub(crate) fn get(&self, i: usize) -> Option<&[u8]> {

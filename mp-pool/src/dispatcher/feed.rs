@@ -131,9 +131,9 @@ impl PoolShared {
             TaskArgs::Single(alone) if !*room => return Ok(ChunkMessage::Unpacked(alone)),
             _ => {}
         }
-        let (code, timed) = (chunk.job.code.number, chunk.job.options.timeout.is_some());
+        let (code, timeout) = (chunk.job.code.number, chunk.job.options.timeout);
         let first = FirstTask::new(chunk.first);
-        match self.packed(WorkerRequest::Run { id: chunk.id, code, timed, first, args }) {
+        match self.packed(WorkerRequest::Run { id: chunk.id, code, timeout, first, args }) {
             Err(why) if is_kept && why.is_out_of_space() => {
                 *room = false;
                 Ok(ChunkMessage::Saved)

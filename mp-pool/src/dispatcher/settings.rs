@@ -48,6 +48,9 @@ pub(crate) struct PoolSettings {
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
     pub(crate) configure: Option<Configure>,
+    /// Cluster whose served pools run tasks, too.
+    #[cfg(feature = "net")]
+    pub(crate) cluster: Option<mp_net::Cluster>,
 }
 
 impl PoolSettings {

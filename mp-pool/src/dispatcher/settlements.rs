@@ -5,14 +5,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::child::message::SingleValue;
 use crate::child::values::ReceivedValues;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::metrics::meter::TaskCounts;
 use crate::slots::slot::WorkerSlot;
+use crate::slots::state::PoolState;
 use crate::steps::journal::JournalResults;
 use crate::tasks::call_state::CallState;
-use crate::tasks::chunk::{Chunk, ReadyChunk};
+use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 use crate::tasks::source::{SavedArgs, UnneededValues};
 
@@ -246,6 +248,53 @@ pub(crate) fn report_items(
     }
 }
 
+impl PoolState {
+    /// Makes tasks ready again that a worker has returned. Settles them if they are not to begin.
+    pub(crate) fn take_returned(
+        &mut self,
+        (worker, id): (usize, u64),
+        items: Range<usize>,
+        arguments: Option<SingleValue>,
+        settled: &mut Settlements<'_>,
+    ) {
+        let end = self.phase.error();
+        let Some(slot) = self.workers.get_mut(worker) else { return };
+        let Some(chunk) = slot.chunk(id) else { return };
+        let items = items.start.max(chunk.reported)..items.end.min(chunk.end);
+        if items.is_empty() {
+            return;
+        }
+        let message = match arguments {
+            Some(SingleValue::Received(alone)) => alone.into_outgoing().map(ChunkMessage::Unpacked),
+            _ => None,
+        };
+        let mut returned = chunk.item(items.start);
+        if let SavedArgs::Packed(slice) = &chunk.saved {
+            returned.saved = SavedArgs::Packed(slice.part(items.start, items.end));
+        }
+        returned.end = items.len();
+        chunk.reported = items.end;
+        let is_known = message.is_some() || !matches!(returned.saved, SavedArgs::None);
+        let job = Arc::clone(&returned.job);
+        let done = slot.finish_chunk(id);
+        if let Some(done) = done {
+            settled.drop_later(done);
+        }
+        match end {
+            Some(end) => settled.add(returned, end),
+            None if job.is_cancelled() => {
+                let cancelled = job.transit.error_of_returned(returned.remaining());
+                settled.add(returned, cancelled.unwrap_or(TaskError::Cancelled));
+            }
+            None if !is_known => settled.add(returned, TaskError::value("its arguments were not returned")),
+            None => {
+                let message = message.unwrap_or(ChunkMessage::Saved);
+                self.tasks.ready.push_front(ReadyChunk { chunk: returned, message });
+            }
+        }
+    }
+}
+
 /// Cuts a chunk whose call was cancelled or ended with the pool, when its worker replies: at the time of the
 /// cancellation, the worker had taken the chunk and not begun it.
 pub(crate) fn cut_if_cancelled(worker: &mut WorkerSlot, id: u64, settled: &mut Settlements<'_>) {
@@ -314,7 +363,7 @@ mod tests {
     use crate::child::values::{PackedRange, PackedValues};
     use crate::dispatcher::shared::tests::{is_awake, shared};
     use crate::error::{Attempts, WorkerLost};
-    use crate::slots::state::{PoolPhase, PoolState};
+    use crate::slots::state::PoolPhase;
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
 

@@ -59,6 +59,9 @@ pub(crate) struct PoolShared {
     /// Functions without users.
     pub(super) unused: Mutex<Vec<u64>>,
     ids: AtomicU64,
+    /// Served pools of other members.
+    #[cfg(feature = "net")]
+    pub(crate) places: crate::forward::places::Places,
     /// Id of the pool's thread, once it runs.
     pub(crate) thread: OnceLock<ThreadId>,
 }
@@ -87,6 +90,8 @@ impl PoolShared {
             functions: Mutex::new(HashMap::new()),
             unused: Mutex::new(Vec::new()),
             ids: AtomicU64::new(1),
+            #[cfg(feature = "net")]
+            places: crate::forward::places::Places::default(),
             thread: OnceLock::new(),
         }
     }

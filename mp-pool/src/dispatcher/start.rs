@@ -14,10 +14,20 @@ use crate::child::task_span::WorkerLabel;
 use crate::dispatcher::settings::WorkerStartup;
 use crate::dispatcher::shared::{PoolShared, WorkerExit};
 use crate::error::{PoolError, worker_named};
+#[cfg(feature = "net")]
+use crate::forward::forwarder::{ForwarderArgs, forwarder_main};
+#[cfg(feature = "net")]
+use crate::forward::places::ChosenPlace;
 
 /// Starts a worker in an empty slot.
 pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolError> {
     let settings = &shared.settings;
+    let builder = |first: bool| {
+        let builder = Process::builder().name(settings.worker_name(number)).number(number).daemon(true);
+        let builder = settings.configured(number, builder);
+        // Output of the previous worker is kept, because it shows why that worker ended.
+        if first { builder } else { builder.replaces() }
+    };
     // Calls user code: the configuration of a worker, and the encoding of its initializer.
     let launch = |tasks, shared_words, first| {
         let WorkerStartup { initializer, state } = shared.startup();
@@ -31,18 +41,33 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
             initializer,
             state,
         };
-        let builder = Process::builder().name(settings.worker_name(number)).number(number).daemon(true);
-        let builder = settings.configured(number, builder);
-        // Output of the previous worker is kept, because it shows why that worker ended.
-        let builder = if first { builder } else { builder.replaces() };
-        builder.spawn(worker_main, args)
+        builder(first).spawn(worker_main, args)
     };
-    let (tasks, shared_words, first) = {
+    #[cfg(feature = "net")]
+    let forward = |place: ChosenPlace, tasks, shared_words, first| {
+        let ChosenPlace { from, service, .. } = place;
+        let replies = shared.replies.clone();
+        let args = ForwarderArgs { worker: number, tasks, replies, shared_words, from, service };
+        builder(first).spawn(forwarder_main, args)
+    };
+    let (tasks, shared_words, first, _used) = {
         let state = shared.state.lock();
         let worker = &state.workers[number];
-        (worker.tasks.clone(), worker.shared_words.clone(), number >= state.ever_started)
+        let others = state.workers.iter().filter(|worker| worker.process.is_some());
+        let used: Vec<Option<u64>> = others.map(|worker| worker.place).collect();
+        (worker.tasks.clone(), worker.shared_words.clone(), number >= state.ever_started, used)
     };
-    let process = CallFailure::catch(|| launch(tasks, shared_words, first)).map_err(|raise| {
+    #[cfg(feature = "net")]
+    let (place, started) = match shared.places.choose(&_used) {
+        Some(place) => {
+            let id = place.id;
+            (Some(id), CallFailure::catch(|| forward(place, tasks, shared_words, first)))
+        }
+        None => (None, CallFailure::catch(|| launch(tasks, shared_words, first))),
+    };
+    #[cfg(not(feature = "net"))]
+    let (place, started) = (None, CallFailure::catch(|| launch(tasks, shared_words, first)));
+    let process = started.map_err(|raise| {
         let why = raise.message();
         PoolError::Settings(format!("what worker {number} is to be started with panicked: {why}"))
     })??;
@@ -54,7 +79,7 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
     state.workers[number].is_new = !first;
     state.ever_started = state.ever_started.max(number + 1);
     let worker = &mut state.workers[number];
-    worker.pid = pid;
+    (worker.pid, worker.place) = (pid, place);
     worker.starts_since = Some(Instant::now());
     worker.restart_at = None;
     // The process may have ended before this call, which then calls the closure at once: it adds an event,

@@ -138,7 +138,7 @@ impl Drop for RoomFuture {
 }
 
 impl PoolShared {
-    fn code(self: &Arc<Self>, runner: Closure<(), Runner>) -> Arc<TaskFunction> {
+    pub(crate) fn code(self: &Arc<Self>, runner: Closure<(), Runner>) -> Arc<TaskFunction> {
         let pool: Weak<Self> = Arc::downgrade(self);
         Arc::new(TaskFunction { number: self.next_id(), runner: UserValue::new(runner), pool })
     }

@@ -100,6 +100,8 @@ impl Dispatcher {
         settled.deliver();
         drop((ended, calls));
         shared.release_startup();
+        #[cfg(feature = "net")]
+        shared.places.release();
         shared.state.lock().over = true;
         shared.changed.notify_all();
     }
@@ -220,6 +222,10 @@ impl Dispatcher {
                 }
                 PoolReply::Outcome { worker, id, item, outcome } => (worker, id, item, outcome),
             };
+            if let TaskReply::Returned { count, arguments } = outcome {
+                state.take_returned((number, id), item..item + count, arguments, &mut settled);
+                continue;
+            }
             let Some(worker) = state.workers.get_mut(number) else { continue };
             let (pid, since) = (worker.pid, worker.since);
             let Some(chunk) = worker.chunk(id) else { continue };
@@ -526,7 +532,11 @@ fn outcome_data(reply: TaskReply, from: usize, who: impl FnOnce() -> ProcessName
         }
         TaskReply::Unsendable { result: true, why } => TaskError::value(why),
         TaskReply::Unsendable { result: false, why } => TaskError::arguments(EncodeError::new(why)),
-        TaskReply::Results { .. } | TaskReply::Done(_) | TaskReply::Unread { .. } => return None,
+        TaskReply::Failed(error) => *error,
+        TaskReply::Results { .. }
+        | TaskReply::Done(_)
+        | TaskReply::Unread { .. }
+        | TaskReply::Returned { .. } => return None,
     };
     Some(OutcomeData::Failed(Box::new(error)))
 }

@@ -41,6 +41,16 @@ pub enum PoolError {
         "a callback of the pool can't wait for the pool's end: it runs in the thread that it would wait for"
     )]
     InCallback,
+    /// The cluster refused an operation, or rank 0 is lost.
+    #[error("{0}")]
+    Cluster(String),
+}
+
+#[cfg(feature = "net")]
+impl From<mp_net::NetError> for PoolError {
+    fn from(error: mp_net::NetError) -> Self {
+        PoolError::Cluster(error.to_string())
+    }
 }
 
 mp_core::readable_debug!(PoolError);

@@ -71,6 +71,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) tasks: Queue<WorkerRequest>,
     pub(crate) shared_words: WorkerWords,
     pub(crate) process: Option<Process>,
+    /// Served pool for which the process is a forwarder, or `None` if it is a worker.
+    pub(crate) place: Option<u64>,
     /// Process id of the last process in this slot; 0 before the first.
     pub(crate) pid: u32,
     /// `true` if the worker is initialized and alive.
@@ -127,6 +129,7 @@ impl WorkerSlot {
             tasks,
             shared_words,
             process: None,
+            place: None,
             pid: 0,
             ready: false,
             feeding: false,
@@ -436,7 +439,7 @@ impl WorkerSlot {
         self.suspect = false;
         (self.asked_to_leave, self.leaves_at) = (false, None);
         self.starts_since = None;
-        self.process = None;
+        (self.process, self.place) = (None, None);
         self.outstanding = 0;
         self.publish();
         self.pace = 0;
@@ -466,7 +469,8 @@ impl WorkerSlot {
 
     /// Returns the deadline of its running task, with its chunk and time limit.
     pub(crate) fn deadline(&self) -> Option<(&Chunk, Instant, Duration)> {
-        if self.condemned.is_some() || !self.ready {
+        // A served pool enforces the limits of its workers.
+        if self.condemned.is_some() || !self.ready || self.place.is_some() {
             return None;
         }
         let first = self.first()?;

@@ -1,0 +1,294 @@
+//! Services: functions of a member that others call, for pools across hosts.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use mp_core::message::Outgoing;
+use mp_core::{Message, Wait};
+use mp_reduce::{TypeFingerprint, decode_relayed, encode_for_relay, name_of};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::cluster::{Cluster, failed, with};
+use crate::error::NetError;
+use crate::handle::HandleParts;
+use crate::home::object::{Answer, Answering, PutNow, SharedObject};
+use crate::link::HomeLink;
+use crate::wire::LONGEST;
+use crate::wire::held::HeldMessage;
+use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
+use crate::wire::value::{describe, parts};
+
+/// Future reply of a service. Dropping it cancels the call.
+pub type Replying<R> = Pin<Box<dyn Future<Output = R> + Send>>;
+
+/// A function of a member that others call.
+pub trait Service: Send + Sync + 'static {
+    /// Type of the requests.
+    type Request: Message;
+    /// Type of the replies.
+    type Reply: Message;
+
+    /// Answers a request. The future is dropped when the caller is lost, or cancels the call.
+    fn serve(self: Arc<Self>, request: Self::Request) -> Replying<Self::Reply>;
+}
+
+/// Returns the fingerprint of a service, and the name of its types.
+fn service_type<Q: Message, R: Message>() -> (u64, String) {
+    let (request, reply) = (TypeFingerprint::<Q>::new().get(), TypeFingerprint::<R>::new().get());
+    let name = format!("a service from {} to {}", name_of::<Q>(), name_of::<R>());
+    // Differs from the fingerprint of a queue of either.
+    (request.rotate_left(21) ^ reply.rotate_left(42) ^ 0x5e21_71ce, name)
+}
+
+pub(crate) struct SharedService<S>(pub(crate) Arc<S>);
+
+impl<S: Service> SharedService<S> {
+    async fn answer(self: Arc<Self>, request: Option<Outgoing>) -> Answer {
+        let Some(request) = request else {
+            return Answer::with_text(CallOutcome::Failed, "a call without a request".into());
+        };
+        let request = match decode_relayed::<S::Request>(request) {
+            Ok(request) => request,
+            Err(error) => return Answer::failed(&error),
+        };
+        let mut reply = self.0.clone().serve(request).await;
+        let encoded = encode_for_relay(&mut reply).and_then(|message| Ok((parts(&message)?, message)));
+        match encoded {
+            Ok((relayed, message)) => {
+                let (value, sizes) = describe(relayed);
+                Answer::value(value, HeldMessage::value(message, sizes))
+            }
+            Err(error) => Answer::failed(&error),
+        }
+    }
+}
+
+impl<S: Service> SharedObject for SharedService<S> {
+    fn message_type(&self) -> (u64, String) {
+        service_type::<S::Request, S::Reply>()
+    }
+
+    fn serve(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
+        Box::pin(self.answer(request))
+    }
+
+    fn put_now(self: Arc<Self>, _: Outgoing) -> PutNow {
+        PutNow::Done(Box::new(Answer::plain(CallOutcome::NotFound)))
+    }
+
+    fn put(self: Arc<Self>, _: Outgoing) -> Answering {
+        Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
+    }
+
+    fn get(self: Arc<Self>) -> Answering {
+        Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
+    }
+
+    fn lease(self: Arc<Self>) -> Answering {
+        self.get()
+    }
+
+    fn close(&self) -> bool {
+        false
+    }
+
+    fn len(&self) -> usize {
+        0
+    }
+}
+
+/// A service of another member.
+pub struct RemoteService<Q, R> {
+    link: Arc<HomeLink>,
+    name: Arc<str>,
+    object: u64,
+    types: PhantomData<fn(Q) -> R>,
+}
+
+impl<Q, R> Clone for RemoteService<Q, R> {
+    fn clone(&self) -> Self {
+        let (link, name) = (self.link.clone(), self.name.clone());
+        Self { link, name, object: self.object, types: PhantomData }
+    }
+}
+
+impl<Q, R> fmt::Debug for RemoteService<Q, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteService({:?} of {})", self.name, self.place())
+    }
+}
+
+impl<Q: Message, R: Message> Serialize for RemoteService<Q, R> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let of = service_type::<Q, R>();
+        HandleParts::new(&self.link, &self.name, self.object, of).map_err(S::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de, Q: Message, R: Message> Deserialize<'de> for RemoteService<Q, R> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let parts = HandleParts::deserialize(d)?;
+        if parts.fingerprint != service_type::<Q, R>().0 {
+            return Err(D::Error::custom("a handle of another service arrived"));
+        }
+        let link = parts.link().map_err(D::Error::custom)?;
+        Ok(Self { link, name: parts.name.into(), object: parts.object, types: PhantomData })
+    }
+}
+
+impl<Q, R> RemoteService<Q, R> {
+    /// Returns the rank of the member.
+    pub fn rank(&self) -> usize {
+        self.link.peer().rank
+    }
+
+    /// Returns the member for messages, such as `rank 1 (host b, process 12)`.
+    pub fn place(&self) -> String {
+        let peer = self.link.peer();
+        format!("rank {} ({})", peer.rank, peer.host)
+    }
+}
+
+/// Error of a call, with the request if it may be sent elsewhere.
+pub struct UnservedRequest<Q> {
+    /// Request. `None` if it could not be encoded or decoded.
+    pub request: Option<Q>,
+    /// Error.
+    pub error: NetError,
+}
+
+impl<Q> fmt::Debug for UnservedRequest<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<Q: Message, R: Message> RemoteService<Q, R> {
+    /// Opens the service that a member has published under a name, like
+    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect).
+    ///
+    /// # Errors
+    /// Those of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
+    pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
+        let link = cluster.find(name)?;
+        let object = open(&link, name, service_type::<Q, R>())?;
+        Ok(Self { link, name: name.into(), object, types: PhantomData })
+    }
+
+    /// Calls the service. Blocks until its reply arrives.
+    ///
+    /// # Errors
+    /// [`UnservedRequest`], with the request if it was encoded.
+    pub fn call(&self, mut request: Q) -> Result<R, UnservedRequest<Q>> {
+        let unsent = |error| UnservedRequest { request: None, error };
+        let message = encode_for_relay(&mut request).map_err(|error| unsent(error.into()))?;
+        let (head, sizes) = describe(parts(&message).map_err(|error| unsent(error.into()))?);
+        if head.bytes.len() > LONGEST {
+            let (bytes, limit) = (head.bytes.len() as u64, LONGEST as u64);
+            return Err(unsent(NetError::TooLarge { bytes, limit }));
+        }
+        let call = RemoteCall { value: Some(head), object: self.object, ..RemoteCall::default() };
+        let memory = HeldMessage::value(message, sizes);
+        let pending = self.link.begin(with(call, Operation::Serve), Some(memory.clone()), Wait::Forever);
+        let error = match self.link.wait(pending) {
+            Ok((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
+                return decode_relayed(value).map_err(|error| unsent(error.into()));
+            }
+            Ok((reply, _)) if reply.outcome() == CallOutcome::TooLarge => {
+                NetError::TooLarge { bytes: reply.size, limit: reply.number }
+            }
+            Ok((reply, _)) => failed(&self.link.peer(), reply),
+            Err(error) => error,
+        };
+        // The stream may still read the memory.
+        let request = memory.reclaim().and_then(|message| decode_relayed(message).ok());
+        Err(UnservedRequest { request, error })
+    }
+}
+
+/// Returns a random number.
+///
+/// # Errors
+/// If the system has no random bytes.
+pub fn random_id() -> Result<u64, NetError> {
+    Ok(crate::auth::random()?)
+}
+
+/// Opens an object of the other end of a link. Returns its number.
+pub(crate) fn open(
+    link: &HomeLink,
+    name: &str,
+    (number, type_name): (u64, String),
+) -> Result<u64, NetError> {
+    let call = RemoteCall {
+        name: name.to_owned(),
+        type_name: type_name.clone(),
+        number,
+        ..RemoteCall::default()
+    };
+    let (reply, _) = link.call(with(call, Operation::Open), Wait::Forever)?;
+    match reply.outcome() {
+        CallOutcome::Done => Ok(reply.number),
+        CallOutcome::WrongType => {
+            Err(NetError::WrongType { name: name.to_owned(), theirs: reply.text, ours: type_name })
+        }
+        _ => Err(failed(&link.peer(), reply)),
+    }
+}
+
+/// Names with a prefix, as they appear and vanish. The names are followed until it is dropped.
+pub struct FollowedNames(tokio::task::AbortHandle);
+
+impl fmt::Debug for FollowedNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FollowedNames")
+    }
+}
+
+impl Drop for FollowedNames {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Cluster {
+    /// Publishes a service under a name, until the name is withdrawn.
+    ///
+    /// # Errors
+    /// Those of [`publish`](Self::publish).
+    #[doc(hidden)]
+    pub fn publish_service<S: Service>(&self, name: &str, service: Arc<S>) -> Result<(), NetError> {
+        self.publish_object(name, Arc::new(SharedService(service)))
+    }
+
+    /// Calls `seen` with all published names that begin with `prefix`, now and after each change, until rank
+    /// 0 is lost. Then it is called without names.
+    ///
+    /// # Errors
+    /// If the thread for the network can't be started.
+    #[doc(hidden)]
+    pub fn follow_names(
+        &self,
+        prefix: &str,
+        mut seen: impl FnMut(Vec<String>) + Send + 'static,
+    ) -> Result<FollowedNames, NetError> {
+        let (link, prefix) = (self.first_link(), prefix.to_owned());
+        let follow = async move {
+            let mut number = 0;
+            loop {
+                let call = RemoteCall { number, name: prefix.clone(), ..RemoteCall::default() };
+                let Ok((reply, _)) = link.call_async(with(call, Operation::Watch), None).await else {
+                    return seen(Vec::new());
+                };
+                number = reply.number;
+                seen(reply.names);
+            }
+        };
+        Ok(FollowedNames(crate::reactor::handle()?.spawn(follow).abort_handle()))
+    }
+}

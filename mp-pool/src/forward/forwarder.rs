@@ -1,0 +1,346 @@
+//! Process that stands for a worker of a served pool.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use mp_core::message::{Incoming, Message};
+use mp_net::service::UnservedRequest;
+use mp_queue::{GetError, Queue};
+use mp_reduce::MessagePack;
+use mp_spawn::{CallFailure, Closure, ExitStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::child::journal_words::{WordsWriter, WorkerWords};
+use crate::child::main_loop::send_reply;
+use crate::child::message::{
+    FunctionMessage, LEAVE, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest,
+};
+use crate::child::runner::Runner;
+use crate::child::user_state::WorkerError;
+use crate::child::values::{ReceivedValues, TaskArgs};
+use crate::error::{Attempts, TaskError, WorkerLost};
+use crate::forward::messages::{
+    ForwardReply, ForwardRequest, ForwardedOutcome, ForwarderId, ServedPoolService,
+};
+use crate::steps::chunk::Turn;
+
+/// Arguments of a forwarder.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ForwarderArgs {
+    pub(crate) worker: usize,
+    pub(crate) tasks: Queue<WorkerRequest>,
+    pub(crate) replies: Queue<PoolReply>,
+    pub(crate) shared_words: WorkerWords,
+    pub(crate) from: ForwarderId,
+    pub(crate) service: ServedPoolService,
+}
+
+/// Main function of the process.
+pub(crate) fn forwarder_main(args: ForwarderArgs) -> Result<(), WorkerError> {
+    let ForwarderArgs { worker, tasks, replies, shared_words, from, service } = args;
+    match service.call(ForwardRequest::Size) {
+        Ok(ForwardReply::Size(_)) => {}
+        Ok(_) => return Err("a served pool gave the wrong answer".into()),
+        Err(unserved) => return Err(unserved.error.to_string().into()),
+    }
+    send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
+    let words = WordsWriter::new(shared_words);
+    let (functions, sent, waiting) = (HashMap::new(), HashSet::new(), HashMap::new());
+    let mut forwarder =
+        Forwarder { worker, replies, words, from, service, functions, sent, waiting, is_over: false };
+    while !forwarder.is_over {
+        match tasks.get() {
+            Ok(Some(request)) => forwarder.take(request)?,
+            Ok(None) | Err(GetError::Interrupted) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+struct ReceivedChunk {
+    id: u64,
+    code: u64,
+    timeout: Option<Duration>,
+    args: TaskArgs,
+}
+
+struct Forwarder {
+    worker: usize,
+    replies: Queue<PoolReply>,
+    words: WordsWriter,
+    from: ForwarderId,
+    service: ServedPoolService,
+    /// Functions by their numbers, or the reasons why they can't be decoded.
+    functions: HashMap<u64, Result<Closure<(), Runner>, String>>,
+    /// Functions that the served pool has.
+    sent: HashSet<u64>,
+    /// Chunks whose function has not arrived: see [`main_loop`](crate::child::main_loop).
+    waiting: HashMap<u64, Vec<ReceivedChunk>>,
+    /// `true` if the process ends: it was asked to, or the served pool is gone.
+    is_over: bool,
+}
+
+impl Forwarder {
+    fn take(&mut self, request: WorkerRequest) -> Result<(), WorkerError> {
+        let worker = self.worker;
+        match request {
+            WorkerRequest::Run { id, code, timeout, args, .. } => {
+                let chunk = ReceivedChunk { id, code, timeout, args };
+                if self.functions.contains_key(&code) {
+                    return self.run(chunk);
+                }
+                self.waiting.entry(code).or_default().push(chunk);
+                Ok(())
+            }
+            WorkerRequest::Learn { code, runner } => {
+                self.functions.insert(code, read(runner));
+                send_reply(&self.replies, PoolReply::FunctionChanged { worker, code })?;
+                let waiting = self.waiting.remove(&code).unwrap_or_default();
+                waiting.into_iter().try_for_each(|chunk| self.run(chunk))
+            }
+            WorkerRequest::Forget { code: LEAVE } => {
+                self.is_over = true;
+                Ok(())
+            }
+            WorkerRequest::Forget { code } => {
+                self.functions.remove(&code);
+                if self.sent.remove(&code) {
+                    // If this fails, the served pool is gone with its functions.
+                    _ = self.service.call(ForwardRequest::Forget { pool: self.from.pool, code });
+                }
+                send_reply(&self.replies, PoolReply::FunctionChanged { worker, code })
+            }
+        }
+    }
+
+    /// Sends an outcome of the items of a chunk from `item` on.
+    fn reply(&self, id: u64, item: usize, outcome: TaskReply) -> Result<(), WorkerError> {
+        send_reply(&self.replies, PoolReply::Outcome { worker: self.worker, id, item, outcome })
+    }
+
+    /// Forwards a chunk, and sends its outcomes.
+    fn run(&mut self, chunk: ReceivedChunk) -> Result<(), WorkerError> {
+        let ReceivedChunk { id, code, timeout, args } = chunk;
+        let count = args.len();
+        // Same condition as in a worker.
+        let is_watched = count > 1 || timeout.is_some();
+        let mut claimed = 1;
+        if is_watched {
+            // Host B begins any of them, so none may be withdrawn.
+            _ = self.words.begin(id, count);
+            while let Turn::Go(_) = self.words.claim() {
+                claimed += 1;
+            }
+        }
+        let mut reported = 0;
+        match args.to_send_again() {
+            Ok(args) => self.forward(id, (code, timeout), first_of(args, claimed), claimed, &mut reported)?,
+            Err(error) => {
+                let why = error.to_string();
+                while reported < claimed {
+                    let outcome = TaskReply::Unsendable { result: false, why: why.clone() };
+                    self.reply(id, reported, outcome)?;
+                    reported += 1;
+                }
+            }
+        }
+        if reported < claimed {
+            let outcome = TaskReply::Returned { count: claimed - reported, arguments: None };
+            self.reply(id, reported, outcome)?;
+        }
+        if is_watched {
+            _ = self.words.finish();
+        }
+        Ok(())
+    }
+
+    /// Forwards the first `count` items of a chunk. Items from `reported` on have no outcome afterwards, and
+    /// the process is over then.
+    fn forward(
+        &mut self,
+        id: u64,
+        (code, timeout): (u64, Option<Duration>),
+        mut args: TaskArgs,
+        count: usize,
+        reported: &mut usize,
+    ) -> Result<(), WorkerError> {
+        loop {
+            match self.teach(code) {
+                Ok(None) => {}
+                Ok(Some(why)) => return self.fail_all(id, count, &why, reported),
+                Err(_) => return self.give_up(id, args, reported),
+            }
+            let kept = match &args {
+                TaskArgs::Packed(range) => Some(range.clone()),
+                _ => None,
+            };
+            let reply = self.service.call(ForwardRequest::Run { from: self.from, code, timeout, args });
+            args = match (reply, kept) {
+                (Ok(ForwardReply::UnknownFunction(_)), Some(range)) => TaskArgs::Packed(range),
+                (Ok(ForwardReply::UnknownFunction(Some(SingleValue::Received(back)))), None) => {
+                    TaskArgs::ReceivedSingle(back).to_send_again()?
+                }
+                (Ok(reply), _) => return self.report(id, count, reply, reported),
+                (Err(UnservedRequest { request: None, error }), _) => {
+                    return self.fail_all(id, count, &error.to_string(), reported);
+                }
+                (Err(UnservedRequest { request: Some(ForwardRequest::Run { args, .. }), error }), kept) => {
+                    if let mp_net::NetError::TooLarge { .. } = error {
+                        return self.fail_all(id, count, &error.to_string(), reported);
+                    }
+                    return self.give_up(id, kept.map_or(args, TaskArgs::Packed), reported);
+                }
+                (Err(_), _) => return self.give_up_all(),
+            };
+            // The served pool was replaced, or has dropped its oldest functions.
+            self.sent.remove(&code);
+        }
+    }
+
+    /// Makes sure that the served pool has a function. Returns the reason why it can't be decoded, if any.
+    fn teach(&mut self, code: u64) -> Result<Option<String>, UnservedRequest<ForwardRequest>> {
+        if self.sent.contains(&code) {
+            return Ok(None);
+        }
+        let closure = match self.functions.get(&code) {
+            Some(Ok(closure)) => closure.clone(),
+            Some(Err(why)) => return Ok(Some(format!("the function can't be read: {why}"))),
+            None => return Ok(Some("the forwarder does not know the function".into())),
+        };
+        let pool = self.from.pool;
+        // Another forwarder may have sent it.
+        if !matches!(self.service.call(ForwardRequest::Knows { pool, code })?, ForwardReply::Done) {
+            let runner = FunctionMessage::ToSend(closure);
+            match self.service.call(ForwardRequest::Learn { pool, code, runner }) {
+                Ok(ForwardReply::Unreadable(why)) => {
+                    let place = self.service.place();
+                    return Ok(Some(format!("the function can't be read by {place}: {why}")));
+                }
+                Ok(_) => {}
+                // It captures a value that can't leave this host.
+                Err(UnservedRequest { request: None, error }) => {
+                    return Ok(Some(format!("the function can't be sent: {error}")));
+                }
+                Err(unserved) => return Err(unserved),
+            }
+        }
+        self.sent.insert(code);
+        Ok(None)
+    }
+
+    /// Reports the outcomes of `count` items.
+    fn report(
+        &mut self,
+        id: u64,
+        count: usize,
+        mut reply: ForwardReply,
+        reported: &mut usize,
+    ) -> Result<(), WorkerError> {
+        loop {
+            let (outcomes, mut single, more) = match reply {
+                ForwardReply::Outcomes { outcomes, single, more } => (outcomes, single, more),
+                ForwardReply::Unreadable(why) => return self.fail_all(id, count, &why, reported),
+                _ => return self.give_up_all(),
+            };
+            for (item, outcome) in outcomes {
+                let (items, outcome) = match outcome {
+                    ForwardedOutcome::Values { count, nanos, bytes } => {
+                        let values = ReceivedValues::new(&mut Incoming::from_plain(bytes), count);
+                        let values = values.to_packed().ok_or("a served pool sent malformed results")?;
+                        (count, TaskReply::Results { nanos, values: ManyValues::ToSend(values) })
+                    }
+                    ForwardedOutcome::Single => {
+                        let value = match single.take() {
+                            Some(SingleValue::Received(value)) => value.into_outgoing(),
+                            _ => None,
+                        };
+                        let value = value.ok_or("a served pool sent no result")?;
+                        (1, TaskReply::Done(SingleValue::ToSend(value)))
+                    }
+                    ForwardedOutcome::Failed(error) => (1, TaskReply::Failed(error)),
+                    ForwardedOutcome::NotBegun => {
+                        self.is_over = true;
+                        (1, TaskReply::Returned { count: 1, arguments: None })
+                    }
+                    ForwardedOutcome::Dropped => {
+                        self.is_over = true;
+                        (1, TaskReply::Failed(Box::new(self.lost())))
+                    }
+                };
+                self.reply(id, item, outcome)?;
+                *reported = item + items;
+            }
+            if !more {
+                return Ok(());
+            }
+            match self.service.call(ForwardRequest::Rest { from: self.from }) {
+                Ok(next) => reply = next,
+                Err(_) => return self.give_up_all(),
+            }
+        }
+    }
+
+    /// Ends this process, whose served pool is gone. Returns arguments with attachments to the pool.
+    fn give_up(&mut self, id: u64, args: TaskArgs, reported: &mut usize) -> Result<(), WorkerError> {
+        self.is_over = true;
+        let alone = match args {
+            TaskArgs::Single(alone) => Some(alone),
+            TaskArgs::ReceivedSingle(alone) => alone.into_outgoing(),
+            TaskArgs::Packed(_) | TaskArgs::Received(_) => return Ok(()),
+        };
+        let outcome = match alone {
+            Some(alone) => TaskReply::Returned { count: 1, arguments: Some(SingleValue::ToSend(alone)) },
+            None => TaskReply::Failed(Box::new(self.lost())),
+        };
+        *reported = 1;
+        self.reply(id, 0, outcome)
+    }
+
+    fn give_up_all(&mut self) -> Result<(), WorkerError> {
+        self.is_over = true;
+        Ok(())
+    }
+
+    /// Reports that the arguments of all items can't be sent.
+    fn fail_all(&self, id: u64, count: usize, why: &str, reported: &mut usize) -> Result<(), WorkerError> {
+        while *reported < count {
+            let outcome = TaskReply::Unsendable { result: false, why: why.to_owned() };
+            self.reply(id, *reported, outcome)?;
+            *reported += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a task that was lost with the served pool, and whose arguments are lost, too.
+    fn lost(&self) -> TaskError {
+        TaskError::WorkerLost(Box::new(WorkerLost {
+            worker: self.worker,
+            pid: std::process::id(),
+            pool: Some(self.service.place().into()),
+            exit: ExitStatus::Unknown,
+            detail: None,
+            stderr: None,
+            attempts: Attempts::default(),
+            note: None,
+        }))
+    }
+}
+
+/// Returns the first `count` items.
+fn first_of(args: TaskArgs, count: usize) -> TaskArgs {
+    match args {
+        TaskArgs::Packed(range) => TaskArgs::Packed(range.part(0, count.min(range.len()))),
+        single => single,
+    }
+}
+
+/// Decodes a function, to encode it for another host.
+fn read(runner: FunctionMessage) -> Result<Closure<(), Runner>, String> {
+    let FunctionMessage::Received(mut inc) = runner else { return Err("it is not there".into()) };
+    inc.claim().map_err(|error| error.to_string())?;
+    match CallFailure::catch(|| Closure::<(), Runner>::decode::<MessagePack>(&mut inc)) {
+        Ok(read) => read.map_err(|error| error.to_string()),
+        Err(raise) => Err(raise.message().to_string()),
+    }
+}

@@ -1,0 +1,214 @@
+//! Requests to a served pool, and its replies.
+
+use std::time::Duration;
+
+use mp_core::Error;
+use mp_core::message::{Codec, Incoming, Message, Outgoing, UnsentValues};
+use mp_net::service::RemoteService;
+use serde::{Deserialize, Serialize};
+
+use crate::child::message::{FunctionMessage, SingleValue, kind, rest, words, write_head};
+use crate::child::values::{ReceivedValues, TaskArgs, encode_caught};
+use crate::error::TaskError;
+
+/// Service of a served pool.
+pub(crate) type ServedPoolService = RemoteService<ForwardRequest, ForwardReply>;
+
+/// Random numbers of a pool and of one of its forwarders.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub(crate) struct ForwarderId {
+    pub(crate) pool: u64,
+    pub(crate) forwarder: u64,
+}
+
+/// Request to a served pool.
+pub(crate) enum ForwardRequest {
+    /// Return the number of workers.
+    Size,
+    /// Store a function.
+    Learn { pool: u64, code: u64, runner: FunctionMessage },
+    /// Return whether a function is stored.
+    Knows { pool: u64, code: u64 },
+    /// Forget a function without users.
+    Forget { pool: u64, code: u64 },
+    /// Run a stored function once for each of the arguments.
+    Run { from: ForwarderId, code: u64, timeout: Option<Duration>, args: TaskArgs },
+    /// Return the outcomes that did not fit into the last reply.
+    Rest { from: ForwarderId },
+}
+
+const SIZE: u8 = 0;
+const LEARN: u8 = 1;
+const FORGET: u8 = 2;
+const RUN: u8 = 3;
+const RUN_SINGLE: u8 = 4;
+const REST: u8 = 5;
+const KNOWS: u8 = 6;
+
+/// Number that stands for no time limit.
+const NO_LIMIT: u64 = u64::MAX;
+
+fn unknown(kind: u8) -> Error {
+    Error::Malformed(format!("a message of kind {kind} for a served pool"))
+}
+
+fn not_sent_again() -> Error {
+    Error::Unsendable("it was received, and is not sent again".into())
+}
+
+impl Message for ForwardRequest {
+    const READ_LATER: bool = true;
+
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        match self {
+            ForwardRequest::Size => write_head(out, SIZE, []),
+            ForwardRequest::Learn { pool, code, runner: FunctionMessage::ToSend(runner) } => {
+                write_head(out, LEARN, [*pool, *code]);
+                return encode_caught(|| runner.encode::<C>(out));
+            }
+            ForwardRequest::Learn { .. } => return Err(not_sent_again()),
+            ForwardRequest::Knows { pool, code } => write_head(out, KNOWS, [*pool, *code]),
+            ForwardRequest::Forget { pool, code } => write_head(out, FORGET, [*pool, *code]),
+            ForwardRequest::Run { from, code, timeout, args } => {
+                let single = matches!(args, TaskArgs::Single(_));
+                let limit = timeout.map_or(NO_LIMIT, |time| {
+                    u64::try_from(time.as_nanos()).unwrap_or(NO_LIMIT).min(NO_LIMIT - 1)
+                });
+                let ForwarderId { pool, forwarder } = *from;
+                let kind = if single { RUN_SINGLE } else { RUN };
+                write_head(out, kind, [pool, forwarder, *code, limit, args.len() as u64]);
+                return args.write(out);
+            }
+            ForwardRequest::Rest { from } => write_head(out, REST, [from.pool, from.forwarder]),
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self, _: &mut UnsentValues) {}
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        Ok(match kind(inc)? {
+            SIZE => ForwardRequest::Size,
+            LEARN => {
+                let [pool, code] = words(inc)?;
+                ForwardRequest::Learn { pool, code, runner: FunctionMessage::Received(rest(inc)) }
+            }
+            KNOWS => {
+                let [pool, code] = words(inc)?;
+                ForwardRequest::Knows { pool, code }
+            }
+            FORGET => {
+                let [pool, code] = words(inc)?;
+                ForwardRequest::Forget { pool, code }
+            }
+            kind @ (RUN | RUN_SINGLE) => {
+                let [pool, forwarder, code, limit, count] = words(inc)?;
+                let args = if kind == RUN {
+                    TaskArgs::Received(ReceivedValues::new(inc, count as usize))
+                } else {
+                    TaskArgs::ReceivedSingle(rest(inc))
+                };
+                let timeout = (limit != NO_LIMIT).then(|| Duration::from_nanos(limit));
+                ForwardRequest::Run { from: ForwarderId { pool, forwarder }, code, timeout, args }
+            }
+            REST => {
+                let [pool, forwarder] = words(inc)?;
+                ForwardRequest::Rest { from: ForwarderId { pool, forwarder } }
+            }
+            other => return Err(unknown(other)),
+        })
+    }
+}
+
+/// Outcome of consecutive tasks.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum ForwardedOutcome {
+    /// Results, encoded like those of a [`ReceivedValues`], and the time for all of them.
+    Values { count: usize, nanos: u64, bytes: Vec<u8> },
+    /// Result with attachments, which follow the reply.
+    Single,
+    /// Error of the task.
+    Failed(Box<TaskError>),
+    /// The task was not begun, because the pool has ended.
+    NotBegun,
+    /// The same, and its arguments are lost, because they had attachments.
+    Dropped,
+}
+
+/// Reply of a served pool.
+pub(crate) enum ForwardReply {
+    /// Number of workers.
+    Size(usize),
+    Done,
+    /// The function has to be sent. Contains arguments with attachments, if the request had any.
+    UnknownFunction(Option<SingleValue>),
+    /// The function can't be decoded.
+    Unreadable(String),
+    /// Outcomes with the positions of their first tasks, and the value of the one with attachments. `more` if
+    /// there are others.
+    Outcomes { outcomes: Vec<(usize, ForwardedOutcome)>, single: Option<SingleValue>, more: bool },
+}
+
+const DONE: u8 = 1;
+const UNKNOWN: u8 = 2;
+const UNREADABLE: u8 = 3;
+const OUTCOMES: u8 = 4;
+
+fn write_single(value: &mut Option<SingleValue>, out: &mut Outgoing) -> mp_core::Result<()> {
+    match value {
+        Some(SingleValue::ToSend(value)) => out.append(std::mem::take(value)),
+        Some(SingleValue::Received(_)) => Err(not_sent_again()),
+        None => Ok(()),
+    }
+}
+
+impl Message for ForwardReply {
+    const READ_LATER: bool = true;
+
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        match self {
+            ForwardReply::Size(workers) => write_head(out, SIZE, [*workers as u64]),
+            ForwardReply::Done => write_head(out, DONE, []),
+            ForwardReply::UnknownFunction(back) => {
+                write_head(out, UNKNOWN, [u64::from(back.is_some())]);
+                return write_single(back, out);
+            }
+            ForwardReply::Unreadable(why) => {
+                write_head(out, UNREADABLE, []);
+                return C::write(out, why);
+            }
+            ForwardReply::Outcomes { outcomes, single, more } => {
+                write_head(out, OUTCOMES, [u64::from(*more)]);
+                C::write(out, outcomes)?;
+                return write_single(single, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self, _: &mut UnsentValues) {}
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        Ok(match kind(inc)? {
+            SIZE => {
+                let [workers] = words(inc)?;
+                ForwardReply::Size(workers as usize)
+            }
+            DONE => ForwardReply::Done,
+            UNKNOWN => {
+                let [back] = words(inc)?;
+                ForwardReply::UnknownFunction((back != 0).then(|| SingleValue::Received(rest(inc))))
+            }
+            UNREADABLE => ForwardReply::Unreadable(C::read(inc)?),
+            OUTCOMES => {
+                let [more] = words(inc)?;
+                let outcomes = C::read::<Vec<(usize, ForwardedOutcome)>>(inc)?;
+                let has_single =
+                    outcomes.iter().any(|(_, outcome)| matches!(outcome, ForwardedOutcome::Single));
+                let single = has_single.then(|| SingleValue::Received(rest(inc)));
+                ForwardReply::Outcomes { outcomes, single, more: more != 0 }
+            }
+            other => return Err(unknown(other)),
+        })
+    }
+}

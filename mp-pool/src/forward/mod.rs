@@ -1,0 +1,26 @@
+//! Workers on other hosts.
+//!
+//! A member of a cluster [serves](crate::Pool::serve) its pool. A pool with a
+//! [cluster](crate::PoolBuilder::cluster) has one more worker for each worker of the served pools: a process
+//! of this host, the *forwarder*, which sends its chunks to a served pool and its outcomes back. All calls,
+//! time limits, retries and deaths are thus handled as for other workers.
+//!
+//! ```text
+//! host A                                          host B
+//! pool ── queue ── forwarder ══ service of B ══ served pool ── queue ── worker
+//! ```
+//!
+//! | event | effect |
+//! |---|---|
+//! | the worker on host B dies, or exceeds a time limit | as for any pool: the running task gets the error of the served pool, the other tasks of the chunk continue on host B |
+//! | host B is lost, or its pool ends | the forwarder returns the tasks of its chunk that have no outcome, and ends; other workers begin them, a second time if host B had begun them |
+//! | the forwarder dies | the tasks of its chunk are lost, because host B may have begun them; host B drops those that it has not begun |
+//! | host A is lost | host B drops the tasks that it has not begun |
+//!
+//! `messages` has the requests and replies, `served` answers them, `forwarder` sends them, and `places` starts
+//! forwarders as members come and go.
+
+pub(crate) mod forwarder;
+pub(crate) mod messages;
+pub(crate) mod places;
+pub(crate) mod served;
