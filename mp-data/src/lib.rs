@@ -49,6 +49,8 @@ pub use loader::prefetch::NextBatch;
 #[cfg(feature = "indicatif")]
 #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
 pub use loader::progress::WithProgress;
+#[cfg(feature = "net")]
+pub use loader::shared::ServedLoader;
 pub use loader::verify::{Difference, VerifyReport};
 pub use mp_macros::Batch;
 pub use mp_reduce::AnyResult;

@@ -220,17 +220,9 @@ pub fn random_id() -> Result<u64, NetError> {
 }
 
 /// Opens an object of the other end of a link. Returns its number.
-pub(crate) fn open(
-    link: &HomeLink,
-    name: &str,
-    (number, type_name): (u64, String),
-) -> Result<u64, NetError> {
-    let call = RemoteCall {
-        name: name.to_owned(),
-        type_name: type_name.clone(),
-        number,
-        ..RemoteCall::default()
-    };
+pub(crate) fn open(link: &HomeLink, name: &str, (number, type_name): (u64, String)) -> Result<u64, NetError> {
+    let call =
+        RemoteCall { name: name.to_owned(), type_name: type_name.clone(), number, ..RemoteCall::default() };
     let (reply, _) = link.call(with(call, Operation::Open), Wait::Forever)?;
     match reply.outcome() {
         CallOutcome::Done => Ok(reply.number),

@@ -31,8 +31,12 @@ fn config(rank: usize, first: &str) -> ClusterConfig {
     config.timeout(Duration::from_secs(20))
 }
 
-/// A started member, which is killed at the end of the test, and its output.
-struct Member(Child, Lines<BufReader<ChildStdout>>);
+/// A started member, which is killed at the end of the test.
+struct Member {
+    child: Child,
+    /// Open, so that the member can print.
+    _output: Lines<BufReader<ChildStdout>>,
+}
 
 impl Member {
     fn start(rank: usize, cluster: &Cluster) -> Self {
@@ -46,20 +50,20 @@ impl Member {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         lines.by_ref().map_while(Result::ok).find(|line| line == "it serves").expect("it prints a line");
-        Self(child, lines)
+        Self { child, _output: lines }
     }
 
     /// Asks the member to end its pool, and waits for its end.
     fn end(mut self) {
-        drop(self.0.stdin.take());
-        assert!(self.0.wait().unwrap().success());
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
+        _ = self.child.kill();
+        _ = self.child.wait();
     }
 }
 
@@ -202,7 +206,10 @@ fn failures_on_other_hosts_are_reported() -> Outcome {
     let call = pool.task(hangs).timeout(Duration::from_secs(1));
     let results = call.map_async(0..6).results();
     let late: Vec<_> = results.into_iter().filter_map(Result::err).collect();
-    assert!(!late.is_empty() && late.iter().all(|error| matches!(error, TaskError::TimedOut { .. })), "{late:?}");
+    assert!(
+        !late.is_empty() && late.iter().all(|error| matches!(error, TaskError::TimedOut { .. })),
+        "{late:?}"
+    );
 
     let queue = Queue::<u64>::bounded(4)?;
     let len = |(x, queue): (u64, Queue<u64>)| (slow_rank(x), queue.len());
@@ -302,7 +309,9 @@ fn resize_changes_the_workers_of_this_host() -> Outcome {
     assert!(here(counted(&got(pool.map_async(slow_rank, 0..100))?)) >= 30);
     pool.resize(1)?;
     ready(&pool, 1 + WORKERS);
-    eventually("one worker is of this host", || here(counted(&got(pool.map_async(slow_rank, 0..30)).unwrap())) <= 15);
+    eventually("one worker is of this host", || {
+        here(counted(&got(pool.map_async(slow_rank, 0..30)).unwrap())) <= 15
+    });
     drop(member);
     Ok(())
 }

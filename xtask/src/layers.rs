@@ -36,7 +36,10 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-sync", &["mp-core"]),
     ("mp-pool", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-net"]),
     ("mp-manager", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-sync", "mp-pool"]),
-    ("mp-data", &["mp-core", "mp-macros", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool"]),
+    (
+        "mp-data",
+        &["mp-core", "mp-macros", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool", "mp-net"],
+    ),
     ("mp-cuda", &["mp-core", "mp-tensor", "mp-reduce"]),
     ("mp-net", &["mp-core", "mp-reduce", "mp-queue"]),
     ("multiproc-cli", &["mp-core", "mp-queue"]),

@@ -99,6 +99,11 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
         (plan.seed(), ())
     }
 
+    fn kind(plan: &Plan) -> String {
+        let dataset = std::any::type_name::<D>();
+        format!("a dataset {dataset} of {} samples, seed {}", plan.len(), plan.seed())
+    }
+
     fn plan(&mut self, _: &VecDeque<BatchSlot<Self>>, last: u64) -> PlanStep<IndexedContents> {
         let mut empty = 0;
         loop {

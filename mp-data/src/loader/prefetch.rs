@@ -376,7 +376,7 @@ impl<K: BatchSource> Prefetch<K> {
         let in_flight = self.slots.len();
         let Some(first) = self.slots.front() else { return true };
         let of_a_worker = settings.prefetch.unwrap_or_else(|| self.inner.meter().prefetch());
-        if in_flight >= settings.num_workers.saturating_mul(of_a_worker)
+        if in_flight >= self.inner.workers().saturating_mul(of_a_worker)
             || self.slots.iter().any(BatchSlot::is_out_of_memory)
         {
             return false;

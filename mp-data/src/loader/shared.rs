@@ -86,6 +86,11 @@ impl<K: BatchSource> LoaderShared<K> {
                         None => process,
                     }
                 });
+            builder = builder.kind(K::kind(&plan));
+            #[cfg(feature = "net")]
+            if let Some(cluster) = &settings.hosts {
+                builder = builder.cluster(cluster);
+            }
             if let Some(method) = settings.method {
                 builder = builder.start_method(method);
             }
@@ -135,6 +140,24 @@ impl<K: BatchSource> LoaderShared<K> {
         metrics
     }
 
+    /// Returns the number of workers, those of other hosts included.
+    pub(crate) fn workers(&self) -> usize {
+        match &self.workers {
+            Workers::Pool { pool, .. } => pool.pool().processes(),
+            Workers::InProcess(_) => 0,
+        }
+    }
+
+    /// Lets a loader of another host use the workers.
+    #[cfg(feature = "net")]
+    pub(crate) fn serve(self: Arc<Self>, cluster: &mp_net::Cluster) -> Result<ServedLoader, BuildError> {
+        // The only handle of a new loader.
+        let Some(LoaderShared { workers: Workers::Pool { pool, .. }, .. }) = Arc::into_inner(self) else {
+            return refused("num_workers", "it is 0, and `serve` is used".into());
+        };
+        Ok(ServedLoader { served: pool.pool().serve(cluster)?, _pool: Box::new(pool) })
+    }
+
     pub(crate) fn close(&self) {
         match &self.workers {
             Workers::Pool { pool, .. } => pool.pool().close(),
@@ -161,10 +184,40 @@ impl<K: BatchSource> LoaderShared<K> {
     }
 }
 
+/// Workers of a loader that make batches for a loader of another host, until this value is dropped.
+#[cfg(feature = "net")]
+#[must_use = "the loader is served until this is dropped"]
+pub struct ServedLoader {
+    served: mp_pool::ServedPool,
+    _pool: Box<dyn std::any::Any + Send + Sync>,
+}
+
+#[cfg(feature = "net")]
+impl std::fmt::Debug for ServedLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ServedLoader").field(&self.served).finish()
+    }
+}
+
+#[cfg(feature = "net")]
+impl ServedLoader {
+    /// Blocks until rank 0 has left the cluster or was lost, or this process is interrupted.
+    pub fn wait(&self) {
+        self.served.wait();
+    }
+}
+
+fn refused<T>(setting: &'static str, reason: String) -> Result<T, BuildError> {
+    Err(BuildError::Setting { setting, reason })
+}
+
 /// Checks that the settings are valid.
 fn check(settings: &LoaderSettings) -> Result<(), BuildError> {
     let LoaderSettings { num_workers, threads, prefetch, timeout, .. } = *settings;
-    let refused = |setting, reason| Err(BuildError::Setting { setting, reason });
+    #[cfg(feature = "net")]
+    if num_workers == 0 && settings.hosts.is_some() {
+        return refused("num_workers", "it is 0, and `hosts` is set: this host needs a worker, too".into());
+    }
     if num_workers > 1000 {
         return refused("num_workers", format!("{num_workers} workers; at most 1000 are possible"));
     }

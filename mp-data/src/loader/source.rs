@@ -165,6 +165,8 @@ pub(crate) trait BatchSource: Sized + 'static {
 
     /// Returns the seed, and the plan for workers.
     fn worker_plan(plan: &Self::Plan) -> (u64, WorkerPlanOf<Self>);
+    /// Describes the dataset and what makes its batches, for loaders of other hosts.
+    fn kind(plan: &Self::Plan) -> String;
     fn describe(dataset: &DatasetOf<Self>, failed: &FailedSample) -> Option<String>;
     /// Plans the next batch of the epochs up to `last`. `window` has the batches in flight.
     fn plan(&mut self, window: &VecDeque<BatchSlot<Self>>, last: u64) -> PlanStep<Self::Contents>;

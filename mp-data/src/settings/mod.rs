@@ -55,6 +55,9 @@ pub(crate) struct LoaderSettings {
     pub(crate) allow_changed_dataset: bool,
     pub(crate) affinity: Affinity,
     pub(crate) keep_freed_memory: bool,
+    /// Cluster whose served loaders make batches, too.
+    #[cfg(feature = "net")]
+    pub(crate) hosts: Option<mp_net::Cluster>,
 }
 
 impl LoaderSettings {
@@ -74,6 +77,8 @@ impl LoaderSettings {
             allow_changed_dataset: false,
             affinity: Affinity::Inherit,
             keep_freed_memory: true,
+            #[cfg(feature = "net")]
+            hosts: None,
         }
     }
 
@@ -104,6 +109,34 @@ macro_rules! settings {
         pub fn num_workers(mut self, workers: usize) -> Self {
             self.settings.num_workers = workers;
             self
+        }
+
+        /// Lets workers of other hosts make batches, too: those of all loaders of this [name](Self::name)
+        /// that members of the cluster serve ([`serve`](Self::serve)), now or later.
+        /// [`num_workers`](Self::num_workers) is the number of workers of this host, at least 1.
+        ///
+        /// Batches are the same for any hosts, and when a host is lost: other workers make its batches again.
+        /// A batch crosses the network once, and is copied once on each side.
+        #[cfg(feature = "net")]
+        #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+        #[doc(alias("tf.data.service", "distribute"))]
+        pub fn hosts(mut self, cluster: &mp_net::Cluster) -> Self {
+            self.settings.hosts = Some(cluster.clone());
+            self
+        }
+
+        /// Starts the workers, and lets the loader of another member of the cluster, which has
+        /// [these hosts](Self::hosts), use them until the returned value is dropped. Both are built with the
+        /// same name, dataset and settings of the order; a loader with others is not used, with one report on
+        /// stderr of the other member. The datasets' contents must be the same.
+        ///
+        /// # Errors
+        /// Those of [`build`](Self::build), and [`BuildError::Pool`](crate::BuildError::Pool) if this member
+        /// already serves a loader of that name, or rank 0 is lost.
+        #[cfg(feature = "net")]
+        #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+        pub fn serve(self, cluster: &mp_net::Cluster) -> Result<crate::ServedLoader, crate::BuildError> {
+            self.build()?.inner.serve(cluster)
         }
 
         /// Sets the number of threads of a worker that write rows of one batch at the same time, from 1 (the

@@ -130,6 +130,10 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
         (plan.seed, plan.clone())
     }
 
+    fn kind(plan: &StreamPlan) -> String {
+        format!("a dataset {} with the plan {:?}", std::any::type_name::<D>(), plan.words())
+    }
+
     fn plan(&mut self, window: &VecDeque<BatchSlot<Self>>, last: u64) -> PlanStep<StreamContents> {
         loop {
             let StreamPosition { epoch, pass, first, .. } = self.now;

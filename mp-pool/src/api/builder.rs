@@ -132,6 +132,9 @@ impl PoolBuilder {
         E: Into<WorkerError>,
     {
         let PoolBuilder(mut settings) = self;
+        if settings.kind.is_empty() {
+            settings.kind = std::any::type_name::<S>().into();
+        }
         StatePoolBuilder::new(state_init(init, args).map(|make| {
             settings.startup.state = Some(make);
             settings
@@ -174,6 +177,14 @@ impl PoolBuilder {
     #[doc(alias = "ray.util.multiprocessing")]
     pub fn cluster(mut self, cluster: &mp_net::Cluster) -> PoolBuilder {
         self.0.cluster = Some(cluster.clone());
+        self
+    }
+
+    /// Sets the description of the workers' state. Pools of a cluster that run each other's tasks must have
+    /// the same. The default is the type of the [state](Self::state).
+    #[doc(hidden)]
+    pub fn kind(mut self, kind: String) -> PoolBuilder {
+        self.0.kind = kind;
         self
     }
 

@@ -48,6 +48,9 @@ pub(crate) struct PoolSettings {
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
     pub(crate) configure: Option<Configure>,
+    /// Description of the workers' state. Empty if they have none. Pools of a cluster that run each other's
+    /// tasks have the same.
+    pub(crate) kind: String,
     /// Cluster whose served pools run tasks, too.
     #[cfg(feature = "net")]
     pub(crate) cluster: Option<mp_net::Cluster>,

@@ -38,10 +38,9 @@ pub(crate) struct ForwarderArgs {
 /// Main function of the process.
 pub(crate) fn forwarder_main(args: ForwarderArgs) -> Result<(), WorkerError> {
     let ForwarderArgs { worker, tasks, replies, shared_words, from, service } = args;
-    match service.call(ForwardRequest::Size) {
-        Ok(ForwardReply::Size(_)) => {}
-        Ok(_) => return Err("a served pool gave the wrong answer".into()),
-        Err(unserved) => return Err(unserved.error.to_string().into()),
+    // Connects.
+    if let Err(unserved) = service.call(ForwardRequest::Knows { pool: from.pool, code: 0 }) {
+        return Err(unserved.error.to_string().into());
     }
     send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
     let words = WordsWriter::new(shared_words);

@@ -23,8 +23,8 @@ pub(crate) struct ForwarderId {
 
 /// Request to a served pool.
 pub(crate) enum ForwardRequest {
-    /// Return the number of workers.
-    Size,
+    /// Return the number of workers, if their state is of this kind.
+    Size { kind: String },
     /// Store a function.
     Learn { pool: u64, code: u64, runner: FunctionMessage },
     /// Return whether a function is stored.
@@ -61,7 +61,10 @@ impl Message for ForwardRequest {
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            ForwardRequest::Size => write_head(out, SIZE, []),
+            ForwardRequest::Size { kind } => {
+                write_head(out, SIZE, []);
+                return C::write(out, kind);
+            }
             ForwardRequest::Learn { pool, code, runner: FunctionMessage::ToSend(runner) } => {
                 write_head(out, LEARN, [*pool, *code]);
                 return encode_caught(|| runner.encode::<C>(out));
@@ -88,7 +91,7 @@ impl Message for ForwardRequest {
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         Ok(match kind(inc)? {
-            SIZE => ForwardRequest::Size,
+            SIZE => ForwardRequest::Size { kind: C::read(inc)? },
             LEARN => {
                 let [pool, code] = words(inc)?;
                 ForwardRequest::Learn { pool, code, runner: FunctionMessage::Received(rest(inc)) }
@@ -139,6 +142,8 @@ pub(crate) enum ForwardedOutcome {
 pub(crate) enum ForwardReply {
     /// Number of workers.
     Size(usize),
+    /// The state of the workers is of this kind.
+    OtherKind(String),
     Done,
     /// The function has to be sent. Contains arguments with attachments, if the request had any.
     UnknownFunction(Option<SingleValue>),
@@ -146,13 +151,18 @@ pub(crate) enum ForwardReply {
     Unreadable(String),
     /// Outcomes with the positions of their first tasks, and the value of the one with attachments. `more` if
     /// there are others.
-    Outcomes { outcomes: Vec<(usize, ForwardedOutcome)>, single: Option<SingleValue>, more: bool },
+    Outcomes {
+        outcomes: Vec<(usize, ForwardedOutcome)>,
+        single: Option<SingleValue>,
+        more: bool,
+    },
 }
 
 const DONE: u8 = 1;
 const UNKNOWN: u8 = 2;
 const UNREADABLE: u8 = 3;
 const OUTCOMES: u8 = 4;
+const OTHER_KIND: u8 = 5;
 
 fn write_single(value: &mut Option<SingleValue>, out: &mut Outgoing) -> mp_core::Result<()> {
     match value {
@@ -166,6 +176,7 @@ impl Message for ForwardReply {
     const READ_LATER: bool = true;
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        let unreadable = matches!(self, ForwardReply::Unreadable(_));
         match self {
             ForwardReply::Size(workers) => write_head(out, SIZE, [*workers as u64]),
             ForwardReply::Done => write_head(out, DONE, []),
@@ -173,9 +184,10 @@ impl Message for ForwardReply {
                 write_head(out, UNKNOWN, [u64::from(back.is_some())]);
                 return write_single(back, out);
             }
-            ForwardReply::Unreadable(why) => {
-                write_head(out, UNREADABLE, []);
-                return C::write(out, why);
+            ForwardReply::Unreadable(text) | ForwardReply::OtherKind(text) => {
+                let kind = if unreadable { UNREADABLE } else { OTHER_KIND };
+                write_head(out, kind, []);
+                return C::write(out, text);
             }
             ForwardReply::Outcomes { outcomes, single, more } => {
                 write_head(out, OUTCOMES, [u64::from(*more)]);
@@ -200,6 +212,7 @@ impl Message for ForwardReply {
                 ForwardReply::UnknownFunction((back != 0).then(|| SingleValue::Received(rest(inc))))
             }
             UNREADABLE => ForwardReply::Unreadable(C::read(inc)?),
+            OTHER_KIND => ForwardReply::OtherKind(C::read(inc)?),
             OUTCOMES => {
                 let [more] = words(inc)?;
                 let outcomes = C::read::<Vec<(usize, ForwardedOutcome)>>(inc)?;

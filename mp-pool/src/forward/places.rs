@@ -157,11 +157,23 @@ fn update(shared: &Arc<PoolShared>, cluster: &Cluster, names: &[String]) -> Resu
     let known: Vec<String> = shared.places.0.lock().remote.iter().map(|place| place.name.clone()).collect();
     let mut added = Vec::new();
     for name in names.iter().filter(|name| !known.contains(name)) {
+        let kind = &shared.settings.kind;
+        let request = ForwardRequest::Size { kind: kind.clone() };
         let found = ServedPoolService::connect(cluster, name)
-            .and_then(|service| Ok((service.call(ForwardRequest::Size).map_err(|e| e.error)?, service)));
+            .and_then(|service| Ok((service.call(request).map_err(|e| e.error)?, service)));
         match found {
             Ok((ForwardReply::Size(workers), service)) => added.push((name.clone(), workers, service)),
-            Ok(_) => shared.log_hosts(&format!("{name:?} is not a pool")),
+            Ok((ForwardReply::OtherKind(theirs), service)) => {
+                let (pool, place) = (shared.settings.pool_name(), service.place());
+                let text = |kind: &str| if kind.is_empty() { "no state".into() } else { kind.to_owned() };
+                mp_core::waits::publish_report(&format!(
+                    "mp: {pool}: the pool of {place} is not used: its workers have {}, and here they have \
+                     {}\n",
+                    text(&theirs),
+                    text(kind)
+                ));
+            }
+            Ok(_) => shared.log_hosts(&format!("{name:?} gave a wrong answer")),
             // It may have gone again.
             Err(error) => shared.log_hosts(&error.to_string()),
         }

@@ -264,7 +264,10 @@ impl Service for PoolService {
     fn serve(self: Arc<Self>, request: ForwardRequest) -> Replying<ForwardReply> {
         Box::pin(async move {
             match request {
-                ForwardRequest::Size => ForwardReply::Size(self.shared.workers()),
+                ForwardRequest::Size { kind } if kind == self.shared.settings.kind => {
+                    ForwardReply::Size(self.shared.workers())
+                }
+                ForwardRequest::Size { .. } => ForwardReply::OtherKind(self.shared.settings.kind.clone()),
                 ForwardRequest::Learn { pool, code, runner } => self.learn((pool, code), runner),
                 ForwardRequest::Knows { pool, code } => match self.function((pool, code)) {
                     Some(_) => ForwardReply::Done,
@@ -371,9 +374,7 @@ impl TaskArgs {
                 let range = many.to_packed().ok_or_else(malformed)?;
                 Ok(TaskArgs::Packed(PackedRange::of(range)))
             }
-            TaskArgs::ReceivedSingle(inc) => {
-                inc.into_outgoing().map(TaskArgs::Single).ok_or_else(malformed)
-            }
+            TaskArgs::ReceivedSingle(inc) => inc.into_outgoing().map(TaskArgs::Single).ok_or_else(malformed),
             args => Ok(args),
         }
     }
