@@ -40,6 +40,13 @@ pub struct ClusterMember {
     pub address: String,
 }
 
+impl fmt::Display for ClusterMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, host, pid, .. } = self;
+        write!(f, "rank {rank} ({host}, process {pid})")
+    }
+}
+
 impl From<&Node> for ClusterMember {
     fn from(node: &Node) -> Self {
         let Node { rank, host, pid, address, .. } = node.clone();
