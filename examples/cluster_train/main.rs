@@ -154,7 +154,7 @@ fn main() -> mp::AnyResult<()> {
     let data = Data::load(None)?;
     let model = Model { inputs: data.inputs, hidden: HIDDEN, classes: data.classes };
     let trainer = match rank {
-        0 => Some(Trainer::new(&model.initial_weights(), 4 * workers * cluster.world_size())?),
+        0 => Some(Trainer::new(&model.initial_weights(), cluster.world_size())?),
         _ => None,
     };
     if let Some(Trainer { batches, updates, .. }) = &trainer {
