@@ -40,6 +40,9 @@
 //! Examples of single items use the crate `mp-data`. In a program with `mp`, write `mp::data` for `mp_data`,
 //! and `mp::Tensor` for `mp_tensor::Tensor`.
 
+#[cfg(feature = "net")]
+#[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+pub use mp_data::ServedLoader;
 #[doc(no_inline)]
 pub use mp_data::Tensor;
 #[cfg(feature = "indicatif")]

@@ -17,6 +17,9 @@
 
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};
+#[cfg(feature = "net")]
+#[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+pub use mp_pool::ServedPool;
 pub use mp_pool::{
     AsCompleted, Attempts, Backoff, BrokenPool, Call, FailedStarts, FailureKind, Imap, Latencies, MapResult,
     Multiple, Outcome, PendingError, PoolBuilder, PoolError, PoolMetrics, Progress, PushError, ResultKind,

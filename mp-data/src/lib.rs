@@ -49,8 +49,6 @@ pub use loader::prefetch::NextBatch;
 #[cfg(feature = "indicatif")]
 #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
 pub use loader::progress::WithProgress;
-#[cfg(feature = "net")]
-pub use loader::shared::ServedLoader;
 pub use loader::verify::{Difference, VerifyReport};
 pub use mp_macros::Batch;
 pub use mp_reduce::AnyResult;
@@ -60,6 +58,8 @@ pub use mp_tensor::Tensor;
 pub use plan::Item;
 pub use settings::OnError;
 pub use settings::affinity::Affinity;
+#[cfg(feature = "net")]
+pub use settings::served::ServedLoader;
 pub use stream::{
     ChainDataset, ChainDatasetReader, IterableDataset, SampleOf, ShardPosition, ShardReader, StreamBatches,
     StreamLoader, StreamLoaderBuilder, StreamState,

@@ -1,5 +1,5 @@
-//! Loaders whose batches are made by workers of other members of a cluster, which are processes with arenas of
-//! their own, like programs on other hosts.
+//! Loaders whose batches are made by workers of other members of a cluster. Each member is a process with an
+//! arena of its own, like a program on another host.
 #![cfg(feature = "net")]
 
 mod common;

@@ -27,7 +27,7 @@ use crate::wire::value::{describe, parts};
 pub type Replying<R> = Pin<Box<dyn Future<Output = R> + Send>>;
 
 /// A function of a member that others call.
-pub trait Service: Send + Sync + 'static {
+pub trait NetService: Send + Sync + 'static {
     /// Type of the requests.
     type Request: Message;
     /// Type of the replies.
@@ -47,7 +47,7 @@ fn service_type<Q: Message, R: Message>() -> (u64, String) {
 
 pub(crate) struct SharedService<S>(pub(crate) Arc<S>);
 
-impl<S: Service> SharedService<S> {
+impl<S: NetService> SharedService<S> {
     async fn answer(self: Arc<Self>, request: Option<Outgoing>) -> Answer {
         let Some(request) = request else {
             return Answer::with_text(CallOutcome::Failed, "a call without a request".into());
@@ -68,7 +68,7 @@ impl<S: Service> SharedService<S> {
     }
 }
 
-impl<S: Service> SharedObject for SharedService<S> {
+impl<S: NetService> SharedObject for SharedService<S> {
     fn message_type(&self) -> (u64, String) {
         service_type::<S::Request, S::Reply>()
     }
@@ -254,7 +254,7 @@ impl Cluster {
     /// # Errors
     /// Those of [`publish`](Self::publish).
     #[doc(hidden)]
-    pub fn publish_service<S: Service>(&self, name: &str, service: Arc<S>) -> Result<(), NetError> {
+    pub fn publish_service<S: NetService>(&self, name: &str, service: Arc<S>) -> Result<(), NetError> {
         self.publish_object(name, Arc::new(SharedService(service)))
     }
 

@@ -105,14 +105,14 @@ fn plain(values: &[&str]) -> PackedValues {
 const VALUES: [&[&str]; 4] = [&["abc"; 40], &["abc", "", "defg"], &["a"], &["", ""]];
 
 fn task_seeds() -> Vec<Vec<u8>> {
-    let run = |values: &&[&str], timed| WorkerRequest::Run {
+    let run = |values: &&[&str], timed: bool| WorkerRequest::Run {
         id: 7,
         code: 3,
         timeout: timed.then(|| std::time::Duration::from_secs(1)),
         first: FirstTask::default(),
         args: TaskArgs::Packed(PackedRange::of(plain(values))),
     };
-    let alone = |timed| WorkerRequest::Run {
+    let alone = |timed: bool| WorkerRequest::Run {
         id: 7,
         code: 3,
         timeout: timed.then(|| std::time::Duration::from_secs(1)),

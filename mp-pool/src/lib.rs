@@ -64,14 +64,14 @@ pub use api::call::{Call, TryApplyError};
 pub use api::imap::Imap;
 pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
+#[cfg(feature = "net")]
+pub use api::served::ServedPool;
 pub use api::state_pool::{StatePool, StatePoolBuilder};
 pub use api::stream::{Outcome, PendingError, PushError, TaskStream, Ticket};
 pub use api::tuple_fn::{TupleFn, TupleStateFn};
 pub use child::main_loop::current_worker;
 pub use child::main_loop::note;
 pub use error::{Attempts, BrokenPool, FailureKind, PoolError, TaskError, TaskRaised, WorkerLost};
-#[cfg(feature = "net")]
-pub use forward::served::ServedPool;
 pub use metrics::running::RunningTask;
 pub use metrics::snapshot::{FailedStarts, Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;

@@ -12,6 +12,8 @@ use crate::fork_local::ForkLocal;
 use crate::loader::metrics::{LoaderMeter, LoaderMetrics};
 use crate::loader::source::{BatchSource, DatasetOf, ReplyOf, TaskOf};
 use crate::settings::LoaderSettings;
+#[cfg(feature = "net")]
+use crate::settings::served::ServedLoader;
 use crate::worker::batch_maker::{BatchMaker, InitOf, SharedDataset, WorkerInit, make};
 use crate::worker::in_process::InProcessWorker;
 use crate::{AnyResult, BuildError};
@@ -155,7 +157,7 @@ impl<K: BatchSource> LoaderShared<K> {
         let Some(LoaderShared { workers: Workers::Pool { pool, .. }, .. }) = Arc::into_inner(self) else {
             return refused("num_workers", "it is 0, and `serve` is used".into());
         };
-        Ok(ServedLoader { served: pool.pool().serve(cluster)?, _pool: Box::new(pool) })
+        Ok(ServedLoader::new(pool.pool().serve(cluster)?, Box::new(pool)))
     }
 
     pub(crate) fn close(&self) {
@@ -181,29 +183,6 @@ impl<K: BatchSource> LoaderShared<K> {
             Workers::Pool { pool, .. } => pool.pool().pids().into_iter().filter(|pid| *pid != 0).collect(),
             Workers::InProcess(_) => Vec::new(),
         }
-    }
-}
-
-/// Workers of a loader that make batches for a loader of another host, until this value is dropped.
-#[cfg(feature = "net")]
-#[must_use = "the loader is served until this is dropped"]
-pub struct ServedLoader {
-    served: mp_pool::ServedPool,
-    _pool: Box<dyn std::any::Any + Send + Sync>,
-}
-
-#[cfg(feature = "net")]
-impl std::fmt::Debug for ServedLoader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ServedLoader").field(&self.served).finish()
-    }
-}
-
-#[cfg(feature = "net")]
-impl ServedLoader {
-    /// Blocks until rank 0 has left the cluster or was lost, or this process is interrupted.
-    pub fn wait(&self) {
-        self.served.wait();
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub(crate) mod affinity;
 pub(crate) mod format;
+#[cfg(feature = "net")]
+pub(crate) mod served;
 
 use std::time::Duration;
 
@@ -135,7 +137,10 @@ macro_rules! settings {
         /// already serves a loader of that name, or rank 0 is lost.
         #[cfg(feature = "net")]
         #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
-        pub fn serve(self, cluster: &mp_net::Cluster) -> Result<crate::ServedLoader, crate::BuildError> {
+        pub fn serve(
+            self,
+            cluster: &mp_net::Cluster,
+        ) -> Result<crate::settings::served::ServedLoader, crate::BuildError> {
             self.build()?.inner.serve(cluster)
         }
 

@@ -10,6 +10,8 @@ pub(crate) mod pool;
 pub(crate) mod progress;
 pub(crate) mod resize;
 pub(crate) mod result;
+#[cfg(feature = "net")]
+pub(crate) mod served;
 pub(crate) mod state_pool;
 pub(crate) mod stream;
 pub(crate) mod tuple_fn;

@@ -19,7 +19,7 @@ use crate::api::result::{AsyncResult, MapResult};
 use crate::api::stream::TaskStream;
 use crate::api::tuple_fn::TupleFn;
 use crate::child::journal_words::{PoolWords, WorkerWords};
-use crate::dispatcher::settings::PoolSettings;
+use crate::dispatcher::settings::{MOST_PROCESSES, PoolSettings};
 use crate::dispatcher::shared::PoolShared;
 use crate::dispatcher::start;
 use crate::dispatcher::thread::Dispatcher;
@@ -33,7 +33,6 @@ use crate::tasks::call_state::FunctionOwner;
 
 /// Number of replies that can wait for the pool's thread before workers block.
 const REPLIES: usize = 1024;
-pub(crate) const MOST_PROCESSES: usize = 1000;
 
 /// Processes that run functions for this process, each task once.
 ///
@@ -142,7 +141,7 @@ impl Pool {
         #[cfg(feature = "net")]
         if let Some(cluster) = pool.shared.settings.cluster.clone() {
             pool.shared.places.set_local(processes);
-            crate::forward::places::follow(&pool.shared, &cluster)?;
+            crate::dispatcher::hosts::follow(&pool.shared, &cluster)?;
         }
         Ok(pool)
     }

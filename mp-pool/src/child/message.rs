@@ -227,7 +227,7 @@ pub(crate) enum TaskReply {
     Unsendable { result: bool, why: String },
     /// Error of a task that ran in another pool.
     Failed(Box<TaskError>),
-    /// These tasks were not begun here, and the process does not begin them. Contains arguments with
+    /// Tasks that were not begun here, and that the process does not begin. Contains arguments with
     /// attachments.
     Returned { count: usize, arguments: Option<SingleValue> },
 }

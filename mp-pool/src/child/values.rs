@@ -158,6 +158,23 @@ impl TaskArgs {
         }
     }
 
+    #[cfg(feature = "net")]
+    /// Returns received arguments for sending them to a worker.
+    ///
+    /// # Errors
+    /// If they are malformed.
+    pub(crate) fn to_send_again(self) -> mp_core::Result<TaskArgs> {
+        let malformed = || mp_core::Error::Malformed("arguments of tasks".into());
+        match self {
+            TaskArgs::Received(many) => {
+                let range = many.to_packed().ok_or_else(malformed)?;
+                Ok(TaskArgs::Packed(PackedRange::of(range)))
+            }
+            TaskArgs::ReceivedSingle(inc) => inc.into_outgoing().map(TaskArgs::Single).ok_or_else(malformed),
+            args => Ok(args),
+        }
+    }
+
     /// Takes received arguments that could not be read, to send them back.
     pub(crate) fn take_unread(&mut self) -> Option<Outgoing> {
         match self {

@@ -4,7 +4,11 @@
 mod cancel;
 mod deadlines;
 mod feed;
+#[cfg(feature = "net")]
+pub(crate) mod hosts;
 mod room_queue;
+#[cfg(feature = "net")]
+pub(crate) mod served;
 pub(crate) mod settings;
 mod settlements;
 pub(crate) mod shared;

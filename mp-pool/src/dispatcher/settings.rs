@@ -9,6 +9,8 @@ use mp_spawn::{Interrupt, InterruptSignals, Limits, ProcessBuilder, StartMethod,
 use crate::child::main_loop::Initializer;
 use crate::child::user_state::StateInit;
 
+pub(crate) const MOST_PROCESSES: usize = 1000;
+
 /// Function of the user that configures the process of a worker.
 #[derive(Clone)]
 pub(crate) struct Configure(pub(crate) Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>);

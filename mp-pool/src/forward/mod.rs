@@ -17,10 +17,9 @@
 //! | the forwarder dies | the tasks of its chunk are lost, because host B may have begun them; host B drops those that it has not begun |
 //! | host A is lost | host B drops the tasks that it has not begun |
 //!
-//! `messages` has the requests and replies, `served` answers them, `forwarder` sends them, and `places` starts
-//! forwarders as members come and go.
+//! `messages` has the requests and replies, `forwarder` sends them, and `places` chooses the places of
+//! processes. In the folder `dispatcher`, `served` answers, and `hosts` follows the members.
 
 pub(crate) mod forwarder;
 pub(crate) mod messages;
 pub(crate) mod places;
-pub(crate) mod served;

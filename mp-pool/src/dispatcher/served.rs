@@ -3,25 +3,21 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use mp_core::message::{Message, Outgoing};
 use mp_core::mutex::Mutex;
-use mp_net::service::{Replying, Service};
-use mp_net::{Cluster, ClusterEvent};
+use mp_net::service::{NetService, Replying};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
-use crate::api::pool::Pool;
 use crate::child::message::{FunctionMessage, SingleValue};
 use crate::child::runner::Runner;
-use crate::child::values::{EndPositions, PackedRange, TaskArgs};
+use crate::child::values::{EndPositions, TaskArgs};
 use crate::dispatcher::shared::PoolShared;
-use crate::error::{PoolError, TaskError};
+use crate::error::TaskError;
 use crate::forward::messages::{ForwardReply, ForwardRequest, ForwardedOutcome, ForwarderId};
-use crate::forward::places::service_name;
 use crate::tasks::call_outcomes::{CallOutcomes, ResultOrder};
 use crate::tasks::call_state::{CallOptions, CallState, TaskFunction};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
@@ -41,7 +37,7 @@ struct UnsentOutcomes {
 }
 
 /// Service of a pool.
-struct PoolService {
+pub(crate) struct PoolService {
     shared: Arc<PoolShared>,
     /// Pool and member for errors of tasks, such as `resize at rank 1`.
     place: Arc<str>,
@@ -106,6 +102,11 @@ impl Drop for CancelledOnDrop<'_> {
 }
 
 impl PoolService {
+    /// Creates the service of a pool. `place` is its name and member, for errors of tasks.
+    pub(crate) fn new(shared: Arc<PoolShared>, place: Arc<str>) -> Self {
+        Self { shared, place, functions: Mutex::default(), rests: Mutex::default() }
+    }
+
     fn learn(&self, key: (u64, u64), runner: FunctionMessage) -> ForwardReply {
         let FunctionMessage::Received(mut inc) = runner else {
             return ForwardReply::Unreadable("it is not there".into());
@@ -257,7 +258,7 @@ fn leaving(received: mp_core::message::Incoming) -> Result<Outgoing, String> {
     Ok(value)
 }
 
-impl Service for PoolService {
+impl NetService for PoolService {
     type Request = ForwardRequest;
     type Reply = ForwardReply;
 
@@ -283,99 +284,5 @@ impl Service for PoolService {
                 }
             }
         })
-    }
-}
-
-/// A pool that runs tasks of the pools of other members, until this value is dropped.
-#[derive(Debug)]
-#[must_use = "the pool is served until this is dropped"]
-pub struct ServedPool {
-    cluster: Cluster,
-    name: String,
-    events: Mutex<Receiver<ClusterEvent>>,
-}
-
-impl Drop for ServedPool {
-    fn drop(&mut self) {
-        // Fails only if rank 0 is lost.
-        _ = self.cluster.withdraw(&self.name);
-    }
-}
-
-/// Time between two checks for an interrupt.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-impl ServedPool {
-    /// Blocks until rank 0 has left the cluster or was lost, or this process is interrupted.
-    pub fn wait(&self) {
-        let events = self.events.lock();
-        while !mp_core::interrupted() {
-            match events.recv_timeout(CHECK_INTERVAL) {
-                Ok(ClusterEvent::Left(member) | ClusterEvent::Lost(member)) if member.rank == 0 => return,
-                Ok(ClusterEvent::FirstRankLost) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
-    }
-}
-
-impl Pool {
-    /// Lets the pools of other members of a cluster that have the same [name](crate::PoolBuilder::name) and
-    /// [this cluster](crate::PoolBuilder::cluster) run their tasks in the workers of this pool, in addition to
-    /// the tasks of this process. This lasts until the returned value is dropped, or the pool ends.
-    ///
-    /// All members must be programs of one build: functions and closures are found by it.
-    ///
-    /// ```
-    /// use mp_net::{Cluster, ClusterConfig};
-    /// use mp_pool::Pool;
-    ///
-    /// // All ranks run the same program. These are the lines of ranks 1 and up.
-    /// fn serve(cluster: &Cluster) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let pool = Pool::builder().processes(2).build()?;
-    ///     pool.serve(cluster)?.wait(); // until rank 0 has left
-    ///     Ok(())
-    /// }
-    /// ```
-    ///
-    /// A task gets the state, the initializer, the limits and the output of the pool in which it runs. A task
-    /// whose caller was lost is dropped if it has not begun.
-    ///
-    /// # Errors
-    /// [`PoolError::Cluster`] if this member already serves a pool of that name, or rank 0 is lost.
-    /// [`PoolError::OtherProcess`] in a forked process.
-    #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
-    pub fn serve(&self, cluster: &Cluster) -> Result<ServedPool, PoolError> {
-        self.shared.check_owner()?;
-        let pool = self.shared.settings.name.as_deref();
-        let name = service_name(pool, cluster.rank());
-        let place = format!("{} of rank {}", pool.unwrap_or("pool"), cluster.rank());
-        let service = PoolService {
-            shared: self.shared.clone(),
-            place: place.into(),
-            functions: Mutex::default(),
-            rests: Mutex::default(),
-        };
-        let events = Mutex::new(cluster.events());
-        cluster.publish_service(&name, Arc::new(service))?;
-        Ok(ServedPool { cluster: cluster.clone(), name, events })
-    }
-}
-
-impl TaskArgs {
-    /// Returns received arguments for sending them to a worker.
-    ///
-    /// # Errors
-    /// If they are malformed.
-    pub(crate) fn to_send_again(self) -> mp_core::Result<TaskArgs> {
-        let malformed = || mp_core::Error::Malformed("arguments of tasks".into());
-        match self {
-            TaskArgs::Received(many) => {
-                let range = many.to_packed().ok_or_else(malformed)?;
-                Ok(TaskArgs::Packed(PackedRange::of(range)))
-            }
-            TaskArgs::ReceivedSingle(inc) => inc.into_outgoing().map(TaskArgs::Single).ok_or_else(malformed),
-            args => Ok(args),
-        }
     }
 }

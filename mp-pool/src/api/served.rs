@@ -1,0 +1,84 @@
+//! Pools that run tasks of other members.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use mp_core::mutex::Mutex;
+use mp_net::{Cluster, ClusterEvent};
+
+use crate::api::pool::Pool;
+use crate::dispatcher::served::PoolService;
+use crate::error::PoolError;
+use crate::forward::places::service_name;
+
+/// A pool that runs tasks of the pools of other members, until this value is dropped.
+#[derive(Debug)]
+#[must_use = "the pool is served until this is dropped"]
+pub struct ServedPool {
+    cluster: Cluster,
+    name: String,
+    events: Mutex<Receiver<ClusterEvent>>,
+}
+
+impl Drop for ServedPool {
+    fn drop(&mut self) {
+        // Fails only if rank 0 is lost.
+        _ = self.cluster.withdraw(&self.name);
+    }
+}
+
+/// Time between two checks for an interrupt.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+impl ServedPool {
+    /// Blocks until rank 0 has left the cluster or was lost, or this process is interrupted.
+    pub fn wait(&self) {
+        let events = self.events.lock();
+        while !mp_core::interrupted() {
+            match events.recv_timeout(CHECK_INTERVAL) {
+                Ok(ClusterEvent::Left(member) | ClusterEvent::Lost(member)) if member.rank == 0 => return,
+                Ok(ClusterEvent::FirstRankLost) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Lets the pools of other members of a cluster that have the same [name](crate::PoolBuilder::name) and
+    /// [this cluster](crate::PoolBuilder::cluster) run their tasks in the workers of this pool, in addition to
+    /// the tasks of this process. This lasts until the returned value is dropped, or the pool ends.
+    ///
+    /// All members must be programs of one build: functions and closures are found by it.
+    ///
+    /// ```
+    /// use mp_net::{Cluster, ClusterConfig};
+    /// use mp_pool::Pool;
+    ///
+    /// // All ranks run the same program. These are the lines of ranks 1 and up.
+    /// fn serve(cluster: &Cluster) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let pool = Pool::builder().processes(2).build()?;
+    ///     pool.serve(cluster)?.wait(); // until rank 0 has left
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// A task gets the state, the initializer, the limits and the output of the pool in which it runs. A task
+    /// whose caller was lost is dropped if it has not begun.
+    ///
+    /// # Errors
+    /// [`PoolError::Cluster`] if this member already serves a pool of that name, or rank 0 is lost.
+    /// [`PoolError::OtherProcess`] in a forked process.
+    #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+    pub fn serve(&self, cluster: &Cluster) -> Result<ServedPool, PoolError> {
+        self.shared.check_owner()?;
+        let pool = self.shared.settings.name.as_deref();
+        let name = service_name(pool, cluster.rank());
+        let place = format!("{} of rank {}", pool.unwrap_or("pool"), cluster.rank());
+        let service = PoolService::new(self.shared.clone(), place.into());
+        let events = Mutex::new(cluster.events());
+        cluster.publish_service(&name, Arc::new(service))?;
+        Ok(ServedPool { cluster: cluster.clone(), name, events })
+    }
+}
