@@ -188,6 +188,8 @@ pub use transport::envelope::Envelope;
 pub use transport::lease::Leased;
 pub use transport::outgoing::broadcast::Repeated;
 #[doc(hidden)]
+pub use transport::peek::{ArenaBytes, PeekedMessage};
+#[doc(hidden)]
 pub use transport::promise::{EnvelopeTicket, Promise};
 #[doc(hidden)]
 pub use transport::relay::{NewBlock, RelayedMessage};

@@ -89,7 +89,7 @@ pub(crate) const TAIL: usize = 16;
 ///
 /// All versions share the bits of the meta word, the spill word, and the list of attachments that these two
 /// locate. So a process that can't read a message can read its version, and release the attachments.
-const WIRE_VERSION: u64 = 6;
+pub(crate) const WIRE_VERSION: u64 = 6;
 
 /// The meta word: number of attachments (16 bits), "attachments are in the spill block" (1), number of
 /// deliveries (7), wire version (8), number of bytes (32).

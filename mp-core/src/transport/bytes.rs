@@ -35,6 +35,15 @@ pub(crate) fn write_own(map: &Mapping, at: u64, bytes: &[u8]) {
     unsafe { map.write(at, bytes) }
 }
 
+/// Returns the whole memory of a new block.
+pub(crate) fn own_mut(hold: &mut Hold) -> &mut [u8] {
+    let (at, size) = Blocks(hold.arena()).data_of(hold.block());
+    let first = hold.arena().map().bytes(at, size);
+    // SAFETY: the whole block, initialised by the kernel's zeros at least, and held as long as `hold` is
+    // borrowed. It was allocated for a message that is not yet sent, so there is no other handle of it.
+    unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), size as usize) }
+}
+
 /// Appends bytes of a message that this process has taken.
 #[inline]
 pub(crate) fn read_own(map: &Mapping, at: u64, len: usize, to: &mut Vec<u8>) {

@@ -4,7 +4,7 @@
 //! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` it, and reads it as
 //! an [`Incoming`](incoming::Incoming). `attachments` has the descriptors that travel in messages or stay
 //! with an object, and `exclusive_objects` move. `promise` passes an envelope to a process without a queue.
-//! `relay` copies messages between arenas.
+//! `relay` copies messages between arenas, and `peek` copies messages that stay in their queue.
 
 use std::collections::HashMap;
 
@@ -25,6 +25,7 @@ pub(crate) mod fuzz;
 pub(crate) mod incoming;
 pub(crate) mod lease;
 pub(crate) mod outgoing;
+pub(crate) mod peek;
 pub(crate) mod promise;
 pub(crate) mod relay;
 

@@ -13,7 +13,7 @@ use crate::envelopes::{Envelopes, Meta};
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
 use crate::mem::Mem;
-use crate::transport::bytes::{relayed, write_own};
+use crate::transport::bytes::{own_mut, relayed, write_own};
 use crate::transport::envelope::{Envelope, opened};
 use crate::transport::{Attached, Messages, Outgoing};
 use crate::words::{Access, Attachment, BlockId, BlockKind, Grant};
@@ -63,6 +63,11 @@ impl NewBlock {
         }
         write_own(self.hold.arena().map(), first + at, bytes);
         Ok(())
+    }
+
+    /// Returns the bytes of the block, to be filled. Their number may exceed what was asked for.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        own_mut(&mut self.hold)
     }
 }
 
@@ -132,7 +137,7 @@ impl Envelope {
 }
 
 /// Returns the grant and size of an attachment.
-fn leaving(arena: Arena, block: BlockId, grant: Grant) -> Result<(Grant, u64)> {
+pub(super) fn leaving(arena: Arena, block: BlockId, grant: Grant) -> Result<(Grant, u64)> {
     if !Blocks(arena).block_exists(block) {
         return Err(Error::Malformed("an attachment of a message names no block".into()));
     }

@@ -32,6 +32,12 @@ pub const fn delivered(meta: u64) -> u64 {
     if deliveries(meta) < 0x7f { meta + (1 << 17) } else { meta }
 }
 
+/// Returns the meta word with this number of deliveries, up to 127.
+pub const fn with_deliveries(meta: u64, times: u32) -> u64 {
+    let times = if times < 0x7f { times as u64 } else { 0x7f };
+    meta & !(0x7f << 17) | times << 17
+}
+
 /// Owner word of an envelope: the owner, and the number of changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 pub use block_state::{BlockKind, BlockLife, BlockState};
 pub use clock::{ClockPhase, ClockState, END_OF_TICKS, Tick};
 pub use dtype::DType;
-pub use envelope::{GroupState, Holder, Owner, RingPlace, delivered, deliveries};
+pub use envelope::{GroupState, Holder, Owner, RingPlace, delivered, deliveries, with_deliveries};
 pub use seat::{Access, Attachment, Grant, SeatAt};
 pub use tenancy::{CurrentUpdate, Presence, RecoveringSlots, Tenancy};
 pub use wait_note::{LockKind, ReadersAt, WaitGoal, WaitMark, WaitState};
