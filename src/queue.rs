@@ -31,8 +31,8 @@ pub use crate::{
     GetError, JoinableQueue, Lease, PutError, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel,
 };
 pub use mp_queue::{
-    DesertedWhen, EncodedMessage, JoinableQueueError, LeaseReady, Leaseholder, PutManyError, PutReady,
-    SimpleQueue, Spin, TypeRefusal, broadcast, watch,
+    CheckpointError, DesertedWhen, EncodedMessage, JoinableQueueError, LeaseReady, Leaseholder, PutManyError,
+    PutReady, SimpleQueue, Spin, TypeRefusal, broadcast, watch,
 };
 #[cfg(feature = "futures")]
 pub use mp_queue::{QueueSink, QueueStream};

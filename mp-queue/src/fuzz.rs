@@ -1,10 +1,11 @@
 //! Inputs of `cargo xtask fuzz` and of unit tests for this crate's parsers: data that arrives at a socket,
-//! hellos, messages with the names of their types, and slots of rings.
+//! hellos, messages with the names of their types, slots of rings, and files of checkpoints.
 
 use mp_core::message::{Incoming, Outgoing};
 use mp_core::{Error, Message};
 use mp_reduce::{MessagePack, unpack_plain};
 
+use crate::checkpoint::fuzz as checkpoint;
 use crate::connection::named::Named;
 use crate::connection::socket::fuzz as socket;
 use crate::ring::{Slot, SmallMessage};
@@ -19,6 +20,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("hellos", socket::hellos, socket::hello_seeds),
     ("named", named, named_seeds),
     ("slots", slots, slot_seeds),
+    ("checkpoints", checkpoint::files, checkpoint::seeds),
 ];
 
 /// Type of a value sent over a connection in shared memory.

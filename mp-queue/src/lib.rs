@@ -49,6 +49,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod broadcast;
+mod checkpoint;
 mod connection;
 mod error;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
@@ -59,6 +60,7 @@ mod raw;
 pub mod ring;
 pub mod watch;
 
+pub use checkpoint::CheckpointError;
 pub use connection::Connection;
 pub use connection::invite::invite;
 pub use connection::pipe::{one_way_pipe, pipe};

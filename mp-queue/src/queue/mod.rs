@@ -211,6 +211,10 @@ impl<T: Message> Queue<T> {
         Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
+    pub(crate) fn of_raw(raw: RawQueue, fingerprint: TypeFingerprint<T>) -> Self {
+        Self { raw, fingerprint, messages: PhantomData }
+    }
+
     pub(crate) fn raw(&self) -> &RawQueue {
         &self.raw
     }
@@ -418,7 +422,7 @@ impl QueueOptions {
         }
         let fingerprint = TypeFingerprint::<T>::new();
         let raw = RawQueue::create(self, (fingerprint.get(), &name_of::<T>()), true)?;
-        Ok(Queue { raw, fingerprint, messages: PhantomData })
+        Ok(Queue::of_raw(raw, fingerprint))
     }
 }
 

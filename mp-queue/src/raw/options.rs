@@ -15,12 +15,12 @@ use mp_core::Spin;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use = "options do nothing until `create` is called"]
 pub struct QueueOptions {
-    pub(super) capacity: Option<usize>,
+    pub(crate) capacity: Option<usize>,
     pub(crate) growing: bool,
-    pub(super) deliveries: u32,
+    pub(crate) deliveries: u32,
     pub(crate) bytes: u64,
-    pub(super) deserted: DesertedWhen,
-    pub(super) spin: Spin,
+    pub(crate) deserted: DesertedWhen,
+    pub(crate) spin: Spin,
 }
 
 /// Default limit on the deliveries of one message.

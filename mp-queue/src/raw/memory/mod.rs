@@ -26,6 +26,7 @@ use crate::ring::{
 #[cfg(test)]
 mod garbage;
 mod leases;
+pub(crate) mod peek;
 pub(crate) mod pinned_read;
 mod reclaim_hooks;
 mod words;

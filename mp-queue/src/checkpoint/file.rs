@@ -1,0 +1,293 @@
+//! Files of checkpoints: written under another name, and renamed when they are complete.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::checksum::Checksum;
+use super::error::CheckpointError;
+use super::format::{
+    ALIGN, MAX_HEADER, PREFIX, SavedQueue, TRAILER, Trailer, VERSION, header, read_table, table,
+};
+
+/// Number of bytes that are copied, summed and read at once.
+pub(super) const CHUNK: usize = 256 << 10;
+/// Number of bytes after which the buffer is written.
+const BUFFER: usize = 4 * CHUNK;
+/// Room for the header at first.
+const HEADER: u64 = 64 << 10;
+/// Suffix of a file that is being written.
+const SUFFIX: &str = ".mp-partial";
+
+/// File that is being written. It is removed when dropped before it is complete.
+pub(super) struct CheckpointWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    file: File,
+    buffer: Vec<u8>,
+    /// Position in the file of the buffer's first byte.
+    buffer_at: u64,
+    data_at: u64,
+    complete: bool,
+}
+
+impl CheckpointWriter {
+    pub(super) fn create(path: &Path) -> Result<Self, CheckpointError> {
+        let failed = |source| file_error("can't create", path, source);
+        let Some(name) = path.file_name() else { return Err(failed(Errno::ISDIR.into())) };
+        let mut partial = OsString::from(name);
+        partial.push(SUFFIX);
+        let partial = path.with_file_name(partial);
+        let file = lock(&partial, path)?;
+        file.set_len(0).map_err(failed)?;
+        let (path, buffer) = (path.to_owned(), Vec::new());
+        let mut writer = Self { path, partial, file, buffer, buffer_at: 0, data_at: 0, complete: false };
+        writer.restart(HEADER)?;
+        Ok(writer)
+    }
+
+    /// Discards all data, and leaves this much room for the header.
+    pub(super) fn restart(&mut self, header: u64) -> Result<(), CheckpointError> {
+        self.buffer.clear();
+        self.file.set_len(0).map_err(|e| self.failed(e))?;
+        self.data_at = header.next_multiple_of(ALIGN);
+        self.buffer_at = self.data_at;
+        Ok(())
+    }
+
+    fn failed(&self, source: io::Error) -> CheckpointError {
+        file_error("can't write", &self.partial, source)
+    }
+
+    /// Returns the position of the next byte.
+    pub(super) fn position(&self) -> u64 {
+        self.buffer_at + self.buffer.len() as u64
+    }
+
+    /// Returns the room for the header.
+    pub(super) fn header_room(&self) -> u64 {
+        self.data_at
+    }
+
+    /// Returns the number of bytes of data.
+    pub(super) fn data_len(&self) -> u64 {
+        self.position() - self.data_at
+    }
+
+    /// Appends zeros up to the next multiple of the alignment.
+    pub(super) fn align(&mut self) {
+        let pad = self.position().next_multiple_of(ALIGN) - self.position();
+        self.buffer.resize(self.buffer.len() + pad as usize, 0);
+    }
+
+    /// Appends `len` bytes, which `fill` writes, and adds them to the checksum.
+    pub(super) fn append(
+        &mut self,
+        len: usize,
+        sum: &mut Checksum,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), CheckpointError> {
+        if self.buffer.len() + len > BUFFER {
+            self.flush()?;
+        }
+        let from = self.buffer.len();
+        self.buffer.resize(from + len, 0);
+        fill(&mut self.buffer[from..]);
+        sum.add(&self.buffer[from..]);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), CheckpointError> {
+        self.file.write_all_at(&self.buffer, self.buffer_at).map_err(|e| self.failed(e))?;
+        self.buffer_at += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Discards the bytes from this position on.
+    pub(super) fn rewind(&mut self, to: u64) {
+        // Bytes beyond it in the file are overwritten, or cut off at the end.
+        self.buffer.truncate(to.saturating_sub(self.buffer_at) as usize);
+        self.buffer_at = self.buffer_at.min(to);
+    }
+
+    /// Completes the file, and replaces an earlier one at its path. Returns the necessary room for the header
+    /// if there is too little: nothing is written then.
+    pub(super) fn finish(mut self, queue: &SavedQueue) -> Result<Result<(), (Self, u64)>, CheckpointError> {
+        let table = table(queue);
+        let table_at = self.position();
+        let end = table_at + table.len() as u64 + TRAILER as u64;
+        let mut json = header(queue, self.data_at, end).into_bytes();
+        let needed = 8 + json.len() as u64;
+        if needed - 8 > MAX_HEADER {
+            let why = "more tensors than a file of the format safetensors can name";
+            return Err(self.failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
+        }
+        if needed > self.data_at {
+            return Ok(Err((self, needed)));
+        }
+        json.resize(self.data_at as usize - 8, b' ');
+        let mut head = (json.len() as u64).to_le_bytes().to_vec();
+        head.append(&mut json);
+        let mut header_sum = Checksum::default();
+        head.chunks(CHUNK).for_each(|chunk| header_sum.add(chunk));
+        let (data_at, table_len) = (self.data_at, table.len() as u64);
+        let trailer = Trailer { data_at, table_at, table_len, header_sum: header_sum.get() };
+        self.flush()?;
+        let write = |writer: &mut Self| {
+            let mut file = &writer.file;
+            file.write_all_at(&table, table_at)?;
+            file.write_all_at(&trailer.pack(&table), table_at + table_len)?;
+            file.write_all_at(&head, 0)?;
+            file.set_len(end)?;
+            file.flush()?;
+            file.sync_all()
+        };
+        write(&mut self).map_err(|e| self.failed(e))?;
+        fs::rename(&self.partial, &self.path).map_err(|e| file_error("can't replace", &self.path, e))?;
+        self.complete = true;
+        let folder = self.path.parent().filter(|path| !path.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|e| file_error("can't make durable the directory", folder, e))?;
+        Ok(Ok(()))
+    }
+}
+
+impl Drop for CheckpointWriter {
+    fn drop(&mut self) {
+        if !self.complete {
+            _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// Opens the file to be written, and locks it against other writers of the same checkpoint. A file that a
+/// killed writer left is used again.
+fn lock(partial: &Path, path: &Path) -> Result<File, CheckpointError> {
+    let failed = |source| file_error("can't create", partial, source);
+    loop {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(partial).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(CheckpointError::Written { path: path.to_owned() }),
+            Err(e) => return Err(failed(e.into())),
+        }
+        // Between the two calls, its writer may have renamed or removed the file.
+        let opened = file.metadata().map_err(failed)?;
+        match fs::symlink_metadata(partial) {
+            Ok(found) if (found.dev(), found.ino()) == (opened.dev(), opened.ino()) => return Ok(file),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+}
+
+#[cold]
+fn file_error(action: &'static str, path: &Path, source: io::Error) -> CheckpointError {
+    let path = path.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EFBIG | libc::EDQUOT) => CheckpointError::NoSpace { path, source },
+        _ => CheckpointError::File { action, path, source },
+    }
+}
+
+/// Complete file, and its contents without the data.
+pub(super) struct CheckpointReader {
+    path: PathBuf,
+    file: File,
+    pub(super) queue: SavedQueue,
+}
+
+impl CheckpointReader {
+    pub(super) fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let failed = |source| file_error("can't read", path, source);
+        let damaged = |what| CheckpointError::Damaged { path: path.to_owned(), what };
+        let mut options = OpenOptions::new();
+        // A named pipe would wait for its writer.
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        let mut start = Vec::new();
+        if metadata.is_file() {
+            (&file).take(8 + PREFIX.len() as u64 + 20).read_to_end(&mut start).map_err(failed)?;
+        }
+        let version = start.get(8..).and_then(|json| json.strip_prefix(PREFIX.as_bytes()));
+        let version = version.ok_or_else(|| CheckpointError::NotACheckpoint { path: path.to_owned() })?;
+        let version = version.iter().take_while(|digit| digit.is_ascii_digit());
+        let version = version.fold(0_u64, |n, d| n.wrapping_mul(10).wrapping_add(u64::from(d - b'0')));
+        if version != VERSION {
+            let (path, found, expected) = (path.to_owned(), version, VERSION);
+            return Err(CheckpointError::Version { path, found, expected });
+        }
+        let end = metadata.len().checked_sub(TRAILER as u64).ok_or_else(|| damaged("it is too short"))?;
+        let mut last = [0; TRAILER];
+        file.read_exact_at(&mut last, end).map_err(failed)?;
+        let trailer =
+            Trailer::unpack(&last, metadata.len()).ok_or_else(|| damaged("its end is missing or changed"))?;
+        let mut table = Vec::new();
+        let mut header_sum = Checksum::default();
+        each_chunk(trailer.table_len, |at, len| {
+            let from = table.len();
+            table.resize(from + len, 0);
+            file.read_exact_at(&mut table[from..], trailer.table_at + at)
+        })
+        .map_err(failed)?;
+        if !Trailer::is_sum_of(&last, &table) {
+            return Err(damaged("the checksum of its table is wrong"));
+        }
+        let mut chunk = Vec::new();
+        each_chunk(trailer.data_at, |at, len| {
+            chunk.resize(len, 0);
+            file.read_exact_at(&mut chunk, at)?;
+            header_sum.add(&chunk);
+            Ok(())
+        })
+        .map_err(failed)?;
+        if header_sum.get() != trailer.header_sum {
+            return Err(damaged("the checksum of its header is wrong"));
+        }
+        let queue = read_table(&table, &trailer).ok_or_else(|| damaged("its table is invalid"))?;
+        Ok(Self { path: path.to_owned(), file, queue })
+    }
+
+    /// Reads all of `to` from this position, and adds it to the checksum.
+    pub(super) fn read(&self, at: u64, to: &mut [u8], sum: &mut Checksum) -> Result<(), CheckpointError> {
+        each_chunk(to.len() as u64, |from, len| {
+            let chunk = &mut to[from as usize..from as usize + len];
+            self.file.read_exact_at(chunk, at + from)?;
+            sum.add(chunk);
+            Ok(())
+        })
+        .map_err(|e| file_error("can't read", &self.path, e))
+    }
+
+    /// Returns the error of a message whose checksum is wrong.
+    pub(super) fn damaged(&self) -> CheckpointError {
+        CheckpointError::Damaged { path: self.path.clone(), what: "the checksum of a message is wrong" }
+    }
+
+    /// Returns the error of a queue of another type.
+    pub(super) fn other_type(&self, expected: String) -> CheckpointError {
+        let (path, stored) = (self.path.clone(), mp_core::printable(&self.queue.type_name));
+        CheckpointError::OtherType { path, stored, expected }
+    }
+}
+
+/// Calls `each` with the offset and length of each chunk of `len` bytes.
+pub(super) fn each_chunk<E>(len: u64, mut each: impl FnMut(u64, usize) -> Result<(), E>) -> Result<(), E> {
+    let mut at = 0;
+    while at < len {
+        let now = (len - at).min(CHUNK as u64);
+        each(at, now as usize)?;
+        at += now;
+    }
+    Ok(())
+}

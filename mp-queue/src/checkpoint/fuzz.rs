@@ -1,0 +1,92 @@
+//! Hostile files.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::checksum::Checksum;
+use super::error::CheckpointError;
+use super::format::{TRAILER, Trailer};
+use super::restore::restore;
+use crate::queue::Queue;
+use crate::raw::options::QueueOptions;
+
+/// Type of the messages.
+type FuzzMessage = (u8, Vec<u32>);
+
+fn memfile(bytes: &[u8]) -> (File, String) {
+    let mut file = File::from(memfd_create("checkpoint", MemfdFlags::CLOEXEC).unwrap());
+    file.write_all(bytes).unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    (file, path)
+}
+
+/// Returns the file with the checksums of its changed header and table, as an attacker would write them.
+fn summed(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (rest, last) = bytes.split_last_chunk::<TRAILER>()?;
+    let trailer = Trailer::unpack(last, bytes.len() as u64)?;
+    let table = rest.get(trailer.table_at as usize..)?;
+    let mut header_sum = Checksum::default();
+    rest.get(..trailer.data_at as usize)?.chunks(super::file::CHUNK).for_each(|chunk| header_sum.add(chunk));
+    let last = Trailer { header_sum: header_sum.get(), ..trailer }.pack(table);
+    Some([rest, &last].concat())
+}
+
+/// Restores a file as it is, and with right checksums of its header and table.
+pub(crate) fn files(bytes: &[u8]) {
+    for bytes in [Some(bytes.to_vec()), summed(bytes)].into_iter().flatten() {
+        let (_file, path) = memfile(&bytes);
+        // A table may ask for more slots than there is memory for.
+        let options = QueueOptions::new().capacity(4);
+        match restore::<FuzzMessage>(path.as_ref(), Some(options)) {
+            Ok(queue) => {
+                queue.close();
+                while let Ok(Some(_)) | Err(crate::GetError::Failed(_)) = queue.get() {}
+            }
+            Err(CheckpointError::File { source, .. }) => panic!("{source}"),
+            Err(error) => _ = error.to_string(),
+        }
+    }
+}
+
+/// Returns files with small, large, held and attached messages.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let queue = QueueOptions::new().capacity(4).create::<FuzzMessage>().unwrap();
+    queue.put((1, vec![])).unwrap();
+    queue.put((2, (0..100).collect())).unwrap();
+    let plain = written(&queue);
+    let lease = queue.get_lease().unwrap();
+    let held = written(&queue);
+    drop(lease);
+    vec![plain, held, Vec::new()]
+}
+
+fn written(queue: &Queue<FuzzMessage>) -> Vec<u8> {
+    let path = std::env::temp_dir().join(format!("mp-fuzz-{}-checkpoint", std::process::id()));
+    queue.checkpoint(&path).unwrap();
+    let mut file = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::format::{read_table, table};
+
+    /// A file that passes every checksum still can't name memory that it does not contain.
+    #[test]
+    fn table_with_overlapping_ranges_is_refused() {
+        let bytes = seeds().swap_remove(0);
+        let (rest, last) = bytes.split_last_chunk::<TRAILER>().unwrap();
+        let trailer = Trailer::unpack(last, bytes.len() as u64).unwrap();
+        let mut queue = read_table(&rest[trailer.table_at as usize..], &trailer).unwrap();
+        let twice = queue.messages[1].clone();
+        queue.messages.push(twice);
+        assert!(read_table(&table(&queue), &trailer).is_none());
+    }
+}

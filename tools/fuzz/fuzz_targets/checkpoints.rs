@@ -1,0 +1,4 @@
+//! The target `checkpoints` under libFuzzer.
+#![no_main]
+
+mp_fuzz::libfuzzer!();
