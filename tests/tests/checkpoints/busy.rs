@@ -1,0 +1,115 @@
+//! Checkpoints of queues that other processes use meanwhile.
+
+use std::collections::{HashMap, HashSet};
+
+use mp::process::start_processes;
+use mp::{FrozenTensor, GetError, Queue, SpawnOptions, Tensor};
+use mp_tests::scratch::Scratch;
+use mp_tests::{DEADLINE, Outcome, eventually, join, one_process, send};
+
+use crate::{Numbered, numbered, numbers_in};
+
+/// Number of checkpoints.
+const ROUNDS: usize = 60;
+
+fn counts_up(_: usize, queue: Queue<Numbered>) -> Outcome {
+    for number in 0.. {
+        let len = if number % 7 == 0 { 100_000 } else { 40 };
+        if send(&queue, numbered(number, len)).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Leaves some messages in the queue, until the other queue is closed.
+fn takes_most(_: usize, (queue, end): (Queue<Numbered>, Queue<()>)) -> Outcome {
+    while end.try_get().is_err() {
+        match queue.len() {
+            0..20 => std::thread::yield_now(),
+            _ => drop(queue.get_timeout(DEADLINE)?),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn checkpoint_of_a_stream_is_a_part_without_gaps() {
+    let scratch = Scratch::new("stream");
+    let path = scratch.0.join("queue");
+    for queue in [Queue::bounded(40).unwrap(), Queue::growing(2000).unwrap()] {
+        let end = Queue::bounded(1).unwrap();
+        let producer = one_process(counts_up, queue.clone());
+        let consumers =
+            start_processes(takes_most, (queue.clone(), end.clone()), SpawnOptions::nprocs(2)).unwrap();
+        eventually("enough messages", || queue.len() >= 20);
+        let mut last = 0;
+        for _ in 0..ROUNDS {
+            let saved = queue.checkpoint(&path).unwrap();
+            let found = numbers_in(&path);
+            assert_eq!(found.len(), saved);
+            assert!(found.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{found:?}");
+            let newest = *found.last().expect("some messages stay");
+            assert!(newest >= last, "{newest} after {last}");
+            last = newest;
+        }
+        end.close();
+        queue.close();
+        join(&producer).unwrap();
+        join(&consumers).unwrap();
+        assert!(last > 1000, "{last}");
+    }
+}
+
+/// Name of a token, its step, and some memory.
+type Token = (u8, u64, FrozenTensor<u8>);
+
+/// Moves tokens on: puts the next step, and then acknowledges the step before.
+fn moves_on(_: usize, queue: Queue<Token>) -> Outcome {
+    loop {
+        match queue.get_lease_timeout(DEADLINE) {
+            Ok(Some(lease)) => {
+                let (name, step, memory) = &*lease;
+                if send(&queue, (*name, step + 1, memory.clone())).is_err() {
+                    return Ok(());
+                }
+                lease.ack();
+            }
+            Ok(None) | Err(GetError::Leased { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The newest step of each token is in the queue at every instant.
+#[test]
+fn checkpoint_with_leases_has_each_unfinished_message() {
+    const TOKENS: u8 = 5;
+    let scratch = Scratch::new("tokens");
+    let path = scratch.0.join("queue");
+    let queue = Queue::<Token>::bounded(20).unwrap();
+    for name in 0..TOKENS {
+        queue.put((name, 0, Tensor::full([5000], name).unwrap().freeze())).unwrap();
+    }
+    let workers = start_processes(moves_on, queue.clone(), SpawnOptions::nprocs(2)).unwrap();
+    let mut newest: HashMap<u8, Option<u64>> = HashMap::new();
+    for round in 0..ROUNDS {
+        let saved = queue.checkpoint(&path).unwrap();
+        let again = Queue::<Token>::restore(&path).unwrap();
+        let mut found = HashSet::new();
+        while let Ok(Some((name, step, memory))) = again.try_get() {
+            assert_eq!(memory.as_slice().unwrap(), [name; 5000]);
+            assert!(found.insert((name, step)), "round {round}: {name} at {step} is there twice");
+        }
+        assert_eq!(found.len(), saved);
+        // A worker may be late to acknowledge, so only the newest step counts.
+        for name in 0..TOKENS {
+            let step = found.iter().filter(|(n, _)| *n == name).map(|(_, step)| *step).max();
+            let before = newest.insert(name, step);
+            assert!(step.is_some() && step >= before.flatten(), "round {round}: {name} is lost: {found:?}");
+        }
+    }
+    assert!(newest.values().all(|step| *step > Some(0)), "{newest:?}");
+    queue.close();
+    join(&workers).unwrap();
+}

@@ -1,0 +1,63 @@
+//! Files that move between programs, and file systems without space.
+
+use std::fs;
+use std::path::Path;
+
+use mp::process::start_processes;
+use mp::queue::CheckpointError;
+use mp::{Queue, SpawnOptions};
+use mp_tests::scratch::Scratch;
+use mp_tests::{Outcome, join, next, send, take};
+
+use crate::{Numbered, numbered, numbers, numbers_in};
+
+/// Writes a queue of which one message is leased.
+pub(crate) fn writes(directory: &Path) {
+    let queue = Queue::bounded(8).unwrap();
+    (0..5_u64).for_each(|n| queue.put(format!("{n}").repeat(1000)).unwrap());
+    let _lease = queue.get_lease().unwrap();
+    assert_eq!(queue.checkpoint(directory.join("jobs")).unwrap(), 5);
+}
+
+fn first_digits(_: usize, (jobs, digits): (Queue<String>, Queue<u8>)) -> Outcome {
+    while let Some(job) = next(&jobs)? {
+        send(&digits, job.as_bytes()[0])?;
+    }
+    Ok(())
+}
+
+/// Another program has another arena, as on another host.
+#[test]
+fn queue_of_another_program_is_continued_by_workers() {
+    let scratch = Scratch::new("continued");
+    scratch.run("writes");
+    let jobs = Queue::<String>::restore(scratch.0.join("jobs")).unwrap();
+    let digits = Queue::bounded(8).unwrap();
+    let workers =
+        start_processes(first_digits, (jobs.clone(), digits.clone()), SpawnOptions::nprocs(2)).unwrap();
+    let mut all: Vec<u8> = (0..5).map(|_| take(&digits)).collect();
+    all.sort_unstable();
+    assert_eq!(all, b"01234");
+    jobs.close();
+    join(&workers).unwrap();
+}
+
+/// Has a file system of 4 MiB.
+pub(crate) fn full(directory: &Path) {
+    let path = directory.join("queue");
+    let queue = Queue::<Numbered>::bounded(4).unwrap();
+    queue.put(numbered(0, 100_000)).unwrap();
+    queue.checkpoint(&path).unwrap();
+    queue.put(numbered(1, 8 << 20)).unwrap();
+    let error = queue.checkpoint(&path).unwrap_err();
+    assert!(matches!(error, CheckpointError::NoSpace { .. }), "{error}");
+    assert!(error.to_string().starts_with("no space to write "), "{error}");
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 1, "the partial file is removed");
+    assert_eq!(numbers_in(&path), [0]);
+    assert_eq!(numbers(&queue), [0, 1]);
+}
+
+#[test]
+fn full_file_system_keeps_the_old_file_and_queue() {
+    _ = Scratch::new("full").run_mounted("size=4m", "full");
+}
