@@ -19,7 +19,8 @@ use std::path::PathBuf;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The file can't be created, written, read or renamed.
+    /// The file can't be created, written, read or renamed. If its directory can't be synchronized, the new
+    /// file is in place, and may be lost by a crash of the host.
     #[error("{action} {path}: {source}", path = path.display())]
     File {
         /// Attempted operation, for example "can't write".

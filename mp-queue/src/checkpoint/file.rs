@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -140,12 +140,11 @@ impl CheckpointWriter {
         let trailer = Trailer { data_at, table_at, table_len, header_sum: header_sum.get() };
         self.flush()?;
         let write = |writer: &mut Self| {
-            let mut file = &writer.file;
+            let file = &writer.file;
             file.write_all_at(&table, table_at)?;
             file.write_all_at(&trailer.pack(&table), table_at + table_len)?;
             file.write_all_at(&head, 0)?;
             file.set_len(end)?;
-            file.flush()?;
             file.sync_all()
         };
         write(&mut self).map_err(|e| self.failed(e))?;

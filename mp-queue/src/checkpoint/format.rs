@@ -210,13 +210,8 @@ impl<'a> TableReader<'a> {
             (frozen <= 1 && element < 32).then_some(SavedBlock { range, frozen: frozen == 1, element })
         };
         let blocks = (0..blocks).map(block).collect::<Option<_>>()?;
-        (set_aside <= 1).then_some(SavedMessage {
-            set_aside: set_aside == 1,
-            deliveries,
-            bytes,
-            blocks,
-            checksum,
-        })
+        let valid = set_aside <= 1 && bytes.len <= u64::from(u32::MAX);
+        valid.then_some(SavedMessage { set_aside: set_aside == 1, deliveries, bytes, blocks, checksum })
     }
 }
 

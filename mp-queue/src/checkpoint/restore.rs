@@ -44,7 +44,9 @@ pub(super) fn restore<T: Message>(
     if of_file.growing {
         of_file.capacity = of_file.capacity.map(|limit| limit.max(queued));
     }
-    let raw = RawQueue::create(options.unwrap_or(of_file), (fingerprint.get(), &name), true)?;
+    let options = options.unwrap_or(of_file);
+    options.check()?;
+    let raw = RawQueue::create(options, (fingerprint.get(), &name), true)?;
     for message in &messages {
         let payload = read(&file, &raw, fingerprint, message)?;
         put(&raw, payload, message.set_aside).map_err(|error| match error {

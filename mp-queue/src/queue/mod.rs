@@ -410,16 +410,22 @@ impl<T: Message> Queue<T> {
 }
 
 impl QueueOptions {
+    /// Returns an error if a bound of bytes lacks a capacity.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        if self.bytes != 0 && self.growing {
+            let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
+            return Err(mp_core::Error::InvalidArgument(why.into()).into());
+        }
+        Ok(())
+    }
+
     /// Creates the queue.
     ///
     /// # Errors
     /// Returns an error in the same cases as [`Queue::bounded`], and if there is a bound of bytes without a
     /// [capacity](Self::capacity).
     pub fn create<T: Message>(self) -> Result<Queue<T>, Error> {
-        if self.bytes != 0 && self.growing {
-            let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
-            return Err(mp_core::Error::InvalidArgument(why.into()).into());
-        }
+        self.check()?;
         let fingerprint = TypeFingerprint::<T>::new();
         let raw = RawQueue::create(self, (fingerprint.get(), &name_of::<T>()), true)?;
         Ok(Queue::of_raw(raw, fingerprint))

@@ -48,6 +48,7 @@ fn checkpoint_of_a_stream_is_a_part_without_gaps() {
             let saved = queue.checkpoint(&path).unwrap();
             let found = numbers_in(&path);
             assert_eq!(found.len(), saved);
+            assert!(saved <= queue.capacity(), "{saved} messages");
             assert!(found.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{found:?}");
             let newest = *found.last().expect("some messages stay");
             assert!(newest >= last, "{newest} after {last}");
