@@ -29,7 +29,9 @@ pub(super) struct CheckpointWriter {
     path: PathBuf,
     partial: PathBuf,
     file: File,
-    buffer: Vec<u8>,
+    buffer: Box<[u8]>,
+    /// Number of bytes in the buffer.
+    buffered: usize,
     /// Position in the file of the buffer's first byte.
     buffer_at: u64,
     data_at: u64,
@@ -45,15 +47,16 @@ impl CheckpointWriter {
         let partial = path.with_file_name(partial);
         let file = lock(&partial, path)?;
         file.set_len(0).map_err(failed)?;
-        let (path, buffer) = (path.to_owned(), Vec::new());
-        let mut writer = Self { path, partial, file, buffer, buffer_at: 0, data_at: 0, complete: false };
+        let (path, buffer) = (path.to_owned(), vec![0; BUFFER].into());
+        let (buffered, buffer_at, data_at) = (0, 0, 0);
+        let mut writer = Self { path, partial, file, buffer, buffered, buffer_at, data_at, complete: false };
         writer.restart(HEADER)?;
         Ok(writer)
     }
 
     /// Discards all data, and leaves this much room for the header.
     pub(super) fn restart(&mut self, header: u64) -> Result<(), CheckpointError> {
-        self.buffer.clear();
+        self.buffered = 0;
         self.file.set_len(0).map_err(|e| self.failed(e))?;
         self.data_at = header.next_multiple_of(ALIGN);
         self.buffer_at = self.data_at;
@@ -66,7 +69,7 @@ impl CheckpointWriter {
 
     /// Returns the position of the next byte.
     pub(super) fn position(&self) -> u64 {
-        self.buffer_at + self.buffer.len() as u64
+        self.buffer_at + self.buffered as u64
     }
 
     /// Returns the room for the header.
@@ -80,39 +83,40 @@ impl CheckpointWriter {
     }
 
     /// Appends zeros up to the next multiple of the alignment.
-    pub(super) fn align(&mut self) {
+    pub(super) fn align(&mut self) -> Result<(), CheckpointError> {
         let pad = self.position().next_multiple_of(ALIGN) - self.position();
-        self.buffer.resize(self.buffer.len() + pad as usize, 0);
+        self.append(pad as usize, &mut Checksum::default(), |to| to.fill(0))
     }
 
-    /// Appends `len` bytes, which `fill` writes, and adds them to the checksum.
+    /// Appends up to [`CHUNK`] bytes, which `fill` writes, and adds them to the checksum.
     pub(super) fn append(
         &mut self,
         len: usize,
         sum: &mut Checksum,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), CheckpointError> {
-        if self.buffer.len() + len > BUFFER {
+        if self.buffered + len > BUFFER {
             self.flush()?;
         }
-        let from = self.buffer.len();
-        self.buffer.resize(from + len, 0);
-        fill(&mut self.buffer[from..]);
-        sum.add(&self.buffer[from..]);
+        let to = &mut self.buffer[self.buffered..self.buffered + len];
+        fill(to);
+        sum.add(to);
+        self.buffered += len;
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), CheckpointError> {
-        self.file.write_all_at(&self.buffer, self.buffer_at).map_err(|e| self.failed(e))?;
-        self.buffer_at += self.buffer.len() as u64;
-        self.buffer.clear();
+        let bytes = &self.buffer[..self.buffered];
+        self.file.write_all_at(bytes, self.buffer_at).map_err(|e| self.failed(e))?;
+        self.buffer_at += self.buffered as u64;
+        self.buffered = 0;
         Ok(())
     }
 
     /// Discards the bytes from this position on.
     pub(super) fn rewind(&mut self, to: u64) {
         // Bytes beyond it in the file are overwritten, or cut off at the end.
-        self.buffer.truncate(to.saturating_sub(self.buffer_at) as usize);
+        self.buffered = self.buffered.min(to.saturating_sub(self.buffer_at) as usize);
         self.buffer_at = self.buffer_at.min(to);
     }
 

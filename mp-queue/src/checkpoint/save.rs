@@ -225,7 +225,7 @@ impl Saver<'_> {
         let mut ranges = Vec::with_capacity(1 + peeked.blocks.len());
         for (i, from) in std::iter::once(peeked.bytes).chain(peeked.blocks.iter().map(|b| b.1)).enumerate() {
             if i > 0 {
-                self.file.align();
+                self.file.align()?;
             }
             let at = self.file.position();
             let mut there = true;
