@@ -21,6 +21,7 @@ use crate::home::object::{SharedObject, SharedQueue};
 use crate::home::registry::ClusterRegistry;
 use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
 use crate::reactor;
+use crate::socket::resolve;
 use crate::wire::messages::{CallOutcome, CallReply, MemberPresence, Node, Operation, RemoteCall};
 
 /// Pause between two attempts to join.
@@ -137,25 +138,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Returns an error if others than processes of this host can reach an address without a key.
 fn check_exposure(config: &ClusterConfig, address: SocketAddr) -> Result<(), NetError> {
-    if config.key.is_some() || config.insecure || address.ip().is_loopback() {
+    if config.key.is_some() || config.tls.is_some() || config.insecure || address.ip().is_loopback() {
         return Ok(());
     }
     Err(NetError::Configuration(format!(
-        "other hosts can reach {address}, and this process has no key: set ClusterConfig::key, or allow it \
-         by ClusterConfig::insecure"
+        "other hosts can reach {address}, and this process has neither a key nor a certificate: set \
+         ClusterConfig::key or ClusterConfig::tls, or allow it by ClusterConfig::insecure"
     )))
-}
-
-/// Resolves `host:port`, and returns all its addresses.
-async fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, NetError> {
-    let unreachable =
-        |cause: String| NetError::Unreachable { address: address.to_owned(), waited: limit, cause };
-    let found = tokio::time::timeout(limit, tokio::net::lookup_host(address)).await;
-    let found: Vec<_> = found
-        .map_err(|_| unreachable("the name service does not answer".into()))?
-        .map_err(|e| unreachable(e.to_string()))?
-        .collect();
-    if found.is_empty() { Err(unreachable("the name has no address".into())) } else { Ok(found) }
 }
 
 /// Returns the address of this host on the way to `there`.
@@ -167,16 +156,32 @@ async fn address_towards(there: SocketAddr) -> std::io::Result<SocketAddr> {
     socket.local_addr()
 }
 
+/// Returns an address of rank 0, whose name may be made later than this process.
+async fn resolve_first(config: &ClusterConfig) -> Result<SocketAddr, NetError> {
+    let since = Instant::now();
+    loop {
+        let left = config.timeout.saturating_sub(since.elapsed());
+        match resolve(&config.first, left).await {
+            Ok(all) => return all.first().copied().ok_or(NetError::Interrupted),
+            Err(NetError::Unreachable { address, cause, .. }) if since.elapsed() >= config.timeout => {
+                return Err(NetError::Unreachable { address, waited: config.timeout, cause });
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
 /// Returns `true` if all members are on this host, as the address of rank 0 says.
 fn is_loopback_only(config: &ClusterConfig) -> bool {
     let host = config.first.rsplit_once(':').map_or("", |(host, _)| host);
+    let is_protected = config.key.is_some() || config.tls.is_some() || config.insecure;
     let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-    is_address || host == "localhost" || config.ranks == 1 || (config.key.is_none() && !config.insecure)
+    is_address || host == "localhost" || config.ranks == 1 || !is_protected
 }
 
 /// Binds the listener, and returns the address for others.
 async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetError> {
-    let first = *resolve(&config.first, config.timeout).await?.first().ok_or(NetError::Interrupted)?;
+    let first = resolve_first(config).await?;
     let bound = |at: SocketAddr, e: std::io::Error| {
         let hint = if e.kind() == std::io::ErrorKind::AddrInUse {
             ": another cluster or program uses the port"
@@ -310,6 +315,19 @@ impl Cluster {
     /// Returns the address at which other members reach this process.
     pub fn address(&self) -> &str {
         &self.0.me.node.address
+    }
+
+    /// Returns the number of connections whose peers this process has refused, or which ended before their
+    /// peers had proved who they are. Each one is logged with its reason.
+    ///
+    /// ```
+    /// # let config = mp_net::ClusterConfig::new(0, 1, "127.0.0.1:0").key(b"secret");
+    /// let cluster = mp_net::Cluster::join(&config)?;
+    /// assert_eq!(cluster.refused(), 0);
+    /// # Ok::<(), mp_net::NetError>(())
+    /// ```
+    pub fn refused(&self) -> u64 {
+        self.0.home.unproven.refused()
     }
 
     /// Returns the number of ranks.

@@ -6,6 +6,7 @@ use mp_core::AuthKey;
 
 use crate::error::NetError;
 use crate::launcher::{self, LauncherError};
+use crate::tls::ClusterTls;
 
 /// Longest time of a configuration: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -23,8 +24,8 @@ const MOST_BYTES: u64 = 1 << 40;
 /// assert!(format!("{config:?}").contains("29501"));
 /// ```
 ///
-/// Connections that are not confined to this host need a [`key`](Self::key), or
-/// [`insecure`](Self::insecure).
+/// Connections that are not confined to this host need a [`key`](Self::key), certificates
+/// (`ClusterConfig::tls`), or [`insecure`](Self::insecure).
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
     pub(crate) rank: usize,
@@ -33,6 +34,7 @@ pub struct ClusterConfig {
     pub(crate) listen: Option<String>,
     pub(crate) advertise: Option<String>,
     pub(crate) key: Option<AuthKey>,
+    pub(crate) tls: Option<ClusterTls>,
     pub(crate) insecure: bool,
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
@@ -54,6 +56,7 @@ impl ClusterConfig {
             listen: None,
             advertise: None,
             key: None,
+            tls: None,
             insecure: false,
             lease,
             grace: Duration::ZERO,
@@ -67,24 +70,45 @@ impl ClusterConfig {
     /// Creates the configuration from the environment that a [launcher](crate::launcher) has set. A process
     /// without a launcher is rank 0 of a cluster of one rank, and listens at a free port of this host only.
     ///
+    /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of `ClusterTls::from_pem_files`.
+    ///
     /// # Errors
-    /// Returns an error if the variables of the launcher are invalid, incomplete or contradictory.
+    /// Returns an error if the variables of the launcher are invalid, incomplete or contradictory, or the
+    /// files of certificates can't be used.
     pub fn from_env() -> Result<Self, LauncherError> {
-        Ok(match launcher::env()? {
+        let config = match launcher::env()? {
             Some(placement) => Self::new(placement.rank, placement.world_size, &placement.home.to_string()),
             None => Self::new(0, 1, "127.0.0.1:0"),
-        })
+        };
+        Ok(Self { tls: ClusterTls::from_env()?, ..config })
     }
 
     /// Sets the key that all members know. Each side of a connection proves it. It is not sent, and bytes on
-    /// the network are not encrypted.
+    /// the network are encrypted only by `ClusterConfig::tls`.
     #[must_use]
     pub fn key(self, key: &[u8]) -> Self {
         Self { key: Some(AuthKey::from(key)), ..self }
     }
 
-    /// Allows connections without a key. Any process that reaches a port of the cluster can then take and put
-    /// messages.
+    /// Encrypts all connections by TLS. Each side shows a certificate of the cluster's CA, so all members
+    /// need certificates, and none needs a [`key`](Self::key). If there is a key, it is proved inside TLS.
+    ///
+    /// ```no_run
+    /// use mp_net::{ClusterConfig, ClusterTls};
+    ///
+    /// let tls = ClusterTls::from_pem_files("ca.pem", "member.pem", "member.key")?;
+    /// let config = ClusterConfig::new(0, 2, "host-a:29501").tls(tls);
+    /// # Ok::<(), mp_net::NetError>(())
+    /// ```
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    #[must_use]
+    pub fn tls(self, tls: ClusterTls) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// Allows connections without a key and without certificates. Any process that reaches a port of the
+    /// cluster can then take and put messages.
     #[must_use]
     pub fn insecure(self) -> Self {
         Self { insecure: true, ..self }

@@ -136,6 +136,9 @@ pub enum Refusal {
     /// The keys differ, or only one side has one.
     #[error("{0}")]
     Key(String),
+    /// A certificate was refused, or only one side uses TLS.
+    #[error("{0}")]
+    Certificate(String),
     /// The protocol has another version.
     #[error("the protocols differ: theirs is {theirs}, ours is {ours}; run one version on all hosts")]
     Version {

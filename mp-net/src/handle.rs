@@ -2,9 +2,9 @@
 //!
 //! A handle has the address of its home, and the configuration of the member that sent it. The receiver is a
 //! worker process of that member, or another member. It connects to the home itself, when it makes the first
-//! call. The key of the cluster is masked by the secret of the family of processes
-//! ([`mp_core::authkey`]), so it can't be read from shared memory or by other programs. A member of the same
-//! cluster uses its own key.
+//! call. The key of the cluster, and the certificate with its private key, are masked by the secret of the
+//! family of processes ([`mp_core::authkey`]), so they can't be read from shared memory or by other programs.
+//! A member of the same cluster uses its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,6 +18,7 @@ use crate::auth;
 use crate::config::ClusterConfig;
 use crate::error::NetError;
 use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
+use crate::tls::ClusterTls;
 use crate::wire::messages::Node;
 
 /// Links by the homes of both sides, and memberships of this process.
@@ -68,23 +69,28 @@ pub(crate) fn link(me: &Arc<NodeIdentity>, peer: HomePeer) -> Result<Arc<HomeLin
     })
 }
 
-/// A key that only the family of processes of its sender can read.
+/// Bytes that only the family of processes of their sender can read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct MaskedKey {
+struct MaskedBytes {
     nonce: Vec<u8>,
     masked: Vec<u8>,
 }
 
-impl MaskedKey {
-    fn new(key: &AuthKey) -> Result<Self, mp_core::Error> {
+impl MaskedBytes {
+    fn new(bytes: &[u8]) -> Result<Self, mp_core::Error> {
         let nonce = auth::nonce()?.to_vec();
-        let masked = auth::mask(&mp_core::authkey()?, &nonce, key.as_ref());
+        let masked = auth::mask(&mp_core::authkey()?, &nonce, bytes);
         Ok(Self { nonce, masked })
     }
 
-    fn key(&self) -> Result<AuthKey, mp_core::Error> {
-        Ok(AuthKey::from(auth::mask(&mp_core::authkey()?, &self.nonce, &self.masked).as_slice()))
+    fn bytes(&self) -> Result<Vec<u8>, mp_core::Error> {
+        Ok(auth::mask(&mp_core::authkey()?, &self.nonce, &self.masked))
     }
+}
+
+fn mask_pem(tls: &ClusterTls) -> Result<[MaskedBytes; 3], mp_core::Error> {
+    let [ca, certificate, key] = tls.pem();
+    Ok([MaskedBytes::new(ca)?, MaskedBytes::new(certificate)?, MaskedBytes::new(key)?])
 }
 
 /// Configuration of the member that sent a handle.
@@ -95,7 +101,9 @@ struct Membership {
     first: String,
     address: String,
     home: u64,
-    key: Option<MaskedKey>,
+    key: Option<MaskedBytes>,
+    /// CA, certificate and private key.
+    tls: Option<[MaskedBytes; 3]>,
     lease: Duration,
     grace: Duration,
     timeout: Duration,
@@ -135,7 +143,8 @@ impl HandleParts {
             first: config.first.clone(),
             address: node.address.clone(),
             home: node.home,
-            key: config.key.as_ref().map(MaskedKey::new).transpose()?,
+            key: config.key.as_ref().map(|key| MaskedBytes::new(key.as_ref())).transpose()?,
+            tls: config.tls.as_ref().map(mask_pem).transpose()?,
             lease: config.lease,
             grace: config.grace,
             timeout: config.timeout,
@@ -180,7 +189,11 @@ impl Membership {
             .timeout(self.timeout)
             .largest_message(self.largest)
             .credits(self.credits.0, self.credits.1);
-        config.key = self.key.as_ref().map(MaskedKey::key).transpose()?;
+        config.key = self.key.as_ref().map(|key| key.bytes()).transpose()?.map(|key| AuthKey::from(&key[..]));
+        if let Some(pem) = &self.tls {
+            let [ca, certificate, key] = pem;
+            config.tls = Some(ClusterTls::from_pem(&ca.bytes()?, &certificate.bytes()?, &key.bytes()?)?);
+        }
         let node = Node {
             rank: self.rank as u32,
             ranks: self.ranks as u32,

@@ -20,7 +20,8 @@
 //! for the transport and the protocol are in decision record 0046 of the repository.
 //!
 //! # Limits
-//! Linux only. Bytes on the network are not encrypted.
+//! Linux only. Bytes on the network are encrypted only if the members have certificates
+//! ([`ClusterConfig::tls`], feature `tls`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -36,13 +37,22 @@ mod reactor;
 mod remote_queue;
 #[doc(hidden)]
 pub mod service;
+mod socket;
 mod sync;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod wire;
 
 pub use cluster::{Cluster, ClusterEvent, ClusterMember};
 pub use config::ClusterConfig;
 pub use error::{NetError, PeerLost, Refusal, RemoteGetError, RemotePutError};
 pub use remote_queue::{RemoteLease, RemoteQueue};
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use tls::ClusterTls;
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

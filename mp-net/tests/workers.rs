@@ -33,6 +33,25 @@ fn workers_use_a_handle_of_their_parent() -> Outcome {
     Ok(())
 }
 
+/// Certificates instead of a key reach a worker with the handle.
+#[cfg(feature = "tls")]
+#[test]
+fn worker_shows_the_certificate_of_its_parent() -> Outcome {
+    let file = |name| format!("{}/tests/certificates/{name}", env!("CARGO_MANIFEST_DIR"));
+    let files = ["ca.pem", "member.pem", "member.key"].map(file);
+    let tls = mp_net::ClusterTls::from_pem_files(&files[0], &files[1], &files[2])?;
+    let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").tls(tls.clone()))?;
+    let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).tls(tls))?;
+    let numbers = Queue::<u64>::bounded(1000)?;
+    first.publish("numbers", &numbers)?;
+    let remote = RemoteQueue::<u64>::connect(&second, "numbers")?;
+    let texts = Queue::bounded(4)?;
+    start_processes(worker, (remote, texts), SpawnOptions::nprocs(1))?.join()?;
+    assert_eq!(numbers.len(), 100);
+    assert_eq!(first.refused(), 0);
+    Ok(())
+}
+
 #[test]
 fn handle_travels_to_another_member() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;

@@ -1,8 +1,9 @@
 //! Objects of this process that other members call.
 //!
 //! `object` adapts queues, `session` has the calls of one process, and `registry`, at the first rank, the
-//! members of the cluster and the names of objects. This file accepts streams.
+//! members of the cluster and the names of objects. `accept` accepts connections, this file their streams.
 
+mod accept;
 pub(crate) mod object;
 pub(crate) mod registry;
 mod session;
@@ -21,10 +22,11 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tonic::body::Body;
-use tonic::transport::server::{Server, TcpIncoming};
+use tonic::transport::server::Server;
 use tower_service::Service;
 
 use crate::auth::{self, ProofSide};
+use crate::home::accept::{AcceptedSockets, Gate, UnprovenConnections, accept};
 use crate::home::object::{Answer, SharedObject};
 use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
@@ -42,6 +44,8 @@ use crate::wire::value::{ArrivalError, ArrivingValue};
 const RETURN: Duration = Duration::from_millis(400);
 /// The same without a grace.
 const SHORT_RETURN: Duration = Duration::from_millis(60);
+/// Maximum number of streams of a connection. A link uses one.
+const MOST_STREAMS: u32 = 4;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
 
@@ -58,6 +62,7 @@ pub(crate) struct Home {
     objects: Mutex<ObjectTable>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     registry: Option<Arc<ClusterRegistry>>,
+    pub(crate) unproven: Arc<UnprovenConnections>,
     /// `true` after this process has given up its membership.
     closed: watch::Sender<bool>,
 }
@@ -70,13 +75,15 @@ impl Home {
     /// Creates a home. The first rank has the registry.
     pub(crate) fn new(registry: Option<Arc<ClusterRegistry>>) -> Arc<Self> {
         let (me, objects, sessions) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        Arc::new(Self { me, objects, sessions, registry, closed: watch::Sender::new(false) })
+        let unproven = Arc::default();
+        Arc::new(Self { me, objects, sessions, registry, unproven, closed: watch::Sender::new(false) })
     }
 
     /// Ends all sessions.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
         *lock(&self.objects) = ObjectTable::default();
+        self.unproven.close();
     }
 
     /// Adds an object. Returns `false` if the name is taken.
@@ -107,28 +114,41 @@ impl Home {
     /// Serves connections until this process ends.
     pub(crate) async fn serve(self: Arc<Self>, me: Arc<NodeIdentity>, listener: TcpListener) {
         let (interval, timeout) = probes(me.config.lease);
+        let (to, accepted) = unbounded_channel();
+        let accepting = accept(me.clone(), self.unproven.clone(), listener, to);
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(FRAME)
+            .max_concurrent_streams(MOST_STREAMS)
             .http2_keepalive_interval(Some(interval))
             .http2_keepalive_timeout(Some(timeout))
             .add_service(HomeService { home: self, me })
-            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
-        if let Err(error) = server.await {
-            log::error!("this member of the cluster has stopped accepting connections: {error}");
+            .serve_with_incoming(AcceptedSockets(accepted));
+        tokio::select! {
+            () = accepting => {}
+            Err(error) = server => {
+                log::error!("this member of the cluster has stopped accepting connections: {error}");
+            }
         }
     }
 
     /// Reads a stream.
-    async fn read(self: Arc<Self>, me: Arc<NodeIdentity>, body: Body, to: UnboundedSender<StreamPacket>) {
+    async fn read(
+        self: Arc<Self>,
+        me: Arc<NodeIdentity>,
+        body: Body,
+        to: UnboundedSender<StreamPacket>,
+        gate: Arc<Gate>,
+    ) {
         let mut from = StreamReader::new(body, GREETING);
-        let (session, stream) =
-            match tokio::time::timeout(me.config.lease, self.greet(&me, &mut from, &to)).await {
-                Ok(Ok(accepted)) => accepted,
-                Ok(Err(why)) => return log::warn!("a connection to this member of the cluster ended: {why}"),
-                Err(_) => return log::warn!("a process connected and did not say who it is: refused"),
-            };
+        // The connection ends at the latest after the lease.
+        let (session, stream) = match self.greet(&me, &mut from, &to).await {
+            Ok(accepted) => accepted,
+            Err(why) => return gate.refuse(why),
+        };
+        gate.open();
+        drop(gate);
         drop(to);
         let mut closed = self.closed.subscribe();
         let end = tokio::select! {
@@ -419,9 +439,10 @@ impl Service<Request<Body>> for HomeService {
         let mut response = Response::new(Body::empty());
         let kind = HeaderValue::from_static("application/grpc");
         response.headers_mut().insert("content-type", kind);
-        if request.uri().path() == PATH {
+        let gate = request.extensions().get::<Arc<Gate>>().cloned();
+        if let Some(gate) = gate.filter(|_| request.uri().path() == PATH) {
             let (to, frames) = unbounded_channel();
-            tokio::spawn(self.home.clone().read(self.me.clone(), request.into_body(), to));
+            tokio::spawn(self.home.clone().read(self.me.clone(), request.into_body(), to, gate));
             *response.body_mut() = Body::new(FrameBody::new(frames));
         } else {
             // Code 12 of gRPC: unimplemented.

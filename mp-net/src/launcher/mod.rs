@@ -92,6 +92,9 @@ use vars::Vars;
 /// and 29500 by default. Two jobs whose rank 0 is on the same host need different ports: set `MP_PORT`.
 pub const DEFAULT_PORT: u16 = 29700;
 
+/// Variables that name the files of the CA, the certificate and the private key.
+const TLS_VARIABLES: [&str; 3] = ["MP_TLS_CA", "MP_TLS_CERT", "MP_TLS_KEY"];
+
 /// Position of this process among the processes of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -174,6 +177,9 @@ pub enum LauncherError {
         /// Text that describes the rule.
         reason: &'static str,
     },
+    /// The files that `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name can't be used.
+    #[error("the certificates of the environment can't be used: {0}")]
+    Certificates(String),
 }
 
 mp_core::readable_debug!(LauncherError);
@@ -215,6 +221,28 @@ pub fn env() -> Result<Option<Placement>, LauncherError> {
 pub fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Placement>, LauncherError> {
     let vars = Vars(&get);
     claims::find(&vars)?.map(|claim| claim.into_placement(&vars)).transpose()
+}
+
+/// Returns the values of `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY`, or `None` if none of them is set.
+pub(crate) fn tls_files() -> Result<Option<[OsString; 3]>, LauncherError> {
+    tls_files_from(|name| std::env::var_os(name))
+}
+
+fn tls_files_from(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<[OsString; 3]>, LauncherError> {
+    let files = TLS_VARIABLES.map(|name| get(name).filter(|value| !value.is_empty()));
+    let Some(missing) = files.iter().position(Option::is_none) else {
+        return Ok(Some(files.map(Option::unwrap_or_default)));
+    };
+    let found: Vec<_> =
+        TLS_VARIABLES.iter().zip(&files).filter(|(_, file)| file.is_some()).map(|(name, _)| *name).collect();
+    if found.is_empty() {
+        return Ok(None);
+    }
+    Err(LauncherError::Incomplete {
+        found: found.join(" and "),
+        missing: TLS_VARIABLES[missing],
+        advice: "set all of MP_TLS_CA, MP_TLS_CERT and MP_TLS_KEY, or none",
+    })
 }
 
 impl fmt::Display for HostAddress {

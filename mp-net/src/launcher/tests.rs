@@ -393,3 +393,16 @@ proptest! {
         let _ = (first_host(&list), tasks_of_node(&list, node));
     }
 }
+
+#[test]
+fn tls_files_are_named_together_or_not_at_all() {
+    let files = |set: &'static [&str]| {
+        super::tls_files_from(move |name| set.contains(&name).then(|| format!("{name}.pem").into()))
+    };
+    assert_eq!(files(&[]), Ok(None));
+    let all = files(&["MP_TLS_KEY", "MP_TLS_CA", "MP_TLS_CERT"]).unwrap().expect("all are set");
+    assert_eq!(all, ["MP_TLS_CA.pem", "MP_TLS_CERT.pem", "MP_TLS_KEY.pem"]);
+    let partial = files(&["MP_TLS_KEY", "MP_TLS_CA"]).unwrap_err().to_string();
+    assert!(partial.contains("has MP_TLS_CA and MP_TLS_KEY, but MP_TLS_CERT is not set"), "{partial}");
+    assert_eq!(super::tls_files_from(|_| Some("".into())), Ok(None));
+}

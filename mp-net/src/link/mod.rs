@@ -12,6 +12,7 @@
 
 pub(crate) mod completion;
 mod driver;
+mod socket;
 pub(crate) mod stream;
 
 use crate::sync::{AtomicU64, Ordering};

@@ -1,8 +1,11 @@
 //! Connection to a home: the stream, and the proof of both sides.
 
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, Uri};
+use hyper_util::rt::TokioIo;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tonic::body::Body;
 use tonic::transport::Endpoint;
@@ -10,7 +13,9 @@ use tower_service::Service;
 
 use crate::auth::{self, ProofSide};
 use crate::error::{NetError, Refusal};
+use crate::link::socket::CallerSocket;
 use crate::link::{HomePeer, NodeIdentity, probes};
+use crate::socket::broken;
 use crate::wire::messages::{
     CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
     PATH, VERSION, Welcome,
@@ -45,19 +50,21 @@ pub(crate) enum StreamError {
     Silent(String),
 }
 
-/// Returns `true` if a listener is missing at the address.
-fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if error
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
-        {
-            return true;
-        }
-        next = error.source();
+/// Connector that returns a socket once.
+struct ConnectedSocket(Option<CallerSocket>);
+
+impl Service<Uri> for ConnectedSocket {
+    type Response = TokioIo<CallerSocket>;
+    type Error = std::io::Error;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
-    false
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        ready(self.0.take().map(TokioIo::new).ok_or_else(|| broken("the connection has ended")))
+    }
 }
 
 /// Connects, within `limit`.
@@ -67,38 +74,47 @@ pub(crate) async fn connect(
     session: u64,
     limit: Duration,
 ) -> Result<Stream, StreamError> {
-    match tokio::time::timeout(limit, open(me, peer, session)).await {
+    match tokio::time::timeout(limit, open(me, peer, session, limit)).await {
         Ok(result) => result,
         Err(_) => Err(StreamError::Silent(format!("no answer within {limit:?}"))),
     }
 }
 
-async fn open(me: &NodeIdentity, peer: &HomePeer, session: u64) -> Result<Stream, StreamError> {
-    let (interval, timeout) = probes(me.config.lease);
-    let invalid = |e: &dyn std::error::Error| {
-        let why = format!("{:?} is not an address: {}", peer.address, causes(e));
-        StreamError::Refused(NetError::Configuration(why))
+async fn open(
+    me: &NodeIdentity,
+    peer: &HomePeer,
+    session: u64,
+    limit: Duration,
+) -> Result<Stream, StreamError> {
+    let connected = CallerSocket::connect(&peer.address, me.config.tls.as_ref(), limit).await;
+    let (socket, refusal) = connected.map_err(|error| match error {
+        Ok(why) => refused(peer, why),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+            StreamError::Gone("its port is closed, so its process has ended".into())
+        }
+        Err(e) => StreamError::Silent(e.to_string()),
+    })?;
+    let failed = |e: &dyn std::error::Error| match refusal.get() {
+        Some(why) => refused(peer, why.clone()),
+        None => StreamError::Silent(causes(e)),
     };
-    let endpoint = Endpoint::from_shared(format!("http://{}", peer.address)).map_err(|e| invalid(&e))?;
-    let endpoint = endpoint
-        .tcp_nodelay(true)
+    let (interval, timeout) = probes(me.config.lease);
+    // The address is that of the socket.
+    let endpoint = Endpoint::from_static("http://mp-cluster")
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME)
         .http2_keep_alive_interval(interval)
         .keep_alive_timeout(timeout)
         .keep_alive_while_idle(true);
-    let mut channel = endpoint.connect().await.map_err(|e| match is_refused(&e) {
-        true => StreamError::Gone("its port is closed, so its process has ended".into()),
-        false => StreamError::Silent(causes(&e)),
-    })?;
+    let channel = endpoint.connect_with_connector(ConnectedSocket(Some(socket))).await;
+    let mut channel = channel.map_err(|e| failed(&e))?;
     let (to, frames) = unbounded_channel();
     let request = Request::post(PATH)
         .header("content-type", HeaderValue::from_static("application/grpc"))
         .header("te", HeaderValue::from_static("trailers"))
         .body(Body::new(FrameBody::new(frames)))
-        .map_err(|e| invalid(&e))?;
-    let failed = |e: &dyn std::error::Error| StreamError::Silent(causes(e));
+        .map_err(|e| failed(&e))?;
     std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(|e| failed(&e))?;
     let response = channel.call(request).await.map_err(|e| failed(&e))?;
     let mut from = StreamReader::new(response.into_body(), GREETING);

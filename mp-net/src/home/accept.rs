@@ -1,0 +1,293 @@
+//! Accepting of connections, and limits for peers that have not proved who they are.
+//!
+//! A connection has a [`Gate`], which opens when its peer has greeted with a valid proof. Until then the
+//! connection ends after the lease, after [`MOST_BYTES`] received bytes, or when it is the oldest of
+//! [`MOST_UNPROVEN`] such connections and another peer connects.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tonic::transport::server::Connected;
+
+use crate::link::NodeIdentity;
+use crate::socket::{AsyncSocket, HTTP2_SETTINGS, TLS_ALERT, TLS_HANDSHAKE, broken, forward_writes};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+
+/// Maximum number of connections whose peers have not proved who they are.
+const MOST_UNPROVEN: usize = 128;
+/// Maximum number of bytes that such a peer may send: a greeting of 64 KiB, and frames of TLS and HTTP/2.
+const MOST_BYTES: usize = 192 << 10;
+/// Pause after the first failed attempt to accept a connection, and the longest one.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// Connections whose peers have not proved who they are.
+#[derive(Default)]
+pub(crate) struct UnprovenConnections {
+    /// The oldest one first. Without its sender, a connection ends.
+    all: Mutex<VecDeque<(Weak<Gate>, oneshot::Sender<()>)>>,
+    /// Number of connections that ended without a proof.
+    refused: AtomicU64,
+}
+
+/// State of a connection, shared with its stream.
+pub(crate) struct Gate {
+    peer: SocketAddr,
+    is_open: AtomicBool,
+    /// First reason for a refusal.
+    why: OnceLock<String>,
+    unproven: Arc<UnprovenConnections>,
+}
+
+impl UnprovenConnections {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Weak<Gate>, oneshot::Sender<()>)>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of connections that ended without a proof.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Ends all of them.
+    pub(crate) fn close(&self) {
+        self.lock().clear();
+    }
+
+    /// Adds a connection, and ends the oldest one if there are too many.
+    fn add(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, limit: Duration) -> GatedSocket {
+        let (is_open, why) = (AtomicBool::new(false), OnceLock::new());
+        let gate = Arc::new(Gate { peer, is_open, why, unproven: self.clone() });
+        let (keeper, replaced) = oneshot::channel();
+        let mut all = self.lock();
+        all.retain(|(gate, _)| gate.upgrade().is_some_and(|gate| !gate.is_open.load(Ordering::Relaxed)));
+        if all.len() >= MOST_UNPROVEN {
+            all.pop_front();
+        }
+        all.push_back((Arc::downgrade(&gate), keeper));
+        let end = Box::pin(tokio::time::sleep(limit));
+        GatedSocket { socket, limits: Some(GateLimits { end, replaced, left: MOST_BYTES }), gate }
+    }
+}
+
+impl Gate {
+    /// Lifts the limits: the peer has proved who it is.
+    pub(crate) fn open(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+    }
+
+    /// Records the reason for a refusal.
+    pub(crate) fn refuse(&self, why: String) {
+        _ = self.why.set(why);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if !self.is_open.load(Ordering::Relaxed) {
+            self.unproven.refused.fetch_add(1, Ordering::Relaxed);
+            let why = self.why.get().map_or("it ended before it proved who it is", String::as_str);
+            log::warn!("a connection from {} to this member of the cluster was refused: {why}", self.peer);
+        }
+    }
+}
+
+/// Limits of a connection before its gate opens.
+struct GateLimits {
+    end: Pin<Box<Sleep>>,
+    replaced: oneshot::Receiver<()>,
+    /// Number of bytes that may still be received.
+    left: usize,
+}
+
+/// Socket of a connection that ends unless its peer proves who it is.
+struct GatedSocket {
+    socket: TcpStream,
+    limits: Option<GateLimits>,
+    gate: Arc<Gate>,
+}
+
+impl GatedSocket {
+    /// Returns an error if a limit was exceeded.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let Some(limits) = &mut self.limits else { return Ok(()) };
+        if self.gate.is_open.load(Ordering::Relaxed) {
+            self.limits = None;
+            return Ok(());
+        }
+        let why = if limits.left == 0 {
+            "it sent too many bytes before it proved who it is"
+        } else if limits.end.as_mut().poll(cx).is_ready() {
+            "it did not prove who it is within the lease"
+        } else if Pin::new(&mut limits.replaced).poll(cx).is_ready() {
+            "it was the oldest of too many that had not proved who they are"
+        } else {
+            return Ok(());
+        };
+        self.gate.refuse(why.into());
+        Err(broken(why))
+    }
+
+    /// Returns the first byte, which remains to be read, or `None` at the end.
+    async fn first_byte(&mut self) -> io::Result<Option<u8>> {
+        std::future::poll_fn(|cx| {
+            self.check(cx)?;
+            let mut byte = [0];
+            let read = ready!(self.socket.poll_peek(cx, &mut ReadBuf::new(&mut byte)))?;
+            Poll::Ready(Ok((read > 0).then_some(byte[0])))
+        })
+        .await
+    }
+
+    /// Answers a refused peer, and waits until it has read the answer: bytes that this process has not read
+    /// would discard it.
+    async fn refuse(mut self, why: String, answer: &[u8]) {
+        self.gate.refuse(why);
+        if self.write_all(answer).await.is_ok() && self.shutdown().await.is_ok() {
+            let mut rest = [0; 1024];
+            while self.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+        }
+    }
+}
+
+impl AsyncRead for GatedSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        let before = to.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, to))?;
+        if let Some(limits) = &mut self.limits {
+            limits.left = limits.left.saturating_sub(to.filled().len() - before);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for GatedSocket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.socket).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// An accepted connection.
+pub(crate) struct HomeSocket {
+    socket: Box<dyn AsyncSocket>,
+    gate: Arc<Gate>,
+}
+
+impl AsyncRead for HomeSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, to)
+    }
+}
+
+impl AsyncWrite for HomeSocket {
+    forward_writes!();
+}
+
+/// The gate is an extension of each request.
+impl Connected for HomeSocket {
+    type ConnectInfo = Arc<Gate>;
+
+    fn connect_info(&self) -> Arc<Gate> {
+        self.gate.clone()
+    }
+}
+
+/// Connections for the server.
+pub(crate) struct AcceptedSockets(pub(crate) UnboundedReceiver<HomeSocket>);
+
+impl futures_core::Stream for AcceptedSockets {
+    type Item = io::Result<HomeSocket>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|socket| socket.map(Ok))
+    }
+}
+
+/// Accepts connections until the task ends.
+pub(crate) async fn accept(
+    me: Arc<NodeIdentity>,
+    unproven: Arc<UnprovenConnections>,
+    listener: TcpListener,
+    to: UnboundedSender<HomeSocket>,
+) {
+    let mut pause = PAUSES.0;
+    loop {
+        match listener.accept().await {
+            Ok((socket, peer)) => {
+                pause = PAUSES.0;
+                let socket = unproven.add(socket, peer, me.config.lease);
+                tokio::spawn(begin(me.clone(), socket, to.clone()));
+            }
+            Err(error) => {
+                log::warn!("this member of the cluster can't accept a connection for {pause:?}: {error}");
+                // There may be too few descriptors.
+                unproven.lock().pop_front();
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(PAUSES.1);
+            }
+        }
+    }
+}
+
+/// Begins TLS if this process has certificates.
+async fn begin(me: Arc<NodeIdentity>, mut socket: GatedSocket, to: UnboundedSender<HomeSocket>) {
+    let gate = socket.gate.clone();
+    _ = socket.socket.set_nodelay(true);
+    let Ok(Some(first)) = socket.first_byte().await else { return };
+    let socket: Box<dyn AsyncSocket> = match (&me.config.tls, first == TLS_HANDSHAKE) {
+        (None, false) => Box::new(socket),
+        (Some(tls), true) => match tls.accept(socket).await {
+            Ok(socket) => socket,
+            // The answer is an alert of TLS, which was sent.
+            Err((why, socket)) => return socket.refuse(why, &[]).await,
+        },
+        (Some(_), false) => return socket.refuse("it uses no TLS".into(), &TLS_ALERT).await,
+        (None, true) => {
+            let why = "it uses TLS, and this process has no certificate: see ClusterConfig::tls";
+            return socket.refuse(why.into(), &HTTP2_SETTINGS).await;
+        }
+    };
+    // After its end, the server takes no connections.
+    _ = to.send(HomeSocket { socket, gate });
+}

@@ -1,0 +1,101 @@
+//! Socket of a link: addresses, TLS, and peers that are not homes.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::error::{NetError, Refusal};
+use crate::socket::{AsyncSocket, HTTP2_SETTINGS_KIND, TLS_ALERT, broken, forward_writes, resolve};
+use crate::tls::{self, ClusterTls};
+
+/// Socket of a caller. Records why the home refused it before HTTP/2 began.
+pub(crate) struct CallerSocket {
+    socket: Box<dyn AsyncSocket>,
+    /// `true` until bytes have arrived.
+    is_new: bool,
+    refusal: Arc<OnceLock<Refusal>>,
+}
+
+impl CallerSocket {
+    /// Connects to an address, within `limit`. The second value is empty until the home refuses this process.
+    ///
+    /// # Errors
+    /// `Ok` if the home refused this process, else the error of the socket.
+    pub(crate) async fn connect(
+        address: &str,
+        tls: Option<&ClusterTls>,
+        limit: Duration,
+    ) -> Result<(Self, Arc<OnceLock<Refusal>>), Result<Refusal, io::Error>> {
+        let unresolved = |e: NetError| Err(io::Error::new(io::ErrorKind::NotFound, e.to_string()));
+        let all = resolve(address, limit).await.map_err(unresolved)?;
+        let each = limit / u32::try_from(all.len()).unwrap_or(u32::MAX);
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for at in all {
+            let connecting = tokio::time::timeout(each, TcpStream::connect(at));
+            match connecting
+                .await
+                .unwrap_or_else(|e| Err(e.into()))
+                .and_then(|s| s.set_nodelay(true).map(|()| s))
+            {
+                Ok(socket) => {
+                    let socket: Box<dyn AsyncSocket> = match tls {
+                        Some(tls) => tls.connect(socket).await?,
+                        None => Box::new(socket),
+                    };
+                    let refusal = Arc::new(OnceLock::new());
+                    return Ok((Self { socket, is_new: true, refusal: refusal.clone() }, refusal));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(Err(last))
+    }
+
+    /// Records a refusal, and returns it as an error of the connection.
+    fn refused(&self, why: Refusal) -> Poll<io::Result<()>> {
+        let error = broken(&why.to_string());
+        _ = self.refusal.set(why);
+        Poll::Ready(Err(error))
+    }
+}
+
+impl AsyncRead for CallerSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = to.filled().len();
+        if let Err(error) = ready!(Pin::new(&mut self.socket).poll_read(cx, to)) {
+            return match tls::refusal(&error) {
+                Some(why) => self.refused(why),
+                None => Poll::Ready(Err(error)),
+            };
+        }
+        let bytes = to.filled().get(before..).unwrap_or_default();
+        if self.is_new && !bytes.is_empty() {
+            self.is_new = false;
+            if bytes.starts_with(&TLS_ALERT[..1]) {
+                return self.refused(Refusal::Certificate(
+                    "it accepts only connections with TLS, and this process has no certificate: see \
+                     ClusterConfig::tls"
+                        .into(),
+                ));
+            }
+            if bytes.get(3).is_some_and(|kind| *kind != HTTP2_SETTINGS_KIND) {
+                let why = "it is not a member of a cluster: another program uses the port";
+                return self.refused(Refusal::Other(why.into()));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for CallerSocket {
+    forward_writes!();
+}

@@ -1,0 +1,252 @@
+//! Connections with TLS between members that show certificates of one CA.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName,
+    RootCertStore, ServerConfig, SignatureScheme,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::error::{NetError, Refusal};
+use crate::launcher::LauncherError;
+use crate::socket::AsyncSocket;
+
+/// Name that the certificates of all members have.
+const NAME: &str = "mp-cluster";
+/// Protocol inside TLS, as ALPN names it.
+const HTTP2: &[u8] = b"h2";
+
+/// Certificate of this process, its private key, and the CA of the cluster.
+///
+/// ```no_run
+/// use mp_net::{ClusterConfig, ClusterTls};
+///
+/// let tls = ClusterTls::from_pem_files("ca.pem", "member.pem", "member.key")?;
+/// let config = ClusterConfig::new(0, 2, "host-a:29501").tls(tls);
+/// # Ok::<(), mp_net::NetError>(())
+/// ```
+///
+/// Each side of a connection shows its certificate. The other side checks that the CA has signed it, that it
+/// is valid at this time, and that it has the name `mp-cluster` (`subjectAltName=DNS:mp-cluster`). Names and
+/// addresses of hosts are not compared, because members are found by addresses that change. So one
+/// certificate can serve all hosts. An extended key usage has to include `serverAuth` and `clientAuth`.
+///
+/// Connections use TLS 1.3. A process with such a certificate is trusted as a member: use a CA that signs
+/// certificates of one cluster only.
+#[derive(Clone)]
+pub struct ClusterTls(Arc<TlsIdentity>);
+
+struct TlsIdentity {
+    /// Texts of the CA, the certificate and the private key, for worker processes.
+    pem: [Vec<u8>; 3],
+    connector: TlsConnector,
+    acceptor: TlsAcceptor,
+}
+
+impl fmt::Debug for ClusterTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [ca, certificate, _] = &self.0.pem;
+        write!(f, "ClusterTls(CA of {} bytes, certificate of {} bytes)", ca.len(), certificate.len())
+    }
+}
+
+impl ClusterTls {
+    /// Reads PEM files: the certificates of one or more CAs, the certificate of this process followed by
+    /// those between it and the CA, and its private key without a password. Each file is read once.
+    ///
+    /// # Errors
+    /// [`NetError::Configuration`] if a file can't be read, and the errors of [`from_pem`](Self::from_pem).
+    pub fn from_pem_files(
+        ca: impl AsRef<Path>,
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<Self, NetError> {
+        let read = |path: &Path| {
+            let invalid = |e| NetError::Configuration(format!("{} can't be read: {e}", path.display()));
+            std::fs::read(path).map_err(invalid)
+        };
+        Self::from_pem(&read(ca.as_ref())?, &read(certificate.as_ref())?, &read(key.as_ref())?)
+    }
+
+    /// Creates an identity from the contents of PEM files: see [`from_pem_files`](Self::from_pem_files).
+    ///
+    /// # Errors
+    /// [`NetError::Configuration`] if a text has no certificate or key, or the key belongs to another
+    /// certificate.
+    pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, NetError> {
+        let invalid = |what: &str, e: &dyn fmt::Display| NetError::Configuration(format!("{what}: {e}"));
+        let chain = |what: &str, pem: &[u8]| -> Result<Vec<CertificateDer<'static>>, NetError> {
+            let all: Vec<_> = CertificateDer::pem_slice_iter(pem)
+                .collect::<Result<_, _>>()
+                .map_err(|e| invalid(what, &e))?;
+            if all.is_empty() { Err(invalid(what, &"no certificate in PEM form")) } else { Ok(all) }
+        };
+        let mut roots = RootCertStore::empty();
+        for root in chain("the CA of the cluster", ca)? {
+            roots.add(root).map_err(|e| invalid("the CA of the cluster", &e))?;
+        }
+        let own = chain("the certificate of this process", certificate)?;
+        let key_der = PrivateKeyDer::from_pem_slice(key);
+        let key_der = key_der.map_err(|e| invalid("the private key of this process", &e))?;
+        let roots = Arc::new(roots);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let unusable = |e: rustls::Error| invalid("the certificate or key of this process", &e);
+
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+        let verifier = MemberVerifier(verifier.map_err(|e| invalid("the CA of the cluster", &e))?);
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(Arc::new(verifier))
+            .with_single_cert(own.clone(), key_der.clone_key())
+            .map_err(unusable)?;
+        server.alpn_protocols = vec![HTTP2.to_vec()];
+        // Connections are few, and each one proves its certificate.
+        server.send_tls13_tickets = 0;
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(own, key_der)
+            .map_err(unusable)?;
+        client.alpn_protocols = vec![HTTP2.to_vec()];
+        let (connector, acceptor) = (Arc::new(client).into(), Arc::new(server).into());
+        let pem = [ca, certificate, key].map(<[u8]>::to_vec);
+        Ok(Self(Arc::new(TlsIdentity { pem, connector, acceptor })))
+    }
+
+    /// Reads the files that `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name. Returns `None` if no variable
+    /// is set.
+    ///
+    /// # Errors
+    /// Returns an error if only some variables are set, or [`from_pem_files`](Self::from_pem_files) fails.
+    pub(crate) fn from_env() -> Result<Option<Self>, LauncherError> {
+        let Some([ca, certificate, key]) = crate::launcher::tls_files()? else { return Ok(None) };
+        let tls = Self::from_pem_files(ca, certificate, key);
+        tls.map(Some).map_err(|e| LauncherError::Certificates(e.to_string()))
+    }
+
+    /// Returns the texts from which [`from_pem`](Self::from_pem) creates the same identity.
+    pub(crate) fn pem(&self) -> &[Vec<u8>; 3] {
+        &self.0.pem
+    }
+
+    /// Encrypts the connection to a home.
+    ///
+    /// # Errors
+    /// `Ok` if a side refused the other one, else the error of the socket.
+    pub(crate) async fn connect(
+        &self,
+        socket: impl AsyncSocket + 'static,
+    ) -> Result<Box<dyn AsyncSocket>, Result<Refusal, io::Error>> {
+        let name = ServerName::try_from(NAME).map_err(|e| Err(io::Error::other(e)))?;
+        match self.0.connector.connect(name, socket).await {
+            Ok(socket) => Ok(Box::new(socket)),
+            Err(error) => Err(refusal(&error).ok_or(error)),
+        }
+    }
+
+    /// Encrypts an accepted connection.
+    ///
+    /// # Errors
+    /// Text of the error, and the socket.
+    pub(crate) async fn accept<T>(&self, socket: T) -> Result<Box<dyn AsyncSocket>, (String, T)>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        match self.0.acceptor.accept(socket).into_fallible().await {
+            Ok(socket) => Ok(Box::new(socket)),
+            Err((error, socket)) => {
+                Err((refusal(&error).map_or_else(|| error.to_string(), |why| why.to_string()), socket))
+            }
+        }
+    }
+}
+
+/// Returns the reason for an error of TLS, or `None` if the socket failed.
+pub(crate) fn refusal(error: &io::Error) -> Option<Refusal> {
+    use CertificateError as Certificate;
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(Refusal::Certificate(match error {
+        rustls::Error::InvalidCertificate(Certificate::Expired | Certificate::ExpiredContext { .. }) => {
+            "its certificate has expired: renew it, or set the clock of this host".into()
+        }
+        rustls::Error::InvalidCertificate(Certificate::UnknownIssuer | Certificate::BadSignature) => {
+            "its certificate is from another CA: give all members certificates of one CA".into()
+        }
+        rustls::Error::InvalidCertificate(
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. },
+        ) => format!("its certificate lacks the name of members: add subjectAltName=DNS:{NAME}"),
+        rustls::Error::InvalidCertificate(other) => format!("its certificate is invalid: {other}"),
+        rustls::Error::NoCertificatesPresented => "it shows no certificate: see ClusterConfig::tls".into(),
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "the certificate of this process has expired: renew it, or set the clock of the other host".into()
+        }
+        rustls::Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
+            "the certificate of this process is from another CA: give all members certificates of one CA"
+                .into()
+        }
+        rustls::Error::AlertReceived(AlertDescription::BadCertificate) => format!(
+            "it rejects the certificate of this process: add subjectAltName=DNS:{NAME}, and see its log"
+        ),
+        rustls::Error::InvalidMessage(_) => {
+            "it uses no TLS, and this process does: give certificates to all members or to none".into()
+        }
+        other => format!("TLS failed: {other}"),
+    }))
+}
+
+/// Verifier of the certificates of callers: those of the CA that have the name of members.
+#[derive(Debug)]
+struct MemberVerifier(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for MemberVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
+        let name = ServerName::try_from(NAME).map_err(|e| rustls::Error::General(e.to_string()))?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &name)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
