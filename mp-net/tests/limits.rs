@@ -1,0 +1,76 @@
+//! Limits for peers that have not proved who they are.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use mp_harness::{DEADLINE, eventually};
+use mp_net::{Cluster, ClusterConfig};
+
+/// Beginning of a connection with HTTP/2, with empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+fn first(lease: Duration) -> Cluster {
+    Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret").lease(lease)).unwrap()
+}
+
+fn connect(to: &Cluster) -> TcpStream {
+    let peer = TcpStream::connect(to.address()).unwrap();
+    peer.set_read_timeout(Some(DEADLINE)).unwrap();
+    peer.set_write_timeout(Some(DEADLINE)).unwrap();
+    peer
+}
+
+/// Blocks until the home has ended the connection.
+fn read_to_end(peer: &mut TcpStream) {
+    if let Err(error) = peer.read_to_end(&mut Vec::new()) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
+#[test]
+fn silent_connections_keep_no_member_from_joining() {
+    // The lease ends none of them.
+    let first = first(Duration::from_secs(600));
+    let mut silent: Vec<_> = (0..500).map(|_| connect(&first)).collect();
+    let second = ClusterConfig::new(1, 2, first.address()).key(b"secret");
+    let _second = Cluster::join(&second).unwrap();
+    eventually("all but 128 silent connections have ended", || first.refused() >= 500 - 128);
+    read_to_end(&mut silent[0]);
+    drop(silent);
+    eventually("all of them have ended", || first.refused() == 500);
+}
+
+#[test]
+fn unproven_connection_ends_after_the_lease() {
+    let first = first(Duration::from_millis(200));
+    let (mut silent, mut begun) = (connect(&first), connect(&first));
+    begun.write_all(PREFACE).unwrap();
+    read_to_end(&mut silent);
+    read_to_end(&mut begun);
+    // Bytes that arrive one by one are no proof.
+    let mut slow = connect(&first);
+    let since = Instant::now();
+    while slow.write_all(&PREFACE[..1]).is_ok() {
+        assert!(since.elapsed() < DEADLINE);
+        // sleep: bytes that come together would be one.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    eventually("all of them are counted", || first.refused() == 3);
+}
+
+#[test]
+fn unproven_connection_ends_after_too_many_bytes() {
+    let first = first(Duration::from_secs(600));
+    let mut peer = connect(&first);
+    peer.write_all(PREFACE).unwrap();
+    // A frame of 16 KiB of an unknown kind, which HTTP/2 ignores.
+    let frame = [&[0, 0x40, 0, 0xfa, 0, 0, 0, 0, 0], &[0; 0x4000][..]].concat();
+    let mut sent = 0;
+    while peer.write_all(&frame).is_ok() {
+        sent += frame.len();
+        assert!(sent < 64 << 20, "{sent} bytes");
+    }
+    read_to_end(&mut peer);
+    eventually("it is counted", || first.refused() == 1);
+}
