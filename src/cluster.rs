@@ -17,18 +17,19 @@
 //! ```
 //!
 //! Start with three types: [`Cluster`] is the membership of this process. [`ClusterConfig`] has its rank, the
-//! address of rank 0 and the key. [`RemoteQueue`] is a queue of another member, and its documentation has the
+//! address of rank 0 and the key or certificates. [`RemoteQueue`] is a queue of another member, and its documentation has the
 //! table of what faults can lose or double.
 //!
 //! | task | items |
 //! |---|---|
 //! | rank, number of ranks and address from torchrun, Slurm, Open MPI, PMI or Kubernetes | [`env()`], [`ClusterConfig::from_env`], [`launcher`] |
 //! | members that join, leave and are lost | [`Cluster::members`], [`Cluster::events`], [`ClusterEvent`] |
+//! | encryption, and certificates instead of a key | [`ClusterConfig::tls`], [`ClusterTls`] |
 //! | messages with acknowledgement | [`RemoteLease`] |
 //! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemoteGetError`], [`Refusal`] |
 
 pub use mp_net::launcher::{self, env};
 pub use mp_net::{
-    Cluster, ClusterConfig, ClusterEvent, ClusterMember, NetError, PeerLost, Refusal, RemoteGetError,
-    RemoteLease, RemotePutError, RemoteQueue,
+    Cluster, ClusterConfig, ClusterEvent, ClusterMember, ClusterTls, NetError, PeerLost, Refusal,
+    RemoteGetError, RemoteLease, RemotePutError, RemoteQueue,
 };
