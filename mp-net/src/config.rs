@@ -13,6 +13,8 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Size of the largest message in bytes. The bytes of a message without its tensors are in one frame of gRPC,
 /// whose length has 32 bits.
 const MOST_BYTES: u64 = 1 << 40;
+/// Maximum length of a job's identifier in bytes: it is part of a greeting.
+const MOST_JOB_BYTES: usize = 1 << 12;
 
 /// Place of this process in a cluster, and limits.
 ///
@@ -31,6 +33,7 @@ pub struct ClusterConfig {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
     pub(crate) first: String,
+    pub(crate) job: String,
     pub(crate) listen: Option<String>,
     pub(crate) advertise: Option<String>,
     pub(crate) key: Option<AuthKey>,
@@ -53,6 +56,7 @@ impl ClusterConfig {
             rank,
             ranks,
             first: first.to_owned(),
+            job: String::new(),
             listen: None,
             advertise: None,
             key: None,
@@ -77,7 +81,8 @@ impl ClusterConfig {
     /// files of certificates can't be used.
     pub fn from_env() -> Result<Self, LauncherError> {
         let config = match launcher::env()? {
-            Some(placement) => Self::new(placement.rank, placement.world_size, &placement.home.to_string()),
+            Some(placement) => Self::new(placement.rank, placement.world_size, &placement.home.to_string())
+                .job(&placement.job_id.unwrap_or_default()),
             None => Self::new(0, 1, "127.0.0.1:0"),
         };
         Ok(Self { tls: ClusterTls::from_env()?, ..config })
@@ -112,6 +117,18 @@ impl ClusterConfig {
     #[must_use]
     pub fn insecure(self) -> Self {
         Self { insecure: true, ..self }
+    }
+
+    /// Sets an identifier of the job. Members with different identifiers refuse each other, so that two jobs
+    /// which use one port by mistake are not mixed. A member without one accepts any. `from_env` sets the
+    /// identifier of Slurm or torchrun.
+    ///
+    /// ```
+    /// let config = mp_net::ClusterConfig::new(1, 2, "host-a:29501").job("training 7");
+    /// ```
+    #[must_use]
+    pub fn job(self, job: &str) -> Self {
+        Self { job: job.to_owned(), ..self }
     }
 
     /// Sets the address at which this process listens. By default rank 0 listens at the port of its address
@@ -167,6 +184,9 @@ impl ClusterConfig {
         let invalid = |why: String| Err(NetError::Configuration(why));
         if self.ranks == 0 || self.rank >= self.ranks || u32::try_from(self.ranks).is_err() {
             return invalid(format!("rank {} of {} is not a rank", self.rank, self.ranks));
+        }
+        if self.job.len() > MOST_JOB_BYTES {
+            return invalid(format!("the identifier of the job has more than {MOST_JOB_BYTES} bytes"));
         }
         if self.key.as_ref().is_some_and(|key| key.as_ref().is_empty()) {
             return invalid("the key of the cluster is empty: is a variable missing?".into());

@@ -163,6 +163,18 @@ fn refusals_have_a_kind() -> Outcome {
     assert!(matches!(why(config(1, first.address()).key(b"other"))?, Refusal::Key(_)));
     let three = ClusterConfig::new(2, 3, first.address()).key(b"secret");
     assert!(matches!(why(three)?, Refusal::Cluster(_)));
+    // The wrong number of ranks was refused after the proof.
     eventually("the refused key is counted", || first.refused() == 1);
+    Ok(())
+}
+
+#[test]
+fn member_of_another_job_is_refused() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0").job("17"))?;
+    let error = Cluster::join(&config(1, first.address()).job("18")).unwrap_err();
+    assert!(matches!(&error, NetError::Refused { why: Refusal::Cluster(_), .. }), "{error}");
+    assert!(error.to_string().contains("job \"17\", and the caller to job \"18\""), "{error}");
+    let second = Cluster::join(&config(1, first.address()))?;
+    assert_eq!(second.rank(), 1);
     Ok(())
 }

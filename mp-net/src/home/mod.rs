@@ -6,7 +6,7 @@
 mod accept;
 pub(crate) mod object;
 pub(crate) mod registry;
-mod session;
+pub(crate) mod session;
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -221,7 +221,7 @@ impl Home {
     }
 
     /// Handles the messages of a stream until it ends.
-    async fn take(
+    pub(crate) async fn take(
         self: &Arc<Self>,
         me: &NodeIdentity,
         session: &Arc<Session>,
@@ -412,6 +412,14 @@ fn check(me: &NodeIdentity, nonce: &[u8], hello: &CallerGreeting) -> Result<(), 
         let why = "another process listens at its address, so it has ended";
         return Err((CallOutcome::WrongCluster, why.into()));
     }
+    let (theirs, ours) = (&hello.job, &me.config.job);
+    if !theirs.is_empty() && !ours.is_empty() && theirs != ours {
+        let theirs = mp_core::printable(theirs);
+        let why = format!(
+            "it belongs to job {ours:?}, and the caller to job {theirs:?}: give each job its own port (MP_PORT)"
+        );
+        return Err((CallOutcome::WrongCluster, why));
+    }
     Ok(())
 }
 
@@ -449,5 +457,25 @@ impl Service<Request<Body>> for HomeService {
             response.headers_mut().insert("grpc-status", HeaderValue::from_static("12"));
         }
         Box::pin(std::future::ready(Ok(response)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClusterConfig;
+
+    #[test]
+    fn hello_of_another_version_or_cluster_is_refused() {
+        let node = crate::wire::messages::Node { home: 7, ..Default::default() };
+        let me = NodeIdentity { config: ClusterConfig::new(0, 1, "127.0.0.1:0"), node };
+        let refusal = |version, home| {
+            check(&me, &[], &CallerGreeting { version, home, ..CallerGreeting::default() }).unwrap_err()
+        };
+        let (outcome, why) = refusal(VERSION + 1, 0);
+        assert!(outcome == CallOutcome::WrongVersion && why.contains("version 2"), "{why}");
+        assert_eq!(refusal(VERSION, 8).0, CallOutcome::WrongCluster);
+        let hello = CallerGreeting { version: VERSION, home: 7, ..CallerGreeting::default() };
+        assert_eq!(check(&me, &[], &hello), Ok(()));
     }
 }

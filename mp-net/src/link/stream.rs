@@ -160,7 +160,8 @@ fn hello(
         key.map(|key| auth::prove(key, ProofSide::Caller, nonce, &challenge.nonce)).unwrap_or_default();
     let (version, nonce) = (VERSION, nonce.to_vec());
     let (home, from, largest) = (peer.home, Some(me.node.clone()), me.config.largest);
-    Ok(CallerGreeting { version, nonce, proof, session, home, from, largest })
+    let job = me.config.job.clone();
+    Ok(CallerGreeting { version, nonce, proof, session, home, from, largest, job })
 }
 
 /// Checks the answer of a home.
@@ -187,4 +188,27 @@ fn check(
         return Err(refused(peer, Refusal::Key(why.into())));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClusterConfig;
+    use crate::wire::messages::Node;
+
+    #[test]
+    fn home_of_another_version_is_refused() {
+        let me = NodeIdentity { config: ClusterConfig::new(0, 1, "127.0.0.1:0"), node: Node::default() };
+        let peer = HomePeer::default();
+        let of = |version| hello(&me, &peer, 1, &Challenge { version, ..Challenge::default() }, &[]);
+        assert!(of(VERSION).is_ok());
+        let Err(StreamError::Refused(error)) = of(VERSION + 1) else { panic!("it was accepted") };
+        let expected = Refusal::Version { theirs: VERSION + 1, ours: VERSION };
+        assert!(matches!(&error, NetError::Refused { why, .. } if *why == expected), "{error}");
+        // The home's own refusal is an error of this kind, too.
+        let mut welcome = Welcome { refusal: "another version".into(), ..Welcome::default() };
+        welcome.set_outcome(CallOutcome::WrongVersion);
+        let checked = check(&me, &peer, &Challenge::default(), &[], &welcome);
+        assert!(matches!(checked, Err(StreamError::Refused(_))));
+    }
 }

@@ -97,6 +97,9 @@ pub(crate) struct CallerGreeting {
     /// Size of the largest message that the caller accepts, in bytes.
     #[prost(uint64, tag = "7")]
     pub(crate) largest: u64,
+    /// Identifier of the caller's job, or empty.
+    #[prost(string, tag = "8")]
+    pub(crate) job: String,
 }
 
 /// Answer to a hello.
