@@ -14,6 +14,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         leftovers(file, &mut findings);
         sleeps(file, &mut findings);
         ignored(file, &mut findings);
+        wall_clocks(file, &mut findings);
     }
     findings
 }
@@ -161,6 +162,19 @@ fn ignored(file: &File, findings: &mut Vec<Finding>) {
     }
 }
 
+/// A clock that is set must lose no member and end no wait.
+fn wall_clocks(file: &File, findings: &mut Vec<Finding>) {
+    if !file.path.starts_with("mp-net/src/") {
+        return;
+    }
+    for (number, line) in file.lines().iter().enumerate() {
+        if ["SystemTime", "UNIX_EPOCH"].iter().any(|name| has_word(&line.code, name)) {
+            let message = "a clock that can be set, in the network layer: use `Instant`";
+            findings.push(Finding::new(&file.path, number + 1, message));
+        }
+    }
+}
+
 /// Returns `true` if `path` occurs in `code` as the start of a path: `loom::` doesn't in `crate::loom::`.
 fn has_path(code: &str, path: &str) -> bool {
     code.match_indices(path).any(|(at, _)| {
@@ -260,6 +274,13 @@ mod tests {
         );
         assert_eq!(found(&[("tests/a.rs", "thread::sleep(D); // sleep:\n")]).len(), 1);
         assert_eq!(found(&[("tests/a.rs", "use std::thread::{self, sleep};\n")]).len(), 1);
+    }
+
+    #[test]
+    fn wall_clocks_of_the_network_are_reported() {
+        let text = "fn f() { std::time::SystemTime::now(); }\n";
+        assert_eq!(found(&[("mp-net/src/a.rs", text)]).len(), 1);
+        assert!(found(&[("mp-core/src/a.rs", text), ("mp-net/tests/a.rs", text)]).is_empty());
     }
 
     #[test]
