@@ -128,9 +128,19 @@ fn relay(
 
 /// Rank 0 after a proxy, and rank 1.
 fn two(seed: u64, most: u64) -> (Cluster, Cluster, Proxy) {
+    two_with(seed, most, |config| config)
+}
+
+/// The same, configured by `change`.
+fn two_with(
+    seed: u64,
+    most: u64,
+    change: impl Fn(ClusterConfig) -> ClusterConfig,
+) -> (Cluster, Cluster, Proxy) {
     let (proxy, home) = Proxy::start(seed, most);
     let config = |rank, first: &str| {
-        ClusterConfig::new(rank, 2, first).grace(Duration::from_secs(20)).timeout(Duration::from_secs(20))
+        let config = ClusterConfig::new(rank, 2, first).grace(Duration::from_secs(20));
+        change(config.timeout(Duration::from_secs(20)))
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
@@ -143,7 +153,19 @@ fn two(seed: u64, most: u64) -> (Cluster, Cluster, Proxy) {
 
 #[test]
 fn puts_over_breaking_connections_are_done_once() -> Outcome {
-    let (first, second, proxy) = two(1, 300_000);
+    put_once(two(1, 300_000))
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn puts_over_breaking_tls_are_done_once() -> Outcome {
+    let file = |name| format!("{}/tests/certificates/{name}", env!("CARGO_MANIFEST_DIR"));
+    let files = ["ca.pem", "member.pem", "member.key"].map(file);
+    let tls = mp_net::ClusterTls::from_pem_files(&files[0], &files[1], &files[2])?;
+    put_once(two_with(5, 300_000, |config| config.tls(tls.clone())))
+}
+
+fn put_once((first, second, proxy): (Cluster, Cluster, Proxy)) -> Outcome {
     let queue = Queue::<Bundle<(u64, Tensor<u8>)>>::bounded(8)?;
     first.publish("tensors", &queue)?;
     let remote = RemoteQueue::<Bundle<(u64, Tensor<u8>)>>::connect(&second, "tensors")?;
