@@ -35,7 +35,7 @@ fn silent_connections_keep_no_member_from_joining() {
     let mut silent: Vec<_> = (0..500).map(|_| connect(&first)).collect();
     let second = ClusterConfig::new(1, 2, first.address()).key(b"secret");
     let _second = Cluster::join(&second).unwrap();
-    eventually("all but 128 silent connections have ended", || first.refused() >= 500 - 128);
+    eventually("all but 256 silent connections have ended", || first.refused() >= 500 - 256);
     read_to_end(&mut silent[0]);
     drop(silent);
     eventually("all of them have ended", || first.refused() == 500);

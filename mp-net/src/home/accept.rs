@@ -1,8 +1,8 @@
 //! Accepting of connections, and limits for peers that have not proved who they are.
 //!
 //! A connection has a [`Gate`], which opens when its peer has greeted with a valid proof. Until then the
-//! connection ends after the lease, after [`MOST_BYTES`] received bytes, or when it is the oldest of
-//! [`MOST_UNPROVEN`] such connections and another peer connects.
+//! connection ends after the lease, or after [`MOST_BYTES`] received bytes. If there are [`MOST_UNPROVEN`] such
+//! connections, the next one waits until a gate opens, or the oldest connection has had [`OWN_TIME`] and ends.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
@@ -25,7 +25,9 @@ use crate::socket::{AsyncSocket, HTTP2_SETTINGS, TLS_ALERT, TLS_HANDSHAKE, broke
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Maximum number of connections whose peers have not proved who they are.
-const MOST_UNPROVEN: usize = 128;
+const MOST_UNPROVEN: usize = 256;
+/// Time that each of them has, however many peers connect. Handshakes of as many members at once take less.
+const OWN_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of bytes that such a peer may send: a greeting of 64 KiB, and frames of TLS and HTTP/2.
 const MOST_BYTES: usize = 192 << 10;
 /// Pause after the first failed attempt to accept a connection, and the longest one.
@@ -34,10 +36,19 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_s
 /// Connections whose peers have not proved who they are.
 #[derive(Default)]
 pub(crate) struct UnprovenConnections {
-    /// The oldest one first. Without its sender, a connection ends.
-    all: Mutex<VecDeque<(Weak<Gate>, oneshot::Sender<()>)>>,
+    /// The oldest one first.
+    all: Mutex<VecDeque<UnprovenConnection>>,
+    /// Wakes the task that accepts connections if there may be room for one.
+    freed: Notify,
     /// Number of connections that ended without a proof.
     refused: AtomicU64,
+}
+
+/// A connection whose peer has not proved who it is. Ends when this value is dropped.
+struct UnprovenConnection {
+    gate: Weak<Gate>,
+    since: Instant,
+    _keeper: oneshot::Sender<()>,
 }
 
 /// State of a connection, shared with its stream.
@@ -50,7 +61,7 @@ pub(crate) struct Gate {
 }
 
 impl UnprovenConnections {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Weak<Gate>, oneshot::Sender<()>)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<UnprovenConnection>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,17 +75,34 @@ impl UnprovenConnections {
         self.lock().clear();
     }
 
-    /// Adds a connection, and ends the oldest one if there are too many.
+    /// Waits until there is room for a connection.
+    async fn room(&self) {
+        loop {
+            let left = {
+                let mut all = self.lock();
+                all.retain(|one| {
+                    one.gate.upgrade().is_some_and(|gate| !gate.is_open.load(Ordering::Relaxed))
+                });
+                let Some(oldest) = all.front().filter(|_| all.len() >= MOST_UNPROVEN) else { return };
+                let left = OWN_TIME.saturating_sub(oldest.since.elapsed());
+                if left.is_zero() {
+                    all.pop_front();
+                    return;
+                }
+                left
+            };
+            // An error is the end of the time.
+            _ = tokio::time::timeout(left, self.freed.notified()).await;
+        }
+    }
+
+    /// Adds a connection.
     fn add(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, limit: Duration) -> GatedSocket {
         let (is_open, why) = (AtomicBool::new(false), OnceLock::new());
         let gate = Arc::new(Gate { peer, is_open, why, unproven: self.clone() });
         let (keeper, replaced) = oneshot::channel();
-        let mut all = self.lock();
-        all.retain(|(gate, _)| gate.upgrade().is_some_and(|gate| !gate.is_open.load(Ordering::Relaxed)));
-        if all.len() >= MOST_UNPROVEN {
-            all.pop_front();
-        }
-        all.push_back((Arc::downgrade(&gate), keeper));
+        let one = UnprovenConnection { gate: Arc::downgrade(&gate), since: Instant::now(), _keeper: keeper };
+        self.lock().push_back(one);
         let end = Box::pin(tokio::time::sleep(limit));
         GatedSocket { socket, limits: Some(GateLimits { end, replaced, left: MOST_BYTES }), gate }
     }
@@ -84,6 +112,7 @@ impl Gate {
     /// Lifts the limits: the peer has proved who it is.
     pub(crate) fn open(&self) {
         self.is_open.store(true, Ordering::Relaxed);
+        self.unproven.freed.notify_one();
     }
 
     /// Records the reason for a refusal.
@@ -96,6 +125,7 @@ impl Drop for Gate {
     fn drop(&mut self) {
         if !self.is_open.load(Ordering::Relaxed) {
             self.unproven.refused.fetch_add(1, Ordering::Relaxed);
+            self.unproven.freed.notify_one();
             let why = self.why.get().map_or("it ended before it proved who it is", String::as_str);
             log::warn!("a connection from {} to this member of the cluster was refused: {why}", self.peer);
         }
@@ -256,6 +286,7 @@ pub(crate) async fn accept(
         match listener.accept().await {
             Ok((socket, peer)) => {
                 pause = PAUSES.0;
+                unproven.room().await;
                 let socket = unproven.add(socket, peer, me.config.lease);
                 tokio::spawn(begin(me.clone(), socket, to.clone()));
             }
