@@ -29,6 +29,9 @@ mod auth;
 mod cluster;
 mod config;
 mod error;
+#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod handle;
 mod home;
 pub mod launcher;

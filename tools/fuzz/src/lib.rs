@@ -20,6 +20,7 @@ pub fn targets() -> Vec<Target> {
         mp_sync::fuzz::TARGETS,
         mp_pool::fuzz::TARGETS,
         mp_manager::fuzz::TARGETS,
+        mp_net::fuzz::TARGETS,
     ];
     [&of_crates.concat()[..], &OF_SEVERAL].concat()
 }

@@ -1,0 +1,4 @@
+//! The target `calls` under libFuzzer.
+#![no_main]
+
+mp_fuzz::libfuzzer!();
