@@ -235,7 +235,16 @@ fn outcome_seeds() -> Vec<Vec<u8>> {
         let members = vec![node.clone(), Node::default()];
         let text = "why".to_owned();
         let outcome = CallOutcome::Done.into();
-        let reply = CallReply { id: 1, outcome, number: 1 << 40, text, value, members, size: 3, ..CallReply::default() };
+        let reply = CallReply {
+            id: 1,
+            outcome,
+            number: 1 << 40,
+            text,
+            value,
+            members,
+            size: 3,
+            ..CallReply::default()
+        };
         frame(HomeMessageKind::Reply(reply))
     };
     let challenge = Challenge { version: 1, nonce: vec![7; 32], needs_key: true };
