@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Start with three types: [`Cluster`] is the membership of this process. [`ClusterConfig`] has its rank, the
-//! address of rank 0 and the key or certificates. [`RemoteQueue`] is a queue of another member, and its documentation has the
-//! table of what faults can lose or double.
+//! address of rank 0 and the key or certificates. [`RemoteQueue`] is a queue of another member, and its
+//! documentation has the table of what faults can lose or double.
 //!
 //! | task | items |
 //! |---|---|

@@ -109,6 +109,7 @@ where
 }
 
 /// Identity of the home.
+// fork: a constant.
 static ME: LazyLock<Arc<NodeIdentity>> = LazyLock::new(|| {
     let config = ClusterConfig::new(0, 2, "127.0.0.1:0").largest_message(LARGEST);
     Arc::new(NodeIdentity { config, node: Node { ranks: 2, home: 7, ..Node::default() } })

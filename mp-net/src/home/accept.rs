@@ -1,8 +1,9 @@
 //! Accepting of connections, and limits for peers that have not proved who they are.
 //!
 //! A connection has a [`Gate`], which opens when its peer has greeted with a valid proof. Until then the
-//! connection ends after the lease, or after [`MOST_BYTES`] received bytes. If there are [`MOST_UNPROVEN`] such
-//! connections, the next one waits until a gate opens, or the oldest connection has had [`OWN_TIME`] and ends.
+//! connection ends after the lease, or after [`MOST_BYTES`] received bytes. If there are [`MOST_UNPROVEN`]
+//! such connections, the next one waits until a gate opens, or the oldest connection has had [`OWN_TIME`] and
+//! ends.
 
 use std::collections::VecDeque;
 use std::future::Future;

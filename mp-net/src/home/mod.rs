@@ -416,7 +416,7 @@ fn check(me: &NodeIdentity, nonce: &[u8], hello: &CallerGreeting) -> Result<(), 
     if !theirs.is_empty() && !ours.is_empty() && theirs != ours {
         let theirs = mp_core::printable(theirs);
         let why = format!(
-            "it belongs to job {ours:?}, and the caller to job {theirs:?}: give each job its own port (MP_PORT)"
+            "it belongs to job {ours:?}, and the caller to job {theirs:?}: give each job its own MP_PORT"
         );
         return Err((CallOutcome::WrongCluster, why));
     }
