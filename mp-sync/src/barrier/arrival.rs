@@ -1,13 +1,14 @@
 //! Arrival and wait as separate steps, for callers that wait in several attempts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use mp_core::Wait;
 use mp_core::words::Member;
+use mp_core::{Wait, WaitPoint, Waitable};
 
 use super::Barrier;
 use crate::error::BarrierError;
-use crate::steps::barrier::{BreakCause, CompletePhase, Phase};
+use crate::steps::barrier::{BreakCause, CompletePhase, Phase, PhaseOutcome};
 
 /// Arrival of a party at a [`Barrier`], by [`Barrier::arrive_timeout`].
 ///
@@ -54,13 +55,7 @@ impl Barrier {
         let me = self.shared.me()?;
         loop {
             match self.try_arrive(me, acts)? {
-                Ok((index, phase)) => {
-                    let arrival = BarrierArrival { barrier: self.clone(), me, index, phase, ended: false };
-                    if arrival.is_last() && !acts {
-                        self.complete(CompletePhase::new(self.at(), phase));
-                    }
-                    return Ok(Some(arrival));
-                }
+                Ok(arrived) => return Ok(Some(self.arrived(me, arrived, acts))),
                 Err(full) => {
                     if self.watch_phase(full, Wait::at_most(timeout))?.0.is_none() {
                         return Ok(None);
@@ -68,6 +63,58 @@ impl Barrier {
                 }
             }
         }
+    }
+
+    fn arrived(&self, me: Member, (index, phase): (u32, Phase), acts: bool) -> BarrierArrival {
+        let arrival = BarrierArrival { barrier: self.clone(), me, index, phase, ended: false };
+        if arrival.is_last() && !acts {
+            self.complete(CompletePhase::new(self.at(), phase));
+        }
+        arrival
+    }
+
+    /// Arrives asynchronously, like [`arrive_timeout`](Self::arrive_timeout) without a limit.
+    ///
+    /// # Errors
+    /// [`BarrierError`] with the cause if the barrier is broken, or [`BarrierError::Failed`] if no thread is
+    /// left for waiting.
+    #[doc(hidden)]
+    pub async fn arrive_async(&self) -> Result<BarrierArrival, BarrierError> {
+        let me = self.shared.me()?;
+        loop {
+            match self.try_arrive(me, false)? {
+                Ok(arrived) => return Ok(self.arrived(me, arrived, false)),
+                Err(full) => _ = self.phase_end(full).await?,
+            }
+        }
+    }
+
+    /// Waits asynchronously for the end of a phase, and breaks it if a party is dead. Returns the outcome.
+    async fn phase_end(&self, phase: Phase) -> Result<PhaseOutcome, BarrierError> {
+        let ended = || Ok(Some(phase.outcome(self.phase())).filter(|v| *v != PhaseOutcome::Open));
+        let what = || -> mp_core::SharedWaitable { Arc::new(PhaseEnd { barrier: self.clone(), phase }) };
+        Ok(mp_core::until::<_, mp_core::Error>(what, ended).await?)
+    }
+}
+
+/// End of a phase, as an object to wait for.
+struct PhaseEnd {
+    barrier: Barrier,
+    phase: Phase,
+}
+
+impl Waitable for PhaseEnd {
+    fn wait_point(&self) -> WaitPoint<'_> {
+        WaitPoint::Parking(self.barrier.parking().into())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.phase.outcome(self.barrier.phase()) != PhaseOutcome::Open
+    }
+
+    fn is_ready_recheck(&self) -> bool {
+        self.barrier.break_if_dead(self.phase);
+        self.is_ready()
     }
 }
 
@@ -88,6 +135,27 @@ impl BarrierArrival {
             let complete = CompletePhase::new(self.barrier.at(), self.phase);
             self.barrier.complete(complete.after_action());
         }
+    }
+
+    /// Waits asynchronously until all parties have arrived. Returns the index. If the future is dropped, this
+    /// party remains at the barrier.
+    ///
+    /// # Errors
+    /// [`BarrierError`] with the cause if the barrier is broken, or [`BarrierError::Failed`] if no thread is
+    /// left for waiting.
+    #[doc(hidden)]
+    pub async fn wait_async(&mut self) -> Result<usize, BarrierError> {
+        let outcome = self.barrier.phase_end(self.phase).await?;
+        self.ended = true;
+        self.barrier.result_of(self.index, self.phase, (outcome, None))
+    }
+
+    /// Breaks the barrier as the death of this party does: the others get [`BarrierError::MemberDied`]. For a
+    /// party on behalf of another process.
+    #[doc(hidden)]
+    pub fn lose(mut self) {
+        self.ended = true;
+        self.barrier.break_phase(self.phase, BreakCause::Died);
     }
 
     /// Waits until all parties have arrived, at most `timeout`. Returns the index, or `None` when the time

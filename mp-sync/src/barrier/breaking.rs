@@ -5,7 +5,7 @@ use mp_core::words::Member;
 
 use super::Barrier;
 use crate::error::PeerProcess;
-use crate::steps::barrier::{Break, BreakCause, Phase, Reset};
+use crate::steps::barrier::{Break, BreakCause, CompletePhase, Phase, PhaseOutcome, Reset};
 
 impl Barrier {
     /// Breaks a phase. Returns `true` if this call broke it.
@@ -33,6 +33,18 @@ impl Barrier {
         }
         let party = self.party_slots().find(|seen| self.shared.is_dead(seen.slot.member))?;
         Some(self.recorded_party(3, party.index, party.slot.member))
+    }
+
+    /// Breaks a phase that has not ended if a party is dead. Returns the dead party.
+    pub(super) fn break_if_dead(&self, phase: Phase) -> Option<PeerProcess> {
+        // The last party may have died before it ended the phase.
+        self.complete(CompletePhase::new(self.at(), phase));
+        if phase.outcome(self.phase()) != PhaseOutcome::Open {
+            return None;
+        }
+        let died = self.dead(phase)?;
+        self.break_phase(phase, BreakCause::Died);
+        Some(died)
     }
 
     /// Breaks the barrier: parties that wait or arrive get

@@ -264,14 +264,7 @@ impl Barrier {
         let poll = || Some(phase.outcome(self.phase())).filter(|v| *v != PhaseOutcome::Open);
         let mut died = None;
         let check_dead = || {
-            // The last party may have died before it ended the phase.
-            self.complete(CompletePhase::new(self.at(), phase));
-            if poll().is_none() {
-                died = self.dead(phase);
-                if died.is_some() {
-                    self.break_phase(phase, BreakCause::Died);
-                }
-            }
+            died = self.break_if_dead(phase);
             poll()
         };
         let target = (&self.shared, self.parking(), BlockingCall::Barrier);
