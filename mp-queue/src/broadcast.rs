@@ -32,9 +32,10 @@
 //! nothing. A process that is stopped while it reads blocks no other process. The message that it was reading
 //! stays allocated.
 
+use mp_core::message::Outgoing;
 use mp_core::mutex::Mutex;
 use mp_core::waits::BlockingCall;
-use mp_core::{Wait, WaitPoint, Waitable};
+use mp_core::{Message, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
@@ -45,7 +46,7 @@ use crate::queue::retained_end::RetainedEnd;
 use crate::raw::RawQueue;
 use crate::raw::memory::pinned_read::{ReadPosition, RetainedRing};
 use crate::raw::waiting::WaitError;
-use crate::ring::{NextMessage, Position, RingAt};
+use crate::ring::{NextMessage, Position, RingAt, Slot};
 
 /// Error returned when no message was received.
 #[derive(thiserror::Error, Serialize, Deserialize)]
@@ -139,6 +140,16 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 }
 
 impl<T> Sender<T> {
+    /// Sends an encoded message of any type, also without receivers. They have to
+    /// [receive it as](Receiver::recv_as) the same type.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] if the arena has no envelope left. The message is unchanged then.
+    #[doc(hidden)]
+    pub fn send_encoded<M: Message>(&self, out: &mut Outgoing) -> Result<(), PutError<()>> {
+        self.end.send_encoded(TypeFingerprint::<M>::new(), out)
+    }
+
     /// Returns `true` if no process and no message has a receiver.
     pub fn is_closed(&self) -> bool {
         self.end.is_peer_gone()
@@ -184,7 +195,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
 
     #[track_caller]
     fn recv_wait(&self, wait: Wait) -> Result<T, RecvError> {
-        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt())
+        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt(&self.decode(self.fingerprint)))
     }
 
     /// Receives the next message, asynchronously, on any runtime: see [`recv`](Self::recv). A future that is
@@ -193,6 +204,54 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, RecvError> {
+        self.recv_by(&self.decode(self.fingerprint)).await
+    }
+}
+
+/// Function that is called after a message was copied.
+type Copied<'a> = &'a mut dyn FnMut();
+
+impl<T> Receiver<T> {
+    /// Receives the next message, which was [sent encoded](Sender::send_encoded) as this type.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`recv`](Self::recv).
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn recv_as<M: Message>(&self, wait: Wait) -> Result<M, RecvError> {
+        let read = self.decode(TypeFingerprint::<M>::new());
+        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt(&read))
+    }
+
+    /// Receives the next message asynchronously: see [`recv_as`](Self::recv_as).
+    ///
+    /// # Errors
+    /// Returns the same errors as [`recv`](Self::recv).
+    #[doc(hidden)]
+    pub async fn recv_as_async<M: Message>(&self) -> Result<M, RecvError> {
+        self.recv_by(&self.decode(TypeFingerprint::<M>::new())).await
+    }
+
+    /// Receives the next message asynchronously, without decoding it.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`recv`](Self::recv).
+    #[doc(hidden)]
+    pub async fn recv_encoded(&self) -> Result<Outgoing, RecvError> {
+        self.recv_by(&|at, copied| self.end.read_encoded(at, copied)).await
+    }
+
+    fn decode<M: Message>(
+        &self,
+        fingerprint: TypeFingerprint<M>,
+    ) -> impl Fn((Slot, Position), Copied<'_>) -> Result<Option<M>, Error> {
+        move |at, copied| self.end.read(fingerprint, at, copied)
+    }
+
+    async fn recv_by<R>(
+        &self,
+        read: &impl Fn((Slot, Position), Copied<'_>) -> Result<Option<R>, Error>,
+    ) -> Result<R, RecvError> {
         let ring = *self.end.retained()?;
         let what = || {
             let next = self.next.lock().position;
@@ -200,11 +259,14 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
                 .raw()
                 .ready_at(self.end.raw().memory().not_empty(), move |raw| is_ready(raw, &ring, next))
         };
-        mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.attempt()))).await?
+        mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.attempt(read)))).await?
     }
 
     /// Returns the next message or an error for missed messages, or `None` if there is no message yet.
-    fn attempt(&self) -> Option<Result<T, RecvError>> {
+    fn attempt<R>(
+        &self,
+        read: &impl Fn((Slot, Position), Copied<'_>) -> Result<Option<R>, Error>,
+    ) -> Option<Result<R, RecvError>> {
         loop {
             let retained = match self.end.retained() {
                 Ok(retained) => retained,
@@ -226,11 +288,13 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
                     if missed > 0 {
                         return Some(Err(RecvError::Lagged(missed)));
                     }
-                    let done = move || {
-                        *next = retained.after(*next);
-                        drop(next);
+                    let mut locked = Some(next);
+                    let mut copied = || {
+                        if let Some(mut next) = locked.take() {
+                            *next = retained.after(*next);
+                        }
                     };
-                    match self.end.read(self.fingerprint, (slot, position), done) {
+                    match read((slot, position), &mut copied) {
                         Ok(Some(value)) => return Some(Ok(value)),
                         Ok(None) => {}
                         Err(error) => return Some(Err(RecvError::Failed(error))),
@@ -250,6 +314,11 @@ impl<T> Receiver<T> {
         let end = self.end.retained()?.end();
         let next = Mutex::new(end);
         Ok(Self { end: self.end.clone(), fingerprint: self.fingerprint, next })
+    }
+
+    /// Returns the number of messages that the channel keeps.
+    pub fn capacity(&self) -> usize {
+        self.end.retained().map_or(0, |retained| retained.capacity() as usize)
     }
 
     /// Returns `true` if no process and no message has a sender. Unreceived messages may still be in the

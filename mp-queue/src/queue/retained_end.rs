@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use mp_core::message::Incoming;
+use mp_core::message::{Incoming, Outgoing};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_core::waits::BlockingCall;
@@ -15,6 +15,7 @@ use crate::queue::channel::{ChannelEnd, ends_for};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::memory::pinned_read::RetainedRing;
+use crate::raw::payload::{Payload, pack_envelope};
 use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{Position, PutOutcome, Slot};
@@ -113,22 +114,63 @@ impl RetainedEnd {
             }
             Err(error) => return Err(PutError::Failed { value, error }),
         };
-        let gone = self.raw().memory().last_gone().map_or(0, |(gone, _)| gone.pack());
-        match self.retained.publish(&mut unsent.payload, after) {
+        match self.publish(&mut unsent.payload, after) {
             Ok(PutOutcome::Done(position)) => {
-                self.raw().memory().not_empty().notify_all();
                 unsent.commit(value);
-                let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
-                if died {
-                    // If this fails, the next sender does it.
-                    _ = self.retained.collect_all();
-                }
                 Ok(SendOutcome::Done(position))
             }
             Ok(PutOutcome::Closed(())) => Ok(SendOutcome::Superseded(unsent.into_value(value))),
             Ok(PutOutcome::Full(())) => Err(PutError::Full(unsent.into_value(value))),
             Err(error) => Err(PutError::Failed { value: unsent.into_value(value), error: error.into() }),
         }
+    }
+
+    fn publish(&self, payload: &mut Payload, after: Option<Position>) -> mp_core::Result<PutOutcome<()>> {
+        let gone = self.raw().memory().last_gone().map_or(0, |(gone, _)| gone.pack());
+        let outcome = self.retained.publish(payload, after)?;
+        if let PutOutcome::Done(_) = outcome {
+            self.raw().memory().not_empty().notify_all();
+            let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
+            if died {
+                // If this fails, the next sender does it.
+                _ = self.retained.collect_all();
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Publishes a message that is encoded already. The caller has compared the types.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] if the arena has no envelope left. The message is unchanged then.
+    pub(crate) fn send_encoded<T: Message>(
+        &self,
+        fingerprint: TypeFingerprint<T>,
+        out: &mut Outgoing,
+    ) -> Result<(), PutError<()>> {
+        self.retained().map_err(|error| PutError::Failed { value: (), error })?;
+        let failed = |error: mp_core::Error| PutError::Failed { value: (), error: error.into() };
+        let mut payload = match pack_envelope(self.raw(), out, fingerprint) {
+            Ok(envelope) => Payload::Envelope(envelope),
+            Err(error) if error.is_out_of_envelopes() => return Err(PutError::Full(())),
+            Err(error) => return Err(failed(error)),
+        };
+        self.publish(&mut payload, None).map(drop).map_err(failed)
+    }
+
+    /// Reads the message that was found at `at`, like [`read`](Self::read), without decoding it.
+    pub(crate) fn read_encoded(
+        &self,
+        at: (Slot, Position),
+        done: impl FnOnce(),
+    ) -> Result<Option<Outgoing>, Error> {
+        let mut incoming = Incoming::default();
+        if !self.retained()?.read(at, &mut incoming)? {
+            return Ok(None);
+        }
+        done();
+        // No exclusive value was taken out of it.
+        Ok(Some(incoming.into_outgoing().unwrap_or_default()))
     }
 
     /// Reads the message that was found at `at`. Returns `None` if the message was replaced. `done` is called

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mp_core::message::Outgoing;
 use mp_core::mutex::Mutex;
 use mp_core::waits::BlockingCall;
 use mp_core::{Wait, WaitPoint, Waitable};
@@ -206,6 +207,23 @@ impl<T> Receiver<T> {
         let position = mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.change()))).await??;
         self.state.lock().seen = position;
         Ok(())
+    }
+
+    /// Waits asynchronously for a value that was not seen, marks it as seen, and returns it without decoding
+    /// it. A future that is dropped before it is ready has marked nothing as seen.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`wait_changed`](Self::wait_changed).
+    #[doc(hidden)]
+    pub async fn changed_encoded(&self) -> Result<Outgoing, GetError> {
+        self.changed().await?;
+        loop {
+            let at = self.end.retained()?.newest().ok_or_else(empty)?;
+            if let Some(value) = self.end.read_encoded(at, || {})? {
+                self.state.lock().seen = at.1;
+                return Ok(value);
+            }
+        }
     }
 
     /// Marks the current value as not seen.

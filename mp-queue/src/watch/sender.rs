@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::Wait;
+use mp_core::message::Outgoing;
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
@@ -116,6 +117,18 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// Returns an error if the value can't be decoded.
     pub fn borrow(&self) -> Result<Arc<T>, Error> {
         read_newest(&self.end, self.fingerprint).map(|(value, _)| Arc::new(value))
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
+    /// Replaces the value by one that is encoded already, also without receivers. The caller has compared the
+    /// types.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] if the arena has no envelope left. The message is unchanged then.
+    #[doc(hidden)]
+    pub fn send_encoded(&self, out: &mut Outgoing) -> Result<(), PutError<()>> {
+        self.end.send_encoded(self.fingerprint, out)
     }
 }
 
