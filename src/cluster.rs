@@ -1,4 +1,4 @@
-//! Programs on several hosts that call each other's queues, over gRPC (feature `net`).
+//! Programs on several hosts that call each other's queues and other objects, over gRPC (feature `net`).
 //!
 //! ```
 //! use mp::Queue;
@@ -26,10 +26,14 @@
 //! | members that join, leave and are lost | [`Cluster::members`], [`Cluster::events`], [`ClusterEvent`] |
 //! | encryption, and certificates instead of a key | [`ClusterConfig::tls`], [`ClusterTls`] |
 //! | messages with acknowledgement | [`RemoteLease`] |
-//! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemoteGetError`], [`Refusal`] |
+//! | objects that can be published | [`Publish`] |
+//! | events, semaphores and barriers of other hosts | [`RemoteEvent`], [`RemoteSemaphore`] and [`RemotePermit`], [`RemoteBarrier`] |
+//! | values and messages for all hosts, which cross each link once | [`RemoteWatch`], [`RemoteBroadcast`] |
+//! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemoteGetError`], [`RemoteAcquireError`], [`RemoteBarrierError`], [`RemoteRecvError`], [`Refusal`] |
 
 pub use mp_net::launcher::{self, env};
 pub use mp_net::{
-    Cluster, ClusterConfig, ClusterEvent, ClusterMember, ClusterTls, NetError, PeerLost, Refusal,
-    RemoteGetError, RemoteLease, RemotePutError, RemoteQueue,
+    Cluster, ClusterConfig, ClusterEvent, ClusterMember, ClusterTls, NetError, PeerLost, Publish, Refusal,
+    RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteBroadcast, RemoteEvent, RemoteGetError,
+    RemoteLease, RemotePermit, RemotePutError, RemoteQueue, RemoteRecvError, RemoteSemaphore, RemoteWatch,
 };

@@ -54,7 +54,7 @@
 //! | [`manager`] | objects in a server process, which all other processes call | [`Manager`], [`Proxy`] |
 //! | [`tensor`] | tensors, their views and element types | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write), [`AnyTensor`] |
 //! | [`queue`] | queues and channels | [`Queue`], [`channel()`], [`JoinableQueue`], [`Lease`]; [`PutError`], [`GetError`] |
-//! | `cluster` | queues, pools and loaders on several hosts (feature `net`) | |
+//! | `cluster` | queues, pools, loaders and synchronization on several hosts (feature `net`) | |
 //! | [`connection`] | pipes, and sockets to other programs | [`pipe`], [`Connection`], [`Listener`], [`connect`] |
 //! | [`sync`] | locks, semaphores, events, barriers, values | [`Lock`], [`RLock`], [`RwLock`], [`Semaphore`], [`Event`], [`Condition`], [`Barrier`], [`Once`], [`Array`] |
 //! | [`list`](mod@list) | Python's lists in shared memory | [`ShareableList`] |
@@ -140,7 +140,7 @@
 //! | `log` | events for the `log` crate, and a logger that prints them |
 //! | `tracing` | spans and events for the `tracing` crate: starts, tasks, waits, recoveries |
 //! | `cuda` | tensors and events on CUDA devices |
-//! | `net` | queues, pools and loaders on several hosts, over gRPC |
+//! | `net` | queues, pools, loaders and other objects on several hosts, over gRPC |
 //! | `tokio` | wake-ups by tokio's driver, see below |
 //!
 //! Futures work on any runtime, and without one. The feature `tokio` affects futures that are polled within a

@@ -7,8 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use mp_core::{Message, Wait};
-use mp_queue::Queue;
+use mp_core::Wait;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -17,9 +16,10 @@ use crate::config::ClusterConfig;
 use crate::error::{NetError, Refusal};
 use crate::handle;
 use crate::home::Home;
-use crate::home::object::{SharedObject, SharedQueue};
+use crate::home::object::SharedObject;
 use crate::home::registry::ClusterRegistry;
 use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
+use crate::publish::Publish;
 use crate::reactor;
 use crate::socket::resolve;
 use crate::wire::messages::{CallOutcome, CallReply, MemberPresence, Node, Operation, RemoteCall};
@@ -399,14 +399,14 @@ impl Cluster {
         done(&self.0.first, reply)
     }
 
-    /// Gives a queue of this process a name, by which other members
-    /// [connect](crate::RemoteQueue::connect) to it. The cluster keeps a handle to the queue until the name is
-    /// [withdrawn](Self::withdraw).
+    /// Gives an object of this process a name, by which other members
+    /// [connect](crate::RemoteQueue::connect) to it: a queue, or another [`Publish`] object. The cluster
+    /// keeps a handle to the object until the name is [withdrawn](Self::withdraw).
     ///
     /// # Errors
     /// [`NetError::NameTaken`]. [`NetError::PeerLost`] if rank 0 was lost.
-    pub fn publish<T: Message>(&self, name: &str, queue: &Queue<T>) -> Result<(), NetError> {
-        self.publish_object(name, Arc::new(SharedQueue::new(queue)))
+    pub fn publish(&self, name: &str, object: &impl Publish) -> Result<(), NetError> {
+        self.publish_object(name, object.published().0)
     }
 
     pub(crate) fn publish_object(&self, name: &str, object: Arc<dyn SharedObject>) -> Result<(), NetError> {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use mp_sync::BarrierError;
+
 /// A member of the cluster that can't be reached.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -80,13 +82,13 @@ pub enum NetError {
         by: String,
     },
     /// The object has another type.
-    #[error("{name:?} is a queue of {theirs}, and it was opened as a queue of {ours}")]
+    #[error("{name:?} is {theirs}, and it was opened as {ours}")]
     WrongType {
         /// Name of the object.
         name: String,
-        /// Type of its messages.
+        /// Kind of the object and type of its messages, such as `a queue of u64`.
         theirs: String,
-        /// Type of the caller.
+        /// Kind and type for which the caller asked.
         ours: String,
     },
     /// The configuration is invalid.
@@ -274,4 +276,112 @@ impl From<NetError> for RemoteGetError {
     }
 }
 
-mp_core::readable_debug!(PeerLost, NetError, Refusal, RemoteGetError);
+/// Error returned when no permit was taken from a semaphore of another host.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteAcquireError {
+    /// All permits were taken during the whole wait.
+    #[error("all permits are taken: wait longer for their holders")]
+    Held,
+    /// The home was lost.
+    #[error(transparent)]
+    PeerLost(#[from] PeerLost),
+    /// The home failed, or this process was interrupted.
+    #[error(transparent)]
+    Failed(NetError),
+}
+
+impl From<NetError> for RemoteAcquireError {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::PeerLost(lost) => Self::PeerLost(lost),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+/// Error returned when a barrier of another host was not passed.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteBarrierError {
+    /// The barrier is broken, or was reset. Process ids in the error are those of the home's host.
+    #[error(transparent)]
+    Barrier(BarrierError),
+    /// The home was lost, and the barrier with it.
+    #[error(transparent)]
+    PeerLost(#[from] PeerLost),
+    /// The home failed, or this process was interrupted.
+    #[error(transparent)]
+    Failed(NetError),
+}
+
+impl RemoteBarrierError {
+    /// Returns `true` if the barrier stays broken until a process resets it.
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Self::Barrier(error) if error.is_broken())
+    }
+}
+
+impl From<NetError> for RemoteBarrierError {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::PeerLost(lost) => Self::PeerLost(lost),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+/// Error returned when nothing was received from a channel of another host.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteRecvError {
+    /// The receiver was too slow: exactly this number of messages were replaced before it read them. The next
+    /// call continues with the oldest message that is left.
+    #[error("the receiver was too slow and has missed {0} messages: receive faster, or keep more of them")]
+    Lagged(u64),
+    /// The channel has no senders, and nothing more to receive.
+    #[error("the channel has no sender any more")]
+    Closed,
+    /// Nothing arrived during the wait.
+    #[error("nothing arrived in the time given")]
+    Empty,
+    /// The home was lost. Messages that had arrived before are received first.
+    #[error(transparent)]
+    PeerLost(#[from] PeerLost),
+    /// The message can't be decoded or can't leave its host, the channel was withdrawn, or this process was
+    /// interrupted.
+    #[error(transparent)]
+    Failed(NetError),
+}
+
+impl RemoteRecvError {
+    /// Returns `true` if nothing arrived during the wait.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Empty)
+    }
+}
+
+impl From<NetError> for RemoteRecvError {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::PeerLost(lost) => Self::PeerLost(lost),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+impl From<mp_reduce::Error> for RemoteRecvError {
+    fn from(error: mp_reduce::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+mp_core::readable_debug!(
+    PeerLost,
+    NetError,
+    Refusal,
+    RemoteGetError,
+    RemoteAcquireError,
+    RemoteBarrierError,
+    RemoteRecvError
+);

@@ -1,4 +1,4 @@
-//! Queues across hosts, over gRPC.
+//! Queues, channels and synchronization across hosts, over gRPC.
 //!
 //! ```
 //! use mp_net::{Cluster, ClusterConfig, RemoteQueue};
@@ -16,8 +16,22 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! Start with [`Cluster`], the membership of this process, [`ClusterConfig`] and [`RemoteQueue`]. The reasons
-//! for the transport and the protocol are in decision record 0046 of the repository.
+//! Start with [`Cluster`], the membership of this process, [`ClusterConfig`] and [`RemoteQueue`]. [`Publish`]
+//! lists all objects that other members can use. The reasons for the transport and the protocol are in
+//! decision record 0046 of the repository.
+//!
+//! # When a process or its host is lost
+//! | object | a member that uses it is lost | its home is lost |
+//! |---|---|---|
+//! | [`RemoteQueue`] | messages that it has leased, or not received, return | [`PeerLost`] |
+//! | [`RemoteEvent`] | no effect | [`PeerLost`] |
+//! | [`RemoteSemaphore`] | its permits return | [`PeerLost`] |
+//! | [`RemoteBarrier`] | the barrier breaks, if the member waited | [`PeerLost`] |
+//! | [`RemoteWatch`] | no effect | [`PeerLost`]; the last value stays readable |
+//! | [`RemoteBroadcast`] | no effect | [`PeerLost`], after the messages that had arrived |
+//!
+//! A call ends with [`PeerLost`] within the [lease](ClusterConfig::lease) and the
+//! [grace](ClusterConfig::grace). The home gives back what a lost member held soon after both.
 //!
 //! # Limits
 //! Linux only. Bytes on the network are encrypted only if the members have certificates
@@ -28,6 +42,7 @@
 mod auth;
 mod cluster;
 mod config;
+mod connected;
 mod error;
 #[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
@@ -36,8 +51,16 @@ mod handle;
 mod home;
 pub mod launcher;
 mod link;
+mod object_type;
+mod publish;
 mod reactor;
+mod relay;
+mod remote_barrier;
+mod remote_broadcast;
+mod remote_event;
 mod remote_queue;
+mod remote_semaphore;
+mod remote_watch;
 #[doc(hidden)]
 pub mod service;
 mod socket;
@@ -51,8 +74,17 @@ mod wire;
 
 pub use cluster::{Cluster, ClusterEvent, ClusterMember};
 pub use config::ClusterConfig;
-pub use error::{NetError, PeerLost, Refusal, RemoteGetError, RemotePutError};
+pub use error::{
+    NetError, PeerLost, Refusal, RemoteAcquireError, RemoteBarrierError, RemoteGetError, RemotePutError,
+    RemoteRecvError,
+};
+pub use publish::Publish;
+pub use remote_barrier::RemoteBarrier;
+pub use remote_broadcast::RemoteBroadcast;
+pub use remote_event::RemoteEvent;
 pub use remote_queue::{RemoteLease, RemoteQueue};
+pub use remote_semaphore::{RemotePermit, RemoteSemaphore};
+pub use remote_watch::RemoteWatch;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use tls::ClusterTls;

@@ -8,17 +8,16 @@ use std::sync::Arc;
 
 use mp_core::message::Outgoing;
 use mp_core::{Message, Wait};
-use mp_reduce::{Error, TypeFingerprint, decode_relayed, encode_for_relay, name_of, restore_unsent};
-use serde::de::{DeserializeOwned, Error as _};
-use serde::ser::Error as _;
+use mp_reduce::{Error, TypeFingerprint, decode_relayed, encode_for_relay, restore_unsent};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
+use crate::connected::{ConnectedObject, HeldCall};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
-use crate::handle::HandleParts;
 use crate::link::completion::CallResult;
 use crate::link::{HomeLink, PendingReply};
-use crate::service::open;
+use crate::object_type::ObjectType;
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
@@ -93,22 +92,18 @@ impl<T> fmt::Debug for RemoteQueue<T> {
 /// itself, with the rank of its parent, and so does another member of the cluster.
 impl<T: Message> Serialize for RemoteQueue<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let of = (TypeFingerprint::<T>::new().get(), name_of::<T>().into_owned());
-        HandleParts::new(&self.link, &self.name, self.object, of).map_err(S::Error::custom)?.serialize(s)
+        self.connected().serialize(queue_type::<T>(), s)
     }
 }
 
 impl<'de, T: Message> Deserialize<'de> for RemoteQueue<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let parts = HandleParts::deserialize(d)?;
-        if parts.fingerprint != TypeFingerprint::<T>::new().get() {
-            let (found, name) = (parts.type_name, name_of::<T>());
-            let text = format!("a queue of {found} arrived where one of {name} is expected");
-            return Err(D::Error::custom(text));
-        }
-        let link = parts.link().map_err(D::Error::custom)?;
-        Ok(Self { link, name: parts.name.into(), object: parts.object, messages: PhantomData })
+        ConnectedObject::deserialize(&queue_type::<T>(), d).map(Self::of)
     }
+}
+
+fn queue_type<T: Message>() -> ObjectType {
+    ObjectType::queue::<T>(TypeFingerprint::<T>::new().get())
 }
 
 /// An encoded value and its call.
@@ -126,9 +121,16 @@ impl<T: Message> RemoteQueue<T> {
     /// [`NetError::PeerLost`], [`NetError::Unreachable`] or [`NetError::Refused`] if rank 0 or the home can't
     /// be reached.
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
-        let link = cluster.find(name)?;
-        let object = open(&link, name, (TypeFingerprint::<T>::new().get(), name_of::<T>().into_owned()))?;
-        Ok(Self { link, name: name.into(), object, messages: PhantomData })
+        ConnectedObject::connect(cluster, name, queue_type::<T>()).map(Self::of)
+    }
+
+    fn of(object: ConnectedObject) -> Self {
+        let ConnectedObject { link, name, number } = object;
+        Self { link, name, object: number, messages: PhantomData }
+    }
+
+    fn connected(&self) -> ConnectedObject {
+        ConnectedObject { link: self.link.clone(), name: self.name.clone(), number: self.object }
     }
 
     fn call(&self, operation: Operation) -> RemoteCall {
@@ -398,23 +400,7 @@ fn decode<T: Message>(message: Outgoing) -> Result<T, RemoteGetError> {
 pub struct RemoteLease<T> {
     value: T,
     deliveries: u32,
-    token: LeaseCall,
-}
-
-/// Lease at the home, which is given back when this is dropped.
-struct LeaseCall {
-    link: Arc<HomeLink>,
-    id: u64,
-    is_over: bool,
-}
-
-impl Drop for LeaseCall {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.link
-                .post(with(RemoteCall { number: self.id, ..RemoteCall::default() }, Operation::GiveBack));
-        }
-    }
+    token: HeldCall,
 }
 
 impl<T> RemoteLease<T> {
@@ -425,22 +411,15 @@ impl<T> RemoteLease<T> {
     /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if it has given the message to
     /// another consumer, because it did not hear of this process for too long.
     pub fn ack(self) -> Result<T, NetError> {
-        let Self { value, mut token, .. } = self;
-        let call = with(RemoteCall { number: token.id, ..RemoteCall::default() }, Operation::Acknowledge);
-        // Until there is a reply, dropping the token gives the message back.
-        let (reply, _) = token.link.call(call, Wait::Forever)?;
-        if reply.outcome() == CallOutcome::Empty {
-            return Err(NetError::Interrupted);
-        }
-        token.is_over = true;
+        let Self { value, token, .. } = self;
+        let (peer, reply) = (token.link.peer(), token.acknowledge()?);
         match reply.outcome() {
             CallOutcome::Done => Ok(value),
             CallOutcome::NotFound => {
-                let peer = token.link.peer();
                 let text = "the lease has ended, and the message went to another consumer".into();
                 Err(NetError::Home { rank: peer.rank, host: peer.host, text })
             }
-            _ => Err(failed(&token.link.peer(), reply)),
+            _ => Err(failed(&peer, reply)),
         }
     }
 
@@ -489,7 +468,7 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteQueue<T> {
         let result = self.link.call(self.call(Operation::Lease), wait);
         let deliveries = result.as_ref().map_or(0, |(reply, _)| reply.number as u32);
         let Some((id, message)) = self.taken(result)? else { return Ok(None) };
-        let token = LeaseCall { link: self.link.clone(), id, is_over: false };
+        let token = HeldCall { link: self.link.clone(), id, is_over: false };
         Ok(Some(RemoteLease { value: decode(message)?, deliveries, token }))
     }
 }

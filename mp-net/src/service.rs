@@ -9,15 +9,13 @@ use std::sync::Arc;
 use mp_core::message::Outgoing;
 use mp_core::{Message, Wait};
 use mp_reduce::{TypeFingerprint, decode_relayed, encode_for_relay, name_of};
-use serde::de::Error as _;
-use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
+use crate::connected::ConnectedObject;
 use crate::error::NetError;
-use crate::handle::HandleParts;
-use crate::home::object::{Answer, Answering, PutNow, SharedObject};
-use crate::link::HomeLink;
+use crate::home::object::{Answer, Answering, SharedObject};
+use crate::object_type::ObjectType;
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
@@ -38,11 +36,11 @@ pub trait NetService: Send + Sync + 'static {
 }
 
 /// Returns the fingerprint of a service, and the name of its types.
-fn service_type<Q: Message, R: Message>() -> (u64, String) {
+fn service_type<Q: Message, R: Message>() -> ObjectType {
     let (request, reply) = (TypeFingerprint::<Q>::new().get(), TypeFingerprint::<R>::new().get());
     let name = format!("a service from {} to {}", name_of::<Q>(), name_of::<R>());
     // Differs from the fingerprint of a queue of either.
-    (request.rotate_left(21) ^ reply.rotate_left(42) ^ 0x5e21_71ce, name)
+    ObjectType { fingerprint: request.rotate_left(21) ^ reply.rotate_left(42) ^ 0x5e21_71ce, name }
 }
 
 pub(crate) struct SharedService<S>(pub(crate) Arc<S>);
@@ -57,99 +55,63 @@ impl<S: NetService> SharedService<S> {
             Err(error) => return Answer::failed(&error),
         };
         let mut reply = self.0.clone().serve(request).await;
-        let encoded = encode_for_relay(&mut reply).and_then(|message| Ok((parts(&message)?, message)));
-        match encoded {
-            Ok((relayed, message)) => {
-                let (value, sizes) = describe(relayed);
-                Answer::value(value, HeldMessage::value(message, sizes))
-            }
+        match encode_for_relay(&mut reply) {
+            Ok(message) => Answer::encoded(message),
             Err(error) => Answer::failed(&error),
         }
     }
 }
 
 impl<S: NetService> SharedObject for SharedService<S> {
-    fn message_type(&self) -> (u64, String) {
+    fn object_type(&self) -> ObjectType {
         service_type::<S::Request, S::Reply>()
     }
 
     fn serve(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
         Box::pin(self.answer(request))
     }
-
-    fn put_now(self: Arc<Self>, _: Outgoing) -> PutNow {
-        PutNow::Done(Box::new(Answer::plain(CallOutcome::NotFound)))
-    }
-
-    fn put(self: Arc<Self>, _: Outgoing) -> Answering {
-        Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
-    }
-
-    fn get(self: Arc<Self>) -> Answering {
-        Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
-    }
-
-    fn lease(self: Arc<Self>) -> Answering {
-        self.get()
-    }
-
-    fn close(&self) -> bool {
-        false
-    }
-
-    fn len(&self) -> usize {
-        0
-    }
 }
 
 /// A service of another member.
 pub struct RemoteService<Q, R> {
-    link: Arc<HomeLink>,
-    name: Arc<str>,
-    object: u64,
+    object: ConnectedObject,
     types: PhantomData<fn(Q) -> R>,
 }
 
 impl<Q, R> Clone for RemoteService<Q, R> {
     fn clone(&self) -> Self {
-        let (link, name) = (self.link.clone(), self.name.clone());
-        Self { link, name, object: self.object, types: PhantomData }
+        Self { object: self.object.clone(), types: PhantomData }
     }
 }
 
 impl<Q, R> fmt::Debug for RemoteService<Q, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteService({:?} of {})", self.name, self.place())
+        write!(f, "RemoteService{:?}", self.object)
     }
 }
 
 impl<Q: Message, R: Message> Serialize for RemoteService<Q, R> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let of = service_type::<Q, R>();
-        HandleParts::new(&self.link, &self.name, self.object, of).map_err(S::Error::custom)?.serialize(s)
+        self.object.serialize(service_type::<Q, R>(), s)
     }
 }
 
 impl<'de, Q: Message, R: Message> Deserialize<'de> for RemoteService<Q, R> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let parts = HandleParts::deserialize(d)?;
-        if parts.fingerprint != service_type::<Q, R>().0 {
-            return Err(D::Error::custom("a handle of another service arrived"));
-        }
-        let link = parts.link().map_err(D::Error::custom)?;
-        Ok(Self { link, name: parts.name.into(), object: parts.object, types: PhantomData })
+        let object = ConnectedObject::deserialize(&service_type::<Q, R>(), d)?;
+        Ok(Self { object, types: PhantomData })
     }
 }
 
 impl<Q, R> RemoteService<Q, R> {
     /// Returns the rank of the member.
     pub fn rank(&self) -> usize {
-        self.link.peer().rank
+        self.object.link.peer().rank
     }
 
     /// Returns the member for messages, such as `rank 1 (host b, process 12)`.
     pub fn place(&self) -> String {
-        let peer = self.link.peer();
+        let peer = self.object.link.peer();
         format!("rank {} ({})", peer.rank, peer.host)
     }
 }
@@ -175,9 +137,8 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// # Errors
     /// Those of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
-        let link = cluster.find(name)?;
-        let object = open(&link, name, service_type::<Q, R>())?;
-        Ok(Self { link, name: name.into(), object, types: PhantomData })
+        let object = ConnectedObject::connect(cluster, name, service_type::<Q, R>())?;
+        Ok(Self { object, types: PhantomData })
     }
 
     /// Calls the service. Blocks until its reply arrives.
@@ -192,17 +153,18 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
             let (bytes, limit) = (head.bytes.len() as u64, LONGEST as u64);
             return Err(unsent(NetError::TooLarge { bytes, limit }));
         }
-        let call = RemoteCall { value: Some(head), object: self.object, ..RemoteCall::default() };
+        let call = RemoteCall { value: Some(head), object: self.object.number, ..RemoteCall::default() };
         let memory = HeldMessage::value(message, sizes);
-        let pending = self.link.begin(with(call, Operation::Serve), Some(memory.clone()), Wait::Forever);
-        let error = match self.link.wait(pending) {
+        let pending =
+            self.object.link.begin(with(call, Operation::Serve), Some(memory.clone()), Wait::Forever);
+        let error = match self.object.link.wait(pending) {
             Ok((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
                 return decode_relayed(value).map_err(|error| unsent(error.into()));
             }
             Ok((reply, _)) if reply.outcome() == CallOutcome::TooLarge => {
                 NetError::TooLarge { bytes: reply.size, limit: reply.number }
             }
-            Ok((reply, _)) => failed(&self.link.peer(), reply),
+            Ok((reply, _)) => failed(&self.object.link.peer(), reply),
             Err(error) => error,
         };
         // The stream may still read the memory.
@@ -217,20 +179,6 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
 /// If the system has no random bytes.
 pub fn random_id() -> Result<u64, NetError> {
     Ok(crate::auth::random()?)
-}
-
-/// Opens an object of the other end of a link. Returns its number.
-pub(crate) fn open(link: &HomeLink, name: &str, (number, type_name): (u64, String)) -> Result<u64, NetError> {
-    let call =
-        RemoteCall { name: name.to_owned(), type_name: type_name.clone(), number, ..RemoteCall::default() };
-    let (reply, _) = link.call(with(call, Operation::Open), Wait::Forever)?;
-    match reply.outcome() {
-        CallOutcome::Done => Ok(reply.number),
-        CallOutcome::WrongType => {
-            Err(NetError::WrongType { name: name.to_owned(), theirs: reply.text, ours: type_name })
-        }
-        _ => Err(failed(&link.peer(), reply)),
-    }
 }
 
 /// Names with a prefix, as they appear and vanish. The names are followed until it is dropped.

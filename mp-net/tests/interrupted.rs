@@ -7,10 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mp_net::{Cluster, ClusterConfig, RemoteQueue};
-use mp_queue::Queue;
+use mp_net::{
+    Cluster, ClusterConfig, RemoteBarrier, RemoteBroadcast, RemoteEvent, RemoteQueue, RemoteRecvError,
+    RemoteSemaphore,
+};
+use mp_queue::{Queue, broadcast};
 use mp_reduce::Bundle;
-use mp_tensor::Tensor;
+use mp_sync::{Barrier, Event, Semaphore};
+use mp_tensor::{FrozenTensor, Tensor};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -254,6 +258,103 @@ fn many_calls_over_breaking_connections_are_done_once() -> Outcome {
     assert!(queue.is_empty());
     let broken = proxy.broken.load(Ordering::Relaxed);
     assert!(broken >= 5, "{broken} breaks, {put} messages");
+    Ok(())
+}
+
+#[test]
+fn permits_over_breaking_connections_are_exact() -> Outcome {
+    let (first, second, proxy) = two(5, 5_000);
+    let semaphore = Semaphore::with_limit(0, 100_000)?;
+    first.publish("permits", &semaphore)?;
+    let remote = RemoteSemaphore::connect(&second, "permits")?;
+    proxy.breaks.store(true, Ordering::Relaxed);
+    let until = Instant::now() + TIME;
+    let (mut permits, mut held) = (0, Vec::new());
+    while Instant::now() < until {
+        remote.add_permits(3)?;
+        held.push(remote.acquire()?);
+        drop(remote.try_acquire()?);
+        remote.acquire()?.forget()?;
+        permits += 2;
+    }
+    assert_eq!(remote.available()?, permits - held.len());
+    drop(held);
+    assert_eq!((remote.available()?, semaphore.available()), (permits, permits));
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5, "{broken} breaks, {permits} permits");
+    Ok(())
+}
+
+#[test]
+fn parties_over_breaking_connections_pass_each_phase() -> Outcome {
+    let (first, second, proxy) = two(6, 5_000);
+    let (step, stop) = (Barrier::new(2)?, Event::new()?);
+    first.publish("step", &step)?;
+    first.publish("stop", &stop)?;
+    let (remote, stopped) =
+        (RemoteBarrier::connect(&second, "step")?, RemoteEvent::connect(&second, "stop")?);
+    proxy.breaks.store(true, Ordering::Relaxed);
+    let party = std::thread::spawn(move || -> Result<u64, String> {
+        let mut phases = 0;
+        while !stopped.is_set().map_err(|e| e.to_string())? {
+            remote.wait().map_err(|e| e.to_string())?;
+            phases += 1;
+            // Until this process has decided if there is another phase.
+            remote.wait().map_err(|e| e.to_string())?;
+        }
+        Ok(phases)
+    });
+    let until = Instant::now() + TIME;
+    let mut phases = 0;
+    while !stop.is_set() {
+        step.wait()?;
+        phases += 1;
+        if Instant::now() >= until {
+            stop.set()?;
+        }
+        step.wait()?;
+    }
+    assert_eq!(party.join().map_err(|_| "a thread panicked")??, phases);
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5, "{broken} breaks, {phases} phases");
+    Ok(())
+}
+
+#[test]
+fn broadcasts_over_breaking_connections_are_counted() -> Outcome {
+    let (first, second, proxy) = two(7, 100_000);
+    let (sender, receiver) = broadcast::channel::<(u64, FrozenTensor<u8>)>(16)?;
+    first.publish("tensors", &receiver)?;
+    let remote = RemoteBroadcast::<(u64, FrozenTensor<u8>)>::connect(&second, "tensors")?;
+    proxy.breaks.store(true, Ordering::Relaxed);
+    let until = Instant::now() + TIME;
+    let sending = std::thread::spawn(move || {
+        let mut sent = 0;
+        while Instant::now() < until {
+            let tensor = Tensor::full([10_000], sent as u8).unwrap().freeze();
+            sender.send((sent, tensor)).map_err(|e| e.forget()).unwrap();
+            sent += 1;
+            // sleep: a sender that does not wait is too fast for any link.
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        sent
+    });
+    let (mut expected, mut received) = (0, 0);
+    loop {
+        match remote.recv() {
+            Ok((number, tensor)) => {
+                assert_eq!(number, expected);
+                assert!(tensor.len() == 10_000 && tensor.iter().all(|byte| byte == number as u8));
+                (expected, received) = (expected + 1, received + 1);
+            }
+            Err(RemoteRecvError::Lagged(missed)) => expected += missed,
+            Err(RemoteRecvError::Closed) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    assert_eq!(sending.join().unwrap(), expected);
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5 && received >= 100, "{broken} breaks, {received} of {expected} messages");
     Ok(())
 }
 

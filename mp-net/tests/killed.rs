@@ -1,57 +1,17 @@
 //! Members that are killed or stopped, in processes with arenas of their own.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+mod members;
+
 use std::time::{Duration, Instant};
 
+use members::{FIRST, LEASE, PART, config, ready, start};
 use mp_harness::{eventually, signal, threads_are};
-use mp_net::{Cluster, ClusterConfig, ClusterEvent, RemoteQueue};
+use mp_net::{Cluster, ClusterEvent, RemoteQueue};
 use mp_queue::Queue;
 use mp_tensor::Tensor;
 use rustix::process::Signal;
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
-
-const LEASE: Duration = Duration::from_millis(400);
-/// Variables of a started member: its part, and the address of rank 0.
-const PART: &str = "MP_NET_TEST_PART";
-const FIRST: &str = "MP_NET_TEST_FIRST";
-
-fn config(rank: usize, first: &str) -> ClusterConfig {
-    ClusterConfig::new(rank, 2, first).lease(LEASE).timeout(Duration::from_secs(20))
-}
-
-/// A started member, which is killed at the end of the test.
-struct Member(Child);
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-/// Starts a member, and returns it with the first line that it prints.
-fn start(part: &str, first: &str) -> (Member, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "started_member", "--ignored", "--nocapture"])
-        .env(PART, part)
-        .env(FIRST, first)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("member: ").map(str::to_owned));
-    (Member(child), line.expect("the member prints a line"))
-}
-
-/// Says that this member is ready, and waits to be killed.
-fn ready(text: &str) -> ! {
-    println!("\nmember: {text}");
-    loop {
-        std::thread::park();
-    }
-}
 
 #[test]
 #[ignore = "the program of the members that other tests start"]

@@ -142,7 +142,7 @@ fn connect_names_types_and_published_names() -> Outcome {
     let queue = Queue::<u64>::bounded(4)?;
     first.publish("numbers", &queue)?;
     let error = RemoteQueue::<String>::connect(&second, "numbers").unwrap_err();
-    assert!(matches!(&error, NetError::WrongType { theirs, .. } if theirs == "u64"), "{error}");
+    assert!(matches!(&error, NetError::WrongType { theirs, .. } if theirs == "a queue of u64"), "{error}");
     let error = RemoteQueue::<u64>::connect(&second, "number").unwrap_err();
     assert!(error.to_string().contains("published are: \"numbers\""), "{error}");
     assert!(matches!(second.publish("numbers", &queue), Err(NetError::NameTaken { .. })));

@@ -1,11 +1,20 @@
 //! Remote queues in worker processes and in messages.
 
-use mp_net::{Cluster, ClusterConfig, RemoteQueue};
-use mp_queue::Queue;
+use mp_net::{
+    Cluster, ClusterConfig, RemoteBarrier, RemoteBroadcast, RemoteEvent, RemoteQueue, RemoteRecvError,
+    RemoteSemaphore, RemoteWatch,
+};
+use mp_queue::{Queue, broadcast, watch};
 use mp_spawn::{SpawnOptions, start_processes};
-use mp_tensor::Tensor;
+use mp_sync::{Barrier, BoundedSemaphore, Event};
+use mp_tensor::{FrozenTensor, Tensor};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+type Weights = FrozenTensor<f32>;
+
+/// Number of elements of the tensors of channels.
+const ELEMENTS: usize = 1 << 18;
 
 fn worker(rank: usize, queues: (RemoteQueue<u64>, Queue<String>)) -> Outcome {
     let (numbers, texts) = queues;
@@ -64,5 +73,87 @@ fn handle_travels_to_another_member() -> Outcome {
     there.put(RemoteQueue::connect(&second, "tensors")?)?;
     handles.get()?.unwrap().put(Tensor::full([3], 2.0)?)?;
     assert_eq!(tensors.get()?.unwrap().iter().sum::<f32>(), 6.0);
+    Ok(())
+}
+
+fn reader(_: usize, handles: (RemoteWatch<Weights>, RemoteBroadcast<Weights>, Queue<f32>)) -> Outcome {
+    let (newest, news, sums) = handles;
+    sums.put(newest.borrow()?.iter().sum())?;
+    newest.wait_changed()?;
+    sums.put(newest.borrow()?.iter().sum())?;
+    for _ in 0..3 {
+        sums.put(news.recv()?.iter().sum())?;
+    }
+    assert!(matches!(news.recv(), Err(RemoteRecvError::Closed)));
+    assert!(matches!(newest.wait_changed(), Err(RemoteRecvError::Closed)));
+    Ok(())
+}
+
+#[test]
+fn channels_cross_the_link_once_for_all_receivers() -> Outcome {
+    let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
+    let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).key(b"secret"))?;
+    let weights = |value| -> mp_core::Result<_> { Ok(Tensor::full([ELEMENTS], value)?.freeze()) };
+    let (newest, values) = watch::channel(weights(1.0)?)?;
+    let (news, messages) = broadcast::channel(8)?;
+    first.publish("newest", &values)?;
+    first.publish("news", &messages)?;
+    drop((values, messages));
+    let before = mp_net::copied_bytes();
+    let remote = (RemoteWatch::connect(&second, "newest")?, RemoteBroadcast::connect(&second, "news")?);
+    let again = (remote.0.clone(), RemoteBroadcast::<Weights>::connect(&second, "news")?);
+    let sums = Queue::bounded(100)?;
+    let handles = (remote.0, remote.1, sums.clone());
+    let workers = start_processes(reader, handles, SpawnOptions::nprocs(2))?;
+    let of = |sum: f32| sum / ELEMENTS as f32;
+    assert_eq!((of(sums.get()?.unwrap()), of(sums.get()?.unwrap())), (1.0, 1.0));
+    newest.send(weights(2.0)?)?;
+    (3..6).try_for_each(|value| {
+        news.send(weights(value as f32)?).map_err(Box::<dyn std::error::Error + Send + Sync>::from)
+    })?;
+    drop((newest, news));
+    workers.join()?;
+    let mut all: Vec<f32> = std::iter::from_fn(|| sums.try_get().ok().flatten()).map(of).collect();
+    all.sort_unstable_by(f32::total_cmp);
+    assert_eq!(all, [2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0]);
+    assert_eq!(of(again.0.borrow()?.iter().sum()), 2.0);
+    assert_eq!(of(again.1.recv()?.iter().sum()), 3.0);
+    let after = mp_net::copied_bytes();
+    let copies = (after.1 - before.1) as f64 / (4 * ELEMENTS) as f64;
+    assert_eq!(after.0 - before.0, after.1 - before.1);
+    // Blocks have the sizes of their classes.
+    assert!((5.0..6.25).contains(&copies), "{copies} copies of 5 tensors for 4 receivers");
+    Ok(())
+}
+
+fn party(_: usize, handles: (RemoteEvent, RemoteSemaphore, RemoteBarrier)) -> Outcome {
+    let (go, permits, step) = handles;
+    let permit = permits.acquire()?;
+    step.wait()?;
+    go.wait()?;
+    std::mem::forget(permit);
+    Ok(())
+}
+
+#[test]
+fn workers_wait_at_objects_of_another_member() -> Outcome {
+    let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
+    let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).key(b"secret"))?;
+    let (go, permits, step) = (Event::new()?, BoundedSemaphore::new(2)?, Barrier::new(3)?);
+    first.publish("go", &go)?;
+    first.publish("permits", &permits)?;
+    first.publish("step", &step)?;
+    let handles = (
+        RemoteEvent::connect(&second, "go")?,
+        RemoteSemaphore::connect(&second, "permits")?,
+        RemoteBarrier::connect(&second, "step")?,
+    );
+    let workers = start_processes(party, handles, SpawnOptions::nprocs(2))?;
+    step.wait()?;
+    assert_eq!(permits.available(), 0);
+    go.set()?;
+    workers.join()?;
+    // The permits of an ended worker return without a release.
+    drop((permits.acquire()?, permits.acquire()?));
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! Objects of this process that other members call.
 //!
-//! `object` adapts queues, `session` has the calls of one process, and `registry`, at the first rank, the
-//! members of the cluster and the names of objects. `accept` accepts connections, this file their streams.
+//! `object` adapts queues, `primitives` and `channels` other objects, `session` has the calls of one
+//! process, and `registry`, at the first rank, the members of the cluster and the names of objects. `accept`
+//! accepts connections, this file their streams.
 
 mod accept;
+pub(crate) mod channels;
 pub(crate) mod object;
+pub(crate) mod primitives;
 pub(crate) mod registry;
 pub(crate) mod session;
 
@@ -12,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,7 +30,7 @@ use tower_service::Service;
 
 use crate::auth::{self, ProofSide};
 use crate::home::accept::{AcceptedSockets, Gate, UnprovenConnections, accept};
-use crate::home::object::{Answer, SharedObject};
+use crate::home::object::{Answer, CallerHold, MethodCall, SharedMessages, SharedObject};
 use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
 use crate::link::stream::{BESIDE, CONNECTION_WINDOW, FRAME, STREAM_WINDOW};
@@ -53,7 +56,28 @@ const GREETING: usize = 1 << 16;
 struct ObjectTable {
     by_name: BTreeMap<String, u64>,
     by_number: HashMap<u64, Arc<dyn SharedObject>>,
+    /// Subscriptions by their numbers, with the numbers of their channels.
+    subscriptions: HashMap<u64, (u64, Arc<dyn SharedObject>)>,
     last: u64,
+}
+
+/// Subscription of a caller to a channel. Dropping it ends the subscription.
+struct HeldSubscription {
+    home: Weak<Home>,
+    number: u64,
+}
+
+impl CallerHold for HeldSubscription {
+    fn acknowledge(self: Box<Self>) {}
+}
+
+impl Drop for HeldSubscription {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.upgrade() {
+            let ended = lock(&home.objects).subscriptions.remove(&self.number);
+            drop(ended);
+        }
+    }
 }
 
 /// Objects of this process, and the sessions of their callers.
@@ -104,11 +128,30 @@ impl Home {
         let mut objects = lock(&self.objects);
         if let Some(number) = objects.by_name.remove(name) {
             objects.by_number.remove(&number);
+            objects.subscriptions.retain(|_, (channel, _)| *channel != number);
         }
     }
 
     fn object(&self, number: u64) -> Option<Arc<dyn SharedObject>> {
-        lock(&self.objects).by_number.get(&number).cloned()
+        let objects = lock(&self.objects);
+        let subscription = || objects.subscriptions.get(&number).map(|(_, object)| object);
+        objects.by_number.get(&number).or_else(subscription).cloned()
+    }
+
+    /// Subscribes a caller to a channel.
+    fn subscribe(self: &Arc<Self>, channel: u64) -> Answer {
+        let mut objects = lock(&self.objects);
+        let Some(object) = objects.by_number.get(&channel) else {
+            return Answer::plain(CallOutcome::NotFound);
+        };
+        let Some((subscription, capacity)) = object.subscribe() else { return Answer::unknown_method() };
+        objects.last += 1;
+        let number = objects.last;
+        objects.subscriptions.insert(number, (channel, subscription));
+        let mut answer = Answer::number(number);
+        answer.reply.size = capacity as u64;
+        answer.hold = Some(Box::new(HeldSubscription { home: Arc::downgrade(self), number }));
+        answer
     }
 
     /// Serves connections until this process ends.
@@ -283,7 +326,7 @@ impl Home {
         let (home, caller) = (self.clone(), session.clone());
         let value = match (call.operation(), value) {
             (Operation::Put, Some(Ok(value))) => {
-                return match self.object(call.object) {
+                return match self.queue(call.object) {
                     Some(object) => session.put(&call, object, value),
                     None => session.run(&call, None, || {
                         Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
@@ -300,6 +343,7 @@ impl Home {
                 Operation::Acknowledge => ready(caller.acknowledge(call.number)),
                 Operation::GiveBack => ready(caller.give_back(call.number)),
                 Operation::Open => ready(home.open(&call)),
+                Operation::Subscribe => ready(home.subscribe(call.object)),
                 Operation::Join
                 | Operation::Watch
                 | Operation::Publish
@@ -309,14 +353,25 @@ impl Home {
                 Operation::Nothing => {
                     ready(Answer::with_text(CallOutcome::Failed, "unknown operation".into()))
                 }
-                operation => {
+                Operation::Call | Operation::Wait | Operation::Serve => {
                     let Some(object) = home.object(call.object) else {
+                        return ready(Answer::plain(CallOutcome::NotFound));
+                    };
+                    if call.operation() == Operation::Serve {
+                        return match value.transpose() {
+                            Ok(request) => object.serve(request),
+                            Err(error) => ready(refuse(home.me.get(), error)),
+                        };
+                    }
+                    let (method, lost) = (call.method(), caller.lost.clone());
+                    object.call(MethodCall { method, number: call.number, lost })
+                }
+                operation => {
+                    let Some(object) = home.queue(call.object) else {
                         return ready(Answer::plain(CallOutcome::NotFound));
                     };
                     match (operation, value) {
                         (Operation::Put, Some(Err(error))) => ready(refuse(home.me.get(), error)),
-                        (Operation::Serve, Some(Err(error))) => ready(refuse(home.me.get(), error)),
-                        (Operation::Serve, request) => object.serve(request.and_then(Result::ok)),
                         (Operation::Get, _) => object.get(),
                         (Operation::Lease, _) => object.lease(),
                         (Operation::Close, _) => ready(Answer::number(object.close().into())),
@@ -328,6 +383,10 @@ impl Home {
         });
     }
 
+    fn queue(&self, number: u64) -> Option<Arc<dyn SharedMessages>> {
+        self.object(number)?.as_queue()
+    }
+
     fn open(&self, call: &RemoteCall) -> Answer {
         let objects = lock(&self.objects);
         let Some((number, object)) =
@@ -335,11 +394,11 @@ impl Home {
         else {
             return Answer::plain(CallOutcome::NotFound);
         };
-        let (fingerprint, name) = object.message_type();
-        if fingerprint == call.number {
+        let found = object.object_type();
+        if found.fingerprint == call.number {
             Answer::number(number)
         } else {
-            Answer::with_text(CallOutcome::WrongType, name)
+            Answer::with_text(CallOutcome::WrongType, found.name)
         }
     }
 
@@ -464,6 +523,7 @@ impl Service<Request<Body>> for HomeService {
 mod tests {
     use super::*;
     use crate::config::ClusterConfig;
+    use crate::home::channels::SharedBroadcast;
 
     #[test]
     fn hello_of_another_version_or_cluster_is_refused() {
@@ -477,5 +537,19 @@ mod tests {
         assert_eq!(refusal(VERSION, 8).0, CallOutcome::WrongCluster);
         let hello = CallerGreeting { version: VERSION, home: 7, ..CallerGreeting::default() };
         assert_eq!(check(&me, &[], &hello), Ok(()));
+    }
+
+    #[test]
+    fn subscription_ends_with_its_holder_or_its_channel() {
+        let home = Home::new(None);
+        let (_sender, receiver) = mp_queue::broadcast::channel::<u32>(1).unwrap();
+        assert!(home.add("news", Arc::new(SharedBroadcast(receiver))));
+        let (one, other) = (home.subscribe(1), home.subscribe(1));
+        let (first, second) = (one.reply.number, other.reply.number);
+        assert!(home.object(first).is_some() && home.object(second).is_some());
+        drop(one);
+        assert!(home.object(first).is_none() && home.object(second).is_some());
+        home.remove("news");
+        assert!(home.object(1).is_none() && home.object(second).is_none());
     }
 }

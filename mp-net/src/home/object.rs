@@ -1,5 +1,6 @@
 //! Objects that other members call.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +9,12 @@ use std::time::Duration;
 use mp_core::message::Outgoing;
 use mp_core::{Message, WakeRegistration, poll_until};
 use mp_queue::{DesertedWhen, EncodedLease, EncodedMessage, GetError, PutError, Queue};
-use mp_reduce::name_of;
+use mp_reduce::encode_for_relay;
 
+use crate::object_type::ObjectType;
+use crate::sync::AtomicBool;
 use crate::wire::held::{HeldMessage, HeldSource};
-use crate::wire::messages::{CallOutcome, CallReply, Value};
+use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Value};
 use crate::wire::value::{describe, parts};
 
 /// Pause between two attempts to return a message.
@@ -21,8 +24,20 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Answer {
     pub(crate) reply: CallReply,
     pub(crate) memory: Option<Arc<HeldMessage>>,
-    /// Lease of the message, until it is acknowledged.
-    pub(crate) lease: Option<EncodedLease>,
+    /// Lease of the message or another part of the object, until it is acknowledged.
+    pub(crate) hold: Option<Box<dyn CallerHold>>,
+}
+
+/// Part of an object that a caller holds. Dropping it gives it back.
+pub(crate) trait CallerHold: Send {
+    /// Removes the part from the object.
+    fn acknowledge(self: Box<Self>);
+}
+
+impl CallerHold for EncodedLease {
+    fn acknowledge(self: Box<Self>) {
+        self.ack();
+    }
 }
 
 impl Answer {
@@ -33,7 +48,7 @@ impl Answer {
 
     pub(crate) fn with_text(outcome: CallOutcome, text: String) -> Self {
         let reply = CallReply { outcome: outcome.into(), text, ..CallReply::default() };
-        Self { reply, memory: None, lease: None }
+        Self { reply, memory: None, hold: None }
     }
 
     pub(crate) fn number(number: u64) -> Self {
@@ -49,8 +64,31 @@ impl Answer {
         answer
     }
 
-    pub(crate) fn failed(error: &impl std::fmt::Display) -> Self {
+    pub(crate) fn failed(error: &impl Display) -> Self {
         Self::with_text(CallOutcome::Failed, error.to_string())
+    }
+
+    /// Creates an answer with an encoded value.
+    pub(crate) fn encoded(message: Outgoing) -> Self {
+        match parts(&message) {
+            Ok(relayed) => {
+                let (value, sizes) = describe(relayed);
+                Self::value(value, HeldMessage::value(message, sizes))
+            }
+            Err(error) => Self::failed(&error),
+        }
+    }
+
+    /// Creates an answer with an error that the caller decodes.
+    pub(crate) fn raised<E: Message + Display>(mut error: E) -> Self {
+        let Ok(message) = encode_for_relay(&mut error) else { return Self::failed(&error) };
+        let mut answer = Self::encoded(message);
+        answer.reply.set_outcome(CallOutcome::Raised);
+        answer
+    }
+
+    pub(crate) fn unknown_method() -> Self {
+        Self::with_text(CallOutcome::Failed, "the object has no such method".into())
     }
 }
 
@@ -64,10 +102,41 @@ pub(crate) enum PutNow {
 /// A future answer.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
+/// A call of a method.
+pub(crate) struct MethodCall {
+    pub(crate) method: ObjectMethod,
+    /// Number whose meaning the method defines.
+    pub(crate) number: u64,
+    /// `true` after the session of the caller has ended.
+    pub(crate) lost: Arc<AtomicBool>,
+}
+
 /// An object of this process.
 pub(crate) trait SharedObject: Send + Sync {
-    /// Returns the fingerprint and the name of the type of its messages.
-    fn message_type(&self) -> (u64, String);
+    /// Returns its kind and the type of its messages.
+    fn object_type(&self) -> ObjectType;
+    /// Calls a method. Dropping the future cancels it.
+    fn call(self: Arc<Self>, call: MethodCall) -> Answering {
+        drop(call);
+        Box::pin(std::future::ready(Answer::unknown_method()))
+    }
+    /// Answers a request of a [service](crate::service). Dropping the future cancels it.
+    fn serve(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
+        drop(request);
+        Box::pin(std::future::ready(Answer::unknown_method()))
+    }
+    /// Returns a subscription, and the capacity of the channel, if it is one.
+    fn subscribe(&self) -> Option<(Arc<dyn SharedObject>, usize)> {
+        None
+    }
+    /// Returns the object as a queue, if it is one.
+    fn as_queue(self: Arc<Self>) -> Option<Arc<dyn SharedMessages>> {
+        None
+    }
+}
+
+/// A queue of this process, of any type.
+pub(crate) trait SharedMessages: Send + Sync {
     /// Puts a message at once if there is room.
     fn put_now(self: Arc<Self>, message: Outgoing) -> PutNow;
     /// Puts a message. Pending while the queue is full.
@@ -76,15 +145,10 @@ pub(crate) trait SharedObject: Send + Sync {
     fn get(self: Arc<Self>) -> Answering;
     /// Takes a message with acknowledgement, like [`get`](Self::get).
     fn lease(self: Arc<Self>) -> Answering;
-    /// Closes the object. Returns `true` if it was open.
+    /// Closes the queue. Returns `true` if it was open.
     fn close(&self) -> bool;
     /// Returns the number of messages.
     fn len(&self) -> usize;
-    /// Answers a request of a [service](crate::service). Dropping the future cancels it.
-    fn serve(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
-        drop(request);
-        Box::pin(std::future::ready(Answer::with_text(CallOutcome::Failed, "it is not a service".into())))
-    }
 }
 
 /// A queue that other members call.
@@ -185,10 +249,16 @@ fn put_answer(end: Result<(), PutError<()>>) -> Answer {
 }
 
 impl<T: Message> SharedObject for SharedQueue<T> {
-    fn message_type(&self) -> (u64, String) {
-        (self.0.type_fingerprint(), name_of::<T>().into_owned())
+    fn object_type(&self) -> ObjectType {
+        ObjectType::queue::<T>(self.0.type_fingerprint())
     }
 
+    fn as_queue(self: Arc<Self>) -> Option<Arc<dyn SharedMessages>> {
+        Some(self)
+    }
+}
+
+impl<T: Message> SharedMessages for SharedQueue<T> {
     fn put_now(self: Arc<Self>, mut message: Outgoing) -> PutNow {
         let packed = match self.0.pack_relayed(&mut message) {
             Ok(packed) => packed,
@@ -257,14 +327,13 @@ impl<T: Message> SharedObject for SharedQueue<T> {
                 .unwrap_or_else(|error| Err(GetError::Failed(error.into())))
             {
                 Ok(None) => Answer::plain(CallOutcome::End),
-                Ok(Some(lease)) => match lease.read().and_then(|value| Ok((parts(&value)?, value))) {
-                    Ok((relayed, message)) => {
-                        let (value, sizes) = describe(relayed);
-                        let mut answer = Answer::value(value, HeldMessage::value(message, sizes));
+                Ok(Some(lease)) => match lease.read().map(Answer::encoded) {
+                    Ok(mut answer) if answer.reply.value.is_some() => {
                         answer.reply.number = lease.deliveries().into();
-                        answer.lease = Some(lease);
+                        answer.hold = Some(Box::new(lease));
                         answer
                     }
+                    Ok(failed) => failed,
                     Err(error) => Answer::failed(&error),
                 },
                 Err(error) => Answer::failed(&error),

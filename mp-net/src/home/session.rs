@@ -8,7 +8,8 @@
 //! | received | | forgotten |
 //!
 //! A session whose caller doesn't return in time ends: running calls end without an effect, and messages that
-//! were taken and not received, or leased and not acknowledged, go back to their queues.
+//! were taken and not received, or leased and not acknowledged, go back to their queues. Permits and other
+//! parts of objects that the caller holds return, too.
 
 use crate::sync::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, HashMap};
@@ -19,12 +20,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mp_core::message::Outgoing;
-use mp_queue::EncodedLease;
 use prost::Message;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::home::object::{Answer, Answering, PutNow, SharedObject};
+use crate::home::object::{Answer, Answering, CallerHold, PutNow, SharedMessages};
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{
@@ -44,7 +44,8 @@ enum CallProgress {
 #[derive(Default)]
 struct SessionState {
     calls: HashMap<u64, CallProgress>,
-    leases: HashMap<u64, EncodedLease>,
+    /// Parts of objects that the caller holds, by the calls that returned them.
+    holds: HashMap<u64, Box<dyn CallerHold>>,
     /// Sender of the present stream, and the number of streams so far.
     to: Option<UnboundedSender<StreamPacket>>,
     streams: u64,
@@ -60,12 +61,15 @@ pub(crate) struct Session {
     largest: u64,
     /// `true` if the caller is a member by this session.
     joined: AtomicBool,
+    /// `true` after the session has ended.
+    pub(crate) lost: Arc<AtomicBool>,
     state: Mutex<SessionState>,
 }
 
 impl Session {
     pub(crate) fn new(caller: Node, largest: u64) -> Arc<Self> {
-        Arc::new(Self { caller, largest, joined: AtomicBool::new(false), state: Mutex::default() })
+        let (joined, lost) = (AtomicBool::new(false), Arc::default());
+        Arc::new(Self { caller, largest, joined, lost, state: Mutex::default() })
     }
 
     /// Makes the caller a member, for as long as this session lasts.
@@ -116,9 +120,10 @@ impl Session {
             return false;
         }
         state.ended = true;
+        self.lost.store(true, Ordering::Relaxed);
         // Messages return in their order.
         let calls: BTreeMap<_, _> = std::mem::take(&mut state.calls).into_iter().collect();
-        let leases = std::mem::take(&mut state.leases);
+        let holds = std::mem::take(&mut state.holds);
         drop(state);
         for call in calls.into_values() {
             match call {
@@ -127,7 +132,7 @@ impl Session {
                 CallProgress::Answered(_, None) => {}
             }
         }
-        drop(leases);
+        drop(holds);
         true
     }
 
@@ -159,7 +164,12 @@ impl Session {
     }
 
     /// Runs a put, unless it is known. Puts of one caller stay in order.
-    pub(crate) fn put(self: &Arc<Self>, call: &RemoteCall, object: Arc<dyn SharedObject>, message: Outgoing) {
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        call: &RemoteCall,
+        object: Arc<dyn SharedMessages>,
+        message: Outgoing,
+    ) {
         let mut state = self.lock();
         let order = state.orders.entry(call.object).or_default().clone();
         let has_room = state.calls.len() < MOST_CALLS;
@@ -272,29 +282,29 @@ impl Session {
         self.lock().calls.retain(|id, call| ids.contains(id) || matches!(call, CallProgress::Running(_)));
     }
 
-    /// Gives back the message that a call took or leased.
+    /// Gives back the message that a call took or leased, or what it holds.
     pub(crate) fn give_back(&self, id: u64) -> Answer {
         let mut state = self.lock();
-        let lease = state.leases.remove(&id);
+        let hold = state.holds.remove(&id);
         let answered = match state.calls.get(&id) {
-            Some(CallProgress::Answered(_, Some(_))) => state.calls.remove(&id),
+            Some(CallProgress::Answered(..)) => state.calls.remove(&id),
             _ => None,
         };
         drop(state);
-        let found = lease.is_some() || answered.is_some();
-        if let (None, Some(CallProgress::Answered(_, Some(memory)))) = (&lease, answered) {
+        let found = hold.is_some() || answered.is_some();
+        if let (None, Some(CallProgress::Answered(_, Some(memory)))) = (&hold, answered) {
             memory.give_back();
         }
-        drop(lease);
+        drop(hold);
         Answer::plain(if found { CallOutcome::Done } else { CallOutcome::NotFound })
     }
 
-    /// Acknowledges the message that a call leased.
+    /// Acknowledges the message that a call leased, or ends what it holds.
     pub(crate) fn acknowledge(&self, id: u64) -> Answer {
-        let lease = self.lock().leases.remove(&id);
-        match lease {
-            Some(lease) => {
-                lease.ack();
+        let hold = self.lock().holds.remove(&id);
+        match hold {
+            Some(hold) => {
+                hold.acknowledge();
                 Answer::plain(CallOutcome::Done)
             }
             None => Answer::plain(CallOutcome::NotFound),
@@ -305,11 +315,11 @@ impl Session {
 impl SessionState {
     /// Records an answer, and sends it if there is a stream.
     fn answer(&mut self, id: u64, answer: Answer) {
-        let Answer { mut reply, memory, lease } = answer;
-        reply.id = id;
+        let Answer { mut reply, memory, hold } = answer;
+        (reply.id, reply.holds) = (id, hold.is_some());
         let reply = Bytes::from(HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }.encode_to_vec());
-        if let Some(lease) = lease {
-            self.leases.insert(id, lease);
+        if let Some(hold) = hold {
+            self.holds.insert(id, hold);
         }
         self.send(reply.clone(), memory.clone());
         self.calls.insert(id, CallProgress::Answered(reply, memory));

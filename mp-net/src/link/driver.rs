@@ -50,7 +50,7 @@ struct LinkDriver {
     /// Calls without a value that were not sent.
     unsent: VecDeque<u64>,
     puts: HashMap<u64, PutQueue>,
-    /// Replies with a value that their callers have not taken.
+    /// Replies with a value, or with a part of the object, that their callers have not taken.
     unreceived: BTreeSet<u64>,
     /// Replies to be acknowledged, and `true` if this is urgent.
     received: (Vec<u64>, bool),
@@ -357,16 +357,17 @@ impl LinkDriver {
             queue.unanswered.0 = queue.unanswered.0.saturating_sub(1);
             queue.unanswered.1 = queue.unanswered.1.saturating_sub(pending.size);
         }
-        let Some(value) = value else {
-            pending.completion.complete(Ok((reply, None)));
-            self.received.0.push(id);
-            return;
-        };
         let limit = self.me.config.largest;
-        let result: CallResult = match value.finish() {
-            Ok(value) => Ok((reply, Some(value))),
-            Err(ArrivalError::TooLarge(bytes)) => Err(NetError::TooLarge { bytes, limit }),
-            Err(ArrivalError::Memory(error)) => Err(error.into()),
+        let result: CallResult = match value.map(ArrivingValue::finish) {
+            None if !reply.holds => {
+                pending.completion.complete(Ok((reply, None)));
+                self.received.0.push(id);
+                return;
+            }
+            None => Ok((reply, None)),
+            Some(Ok(value)) => Ok((reply, Some(value))),
+            Some(Err(ArrivalError::TooLarge(bytes))) => Err(NetError::TooLarge { bytes, limit }),
+            Some(Err(ArrivalError::Memory(error))) => Err(error.into()),
         };
         let arrived = result.is_ok();
         if pending.completion.complete(result) && arrived {
@@ -376,7 +377,7 @@ impl LinkDriver {
         }
     }
 
-    /// Gives back the message of a reply.
+    /// Gives back the message of a reply, or what its caller holds.
     fn give_back(&mut self, id: u64) {
         self.next_own += 1;
         let mut call = RemoteCall { id: self.next_own, number: id, ..RemoteCall::default() };
@@ -526,7 +527,8 @@ impl PendingCall {
     /// Ends the wait of an interrupted caller whose outcome may be known much later, if that is no loss: a
     /// message that arrives later is given back. The outcome of other calls is awaited.
     fn interrupt(&self) {
-        if matches!(self.operation, Operation::Get | Operation::Lease | Operation::Watch | Operation::Find) {
+        use Operation::{Find, Get, Lease, Wait, Watch};
+        if matches!(self.operation, Get | Lease | Wait | Watch | Find) {
             self.completion.complete(Err(NetError::Interrupted));
         }
     }

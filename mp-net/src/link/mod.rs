@@ -16,7 +16,9 @@ mod socket;
 pub(crate) mod stream;
 
 use crate::sync::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -142,6 +144,8 @@ pub(crate) struct HomeLink {
     ids: AtomicU64,
     peer: Arc<Mutex<HomePeer>>,
     me: Arc<NodeIdentity>,
+    /// Relays of channels of the home, by the numbers of the channels, as long as this process has handles.
+    pub(crate) relays: Mutex<HashMap<u64, Weak<dyn Any + Send + Sync>>>,
 }
 
 impl HomeLink {
@@ -153,7 +157,7 @@ impl HomeLink {
         let (to, from) = unbounded_channel();
         let peer = Arc::new(Mutex::new(peer));
         reactor::handle()?.spawn(driver::run(me.clone(), peer.clone(), from));
-        Ok(Arc::new(Self { to, ids: AtomicU64::new(1), peer, me }))
+        Ok(Arc::new(Self { to, ids: AtomicU64::new(1), peer, me, relays: Mutex::default() }))
     }
 
     /// Accepts any home at the address from now on.
@@ -233,9 +237,9 @@ impl HomeLink {
         result
     }
 
-    /// Lets the home forget a reply with a value, which the caller has.
+    /// Lets the home forget a reply with a value or a part of an object, which the caller has.
     fn received(&self, id: u64, result: &CallResult) {
-        if matches!(result, Ok((_, Some(_)))) {
+        if result.as_ref().is_ok_and(|(reply, value)| value.is_some() || reply.holds) {
             _ = self.to.send(Command::Received(id));
         }
     }

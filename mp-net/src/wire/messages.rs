@@ -180,6 +180,9 @@ pub(crate) struct RemoteCall {
     pub(crate) member: Option<Node>,
     #[prost(message, optional, tag = "9")]
     pub(crate) value: Option<Value>,
+    /// Method of the object, for [`Operation::Call`] and [`Operation::Wait`].
+    #[prost(enumeration = "ObjectMethod", tag = "10")]
+    pub(crate) method: i32,
 }
 
 /// An encoded value. The memory of its blocks follows in messages of data, in their order.
@@ -223,6 +226,9 @@ pub(crate) struct CallReply {
     /// Size of a message that is too large, in bytes.
     #[prost(uint64, tag = "7")]
     pub(crate) size: u64,
+    /// `true` if the caller holds a part of the object until it is acknowledged or given back.
+    #[prost(bool, tag = "8")]
+    pub(crate) holds: bool,
     /// Names of objects.
     #[prost(string, repeated, tag = "9")]
     pub(crate) names: Vec<String>,
@@ -261,16 +267,23 @@ pub(crate) enum Operation {
     Get = 3,
     /// Takes a message that has to be acknowledged.
     Lease = 4,
-    /// Acknowledges the message that call `number` leased.
+    /// Acknowledges the message that call `number` leased, or ends what it holds.
     Acknowledge = 5,
-    /// Gives back the message that call `number` leased.
+    /// Gives back the message that call `number` leased, or what it holds.
     GiveBack = 6,
     /// Closes the object.
     Close = 7,
     /// Returns the number of messages.
     Len = 8,
+    /// Calls `method`. An interrupted caller waits for the outcome.
+    Call = 9,
+    /// Calls `method`, which may wait, and has no effect that an interrupted caller needs to know.
+    Wait = 10,
+    /// Subscribes to a channel. Returns the number of the subscription, an object that the caller holds, and
+    /// in `size` the capacity of the channel.
+    Subscribe = 11,
     /// Answers a request, `value`, to a service.
-    Serve = 11,
+    Serve = 12,
     /// Adds `member` to the cluster. To the first rank only.
     Join = 16,
     /// Returns the members, and the names that begin with `name`, when there is a change after change
@@ -284,6 +297,42 @@ pub(crate) enum Operation {
     Withdraw = 20,
     /// Removes `member` from the cluster. To the first rank only.
     Leave = 21,
+}
+
+/// Methods of objects other than queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(crate) enum ObjectMethod {
+    /// Not sent.
+    NoMethod = 0,
+    /// Event: returns 1 if it is set.
+    IsSet = 1,
+    /// Event: sets it. Returns 1 if it was not set.
+    Set = 2,
+    /// Event: clears it. Returns 1 if it was set.
+    Clear = 3,
+    /// Event: waits until it is set.
+    WaitSet = 4,
+    /// Semaphore: takes a permit, which the caller holds.
+    Acquire = 16,
+    /// Semaphore: returns the number of available permits.
+    Available = 17,
+    /// Semaphore: adds `number` permits.
+    AddPermits = 18,
+    /// Barrier: arrives, and waits for up to `number` microseconds. `u64::MAX`: no limit. Returns the index.
+    Arrive = 32,
+    /// Barrier: breaks it.
+    Abort = 33,
+    /// Barrier: repairs it.
+    Reset = 34,
+    /// Barrier: returns the number of parties.
+    Parties = 35,
+    /// Barrier: returns the number of parties that wait.
+    Waiting = 36,
+    /// Barrier: returns 1 if it is broken.
+    IsBroken = 37,
+    /// Subscription: waits for the next message.
+    Next = 48,
 }
 
 /// Outcomes of calls.
@@ -320,4 +369,8 @@ pub(crate) enum CallOutcome {
     WrongKey = 13,
     /// Another cluster or session listens at this address.
     WrongCluster = 14,
+    /// Failed: `value` has the error.
+    Raised = 15,
+    /// Messages were replaced before they were read: `number` of them.
+    Lagged = 16,
 }

@@ -1,0 +1,169 @@
+//! Objects of other members, opened by their names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mp_core::Wait;
+use mp_core::message::Outgoing;
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::cluster::{Cluster, failed, with};
+use crate::error::NetError;
+use crate::handle::HandleParts;
+use crate::link::HomeLink;
+use crate::link::completion::CallResult;
+use crate::object_type::ObjectType;
+use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Operation, RemoteCall};
+
+/// An object of another member.
+#[derive(Clone)]
+pub(crate) struct ConnectedObject {
+    pub(crate) link: Arc<HomeLink>,
+    pub(crate) name: Arc<str>,
+    pub(crate) number: u64,
+}
+
+impl fmt::Debug for ConnectedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer = self.link.peer();
+        write!(f, "({:?} of rank {}, {})", self.name, peer.rank, peer.host)
+    }
+}
+
+impl ConnectedObject {
+    /// Opens the object that a member has published under a name. Blocks until there is one, for up to the
+    /// time limit of the cluster.
+    ///
+    /// # Errors
+    /// [`NetError::NotPublished`], [`NetError::WrongType`], or an error of the connections to rank 0 and the
+    /// home.
+    pub(crate) fn connect(cluster: &Cluster, name: &str, ours: ObjectType) -> Result<Self, NetError> {
+        let link = cluster.find(name)?;
+        let (number, type_name) = (ours.fingerprint, ours.name.clone());
+        let call = RemoteCall { name: name.to_owned(), type_name, number, ..RemoteCall::default() };
+        let (reply, _) = link.call(with(call, Operation::Open), Wait::Forever)?;
+        match reply.outcome() {
+            CallOutcome::Done => Ok(Self { link, name: name.into(), number: reply.number }),
+            CallOutcome::WrongType => {
+                let (name, theirs) = (name.to_owned(), mp_core::printable(&reply.text));
+                Err(NetError::WrongType { name, theirs, ours: ours.name })
+            }
+            _ => Err(failed(&link.peer(), reply)),
+        }
+    }
+
+    /// Writes a handle into the message that is being encoded.
+    pub(crate) fn serialize<S: Serializer>(&self, of: ObjectType, s: S) -> Result<S::Ok, S::Error> {
+        let parts = HandleParts::new(&self.link, &self.name, self.number, (of.fingerprint, of.name));
+        parts.map_err(S::Error::custom)?.serialize(s)
+    }
+
+    /// Reads a handle from the message that is being decoded.
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(ours: &ObjectType, d: D) -> Result<Self, D::Error> {
+        let parts = HandleParts::deserialize(d)?;
+        if parts.fingerprint != ours.fingerprint {
+            let text = format!("{} arrived where {} is expected", parts.type_name, ours.name);
+            return Err(D::Error::custom(text));
+        }
+        let link = parts.link().map_err(D::Error::custom)?;
+        Ok(Self { link, name: parts.name.into(), number: parts.object })
+    }
+
+    /// Returns a call of a method.
+    pub(crate) fn call_of(&self, operation: Operation, method: ObjectMethod, number: u64) -> RemoteCall {
+        let mut call = RemoteCall { object: self.number, number, ..RemoteCall::default() };
+        call.set_method(method);
+        with(call, operation)
+    }
+
+    /// Calls a method, and blocks until its outcome is known.
+    pub(crate) fn call(&self, method: ObjectMethod, number: u64) -> Result<u64, NetError> {
+        let result = self.link.call(self.call_of(Operation::Call, method, number), Wait::Forever);
+        Ok(self.done(result)?.0.number)
+    }
+
+    /// Calls a method that waits. Returns `None` when the time has expired.
+    ///
+    /// # Errors
+    /// [`NetError::Interrupted`] if the process was interrupted meanwhile.
+    pub(crate) fn wait(&self, method: ObjectMethod, wait: Wait) -> Result<Option<CallReply>, NetError> {
+        let result = self.link.call(self.call_of(Operation::Wait, method, 0), wait);
+        match &result {
+            Ok((reply, _)) if reply.outcome() == CallOutcome::Empty && !mp_core::interrupted() => Ok(None),
+            _ => Ok(Some(self.done(result)?.0)),
+        }
+    }
+
+    /// Calls a method that waits, asynchronously. Dropping the future cancels the call.
+    pub(crate) async fn wait_async(&self, method: ObjectMethod) -> Result<CallReply, NetError> {
+        let call = self.call_of(Operation::Wait, method, 0);
+        Ok(self.done(self.link.call_async(call, None).await)?.0)
+    }
+
+    /// Returns the reply of a call that has succeeded.
+    pub(crate) fn done(&self, result: CallResult) -> Result<(CallReply, Option<Outgoing>), NetError> {
+        let (reply, value) = result?;
+        match reply.outcome() {
+            CallOutcome::Done => Ok((reply, value)),
+            _ => Err(failed(&self.link.peer(), reply)),
+        }
+    }
+}
+
+/// Part of an object that this process holds by a call. Dropping it gives the part back.
+pub(crate) struct HeldCall {
+    pub(crate) link: Arc<HomeLink>,
+    pub(crate) id: u64,
+    pub(crate) is_over: bool,
+}
+
+impl HeldCall {
+    /// Removes the part from the object, and returns the reply of the home. If there is none, the part is
+    /// given back.
+    pub(crate) fn acknowledge(mut self) -> Result<CallReply, NetError> {
+        let call = with(RemoteCall { number: self.id, ..RemoteCall::default() }, Operation::Acknowledge);
+        let (reply, _) = self.link.call(call, Wait::Forever)?;
+        if reply.outcome() == CallOutcome::Empty {
+            return Err(NetError::Interrupted);
+        }
+        self.is_over = true;
+        Ok(reply)
+    }
+}
+
+impl Drop for HeldCall {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let call = RemoteCall { number: self.id, ..RemoteCall::default() };
+            self.link.post(with(call, Operation::GiveBack));
+        }
+    }
+}
+
+/// Implements `Debug`, and handles in messages, for a type with a [`ConnectedObject`] as its field.
+macro_rules! remote_handle {
+    ($name:ident, $of:expr) => {
+        impl ::std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                write!(f, concat!(stringify!($name), "{:?}"), self.0)
+            }
+        }
+
+        /// Handles can be part of messages and arguments. A worker process that receives one connects to the
+        /// home by itself, with the rank of its parent, and so does another member of the cluster.
+        impl ::serde::Serialize for $name {
+            fn serialize<S: ::serde::Serializer>(&self, s: S) -> ::std::result::Result<S::Ok, S::Error> {
+                self.0.serialize($of, s)
+            }
+        }
+
+        impl<'de> ::serde::Deserialize<'de> for $name {
+            fn deserialize<D: ::serde::Deserializer<'de>>(d: D) -> ::std::result::Result<Self, D::Error> {
+                $crate::connected::ConnectedObject::deserialize(&$of, d).map(Self)
+            }
+        }
+    };
+}
+pub(crate) use remote_handle;

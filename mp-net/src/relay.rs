@@ -1,0 +1,232 @@
+//! Relays of channels: a member subscribes to a channel of another member once, and sends each message on in
+//! a channel of its own shared memory. All receivers of its processes read that channel, so a message crosses
+//! the link once, and tensors are read in place.
+//!
+//! | ended by | receivers get |
+//! |---|---|
+//! | no process has a receiver | |
+//! | the channel has no sender | the rest, and then the end |
+//! | the home is lost, or withdraws the channel | the rest, and then the error |
+//! | the process of the relay is killed | the rest, and then an error |
+
+use std::any::Any;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use mp_core::Wait;
+use mp_core::message::Outgoing;
+use mp_queue::{GetError, PutError, watch};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::failed;
+use crate::connected::{ConnectedObject, HeldCall};
+use crate::error::{NetError, PeerLost, RemoteRecvError};
+use crate::link::completion::CallResult;
+use crate::reactor;
+use crate::wire::messages::{CallOutcome, ObjectMethod, Operation};
+
+/// Interval at which a relay checks that it has receivers.
+const CHECK: Duration = Duration::from_secs(1);
+/// Pause between two attempts to send a message on.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Sending side of the channel of a relay.
+pub(crate) trait RelayTarget: Send + 'static {
+    /// Counts a message that is sent next.
+    fn prepare(&mut self, message: &mut Outgoing) -> Result<(), mp_reduce::Error>;
+    /// Sends a message. It is unchanged if there are too few envelopes.
+    fn send(&self, message: &mut Outgoing) -> Result<(), PutError<()>>;
+    /// Counts messages that were missed.
+    fn skip(&mut self, missed: u64);
+    /// Returns `true` if no process has a receiver.
+    fn is_closed(&self) -> bool;
+}
+
+/// Receiving side of the channel of a relay.
+pub(crate) trait RelayedChannel: Send + Sync + 'static {
+    /// Returns `true` if the relay has ended.
+    fn is_over(&self) -> bool;
+}
+
+/// Reason why nothing more arrives.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum RelayEnd {
+    /// The channel has no sender.
+    Closed,
+    /// The home was lost.
+    Lost { rank: usize, host: String, silent: Duration, cause: String },
+    /// The home or the relay failed.
+    Failed { rank: usize, host: String, text: String },
+}
+
+/// Receiving side for the reason.
+pub(crate) type RelayEndReceiver = watch::Receiver<Option<RelayEnd>>;
+
+/// Returns the error of a receiver whose relay has ended.
+pub(crate) fn end_of(end: &RelayEndReceiver) -> RemoteRecvError {
+    match end.borrow().map(|end| (*end).clone()) {
+        Ok(Some(RelayEnd::Closed)) => RemoteRecvError::Closed,
+        Ok(Some(RelayEnd::Lost { rank, host, silent, cause })) => {
+            // A message that was not received has no effect.
+            RemoteRecvError::PeerLost(PeerLost { rank, host, silent, in_doubt: false, cause })
+        }
+        Ok(Some(RelayEnd::Failed { rank, host, text })) => {
+            RemoteRecvError::Failed(NetError::Home { rank, host, text })
+        }
+        Ok(None) => {
+            let text = "the process that had the connection to the channel has ended: connect again";
+            RemoteRecvError::Failed(NetError::Configuration(text.into()))
+        }
+        Err(error) => get_error(error, end),
+    }
+}
+
+/// Returns the error of a receiver for an error of the channel of the relay.
+pub(crate) fn get_error(error: GetError, end: &RelayEndReceiver) -> RemoteRecvError {
+    match error {
+        GetError::Empty => RemoteRecvError::Empty,
+        GetError::Disconnected => end_of(end),
+        GetError::Interrupted => RemoteRecvError::Failed(NetError::Interrupted),
+        GetError::Failed(error) => error.into(),
+        error => mp_reduce::Error::from(mp_core::Error::NotPut(error.to_string())).into(),
+    }
+}
+
+/// Subscription to a channel of another member.
+pub(crate) struct Subscription {
+    object: ConnectedObject,
+    /// Number of messages that the channel keeps.
+    pub(crate) capacity: usize,
+    /// Ends the subscription at the home when it is dropped.
+    _held: HeldCall,
+}
+
+impl Subscription {
+    /// Subscribes, and blocks until the home has answered.
+    pub(crate) fn new(channel: &ConnectedObject) -> Result<Self, NetError> {
+        let call = channel.call_of(Operation::Subscribe, ObjectMethod::NoMethod, 0);
+        let (reply, _) = channel.done(channel.link.call(call, Wait::Forever))?;
+        let held = HeldCall { link: channel.link.clone(), id: reply.id, is_over: false };
+        let object = ConnectedObject { number: reply.number, ..channel.clone() };
+        Ok(Self { object, capacity: reply.size as usize, _held: held })
+    }
+
+    /// Blocks until the first message has arrived.
+    pub(crate) fn first(&self) -> Result<Outgoing, RemoteRecvError> {
+        let call = self.object.call_of(Operation::Wait, ObjectMethod::Next, 0);
+        match self.object.link.call(call, Wait::Forever)? {
+            (reply, Some(message)) if reply.outcome() == CallOutcome::Done => Ok(message),
+            (reply, _) if reply.outcome() == CallOutcome::End => Err(RemoteRecvError::Closed),
+            (reply, _) => Err(failed(&self.object.link.peer(), reply).into()),
+        }
+    }
+
+    /// Sends all further messages on, until the channel ends or no process has a receiver.
+    ///
+    /// # Errors
+    /// If there is not enough shared memory, or the thread for the network can't be started.
+    pub(crate) fn relay(self, mut target: impl RelayTarget) -> Result<RelayEndReceiver, NetError> {
+        let made = watch::channel(None);
+        let (end, receiver) = made.map_err(|error| mp_core::Error::NotPut(error.to_string()))?;
+        reactor::handle()?.spawn(async move {
+            if let Some(why) = self.run(&mut target).await {
+                // Without a receiver, no process needs the reason.
+                _ = end.send(Some(why));
+            }
+            // Receivers read the reason when there is no sender.
+            drop(target);
+        });
+        Ok(receiver)
+    }
+
+    /// Returns the reason why nothing more arrives, or `None` if no process has a receiver.
+    async fn run(&self, target: &mut impl RelayTarget) -> Option<RelayEnd> {
+        while !target.is_closed() {
+            let call = self.object.call_of(Operation::Wait, ObjectMethod::Next, 0);
+            let mut next = pin!(self.object.link.call_async(call, None));
+            let result = loop {
+                tokio::select! {
+                    result = &mut next => break result,
+                    () = tokio::time::sleep(CHECK) => if target.is_closed() {
+                        return None;
+                    },
+                }
+            };
+            let mut message = match self.message(result) {
+                Ok(ChannelReply::Message(message)) => message,
+                Ok(ChannelReply::Missed(missed)) => {
+                    target.skip(missed);
+                    continue;
+                }
+                Err(end) => return Some(end),
+            };
+            if let Err(error) = target.prepare(&mut message) {
+                return Some(self.end(error.into()));
+            }
+            while let Err(error) = target.send(&mut message) {
+                match error {
+                    PutError::Full(()) => tokio::time::sleep(PAUSE).await,
+                    PutError::Failed { error, .. } => return Some(self.end(error.into())),
+                    error => return Some(self.end(mp_core::Error::NotPut(error.to_string()).into())),
+                }
+            }
+        }
+        None
+    }
+
+    fn message(&self, result: CallResult) -> Result<ChannelReply, RelayEnd> {
+        let (reply, message) = result.map_err(|error| self.end(error))?;
+        match (reply.outcome(), message) {
+            (CallOutcome::Done, Some(message)) => Ok(ChannelReply::Message(message)),
+            (CallOutcome::Lagged, _) => Ok(ChannelReply::Missed(reply.number)),
+            (CallOutcome::End, _) => Err(RelayEnd::Closed),
+            (CallOutcome::TooLarge, _) => {
+                Err(self.end(NetError::TooLarge { bytes: reply.size, limit: reply.number }))
+            }
+            _ => Err(self.end(failed(&self.object.link.peer(), reply))),
+        }
+    }
+
+    fn end(&self, error: NetError) -> RelayEnd {
+        match error {
+            NetError::PeerLost(PeerLost { rank, host, silent, cause, .. }) => {
+                RelayEnd::Lost { rank, host, silent, cause }
+            }
+            NetError::Home { rank, host, text } => RelayEnd::Failed { rank, host, text },
+            error => {
+                let peer = self.object.link.peer();
+                RelayEnd::Failed { rank: peer.rank, host: peer.host, text: error.to_string() }
+            }
+        }
+    }
+}
+
+/// Reply to a subscription.
+enum ChannelReply {
+    Message(Outgoing),
+    Missed(u64),
+}
+
+/// Returns the relay of a channel that this process has, or else starts one.
+pub(crate) fn shared<C: RelayedChannel>(
+    channel: &ConnectedObject,
+    start: impl FnOnce(Subscription) -> Result<C, RemoteRecvError>,
+) -> Result<Arc<C>, RemoteRecvError> {
+    let relays = || channel.link.relays.lock().unwrap_or_else(PoisonError::into_inner);
+    let of = |relay: &Weak<dyn Any + Send + Sync>| relay.upgrade()?.downcast::<C>().ok();
+    let known = |relay: Option<&_>| relay.and_then(of).filter(|relay| !relay.is_over());
+    if let Some(known) = known(relays().get(&channel.number)) {
+        return Ok(known);
+    }
+    let started = Arc::new(start(Subscription::new(channel)?)?);
+    let mut relays = relays();
+    if let Some(other) = known(relays.get(&channel.number)) {
+        // Another thread was first.
+        return Ok(other);
+    }
+    relays.retain(|_, relay| relay.strong_count() > 0);
+    let relay: Arc<dyn Any + Send + Sync> = started.clone();
+    relays.insert(channel.number, Arc::downgrade(&relay));
+    Ok(started)
+}

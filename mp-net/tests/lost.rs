@@ -1,0 +1,163 @@
+//! Events, semaphores and barriers of members that are killed.
+
+mod members;
+
+use std::time::{Duration, Instant};
+
+use members::{FIRST, LEASE, PART, config, ready, start};
+use mp_harness::eventually;
+use mp_net::{
+    Cluster, NetError, PeerLost, RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteBroadcast,
+    RemoteEvent, RemoteRecvError, RemoteSemaphore, RemoteWatch,
+};
+use mp_queue::{broadcast, watch};
+use mp_sync::{Barrier, BarrierError, BoundedSemaphore, Event};
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Objects of a home, which are used as long as it lives.
+type Objects = (Event, BoundedSemaphore, Barrier, watch::Sender<u32>, broadcast::Sender<u32>);
+
+fn publish(cluster: &Cluster) -> Result<Objects, Box<dyn std::error::Error + Send + Sync>> {
+    let (event, semaphore, barrier) = (Event::new()?, BoundedSemaphore::new(1)?, Barrier::new(2)?);
+    cluster.publish("event", &event)?;
+    cluster.publish("permits", &semaphore)?;
+    cluster.publish("step", &barrier)?;
+    let ((newest, values), (news, messages)) = (watch::channel(7)?, broadcast::channel(4)?);
+    cluster.publish("newest", &values)?;
+    cluster.publish("news", &messages)?;
+    Ok((event, semaphore, barrier, newest, news))
+}
+
+#[test]
+#[ignore = "the program of the members that other tests start"]
+fn started_member() {
+    let first = std::env::var(FIRST).unwrap();
+    if std::env::var(PART).unwrap() == "home" {
+        let cluster = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
+        let (event, _permits, _step, _newest, news) = publish(&cluster).unwrap();
+        println!("\nmember: {}", cluster.address());
+        event.wait().unwrap();
+        news.send(1).unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
+    let cluster = Cluster::join(&config(1, &first)).unwrap();
+    if std::env::var(PART).unwrap() == "waiter" {
+        let permits = RemoteSemaphore::connect(&cluster, "permits").unwrap();
+        std::thread::spawn(move || permits.acquire());
+        let permits = RemoteSemaphore::connect(&cluster, "permits").unwrap();
+        assert!(permits.acquire_timeout(LEASE / 8).is_err());
+        ready("waiting");
+    }
+    let _permit = RemoteSemaphore::connect(&cluster, "permits").unwrap().acquire().unwrap();
+    let step = RemoteBarrier::connect(&cluster, "step").unwrap();
+    std::thread::spawn({
+        let step = step.clone();
+        move || step.wait()
+    });
+    eventually("a party waits", || step.n_waiting().unwrap() == 1);
+    ready("waiting");
+}
+
+#[test]
+fn killed_member_returns_permit_and_breaks_barrier() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let (_event, semaphore, barrier, ..) = publish(&first)?;
+    let (member, _) = start("party", first.address());
+    assert_eq!((semaphore.available(), barrier.n_waiting()), (0, 1));
+    drop(member);
+    drop(semaphore.acquire_timeout(Duration::from_secs(10))?);
+    eventually("the barrier is broken", || barrier.is_broken());
+    let error = barrier.wait().unwrap_err();
+    assert!(matches!(error, BarrierError::MemberDied { who: None }), "{error}");
+    let remote = RemoteBarrier::connect(&first, "step")?;
+    let error = remote.wait().unwrap_err();
+    let is_died = matches!(error, RemoteBarrierError::Barrier(BarrierError::MemberDied { .. }));
+    assert!(is_died && error.is_broken(), "{error}");
+    Ok(())
+}
+
+#[test]
+fn waiting_acquire_of_a_killed_member_takes_nothing() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let (_event, semaphore, ..) = publish(&first)?;
+    let permit = semaphore.acquire()?;
+    let (member, _) = start("waiter", first.address());
+    drop(member);
+    eventually("the member is lost", || first.members().len() == 1);
+    drop(permit);
+    assert_eq!(semaphore.available(), 1);
+    Ok(())
+}
+
+fn lost<T>(result: Result<T, NetError>) -> PeerLost {
+    match result {
+        Err(NetError::PeerLost(lost)) => lost,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("the home was killed"),
+    }
+}
+
+#[test]
+fn killed_home_is_lost_to_all_waiters() -> Outcome {
+    let (home, address) = start("home", "");
+    let cluster = Cluster::join(&config(1, &address))?;
+    let event = RemoteEvent::connect(&cluster, "event")?;
+    let permits = RemoteSemaphore::connect(&cluster, "permits")?;
+    let step = RemoteBarrier::connect(&cluster, "step")?;
+    let permit = permits.acquire()?;
+    let waiting = std::thread::spawn({
+        let (event, permits, step) = (event.clone(), permits.clone(), step.clone());
+        move || {
+            let event = std::thread::spawn(move || event.wait());
+            let permits = std::thread::spawn(move || permits.acquire().map(drop));
+            let step = step.wait();
+            (event.join().unwrap(), permits.join().unwrap(), step)
+        }
+    });
+    eventually("a party waits", || step.n_waiting().unwrap() == 1);
+    let since = Instant::now();
+    drop(home);
+    let (waited, acquired, passed) = waiting.join().unwrap();
+    let known = since.elapsed();
+    assert!(known < LEASE, "known after {known:?}");
+    assert_eq!(lost(waited).rank, 0);
+    assert!(matches!(acquired, Err(RemoteAcquireError::PeerLost(_))));
+    assert!(matches!(passed, Err(RemoteBarrierError::PeerLost(lost)) if lost.in_doubt));
+    assert!(!lost(event.set()).in_doubt);
+    assert!(!lost(permits.available()).in_doubt);
+    drop(permit);
+    Ok(())
+}
+
+#[test]
+fn channels_of_a_killed_home_end_after_the_rest() -> Outcome {
+    let (home, address) = start("home", "");
+    let cluster = Cluster::join(&config(1, &address))?;
+    let newest = RemoteWatch::<u32>::connect(&cluster, "newest")?;
+    let news = RemoteBroadcast::<u32>::connect(&cluster, "news")?;
+    let late = news.resubscribe()?;
+    RemoteEvent::connect(&cluster, "event")?.set()?;
+    assert_eq!(news.recv()?, 1);
+    let waiting = std::thread::spawn({
+        let newest = newest.clone();
+        move || newest.wait_changed()
+    });
+    let since = Instant::now();
+    drop(home);
+    let is_lost =
+        |error: &RemoteRecvError| matches!(error, RemoteRecvError::PeerLost(lost) if !lost.in_doubt);
+    let error = news.recv().unwrap_err();
+    let known = since.elapsed();
+    assert!(is_lost(&error), "{error}");
+    assert!(known < LEASE, "known after {known:?}");
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(is_lost(&error), "{error}");
+    assert_eq!((*newest.borrow()?, late.recv()?), (7, 1));
+    assert!(is_lost(&late.recv().unwrap_err()) && is_lost(&newest.has_changed().unwrap_err()));
+    let error = RemoteBroadcast::<u32>::connect(&cluster, "news").unwrap_err();
+    assert!(is_lost(&error), "{error}");
+    Ok(())
+}

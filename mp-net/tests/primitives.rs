@@ -1,0 +1,191 @@
+//! Events, semaphores and barriers of another member.
+
+use std::time::Duration;
+
+use mp_harness::eventually;
+use mp_net::{
+    Cluster, ClusterConfig, NetError, RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteEvent,
+    RemoteQueue, RemoteSemaphore,
+};
+use mp_queue::Queue;
+use mp_sync::{Barrier, BarrierError, BoundedSemaphore, Event, Semaphore};
+use tokio::time::timeout;
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+const SHORT: Duration = Duration::from_millis(50);
+
+fn two() -> (Cluster, Cluster) {
+    let config =
+        |rank, first: &str| ClusterConfig::new(rank, 2, first).lease(Duration::from_millis(500)).key(b"key");
+    let first = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
+    let second = Cluster::join(&config(1, first.address())).unwrap();
+    (first, second)
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+#[test]
+fn event_is_set_and_cleared_from_both_sides() -> Outcome {
+    let (first, second) = two();
+    let event = Event::new()?;
+    first.publish("event", &event)?;
+    let remote = RemoteEvent::connect(&second, "event")?;
+    assert!(!remote.is_set()? && !remote.wait_timeout(SHORT)?);
+    assert!(remote.set()? && !remote.set()? && event.is_set());
+    assert!(event.clear()? && !remote.clear()?);
+    let waiting = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.wait()
+    });
+    block_on(async {
+        assert!(timeout(SHORT, remote.wait_async()).await.is_err());
+        event.set()?;
+        remote.wait_async().await
+    })?;
+    waiting.join().unwrap()?;
+    Ok(())
+}
+
+#[test]
+fn permits_are_taken_and_released() -> Outcome {
+    let (first, second) = two();
+    let semaphore = BoundedSemaphore::new(2)?;
+    first.publish("permits", &semaphore)?;
+    let remote = RemoteSemaphore::connect(&second, "permits")?;
+    let (one, two) = (remote.acquire()?, semaphore.acquire()?);
+    assert!(matches!(remote.try_acquire(), Err(RemoteAcquireError::Held)));
+    assert!(matches!(remote.acquire_timeout(SHORT), Err(RemoteAcquireError::Held)));
+    block_on(async {
+        assert!(timeout(SHORT, remote.acquire_async()).await.is_err(), "no permit is available");
+        drop(one);
+        let again = remote.acquire_async().await?;
+        assert_eq!(remote.available()?, 0);
+        drop(again);
+        Ok::<_, RemoteAcquireError>(())
+    })?;
+    drop(two);
+    eventually("both permits have returned", || semaphore.available() == 2);
+    assert!(matches!(remote.add_permits(1), Err(NetError::Home { .. })));
+    let growing = Semaphore::with_limit(0, 3)?;
+    first.publish("signals", &growing)?;
+    let signals = RemoteSemaphore::connect(&second, "signals")?;
+    signals.add_permits(2)?;
+    signals.acquire()?.forget()?;
+    assert_eq!(growing.available(), 1);
+    assert!(signals.add_permits(3).unwrap_err().to_string().contains("limit of 3 permits"));
+    let many = Semaphore::with_limit(0, 1000)?;
+    first.publish("many", &many)?;
+    RemoteSemaphore::connect(&second, "many")?.add_permits(1000)?;
+    assert_eq!(many.available(), 1000);
+    Ok(())
+}
+
+#[test]
+fn dropped_acquisitions_keep_no_permit() -> Outcome {
+    let (first, second) = two();
+    let semaphore = BoundedSemaphore::new(1)?;
+    first.publish("permits", &semaphore)?;
+    let remote = RemoteSemaphore::connect(&second, "permits")?;
+    for i in 0..200 {
+        // The future is dropped before, while or after its reply arrives.
+        let time = Duration::from_micros(i * 5);
+        block_on(async { drop(timeout(time, remote.acquire_async()).await) });
+        drop(semaphore.acquire_timeout(Duration::from_secs(10))?);
+    }
+    Ok(())
+}
+
+#[test]
+fn thousand_waits_need_no_threads() -> Outcome {
+    let (first, second) = two();
+    let (event, semaphore) = (Event::new()?, BoundedSemaphore::new(1)?);
+    first.publish("event", &event)?;
+    first.publish("permits", &semaphore)?;
+    let remote = RemoteEvent::connect(&second, "event")?;
+    let permits = RemoteSemaphore::connect(&second, "permits")?;
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    block_on(async {
+        let held = permits.acquire_async().await?;
+        let before = threads();
+        let waits: Vec<_> =
+            (0..1000).map(|_| tokio::task::spawn(wait(remote.clone(), permits.clone()))).collect();
+        tokio::task::yield_now().await;
+        assert!(!remote.is_set()?, "the home has all waits");
+        assert!(threads() <= before + 4, "{before} threads, and then {}", threads());
+        remote.set()?;
+        drop(held);
+        for wait in waits {
+            wait.await.unwrap()?;
+        }
+        Ok::<_, RemoteAcquireError>(())
+    })?;
+    Ok(())
+}
+
+async fn wait(event: RemoteEvent, permits: RemoteSemaphore) -> Result<(), RemoteAcquireError> {
+    event.wait_async().await?;
+    drop(permits.acquire_async().await?);
+    Ok(())
+}
+
+#[test]
+fn barrier_is_passed_broken_and_reset() -> Outcome {
+    let (first, second) = two();
+    let barrier = Barrier::new(2)?;
+    first.publish("step", &barrier)?;
+    let remote = RemoteBarrier::connect(&second, "step")?;
+    let wait = || {
+        let remote = remote.clone();
+        std::thread::spawn(move || remote.wait())
+    };
+    for _ in 0..3 {
+        let other = wait();
+        assert_eq!(barrier.wait()? + other.join().unwrap()?, 1);
+    }
+    assert_eq!((remote.parties()?, remote.n_waiting()?, remote.is_broken()?), (2, 0, false));
+    let late = remote.wait_timeout(SHORT).unwrap_err();
+    assert!(
+        matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { arrived: 1, parties: 2, .. })),
+        "{late}"
+    );
+    assert!(matches!(barrier.wait(), Err(BarrierError::Broken)) && remote.is_broken()?);
+    remote.reset()?;
+    let other = wait();
+    eventually("a party waits", || remote.n_waiting().unwrap() == 1);
+    remote.abort()?;
+    let aborted = other.join().unwrap().unwrap_err();
+    assert!(matches!(aborted, RemoteBarrierError::Barrier(BarrierError::Aborted)), "{aborted}");
+    remote.reset()?;
+    let other = wait();
+    eventually("a party waits", || barrier.n_waiting() == 1);
+    barrier.reset()?;
+    let reset = other.join().unwrap().unwrap_err();
+    assert!(matches!(reset, RemoteBarrierError::Barrier(BarrierError::Reset)), "{reset}");
+    block_on(async {
+        assert!(timeout(SHORT, remote.wait_async()).await.is_err());
+        eventually("the barrier is broken", || barrier.is_broken());
+        assert!(matches!(remote.wait_async().await, Err(RemoteBarrierError::Barrier(BarrierError::Aborted))));
+    });
+    Ok(())
+}
+
+#[test]
+fn connect_to_another_kind_of_object_fails() -> Outcome {
+    let (first, second) = two();
+    let (queue, event) = (Queue::<u32>::bounded(1)?, Event::new()?);
+    first.publish("queue", &queue)?;
+    first.publish("event", &event)?;
+    let error = RemoteEvent::connect(&second, "queue").unwrap_err().to_string();
+    assert_eq!(error, "\"queue\" is a queue of u32, and it was opened as an event");
+    let error = RemoteQueue::<u32>::connect(&second, "event").unwrap_err().to_string();
+    assert_eq!(error, "\"event\" is an event, and it was opened as a queue of u32");
+    let error = RemoteSemaphore::connect(&second, "event").unwrap_err().to_string();
+    assert_eq!(error, "\"event\" is an event, and it was opened as a semaphore");
+    let remote = RemoteEvent::connect(&second, "event")?;
+    first.withdraw("event")?;
+    assert!(remote.set().unwrap_err().to_string().contains("the object was withdrawn"));
+    Ok(())
+}
