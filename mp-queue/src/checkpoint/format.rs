@@ -41,7 +41,7 @@ pub(super) struct FileRange {
 pub(super) struct SavedBlock {
     pub(super) range: FileRange,
     pub(super) frozen: bool,
-    /// Number of the element type.
+    /// Number of the element type. 0 for frozen memory, whose type is in the encoded bytes.
     pub(super) element: u8,
 }
 

@@ -57,10 +57,10 @@ impl<T: Message> Queue<T> {
     /// continued therefore takes its messages with acknowledgement.
     ///
     /// The file has the format [safetensors](https://github.com/huggingface/safetensors), so that other tools
-    /// can read the memory of the tensors. Attachment `a` of message `m` has the name `m.a`. It is a flat
-    /// array of its elements, with the memory after the last element that the allocator has added. Its shape
-    /// is in the encoded part of the message. A tensor that is in several messages is written once for each
-    /// of them.
+    /// can read the memory of the tensors. The memory of attachment `a` of message `m` has the name `m.a`. It
+    /// is a flat array, of the elements of an exclusive tensor or of the bytes of a frozen one. The allocator
+    /// rounds up its size. The shape is in the encoded part of the message. A tensor that is in several
+    /// messages is written once for each of them.
     ///
     /// # Blocking
     /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. If
@@ -98,8 +98,8 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// Leases end as if their consumers had died: their messages are delivered first, or are [dead
-    /// letters](Self::dead_letter) if they had been delivered as often as the queue allows. A queue that was closed is
-    /// closed. Tensors are exclusive or frozen as before. [`QueueOptions::restore`] sets other bounds.
+    /// letters](Self::dead_letter) if they had been delivered as often as the queue allows. A closed queue is
+    /// closed again. Tensors are exclusive or frozen as before. [`QueueOptions::restore`] sets other bounds.
     ///
     /// The message type must have the same name as in the program that wrote the file. The file is checked by
     /// checksums, which find accidental changes. A hostile file can contain any message of the type.

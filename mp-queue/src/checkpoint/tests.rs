@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -32,6 +33,52 @@ impl Drop for TestPath {
 
 fn long(n: usize) -> String {
     format!("{n} {}", "x".repeat(n))
+}
+
+/// Returns element type and bytes of each part of a file, as the format safetensors defines them: a header of
+/// the length in the first word, and parts that cover the rest without gaps.
+fn parts(file: &[u8]) -> HashMap<String, (String, Vec<u8>)> {
+    let (len, rest) = file.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+    let mut header: HashMap<String, serde_json::Value> = serde_json::from_slice(header).unwrap();
+    let metadata = header.remove("__metadata__").unwrap();
+    assert!(metadata.as_object().unwrap().values().all(serde_json::Value::is_string));
+    let mut all: Vec<_> = header
+        .into_iter()
+        .map(|(name, part)| {
+            let number = |value: &serde_json::Value| value.as_u64().unwrap() as usize;
+            let offsets = part["data_offsets"].as_array().unwrap();
+            let dtype = part["dtype"].as_str().unwrap().to_owned();
+            (number(&offsets[0]), number(&offsets[1]), name, dtype, number(&part["shape"][0]))
+        })
+        .collect();
+    all.sort();
+    let mut parts = HashMap::new();
+    let mut at = 0;
+    for (from, to, name, dtype, elements) in all {
+        let size = if dtype == "F32" { 4 } else { 1 };
+        assert_eq!((from, to - from), (at, elements * size), "{name}");
+        parts.insert(name, (dtype, data[from..to].to_vec()));
+        at = to;
+    }
+    assert_eq!(at, data.len());
+    parts
+}
+
+#[test]
+fn other_tools_find_the_memory_of_tensors() {
+    let path = TestPath::new("parts");
+    let queue = Queue::<Tensor<f32>>::bounded(4).unwrap();
+    queue.put(Tensor::full([100], 0.5).unwrap()).unwrap();
+    queue.put(Tensor::full([100], 1.5).unwrap()).unwrap();
+    queue.checkpoint(&path.0).unwrap();
+    let parts = parts(&fs::read(&path.0).unwrap());
+    for (name, value) in [("0.0", 0.5_f32), ("1.0", 1.5)] {
+        let (dtype, bytes) = &parts[name];
+        let (floats, _) = bytes.as_chunks();
+        assert_eq!(dtype, "F32");
+        assert!(floats.len() >= 100 && floats[..100].iter().all(|f| f32::from_le_bytes(*f) == value));
+    }
 }
 
 #[test]
@@ -164,6 +211,8 @@ fn many_tensors_make_room_for_the_header() {
         queue.put(Tensor::full([1], n as u8).unwrap().freeze()).unwrap();
     }
     assert_eq!(queue.checkpoint(&path.0).unwrap(), 2000);
+    let parts = parts(&fs::read(&path.0).unwrap());
+    assert!((0..2000).all(|n| parts[&format!("{n}.0")].1[0] == n as u8));
     let again = Queue::<FrozenTensor<u8>>::restore(&path.0).unwrap();
     assert!((0..2000).all(|n| again.try_get().unwrap().unwrap().as_slice().unwrap() == [n as u8]));
 }

@@ -410,15 +410,6 @@ impl<T: Message> Queue<T> {
 }
 
 impl QueueOptions {
-    /// Returns an error if a bound of bytes lacks a capacity.
-    pub(crate) fn check(self) -> Result<(), Error> {
-        if self.bytes != 0 && self.growing {
-            let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
-            return Err(mp_core::Error::InvalidArgument(why.into()).into());
-        }
-        Ok(())
-    }
-
     /// Creates the queue.
     ///
     /// # Errors

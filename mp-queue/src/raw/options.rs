@@ -1,6 +1,7 @@
 //! Options of a queue beyond those of `bounded` and `unbounded`.
 
 use mp_core::Spin;
+use mp_reduce::Error;
 
 /// Options for creating a [`Queue`](crate::Queue).
 ///
@@ -43,6 +44,15 @@ impl QueueOptions {
             deserted: DesertedWhen::NoHandleIsLeft,
             spin: Spin::Adaptive,
         }
+    }
+
+    /// Returns an error if a bound of bytes lacks a capacity.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        if self.bytes != 0 && self.growing {
+            let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
+            return Err(mp_core::Error::InvalidArgument(why.into()).into());
+        }
+        Ok(())
     }
 
     /// Bounds the queue to `capacity` messages, whose slots are allocated at once: see

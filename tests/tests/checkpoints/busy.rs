@@ -88,13 +88,16 @@ fn checkpoint_with_leases_has_each_unfinished_message() {
     const TOKENS: u8 = 5;
     let scratch = Scratch::new("tokens");
     let path = scratch.0.join("queue");
+    // A longer scan for leases.
+    let others = Queue::<String>::bounded(500).unwrap();
+    others.put_many((0..500).map(|n| "x".repeat(20 + n))).unwrap();
     let queue = Queue::<Token>::bounded(20).unwrap();
     for name in 0..TOKENS {
         queue.put((name, 0, Tensor::full([5000], name).unwrap().freeze())).unwrap();
     }
     let workers = start_processes(moves_on, queue.clone(), SpawnOptions::nprocs(2)).unwrap();
     let mut newest: HashMap<u8, Option<u64>> = HashMap::new();
-    for round in 0..ROUNDS {
+    for round in 0..15 * ROUNDS {
         let saved = queue.checkpoint(&path).unwrap();
         let again = Queue::<Token>::restore(&path).unwrap();
         let mut found = HashSet::new();
