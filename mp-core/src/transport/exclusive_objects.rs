@@ -10,7 +10,7 @@ use crate::transport::{Attached, LoanedValue, Messages, ReceivedAttachments, Uns
 use crate::words::{Access, Grant};
 
 /// Grant for objects that move with their message: exclusive, without an element type.
-const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
+pub(super) const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 
 /// Returns a description of the other holders.
 #[cold]

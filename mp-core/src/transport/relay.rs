@@ -15,6 +15,7 @@ use crate::layout::envelope as field;
 use crate::mem::Mem;
 use crate::transport::bytes::{own_mut, relayed, write_own};
 use crate::transport::envelope::{Envelope, opened};
+use crate::transport::exclusive_objects::EXCLUSIVE;
 use crate::transport::{Attached, Messages, Outgoing};
 use crate::words::{Access, Attachment, BlockId, BlockKind, Grant};
 
@@ -142,6 +143,7 @@ pub(super) fn leaving(arena: Arena, block: BlockId, grant: Grant) -> Result<(Gra
         return Err(Error::Malformed("an attachment of a message names no block".into()));
     }
     match grant.access() {
+        _ if grant == EXCLUSIVE => Err(stays(grant)),
         Access::Exclusive | Access::Frozen => Ok((grant, Blocks(arena).data_of(block).1)),
         Access::Shared | Access::Object => Err(stays(grant)),
     }
