@@ -143,9 +143,9 @@ fn tensors_and_captures_travel_to_other_hosts() -> Outcome {
     ready(&pool, 1 + WORKERS);
     let add = |(x, by): (FrozenTensor<f32>, f32)| {
         let sum: Vec<f32> = x.iter().map(|x| x + by).collect();
-        (slow_rank(0), Tensor::from_slice(&sum, &[sum.len()]).unwrap().freeze())
+        (slow_rank(0), Tensor::from_slice(&sum, [sum.len()]).unwrap().freeze())
     };
-    let table = Tensor::full(&[3000], 1.5_f32)?.freeze();
+    let table = Tensor::full([3000], 1.5_f32)?.freeze();
     let sums = got(pool.map_async(add, (0..20).map(|by| (table.clone(), by as f32))))?;
     for (by, (_, sum)) in sums.iter().enumerate() {
         assert!(sum.len() == 3000 && sum.iter().all(|x| x == 1.5 + by as f32), "{by}");
@@ -155,7 +155,7 @@ fn tensors_and_captures_travel_to_other_hosts() -> Outcome {
     let call = pool.task(add).chunksize(5);
     let sums = got(call.map_async((0..20).map(|by| (table.clone(), by as f32))))?;
     assert!(sums.iter().enumerate().all(|(by, (_, sum))| sum.iter().all(|x| x == 1.5 + by as f32)));
-    let pairs = pool.task(|x: u64| (slow_rank(x), Tensor::full(&[10], x as f32).unwrap().freeze()));
+    let pairs = pool.task(|x: u64| (slow_rank(x), Tensor::full([10], x as f32).unwrap().freeze()));
     let pairs = got(pairs.chunksize(5).map_async(0..40))?;
     assert!(pairs.iter().enumerate().all(|(x, (_, t))| t.iter().all(|y| y == x as f32)));
     assert_eq!(counted(&pairs.iter().map(|(rank, _)| *rank).collect::<Vec<_>>()).len(), 2);
@@ -219,7 +219,7 @@ fn failures_on_other_hosts_are_reported() -> Outcome {
         panic!("{}", refused[0])
     };
     assert!(why.contains("host") || why.contains("leave"), "{why}");
-    let shares = |x: u64| (slow_rank(x), Tensor::<f32>::zeros(&[4]).unwrap().share());
+    let shares = |x: u64| (slow_rank(x), Tensor::<f32>::zeros([4]).unwrap().share());
     let results = pool.map_async(shares, 0..12).results();
     let refused = results.into_iter().find_map(Result::err).expect("shared memory can't travel");
     assert!(matches!(refused, TaskError::Value { .. }), "{refused}");
@@ -240,7 +240,7 @@ fn tasks_of_a_killed_host_run_elsewhere() -> Outcome {
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + 2 * WORKERS);
     let ranks = pool.map_async(slow_rank, 0..150);
-    let table = Tensor::full(&[100], 1.5_f32)?.freeze();
+    let table = Tensor::full([100], 1.5_f32)?.freeze();
     let sums = pool.task(|x: FrozenTensor<f32>| (slow_rank(0), x.iter().sum::<f32>()));
     let sums = sums.map_async((0..50).map(|_| table.clone()));
     eventually("tasks are done", || ranks.progress().done > 20);

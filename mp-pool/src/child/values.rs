@@ -163,7 +163,7 @@ impl TaskArgs {
     ///
     /// # Errors
     /// If they are malformed.
-    pub(crate) fn to_send_again(self) -> mp_core::Result<TaskArgs> {
+    pub(crate) fn into_unsent(self) -> mp_core::Result<TaskArgs> {
         let malformed = || mp_core::Error::Malformed("arguments of tasks".into());
         match self {
             TaskArgs::Received(many) => {

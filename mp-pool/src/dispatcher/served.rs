@@ -36,12 +36,15 @@ struct UnsentOutcomes {
     runs: VecDeque<OutcomeRun>,
 }
 
+/// Functions by the numbers of their pool and in it, the oldest first.
+type StoredFunctions = VecDeque<((u64, u64), Arc<TaskFunction>)>;
+
 /// Service of a pool.
 pub(crate) struct PoolService {
     shared: Arc<PoolShared>,
     /// Pool and member for errors of tasks, such as `resize at rank 1`.
     place: Arc<str>,
-    functions: Mutex<VecDeque<((u64, u64), Arc<TaskFunction>)>>,
+    functions: Mutex<StoredFunctions>,
     rests: Mutex<HashMap<ForwarderId, UnsentOutcomes>>,
 }
 
@@ -162,7 +165,7 @@ impl PoolService {
                 (0..count).map(|item| (item, ForwardedOutcome::Failed(Box::new(TaskError::clone(&error)))));
             ForwardReply::Outcomes { outcomes: outcomes.collect(), single: None, more: false }
         };
-        let args = match args.to_send_again() {
+        let args = match args.into_unsent() {
             Ok(args) => args,
             Err(error) => return failed(TaskError::arguments(mp_reduce::Error::from(error).into())),
         };

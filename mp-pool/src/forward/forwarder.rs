@@ -133,7 +133,7 @@ impl Forwarder {
             }
         }
         let mut reported = 0;
-        match args.to_send_again() {
+        match args.into_unsent() {
             Ok(args) => self.forward(id, (code, timeout), first_of(args, claimed), claimed, &mut reported)?,
             Err(error) => {
                 let why = error.to_string();
@@ -168,7 +168,7 @@ impl Forwarder {
             match self.teach(code) {
                 Ok(None) => {}
                 Ok(Some(why)) => return self.fail_all(id, count, &why, reported),
-                Err(_) => return self.give_up(id, args, reported),
+                Err(()) => return self.give_up(id, args, reported),
             }
             let kept = match &args {
                 TaskArgs::Packed(range) => Some(range.clone()),
@@ -178,7 +178,7 @@ impl Forwarder {
             args = match (reply, kept) {
                 (Ok(ForwardReply::UnknownFunction(_)), Some(range)) => TaskArgs::Packed(range),
                 (Ok(ForwardReply::UnknownFunction(Some(SingleValue::Received(back)))), None) => {
-                    TaskArgs::ReceivedSingle(back).to_send_again()?
+                    TaskArgs::ReceivedSingle(back).into_unsent()?
                 }
                 (Ok(reply), _) => return self.report(id, count, reply, reported),
                 (Err(UnservedRequest { request: None, error }), _) => {
@@ -197,8 +197,9 @@ impl Forwarder {
         }
     }
 
-    /// Makes sure that the served pool has a function. Returns the reason why it can't be decoded, if any.
-    fn teach(&mut self, code: u64) -> Result<Option<String>, UnservedRequest<ForwardRequest>> {
+    /// Makes sure that the served pool has a function. Returns the reason why it can't be decoded, if any, or
+    /// an error if the served pool is lost.
+    fn teach(&mut self, code: u64) -> Result<Option<String>, ()> {
         if self.sent.contains(&code) {
             return Ok(None);
         }
@@ -209,7 +210,8 @@ impl Forwarder {
         };
         let pool = self.from.pool;
         // Another forwarder may have sent it.
-        if !matches!(self.service.call(ForwardRequest::Knows { pool, code })?, ForwardReply::Done) {
+        let known = self.service.call(ForwardRequest::Knows { pool, code }).map_err(drop)?;
+        if !matches!(known, ForwardReply::Done) {
             let runner = FunctionMessage::ToSend(closure);
             match self.service.call(ForwardRequest::Learn { pool, code, runner }) {
                 Ok(ForwardReply::Unreadable(why)) => {
@@ -221,7 +223,7 @@ impl Forwarder {
                 Err(UnservedRequest { request: None, error }) => {
                     return Ok(Some(format!("the function can't be sent: {error}")));
                 }
-                Err(unserved) => return Err(unserved),
+                Err(_) => return Err(()),
             }
         }
         self.sent.insert(code);
