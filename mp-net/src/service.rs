@@ -206,8 +206,8 @@ impl Cluster {
         self.publish_object(name, Arc::new(SharedService(service)))
     }
 
-    /// Calls `seen` with all published names that begin with `prefix`, now and after each change, until rank
-    /// 0 is lost. Then it is called without names.
+    /// Calls `seen` with all published names that begin with `prefix`, and the numbers of their homes, now and
+    /// after each change, until rank 0 is lost. Then it is called without names.
     ///
     /// # Errors
     /// If the thread for the network can't be started.
@@ -215,7 +215,7 @@ impl Cluster {
     pub fn follow_names(
         &self,
         prefix: &str,
-        mut seen: impl FnMut(Vec<String>) + Send + 'static,
+        mut seen: impl FnMut(Vec<(String, u64)>) + Send + 'static,
     ) -> Result<FollowedNames, NetError> {
         let (link, prefix) = (self.first_link(), prefix.to_owned());
         let follow = async move {
@@ -226,7 +226,7 @@ impl Cluster {
                     return seen(Vec::new());
                 };
                 number = reply.number;
-                seen(reply.names);
+                seen(reply.names.into_iter().zip(reply.homes).collect());
             }
         };
         Ok(FollowedNames(crate::reactor::handle()?.spawn(follow).abort_handle()))

@@ -97,8 +97,9 @@ impl ClusterRegistry {
             answer.reply.text = self.names();
             if !prefix.is_empty() {
                 let tables = self.lock();
-                let names = tables.names.keys().filter(|name| name.starts_with(&prefix));
-                answer.reply.names = names.cloned().collect();
+                let named = tables.names.iter().filter(|(name, _)| name.starts_with(&prefix));
+                (answer.reply.names, answer.reply.homes) =
+                    named.map(|(name, node)| (name.clone(), node.home)).unzip();
             }
             answer
         })

@@ -1,7 +1,9 @@
 //! Served pools of other members that come and go.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use mp_net::Cluster;
 
@@ -12,6 +14,9 @@ use crate::error::PoolError;
 use crate::forward::messages::{ForwardReply, ForwardRequest, ServedPoolService};
 use crate::forward::places::prefix;
 
+/// Time after which a served pool that did not answer is asked again.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// Follows the served pools of a cluster, for the life of the pool.
 ///
 /// # Errors
@@ -21,7 +26,7 @@ pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), 
     let (to, from) = channel();
     let own = format!("{prefix}{}", cluster.rank());
     let names = cluster.follow_names(&prefix, move |mut names| {
-        names.retain(|name| *name != own);
+        names.retain(|(name, _)| *name != own);
         // Fails only at the end of the pool.
         _ = to.send(names);
     })?;
@@ -33,29 +38,50 @@ pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), 
     Ok(())
 }
 
+/// Names of served pools, and the numbers of their homes.
+type ServedNames = Vec<(String, u64)>;
+
 /// Handles changes of the names until the pool ends.
-fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<Vec<String>>) {
-    while let Ok(mut names) = changes.recv() {
+fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<ServedNames>) {
+    let (mut names, mut refused, mut is_complete) = (Vec::new(), HashSet::new(), true);
+    loop {
+        names = match changes.recv_timeout(if is_complete { Duration::MAX } else { RETRY }) {
+            Ok(changed) => changed,
+            Err(RecvTimeoutError::Timeout) => names,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         // Only the last change counts.
         names = changes.try_iter().last().unwrap_or(names);
         let Some(shared) = shared.upgrade() else { return };
-        if let Err(error) = update(&shared, cluster, &names) {
+        is_complete = update(&shared, cluster, &names, &mut refused).unwrap_or_else(|error| {
             shared.log_hosts(&error.to_string());
-        }
+            true
+        });
     }
 }
 
-/// Adds new places, removes those that are gone, and starts or ends forwarders.
-fn update(shared: &Arc<PoolShared>, cluster: &Cluster, names: &[String]) -> Result<(), PoolError> {
-    let mut added = Vec::new();
-    for name in names.iter().filter(|name| !shared.places.has(name)) {
+/// Adds new places, removes those that are gone, and starts or ends forwarders. Returns `false` if a served
+/// pool could not be asked.
+fn update(
+    shared: &Arc<PoolShared>,
+    cluster: &Cluster,
+    names: &ServedNames,
+    refused: &mut HashSet<(String, u64)>,
+) -> Result<bool, PoolError> {
+    let (mut added, mut is_complete) = (Vec::new(), true);
+    refused.retain(|name| names.contains(name));
+    for name in names {
+        if refused.contains(name) || shared.places.has(name) {
+            continue;
+        }
         let kind = &shared.settings.kind;
         let request = ForwardRequest::Size { kind: kind.clone() };
-        let found = ServedPoolService::connect(cluster, name)
+        let found = ServedPoolService::connect(cluster, &name.0)
             .and_then(|service| Ok((service.call(request).map_err(|e| e.error)?, service)));
         match found {
             Ok((ForwardReply::Size(workers), service)) => added.push((name.clone(), workers, service)),
             Ok((ForwardReply::OtherKind(theirs), service)) => {
+                refused.insert(name.clone());
                 let (pool, place) = (shared.settings.pool_name(), service.place());
                 let text = |kind: &str| if kind.is_empty() { "no state".into() } else { kind.to_owned() };
                 mp_core::waits::publish_report(&format!(
@@ -65,14 +91,20 @@ fn update(shared: &Arc<PoolShared>, cluster: &Cluster, names: &[String]) -> Resu
                     text(kind)
                 ));
             }
-            Ok(_) => shared.log_hosts(&format!("{name:?} gave a wrong answer")),
-            // It may have gone again.
-            Err(error) => shared.log_hosts(&error.to_string()),
+            Ok((_, service)) => {
+                refused.insert(name.clone());
+                shared.log_hosts(&format!("{} gave a wrong answer", service.place()));
+            }
+            // It may be gone, or answer later.
+            Err(error) => {
+                is_complete = false;
+                shared.log_hosts(&error.to_string());
+            }
         }
     }
     shared.set_workers(shared.places.update(names, added))?;
     shared.move_workers();
-    Ok(())
+    Ok(is_complete)
 }
 
 impl PoolShared {

@@ -26,6 +26,8 @@ struct ServedPlace {
     /// Number of the place, unique in its pool.
     id: u64,
     name: String,
+    /// Number of the home. A member that was started again has another one.
+    home: u64,
     workers: usize,
     service: ServedPoolService,
 }
@@ -107,18 +109,24 @@ impl Places {
         (table.pool, table.most, table.names) = (pool, most, Some(names));
     }
 
-    /// Returns `true` if a name has a place.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.lock().remote.iter().any(|place| place.name == name)
+    /// Returns `true` if the name of a home has a place.
+    pub(crate) fn has(&self, (name, home): &(String, u64)) -> bool {
+        self.0.lock().remote.iter().any(|place| place.home == *home && place.name == *name)
     }
 
-    /// Keeps the places of these names, and adds others. Returns the number of all workers.
-    pub(crate) fn update(&self, names: &[String], added: Vec<(String, usize, ServedPoolService)>) -> usize {
+    /// Keeps the places of these names and homes, and adds others. Returns the number of all workers.
+    pub(crate) fn update(
+        &self,
+        names: &[(String, u64)],
+        added: Vec<((String, u64), usize, ServedPoolService)>,
+    ) -> usize {
         let table = &mut *self.0.lock();
-        table.remote.retain(|place| names.contains(&place.name));
-        for (name, workers, service) in added {
+        table
+            .remote
+            .retain(|place| names.iter().any(|(name, home)| place.home == *home && place.name == *name));
+        for ((name, home), workers, service) in added {
             table.last += 1;
-            table.remote.push(ServedPlace { id: table.last, name, workers, service });
+            table.remote.push(ServedPlace { id: table.last, name, home, workers, service });
         }
         table.local + table.remote_workers()
     }
