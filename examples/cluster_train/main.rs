@@ -115,12 +115,18 @@ impl Trainer {
         Ok(())
     }
 
-    /// Adds the gradients of all batches to the weights. Returns the number of batches by rank.
-    fn apply(&self, of_epoch: usize, total: usize, events: &dyn Fn()) -> mp::AnyResult<Vec<usize>> {
+    /// Adds the gradients of all batches to the weights. Returns the number of batches by rank. `check` returns
+    /// an error if no more gradients will come.
+    fn apply(
+        &self,
+        of_epoch: usize,
+        total: usize,
+        check: &dyn Fn() -> mp::AnyResult<()>,
+    ) -> mp::AnyResult<Vec<usize>> {
         let (mut seen, mut by_rank) = (HashSet::new(), Vec::new());
         let mut weights = self.weights().to_vec();
         while seen.len() < total {
-            events();
+            check()?;
             let Ok(Some(update)) = self.updates.get_timeout(Duration::from_millis(100)) else { continue };
             // The batch of a lost host may have been trained twice.
             if !seen.insert(update.batch) {
@@ -171,7 +177,7 @@ fn main() -> mp::AnyResult<()> {
         let of_epoch = data.train.len().div_ceil(BATCH);
         let by_rank = std::thread::scope(|scope| -> mp::AnyResult<_> {
             let feeder = scope.spawn(|| trainer.feed(&data, epochs).map_err(|error| error.to_string()));
-            let report = || {
+            let check = || {
                 for event in events.try_iter() {
                     match event {
                         ClusterEvent::Lost(member) => {
@@ -181,10 +187,17 @@ fn main() -> mp::AnyResult<()> {
                         _ => {}
                     }
                 }
+                let failures = processes.failures();
+                if failures.len() == workers && cluster.members().len() == 1 {
+                    return Err(format!("all workers failed: {}", failures[0]).into());
+                }
+                Ok(())
             };
-            let by_rank = trainer.apply(of_epoch, epochs * of_epoch, &report)?;
-            feeder.join().map_err(|_| "the feeding thread panicked")??;
-            Ok(by_rank)
+            let by_rank = trainer.apply(of_epoch, epochs * of_epoch, &check);
+            // Ends the feeder after an error.
+            trainer.batches.close();
+            let fed = feeder.join().map_err(|_| "the feeding thread panicked")?;
+            by_rank.and_then(|by_rank| fed.map(|()| by_rank).map_err(Into::into))
         })?;
         let seconds = begin.elapsed().as_secs_f64();
         let mut network = Network::new(model);
@@ -196,7 +209,16 @@ fn main() -> mp::AnyResult<()> {
             (epochs * data.train.len()) as f64 / seconds
         );
     }
-    processes.join()?;
+    let joined = processes.join();
+    if rank == 0 {
+        // Workers of other hosts acknowledge their last batches.
+        let until = Instant::now() + Duration::from_secs(10);
+        while cluster.members().len() > 1 && Instant::now() < until {
+            // sleep: members leave one by one, and this program has nothing else to do.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    joined?;
     cluster.leave()?;
     Ok(())
 }

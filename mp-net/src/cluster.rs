@@ -455,7 +455,11 @@ impl Cluster {
 
     /// Returns a link to the member that has published a name, when there is one.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<HomeLink>, NetError> {
-        let timeout = self.0.me.config.timeout;
+        self.find_within(name, self.0.me.config.timeout)
+    }
+
+    /// Returns a link to the member that has published a name, when there is one within a time.
+    pub(crate) fn find_within(&self, name: &str, timeout: Duration) -> Result<Arc<HomeLink>, NetError> {
         let call = RemoteCall { name: name.to_owned(), ..RemoteCall::default() };
         let (reply, _) = self.0.first.call(with(call, Operation::Find), Wait::at_most(timeout))?;
         let Some(node) = reply.members.first() else {

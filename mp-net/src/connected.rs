@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mp_core::Wait;
 use mp_core::message::Outgoing;
@@ -40,7 +41,18 @@ impl ConnectedObject {
     /// [`NetError::NotPublished`], [`NetError::WrongType`], or an error of the connections to rank 0 and the
     /// home.
     pub(crate) fn connect(cluster: &Cluster, name: &str, ours: ObjectType) -> Result<Self, NetError> {
-        let link = cluster.find(name)?;
+        Self::open(cluster.find(name)?, name, ours)
+    }
+
+    /// Like [`connect`](Self::connect), but doesn't wait for the name.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub(crate) fn connect_now(cluster: &Cluster, name: &str, ours: ObjectType) -> Result<Self, NetError> {
+        Self::open(cluster.find_within(name, Duration::ZERO)?, name, ours)
+    }
+
+    fn open(link: Arc<HomeLink>, name: &str, ours: ObjectType) -> Result<Self, NetError> {
         let (number, type_name) = (ours.fingerprint, ours.name.clone());
         let call = RemoteCall { name: name.to_owned(), type_name, number, ..RemoteCall::default() };
         let (reply, _) = link.call(with(call, Operation::Open), Wait::Forever)?;

@@ -104,9 +104,9 @@ impl<'de, Q: Message, R: Message> Deserialize<'de> for RemoteService<Q, R> {
 }
 
 impl<Q, R> RemoteService<Q, R> {
-    /// Returns the rank of the member.
-    pub fn rank(&self) -> usize {
-        self.object.link.peer().rank
+    /// Returns the size of the largest message that this process accepts, in bytes.
+    pub fn largest_message(&self) -> u64 {
+        self.object.link.me().config.largest
     }
 
     /// Returns the member for messages, such as `rank 1 (host b, process 12)`.
@@ -132,12 +132,12 @@ impl<Q> fmt::Debug for UnservedRequest<Q> {
 
 impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// Opens the service that a member has published under a name, like
-    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect).
+    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect), but doesn't wait for the name.
     ///
     /// # Errors
     /// Those of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
-        let object = ConnectedObject::connect(cluster, name, service_type::<Q, R>())?;
+        let object = ConnectedObject::connect_now(cluster, name, service_type::<Q, R>())?;
         Ok(Self { object, types: PhantomData })
     }
 
@@ -170,6 +170,19 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         // The stream may still read the memory.
         let request = memory.reclaim().and_then(|message| decode_relayed(message).ok());
         Err(UnservedRequest { request, error })
+    }
+}
+
+/// Runs a function on a thread where it may block, and returns its result. Returns `None` if it panicked.
+pub async fn blocking<R: Send + 'static>(function: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+    let runtime = crate::reactor::handle().ok()?;
+    runtime.spawn_blocking(function).await.ok()
+}
+
+/// Runs a function on a thread where it may block.
+pub fn spawn_blocking(function: impl FnOnce() + Send + 'static) {
+    if let Ok(runtime) = crate::reactor::handle() {
+        drop(runtime.spawn_blocking(function));
     }
 }
 
@@ -206,8 +219,8 @@ impl Cluster {
         self.publish_object(name, Arc::new(SharedService(service)))
     }
 
-    /// Calls `seen` with all published names that begin with `prefix`, and the numbers of their homes, now and
-    /// after each change, until rank 0 is lost. Then it is called without names.
+    /// Calls `seen` with all published names that begin with `prefix`, and the numbers of their
+    /// publications, now and after each change, until rank 0 is lost. Then it is called without names.
     ///
     /// # Errors
     /// If the thread for the network can't be started.
@@ -226,7 +239,7 @@ impl Cluster {
                     return seen(Vec::new());
                 };
                 number = reply.number;
-                seen(reply.names.into_iter().zip(reply.homes).collect());
+                seen(reply.names.into_iter().zip(reply.publications).collect());
             }
         };
         Ok(FollowedNames(crate::reactor::handle()?.spawn(follow).abort_handle()))

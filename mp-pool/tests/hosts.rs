@@ -10,10 +10,10 @@ use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use common::got;
+use common::{DEADLINE, got};
 use mp_harness::{alive, eventually};
 use mp_net::{Cluster, ClusterConfig};
-use mp_pool::{Pool, ServedPool, TaskError};
+use mp_pool::{Pool, PoolBuilder, PoolError, ServedPool, TaskError};
 use mp_queue::Queue;
 use mp_spawn::closure;
 use mp_tensor::{FrozenTensor, Tensor};
@@ -275,6 +275,105 @@ fn served_pool_ends_without_an_error() -> Outcome {
     Ok(())
 }
 
+/// Returns two members of one process, with a pool of the second one.
+fn two_members(builder: PoolBuilder) -> (Cluster, Cluster, Pool) {
+    let cluster = first();
+    let second = Cluster::join(&config(1, cluster.address())).unwrap();
+    (cluster, second, builder.build().unwrap())
+}
+
+#[test]
+fn pool_that_is_served_again_is_used_again() -> Outcome {
+    let (cluster, second, there) = two_members(Pool::builder().processes(WORKERS));
+    let served = there.serve(&second)?;
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    drop(served);
+    let served = there.serve(&second)?;
+    let answers = || {
+        let done = there.metrics().done;
+        got(pool.map_async(slow_rank, 0..20)).unwrap();
+        there.metrics().done > done
+    };
+    eventually("the pool that is served again gets tasks", answers);
+    // A pool that has ended, and is still published.
+    there.terminate();
+    served.wait();
+    assert_eq!(got(pool.map_async(rank, 0..100))?, [0; 100]);
+    let tensors = pool.task(|x: FrozenTensor<f32>| x.len()).retries(3);
+    let table = Tensor::full([100], 1.5_f32)?.freeze();
+    assert_eq!(got(tensors.map_async((0..30).map(|_| table.clone())))?, [100; 30]);
+    drop(served);
+    ready(&pool, 1);
+    Ok(())
+}
+
+#[test]
+fn large_results_travel_one_by_one() -> Outcome {
+    let cluster = Cluster::join(&config(0, "127.0.0.1:0").largest_message(100_000))?;
+    let second = Cluster::join(&config(1, cluster.address()))?;
+    let there = Pool::new(WORKERS)?;
+    let served = there.serve(&second)?;
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let texts = pool.task(|x: u64| (slow_rank(x), "x".repeat(30_000)).1).chunksize(10);
+    assert!(got(texts.map_async(0..60))?.iter().all(|text| text.len() == 30_000));
+    assert!(there.metrics().done > 0);
+    let large = |x: u64| (slow_rank(x), "x".repeat(if x % 2 == 0 { 200_000 } else { 10 })).1;
+    let results = pool.task(large).chunksize(6).map_async(0..36).results();
+    let mut refused = 0;
+    for (x, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(text) => assert_eq!(text.len(), if x % 2 == 0 { 200_000 } else { 10 }),
+            Err(TaskError::Value { why, .. }) => {
+                assert!(x % 2 == 0 && why.contains("largest_message"), "{x}: {why}");
+                refused += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(refused > 0, "the second member makes some of them");
+    // A closure that is too large for the second member, with an error that says so.
+    let captured = vec![1_u8; 300_000];
+    let closure = closure!([captured] |x: u64| (slow_rank(x), captured.len()).1);
+    let third = Cluster::join(&config(2, cluster.address()).largest_message(100_000))?;
+    let small = Pool::new(1)?;
+    let also_served = small.serve(&third)?;
+    ready(&pool, 2 + WORKERS);
+    let results = pool.task_closure(closure).map_async(0..40).results();
+    let refused = results.into_iter().find_map(Result::err).expect("the third member can't have it");
+    assert!(
+        matches!(&refused, TaskError::Arguments { why, .. } if why.contains("the function")),
+        "{refused}"
+    );
+    drop((served, also_served));
+    Ok(())
+}
+
+#[test]
+fn closed_pool_survives_the_loss_of_a_host() -> Outcome {
+    let cluster = first();
+    let member = Member::start(1, &cluster);
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let ranks = pool.map_async(slow_rank, 0..100);
+    eventually("tasks are done", || ranks.progress().done > 10);
+    pool.close();
+    drop(member);
+    assert_eq!(counted(&got(ranks)?).len(), 2);
+    assert!(pool.join_timeout(DEADLINE)?);
+    Ok(())
+}
+
+#[test]
+fn pool_with_a_cluster_is_not_served() -> Outcome {
+    let cluster = first();
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    let refused = pool.serve(&cluster).unwrap_err();
+    assert!(matches!(refused, PoolError::Settings(_)), "{refused}");
+    Ok(())
+}
+
 #[test]
 fn workers_of_a_host_keep_their_state() -> Outcome {
     let cluster = first();
@@ -306,9 +405,11 @@ fn resize_changes_the_workers_of_this_host() -> Outcome {
     let here = |counts: BTreeMap<usize, usize>| counts.get(&0).copied().unwrap_or(0);
     pool.resize(3)?;
     ready(&pool, 3 + WORKERS);
+    let there = |counts: BTreeMap<usize, usize>| counts.get(&1).copied().unwrap_or(0);
     assert!(here(counted(&got(pool.map_async(slow_rank, 0..100))?)) >= 30);
     pool.resize(1)?;
     ready(&pool, 1 + WORKERS);
+    assert!(there(counted(&got(pool.map_async(slow_rank, 0..60))?)) >= 10);
     eventually("one worker is of this host", || {
         here(counted(&got(pool.map_async(slow_rank, 0..30)).unwrap())) <= 15
     });

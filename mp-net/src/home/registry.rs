@@ -13,7 +13,10 @@ struct Tables {
     members: BTreeMap<u32, Node>,
     /// Sessions by which members have joined.
     sessions: HashMap<u64, usize>,
-    names: BTreeMap<String, Node>,
+    /// Members that have named objects, and the numbers of their publications.
+    names: BTreeMap<String, (Node, u64)>,
+    /// Number of publications so far.
+    published: u64,
 }
 
 /// Members and names.
@@ -76,7 +79,7 @@ impl ClusterRegistry {
             return;
         }
         tables.sessions.remove(&home);
-        tables.names.retain(|_, node| node.home != home);
+        tables.names.retain(|_, (node, _)| node.home != home);
         let member = tables.members.values_mut().find(|node| node.home == home);
         if let Some(member) = member.filter(|node| node.presence() == MemberPresence::Present) {
             member.set_presence(presence);
@@ -98,8 +101,8 @@ impl ClusterRegistry {
             if !prefix.is_empty() {
                 let tables = self.lock();
                 let named = tables.names.iter().filter(|(name, _)| name.starts_with(&prefix));
-                (answer.reply.names, answer.reply.homes) =
-                    named.map(|(name, node)| (name.clone(), node.home)).unzip();
+                (answer.reply.names, answer.reply.publications) =
+                    named.map(|(name, (_, number))| (name.clone(), *number)).unzip();
             }
             answer
         })
@@ -114,10 +117,14 @@ impl ClusterRegistry {
             let text = "rank 0 has lost this process: join again".into();
             return Answer::with_text(CallOutcome::Failed, text);
         }
-        if let Some(other) = tables.names.get(&name).filter(|other| other.home != node.home) {
+        if let Some(other) =
+            tables.names.get(&name).map(|(other, _)| other).filter(|other| other.home != node.home)
+        {
             return Answer::with_text(CallOutcome::Taken, describe(other));
         }
-        tables.names.insert(name, node);
+        tables.published += 1;
+        let number = tables.published;
+        tables.names.insert(name, (node, number));
         drop(tables);
         self.changed();
         Answer::plain(CallOutcome::Done)
@@ -126,7 +133,7 @@ impl ClusterRegistry {
     /// Withdraws a name of a member.
     pub(crate) fn withdraw(&self, name: &str, home: u64) -> Answer {
         let mut tables = self.lock();
-        if tables.names.get(name).is_none_or(|node| node.home != home) {
+        if tables.names.get(name).is_none_or(|(node, _)| node.home != home) {
             return Answer::plain(CallOutcome::NotFound);
         }
         tables.names.remove(name);
@@ -140,7 +147,7 @@ impl ClusterRegistry {
         Box::pin(async move {
             let mut changes = self.changes.subscribe();
             loop {
-                if let Some(node) = self.lock().names.get(&name) {
+                if let Some((node, _)) = self.lock().names.get(&name) {
                     let mut answer = Answer::plain(CallOutcome::Done);
                     answer.reply.members = vec![node.clone()];
                     return answer;

@@ -229,11 +229,11 @@ pub(crate) struct CallReply {
     /// `true` if the caller holds a part of the object until it is acknowledged or given back.
     #[prost(bool, tag = "8")]
     pub(crate) holds: bool,
-    /// Names of objects, and the homes that have them.
+    /// Names of objects, and the numbers of their publications.
     #[prost(string, repeated, tag = "9")]
     pub(crate) names: Vec<String>,
-    #[prost(fixed64, repeated, tag = "10")]
-    pub(crate) homes: Vec<u64>,
+    #[prost(uint64, repeated, tag = "10")]
+    pub(crate) publications: Vec<u64>,
 }
 
 /// Numbers of calls.

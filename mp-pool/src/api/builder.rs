@@ -168,10 +168,17 @@ impl PoolBuilder {
     /// descriptors don't, and fail their task. Tasks run in the served pool, with its initializer and
     /// [state](Self::state), whose type must be the same.
     ///
+    /// [`processes`](Pool::processes) counts the workers of all hosts, and [`resize`](Pool::resize) sets those
+    /// of this one.
+    ///
     /// # When a process or a host dies
     /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its
     /// pool ends, the tasks that it had are begun again elsewhere, without an error. So a task may run twice
-    /// then, and a task with side effects must allow that.
+    /// then, and a task with side effects must allow that. (If the served pool is terminated, tasks with
+    /// tensors among their arguments end with [`WorkerLost`](crate::WorkerLost) instead.)
+    ///
+    /// [`cancel`](crate::AsyncResult::cancel) and other workers can't withdraw the tasks of a chunk that
+    /// another host has.
     #[cfg(feature = "net")]
     #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
     #[doc(alias = "ray.util.multiprocessing")]

@@ -140,7 +140,7 @@ impl Pool {
         started?;
         #[cfg(feature = "net")]
         if let Some(cluster) = pool.shared.settings.cluster.clone() {
-            pool.shared.places.set_local(processes);
+            _ = pool.shared.places.set_local(processes);
             crate::dispatcher::hosts::follow(&pool.shared, &cluster)?;
         }
         Ok(pool)

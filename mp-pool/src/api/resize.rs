@@ -12,7 +12,8 @@ use crate::slots::slot::WorkerSlot;
 use crate::slots::state::{PoolPhase, PoolState};
 
 impl Pool {
-    /// Sets the number of workers, and returns without waiting for them.
+    /// Sets the number of workers of this host, and returns without waiting for them. Workers of
+    /// [other hosts](crate::PoolBuilder::cluster) are not counted.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(1)?;
@@ -50,13 +51,18 @@ impl Pool {
         self.shared.check_owner()?;
         check_processes(processes)?;
         #[cfg(feature = "net")]
-        let (local, processes) = (processes, self.shared.places.set_local(processes));
-        self.shared.set_workers(processes)?;
-        #[cfg(feature = "net")]
-        if local < processes {
+        {
+            let _resizing = self.shared.places.resizing();
+            let (all, before) = self.shared.places.set_local(processes);
+            if let Err(error) = self.shared.set_workers(all) {
+                self.shared.places.set_local(before);
+                return Err(error);
+            }
             self.shared.move_workers();
+            Ok(())
         }
-        Ok(())
+        #[cfg(not(feature = "net"))]
+        self.shared.set_workers(processes)
     }
 }
 

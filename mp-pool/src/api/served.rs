@@ -1,7 +1,7 @@
 //! Pools that run tasks of other members.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mp_core::mutex::Mutex;
@@ -9,8 +9,10 @@ use mp_net::{Cluster, ClusterEvent};
 
 use crate::api::pool::Pool;
 use crate::dispatcher::served::PoolService;
+use crate::dispatcher::shared::PoolShared;
 use crate::error::PoolError;
 use crate::forward::places::service_name;
+use crate::tasks::owner_process::OwnerProcess;
 
 /// A pool that runs tasks of the pools of other members, until this value is dropped.
 #[derive(Debug)]
@@ -19,12 +21,17 @@ pub struct ServedPool {
     cluster: Cluster,
     name: String,
     events: Mutex<Receiver<ClusterEvent>>,
+    shared: Weak<PoolShared>,
+    owner: OwnerProcess,
 }
 
 impl Drop for ServedPool {
     fn drop(&mut self) {
-        // Fails only if rank 0 is lost.
-        _ = self.cluster.withdraw(&self.name);
+        // A fork of the process has no part in the cluster.
+        if self.owner.is_this() {
+            // Fails only if rank 0 is lost.
+            _ = self.cluster.withdraw(&self.name);
+        }
     }
 }
 
@@ -32,10 +39,12 @@ impl Drop for ServedPool {
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ServedPool {
-    /// Blocks until rank 0 has left the cluster or was lost, or this process is interrupted.
+    /// Blocks until rank 0 has left the cluster or was lost, the pool has ended, or this process is
+    /// interrupted.
     pub fn wait(&self) {
         let events = self.events.lock();
-        while !mp_core::interrupted() {
+        let is_open = || self.shared.upgrade().is_some_and(|shared| shared.state.lock().is_open());
+        while is_open() && !mp_core::interrupted() {
             match events.recv_timeout(CHECK_INTERVAL) {
                 Ok(ClusterEvent::Left(member) | ClusterEvent::Lost(member)) if member.rank == 0 => return,
                 Ok(ClusterEvent::FirstRankLost) | Err(RecvTimeoutError::Disconnected) => return,
@@ -65,20 +74,27 @@ impl Pool {
     /// ```
     ///
     /// A task gets the state, the initializer, the limits and the output of the pool in which it runs. A task
-    /// whose caller was lost is dropped if it has not begun.
+    /// whose caller was lost is dropped if it has not begun. The number of workers is that at the time when
+    /// another pool finds this one.
     ///
     /// # Errors
+    /// [`PoolError::Settings`] if this pool has a [cluster](crate::PoolBuilder::cluster) itself.
     /// [`PoolError::Cluster`] if this member already serves a pool of that name, or rank 0 is lost.
     /// [`PoolError::OtherProcess`] in a forked process.
     #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
     pub fn serve(&self, cluster: &Cluster) -> Result<ServedPool, PoolError> {
         self.shared.check_owner()?;
+        if self.shared.settings.cluster.is_some() {
+            let why = "a pool that uses a cluster can't be served: its tasks would go in circles".into();
+            return Err(PoolError::Settings(why));
+        }
         let pool = self.shared.settings.name.as_deref();
         let name = service_name(pool, cluster.rank());
         let place = format!("{} of rank {}", pool.unwrap_or("pool"), cluster.rank());
         let service = PoolService::new(self.shared.clone(), place.into());
         let events = Mutex::new(cluster.events());
         cluster.publish_service(&name, Arc::new(service))?;
-        Ok(ServedPool { cluster: cluster.clone(), name, events })
+        let (shared, owner) = (Arc::downgrade(&self.shared), OwnerProcess::this());
+        Ok(ServedPool { cluster: cluster.clone(), name, events, shared, owner })
     }
 }

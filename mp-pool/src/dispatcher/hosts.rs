@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mp_net::Cluster;
+use mp_core::sync::Ordering;
+use mp_net::{Cluster, NetError};
 
 use crate::child::message::{LEAVE, WorkerRequest};
 use crate::dispatcher::settings::MOST_PROCESSES;
@@ -24,9 +25,10 @@ const RETRY: Duration = Duration::from_secs(2);
 pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), PoolError> {
     let prefix = prefix(shared.settings.name.as_deref());
     let (to, from) = channel();
-    let own = format!("{prefix}{}", cluster.rank());
+    let (own, first) = (cluster.rank(), prefix.clone());
     let names = cluster.follow_names(&prefix, move |mut names| {
-        names.retain(|(name, _)| *name != own);
+        let rank = |name: &str| name.strip_prefix(&first)?.parse::<usize>().ok();
+        names.retain(|(name, _)| rank(name).is_some_and(|rank| rank != own));
         // Fails only at the end of the pool.
         _ = to.send(names);
     })?;
@@ -38,73 +40,85 @@ pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), 
     Ok(())
 }
 
-/// Names of served pools, and the numbers of their homes.
-type ServedNames = Vec<(String, u64)>;
+/// Names of served pools, and the numbers of their publications.
+type Publications = Vec<(String, u64)>;
 
-/// Handles changes of the names until the pool ends.
-fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<ServedNames>) {
-    let (mut names, mut refused, mut is_complete) = (Vec::new(), HashSet::new(), true);
+/// Handles changes of the publications until the pool ends.
+fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<Publications>) {
+    let (mut publications, mut refused, mut is_complete) = (Vec::new(), HashSet::new(), true);
     loop {
-        names = match changes.recv_timeout(if is_complete { Duration::MAX } else { RETRY }) {
+        publications = match changes.recv_timeout(if is_complete { Duration::MAX } else { RETRY }) {
             Ok(changed) => changed,
-            Err(RecvTimeoutError::Timeout) => names,
+            Err(RecvTimeoutError::Timeout) => publications,
             Err(RecvTimeoutError::Disconnected) => return,
         };
         // Only the last change counts.
-        names = changes.try_iter().last().unwrap_or(names);
-        let Some(shared) = shared.upgrade() else { return };
-        is_complete = update(&shared, cluster, &names, &mut refused).unwrap_or_else(|error| {
-            shared.log_hosts(&error.to_string());
-            true
-        });
+        publications = changes.try_iter().last().unwrap_or(publications);
+        is_complete = update(shared, cluster, &publications, &mut refused);
     }
 }
 
-/// Adds new places, removes those that are gone, and starts or ends forwarders. Returns `false` if a served
-/// pool could not be asked.
+/// Adds new places, removes those that are gone, and starts or ends forwarders. Returns `false` if this has to
+/// be tried again.
 fn update(
-    shared: &Arc<PoolShared>,
+    shared: &Weak<PoolShared>,
     cluster: &Cluster,
-    names: &ServedNames,
-    refused: &mut HashSet<(String, u64)>,
-) -> Result<bool, PoolError> {
+    publications: &Publications,
+    refused: &mut HashSet<u64>,
+) -> bool {
     let (mut added, mut is_complete) = (Vec::new(), true);
-    refused.retain(|name| names.contains(name));
-    for name in names {
-        if refused.contains(name) || shared.places.has(name) {
+    refused.retain(|number| publications.iter().any(|(_, other)| other == number));
+    for (name, number) in publications {
+        if refused.contains(number) {
             continue;
         }
-        let kind = &shared.settings.kind;
-        let request = ForwardRequest::Size { kind: kind.clone() };
-        let found = ServedPoolService::connect(cluster, &name.0)
-            .and_then(|service| Ok((service.call(request).map_err(|e| e.error)?, service)));
-        match found {
-            Ok((ForwardReply::Size(workers), service)) => added.push((name.clone(), workers, service)),
-            Ok((ForwardReply::OtherKind(theirs), service)) => {
-                refused.insert(name.clone());
-                let (pool, place) = (shared.settings.pool_name(), service.place());
-                let text = |kind: &str| if kind.is_empty() { "no state".into() } else { kind.to_owned() };
-                mp_core::waits::publish_report(&format!(
-                    "mp: {pool}: the pool of {place} is not used: its workers have {}, and here they have \
-                     {}\n",
-                    text(&theirs),
-                    text(kind)
-                ));
-            }
-            Ok((_, service)) => {
-                refused.insert(name.clone());
-                shared.log_hosts(&format!("{} gave a wrong answer", service.place()));
-            }
-            // It may be gone, or answer later.
-            Err(error) => {
-                is_complete = false;
-                shared.log_hosts(&error.to_string());
-            }
+        let known = shared.upgrade().map(|shared| (shared.places.has(*number), shared.settings.kind.clone()));
+        let Some((is_known, kind)) = known else { return true };
+        if is_known {
+            continue;
         }
+        // Without a handle of the pool, which may end meanwhile.
+        let found = ServedPoolService::connect(cluster, name).and_then(|service| {
+            let reply = service.call(ForwardRequest::Size { kind: kind.clone() }).map_err(|e| e.error)?;
+            Ok((reply, service))
+        });
+        let why = match found {
+            Ok((ForwardReply::Size(workers), service)) => {
+                added.push((*number, workers, service));
+                continue;
+            }
+            Ok((ForwardReply::OtherKind(theirs), service)) => {
+                let text = |kind: &str| if kind.is_empty() { "no state".into() } else { kind.to_owned() };
+                let (place, theirs, ours) = (service.place(), text(&theirs), text(&kind));
+                format!(
+                    "the pool of {place} is not used: its workers have {theirs}, and here they have {ours}"
+                )
+            }
+            Ok((ForwardReply::Ended, service)) => format!("the pool of {} has ended", service.place()),
+            Ok((_, service)) => format!("{} gave a wrong answer", service.place()),
+            Err(error @ NetError::WrongType { .. }) => {
+                format!("a served pool is not used, because its program is another build: {error}")
+            }
+            // The member may be gone, or answer later.
+            Err(_) => {
+                is_complete = false;
+                continue;
+            }
+        };
+        refused.insert(*number);
+        let Some(shared) = shared.upgrade() else { return true };
+        mp_core::waits::publish_report(&format!("mp: {}: {why}\n", shared.settings.pool_name()));
     }
-    shared.set_workers(shared.places.update(names, added))?;
-    shared.move_workers();
-    Ok(is_complete)
+    let Some(shared) = shared.upgrade() else { return true };
+    let _resizing = shared.places.resizing();
+    let all = shared.places.update(publications, added);
+    match shared.set_workers(all) {
+        Ok(()) => shared.move_workers(),
+        // A closed pool still replaces workers, but gets no more of them.
+        Err(PoolError::Closed { .. }) => shared.lower_workers(all),
+        Err(_) => is_complete = false,
+    }
+    is_complete || !shared.state.lock().is_open()
 }
 
 impl PoolShared {
@@ -129,12 +143,16 @@ impl PoolShared {
         }
     }
 
-    fn log_hosts(&self, why: &str) {
-        #[cfg(feature = "log")]
-        mp_core::user_code::catch_panic(
-            || log::warn!(target: "mp::pool", "{}: {why}", self.settings.pool_name()),
-        );
-        #[cfg(not(feature = "log"))]
-        let _ = why;
+    /// Lowers the number of workers of a closed pool.
+    fn lower_workers(&self, workers: usize) {
+        let Ok(messages) = mp_core::Arena::current().map(|arena| arena.most_messages()) else { return };
+        let mut state = self.state.lock();
+        if workers < state.wanted && state.is_serving() {
+            state.resize(workers, messages, Instant::now());
+            self.wanted.store(workers, Ordering::Relaxed);
+        }
+        drop(state);
+        self.dismiss_surplus();
+        self.wake_thread();
     }
 }

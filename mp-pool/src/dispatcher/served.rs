@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::{Message, Outgoing};
 use mp_core::mutex::Mutex;
-use mp_net::service::{NetService, Replying};
+use mp_net::service::{NetService, Replying, blocking, spawn_blocking};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
@@ -27,8 +27,11 @@ use crate::tasks::transit::TransitCounter;
 /// Maximum number of functions that are kept for pools of other members. The oldest is dropped, and is sent
 /// again if it is needed.
 const MOST_FUNCTIONS: usize = 256;
-/// Time for which outcomes are kept that a forwarder has not requested.
-const LONGEST_REST: Duration = Duration::from_secs(60);
+/// Time for which functions without calls, and outcomes that a forwarder has not requested, are kept. Their
+/// forwarder may have been lost.
+const LONGEST_IDLE: Duration = Duration::from_secs(600);
+/// Time for a forwarder to send a function, while others wait for it.
+const LONGEST_LEARN: Duration = Duration::from_secs(10);
 
 /// Outcomes that did not fit into a reply.
 struct UnsentOutcomes {
@@ -36,8 +39,20 @@ struct UnsentOutcomes {
     runs: VecDeque<OutcomeRun>,
 }
 
-/// Functions by the numbers of their pool and in it, the oldest first.
-type StoredFunctions = VecDeque<((u64, u64), Arc<TaskFunction>)>;
+/// A function of a pool of another member.
+struct StoredFunction {
+    /// Numbers of the pool, and of the function in it.
+    key: (u64, u64),
+    code: Arc<TaskFunction>,
+    used: Instant,
+}
+
+/// Functions, the oldest first, and those that a forwarder is sending.
+#[derive(Default)]
+struct StoredFunctions {
+    known: VecDeque<StoredFunction>,
+    awaited: HashMap<(u64, u64), Instant>,
+}
 
 /// Service of a pool.
 pub(crate) struct PoolService {
@@ -91,15 +106,18 @@ impl TaskSource for ForwardedTasks {
 }
 
 /// Call that is cancelled when the future that waits for it is dropped.
-struct CancelledOnDrop<'a> {
-    shared: &'a PoolShared,
-    job: &'a Arc<CallState>,
+struct CancelledOnDrop {
+    shared: Arc<PoolShared>,
+    job: Arc<CallState>,
+    is_done: bool,
 }
 
-impl Drop for CancelledOnDrop<'_> {
+impl Drop for CancelledOnDrop {
     fn drop(&mut self) {
-        if !self.job.outcomes().all_done() {
-            self.shared.cancel(self.job);
+        if !self.is_done {
+            let (shared, job) = (self.shared.clone(), self.job.clone());
+            // Other tasks may be encoded meanwhile, by user code.
+            spawn_blocking(move || _ = shared.cancel(&job));
         }
     }
 }
@@ -110,11 +128,49 @@ impl PoolService {
         Self { shared, place, functions: Mutex::default(), rests: Mutex::default() }
     }
 
+    fn is_open(&self) -> bool {
+        self.shared.check_owner().is_ok() && self.shared.state.lock().is_open()
+    }
+
+    fn function(&self, key: (u64, u64)) -> Option<Arc<TaskFunction>> {
+        let mut functions = self.functions.lock();
+        let found = functions.known.iter_mut().find(|function| function.key == key)?;
+        found.used = Instant::now();
+        Some(found.code.clone())
+    }
+
+    /// Returns `Done` if a function is stored, and else whether it has to be sent.
+    fn knows(&self, key: (u64, u64)) -> ForwardReply {
+        let mut functions = self.functions.lock();
+        let (known, idle) = std::mem::take(&mut functions.known)
+            .into_iter()
+            .partition(|function| function.used.elapsed() < LONGEST_IDLE);
+        functions.known = known;
+        functions.awaited.retain(|_, since| since.elapsed() < LONGEST_LEARN);
+        let reply = if functions.known.iter().any(|function| function.key == key) {
+            ForwardReply::Done
+        } else if functions.awaited.contains_key(&key) {
+            ForwardReply::Later
+        } else {
+            functions.awaited.insert(key, Instant::now());
+            ForwardReply::UnknownFunction(None)
+        };
+        drop(functions);
+        let idle: VecDeque<StoredFunction> = idle;
+        if !idle.is_empty() {
+            spawn_blocking(move || drop(idle));
+        }
+        reply
+    }
+
+    /// Stores a function. Calls user code: decodes and drops captures.
     fn learn(&self, key: (u64, u64), runner: FunctionMessage) -> ForwardReply {
+        if self.function(key).is_some() {
+            return ForwardReply::Done;
+        }
         let FunctionMessage::Received(mut inc) = runner else {
             return ForwardReply::Unreadable("it is not there".into());
         };
-        // Decoding the captures calls user code.
         let read = CallFailure::catch(|| Closure::<(), Runner>::decode::<MessagePack>(&mut inc));
         let runner = match read {
             Ok(Ok(runner)) => runner,
@@ -123,31 +179,32 @@ impl PoolService {
         };
         let code = self.shared.code(runner);
         let mut functions = self.functions.lock();
-        functions.retain(|(other, _)| *other != key);
-        functions.push_back((key, code));
-        let oldest = (functions.len() > MOST_FUNCTIONS).then(|| functions.pop_front());
+        functions.awaited.remove(&key);
+        let mut dropped = None;
+        if functions.known.iter().all(|function| function.key != key) {
+            functions.known.push_back(StoredFunction { key, code, used: Instant::now() });
+            if functions.known.len() > MOST_FUNCTIONS {
+                dropped = functions.known.pop_front();
+            }
+        }
         drop(functions);
-        drop(oldest);
+        drop(dropped);
         ForwardReply::Done
     }
 
-    fn function(&self, key: (u64, u64)) -> Option<Arc<TaskFunction>> {
-        let functions = self.functions.lock();
-        functions.iter().find(|(other, _)| *other == key).map(|(_, code)| code.clone())
-    }
-
+    /// Forgets a function. Calls user code: drops captures.
     fn forget(&self, key: (u64, u64)) -> ForwardReply {
         let mut functions = self.functions.lock();
-        let at = functions.iter().position(|(other, _)| *other == key);
-        let forgotten = at.and_then(|at| functions.remove(at));
+        let at = functions.known.iter().position(|function| function.key == key);
+        let forgotten = at.and_then(|at| functions.known.remove(at));
         drop(functions);
         drop(forgotten);
         ForwardReply::Done
     }
 
     async fn run(
-        &self,
-        from: ForwarderId,
+        self: Arc<Self>,
+        (from, most): (ForwarderId, u64),
         code: u64,
         timeout: Option<Duration>,
         args: TaskArgs,
@@ -160,29 +217,34 @@ impl PoolService {
             return ForwardReply::UnknownFunction(back);
         };
         let count = args.len();
-        let failed = |error| {
-            let outcomes =
-                (0..count).map(|item| (item, ForwardedOutcome::Failed(Box::new(TaskError::clone(&error)))));
-            ForwardReply::Outcomes { outcomes: outcomes.collect(), single: None, more: false }
-        };
         let args = match args.into_unsent() {
             Ok(args) => args,
-            Err(error) => return failed(TaskError::arguments(mp_reduce::Error::from(error).into())),
+            Err(error) => {
+                let error = TaskError::arguments(mp_reduce::Error::from(error).into());
+                let failed = |item| (item, ForwardedOutcome::Failed(Box::new(error.clone())));
+                let outcomes = (0..count).map(failed).collect();
+                return ForwardReply::Outcomes { outcomes, single: None, more: false };
+            }
         };
         let has_attachments = matches!(args, TaskArgs::Single(_));
         let source = Arc::new(ForwardedTasks { left: Mutex::new((None, 0)) });
         let options = CallOptions { chunk: count, timeout, ..CallOptions::default() };
         let job = CallState::new(code, options, source.clone(), ResultOrder::Submission);
-        self.shared.submit(&job, count, || source.left.lock().0 = Some(args));
-        let end = CancelledOnDrop { shared: &self.shared, job: &job };
+        let mut end = CancelledOnDrop { shared: self.shared.clone(), job: job.clone(), is_done: false };
+        let (shared, submitted) = (self.shared.clone(), job.clone());
+        // User code encodes functions, and the tasks of other calls.
+        let submit = move || shared.submit(&submitted, count, || source.left.lock().0 = Some(args));
+        if blocking(submit).await.is_none() {
+            return ForwardReply::Ended;
+        }
         std::future::poll_fn(|cx| match job.register_waker(cx.waker(), CallOutcomes::all_done) {
             true => Poll::Pending,
             false => Poll::Ready(()),
         })
         .await;
-        drop(end);
+        end.is_done = true;
         let runs = std::iter::from_fn(|| job.outcomes().next()).collect();
-        match self.reply(from, runs) {
+        match self.reply((from, most), runs) {
             ForwardReply::Outcomes { mut outcomes, single, more } if has_attachments => {
                 for (_, outcome) in &mut outcomes {
                     if let ForwardedOutcome::NotBegun = outcome {
@@ -195,44 +257,59 @@ impl PoolService {
         }
     }
 
-    /// Returns a reply with as many of these outcomes as fit into it, and keeps the others.
-    fn reply(&self, from: ForwarderId, mut runs: VecDeque<OutcomeRun>) -> ForwardReply {
-        let (mut outcomes, mut single) = (Vec::new(), None);
+    /// Returns a reply with as many of these outcomes as fit into it, and keeps the others. `most` is the size
+    /// of the largest reply in bytes.
+    fn reply(&self, (from, most): (ForwarderId, u64), mut runs: VecDeque<OutcomeRun>) -> ForwardReply {
+        // The rest is for the head, and the texts of errors.
+        let most = usize::try_from(most / 4 * 3).unwrap_or(usize::MAX);
+        let (mut outcomes, mut single, mut size) = (Vec::new(), None, 0_usize);
         while single.is_none()
             && let Some(OutcomeRun { first, count, data, run_time }) = runs.pop_front()
         {
-            let outcome = match data {
+            match data {
                 OutcomeData::Values(many, from) => {
-                    let values = (from..from + count).map_while(|i| many.get(i));
-                    let (mut bytes, mut ends) = (Vec::new(), EndPositions::default());
-                    for value in values {
-                        bytes.extend_from_slice(value);
-                        ends.push(bytes.len());
+                    let fits = |i: &usize| {
+                        let len = many.get(from + i).map_or(0, <[u8]>::len);
+                        size = size.saturating_add(len + 8);
+                        size <= most
+                    };
+                    let taken = (0..count).take_while(fits).count();
+                    if taken == 0 && outcomes.is_empty() {
+                        outcomes.push((first, too_large()));
+                    } else if taken > 0 {
+                        let nanos = run_time.unwrap_or_default().as_nanos() as u64 * taken as u64;
+                        let bytes = packed((from..from + taken).map_while(|i| many.get(i)));
+                        outcomes.push((first, ForwardedOutcome::Values { count: taken, nanos, bytes }));
                     }
-                    let mut out = Outgoing::default();
-                    ends.write(0..ends.len(), &bytes, &mut out);
-                    let nanos = run_time.unwrap_or_default().as_nanos() as u64 * count as u64;
-                    ForwardedOutcome::Values { count, nanos, bytes: std::mem::take(out.bytes()) }
+                    let taken = if taken == 0 && outcomes.len() == 1 && size > most { 1 } else { taken };
+                    if taken < count {
+                        let data = OutcomeData::Values(many, from + taken);
+                        let rest = OutcomeRun { first: first + taken, count: count - taken, data, run_time };
+                        runs.push_front(rest);
+                        break;
+                    }
                 }
-                OutcomeData::Single(received) => match leaving(*received) {
-                    Ok(value) => {
-                        single = Some(SingleValue::ToSend(value));
-                        ForwardedOutcome::Single
-                    }
-                    Err(why) => ForwardedOutcome::Failed(Box::new(TaskError::value(why))),
-                },
+                OutcomeData::Single(received) => {
+                    let outcome = match leaving(*received) {
+                        Ok((_, len)) if len > most => too_large(),
+                        Ok((value, _)) => {
+                            single = Some(SingleValue::ToSend(value));
+                            ForwardedOutcome::Single
+                        }
+                        Err(why) => ForwardedOutcome::Failed(Box::new(TaskError::value(why))),
+                    };
+                    outcomes.push((first, outcome));
+                }
                 OutcomeData::Failed(error) => {
                     for item in first..first + count {
                         outcomes.push((item, self.failed((*error).clone())));
                     }
-                    continue;
                 }
-            };
-            outcomes.push((first, outcome));
+            }
         }
         let more = !runs.is_empty();
         let mut rests = self.rests.lock();
-        rests.retain(|_, rest| rest.since.elapsed() < LONGEST_REST);
+        rests.retain(|_, rest| rest.since.elapsed() < LONGEST_IDLE);
         if more {
             rests.insert(from, UnsentOutcomes { since: Instant::now(), runs });
         }
@@ -254,11 +331,29 @@ impl PoolService {
     }
 }
 
-/// Returns a result with attachments for sending to another host.
-fn leaving(received: mp_core::message::Incoming) -> Result<Outgoing, String> {
+/// Returns values as they are in a message.
+fn packed<'a>(values: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let (mut bytes, mut ends) = (Vec::new(), EndPositions::default());
+    for value in values {
+        bytes.extend_from_slice(value);
+        ends.push(bytes.len());
+    }
+    let mut out = Outgoing::default();
+    ends.write(0..ends.len(), &bytes, &mut out);
+    std::mem::take(out.bytes())
+}
+
+fn too_large() -> ForwardedOutcome {
+    let why = "it is larger than `ClusterConfig::largest_message` of the host of the caller";
+    ForwardedOutcome::Failed(Box::new(TaskError::value(why)))
+}
+
+/// Returns a result with attachments for sending to another host, and its size in bytes.
+fn leaving(received: mp_core::message::Incoming) -> Result<(Outgoing, usize), String> {
     let value = received.into_outgoing().ok_or("it was read")?;
-    value.relayed_blocks().map_err(|error| error.to_string())?;
-    Ok(value)
+    let blocks = value.relayed_blocks().map_err(|error| error.to_string())?;
+    let size = blocks.iter().fold(value.written().len() as u64, |sum, (_, size)| sum.saturating_add(*size));
+    Ok((value, usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
 impl NetService for PoolService {
@@ -267,23 +362,36 @@ impl NetService for PoolService {
 
     fn serve(self: Arc<Self>, request: ForwardRequest) -> Replying<ForwardReply> {
         Box::pin(async move {
+            if !self.is_open() {
+                return match request {
+                    // The forwarder gets its arguments back, and then asks for the function.
+                    ForwardRequest::Run { args: TaskArgs::ReceivedSingle(alone), .. } => {
+                        ForwardReply::UnknownFunction(alone.into_outgoing().map(SingleValue::ToSend))
+                    }
+                    _ => ForwardReply::Ended,
+                };
+            }
+            let panicked = || ForwardReply::Unreadable("it panicked".into());
             match request {
                 ForwardRequest::Size { kind } if kind == self.shared.settings.kind => {
                     ForwardReply::Size(self.shared.workers())
                 }
                 ForwardRequest::Size { .. } => ForwardReply::OtherKind(self.shared.settings.kind.clone()),
-                ForwardRequest::Learn { pool, code, runner } => self.learn((pool, code), runner),
-                ForwardRequest::Knows { pool, code } => match self.function((pool, code)) {
-                    Some(_) => ForwardReply::Done,
-                    None => ForwardReply::UnknownFunction(None),
-                },
-                ForwardRequest::Forget { pool, code } => self.forget((pool, code)),
-                ForwardRequest::Run { from, code, timeout, args } => {
-                    self.run(from, code, timeout, args).await
+                ForwardRequest::Knows { pool, code } => self.knows((pool, code)),
+                ForwardRequest::Learn { pool, code, runner } => {
+                    let learn = move || self.learn((pool, code), runner);
+                    blocking(learn).await.unwrap_or_else(panicked)
                 }
-                ForwardRequest::Rest { from } => {
+                ForwardRequest::Forget { pool, code } => {
+                    let forget = move || self.forget((pool, code));
+                    blocking(forget).await.unwrap_or_else(panicked)
+                }
+                ForwardRequest::Run { from, code, timeout, most, args } => {
+                    self.run((from, most), code, timeout, args).await
+                }
+                ForwardRequest::Rest { from, most } => {
                     let rest = self.rests.lock().remove(&from);
-                    self.reply(from, rest.map(|rest| rest.runs).unwrap_or_default())
+                    self.reply((from, most), rest.map(|rest| rest.runs).unwrap_or_default())
                 }
             }
         })

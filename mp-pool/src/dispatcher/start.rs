@@ -53,7 +53,8 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
     let (tasks, shared_words, first, _used) = {
         let state = shared.state.lock();
         let worker = &state.workers[number];
-        let others = state.workers.iter().filter(|worker| worker.process.is_some());
+        let others = state.workers.iter().take(state.wanted);
+        let others = others.filter(|worker| worker.process.is_some() && worker.is_staying());
         let used: Vec<Option<u64>> = others.map(|worker| worker.place).collect();
         (worker.tasks.clone(), worker.shared_words.clone(), number >= state.ever_started, used)
     };

@@ -56,6 +56,8 @@ pub(crate) struct Dispatcher {
     why: String,
     cause: Option<SpawnError>,
     deaths: FailureReports,
+    /// `true` if a worker has become ready.
+    has_ready: bool,
     pub(super) pauses: PauseDetector,
     /// Ends of this thread's recent pauses, on the clock of tasks, and their durations.
     pub(super) paused: VecDeque<(u64, Duration)>,
@@ -70,6 +72,7 @@ impl Dispatcher {
             why: String::new(),
             cause: None,
             deaths: FailureReports::default(),
+            has_ready: false,
             pauses: PauseDetector::default(),
             paused: VecDeque::new(),
         }
@@ -142,6 +145,10 @@ impl Dispatcher {
             self.restart();
             self.shared.state.lock().tasks.retry_due(Instant::now());
         }
+        #[cfg(feature = "net")]
+        if (died || std::mem::take(&mut self.has_ready)) && self.shared.settings.cluster.is_some() {
+            self.shared.move_workers();
+        }
         self.forget_unused_functions();
         self.shared.feed();
         self.shutdown.advance(&self.shared);
@@ -213,6 +220,7 @@ impl Dispatcher {
                 PoolReply::Ready { worker, pid } => {
                     if let Some(worker) = state.workers.get_mut(worker).filter(|worker| worker.pid == pid) {
                         worker.mark_ready(now);
+                        self.has_ready = true;
                     }
                     continue;
                 }

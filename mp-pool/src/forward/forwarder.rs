@@ -1,9 +1,10 @@
 //! Process that stands for a worker of a served pool.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mp_core::message::{Incoming, Message};
+use mp_net::NetError;
 use mp_net::service::UnservedRequest;
 use mp_queue::{GetError, Queue};
 use mp_reduce::MessagePack;
@@ -24,6 +25,10 @@ use crate::forward::messages::{
 };
 use crate::steps::chunk::Turn;
 
+/// Longest wait for a function that another forwarder sends, and the interval of questions.
+const LONGEST_LEARN: Duration = Duration::from_secs(20);
+const LEARN_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Arguments of a forwarder.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ForwarderArgs {
@@ -39,8 +44,10 @@ pub(crate) struct ForwarderArgs {
 pub(crate) fn forwarder_main(args: ForwarderArgs) -> Result<(), WorkerError> {
     let ForwarderArgs { worker, tasks, replies, shared_words, from, service } = args;
     // Connects.
-    if let Err(unserved) = service.call(ForwardRequest::Knows { pool: from.pool, code: 0 }) {
-        return Err(unserved.error.to_string().into());
+    match service.call(ForwardRequest::Rest { from, most: 0 }) {
+        Ok(ForwardReply::Ended) => return Err(format!("the pool of {} has ended", service.place()).into()),
+        Ok(_) => {}
+        Err(unserved) => return Err(unserved.error.to_string().into()),
     }
     send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
     let words = WordsWriter::new(shared_words);
@@ -53,6 +60,9 @@ pub(crate) fn forwarder_main(args: ForwarderArgs) -> Result<(), WorkerError> {
             Ok(None) | Err(GetError::Interrupted) => break,
             Err(error) => return Err(error.into()),
         }
+    }
+    for chunk in std::mem::take(&mut forwarder.waiting).into_values().flatten() {
+        forwarder.return_chunk(chunk)?;
     }
     Ok(())
 }
@@ -106,11 +116,26 @@ impl Forwarder {
                 self.functions.remove(&code);
                 if self.sent.remove(&code) {
                     // If this fails, the served pool is gone with its functions.
-                    _ = self.service.call(ForwardRequest::Forget { pool: self.from.pool, code });
+                    _ = self.call(ForwardRequest::Forget { pool: self.from.pool, code });
                 }
                 send_reply(&self.replies, PoolReply::FunctionChanged { worker, code })
             }
         }
+    }
+
+    /// Calls the served pool. An interrupt ends the process later: the task that runs there has a result.
+    fn call(&self, request: ForwardRequest) -> Result<ForwardReply, UnservedRequest<ForwardRequest>> {
+        mp_core::with_interrupts_masked(|| self.service.call(request))
+    }
+
+    /// Returns a chunk to the pool before its first task.
+    fn return_chunk(&self, ReceivedChunk { id, args, .. }: ReceivedChunk) -> Result<(), WorkerError> {
+        let count = args.len();
+        let arguments = match args {
+            TaskArgs::ReceivedSingle(alone) => alone.into_outgoing().map(SingleValue::ToSend),
+            _ => None,
+        };
+        self.reply(id, 0, TaskReply::Returned { count, arguments })
     }
 
     /// Sends an outcome of the items of a chunk from `item` on.
@@ -174,7 +199,8 @@ impl Forwarder {
                 TaskArgs::Packed(range) => Some(range.clone()),
                 _ => None,
             };
-            let reply = self.service.call(ForwardRequest::Run { from: self.from, code, timeout, args });
+            let most = self.service.largest_message();
+            let reply = self.call(ForwardRequest::Run { from: self.from, code, timeout, most, args });
             args = match (reply, kept) {
                 (Ok(ForwardReply::UnknownFunction(_)), Some(range)) => TaskArgs::Packed(range),
                 (Ok(ForwardReply::UnknownFunction(Some(SingleValue::Received(back)))), None) => {
@@ -185,7 +211,7 @@ impl Forwarder {
                     return self.fail_all(id, count, &error.to_string(), reported);
                 }
                 (Err(UnservedRequest { request: Some(ForwardRequest::Run { args, .. }), error }), kept) => {
-                    if let mp_net::NetError::TooLarge { .. } = error {
+                    if let NetError::TooLarge { .. } = error {
                         return self.fail_all(id, count, &error.to_string(), reported);
                     }
                     return self.give_up(id, kept.map_or(args, TaskArgs::Packed), reported);
@@ -209,18 +235,30 @@ impl Forwarder {
             None => return Ok(Some("the forwarder does not know the function".into())),
         };
         let pool = self.from.pool;
-        // Another forwarder may have sent it.
-        let known = self.service.call(ForwardRequest::Knows { pool, code }).map_err(drop)?;
-        if !matches!(known, ForwardReply::Done) {
+        let since = Instant::now();
+        loop {
+            match self.call(ForwardRequest::Knows { pool, code }).map_err(drop)? {
+                ForwardReply::Done => break,
+                ForwardReply::Ended => return Err(()),
+                // Another forwarder sends it.
+                ForwardReply::Later if since.elapsed() < LONGEST_LEARN => {
+                    // sleep: the interval of questions while another process sends the function.
+                    std::thread::sleep(LEARN_INTERVAL);
+                    continue;
+                }
+                _ => {}
+            }
             let runner = FunctionMessage::ToSend(closure);
-            match self.service.call(ForwardRequest::Learn { pool, code, runner }) {
+            match self.call(ForwardRequest::Learn { pool, code, runner }) {
                 Ok(ForwardReply::Unreadable(why)) => {
                     let place = self.service.place();
                     return Ok(Some(format!("the function can't be read by {place}: {why}")));
                 }
-                Ok(_) => {}
-                // It captures a value that can't leave this host.
-                Err(UnservedRequest { request: None, error }) => {
+                Ok(ForwardReply::Ended) => return Err(()),
+                Ok(_) => break,
+                // It captures a value that can't leave this host, or is too large.
+                Err(UnservedRequest { request: None, error })
+                | Err(UnservedRequest { error: error @ NetError::TooLarge { .. }, .. }) => {
                     return Ok(Some(format!("the function can't be sent: {error}")));
                 }
                 Err(_) => return Err(()),
@@ -242,6 +280,7 @@ impl Forwarder {
             let (outcomes, mut single, more) = match reply {
                 ForwardReply::Outcomes { outcomes, single, more } => (outcomes, single, more),
                 ForwardReply::Unreadable(why) => return self.fail_all(id, count, &why, reported),
+                // Also `Ended`.
                 _ => return self.give_up_all(),
             };
             for (item, outcome) in outcomes {
@@ -275,7 +314,8 @@ impl Forwarder {
             if !more {
                 return Ok(());
             }
-            match self.service.call(ForwardRequest::Rest { from: self.from }) {
+            let most = self.service.largest_message();
+            match self.call(ForwardRequest::Rest { from: self.from, most }) {
                 Ok(next) => reply = next,
                 Err(_) => return self.give_up_all(),
             }

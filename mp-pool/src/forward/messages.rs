@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::message::{FunctionMessage, SingleValue, kind, rest, words, write_head};
 use crate::child::values::{ReceivedValues, TaskArgs, encode_caught};
 use crate::error::TaskError;
+use crate::steps::chunk::MOST_ITEMS;
 
 /// Service of a served pool.
 pub(crate) type ServedPoolService = RemoteService<ForwardRequest, ForwardReply>;
@@ -21,7 +22,7 @@ pub(crate) struct ForwarderId {
     pub(crate) forwarder: u64,
 }
 
-/// Request to a served pool.
+/// Request to a served pool. `most` is the size of the largest reply in bytes.
 pub(crate) enum ForwardRequest {
     /// Return the number of workers, if their state is of this kind.
     Size { kind: String },
@@ -32,9 +33,9 @@ pub(crate) enum ForwardRequest {
     /// Forget a function without users.
     Forget { pool: u64, code: u64 },
     /// Run a stored function once for each of the arguments.
-    Run { from: ForwarderId, code: u64, timeout: Option<Duration>, args: TaskArgs },
+    Run { from: ForwarderId, code: u64, timeout: Option<Duration>, most: u64, args: TaskArgs },
     /// Return the outcomes that did not fit into the last reply.
-    Rest { from: ForwarderId },
+    Rest { from: ForwarderId, most: u64 },
 }
 
 const SIZE: u8 = 0;
@@ -72,17 +73,19 @@ impl Message for ForwardRequest {
             ForwardRequest::Learn { .. } => return Err(not_sent_again()),
             ForwardRequest::Knows { pool, code } => write_head(out, KNOWS, [*pool, *code]),
             ForwardRequest::Forget { pool, code } => write_head(out, FORGET, [*pool, *code]),
-            ForwardRequest::Run { from, code, timeout, args } => {
+            ForwardRequest::Run { from, code, timeout, most, args } => {
                 let single = matches!(args, TaskArgs::Single(_));
                 let limit = timeout.map_or(NO_LIMIT, |time| {
                     u64::try_from(time.as_nanos()).unwrap_or(NO_LIMIT).min(NO_LIMIT - 1)
                 });
                 let ForwarderId { pool, forwarder } = *from;
                 let kind = if single { RUN_SINGLE } else { RUN };
-                write_head(out, kind, [pool, forwarder, *code, limit, args.len() as u64]);
+                write_head(out, kind, [pool, forwarder, *code, limit, *most, args.len() as u64]);
                 return args.write(out);
             }
-            ForwardRequest::Rest { from } => write_head(out, REST, [from.pool, from.forwarder]),
+            ForwardRequest::Rest { from, most } => {
+                write_head(out, REST, [from.pool, from.forwarder, *most]);
+            }
         }
         Ok(())
     }
@@ -105,18 +108,21 @@ impl Message for ForwardRequest {
                 ForwardRequest::Forget { pool, code }
             }
             kind @ (RUN | RUN_SINGLE) => {
-                let [pool, forwarder, code, limit, count] = words(inc)?;
+                let [pool, forwarder, code, limit, most, count] = words(inc)?;
+                if count > MOST_ITEMS as u64 {
+                    return Err(Error::Malformed(format!("a chunk of {count} tasks")));
+                }
                 let args = if kind == RUN {
                     TaskArgs::Received(ReceivedValues::new(inc, count as usize))
                 } else {
                     TaskArgs::ReceivedSingle(rest(inc))
                 };
                 let timeout = (limit != NO_LIMIT).then(|| Duration::from_nanos(limit));
-                ForwardRequest::Run { from: ForwarderId { pool, forwarder }, code, timeout, args }
+                ForwardRequest::Run { from: ForwarderId { pool, forwarder }, code, timeout, most, args }
             }
             REST => {
-                let [pool, forwarder] = words(inc)?;
-                ForwardRequest::Rest { from: ForwarderId { pool, forwarder } }
+                let [pool, forwarder, most] = words(inc)?;
+                ForwardRequest::Rest { from: ForwarderId { pool, forwarder }, most }
             }
             other => return Err(unknown(other)),
         })
@@ -145,6 +151,10 @@ pub(crate) enum ForwardReply {
     /// The state of the workers is of this kind.
     OtherKind(String),
     Done,
+    /// The pool has ended.
+    Ended,
+    /// Another forwarder is sending the function.
+    Later,
     /// The function has to be sent. Contains arguments with attachments, if the request had any.
     UnknownFunction(Option<SingleValue>),
     /// The function can't be decoded.
@@ -163,6 +173,8 @@ const UNKNOWN: u8 = 2;
 const UNREADABLE: u8 = 3;
 const OUTCOMES: u8 = 4;
 const OTHER_KIND: u8 = 5;
+const ENDED: u8 = 6;
+const LATER: u8 = 7;
 
 fn write_single(value: &mut Option<SingleValue>, out: &mut Outgoing) -> mp_core::Result<()> {
     match value {
@@ -180,6 +192,8 @@ impl Message for ForwardReply {
         match self {
             ForwardReply::Size(workers) => write_head(out, SIZE, [*workers as u64]),
             ForwardReply::Done => write_head(out, DONE, []),
+            ForwardReply::Ended => write_head(out, ENDED, []),
+            ForwardReply::Later => write_head(out, LATER, []),
             ForwardReply::UnknownFunction(back) => {
                 write_head(out, UNKNOWN, [u64::from(back.is_some())]);
                 return write_single(back, out);
@@ -207,6 +221,8 @@ impl Message for ForwardReply {
                 ForwardReply::Size(workers as usize)
             }
             DONE => ForwardReply::Done,
+            ENDED => ForwardReply::Ended,
+            LATER => ForwardReply::Later,
             UNKNOWN => {
                 let [back] = words(inc)?;
                 ForwardReply::UnknownFunction((back != 0).then(|| SingleValue::Received(rest(inc))))

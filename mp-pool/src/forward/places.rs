@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use mp_core::mutex::Mutex;
+use mp_core::mutex::{Mutex, MutexGuard};
 use mp_net::service::FollowedNames;
 
 use crate::forward::messages::{ForwarderId, ServedPoolService};
@@ -15,9 +15,9 @@ pub(crate) fn service_name(pool: Option<&str>, rank: usize) -> String {
     format!("{}{rank}", prefix(pool))
 }
 
-/// Returns the first part of the names of pools.
+/// Returns the first part of the names under which pools of a name are published; the rank follows.
 pub(crate) fn prefix(pool: Option<&str>) -> String {
-    format!("mp pool {}@", pool.unwrap_or("pool"))
+    pool.map_or_else(|| "mp pool @".into(), |name| format!("mp pool {name:?}@"))
 }
 
 /// A served pool.
@@ -25,9 +25,8 @@ pub(crate) fn prefix(pool: Option<&str>) -> String {
 struct ServedPlace {
     /// Number of the place, unique in its pool.
     id: u64,
-    name: String,
-    /// Number of the home. A member that was started again has another one.
-    home: u64,
+    /// Number of its publication. A pool that is published again has another one.
+    publication: u64,
     workers: usize,
     service: ServedPoolService,
 }
@@ -61,13 +60,17 @@ impl PlaceTable {
     }
 }
 
-/// Served pools of a pool. Locked after the state of the pool.
+/// Served pools of a pool. The table is locked after the state of the pool.
 #[derive(Default)]
-pub(crate) struct Places(Mutex<PlaceTable>);
+pub(crate) struct Places {
+    table: Mutex<PlaceTable>,
+    /// Locked before the state of the pool.
+    resizing: Mutex<()>,
+}
 
 impl fmt::Debug for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.0.lock().remote).finish()
+        f.debug_list().entries(&self.table.lock().remote).finish()
     }
 }
 
@@ -79,17 +82,18 @@ pub(crate) struct ChosenPlace {
 }
 
 impl Places {
-    /// Sets the number of workers of this host. Returns the number of all workers.
-    pub(crate) fn set_local(&self, workers: usize) -> usize {
-        let mut table = self.0.lock();
-        table.local = workers;
-        workers + table.remote_workers()
+    /// Sets the number of workers of this host. Returns the number of all workers, and the former number of
+    /// workers of this host.
+    pub(crate) fn set_local(&self, workers: usize) -> (usize, usize) {
+        let mut table = self.table.lock();
+        let before = std::mem::replace(&mut table.local, workers);
+        (workers + table.remote_workers(), before)
     }
 
     /// Returns the served pool for which the most processes are missing, or `None` if more are missing on
     /// this host. `used` are the places of the processes.
     pub(crate) fn choose(&self, used: &[Option<u64>]) -> Option<ChosenPlace> {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         let missing = |place: Option<u64>| {
             let there = used.iter().filter(|used| **used == place).count();
             table.target(place).saturating_sub(there)
@@ -105,40 +109,43 @@ impl Places {
 
     /// Begins with the number of a pool, its maximum number of workers, and the names that are followed.
     pub(crate) fn begin(&self, pool: u64, most: usize, names: FollowedNames) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         (table.pool, table.most, table.names) = (pool, most, Some(names));
     }
 
-    /// Returns `true` if the name of a home has a place.
-    pub(crate) fn has(&self, (name, home): &(String, u64)) -> bool {
-        self.0.lock().remote.iter().any(|place| place.home == *home && place.name == *name)
+    /// Returns `true` if a publication has a place.
+    pub(crate) fn has(&self, publication: u64) -> bool {
+        self.table.lock().remote.iter().any(|place| place.publication == publication)
     }
 
-    /// Keeps the places of these names and homes, and adds others. Returns the number of all workers.
+    /// Keeps the places of these publications, and adds others. Returns the number of all workers.
     pub(crate) fn update(
         &self,
-        names: &[(String, u64)],
-        added: Vec<((String, u64), usize, ServedPoolService)>,
+        publications: &[(String, u64)],
+        added: Vec<(u64, usize, ServedPoolService)>,
     ) -> usize {
-        let table = &mut *self.0.lock();
-        table
-            .remote
-            .retain(|place| names.iter().any(|(name, home)| place.home == *home && place.name == *name));
-        for ((name, home), workers, service) in added {
+        let table = &mut *self.table.lock();
+        table.remote.retain(|place| publications.iter().any(|(_, number)| place.publication == *number));
+        for (publication, workers, service) in added {
             table.last += 1;
-            table.remote.push(ServedPlace { id: table.last, name, home, workers, service });
+            table.remote.push(ServedPlace { id: table.last, publication, workers, service });
         }
         table.local + table.remote_workers()
     }
 
+    /// Returns the lock that a thread holds while it computes and sets the number of workers.
+    pub(crate) fn resizing(&self) -> MutexGuard<'_, ()> {
+        self.resizing.lock()
+    }
+
     /// Returns the wanted number of processes for a place.
     pub(crate) fn target(&self, place: Option<u64>) -> usize {
-        self.0.lock().target(place)
+        self.table.lock().target(place)
     }
 
     /// Stops following the served pools.
     pub(crate) fn release(&self) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         let released = (table.names.take(), std::mem::take(&mut table.remote));
         drop(table);
         drop(released);
