@@ -53,7 +53,8 @@ fn replies(bytes: &[u8]) {
     match outcome {
         TaskReply::Results { values: ManyValues::Received(many), .. } => values(many),
         TaskReply::Done(SingleValue::Received(inc))
-        | TaskReply::Unread { arguments: SingleValue::Received(inc), .. } => {
+        | TaskReply::Unread { arguments: SingleValue::Received(inc), .. }
+        | TaskReply::Returned { arguments: Some(SingleValue::Received(inc)), .. } => {
             assert!(bytes.ends_with(inc.rest()));
         }
         TaskReply::Results { .. } | TaskReply::Done(_) | TaskReply::Unread { .. } => {

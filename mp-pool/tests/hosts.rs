@@ -319,14 +319,14 @@ fn large_results_travel_one_by_one() -> Outcome {
     let texts = pool.task(|x: u64| (slow_rank(x), "x".repeat(30_000)).1).chunksize(10);
     assert!(got(texts.map_async(0..60))?.iter().all(|text| text.len() == 30_000));
     assert!(there.metrics().done > 0);
-    let large = |x: u64| (slow_rank(x), "x".repeat(if x % 2 == 0 { 200_000 } else { 10 })).1;
+    let large = |x: u64| (slow_rank(x), "x".repeat(if x.is_multiple_of(2) { 200_000 } else { 10 })).1;
     let results = pool.task(large).chunksize(6).map_async(0..36).results();
     let mut refused = 0;
     for (x, result) in results.into_iter().enumerate() {
         match result {
-            Ok(text) => assert_eq!(text.len(), if x % 2 == 0 { 200_000 } else { 10 }),
+            Ok(text) => assert_eq!(text.len(), if x.is_multiple_of(2) { 200_000 } else { 10 }),
             Err(TaskError::Value { why, .. }) => {
-                assert!(x % 2 == 0 && why.contains("largest_message"), "{x}: {why}");
+                assert!(x.is_multiple_of(2) && why.contains("largest_message"), "{x}: {why}");
                 refused += 1;
             }
             Err(other) => panic!("{other}"),

@@ -1,5 +1,6 @@
 //! A pool that runs tasks of pools of other members.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -149,11 +150,14 @@ impl PoolService {
         functions.awaited.retain(|_, since| since.elapsed() < LONGEST_LEARN);
         let reply = if functions.known.iter().any(|function| function.key == key) {
             ForwardReply::Done
-        } else if functions.awaited.contains_key(&key) {
-            ForwardReply::Later
         } else {
-            functions.awaited.insert(key, Instant::now());
-            ForwardReply::UnknownFunction(None)
+            match functions.awaited.entry(key) {
+                Entry::Occupied(_) => ForwardReply::Later,
+                Entry::Vacant(free) => {
+                    free.insert(Instant::now());
+                    ForwardReply::UnknownFunction(None)
+                }
+            }
         };
         drop(functions);
         let idle: VecDeque<StoredFunction> = idle;

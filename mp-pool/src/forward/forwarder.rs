@@ -124,8 +124,8 @@ impl Forwarder {
     }
 
     /// Calls the served pool. An interrupt ends the process later: the task that runs there has a result.
-    fn call(&self, request: ForwardRequest) -> Result<ForwardReply, UnservedRequest<ForwardRequest>> {
-        mp_core::with_interrupts_masked(|| self.service.call(request))
+    fn call(&self, request: ForwardRequest) -> Result<ForwardReply, Box<UnservedRequest<ForwardRequest>>> {
+        mp_core::with_interrupts_masked(|| self.service.call(request).map_err(Box::new))
     }
 
     /// Returns a chunk to the pool before its first task.
@@ -201,19 +201,17 @@ impl Forwarder {
             };
             let most = self.service.largest_message();
             let reply = self.call(ForwardRequest::Run { from: self.from, code, timeout, most, args });
-            args = match (reply, kept) {
+            args = match (reply.map_err(|unserved| *unserved), kept) {
                 (Ok(ForwardReply::UnknownFunction(_)), Some(range)) => TaskArgs::Packed(range),
                 (Ok(ForwardReply::UnknownFunction(Some(SingleValue::Received(back)))), None) => {
                     TaskArgs::ReceivedSingle(back).into_unsent()?
                 }
                 (Ok(reply), _) => return self.report(id, count, reply, reported),
-                (Err(UnservedRequest { request: None, error }), _) => {
+                (Err(UnservedRequest { request: None, error }), _)
+                | (Err(UnservedRequest { error: error @ NetError::TooLarge { .. }, .. }), _) => {
                     return self.fail_all(id, count, &error.to_string(), reported);
                 }
-                (Err(UnservedRequest { request: Some(ForwardRequest::Run { args, .. }), error }), kept) => {
-                    if let NetError::TooLarge { .. } = error {
-                        return self.fail_all(id, count, &error.to_string(), reported);
-                    }
+                (Err(UnservedRequest { request: Some(ForwardRequest::Run { args, .. }), .. }), kept) => {
                     return self.give_up(id, kept.map_or(args, TaskArgs::Packed), reported);
                 }
                 (Err(_), _) => return self.give_up_all(),
@@ -257,9 +255,10 @@ impl Forwarder {
                 Ok(ForwardReply::Ended) => return Err(()),
                 Ok(_) => break,
                 // It captures a value that can't leave this host, or is too large.
-                Err(UnservedRequest { request: None, error })
-                | Err(UnservedRequest { error: error @ NetError::TooLarge { .. }, .. }) => {
-                    return Ok(Some(format!("the function can't be sent: {error}")));
+                Err(unserved)
+                    if unserved.request.is_none() || matches!(unserved.error, NetError::TooLarge { .. }) =>
+                {
+                    return Ok(Some(format!("the function can't be sent: {}", unserved.error)));
                 }
                 Err(_) => return Err(()),
             }
