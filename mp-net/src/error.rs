@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use mp_sync::BarrierError;
+use serde::{Deserialize, Serialize};
 
 /// A member of the cluster that can't be reached.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PeerLost {
     /// Rank of the lost member.

@@ -1,10 +1,11 @@
-//! Services: functions of a member that others call, for pools across hosts.
+//! Services: functions of a member that others call, for pools and managers across hosts.
 
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mp_core::message::Outgoing;
 use mp_core::{Message, Wait};
@@ -15,6 +16,7 @@ use crate::cluster::{Cluster, failed, with};
 use crate::connected::ConnectedObject;
 use crate::error::NetError;
 use crate::home::object::{Answer, Answering, SharedObject};
+use crate::link::PendingReply;
 use crate::object_type::ObjectType;
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
@@ -141,22 +143,52 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         Ok(Self { object, types: PhantomData })
     }
 
+    fn begin(&self, request: &mut Q) -> Result<(PendingReply, Arc<HeldMessage>), NetError> {
+        let message = encode_for_relay(request)?;
+        let (head, sizes) = describe(parts(&message)?);
+        if head.bytes.len() > LONGEST {
+            let (bytes, limit) = (head.bytes.len() as u64, LONGEST as u64);
+            return Err(NetError::TooLarge { bytes, limit });
+        }
+        let call = RemoteCall { value: Some(head), object: self.object.number, ..RemoteCall::default() };
+        let memory = HeldMessage::value(message, sizes);
+        let call = with(call, Operation::Serve);
+        Ok((self.object.link.begin(call, Some(memory.clone()), Wait::Forever), memory))
+    }
+
+    /// Calls the service. Blocks until its reply arrives, for at most `timeout`. Returns `None` when that
+    /// time has expired: a call that was not sent is withdrawn, and the future of another one is dropped.
+    ///
+    /// # Errors
+    /// [`NetError::TooLarge`] if the request was not sent because of its size, or another error.
+    pub fn call_within(&self, mut request: Q, timeout: Option<Duration>) -> Result<Option<R>, NetError> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let (pending, _) = self.begin(&mut request)?;
+        match self.object.link.wait_until(pending, until).transpose()? {
+            None => Ok(None),
+            Some((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
+                Ok(Some(decode_relayed(value)?))
+            }
+            Some((mut reply, _)) => {
+                if reply.outcome() == CallOutcome::TooLarge {
+                    reply.text = format!(
+                        "its reply has {} bytes, and this process accepts {} \
+                         (ClusterConfig::largest_message)",
+                        reply.size, reply.number
+                    );
+                }
+                Err(failed(&self.object.link.peer(), reply))
+            }
+        }
+    }
+
     /// Calls the service. Blocks until its reply arrives.
     ///
     /// # Errors
     /// [`UnservedRequest`], with the request if it was encoded.
     pub fn call(&self, mut request: Q) -> Result<R, UnservedRequest<Q>> {
         let unsent = |error| UnservedRequest { request: None, error };
-        let message = encode_for_relay(&mut request).map_err(|error| unsent(error.into()))?;
-        let (head, sizes) = describe(parts(&message).map_err(|error| unsent(error.into()))?);
-        if head.bytes.len() > LONGEST {
-            let (bytes, limit) = (head.bytes.len() as u64, LONGEST as u64);
-            return Err(unsent(NetError::TooLarge { bytes, limit }));
-        }
-        let call = RemoteCall { value: Some(head), object: self.object.number, ..RemoteCall::default() };
-        let memory = HeldMessage::value(message, sizes);
-        let pending =
-            self.object.link.begin(with(call, Operation::Serve), Some(memory.clone()), Wait::Forever);
+        let (pending, memory) = self.begin(&mut request).map_err(unsent)?;
         let error = match self.object.link.wait(pending) {
             Ok((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
                 return decode_relayed(value).map_err(|error| unsent(error.into()));
@@ -184,6 +216,11 @@ pub fn spawn_blocking(function: impl FnOnce() + Send + 'static) {
     if let Ok(runtime) = crate::reactor::handle() {
         drop(runtime.spawn_blocking(function));
     }
+}
+
+/// Returns the output of a future of a service, or `None` if it is pending after `limit`.
+pub async fn output_within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    tokio::time::timeout(limit, future).await.ok()
 }
 
 /// Returns a random number.

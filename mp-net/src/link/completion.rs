@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::NetError;
 use crate::wire::messages::CallReply;
@@ -55,12 +55,18 @@ impl Completion {
     }
 
     /// Blocks until the outcome is set. Calls `interrupted` once if the process is interrupted meanwhile.
-    pub(crate) fn wait(&self, interrupted: impl FnOnce()) -> CallResult {
+    /// Returns `None` at `until`, and drops a later outcome.
+    pub(crate) fn wait(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> Option<CallResult> {
         let mut state = self.lock();
         let mut interrupted = Some(interrupted);
         loop {
             if let Some(result) = state.result.take() {
-                return result;
+                return Some(result);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                state.is_over = true;
+                return None;
             }
             if interrupted.is_some()
                 && mp_core::interrupted()
@@ -71,7 +77,7 @@ impl Completion {
                 state = self.lock();
                 continue;
             }
-            let waited = self.set.wait_timeout(state, INTERRUPT_CHECK);
+            let waited = self.set.wait_timeout(state, left.unwrap_or(INTERRUPT_CHECK).min(INTERRUPT_CHECK));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

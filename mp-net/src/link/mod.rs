@@ -231,9 +231,18 @@ impl HomeLink {
 
     /// Blocks until the outcome of a call is known, like [`call`](Self::call).
     pub(crate) fn wait(&self, pending: PendingReply) -> CallResult {
+        self.wait_until(pending, None).unwrap_or(Err(NetError::Interrupted))
+    }
+
+    /// Blocks until the outcome of a call is known, like [`wait`](Self::wait). At `until`, the call is
+    /// abandoned, as by dropping the future of [`call_async`](Self::call_async).
+    pub(crate) fn wait_until(&self, pending: PendingReply, until: Option<Instant>) -> Option<CallResult> {
         let PendingReply { id, completion } = pending;
-        let result = completion.wait(|| _ = self.to.send(Command::Interrupt(id)));
-        self.received(id, &result);
+        let result = completion.wait(until, || _ = self.to.send(Command::Interrupt(id)));
+        match &result {
+            Some(result) => self.received(id, result),
+            None => _ = self.to.send(Command::Abandon(id)),
+        }
         result
     }
 
