@@ -28,6 +28,7 @@
 //! | messages with acknowledgement | [`RemoteLease`] |
 //! | objects that can be published | [`Publish`] |
 //! | events, semaphores and barriers of other hosts | [`RemoteEvent`], [`RemoteSemaphore`] and [`RemotePermit`], [`RemoteBarrier`] |
+//! | objects of other hosts, of any type | `ManagerHandle::publish_in` and `ClusterProxy`, in `mp::manager` |
 //! | values and messages for all hosts, which cross each link once | [`RemoteWatch`], [`RemoteBroadcast`] |
 //! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemoteGetError`], [`RemoteAcquireError`], [`RemoteBarrierError`], [`RemoteRecvError`], [`Refusal`] |
 

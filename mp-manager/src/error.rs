@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use mp_core::message::Undecodable;
 use mp_core::{INTERRUPTED, serde_with};
+#[cfg(feature = "net")]
+use mp_net::NetError;
 use mp_queue::{Address, ConnectError};
 use mp_spawn::{ProcessRaised, SpawnError};
 use serde::{Deserialize, Serialize};
@@ -98,6 +100,8 @@ impl fmt::Display for CallName {
 /// | objects of one server call each other in a cycle | [`Cycle`](Self::Cycle), at once, for the call that closes the cycle | remain | continue |
 /// | [another program](crate::RemoteManager) names an unknown type, method or object | [`NoSuchType`](Self::NoSuchType), [`NoSuchMethod`](Self::NoSuchMethod), [`NoSuchObject`](Self::NoSuchObject), with the known names | remains | continue |
 /// | arguments, a result or captures can't be encoded or decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | remains | continue |
+/// | a connection between [members of a cluster](crate::ManagerHandle::publish_in) breaks, and returns within its grace | runs once | remains | continue |
+/// | the member that published the object is lost | `PeerLost`, with rank, host, and whether the call is in doubt | is gone with its manager | same |
 /// | SIGINT or SIGTERM, if this process [is notified](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); the closure continues | continues | continue |
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
@@ -203,6 +207,18 @@ pub enum CallError {
     Interrupted,
     /// Shared memory is unavailable, belongs to another process, or similar.
     Failed(mp_reduce::Error),
+    /// The member of the cluster that published the object was lost: its process has ended, or can't be
+    /// reached. If the loss is [in doubt](mp_net::PeerLost::in_doubt), the call may have had its effect.
+    #[cfg(feature = "net")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+    PeerLost(Box<mp_net::PeerLost>),
+    /// The object's name was withdrawn from the cluster or is taken, or another error of the cluster.
+    #[cfg(feature = "net")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+    Cluster {
+        /// Description of the cause.
+        why: String,
+    },
 }
 
 impl CallError {
@@ -325,6 +341,10 @@ impl fmt::Display for CallError {
             }
             CallError::Interrupted => f.write_str(INTERRUPTED),
             CallError::Failed(error) => error.fmt(f),
+            #[cfg(feature = "net")]
+            CallError::PeerLost(lost) => write!(f, "the object is lost with its home: {lost}"),
+            #[cfg(feature = "net")]
+            CallError::Cluster { why } => f.write_str(why),
         }
     }
 }
@@ -348,6 +368,8 @@ impl std::error::Error for CallError {
             }
             CallError::Failed(error) => std::error::Error::source(error),
             CallError::Connect(error) => Some(&**error),
+            #[cfg(feature = "net")]
+            CallError::PeerLost(lost) => Some(&**lost),
             _ => None,
         }
     }
@@ -362,6 +384,19 @@ impl From<mp_core::Error> for CallError {
 impl From<mp_reduce::Error> for CallError {
     fn from(error: mp_reduce::Error) -> Self {
         CallError::Failed(error)
+    }
+}
+
+#[cfg(feature = "net")]
+impl From<NetError> for CallError {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::PeerLost(lost) => CallError::PeerLost(Box::new(lost)),
+            NetError::Interrupted => CallError::Interrupted,
+            NetError::TooLarge { .. } => CallError::Arguments { why: error.to_string(), undecodable: None },
+            NetError::Value(error) => CallError::Failed(error),
+            error => CallError::Cluster { why: error.to_string() },
+        }
     }
 }
 

@@ -31,6 +31,7 @@
 //! |---|---|
 //! | [`Manager`], [`ManagerHandle`] | the server, and creation of objects in it from any process |
 //! | [`Proxy`] | an object in the server: a closure is called there with `&mut T`, and its result is returned |
+//! | [`ClusterProxy`], [`ManagerHandle::publish_in`] | objects for other members of a cluster (feature `net`) |
 //! | [`Dict`], [`List`], [`Namespace`] | ready-made objects; for queues, locks and numbers, shared memory is faster: [`ManagerHandle`] creates them there |
 //! | [`CallError`], [`CallName`], [`CallLocation`] | errors, with a table of all failures |
 //!
@@ -75,6 +76,9 @@ pub use mp_spawn::{Closure, StateClosure, closure};
 pub use proxy::Proxy;
 #[cfg(feature = "authkey")]
 pub use remote::client::RemoteManager;
+#[cfg(feature = "net")]
+#[cfg_attr(docsrs, doc(cfg(feature = "net")))]
+pub use remote::cluster::proxy::ClusterProxy;
 #[cfg(feature = "authkey")]
 pub use remote::key_argument::{IntoAuthKey, NoKey, no_key};
 #[cfg(feature = "authkey")]

@@ -35,7 +35,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-queue", &["mp-core", "mp-reduce"]),
     ("mp-sync", &["mp-core"]),
     ("mp-pool", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-net"]),
-    ("mp-manager", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-sync", "mp-pool"]),
+    ("mp-manager", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-sync", "mp-pool", "mp-net"]),
     (
         "mp-data",
         &["mp-core", "mp-macros", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool", "mp-net"],

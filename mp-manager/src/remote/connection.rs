@@ -7,15 +7,15 @@ use std::thread;
 use mp_core::message::Incoming;
 use mp_core::peer::{self, Liveness};
 use mp_core::serde_with::ByteString;
-use mp_queue::{Connection, GetError, PutError, channel};
+use mp_queue::{Connection, GetError, PutError, Sender, channel};
 use mp_spawn::Closure;
 
 use crate::answer::{CallAnswer, MessageBody};
-use crate::caller::{CHECK_INTERVAL, send};
+use crate::caller::{CHECK_INTERVAL, Caller, send};
 use crate::error::{CallError, CallName};
 use crate::object::ObjectResult;
 use crate::proxy::{ObjectLink, Proxy, answer_error, read_value};
-use crate::remote::methods::Constructor;
+use crate::remote::methods::{Constructor, Method};
 use crate::remote::registry::{NameRegistry, ObjectHandle, RequestError, ServerSession};
 use crate::remote::wire::{Ask, Framed, OfferedNames, Reply, VERSION};
 use crate::request::{LazyClosure, ObjectRequest};
@@ -268,31 +268,16 @@ impl ServerSession {
         };
         let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
         let body = args.into_outgoing().map(Box::new).ok_or_else(received).map_err(CallError::from)?;
-        // Registered types and their methods are never moved, so the address identifies the method.
-        let id = std::ptr::from_ref(method).addr();
         let gone = || connection.is_disconnected();
         let answer = link.request(None, &call, gone, |link, caller| {
-            let (code, new) = caller.code(id);
-            if new {
-                let task = LazyClosure::Out(method.task.clone());
-                let learn = ObjectRequest::Learn { caller: caller.number(), code, task };
-                send(&link.requests, learn, link.server)?;
-            }
-            Ok(ObjectRequest::Call { caller: caller.number(), code, body: MessageBody::Out(body) })
+            method_request(method, caller, &link.requests, link.server, MessageBody::Out(body))
         })?;
         let value = match answer {
             CallAnswer(Ok(value)) => value,
             other => return Err(answer_error(other, link.server, call).into()),
         };
         let Some((registered, number)) = returned else {
-            let out = value.into_incoming().into_outgoing().filter(|out| out.plain().is_some());
-            let body = out.ok_or_else(|| {
-                unusable(
-                    "a tensor, queue, lock or descriptor is in the memory of the manager's program, which \
-                    another program does not have: return what is in it",
-                )
-            })?;
-            return Ok(Framed { head: Reply::Done, body: MessageBody::Out(Box::new(body)) });
+            return Ok(Framed { head: Reply::Done, body: plain_result(value)? });
         };
         // The registered method determines the type.
         let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
@@ -302,6 +287,33 @@ impl ServerSession {
         }
         self.insert(number, ObjectHandle { link, registered })
     }
+}
+
+/// Returns the request for a call of a method, after the object has learnt the method from this caller.
+/// Methods of an object must not move as long as it has callers: their addresses identify them.
+pub(super) fn method_request(
+    method: &Method,
+    caller: &mut Caller,
+    requests: &Sender<ObjectRequest>,
+    server: u32,
+    body: MessageBody,
+) -> Result<ObjectRequest, CallError> {
+    let (code, new) = caller.code(std::ptr::from_ref(method).addr());
+    if new {
+        let task = LazyClosure::Out(method.task.clone());
+        send(requests, ObjectRequest::Learn { caller: caller.number(), code, task }, server)?;
+    }
+    Ok(ObjectRequest::Call { caller: caller.number(), code, body })
+}
+
+/// Returns the result of a call for another program.
+pub(super) fn plain_result(value: MessageBody) -> Result<MessageBody, CallError> {
+    let out = value.into_incoming().into_outgoing().filter(|out| out.plain().is_some());
+    out.map(|out| MessageBody::Out(Box::new(out))).ok_or_else(|| {
+        let why = "a tensor, queue, lock or descriptor is in the memory of the manager's program, which \
+                   another program does not have: return what is in it";
+        CallError::Value { why: why.into(), undecodable: None }
+    })
 }
 
 /// Creates an object, which has its own thread like any other.

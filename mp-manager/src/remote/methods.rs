@@ -83,6 +83,9 @@ pub(crate) struct ReturnedType {
     pub(crate) type_name: String,
 }
 
+#[cfg(feature = "net")]
+impl mp_core::message::PlainOutcome for RegisteredType {}
+
 impl RegisteredType {
     pub(crate) fn method_names(&self) -> Vec<String> {
         self.methods.iter().map(|method| method.name.clone()).collect()

@@ -19,6 +19,8 @@
 
 pub(crate) mod client;
 mod client_session;
+#[cfg(feature = "net")]
+pub(crate) mod cluster;
 mod connection;
 pub(crate) mod key_argument;
 pub(crate) mod methods;

@@ -144,12 +144,12 @@ impl NameRegistry {
         Ok(())
     }
 
-    pub(crate) fn publish(
+    /// Returns the registered type of an object of this server.
+    pub(crate) fn type_of(
         &self,
-        name: &str,
+        link: &ObjectLink,
         type_name: &str,
-        link: &Arc<ObjectLink>,
-    ) -> Result<(), BoxedError> {
+    ) -> Result<Arc<RegisteredType>, BoxedError> {
         if link.server != std::process::id() {
             return Err(
                 format!("the object is of another manager, whose server is pid {}", link.server).into()
@@ -157,16 +157,23 @@ impl NameRegistry {
         }
         let registered: Vec<_> =
             self.types.lock().values().filter(|known| known.type_name == type_name).cloned().collect();
-        let registered = match &registered[..] {
-            [] => return Err(format!("register the type `{type_name}` first: its methods need names").into()),
-            [registered] => Arc::clone(registered),
+        match &registered[..] {
+            [] => Err(format!("register the type `{type_name}` first: its methods need names").into()),
+            [registered] => Ok(Arc::clone(registered)),
             [first, second, ..] => {
                 let names = [&first.name, &second.name];
-                return Err(
-                    format!("`{type_name}` is registered by several names, {names:?} among them").into()
-                );
+                Err(format!("`{type_name}` is registered by several names, {names:?} among them").into())
             }
-        };
+        }
+    }
+
+    pub(crate) fn publish(
+        &self,
+        name: &str,
+        type_name: &str,
+        link: &Arc<ObjectLink>,
+    ) -> Result<(), BoxedError> {
+        let registered = self.type_of(link, type_name)?;
         let mut objects = self.objects.lock();
         if objects.contains_key(name) {
             return Err(format!("there is an object by the name `{name}` already: unpublish it first").into());

@@ -1,0 +1,85 @@
+//! Objects that other members of a cluster call by the names of methods.
+//!
+//! The member that publishes an object has a service, which calls the object like any process of the program.
+//! The network's thread sends a call to the object when it arrives, and awaits its answer without blocking.
+//! So calls of one member reach the object in the order in which they were sent.
+//!
+//! | event | effect |
+//! |---|---|
+//! | the caller is killed, or stops waiting | the call runs, if it was sent to the object; its answer is dropped |
+//! | a connection breaks, and returns in time | none: the call runs once, and its answer arrives |
+//! | the member that published the object is lost | calls end with [`CallError::PeerLost`]; those sent to the object run, if the server lives |
+//! | the server is killed, or ends | calls end with [`CallError::ServerGone`] |
+//! | the name is withdrawn | running calls are answered; later ones end with [`CallError::Cluster`] |
+
+mod messages;
+pub(crate) mod proxy;
+mod service;
+
+use std::any::type_name;
+use std::sync::Arc;
+
+use mp_net::Cluster;
+use mp_spawn::{Closure, closure};
+
+use crate::error::CallError;
+use crate::manager::ManagerHandle;
+use crate::object::ServedObject;
+use crate::proxy::Proxy;
+use crate::remote::cluster::service::ObjectService;
+use crate::remote::methods::RegisteredType;
+use crate::remote::registry::NameRegistry;
+
+/// Publishing to other hosts.
+impl ManagerHandle {
+    /// Publishes an object under a name in a cluster. Other members call its methods through a
+    /// [`ClusterProxy`](crate::ClusterProxy). Its type must be [registered](Self::register).
+    ///
+    /// ```
+    /// use mp_manager::{ClusterProxy, Manager, Methods};
+    /// use mp_net::{Cluster, ClusterConfig};
+    /// use mp_spawn::closure;
+    ///
+    /// let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
+    /// let manager = Manager::start()?;
+    /// let push = closure!([] |all: &mut Vec<u32>, n: u32| { all.push(n); all.len() });
+    /// manager.register(Methods::<Vec<u32>>::of("Scores").method("push", push))?;
+    /// let scores = manager.create(Vec::<u32>::new)?;
+    /// manager.publish_in(&cluster, "scores", &scores)?;
+    ///
+    /// // On any host:
+    /// let remote = ClusterProxy::connect(&cluster, "scores")?;
+    /// assert_eq!(remote.call::<usize>("push", 7_u32)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// This process is the home of the name: it passes calls of other members on to the server. The object
+    /// lives until the name is [withdrawn](Cluster::withdraw), this process gives up its membership, or the
+    /// manager ends. After the end of the manager, calls return [`CallError::ServerGone`], until the name is
+    /// withdrawn.
+    ///
+    /// # Blocking
+    /// Blocks until the server and rank 0 have replied.
+    ///
+    /// # Errors
+    /// [`CallError::Raised`] if its type is not registered. [`CallError::Cluster`] if the name is in use,
+    /// [`CallError::PeerLost`] if rank 0 was lost. For other errors see the table at [`CallError`].
+    #[track_caller]
+    pub fn publish_in<T: 'static>(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        object: &Proxy<T>,
+    ) -> Result<(), CallError> {
+        let captures = (object.clone(), ());
+        let maker = Closure::from_parts(captures, |(object, ()): &(Proxy<T>, ()), (): ()| {
+            let registered = NameRegistry::of_server()?.type_of(object.link(), type_name::<T>())?;
+            Ok(ServedObject::new(RegisteredType { constructor: None, ..RegisteredType::clone(&registered) }))
+        });
+        let registered = self
+            .make::<RegisteredType>("ManagerHandle::publish_in", maker)?
+            .call(closure!([] |registered: &mut RegisteredType| registered.clone()))?;
+        let service = ObjectService::new(object.link(), registered);
+        Ok(cluster.publish_service(name, Arc::new(service))?)
+    }
+}
