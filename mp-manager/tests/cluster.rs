@@ -48,7 +48,7 @@ fn words() -> Methods<Words> {
         .method("bytes", closure!([] |_words: &mut Words, n: usize| vec![7_u8; n]))
         .method("frozen", closure!([] |_words: &mut Words| Tensor::<f32>::zeros([3]).unwrap().freeze()))
         .method("wait", closure!([] |_words: &mut Words| thread::park_timeout(DEADLINE)))
-        .method_to_object("open", "Other", closure!([] |_words: &mut Words| 7_u32))
+        .method_to_object("open", "Other", closure!([] |words: &mut Words| words.push("opened".into())))
 }
 
 /// Creates a manager with an object that is published as "words".
@@ -242,6 +242,22 @@ fn ended_manager_and_withdrawn_name_are_reported() -> Outcome {
     _ = manager.shutdown(Duration::ZERO);
     assert!(waiting.join().unwrap().is_server_gone());
     assert!(words.call::<Words>("all", ()).unwrap_err().is_server_gone());
+    Ok(())
+}
+
+#[test]
+fn killed_server_ends_a_call_that_it_has_not_read() -> Outcome {
+    let (first, second) = members();
+    let (manager, _object) = published(&first);
+    let words = opened(&second);
+    signal(manager.server_pid(), Signal::STOP);
+    let waiting = words.clone();
+    let waiting = thread::spawn(move || waiting.call::<Words>("all", ()).unwrap_err());
+    let late = words.with_timeout(Duration::from_millis(100)).call::<Words>("all", ()).unwrap_err();
+    assert!(matches!(&late, CallError::TimedOut { .. }), "{late}");
+    signal(manager.server_pid(), Signal::KILL);
+    let error = waiting.join().unwrap();
+    assert!(error.is_server_gone(), "{error}");
     Ok(())
 }
 
