@@ -1,9 +1,10 @@
 //! Members with certificates, and peers that are refused.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mp_harness::eventually;
@@ -123,6 +124,38 @@ fn peer_without_a_certificate_is_refused() -> Outcome {
     assert!(error.to_string().contains("CertificateRequired"), "{error}");
     drop(socket);
     eventually("the refused connection is counted", || first.refused() == 1);
+    Ok(())
+}
+
+/// Handshakes that have begun end for a member that joins, and with the cluster.
+#[test]
+fn half_open_handshakes_end_without_a_panic() -> Outcome {
+    let panics = Arc::new(AtomicU64::new(0));
+    let (counted, before) = (panics.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() == Some("mp-net") {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        before(panic);
+    }));
+    let tls = || Some(identity("member", "ca"));
+    let first = Cluster::join(&config(0, "127.0.0.1:0", tls()).lease(Duration::from_secs(600)))?;
+    let mut begun = Vec::new();
+    for _ in 0..300 {
+        let mut socket = TcpStream::connect(first.address())?;
+        socket.set_read_timeout(Some(SOON))?;
+        socket.write_all(&[0x16])?;
+        begun.push(socket);
+    }
+    let second = Cluster::join(&config(1, first.address(), tls()))?;
+    eventually("the oldest handshakes have ended", || first.refused() >= 300 - 256);
+    drop((second, first));
+    for mut socket in begun {
+        let end = socket.read_to_end(&mut Vec::new());
+        assert!(end.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::ConnectionReset), "{end:?}");
+    }
+    drop(std::panic::take_hook());
+    assert_eq!(panics.load(Ordering::Relaxed), 0);
     Ok(())
 }
 

@@ -78,6 +78,7 @@ impl UnprovenConnections {
 
     /// Waits until there is room for a connection.
     async fn room(&self) {
+        let mut has_yielded = false;
         loop {
             let left = {
                 let mut all = self.lock();
@@ -86,12 +87,18 @@ impl UnprovenConnections {
                 });
                 let Some(oldest) = all.front().filter(|_| all.len() >= MOST_UNPROVEN) else { return };
                 let left = OWN_TIME.saturating_sub(oldest.since.elapsed());
-                if left.is_zero() {
+                if left.is_zero() && has_yielded {
                     all.pop_front();
                     return;
                 }
                 left
             };
+            if left.is_zero() {
+                // A proof that has arrived is read before its connection is ended.
+                has_yielded = true;
+                tokio::task::yield_now().await;
+                continue;
+            }
             // An error is the end of the time.
             _ = tokio::time::timeout(left, self.freed.notified()).await;
         }
@@ -105,7 +112,8 @@ impl UnprovenConnections {
         let one = UnprovenConnection { gate: Arc::downgrade(&gate), since: Instant::now(), _keeper: keeper };
         self.lock().push_back(one);
         let end = Box::pin(tokio::time::sleep(limit));
-        GatedSocket { socket, limits: Some(GateLimits { end, replaced, left: MOST_BYTES }), gate }
+        let limits = GateLimits { end, replaced, left: MOST_BYTES, exceeded: None };
+        GatedSocket { socket, limits: Some(limits), gate }
     }
 }
 
@@ -139,6 +147,8 @@ struct GateLimits {
     replaced: oneshot::Receiver<()>,
     /// Number of bytes that may still be received.
     left: usize,
+    /// Limit that was exceeded.
+    exceeded: Option<&'static str>,
 }
 
 /// Socket of a connection that ends unless its peer proves who it is.
@@ -156,7 +166,10 @@ impl GatedSocket {
             self.limits = None;
             return Ok(());
         }
-        let why = if limits.left == 0 {
+        let why = if let Some(why) = limits.exceeded {
+            // The error of a read may be followed by writes.
+            why
+        } else if limits.left == 0 {
             "it sent too many bytes before it proved who it is"
         } else if limits.end.as_mut().poll(cx).is_ready() {
             "it did not prove who it is within the lease"
@@ -165,6 +178,7 @@ impl GatedSocket {
         } else {
             return Ok(());
         };
+        limits.exceeded = Some(why);
         self.gate.refuse(why.into());
         Err(broken(why))
     }
