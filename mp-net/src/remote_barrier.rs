@@ -14,7 +14,8 @@ use crate::link::completion::CallResult;
 use crate::object_type::ObjectType;
 use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 
-/// A barrier of another member of the cluster, with the methods of [`Barrier`](mp_sync::Barrier).
+/// A barrier of another member of the cluster: a [`Barrier`](mp_sync::Barrier), without actions of the last
+/// party and without enrollment.
 ///
 /// ```
 /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_harness::eventually;
+use mp_harness::{DEADLINE, eventually};
 use mp_net::{
     Cluster, ClusterConfig, NetError, RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteEvent,
     RemoteQueue, RemoteSemaphore,
@@ -169,6 +169,28 @@ fn barrier_is_passed_broken_and_reset() -> Outcome {
         eventually("the barrier is broken", || barrier.is_broken());
         assert!(matches!(remote.wait_async().await, Err(RemoteBarrierError::Barrier(BarrierError::Aborted))));
     });
+    Ok(())
+}
+
+#[test]
+fn time_limits_the_wait_for_an_action() -> Outcome {
+    let (first, second) = two();
+    let barrier = Barrier::new(1)?;
+    first.publish("step", &barrier)?;
+    let remote = RemoteBarrier::connect(&second, "step")?;
+    let (began, begun) = std::sync::mpsc::channel();
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let acting = std::thread::spawn(move || {
+        barrier.wait_then(|| {
+            began.send(()).unwrap();
+            _ = ends.recv_timeout(DEADLINE);
+        })
+    });
+    begun.recv_timeout(DEADLINE)?;
+    let late = remote.wait_timeout(SHORT).unwrap_err();
+    assert!(matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { .. })), "{late}");
+    drop(end);
+    assert!(matches!(acting.join().unwrap(), Err(BarrierError::Broken)));
     Ok(())
 }
 

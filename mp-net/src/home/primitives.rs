@@ -6,6 +6,7 @@ use std::time::Duration;
 use mp_sync::{
     AcquireError, Barrier, BarrierArrival, BarrierError, BoundedSemaphore, Event, Permit, Semaphore,
 };
+use tokio::time::{Instant, timeout_at};
 
 use crate::home::object::{Answer, Answering, CallerHold, MethodCall, SharedObject};
 use crate::object_type::ObjectType;
@@ -136,13 +137,17 @@ impl Drop for CallerArrival {
 impl SharedBarrier {
     /// Arrives, and waits for up to `limit` microseconds.
     async fn arrive(&self, limit: u64, lost: Arc<AtomicBool>) -> Result<usize, BarrierError> {
-        let arrival = Some(self.0.arrive_async().await?);
+        let deadline = Some(limit).filter(|limit| *limit != u64::MAX);
+        let deadline = deadline.and_then(|limit| Instant::now().checked_add(Duration::from_micros(limit)));
+        let arrived = match deadline {
+            None => Ok(self.0.arrive_async().await),
+            Some(deadline) => timeout_at(deadline, self.0.arrive_async()).await,
+        };
+        let arrival = Some(arrived.unwrap_or_else(|_| self.0.arrive_late())?);
         let mut caller = CallerArrival { arrival, lost };
         let Some(arrival) = &mut caller.arrival else { return Err(BarrierError::Aborted) };
-        if limit == u64::MAX {
-            return arrival.wait_async().await;
-        }
-        match tokio::time::timeout(Duration::from_micros(limit), arrival.wait_async()).await {
+        let Some(deadline) = deadline else { return arrival.wait_async().await };
+        match timeout_at(deadline, arrival.wait_async()).await {
             Ok(end) => end,
             Err(_) => caller.arrival.take().map_or(Err(BarrierError::Aborted), BarrierArrival::time_out),
         }

@@ -89,6 +89,26 @@ impl Barrier {
         }
     }
 
+    /// Arrives at once, for a caller whose time has expired. While the last party of the previous phase runs
+    /// its action, breaks that phase.
+    ///
+    /// # Errors
+    /// [`BarrierError::TimedOut`], or the cause if the barrier was broken before.
+    #[doc(hidden)]
+    pub fn arrive_late(&self) -> Result<BarrierArrival, BarrierError> {
+        let me = self.shared.me()?;
+        loop {
+            match self.try_arrive(me, false)? {
+                Ok(arrived) => return Ok(self.arrived(me, arrived, false)),
+                Err(full) => {
+                    if let Some(late) = self.time_out(full) {
+                        return Err(late);
+                    }
+                }
+            }
+        }
+    }
+
     /// Waits asynchronously for the end of a phase, and breaks it if a party is dead. Returns the outcome.
     async fn phase_end(&self, phase: Phase) -> Result<PhaseOutcome, BarrierError> {
         let ended = || Ok(Some(phase.outcome(self.phase())).filter(|v| *v != PhaseOutcome::Open));
@@ -150,12 +170,16 @@ impl BarrierArrival {
         self.barrier.result_of(self.index, self.phase, (outcome, None))
     }
 
-    /// Breaks the barrier as the death of this party does: the others get [`BarrierError::MemberDied`]. For a
-    /// party on behalf of another process.
+    /// Breaks the barrier as the death of this party does, unless all parties have arrived: the others get
+    /// [`BarrierError::MemberDied`]. For a party on behalf of another process.
     #[doc(hidden)]
     pub fn lose(mut self) {
         self.ended = true;
-        self.barrier.break_phase(self.phase, BreakCause::Died);
+        // The last party may have died before it ended the phase.
+        self.barrier.complete(CompletePhase::new(self.barrier.at(), self.phase));
+        if self.is_last() || self.barrier.acting(self.phase).is_none() {
+            self.barrier.break_phase(self.phase, BreakCause::Died);
+        }
     }
 
     /// Waits until all parties have arrived, at most `timeout`. Returns the index, or `None` when the time
@@ -230,6 +254,11 @@ mod tests {
         last.complete();
         assert_eq!(last.wait_timeout(SHORT).unwrap(), Some(1));
         assert_eq!(first.wait_timeout(SHORT).unwrap(), Some(0));
+        // A party that is lost during the action breaks nothing.
+        let (first, mut last) = (arrive(&barrier, true), arrive(&barrier, true));
+        first.lose();
+        last.complete();
+        assert_eq!(last.wait_timeout(SHORT).unwrap(), Some(1));
         // Without an end, the barrier breaks.
         let (mut first, last) = (arrive(&barrier, true), arrive(&barrier, true));
         drop(last);

@@ -17,15 +17,17 @@ impl Barrier {
         broken
     }
 
+    /// Returns the last party of a phase if it has arrived and runs its action.
+    pub(super) fn acting(&self, phase: Phase) -> Option<Member> {
+        let word = self.shared.load(self.column(0) + u64::from(self.parties - 1));
+        Phase { broken: None, ..phase }.arrived(word).filter(|_| Phase::acts(word))
+    }
+
     /// Returns a dead party that has arrived in this phase or is enrolled. If all parties have arrived and
     /// the last one runs its action, only that party counts.
     pub(super) fn dead(&self, phase: Phase) -> Option<PeerProcess> {
-        let last = self.parties - 1;
-        let word = self.shared.load(self.column(0) + u64::from(last));
-        if let Some(m) = (Phase { broken: None, ..phase }).arrived(word)
-            && Phase::acts(word)
-        {
-            return self.shared.is_dead(m).then(|| self.recorded_party(1, last, m));
+        if let Some(m) = self.acting(phase) {
+            return self.shared.is_dead(m).then(|| self.recorded_party(1, self.parties - 1, m));
         }
         let mut arrived = self.arrivals(phase).filter(|&(_, m)| self.shared.is_dead(m));
         if let Some((i, m)) = arrived.next() {
