@@ -8,6 +8,9 @@
 //! | the channel has no sender | the rest, and then the end |
 //! | the home is lost, or withdraws the channel | the rest, and then the error |
 //! | the process of the relay is killed | the rest, and then an error |
+//!
+//! A message for which this process has too little memory is missed, as by a slow receiver. The newest value
+//! of a watch channel is asked for again.
 
 use std::any::Any;
 use std::pin::pin;
@@ -28,13 +31,13 @@ use crate::wire::messages::{CallOutcome, ObjectMethod, Operation};
 
 /// Interval at which a relay checks that it has receivers.
 const CHECK: Duration = Duration::from_secs(1);
-/// Pause between two attempts to send a message on.
+/// Pause between two attempts to send a message on. While memory is short, it doubles up to [`CHECK`].
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Sending side of the channel of a relay.
 pub(crate) trait RelayTarget: Send + 'static {
     /// Counts a message that is sent next.
-    fn prepare(&mut self, message: &mut Outgoing) -> Result<(), mp_reduce::Error>;
+    fn prepare(&mut self, message: &mut Outgoing);
     /// Sends a message. It is unchanged if there are too few envelopes.
     fn send(&self, message: &mut Outgoing) -> Result<(), PutError<()>>;
     /// Counts messages that were missed.
@@ -130,9 +133,13 @@ impl Subscription {
         let made = watch::channel(None);
         let (end, receiver) = made.map_err(|error| mp_core::Error::NotPut(error.to_string()))?;
         reactor::handle()?.spawn(async move {
-            if let Some(why) = self.run(&mut target).await {
-                // Without a receiver, no process needs the reason.
-                _ = end.send(Some(why));
+            let mut why = self.run(&mut target).await;
+            // Without a receiver, no process needs the reason.
+            while why.is_some()
+                && let Err(PutError::Full(unsent)) = end.send(why.take())
+            {
+                why = unsent;
+                tokio::time::sleep(PAUSE).await;
             }
             // Receivers read the reason when there is no sender.
             drop(target);
@@ -142,8 +149,10 @@ impl Subscription {
 
     /// Returns the reason why nothing more arrives, or `None` if no process has a receiver.
     async fn run(&self, target: &mut impl RelayTarget) -> Option<RelayEnd> {
+        let mut pause = PAUSE;
         while !target.is_closed() {
-            let call = self.object.call_of(Operation::Wait, ObjectMethod::Next, 0);
+            let again = u64::from(pause > PAUSE);
+            let call = self.object.call_of(Operation::Wait, ObjectMethod::Next, again);
             let mut next = pin!(self.object.link.call_async(call, None));
             let result = loop {
                 tokio::select! {
@@ -153,30 +162,62 @@ impl Subscription {
                     },
                 }
             };
-            let mut message = match self.message(result) {
-                Ok(ChannelReply::Message(message)) => message,
+            let sent = match self.message(result) {
+                Ok(ChannelReply::Message(message)) => self.send(target, message).await,
                 Ok(ChannelReply::Missed(missed)) => {
                     target.skip(missed);
                     continue;
                 }
-                Err(end) => return Some(end),
-            };
-            if let Err(error) = target.prepare(&mut message) {
-                return Some(self.end(error.into()));
-            }
-            while let Err(error) = target.send(&mut message) {
-                match error {
-                    PutError::Full(()) => tokio::time::sleep(PAUSE).await,
-                    PutError::Failed { error, .. } => return Some(self.end(error.into())),
-                    error => return Some(self.end(mp_core::Error::NotPut(error.to_string()).into())),
+                Ok(ChannelReply::TooLittleMemory(error)) => {
+                    target.skip(1);
+                    Ok(Some(error))
                 }
+                Err(end) => Err(end),
+            };
+            match sent {
+                Ok(None) => pause = PAUSE,
+                Ok(Some(error)) => {
+                    if again == 0 {
+                        log::warn!("messages of the channel {:?} are missed: {error}", self.object.name);
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (2 * pause).min(CHECK);
+                }
+                Err(end) => return Some(end),
             }
         }
         None
     }
 
+    /// Sends a message on, and waits while there are too few envelopes. Returns the error if there is too
+    /// little memory: the message is missed.
+    async fn send(
+        &self,
+        target: &mut impl RelayTarget,
+        mut message: Outgoing,
+    ) -> Result<Option<mp_reduce::Error>, RelayEnd> {
+        target.prepare(&mut message);
+        loop {
+            match target.send(&mut message) {
+                Ok(()) => return Ok(None),
+                // The caller finds that no process has a receiver.
+                Err(PutError::Full(())) if target.is_closed() => return Ok(None),
+                Err(PutError::Full(())) => tokio::time::sleep(PAUSE).await,
+                Err(PutError::Failed { error, .. }) if is_memory(&error) => return Ok(Some(error)),
+                Err(PutError::Failed { error, .. }) => return Err(self.end(error.into())),
+                Err(error) => return Err(self.end(mp_core::Error::NotPut(error.to_string()).into())),
+            }
+        }
+    }
+
     fn message(&self, result: CallResult) -> Result<ChannelReply, RelayEnd> {
-        let (reply, message) = result.map_err(|error| self.end(error))?;
+        let (reply, message) = match result {
+            Ok(reply) => reply,
+            Err(NetError::Value(error)) if is_memory(&error) => {
+                return Ok(ChannelReply::TooLittleMemory(error));
+            }
+            Err(error) => return Err(self.end(error)),
+        };
         match (reply.outcome(), message) {
             (CallOutcome::Done, Some(message)) => Ok(ChannelReply::Message(message)),
             (CallOutcome::Lagged, _) => Ok(ChannelReply::Missed(reply.number)),
@@ -206,6 +247,15 @@ impl Subscription {
 enum ChannelReply {
     Message(Outgoing),
     Missed(u64),
+    /// The message has arrived, and could not be stored.
+    TooLittleMemory(mp_reduce::Error),
+}
+
+/// Returns `true` if a later message may find enough memory.
+fn is_memory(error: &mp_reduce::Error) -> bool {
+    use mp_core::Error::{ArenaFull, OutOfDescriptors, OutOfMemory, TooManyDescriptors};
+    let mp_reduce::Error::Memory(error) = error else { return false };
+    matches!(error, OutOfMemory { .. } | ArenaFull { .. } | OutOfDescriptors(_) | TooManyDescriptors(_))
 }
 
 /// Returns the relay of a channel that this process has, or else starts one.

@@ -7,7 +7,7 @@ use mp_core::Wait;
 use mp_core::message::Outgoing;
 use mp_queue::PutError;
 use mp_queue::broadcast::{self, RecvError};
-use mp_reduce::{Bundle, encode_for_relay};
+use mp_reduce::decode_relayed;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -18,8 +18,8 @@ use crate::object_type::ObjectType;
 use crate::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Receiver of a broadcast channel of another member of the cluster, with the methods of
-/// [`broadcast::Receiver`](mp_queue::broadcast::Receiver).
+/// Receiver of a broadcast channel of another member of the cluster. It receives and resubscribes as a
+/// [`broadcast::Receiver`](mp_queue::broadcast::Receiver) does.
 ///
 /// ```
 /// use mp_net::{Cluster, ClusterConfig, RemoteBroadcast};
@@ -44,8 +44,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// The member relays the messages into a broadcast channel of its own shared memory, with the same capacity.
 /// All receivers of the member read this copy in place, and so do worker processes that receive a handle.
 ///
-/// A handle can be sent to processes of the same program. It starts with the next message of the original. A
-/// message to another host can't contain it: connect there by the name.
+/// A handle can be sent to processes of the same program. It starts with the next message of the original,
+/// but if the last call has returned `Lagged`, the handle counts that message as missed, too. A message to
+/// another host can't contain a handle: connect there by the name.
 ///
 /// # Slow receivers and links
 /// A sender waits for no receiver. A receiver that falls behind, or whose link is too slow, gets
@@ -62,21 +63,22 @@ pub struct RemoteBroadcast<T> {
     messages: broadcast::Receiver<T>,
     end: RelayEndReceiver,
     name: Arc<str>,
-    state: Mutex<BroadcastState<T>>,
+    state: Mutex<BroadcastState>,
     /// Relay of this process. Missing in a process that has received the handle.
     relay: Option<Arc<BroadcastRelay<T>>>,
 }
 
-/// Message in the channel of a relay: its number in the subscription, and the message. A missing number is a
-/// message that did not arrive.
-type Numbered<T> = Bundle<(u64, T)>;
+/// Length in bytes of the number of a message in its subscription. The number precedes the message in the
+/// channel of a relay. A missing number is a message that did not arrive.
+const NUMBER: usize = size_of::<u64>();
 
-/// State of a receiver.
-struct BroadcastState<T> {
+/// State of a receiver. It is locked while a message is taken, so numbers are compared in their order. No
+/// code of the message runs meanwhile.
+struct BroadcastState {
     /// Number of the next message.
     next: u64,
-    /// Message that is returned after the number of missed messages.
-    unread: Option<T>,
+    /// Message, with its number, that is returned after the number of missed messages.
+    unread: Option<(u64, Outgoing)>,
 }
 
 /// Receiving side of a relay, which handles of this process share.
@@ -100,16 +102,13 @@ struct BroadcastTarget<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> RelayTarget for BroadcastTarget<T> {
-    fn prepare(&mut self, message: &mut Outgoing) -> Result<(), mp_reduce::Error> {
-        let mut number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let number = encode_for_relay(&mut number)?;
-        // The parts of a bundle are encoded one after the other.
-        message.bytes().splice(0..0, number.written().iter().copied());
-        Ok(())
+    fn prepare(&mut self, message: &mut Outgoing) {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        message.bytes().splice(0..0, number.to_le_bytes());
     }
 
     fn send(&self, message: &mut Outgoing) -> Result<(), PutError<()>> {
-        self.sender.send_encoded::<Numbered<T>>(message)
+        self.sender.send_encoded(message)
     }
 
     fn skip(&mut self, missed: u64) {
@@ -149,7 +148,7 @@ impl<T> RemoteBroadcast<T> {
         Ok(Self { messages, end: relay.end.clone(), name, state, relay: Some(relay) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BroadcastState<T>> {
+    fn lock(&self) -> MutexGuard<'_, BroadcastState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,12 +192,10 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
     #[track_caller]
     fn recv_wait(&self, wait: Wait) -> Result<T, RemoteRecvError> {
         loop {
-            if let Some(message) = self.lock().unread.take() {
-                return Ok(message);
+            if let Some(taken) = self.take() {
+                return Ok(decode_relayed(taken?)?);
             }
-            if let Some(end) = self.arrived(self.messages.recv_as(wait)) {
-                return end;
-            }
+            self.messages.wait_message(wait).map_err(|error| self.error(error))?;
         }
     }
 
@@ -209,41 +206,52 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
     /// The same as for [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, RemoteRecvError> {
         loop {
-            if let Some(message) = self.lock().unread.take() {
-                return Ok(message);
+            if let Some(taken) = self.take() {
+                return Ok(decode_relayed(taken?)?);
             }
-            if let Some(end) = self.arrived(self.messages.recv_as_async().await) {
-                return end;
-            }
+            self.messages.wait_message_async().await.map_err(|error| self.error(error))?;
         }
     }
 
-    /// Returns the result of a receiver, or `None` if it has to receive again.
-    fn arrived(&self, result: Result<Numbered<T>, RecvError>) -> Option<Result<T, RemoteRecvError>> {
-        Some(match result {
-            Ok(Bundle((number, message))) => {
-                let mut state = self.lock();
-                let missed = number.saturating_sub(state.next);
-                state.next = state.next.max(number.saturating_add(1));
-                if missed == 0 {
-                    return Some(Ok(message));
-                }
-                let former = state.unread.replace(message);
-                drop(state);
-                drop(former);
-                Err(RemoteRecvError::Lagged(missed))
+    /// Takes the next message, or returns the error of a receiver. Returns `None` if nothing has arrived.
+    fn take(&self) -> Option<Result<Outgoing, RemoteRecvError>> {
+        let mut state = self.lock();
+        if let Some((_, message)) = state.unread.take() {
+            return Some(Ok(message));
+        }
+        let mut message = loop {
+            match self.messages.try_recv_encoded() {
+                Ok(message) => break message,
+                Err(RecvError::Empty) => return None,
+                // The number of the next message shows how many were missed, also before the relay.
+                Err(RecvError::Lagged(_)) => {}
+                Err(error) => return Some(Err(self.error(error))),
             }
-            // The number of the next message shows how many were missed, also before the relay.
-            Err(RecvError::Lagged(_)) => return None,
-            Err(RecvError::Closed) => Err(relay::end_of(&self.end)),
-            Err(RecvError::Empty) => Err(RemoteRecvError::Empty),
-            Err(RecvError::Interrupted) => Err(RemoteRecvError::Failed(NetError::Interrupted)),
-            Err(RecvError::Failed(error)) => {
-                self.lock().next += 1;
-                Err(error.into())
-            }
-            Err(error) => Err(mp_reduce::Error::from(mp_core::Error::NotPut(error.to_string())).into()),
-        })
+        };
+        let bytes = message.bytes();
+        let Some(number) = bytes.first_chunk::<NUMBER>().copied().map(u64::from_le_bytes) else {
+            let error = mp_core::Error::Malformed("the message of a relay has no number".into());
+            return Some(Err(mp_reduce::Error::from(error).into()));
+        };
+        bytes.drain(..NUMBER);
+        let missed = number.saturating_sub(state.next);
+        state.next = state.next.max(number.saturating_add(1));
+        if missed == 0 {
+            return Some(Ok(message));
+        }
+        state.unread = Some((number, message));
+        Some(Err(RemoteRecvError::Lagged(missed)))
+    }
+
+    /// Returns the error of a receiver for an error of the channel of the relay.
+    fn error(&self, error: RecvError) -> RemoteRecvError {
+        match error {
+            RecvError::Closed => relay::end_of(&self.end),
+            RecvError::Empty => RemoteRecvError::Empty,
+            RecvError::Interrupted => RemoteRecvError::Failed(NetError::Interrupted),
+            RecvError::Failed(error) => error.into(),
+            error => mp_reduce::Error::from(mp_core::Error::NotPut(error.to_string())).into(),
+        }
     }
 }
 
@@ -255,7 +263,9 @@ impl<T> fmt::Debug for RemoteBroadcast<T> {
 
 impl<T: 'static> Serialize for RemoteBroadcast<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let next = self.lock().next;
+        let state = self.lock();
+        // The channel has passed the unread message, so the handle counts it as missed.
+        let next = state.unread.as_ref().map_or(state.next, |(number, _)| *number);
         (&self.messages, &self.end, &*self.name, next).serialize(s)
     }
 }

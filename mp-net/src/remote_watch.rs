@@ -16,8 +16,8 @@ use crate::error::RemoteRecvError;
 use crate::object_type::ObjectType;
 use crate::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
 
-/// Receiver of a watch channel of another member of the cluster, with the methods of
-/// [`watch::Receiver`](mp_queue::watch::Receiver).
+/// Receiver of a watch channel of another member of the cluster. It borrows, and waits for changes, as a
+/// [`watch::Receiver`](mp_queue::watch::Receiver) does.
 ///
 /// ```
 /// use mp_net::{Cluster, ClusterConfig, RemoteWatch};
@@ -77,9 +77,7 @@ impl<T: Send + Sync + 'static> RelayedChannel for WatchRelay<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> RelayTarget for watch::Sender<T> {
-    fn prepare(&mut self, _: &mut Outgoing) -> Result<(), mp_reduce::Error> {
-        Ok(())
-    }
+    fn prepare(&mut self, _: &mut Outgoing) {}
 
     fn send(&self, message: &mut Outgoing) -> Result<(), PutError<()>> {
         self.send_encoded(message)

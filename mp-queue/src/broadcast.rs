@@ -137,19 +137,18 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         }
         self.end.send(self.fingerprint, value, None).map(drop)
     }
-}
 
-impl<T> Sender<T> {
-    /// Sends an encoded message of any type, also without receivers. They have to
-    /// [receive it as](Receiver::recv_as) the same type.
+    /// Sends an encoded message, also without receivers. The caller has compared the types.
     ///
     /// # Errors
     /// [`PutError::Full`] if the arena has no envelope left. The message is unchanged then.
     #[doc(hidden)]
-    pub fn send_encoded<M: Message>(&self, out: &mut Outgoing) -> Result<(), PutError<()>> {
-        self.end.send_encoded(TypeFingerprint::<M>::new(), out)
+    pub fn send_encoded(&self, out: &mut Outgoing) -> Result<(), PutError<()>> {
+        self.end.send_encoded(self.fingerprint, out)
     }
+}
 
+impl<T> Sender<T> {
     /// Returns `true` if no process and no message has a receiver.
     pub fn is_closed(&self) -> bool {
         self.end.is_peer_gone()
@@ -204,7 +203,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, RecvError> {
-        self.recv_by(&self.decode(self.fingerprint)).await
+        self.until(|| self.attempt(&self.decode(self.fingerprint))).await
     }
 }
 
@@ -212,24 +211,40 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
 type Copied<'a> = &'a mut dyn FnMut();
 
 impl<T> Receiver<T> {
-    /// Receives the next message, which was [sent encoded](Sender::send_encoded) as this type.
+    /// Receives the next message without decoding it.
     ///
     /// # Errors
-    /// Returns the same errors as [`recv`](Self::recv).
+    /// Returns the same errors as [`try_recv`](Self::try_recv).
     #[doc(hidden)]
-    #[track_caller]
-    pub fn recv_as<M: Message>(&self, wait: Wait) -> Result<M, RecvError> {
-        let read = self.decode(TypeFingerprint::<M>::new());
-        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.attempt(&read))
+    pub fn try_recv_encoded(&self) -> Result<Outgoing, RecvError> {
+        let attempt = || self.attempt(&|at, copied| self.end.read_encoded(at, copied));
+        self.end.poll(attempt).unwrap_or(Err(RecvError::Empty))
     }
 
-    /// Receives the next message asynchronously: see [`recv_as`](Self::recv_as).
+    /// Blocks until there is a message.
     ///
     /// # Errors
-    /// Returns the same errors as [`recv`](Self::recv).
+    /// Returns the same errors as [`recv`](Self::recv), except `Lagged`.
     #[doc(hidden)]
-    pub async fn recv_as_async<M: Message>(&self) -> Result<M, RecvError> {
-        self.recv_by(&self.decode(TypeFingerprint::<M>::new())).await
+    #[track_caller]
+    pub fn wait_message(&self, wait: Wait) -> Result<(), RecvError> {
+        self.end.wait((wait, BlockingCall::BroadcastRecv), || self.has_message())
+    }
+
+    /// Waits asynchronously until there is a message.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`recv`](Self::recv), except `Lagged`.
+    #[doc(hidden)]
+    pub async fn wait_message_async(&self) -> Result<(), RecvError> {
+        self.until(|| self.has_message()).await
+    }
+
+    fn has_message(&self) -> Option<Result<(), RecvError>> {
+        match self.end.retained() {
+            Ok(ring) => (ring.next(self.next.lock().position) != NextMessage::Nothing).then_some(Ok(())),
+            Err(error) => Some(Err(error.into())),
+        }
     }
 
     /// Receives the next message asynchronously, without decoding it.
@@ -238,7 +253,7 @@ impl<T> Receiver<T> {
     /// Returns the same errors as [`recv`](Self::recv).
     #[doc(hidden)]
     pub async fn recv_encoded(&self) -> Result<Outgoing, RecvError> {
-        self.recv_by(&|at, copied| self.end.read_encoded(at, copied)).await
+        self.until(|| self.attempt(&|at, copied| self.end.read_encoded(at, copied))).await
     }
 
     fn decode<M: Message>(
@@ -248,10 +263,8 @@ impl<T> Receiver<T> {
         move |at, copied| self.end.read(fingerprint, at, copied)
     }
 
-    async fn recv_by<R>(
-        &self,
-        read: &impl Fn((Slot, Position), Copied<'_>) -> Result<Option<R>, Error>,
-    ) -> Result<R, RecvError> {
+    /// Waits asynchronously until `attempt` returns a result or no sender is left.
+    async fn until<R>(&self, attempt: impl Fn() -> Option<Result<R, RecvError>>) -> Result<R, RecvError> {
         let ring = *self.end.retained()?;
         let what = || {
             let next = self.next.lock().position;
@@ -259,7 +272,7 @@ impl<T> Receiver<T> {
                 .raw()
                 .ready_at(self.end.raw().memory().not_empty(), move |raw| is_ready(raw, &ring, next))
         };
-        mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.attempt(read)))).await?
+        mp_core::until(what, || Ok::<_, Error>(self.end.poll(&attempt))).await?
     }
 
     /// Returns the next message or an error for missed messages, or `None` if there is no message yet.

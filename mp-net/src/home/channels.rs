@@ -30,10 +30,15 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
     fn call(self: Arc<Self>, call: MethodCall) -> Answering {
         Box::pin(async move {
             match call.method {
-                ObjectMethod::Next => match self.0.changed_encoded().await {
-                    Err(GetError::Disconnected) => Answer::plain(CallOutcome::End),
-                    next => received(next),
-                },
+                ObjectMethod::Next => {
+                    if call.number != 0 {
+                        self.0.mark_changed();
+                    }
+                    match self.0.changed_encoded().await {
+                        Err(GetError::Disconnected) => Answer::plain(CallOutcome::End),
+                        next => received(next),
+                    }
+                }
                 _ => Answer::unknown_method(),
             }
         })

@@ -333,7 +333,8 @@ pub(crate) enum ObjectMethod {
     Waiting = 36,
     /// Barrier: returns 1 if it is broken.
     IsBroken = 37,
-    /// Subscription: waits for the next message.
+    /// Subscription: waits for the next message. With `number` 1, a watch channel sends its newest value
+    /// again.
     Next = 48,
 }
 
