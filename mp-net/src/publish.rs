@@ -98,7 +98,7 @@ impl IntoPublished for Barrier {
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> IntoPublished for watch::Receiver<T> {
     fn published(&self) -> PublishedObject {
-        PublishedObject(Arc::new(SharedWatch(self.clone())))
+        PublishedObject(Arc::new(SharedWatch(self.without_value())))
     }
 }
 

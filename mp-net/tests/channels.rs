@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_harness::eventually;
+use mp_harness::{DEADLINE, eventually};
 use mp_net::{Cluster, ClusterConfig, NetError, RemoteBroadcast, RemoteRecvError, RemoteWatch};
 use mp_queue::{Queue, broadcast, watch};
 use tokio::time::timeout;
@@ -136,25 +136,60 @@ fn withdrawn_channel_ends_and_other_types_fail() -> Outcome {
     let remote = RemoteBroadcast::<u32>::connect(&second, "news")?;
     first.withdraw("news")?;
     drop(messages);
-    eventually("the channel has ended", || {
-        // A relay that waits for a message notices it with the next one.
-        _ = news.send(2);
-        matches!(remote.try_recv(), Err(RemoteRecvError::Failed(_) | RemoteRecvError::Closed))
-    });
-    drop((newest, news));
+    // Its relay waits for a message.
+    let error = remote.recv_timeout(DEADLINE).unwrap_err().to_string();
+    assert!(error.contains("withdrawn"), "{error}");
+    eventually("no receiver is left", || news.is_closed());
+    drop(newest);
     Ok(())
 }
 
 #[test]
-fn dropped_receivers_end_the_subscription() -> Outcome {
+fn threads_share_a_receiver() -> Outcome {
     let (first, second) = two();
-    let (sender, receiver) = broadcast::channel::<u32>(4)?;
+    let (sender, receiver) = broadcast::channel::<u32>(4096)?;
     first.publish("news", &receiver)?;
     let remote = RemoteBroadcast::<u32>::connect(&second, "news")?;
-    first.withdraw("news")?;
-    drop(receiver);
-    assert!(!sender.is_closed());
-    drop(remote);
-    eventually("the home has no receiver", || sender.is_closed());
+    let mut all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut received = Vec::new();
+                    loop {
+                        match remote.recv_timeout(DEADLINE) {
+                            Ok(number) => received.push(number),
+                            Err(RemoteRecvError::Closed) => return received,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        (0..4000).try_for_each(|i| sender.send(i)).unwrap();
+        drop(sender);
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..4000));
+    Ok(())
+}
+
+#[test]
+fn sent_handle_counts_the_unread_message() -> Outcome {
+    let (first, second) = two();
+    let (sender, receiver) = broadcast::channel::<u32>(2)?;
+    first.publish("news", &receiver)?;
+    let remote = RemoteBroadcast::<u32>::connect(&second, "news")?;
+    let other = remote.resubscribe()?;
+    for i in 0..5 {
+        sender.send(i)?;
+        assert_eq!(other.recv()?, i);
+    }
+    assert!(matches!(remote.recv(), Err(RemoteRecvError::Lagged(3))));
+    let handles = Queue::bounded(1)?;
+    handles.put(remote)?;
+    let sent: RemoteBroadcast<u32> = handles.get()?.expect("it is open");
+    assert!(matches!(sent.recv(), Err(RemoteRecvError::Lagged(1))));
+    assert_eq!(sent.recv()?, 4);
     Ok(())
 }

@@ -56,9 +56,15 @@ const GREETING: usize = 1 << 16;
 struct ObjectTable {
     by_name: BTreeMap<String, u64>,
     by_number: HashMap<u64, Arc<dyn SharedObject>>,
-    /// Subscriptions by their numbers, with the numbers of their channels.
-    subscriptions: HashMap<u64, (u64, Arc<dyn SharedObject>)>,
+    subscriptions: HashMap<u64, ChannelSubscription>,
     last: u64,
+}
+
+/// Subscription to a channel of this process. Dropping it ends the calls that wait for its messages.
+struct ChannelSubscription {
+    channel: u64,
+    receiver: Arc<dyn SharedObject>,
+    end: watch::Sender<()>,
 }
 
 /// Subscription of a caller to a channel. Dropping it ends the subscription.
@@ -106,7 +112,9 @@ impl Home {
     /// Ends all sessions.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
-        *lock(&self.objects) = ObjectTable::default();
+        let objects = std::mem::take(&mut *lock(&self.objects));
+        // A service may have a user-defined `Drop`, which must not run under the lock.
+        drop(objects);
         self.unproven.close();
     }
 
@@ -123,18 +131,20 @@ impl Home {
         true
     }
 
-    /// Removes the object of a name.
+    /// Removes the object of a name, and ends its subscriptions.
     pub(crate) fn remove(&self, name: &str) {
         let mut objects = lock(&self.objects);
-        if let Some(number) = objects.by_name.remove(name) {
-            objects.by_number.remove(&number);
-            objects.subscriptions.retain(|_, (channel, _)| *channel != number);
-        }
+        let Some(number) = objects.by_name.remove(name) else { return };
+        let object = objects.by_number.remove(&number);
+        let ended: Vec<_> = objects.subscriptions.extract_if(|_, one| one.channel == number).collect();
+        drop(objects);
+        // A service may have a user-defined `Drop`, which must not run under the lock.
+        drop((object, ended));
     }
 
     fn object(&self, number: u64) -> Option<Arc<dyn SharedObject>> {
         let objects = lock(&self.objects);
-        let subscription = || objects.subscriptions.get(&number).map(|(_, object)| object);
+        let subscription = || objects.subscriptions.get(&number).map(|one| &one.receiver);
         objects.by_number.get(&number).or_else(subscription).cloned()
     }
 
@@ -144,14 +154,29 @@ impl Home {
         let Some(object) = objects.by_number.get(&channel) else {
             return Answer::plain(CallOutcome::NotFound);
         };
-        let Some((subscription, capacity)) = object.subscribe() else { return Answer::unknown_method() };
+        let Some((receiver, capacity)) = object.subscribe() else { return Answer::unknown_method() };
         objects.last += 1;
         let number = objects.last;
-        objects.subscriptions.insert(number, (channel, subscription));
+        let end = watch::Sender::new(());
+        objects.subscriptions.insert(number, ChannelSubscription { channel, receiver, end });
         let mut answer = Answer::number(number);
         answer.reply.size = capacity as u64;
         answer.hold = Some(Box::new(HeldSubscription { home: Arc::downgrade(self), number }));
         answer
+    }
+
+    /// Returns a future that waits until the channel of a subscription is withdrawn, if the number names one.
+    fn withdrawal(&self, number: u64) -> Option<impl Future<Output = ()> + use<>> {
+        let mut end = lock(&self.objects).subscriptions.get(&number)?.end.subscribe();
+        let closed = self.closed.subscribe();
+        Some(async move {
+            // An error is the end.
+            _ = end.changed().await;
+            if *closed.borrow() {
+                // The session ends, too: its caller has lost the home.
+                std::future::pending().await
+            }
+        })
     }
 
     /// Serves connections until this process ends.
@@ -354,6 +379,8 @@ impl Home {
                     ready(Answer::with_text(CallOutcome::Failed, "unknown operation".into()))
                 }
                 Operation::Call | Operation::Wait | Operation::Serve => {
+                    // Before the object is found: else the withdrawal could be missed.
+                    let withdrawal = home.withdrawal(call.object);
                     let Some(object) = home.object(call.object) else {
                         return ready(Answer::plain(CallOutcome::NotFound));
                     };
@@ -364,7 +391,17 @@ impl Home {
                         };
                     }
                     let (method, lost) = (call.method(), caller.lost.clone());
-                    object.call(MethodCall { method, number: call.number, lost })
+                    let answering = object.call(MethodCall { method, number: call.number, lost });
+                    match withdrawal {
+                        Some(withdrawal) => Box::pin(async move {
+                            tokio::select! {
+                                biased;
+                                answer = answering => answer,
+                                () = withdrawal => Answer::plain(CallOutcome::NotFound),
+                            }
+                        }),
+                        None => answering,
+                    }
                 }
                 operation => {
                     let Some(object) = home.queue(call.object) else {

@@ -226,6 +226,13 @@ impl<T> Receiver<T> {
         }
     }
 
+    /// Returns a clone that does not retain the value that was read last.
+    #[doc(hidden)]
+    pub fn without_value(&self) -> Self {
+        let state = ReceiverState { seen: self.seen(), value: None };
+        Self { end: self.end.clone(), fingerprint: self.fingerprint, state: Mutex::new(state) }
+    }
+
     /// Marks the current value as not seen.
     pub fn mark_changed(&self) {
         self.state.lock().seen = Position::NONE;
