@@ -42,9 +42,10 @@ use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod};
 /// | a member that waits | none: it gets no permit |
 /// | the home | all calls end with `PeerLost`; permits that were taken protect nothing from then on |
 ///
-/// A member that the home can't reach for longer than lease and grace loses its permits, too. Its next call
-/// returns an error. Until then it believes that it holds them: don't use a permit to protect what a second
-/// holder would damage.
+/// A member that the home can't reach for longer than lease and grace loses its permits, too. Calls succeed
+/// again after it has connected again. [`RemotePermit::is_held`] returns `false` after the member has noticed
+/// the loss. Before that, a second holder is possible: don't use a permit to protect what two holders would
+/// damage.
 ///
 /// For the home, all permits of members are permits of its own process:
 /// [`holders`](mp_sync::Semaphore::holders) names that process.
@@ -65,6 +66,12 @@ impl fmt::Debug for RemotePermit {
 }
 
 impl RemotePermit {
+    /// Returns `true` if this process holds the permit, as far as it knows: it has not been without a
+    /// connection to the home for longer than lease and grace.
+    pub fn is_held(&self) -> bool {
+        self.0.link.lasts(self.0.id)
+    }
+
     /// Removes the permit: the semaphore has one permit less. Blocks until the home has done so.
     ///
     /// # Errors

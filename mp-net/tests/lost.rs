@@ -13,6 +13,9 @@ use mp_net::{
 use mp_queue::{broadcast, watch};
 use mp_sync::{Barrier, BarrierError, BoundedSemaphore, Event};
 
+/// Lease of members that learn of the end of a process by its socket, not by its silence.
+const LONG: Duration = Duration::from_secs(60);
+
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Objects of a home, which are used as long as it lives.
@@ -103,11 +106,12 @@ fn lost<T>(result: Result<T, NetError>) -> PeerLost {
 #[test]
 fn killed_home_is_lost_to_all_waiters() -> Outcome {
     let (home, address) = start("home", "");
-    let cluster = Cluster::join(&config(1, &address))?;
+    let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
     let event = RemoteEvent::connect(&cluster, "event")?;
     let permits = RemoteSemaphore::connect(&cluster, "permits")?;
     let step = RemoteBarrier::connect(&cluster, "step")?;
     let permit = permits.acquire()?;
+    assert!(permit.is_held());
     let waiting = std::thread::spawn({
         let (event, permits, step) = (event.clone(), permits.clone(), step.clone());
         move || {
@@ -122,7 +126,8 @@ fn killed_home_is_lost_to_all_waiters() -> Outcome {
     drop(home);
     let (waited, acquired, passed) = waiting.join().unwrap();
     let known = since.elapsed();
-    assert!(known < LEASE, "known after {known:?}");
+    assert!(known < LONG / 2, "known after {known:?}");
+    assert!(!permit.is_held());
     assert_eq!(lost(waited).rank, 0);
     assert!(matches!(acquired, Err(RemoteAcquireError::PeerLost(_))));
     assert!(matches!(passed, Err(RemoteBarrierError::PeerLost(lost)) if lost.in_doubt));
@@ -135,7 +140,7 @@ fn killed_home_is_lost_to_all_waiters() -> Outcome {
 #[test]
 fn channels_of_a_killed_home_end_after_the_rest() -> Outcome {
     let (home, address) = start("home", "");
-    let cluster = Cluster::join(&config(1, &address))?;
+    let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
     let newest = RemoteWatch::<u32>::connect(&cluster, "newest")?;
     let news = RemoteBroadcast::<u32>::connect(&cluster, "news")?;
     let late = news.resubscribe()?;
@@ -152,7 +157,7 @@ fn channels_of_a_killed_home_end_after_the_rest() -> Outcome {
     let error = news.recv().unwrap_err();
     let known = since.elapsed();
     assert!(is_lost(&error), "{error}");
-    assert!(known < LEASE, "known after {known:?}");
+    assert!(known < LONG / 2, "known after {known:?}");
     let error = waiting.join().unwrap().unwrap_err();
     assert!(is_lost(&error), "{error}");
     assert_eq!((*newest.borrow()?, late.recv()?), (7, 1));

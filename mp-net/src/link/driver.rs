@@ -14,6 +14,7 @@ use crate::error::{NetError, PeerLost};
 use crate::link::completion::CallResult;
 use crate::link::stream::{Stream, StreamError, connect};
 use crate::link::{Command, HomePeer, NodeIdentity, PendingCall};
+use crate::sync::{AtomicU64, Ordering};
 use crate::wire::messages::{
     CallList, CallOutcome, CallReply, CallerMessage, CallerMessageKind, HomeMessage, HomeMessageKind,
     Operation, RemoteCall, Welcome,
@@ -43,6 +44,9 @@ struct PutQueue {
 struct LinkDriver {
     me: Arc<NodeIdentity>,
     peer: Arc<Mutex<HomePeer>>,
+    /// Number of the last call of a caller, and of the last one in a session that has ended.
+    last: u64,
+    ended: Arc<AtomicU64>,
     /// `true` after the first connection.
     was_connected: bool,
     /// Calls without their replies.
@@ -65,11 +69,14 @@ struct LinkDriver {
 pub(crate) async fn run(
     me: Arc<NodeIdentity>,
     peer: Arc<Mutex<HomePeer>>,
+    ended: Arc<AtomicU64>,
     mut commands: UnboundedReceiver<Command>,
 ) {
     let mut driver = LinkDriver {
         me,
         peer,
+        last: 0,
+        ended,
         was_connected: false,
         pending: BTreeMap::new(),
         unsent: VecDeque::new(),
@@ -103,10 +110,22 @@ impl LinkDriver {
             }
         };
         let (since, limit) = (Instant::now(), self.me.config.lease);
-        match self.connect(session, limit, commands, false).await? {
+        let connected = loop {
+            let left = limit.saturating_sub(since.elapsed());
+            match self.connect(session, left, commands, false).await? {
+                // A home with too many unproven connections ends the oldest ones.
+                Err(StreamError::Reset(_)) if since.elapsed() + PAUSE < limit => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                connected => break connected,
+            }
+        };
+        match connected {
             Ok(stream) => self.serve(stream, session, commands).await?,
             Err(StreamError::Refused(error)) => self.refuse(error),
-            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) if !self.was_connected => {
+            Err(StreamError::Gone(cause) | StreamError::Reset(cause) | StreamError::Silent(cause))
+                if !self.was_connected =>
+            {
                 let (address, waited) = (self.peer().address, since.elapsed());
                 self.fail(|_| NetError::Unreachable {
                     address: address.clone(),
@@ -114,7 +133,9 @@ impl LinkDriver {
                     cause: cause.clone(),
                 });
             }
-            Err(StreamError::Gone(cause) | StreamError::Silent(cause)) => self.lose(&cause, since.elapsed()),
+            Err(StreamError::Gone(cause) | StreamError::Reset(cause) | StreamError::Silent(cause)) => {
+                self.lose(&cause, since.elapsed());
+            }
         }
         Some(())
     }
@@ -213,11 +234,11 @@ impl LinkDriver {
                 Ok(_) => Err(Some("it gave up this process, whose connection was interrupted".into())),
                 Err(StreamError::Gone(cause)) => Err(Some(cause)),
                 Err(StreamError::Refused(error)) => Err(Some(error.to_string())),
-                Err(StreamError::Silent(_)) if Instant::now() < until => {
+                Err(StreamError::Reset(_) | StreamError::Silent(_)) if Instant::now() < until => {
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
-                Err(StreamError::Silent(_)) => Err(None),
+                Err(StreamError::Reset(_) | StreamError::Silent(_)) => Err(None),
             });
         }
     }
@@ -391,6 +412,9 @@ impl LinkDriver {
     fn accept(&mut self, command: Command, to: Option<&UnboundedSender<StreamPacket>>) {
         match command {
             Command::Call(pending) => {
+                if pending.id < OWN {
+                    self.last = self.last.max(pending.id);
+                }
                 match pending.size {
                     0 => self.unsent.push_back(pending.id),
                     _ => self.puts.entry(pending.object).or_default().waiting.push_back(pending.id),
@@ -497,6 +521,7 @@ impl LinkDriver {
 
     /// Ends all calls with an error. `error` is called with `true` for calls that may have had their effect.
     fn fail(&mut self, error: impl Fn(bool) -> NetError) {
+        self.ended.store(self.last, Ordering::Relaxed);
         self.unsent.clear();
         self.puts.clear();
         self.unreceived.clear();

@@ -142,6 +142,8 @@ pub(crate) struct PendingReply {
 pub(crate) struct HomeLink {
     to: UnboundedSender<Command>,
     ids: AtomicU64,
+    /// Number of the last call in a session that has ended.
+    ended: Arc<AtomicU64>,
     peer: Arc<Mutex<HomePeer>>,
     me: Arc<NodeIdentity>,
     /// Relays of channels of the home, by the numbers of the channels, as long as this process has handles.
@@ -156,8 +158,9 @@ impl HomeLink {
     pub(crate) fn new(peer: HomePeer, me: Arc<NodeIdentity>) -> Result<Arc<Self>, NetError> {
         let (to, from) = unbounded_channel();
         let peer = Arc::new(Mutex::new(peer));
-        reactor::handle()?.spawn(driver::run(me.clone(), peer.clone(), from));
-        Ok(Arc::new(Self { to, ids: AtomicU64::new(1), peer, me, relays: Mutex::default() }))
+        let ended = Arc::new(AtomicU64::new(0));
+        reactor::handle()?.spawn(driver::run(me.clone(), peer.clone(), ended.clone(), from));
+        Ok(Arc::new(Self { to, ids: AtomicU64::new(1), ended, peer, me, relays: Mutex::default() }))
     }
 
     /// Accepts any home at the address from now on.
@@ -168,6 +171,11 @@ impl HomeLink {
     /// Sends a call that has no effect. After its reply, the home knows which messages were received before.
     pub(crate) fn begin_flush(&self) -> PendingReply {
         self.begin(RemoteCall::default(), None, Wait::Never)
+    }
+
+    /// Returns `true` if the session of a call has not ended, as far as this process knows.
+    pub(crate) fn lasts(&self, id: u64) -> bool {
+        id > self.ended.load(Ordering::Relaxed)
     }
 
     /// Returns this process, as its home sees it.

@@ -1,6 +1,7 @@
 //! Socket of a link: addresses, TLS, and peers that are not homes.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -34,26 +35,32 @@ impl CallerSocket {
         let unresolved = |e: NetError| Err(io::Error::new(io::ErrorKind::NotFound, e.to_string()));
         let all = resolve(address, limit).await.map_err(unresolved)?;
         let each = limit / u32::try_from(all.len()).unwrap_or(u32::MAX);
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let mut last = Err(io::Error::from(io::ErrorKind::AddrNotAvailable));
         for at in all {
-            let connecting = tokio::time::timeout(each, TcpStream::connect(at));
-            match connecting
-                .await
-                .unwrap_or_else(|e| Err(e.into()))
-                .and_then(|s| s.set_nodelay(true).map(|()| s))
-            {
+            let connecting = tokio::time::timeout(each, Self::connect_to(at, tls));
+            match connecting.await.unwrap_or_else(|e| Err(Err(e.into()))) {
                 Ok(socket) => {
-                    let socket: Box<dyn AsyncSocket> = match tls {
-                        Some(tls) => tls.connect(socket).await?,
-                        None => Box::new(socket),
-                    };
                     let refusal = Arc::new(OnceLock::new());
                     return Ok((Self { socket, is_new: true, refusal: refusal.clone() }, refusal));
                 }
-                Err(error) => last = error,
+                // A refusal says more than the error of another address.
+                Err(error) if error.is_ok() || last.is_err() => last = error,
+                Err(_) => {}
             }
         }
-        Err(Err(last))
+        Err(last)
+    }
+
+    async fn connect_to(
+        at: SocketAddr,
+        tls: Option<&ClusterTls>,
+    ) -> Result<Box<dyn AsyncSocket>, Result<Refusal, io::Error>> {
+        let socket = TcpStream::connect(at).await.map_err(Err)?;
+        socket.set_nodelay(true).map_err(Err)?;
+        match tls {
+            Some(tls) => tls.connect(socket).await,
+            None => Ok(Box::new(socket)),
+        }
     }
 
     /// Records a refusal, and returns it as an error of the connection.

@@ -1,6 +1,7 @@
 //! Connection to a home: the stream, and the proof of both sides.
 
 use std::future::{Ready, ready};
+use std::io::ErrorKind;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub(crate) enum StreamError {
     Refused(NetError),
     /// No process listens at the address, or another session of it.
     Gone(String),
+    /// The connection ended before the home answered.
+    Reset(String),
     /// No answer.
     Silent(String),
 }
@@ -89,14 +92,17 @@ async fn open(
     let connected = CallerSocket::connect(&peer.address, me.config.tls.as_ref(), limit).await;
     let (socket, refusal) = connected.map_err(|error| match error {
         Ok(why) => refused(peer, why),
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
             StreamError::Gone("its port is closed, so its process has ended".into())
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof) => {
+            StreamError::Reset(e.to_string())
         }
         Err(e) => StreamError::Silent(e.to_string()),
     })?;
     let failed = |e: &dyn std::error::Error| match refusal.get() {
         Some(why) => refused(peer, why.clone()),
-        None => StreamError::Silent(causes(e)),
+        None => StreamError::Reset(causes(e)),
     };
     let (interval, timeout) = probes(me.config.lease);
     // The address is that of the socket.
