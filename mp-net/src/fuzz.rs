@@ -11,20 +11,23 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use mp_core::message::{Message as QueueMessage, Outgoing};
-use mp_queue::Queue;
+use mp_queue::{Queue, broadcast, watch};
 use mp_reduce::{MessagePack, TypeFingerprint};
+use mp_sync::{Barrier, Event, Semaphore};
 use prost::Message;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::config::ClusterConfig;
 use crate::home::Home;
-use crate::home::object::SharedQueue;
+use crate::home::channels::{SharedBroadcast, SharedWatch};
+use crate::home::object::{SharedObject, SharedQueue};
+use crate::home::primitives::{SharedBarrier, SharedEvent, SharedSemaphore};
 use crate::home::registry::ClusterRegistry;
 use crate::home::session::Session;
 use crate::link::NodeIdentity;
 use crate::wire::messages::{
     Block, CallList, CallOutcome, CallReply, CallerGreeting, CallerMessage, CallerMessageKind, Challenge,
-    HomeMessage, HomeMessageKind, Node, Operation, RemoteCall, Value, Welcome,
+    HomeMessage, HomeMessageKind, Node, ObjectMethod, Operation, RemoteCall, Value, Welcome,
 };
 use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::head_of_data;
@@ -40,6 +43,8 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
 
 /// Size of the largest message in bytes.
 const LARGEST: u64 = 1 << 17;
+/// Limit of the semaphore.
+const MOST_PERMITS: u32 = 100;
 /// Maximum length of a message without its data in bytes.
 const LONGEST: usize = 1 << 16;
 
@@ -115,14 +120,28 @@ static ME: LazyLock<Arc<NodeIdentity>> = LazyLock::new(|| {
     Arc::new(NodeIdentity { config, node: Node { ranks: 2, home: 7, ..Node::default() } })
 });
 
-/// Reads the stream of a caller, and runs its calls at a home with one queue of two messages.
+/// Reads the stream of a caller, and runs its calls at a home with one object of each kind.
 fn calls(bytes: &[u8]) {
     let Some((seed, bytes)) = bytes.split_first() else { return };
     same_parts::<CallerMessage>(bytes, *seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let queue = Queue::<u64>::bounded(2).expect("memory for a queue");
     let home = Home::new(Some(ClusterRegistry::new(2)));
-    assert!(home.add("numbers", Arc::new(SharedQueue::new(&queue))));
+    let permits = Semaphore::with_limit(1, MOST_PERMITS).expect("memory for a semaphore");
+    let (newest, value) = watch::channel(1_u64).expect("memory for a watch channel");
+    let (news, messages) = broadcast::channel::<u64>(2).expect("memory for a broadcast channel");
+    news.send(2).expect("a receiver");
+    let objects: [(&str, Arc<dyn SharedObject>); 6] = [
+        ("numbers", Arc::new(SharedQueue::new(&queue))),
+        ("event", Arc::new(SharedEvent(Event::new().expect("memory for an event")))),
+        ("permits", Arc::new(SharedSemaphore::Growing(permits.clone()))),
+        ("step", Arc::new(SharedBarrier(Barrier::new(2).expect("memory for a barrier")))),
+        ("newest", Arc::new(SharedWatch(value))),
+        ("news", Arc::new(SharedBroadcast(messages))),
+    ];
+    for (name, object) in objects {
+        assert!(home.add(name, object));
+    }
     runtime.block_on(async {
         let session = Session::new(Node { rank: 1, home: 9, ..Node::default() }, LARGEST);
         let (to, mut replies) = unbounded_channel();
@@ -136,7 +155,8 @@ fn calls(bytes: &[u8]) {
         }
     });
     home.close();
-    assert!(queue.len() <= 2);
+    assert!(queue.len() <= 2 && permits.available() <= MOST_PERMITS as usize);
+    drop((newest, news));
 }
 
 /// Reads the stream of a home, and the values of its replies.
@@ -223,10 +243,44 @@ fn call_seeds() -> Vec<Vec<u8>> {
         call(6, Operation::Leave, |call| call.member = Some(node.clone())),
         call(7, Operation::Nothing, |_| {}),
     ];
+    let method = |id, object, method, number| {
+        call(id, Operation::Wait, |call| {
+            (call.object, call.number) = (object, number);
+            call.set_method(method);
+        })
+    };
+    let subscribe = |id, object| call(id, Operation::Subscribe, |call| call.object = object);
+    let methods = [
+        vec![5],
+        method(1, 2, ObjectMethod::WaitSet, 0),
+        method(2, 2, ObjectMethod::Set, 0),
+        method(3, 2, ObjectMethod::IsSet, 0),
+        method(4, 2, ObjectMethod::Clear, 0),
+        method(5, 3, ObjectMethod::Acquire, 0),
+        method(6, 3, ObjectMethod::AddPermits, 70),
+        method(7, 3, ObjectMethod::Available, 0),
+        call(8, Operation::GiveBack, |call| call.number = 5),
+        call(9, Operation::Call, |call| {
+            (call.object, call.number, call.wait) = (4, u64::MAX, None);
+            call.set_method(ObjectMethod::Arrive);
+        }),
+        method(10, 4, ObjectMethod::Arrive, 1),
+        method(11, 4, ObjectMethod::Waiting, 0),
+        method(12, 4, ObjectMethod::Parties, 0),
+        method(13, 4, ObjectMethod::Abort, 0),
+        method(14, 4, ObjectMethod::IsBroken, 0),
+        method(15, 4, ObjectMethod::Reset, 0),
+        subscribe(16, 5),
+        subscribe(17, 6),
+        method(18, 7, ObjectMethod::Next, 0),
+        method(19, 7, ObjectMethod::Next, 1),
+        method(20, 8, ObjectMethod::Next, 0),
+        call(21, Operation::GiveBack, |call| call.number = 17),
+    ];
     let attached =
         [vec![3], put(1, &[3000, 0, 64]), data(&[1; 3000]), data(&[2; 60]), data(&[3; 4]), put(2, &[])];
     let greeting = [vec![1], other(CallerMessageKind::Hello(greeting))];
-    [&queue[..], &members, &attached, &greeting].map(<[_]>::concat).to_vec()
+    [&queue[..], &members, &methods, &attached, &greeting].map(<[_]>::concat).to_vec()
 }
 
 fn outcome_seeds() -> Vec<Vec<u8>> {
