@@ -42,6 +42,25 @@ fn workers_use_a_handle_of_their_parent() -> Outcome {
     Ok(())
 }
 
+fn puts_a_file(_: usize, batches: Queue<Tensor<f32>>) -> Outcome {
+    mp_core::set_sharing_strategy(mp_core::SharingStrategy::FileSystem)?;
+    batches.put(Tensor::full([100_000], 2.0)?)?;
+    Ok(())
+}
+
+/// Memory in a file that the home has not mapped.
+#[test]
+fn tensor_in_a_file_of_a_worker_is_relayed() -> Outcome {
+    let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
+    let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).key(b"secret"))?;
+    let batches = Queue::bounded(1)?;
+    first.publish("batches", &batches)?;
+    let remote = RemoteQueue::<Tensor<f32>>::connect(&second, "batches")?;
+    start_processes(puts_a_file, batches.clone(), SpawnOptions::nprocs(1))?.join()?;
+    assert_eq!(remote.get()?.expect("it is open").iter().sum::<f32>(), 200_000.0);
+    Ok(())
+}
+
 /// Certificates instead of a key reach a worker with the handle.
 #[cfg(feature = "tls")]
 #[test]

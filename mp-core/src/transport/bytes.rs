@@ -11,7 +11,6 @@ use crate::blocks::Blocks;
 use crate::sys::Mapping;
 use crate::transport::attachments::AttachRequest;
 use crate::transport::envelope::Envelope;
-use crate::words::BlockId;
 
 /// Bytes of a message that did not fit into its envelope.
 #[derive(Debug)]
@@ -69,15 +68,14 @@ pub(crate) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
 
 impl Envelope {
     /// Returns the memory of a block that the message in this envelope attaches as exclusive or frozen, or of
-    /// its spill block.
-    pub(crate) fn attached(&self, block: BlockId) -> &[u8] {
-        let (at, size) = Blocks(self.arena).data_of(block);
-        let first = self.arena.map().bytes(at, size);
-        // SAFETY: the whole block, initialised by the kernel's zeros at least. The envelope belongs to this
-        // process and holds the block until it is opened or dropped, for which its borrow has to end. No
-        // process writes the block meanwhile: a spill block and frozen memory are never written again, and
-        // exclusive memory belongs to the message.
-        unsafe { std::slice::from_raw_parts(first.as_ptr(), size as usize) }
+    /// its spill block: `len` bytes at offset `at`, which this process has mapped.
+    pub(crate) fn attached(&self, (at, len): (u64, u64)) -> &[u8] {
+        let first = self.arena.map().bytes(at, len);
+        // SAFETY: the whole block, initialised by the kernel's zeros at least, in a file that the caller has
+        // mapped. The envelope belongs to this process and holds the block until it is opened or dropped,
+        // for which its borrow has to end. No process writes the block meanwhile: a spill block and frozen
+        // memory are never written again, and exclusive memory belongs to the message.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), len as usize) }
     }
 }
 

@@ -1,15 +1,20 @@
 //! Messages that are copied while they stay in their queue.
 //!
 //! A process that peeks does not own the message. Another process may take the message meanwhile, write the
-//! memory of its attachments, and free it. All reads are atomic accesses of words, so a copy may be a mixture
-//! of old and new bytes. The caller discards its copy unless the message is still in its place afterwards.
+//! memory of its attachments, and free it, so a copy may be a mixture of old and new bytes. The caller
+//! discards its copy unless the message is still in its place afterwards.
+//!
+//! The kernel copies the bytes out of their file. So no memory of freed blocks is allocated again, no file is
+//! mapped, and no full file system ends this process. A local arena has no file: its words are read as
+//! atomics, and other threads of this process must not take messages meanwhile that they write to.
 
-use crate::alloc::Allocator;
 use crate::blocks::Blocks;
 use crate::envelopes::{Envelopes, Meta, WIRE_VERSION};
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
 use crate::mem::{Mem, Word, bytes};
+use crate::setup::Backing;
+use crate::sys::foreign;
 use crate::transport::Messages;
 use crate::transport::envelope::Envelope;
 use crate::transport::relay::leaving;
@@ -67,27 +72,46 @@ impl Messages {
         let spill = Attachment::unpack(map.load_relaxed(word(field::SPILL)));
         let spill = spill.and_then(|a| Blocks(arena).existing(a.block));
         let from = meta.bytes_at(spill.map(|(_, len)| len))? as u64;
-        let first = spill.map_or(word(field::INLINE).offset(), |(at, _)| at);
-        let (list, length) = Allocator(arena).attachments_at(id, meta);
-        let block = |k| {
-            let attach = Attachment::unpack(map.load_relaxed(list.plus(k)))
+        let inline = word(field::INLINE).offset();
+        let first = spill.map_or(inline, |(at, _)| at);
+        let mut list = vec![0; 8 * meta.attachments];
+        let at = if meta.spilled { first } else { inline };
+        self.copy_out(ArenaBytes { at, len: list.len() as u64 }, 0, &mut list)?;
+        let block = |entry: &[u8; 8]| {
+            let attach = Attachment::unpack(u64::from_ne_bytes(*entry))
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
-            let (grant, _) = leaving(arena, attach.block, attach.grant)?;
-            let (at, len) = Blocks(arena).data_of(attach.block);
-            Ok((grant, ArenaBytes { at, len }))
+            let (at, len) = leaving(arena, attach.block, attach.grant)?;
+            Ok((attach.grant, ArenaBytes { at, len }))
         };
-        let blocks = (0..length).map(block).collect::<Result<Vec<_>>>()?;
-        if blocks.len() != meta.attachments {
-            return Err(Error::Malformed("an attachment of a message is missing".into()));
-        }
+        let blocks = list.as_chunks().0.iter().map(block).collect::<Result<_>>()?;
         let bytes = ArenaBytes { at: first + from, len: meta.bytes as u64 };
         Ok(PeekedMessage { bytes, blocks, deliveries: deliveries(meta_word) })
     }
 
+    /// Returns the number of deliveries of the message in an envelope, up to 127. Another process may take
+    /// the message meanwhile.
+    pub fn deliveries(self, id: EnvelopeId) -> u32 {
+        let is_there = id < self.layout().envelopes && Envelopes(self.0).may_be_in_use(id);
+        let meta = || self.map().load(Envelopes(self.0).envelope_word(id, field::META));
+        if is_there { deliveries(meta()) } else { 0 }
+    }
+
     /// Copies bytes into `to`, from offset `at` on. Bytes beyond the end stay as they are.
-    pub fn copy_out(self, from: ArenaBytes, at: u64, to: &mut [u8]) {
+    ///
+    /// # Errors
+    /// The file of the bytes can't be opened or read.
+    pub fn copy_out(self, from: ArenaBytes, at: u64, to: &mut [u8]) -> Result<()> {
         let len = from.len.saturating_sub(at).min(to.len() as u64);
-        bytes::read(self.map(), Word::at((from.at + at) & !7), (from.at + at) % 8, &mut to[..len as usize]);
+        let (first, to) = (from.at + at, &mut to[..len as usize]);
+        if self.0.is_local() {
+            bytes::read(self.map(), Word::at(first & !7), first % 8, to);
+            return Ok(());
+        }
+        let (file, first) = Backing(self.0).file_at(first)?;
+        match foreign::read_at(file, first, to)? {
+            read if read == to.len() => Ok(()),
+            _ => Err(Error::Malformed("a message exceeds the file of its memory".into())),
+        }
     }
 }
 
@@ -98,5 +122,24 @@ impl Envelope {
             let at = Envelopes(self.arena).envelope_word(self.id(), field::META);
             self.arena.map().store(at, with_deliveries(self.arena.map().load_relaxed(at), times));
         }
+    }
+}
+
+#[cfg(all(test, not(mp_loom), not(miri)))]
+mod tests {
+    use rustix::fs::{SeekFrom, seek};
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::Arena;
+
+    #[test]
+    fn copying_free_memory_allocates_nothing() {
+        let arena = Arena::current().unwrap();
+        let (file, at) = (arena.file().unwrap(), arena.size() - (1 << 20));
+        let mut copy = vec![7; 1 << 16];
+        Messages(arena).copy_out(ArenaBytes { at, len: 1 << 16 }, 0, &mut copy).unwrap();
+        assert_eq!(copy, vec![0; 1 << 16]);
+        assert_eq!(seek(file, SeekFrom::Data(at)), Err(Errno::NXIO));
     }
 }

@@ -13,6 +13,8 @@ use crate::envelopes::{Envelopes, Meta};
 use crate::error::{Error, Result};
 use crate::layout::envelope as field;
 use crate::mem::Mem;
+use crate::setup::Backing;
+use crate::transport::attachments::AttachRequest;
 use crate::transport::bytes::{own_mut, relayed, write_own};
 use crate::transport::envelope::{Envelope, opened};
 use crate::transport::exclusive_objects::EXCLUSIVE;
@@ -102,15 +104,19 @@ impl Envelope {
         }
         let word = |f| arena.map().load_relaxed(Envelopes(arena).envelope_word(id, f));
         let meta = Meta::unpack(word(field::META))?;
-        let spill = Attachment::unpack(word(field::SPILL)).filter(|a| Blocks(arena).block_exists(a.block));
-        let from = meta.bytes_at(spill.map(|a| Blocks(arena).data_of(a.block).1))?;
+        let spill = Attachment::unpack(word(field::SPILL)).and_then(|a| Blocks(arena).existing(a.block));
+        let from = meta.bytes_at(spill.map(|(_, len)| len))?;
         let mut bytes = Vec::new();
         match spill {
-            Some(spill) => bytes.extend_from_slice(&self.attached(spill.block)[from..from + meta.bytes]),
+            Some(spill) => {
+                Backing(arena).reach(spill.0)?;
+                bytes.extend_from_slice(&self.attached(spill)[from..from + meta.bytes]);
+            }
             None => Messages(arena).read_inline(id, from, meta.bytes, &mut bytes),
         }
         let attached = Allocator(arena).attachments(id);
-        let blocks = attached.map(|(_, a)| leaving(arena, a.block, a.grant)).collect::<Result<Vec<_>>>()?;
+        let size = |(_, a): (_, Attachment)| Ok((a.grant, leaving(arena, a.block, a.grant)?.1));
+        let blocks = attached.map(size).collect::<Result<Vec<_>>>()?;
         if blocks.len() == meta.attachments {
             Ok((bytes, blocks))
         } else {
@@ -118,7 +124,8 @@ impl Envelope {
         }
     }
 
-    /// Returns the memory of an attachment. Empty for attachments that can't leave this arena.
+    /// Returns the memory of an attachment. Empty for attachments that can't leave this arena, or if this
+    /// process can't map their file.
     pub fn relayed_memory(&self, attachment: usize) -> &[u8] {
         if !self.is_whole() || self.arena.me().is_err() {
             return &[];
@@ -130,21 +137,23 @@ impl Envelope {
         let entry = (attachment as u64) < length;
         let attach =
             entry.then(|| Attachment::unpack(arena.map().load_relaxed(list.plus(attachment as u64))));
-        match attach.flatten() {
-            Some(a) if leaving(arena, a.block, a.grant).is_ok() => self.attached(a.block),
-            _ => &[],
-        }
+        let memory = |a: Attachment| {
+            let found = leaving(arena, a.block, a.grant).ok()?;
+            Backing(arena).reach(found.0).ok()?;
+            Some(self.attached(found))
+        };
+        attach.flatten().and_then(memory).unwrap_or_default()
     }
 }
 
-/// Returns the grant and size of an attachment.
-pub(super) fn leaving(arena: Arena, block: BlockId, grant: Grant) -> Result<(Grant, u64)> {
-    if !Blocks(arena).block_exists(block) {
+/// Returns the offset and length of an attachment's memory, which this process may not have mapped yet.
+pub(super) fn leaving(arena: Arena, block: BlockId, grant: Grant) -> Result<(u64, u64)> {
+    let Some(found) = Blocks(arena).existing(block) else {
         return Err(Error::Malformed("an attachment of a message names no block".into()));
-    }
+    };
     match grant.access() {
         _ if grant == EXCLUSIVE => Err(stays(grant)),
-        Access::Exclusive | Access::Frozen => Ok((grant, Blocks(arena).data_of(block).1)),
+        Access::Exclusive | Access::Frozen => Ok(found),
         Access::Shared | Access::Object => Err(stays(grant)),
     }
 }
@@ -160,8 +169,8 @@ impl Outgoing {
     /// # Errors
     /// [`Error::Unsendable`] if an attachment can't leave this arena: shared tensors and objects.
     pub fn relayed_blocks(&self) -> Result<Vec<(Grant, u64)>> {
-        let requests = self.requests().iter();
-        requests.map(|a| leaving(a.hold.arena(), a.hold.block(), a.grant)).collect()
+        let size = |a: &AttachRequest| Ok((a.grant, leaving(a.hold.arena(), a.hold.block(), a.grant)?.1));
+        self.requests().iter().map(size).collect()
     }
 
     /// Returns the memory of an attachment. Empty for attachments that can't leave this arena.

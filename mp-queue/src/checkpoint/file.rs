@@ -85,7 +85,10 @@ impl CheckpointWriter {
     /// Appends zeros up to the next multiple of the alignment.
     pub(super) fn align(&mut self) -> Result<(), CheckpointError> {
         let pad = self.position().next_multiple_of(ALIGN) - self.position();
-        self.append(pad as usize, &mut Checksum::default(), |to| to.fill(0))
+        self.append(pad as usize, &mut Checksum::default(), |to| {
+            to.fill(0);
+            Ok(())
+        })
     }
 
     /// Appends up to [`CHUNK`] bytes, which `fill` writes, and adds them to the checksum.
@@ -93,13 +96,13 @@ impl CheckpointWriter {
         &mut self,
         len: usize,
         sum: &mut Checksum,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut [u8]) -> Result<(), CheckpointError>,
     ) -> Result<(), CheckpointError> {
         if self.buffered + len > BUFFER {
             self.flush()?;
         }
         let to = &mut self.buffer[self.buffered..self.buffered + len];
-        fill(to);
+        fill(to)?;
         sum.add(to);
         self.buffered += len;
         Ok(())

@@ -206,7 +206,10 @@ impl Saver<'_> {
             SlotMessage::Small(small) => {
                 let bytes = small.bytes();
                 let bytes = bytes.as_slice();
-                self.file.append(bytes.len(), &mut sum, |to| to.copy_from_slice(bytes))?;
+                self.file.append(bytes.len(), &mut sum, |to| {
+                    to.copy_from_slice(bytes);
+                    Ok(())
+                })?;
                 let (bytes, checksum) = (FileRange { at: start, len: bytes.len() as u64 }, sum.get());
                 let (set_aside, deliveries, blocks) = (false, 0, Vec::new());
                 return Ok(Some(SavedMessage { set_aside, deliveries, bytes, blocks, checksum }));
@@ -232,7 +235,11 @@ impl Saver<'_> {
             each_chunk(from.len(), |offset, len| {
                 there = there && is_there();
                 match there {
-                    true => self.file.append(len, &mut sum, |to| messages.copy_out(from, offset, to)),
+                    true => self.file.append(len, &mut sum, |to| {
+                        let copied = messages.copy_out(from, offset, to);
+                        // The memory of a message that was taken may be gone.
+                        if is_there() { copied.map_err(CheckpointError::from) } else { Ok(()) }
+                    }),
                     false => Ok(()),
                 }
             })?;

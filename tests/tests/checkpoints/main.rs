@@ -41,6 +41,7 @@ fn helper() {
     match &*what {
         "writes" => programs::writes(&directory),
         "full" => programs::full(&directory),
+        "files" => programs::files(&directory),
         _ => panic!("{what}"),
     }
 }

@@ -1,13 +1,14 @@
 //! Files that move between programs, and file systems without space.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use mp::memory::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
 use mp::process::start_processes;
 use mp::queue::CheckpointError;
 use mp::{Queue, SpawnOptions};
 use mp_tests::scratch::Scratch;
-use mp_tests::{Outcome, join, next, send, take};
+use mp_tests::{Outcome, join, next, one_process, send, take};
 
 use crate::{Numbered, numbered, numbers, numbers_in};
 
@@ -60,4 +61,28 @@ pub(crate) fn full(directory: &Path) {
 #[test]
 fn full_file_system_keeps_the_old_file_and_queue() {
     _ = Scratch::new("full").run_mounted("size=4m", "full");
+}
+
+fn puts_files(_: usize, (queue, directory): (Queue<Numbered>, PathBuf)) -> Outcome {
+    set_sharing_strategy(SharingStrategy::FileSystem)?;
+    set_sharing_directory(directory)?;
+    for number in 0..3 {
+        send(&queue, numbered(number, 100_000))?;
+    }
+    Ok(())
+}
+
+/// Writes messages whose memory is in a file that only their producer has mapped.
+pub(crate) fn files(directory: &Path) {
+    let queue = Queue::bounded(3).unwrap();
+    join(&one_process(puts_files, (queue.clone(), directory.to_owned()))).unwrap();
+    let path = directory.join("queue");
+    assert_eq!(queue.checkpoint(&path).unwrap(), 3);
+    assert_eq!(numbers_in(&path), [0, 1, 2]);
+    assert_eq!(numbers(&queue), [0, 1, 2]);
+}
+
+#[test]
+fn memory_in_files_of_a_producer_is_written() {
+    Scratch::new("files").run("files");
 }

@@ -129,7 +129,7 @@ pub fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> Result
                 to = &mut to[n..];
             }
             Err(Errno::INTR) => {}
-            Err(e) => return Err(os("reading a foreign file")(e)),
+            Err(e) => return Err(os("reading shared memory from its file")(e)),
         }
     }
     Ok(asked - to.len())
