@@ -254,9 +254,11 @@ fn small_message_is_leased_before_its_slot_is_freed() {
     let mut steps_of = enclose(small(b"task"), at);
     steps(&mut steps_of, &m, |m| holder(m, 0) == Holder::Leased(me()));
     assert_eq!(RingPlace::unpack(m.load(PLACES.of(0))), RingPlace { ring: 4, slot: 8 });
+    assert_ne!(m.load(PLACES.of(0)) & RingPlace::ENCLOSING, 0, "it is in its slot, too");
     assert_eq!(slot(&m, 0).lap, LAP, "it is taken before a death would bring it back");
     let (now, leased) = run(steps_of, &m);
     assert!(leased && now.pack() == m.load(OWNERS.of(0)));
+    assert_eq!(m.load(PLACES.of(0)), RingPlace { ring: 4, slot: 8 }.pack());
     assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
 }
 

@@ -127,6 +127,8 @@ impl Owner {
 }
 
 /// Ring and slot in which an envelope is queued. Written by the envelope's owner before it queues it.
+///
+/// The word may also have the bit [`ENCLOSING`](Self::ENCLOSING).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RingPlace {
     /// Block that contains the ring.
@@ -136,6 +138,10 @@ pub struct RingPlace {
 }
 
 impl RingPlace {
+    /// Bit of the word of an envelope whose leaseholder has copied a small message into it, and may not have
+    /// taken the message out of its slot yet.
+    pub const ENCLOSING: u64 = 1 << 63;
+
     /// Returns the word.
     pub const fn pack(self) -> u64 {
         self.slot as u64 | (self.ring as u64) << 32
@@ -143,7 +149,7 @@ impl RingPlace {
 
     /// Creates the value from a word.
     pub const fn unpack(w: u64) -> Self {
-        Self { ring: (w >> 32) as u32, slot: w as u32 }
+        Self { ring: ((w & !Self::ENCLOSING) >> 32) as u32, slot: w as u32 }
     }
 }
 

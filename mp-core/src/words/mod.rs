@@ -7,7 +7,7 @@
 //! | [`BlockState`] | state 2 (`FREE`, `LIVE`, `BUSY`), kind 4, member 24, version 34 |
 //! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`, `LEASED`), member 24, sequence 38 |
 //! | [`GroupState`] (of 64 envelopes) | state 2 (`ABSENT`, `EMPTYING`, `IN USE`, `FILLING`), member 24, base of the sequences 38 |
-//! | [`RingPlace`] (of a queued envelope) | slot index 32, ring's block 32 |
+//! | [`RingPlace`] (of a queued envelope) | slot index 32, ring's block 31, "enclosing a small message" 1 |
 //! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `RECLAIMING`), recoveries begun 29 and vacating 1, or reclaiming member 24, epoch 32 |
 //! | [`Tick`] | value 52 (count 36, epoch 16), clock 12 |
 //! | [`ClockState`] | phase 3 (`FREE`, `LIVE`, `LEFT`, `ENDING`, `DEAD`, `CLAIMING`), member 24, epoch 16, first epoch that a death ended 16 |
@@ -215,5 +215,6 @@ mod tests {
         assert_eq!((deliveries(meta), meta >> 32, meta & 0xffff), (127, 5, 77));
         let p = RingPlace { ring: 7, slot: u32::MAX };
         assert_eq!(RingPlace::unpack(p.pack()), p);
+        assert_eq!(RingPlace::unpack(p.pack() | RingPlace::ENCLOSING), p);
     }
 }

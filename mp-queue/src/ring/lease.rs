@@ -158,6 +158,7 @@ enum ReclaimPc {
     Owner,
     Place,
     Take,
+    Unmark,
     Rest,
 }
 
@@ -176,6 +177,7 @@ pub struct Reclaim {
     count: u64,
     envelope: EnvelopeId,
     owner: Owner,
+    place: u64,
     pc: ReclaimPc,
 }
 
@@ -189,12 +191,12 @@ impl Reclaim {
         (wanted, to): (Holder, Holder),
     ) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
-        let (hint, count, envelope) = (0, 0, 0);
+        let (hint, count, envelope, place) = (0, 0, 0, 0);
         // These messages have no hint, so all envelopes are scanned.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { ReclaimPc::Count } else { ReclaimPc::Hint };
         let (ring, most) = (ring.block, ring.envelopes);
-        Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, pc }
+        Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, place, pc }
     }
 
     /// Scans regardless of the hint: for a ring that no process holds.
@@ -252,8 +254,8 @@ impl Steps for Reclaim {
             // The place belongs to this owner word only if the word has not changed. Otherwise the swap
             // fails.
             ReclaimPc::Place => {
-                let place = RingPlace::unpack(m.load(self.envelopes.places.of(self.envelope)));
-                if place.ring != self.ring {
+                self.place = m.load(self.envelopes.places.of(self.envelope));
+                if RingPlace::unpack(self.place).ring != self.ring {
                     return self.skip(1);
                 }
                 self.pc = ReclaimPc::Take;
@@ -261,9 +263,20 @@ impl Steps for Reclaim {
             ReclaimPc::Take => {
                 let taken = self.owner.then(self.to);
                 match m.cas(self.envelopes.owners.of(self.envelope), self.owner.pack(), taken.pack()) {
-                    Ok(()) => return Some(Some((self.envelope, taken))),
+                    Ok(()) => {
+                        self.owner = taken;
+                        self.pc = ReclaimPc::Unmark;
+                        // Only a consumer that died in `Enclose` leaves a mark.
+                        if self.place & RingPlace::ENCLOSING == 0 {
+                            return Some(Some((self.envelope, taken)));
+                        }
+                    }
                     Err(_) => self.pc = ReclaimPc::Owner,
                 }
+            }
+            ReclaimPc::Unmark => {
+                m.store(self.envelopes.places.of(self.envelope), self.place & !RingPlace::ENCLOSING);
+                return Some(Some((self.envelope, self.owner)));
             }
             ReclaimPc::Rest => {
                 let noted = self.hint >> 32;
@@ -299,6 +312,20 @@ mod tests {
         let ring = RingAt { block: 0, slots: 1, before: 0, head, tail, first, envelopes: 2 };
         let to = (Holder::Returned, Holder::Leased(Member::new(1, 1)));
         Reclaim::new(AT, ring, ENVELOPES, to)
+    }
+
+    /// A consumer that died in `Enclose` leaves its mark.
+    #[test]
+    fn next_leaseholder_removes_the_mark() {
+        let m = HeapMem::new(16);
+        m.store(COUNT, 1);
+        m.store(GROUPS.of(0), GroupState::InUse.pack());
+        let place = RingPlace { ring: 0, slot: 3 }.pack();
+        m.store(PLACES.of(0), place | RingPlace::ENCLOSING);
+        m.store(OWNERS.of(0), Owner { holder: Holder::Returned, seq: 5 }.pack());
+        run(NoteReturned::new(AT), &m);
+        let (_, owner) = run(reclaim(), &m).unwrap();
+        assert_eq!((m.load(OWNERS.of(0)), m.load(PLACES.of(0))), (owner.pack(), place));
     }
 
     /// A message that is returned after its envelope was scanned, and noted before the scan ends, is found by

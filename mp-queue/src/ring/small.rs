@@ -14,7 +14,9 @@
 //! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer
 //! has leased, producers use envelopes (they read a word that consumers set). A consumer that leases may find
 //! a small message that was put before. [`Enclose`] then creates an envelope with a copy, which is already
-//! leased, and takes the slot afterwards.
+//! leased, and takes the slot afterwards. Meanwhile the envelope's place word has a mark
+//! ([`RingPlace::ENCLOSING`]): a process that lists the messages of the queue finds it in its slot only. A
+//! consumer that is killed leaves the mark, and the next leaseholder removes it.
 //!
 //! | killed in `Enclose` | left | recovery or reclaim |
 //! |---|---|---|
@@ -26,7 +28,7 @@
 //! Delivery is at least once, as leases promise.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::words::{Holder, Member, Owner};
+use mp_core::words::{Holder, Member, Owner, RingPlace};
 
 use super::RingAt;
 use super::put::PutOutcome;
@@ -164,6 +166,7 @@ enum EnclosePc {
     Lease,
     Load,
     Take,
+    Unmark,
     Advance,
     Unlease,
 }
@@ -206,7 +209,7 @@ impl Steps for Enclose {
         let slot_at = self.ring.slot(self.position.index);
         match self.pc {
             EnclosePc::Place => {
-                m.store_relaxed(self.place_at, self.ring.place(self.position));
+                m.store_relaxed(self.place_at, self.ring.place(self.position) | RingPlace::ENCLOSING);
                 self.pc = EnclosePc::Lease;
             }
             EnclosePc::Lease => {
@@ -224,7 +227,11 @@ impl Steps for Enclose {
             EnclosePc::Take => {
                 let full = [self.slot.pack(), self.message.rest()];
                 let taken = m.cas_pair(slot_at, full, [self.slot.after_take().pack(), 0]);
-                self.pc = if taken { EnclosePc::Advance } else { EnclosePc::Unlease };
+                self.pc = if taken { EnclosePc::Unmark } else { EnclosePc::Unlease };
+            }
+            EnclosePc::Unmark => {
+                m.store(self.place_at, self.ring.place(self.position));
+                self.pc = EnclosePc::Advance;
             }
             EnclosePc::Advance => {
                 self.ring.pass(m, self.ring.head, self.position);

@@ -262,6 +262,42 @@ mod tests {
         }
     }
 
+    /// A consumer has leased a copy of a small message, and another consumer takes the message meanwhile.
+    #[test]
+    fn lost_copy_of_a_small_message_is_not_held() {
+        let queue = Queue::bounded(1).unwrap();
+        queue.put(7_u64).unwrap();
+        let memory = *queue.raw().memory();
+        memory.enable_redelivery();
+        let (arena, m) = (memory.arena, RingMemory::words(memory.arena));
+        let ring = memory.chain.segment(0);
+        let got = Members(arena).with_intent(|me, intent| {
+            run(Get::new(ring, intent, Envelopes(arena).owner_words(), me).leasing(), m)
+        });
+        let GetOutcome::Done(TakenMessage::Small(small, position)) = got.unwrap() else {
+            panic!("there is a small message")
+        };
+        let mut out = Outgoing::default();
+        out.bytes().extend_from_slice(small.bytes().as_slice());
+        let mut envelope = Messages(arena).pack(&mut out, memory.fingerprint()).unwrap();
+        let id = envelope.id();
+        let words = (Envelopes(arena).owner_words().of(id), Envelopes(arena).place_words().of(id));
+        let me = arena.me().unwrap();
+        let mut enclose = Enclose::new(ring, words, (me, envelope.owner()), (small, position));
+        while !matches!(Owner::unpack(m.load(words.0)).holder, Holder::Leased(_)) {
+            assert!(mp_core::mem::Steps::step(&mut enclose, m).is_none());
+        }
+        assert_eq!(memory.held_messages(), None);
+        assert_eq!(queue.get().unwrap(), Some(7));
+        assert_eq!(memory.held_messages(), None);
+        let (owner, leased) = run(enclose, m);
+        assert!(!leased);
+        // SAFETY: not leased, the envelope still belongs to this process, with the owner word that `Enclose`
+        // returned.
+        unsafe { envelope.set_owner(owner) };
+        assert_eq!(memory.held_messages(), Some(vec![]));
+    }
+
     #[test]
     fn message_being_leased_has_a_holder() {
         let queue = unburdened();

@@ -129,12 +129,10 @@ impl RingMemory {
                 if matches!(holder, Holder::Free | Holder::Member(_)) {
                     break;
                 }
-                let place = RingPlace::unpack(m.load(Envelopes(self.arena).place_words().of(envelope)));
+                let word = m.load(Envelopes(self.arena).place_words().of(envelope));
+                let place = RingPlace::unpack(word);
                 let content = self.chain.slot(place.slot).and_then(|at| Slot::unpack(m.load(at)).content());
                 let in_slot = content.is_some_and(|content| content.envelope() == Some(envelope));
-                // `Enclose` leases an envelope before it takes the small message out of its slot. Later, no
-                // small message is put.
-                let enclosing = content.is_some_and(|content| content.envelope().is_none());
                 // The place belongs to this owner word only if the word has not changed.
                 if m.load(owner_at) != owner {
                     continue;
@@ -143,7 +141,8 @@ impl RingMemory {
                     _ if place.ring != self.chain.block() => {}
                     Holder::Queued if in_slot => {}
                     Holder::Queued => return None,
-                    Holder::Leased(_) if enclosing => return None,
+                    // The leaseholder may lose the message to another consumer.
+                    Holder::Leased(_) if word & RingPlace::ENCLOSING != 0 => return None,
                     _ => held.push(HeldEnvelope { envelope, owner }),
                 }
                 break;
