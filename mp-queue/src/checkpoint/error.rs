@@ -19,8 +19,8 @@ use std::path::PathBuf;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The file can't be created, written, read or renamed. If its directory can't be synchronized, the new
-    /// file is in place, and may be lost by a crash of the host.
+    /// The file can't be created, written, read or renamed, or has more messages than the format allows. If
+    /// its directory can't be synchronized, the new file is in place, and may be lost by a crash of the host.
     #[error("{action} {path}: {source}", path = path.display())]
     File {
         /// Attempted operation, for example "can't write".
@@ -53,7 +53,7 @@ pub enum CheckpointError {
     #[error("message {message} of the queue can't be written to a file: {error}")]
     Unsendable {
         /// Number of the message: 0 is the oldest one. Leased messages, and messages that were given back,
-        /// are numbered after all others.
+        /// are numbered after all others. In a queue whose messages are taken meanwhile, it is a hint.
         message: usize,
         /// Reason.
         error: mp_core::Error,
@@ -102,6 +102,16 @@ pub enum CheckpointError {
         stored: String,
         /// Type of the queue to be restored.
         expected: String,
+    },
+    /// A message exceeds the [bound of bytes](crate::QueueOptions::bytes) that the caller has asked for.
+    #[error(
+        "a message of {bytes} bytes exceeds the bound of {limit}: restore it with a higher bound of bytes"
+    )]
+    TooLarge {
+        /// Number of bytes that the message counts.
+        bytes: u64,
+        /// Bound of bytes.
+        limit: u64,
     },
     /// The messages exceed the bound of the queue that the caller has asked for.
     #[error("{messages} messages don't fit into the queue: restore it with a higher bound")]

@@ -1,13 +1,14 @@
 //! Files of checkpoints: written under another name, and renamed when they are complete.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::checksum::Checksum;
 use super::error::CheckpointError;
@@ -21,6 +22,10 @@ pub(super) const CHUNK: usize = 256 << 10;
 const BUFFER: usize = 4 * CHUNK;
 /// Room for the header at first.
 const HEADER: u64 = 64 << 10;
+/// Largest room for the header.
+const MAX_ROOM: u64 = (8 + MAX_HEADER) / ALIGN * ALIGN;
+/// Number of attempts to open the file to be written.
+const TRIES: usize = 100;
 /// Suffix of a file that is being written.
 const SUFFIX: &str = ".mp-partial";
 
@@ -123,6 +128,12 @@ impl CheckpointWriter {
         self.buffer_at = self.buffer_at.min(to);
     }
 
+    /// Returns the error of a queue that exceeds the format.
+    #[cold]
+    fn exceeds(&self, why: &'static str) -> CheckpointError {
+        self.failed(io::Error::new(io::ErrorKind::InvalidInput, why))
+    }
+
     /// Completes the file, and replaces an earlier one at its path. Returns the necessary room for the header
     /// if there is too little: nothing is written then.
     pub(super) fn finish(mut self, queue: &SavedQueue) -> Result<Result<(), (Self, u64)>, CheckpointError> {
@@ -131,9 +142,8 @@ impl CheckpointWriter {
         let end = table_at + table.len() as u64 + TRAILER as u64;
         let mut json = header(queue, self.data_at, end).into_bytes();
         let needed = 8 + json.len() as u64;
-        if needed - 8 > MAX_HEADER {
-            let why = "more tensors than a file of the format safetensors can name";
-            return Err(self.failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
+        if needed > MAX_ROOM {
+            return Err(self.exceeds("more tensors than a file of the format safetensors can name"));
         }
         if needed > self.data_at {
             return Ok(Err((self, needed)));
@@ -145,24 +155,43 @@ impl CheckpointWriter {
         head.chunks(CHUNK).for_each(|chunk| header_sum.add(chunk));
         let (data_at, table_len) = (self.data_at, table.len() as u64);
         let trailer = Trailer { data_at, table_at, table_len, header_sum: header_sum.get() };
+        let packed = trailer.pack(&table);
+        if Trailer::unpack(&packed, end) != Some(trailer) {
+            return Err(self.exceeds("more messages than a checkpoint can have"));
+        }
         self.flush()?;
         let write = |writer: &mut Self| {
             let file = &writer.file;
             file.write_all_at(&table, table_at)?;
-            file.write_all_at(&trailer.pack(&table), table_at + table_len)?;
+            file.write_all_at(&packed, table_at + table_len)?;
             file.write_all_at(&head, 0)?;
             file.set_len(end)?;
             file.sync_all()
         };
         write(&mut self).map_err(|e| self.failed(e))?;
-        fs::rename(&self.partial, &self.path).map_err(|e| file_error("can't replace", &self.path, e))?;
-        self.complete = true;
         let folder = self.path.parent().filter(|path| !path.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|e| file_error("can't make durable the directory", folder, e))?;
+        let durable = |e| file_error("can't make durable the directory", folder, e);
+        let opened = match File::open(folder) {
+            // A directory without the right to read has no way to be synchronized.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
+            opened => Some(opened.map_err(durable)?),
+        };
+        fs::rename(&self.partial, &self.path).map_err(|e| file_error("can't replace", &self.path, e))?;
+        self.complete = true;
+        match opened.map(|folder| folder.sync_all()) {
+            // The file system does not synchronize directories.
+            Some(Err(e)) if e.kind() == io::ErrorKind::InvalidInput => {}
+            Some(synced) => synced.map_err(durable)?,
+            None => {}
+        }
         Ok(Ok(()))
     }
+}
+
+/// Returns the room to reserve for a header that needs this many bytes.
+pub(super) fn room_for(needed: u64) -> u64 {
+    (2 * needed).min(MAX_ROOM)
 }
 
 impl Drop for CheckpointWriter {
@@ -174,10 +203,10 @@ impl Drop for CheckpointWriter {
 }
 
 /// Opens the file to be written, and locks it against other writers of the same checkpoint. A file that a
-/// killed writer left is used again.
+/// killed writer left is used again, if it is a file of this user with no other name.
 fn lock(partial: &Path, path: &Path) -> Result<File, CheckpointError> {
     let failed = |source| file_error("can't create", partial, source);
-    loop {
+    for _ in 0..TRIES {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(libc::O_NOFOLLOW).open(partial).map_err(failed)?;
@@ -189,12 +218,18 @@ fn lock(partial: &Path, path: &Path) -> Result<File, CheckpointError> {
         // Between the two calls, its writer may have renamed or removed the file.
         let opened = file.metadata().map_err(failed)?;
         match fs::symlink_metadata(partial) {
-            Ok(found) if (found.dev(), found.ino()) == (opened.dev(), opened.ino()) => return Ok(file),
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Ok(found) if (found.dev(), found.ino()) == (opened.dev(), opened.ino()) => {}
+            Ok(_) => continue,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => return Err(failed(e)),
         }
+        if opened.is_file() && opened.uid() == geteuid().as_raw() && opened.nlink() == 1 {
+            file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+            return Ok(file);
+        }
+        fs::remove_file(partial).map_err(failed)?;
     }
+    Err(CheckpointError::Written { path: path.to_owned() })
 }
 
 #[cold]
@@ -275,6 +310,22 @@ impl CheckpointReader {
         .map_err(|e| file_error("can't read", &self.path, e))
     }
 
+    /// Appends `len` bytes from this position, and adds them to the checksum. Memory is allocated as the
+    /// file is read.
+    pub(super) fn read_more(
+        &self,
+        at: u64,
+        len: u64,
+        to: &mut Vec<u8>,
+        sum: &mut Checksum,
+    ) -> Result<(), CheckpointError> {
+        each_chunk(len, |from, len| {
+            let start = to.len();
+            to.resize(start + len, 0);
+            self.read(at + from, &mut to[start..], sum)
+        })
+    }
+
     /// Returns the error of a message whose checksum is wrong.
     pub(super) fn damaged(&self) -> CheckpointError {
         CheckpointError::Damaged { path: self.path.clone(), what: "the checksum of a message is wrong" }
@@ -296,4 +347,19 @@ pub(super) fn each_chunk<E>(len: u64, mut each: impl FnMut(u64, usize) -> Result
         at += now;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_header_room_can_be_restored() {
+        for needed in [1000, MAX_ROOM / 2 + 1, MAX_ROOM] {
+            let data_at = room_for(needed).next_multiple_of(ALIGN);
+            assert!(data_at >= needed);
+            let trailer = Trailer { data_at, table_at: data_at, table_len: 0, header_sum: 0 };
+            assert_eq!(Trailer::unpack(&trailer.pack(&[]), trailer.file_len()), Some(trailer), "{needed}");
+        }
+    }
 }

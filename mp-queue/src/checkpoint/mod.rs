@@ -47,11 +47,12 @@ impl<T: Message> Queue<T> {
     /// The queue is kept, and nothing in it changes. The file has the bounds of the queue, and the messages
     /// that it contained at one instant of the call, in their order. It also has messages that consumers have
     /// [leased](Self::get_lease) and not yet acknowledged, messages that were given back, and [dead
-    /// letters](Self::dead_letter), with their numbers of deliveries.
+    /// letters](Self::dead_letter), with their numbers of deliveries. [`QueueOptions::spin`] is not in the
+    /// file.
     ///
     /// Messages that are put, taken or acknowledged during the call are in the file or not. If a consumer
     /// puts a result into the same queue before it takes or acknowledges another message, the file has at
-    /// least one of the two. No message is in the file twice.
+    /// least one of the two. No message is in the file twice, unless a consumer was killed while it leased it.
     ///
     /// A message that a consumer has taken by [`get`](Self::get) is not in the file. A job that is to be
     /// continued therefore takes its messages with acknowledgement.
@@ -63,18 +64,21 @@ impl<T: Message> Queue<T> {
     /// messages is written once for each of them.
     ///
     /// # Blocking
-    /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. If
-    /// messages are taken faster than they can be written, the call ends with [`CheckpointError::Busy`] about
-    /// 10 s after its first pass.
+    /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. The call
+    /// ends with [`CheckpointError::Busy`] if messages are taken faster than they can be written for about
+    /// 10 s. In a queue with leases, it also needs a scan of all messages of the program during which no
+    /// message leaves its slot, within about 10 s after the first copy is complete.
     ///
     /// # Errors
     /// [`CheckpointError`]. A message with a shared tensor, queue, lock, file or device tensor can't be
-    /// written. The queue and an earlier file at the path are unchanged after any error.
+    /// written. The queue is unchanged after any error. An earlier file at the path is unchanged, unless only
+    /// the synchronization of the directory failed.
     ///
     /// # When a process dies
     /// The file is written with the suffix `.mp-partial` and renamed when it is on the disk. So an earlier
     /// file at the path is whole after a crash at any moment. A killed process leaves the partial file, which
-    /// the next checkpoint of the same path replaces. Only this user can read the file.
+    /// the next checkpoint of the same path replaces. Only this user can read the file. On a file system that
+    /// can't synchronize a directory, a crash of the host may restore the earlier file.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<usize, CheckpointError> {
         save::save(self.raw(), CheckpointWriter::create(path.as_ref())?)
     }
@@ -131,7 +135,8 @@ impl QueueOptions {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Queue::restore`], and [`CheckpointError::TooMany`] if the messages exceed the bounds.
+    /// The errors of [`Queue::restore`], and [`CheckpointError::TooMany`] or [`CheckpointError::TooLarge`] if
+    /// the messages exceed the bounds.
     pub fn restore<T: Message>(self, path: impl AsRef<Path>) -> Result<Queue<T>, CheckpointError> {
         restore::restore(path.as_ref(), Some(self))
     }

@@ -51,7 +51,12 @@ pub(super) fn restore<T: Message>(
         let payload = read(&file, &raw, fingerprint, message)?;
         put(&raw, payload, message.set_aside).map_err(|error| match error {
             PutError::Failed { error, .. } => CheckpointError::Failed(error),
-            _ => CheckpointError::TooMany { messages: queued },
+            PutError::TooLarge { bytes, limit, .. } => CheckpointError::TooLarge { bytes, limit },
+            // The arena has no room for as many messages as the options allow.
+            _ if options.capacity.is_none_or(|wanted| wanted as u64 > raw.memory().capacity().into()) => {
+                CheckpointError::Failed(raw.too_many())
+            }
+            _ => CheckpointError::TooMany { messages: messages.len() },
         })?;
     }
     if file.queue.closed {
@@ -68,8 +73,7 @@ fn read<T: Message>(
     message: &SavedMessage,
 ) -> Result<Payload, CheckpointError> {
     let (mut out, mut sum) = (Outgoing::default(), Checksum::default());
-    out.bytes().resize(message.bytes.len as usize, 0);
-    file.read(message.bytes.at, out.bytes(), &mut sum)?;
+    file.read_more(message.bytes.at, message.bytes.len, out.bytes(), &mut sum)?;
     for saved in &message.blocks {
         let access = if saved.frozen { Access::Frozen } else { Access::Exclusive };
         let (at, len) = (saved.range.at, saved.range.len);

@@ -5,11 +5,13 @@
 //!
 //! At the end, all messages that were taken meanwhile are removed from the list, and then the position of the
 //! next message is read. If no message was put since the last copy, the list is what the queue contained at
-//! that instant. It may also have messages that were taken between these two reads.
+//! that instant. It may also have messages that were taken between these two reads. The end is read before
+//! the position: a queue that was closed by then gets no more messages.
 //!
 //! In a queue with leases, messages move from their slots to their holders. Between the two reads, all
 //! envelopes are scanned for held messages, and no message may leave a slot meanwhile. Otherwise the scan
-//! could miss it, or find it twice.
+//! could miss it, or find it twice. A queue whose messages leave their slots during every scan is never
+//! complete.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -20,14 +22,15 @@ use mp_core::{Error, Messages, Recovery};
 
 use super::checksum::Checksum;
 use super::error::CheckpointError;
-use super::file::{CheckpointWriter, each_chunk};
+use super::file::{CheckpointWriter, each_chunk, room_for};
 use super::format::{FileRange, SavedBlock, SavedMessage, SavedQueue};
 use crate::raw::RawQueue;
 use crate::raw::memory::RingMemory;
 use crate::raw::memory::peek::{HeldEnvelope, PeekedSlot, QueuePosition, SlotMessage};
 use crate::raw::options::QueueOptions;
 
-/// Time after the first pass in which an instant without changes must be found.
+/// Time in which an instant without changes must be found after the first pass, and in which a pass whose
+/// messages are taken must come to its end.
 const RETRY_TIME: Duration = Duration::from_secs(10);
 /// Number of bytes of taken messages from which on the file is begun again, if they are the larger part.
 const SURPLUS: u64 = 64 << 20;
@@ -42,24 +45,26 @@ struct Saver<'a> {
     /// Messages that had a holder, by envelope and owner word.
     held: BTreeMap<(u32, u64), SavedMessage>,
     next: QueuePosition,
+    /// `true` if the queue was closed before the instant.
+    closed: bool,
     deadline: Option<Instant>,
 }
 
 /// Writes all messages into a complete file. Returns their number.
 pub(super) fn save(raw: &RawQueue, file: CheckpointWriter) -> Result<usize, CheckpointError> {
     raw.arena().me()?;
-    let (queued, held) = (VecDeque::new(), BTreeMap::new());
-    let next = raw.memory().first_position();
-    let mut saver = Saver { raw, file, queued, held, next, deadline: None };
+    let mut writer = file;
     loop {
+        let (queued, held) = (VecDeque::new(), BTreeMap::new());
+        let next = raw.memory().first_position();
+        let mut saver = Saver { raw, file: writer, queued, held, next, closed: false, deadline: None };
         saver.reach_an_instant()?;
         let queue = saver.contents();
         match saver.file.finish(&queue)? {
             Ok(()) => return Ok(queue.messages.len()),
-            Err((file, needed)) => {
-                let (queued, held) = (VecDeque::new(), BTreeMap::new());
-                saver = Saver { raw, file, queued, held, next, deadline: None };
-                saver.restart(2 * needed)?;
+            Err((mut file, needed)) => {
+                file.restart(room_for(needed))?;
+                writer = file;
             }
         }
     }
@@ -82,14 +87,6 @@ impl Saver<'_> {
         self.raw.memory()
     }
 
-    fn restart(&mut self, header: u64) -> Result<(), CheckpointError> {
-        self.file.restart(header)?;
-        self.queued.clear();
-        self.held.clear();
-        self.next = self.memory().first_position();
-        Ok(())
-    }
-
     /// Returns everything that is written.
     fn contents(&mut self) -> SavedQueue {
         let memory = *self.memory();
@@ -99,7 +96,7 @@ impl Saver<'_> {
             fingerprint: memory.fingerprint(),
             type_name: memory.type_name(),
             options: options_of(&memory),
-            closed: memory.is_put_closed(),
+            closed: self.closed,
             messages,
         }
     }
@@ -125,13 +122,21 @@ impl Saver<'_> {
     fn copy_queued(&mut self) -> Result<(), CheckpointError> {
         let memory = *self.memory();
         let mut steps = 2 * memory.len() + MORE_STEPS;
+        let mut deadline = self.deadline;
         while steps > 0 {
             steps -= 1;
             let at = self.next;
             self.next = match memory.peek_slot(at) {
                 PeekedSlot::End => return Ok(()),
                 PeekedSlot::NextSegment => memory.next_segment(at),
-                PeekedSlot::Taken => memory.first_position(),
+                PeekedSlot::Taken => {
+                    let now = Instant::now();
+                    if now > *deadline.get_or_insert(now + RETRY_TIME) {
+                        return Err(CheckpointError::Busy);
+                    }
+                    self.discard_taken()?;
+                    memory.first_position()
+                }
                 PeekedSlot::Message(message) => {
                     let number = self.queued.len();
                     match self.copy(message, number, || !memory.is_taken(at))? {
@@ -147,13 +152,38 @@ impl Saver<'_> {
         Ok(())
     }
 
+    fn oldest_is_taken(&self) -> bool {
+        self.queued.front().is_some_and(|(at, _)| self.memory().is_taken(*at))
+    }
+
+    /// Removes the messages that have left their slots. Begins the file again if most of it is copies of
+    /// messages that are gone. Returns `true` if it does.
+    fn discard_taken(&mut self) -> Result<bool, CheckpointError> {
+        while self.oldest_is_taken() {
+            self.queued.pop_front();
+        }
+        let len = self.file.data_len();
+        if len <= SURPLUS {
+            return Ok(false);
+        }
+        let kept: u64 = self.queued.iter().map(|(_, m)| m.len()).sum::<u64>()
+            + self.held.values().map(SavedMessage::len).sum::<u64>();
+        if len <= 2 * kept + SURPLUS {
+            return Ok(false);
+        }
+        self.file.restart(self.file.header_room())?;
+        self.queued.clear();
+        self.held.clear();
+        self.next = self.memory().first_position();
+        Ok(true)
+    }
+
     /// Removes the messages that are gone, and copies new held messages. Returns `true` if the copies are the
     /// contents of the queue at an instant.
     fn is_complete(&mut self) -> Result<bool, CheckpointError> {
         let memory = *self.memory();
-        let oldest_is_taken = |saver: &Self| saver.queued.front().is_some_and(|(at, _)| memory.is_taken(*at));
-        while oldest_is_taken(self) {
-            self.queued.pop_front();
+        if self.discard_taken()? {
+            return Ok(false);
         }
         if memory.has_held_messages() {
             let Some(found) = memory.held_messages() else { return Ok(false) };
@@ -161,20 +191,22 @@ impl Saver<'_> {
             for held in found {
                 let key = (held.envelope, held.owner);
                 match earlier.remove(&key) {
-                    Some(copy) => _ = self.held.insert(key, copy),
+                    Some(mut copy) => {
+                        // A leaseholder counts its delivery after it has the lease.
+                        let deliveries = Messages(self.raw.arena()).deliveries(held.envelope);
+                        if memory.is_held(held) {
+                            copy.deliveries = deliveries as u8;
+                        }
+                        self.held.insert(key, copy);
+                    }
                     None => self.copy_held(held)?,
                 }
             }
-            if oldest_is_taken(self) {
+            if self.oldest_is_taken() {
                 return Ok(false);
             }
         }
-        let kept: u64 = self.queued.iter().map(|(_, m)| m.len()).sum::<u64>()
-            + self.held.values().map(SavedMessage::len).sum::<u64>();
-        if self.file.data_len() > 2 * kept + SURPLUS {
-            self.restart(self.file.header_room())?;
-            return Ok(false);
-        }
+        self.closed = memory.is_put_closed();
         Ok(memory.peek_slot(self.next) == PeekedSlot::End)
     }
 
@@ -266,5 +298,56 @@ impl Saver<'_> {
             blocks,
             checksum: sum.get(),
         }))
+    }
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+    use crate::Queue;
+
+    fn saver<'a>(queue: &'a Queue<String>, name: &str) -> Saver<'a> {
+        let path = std::env::temp_dir().join(format!("mp-queue-{}-{name}", std::process::id()));
+        let file = CheckpointWriter::create(&path).unwrap();
+        let (raw, next) = (queue.raw(), queue.raw().memory().first_position());
+        let (queued, held) = (VecDeque::new(), BTreeMap::new());
+        Saver { raw, file, queued, held, next, closed: false, deadline: None }
+    }
+
+    #[test]
+    fn pass_that_is_overtaken_discards_its_copies() {
+        let queue = Queue::bounded(8).unwrap();
+        let mut saver = saver(&queue, "overtaken");
+        queue.put_many((0..4).map(|n| format!("{n}").repeat(100))).unwrap();
+        saver.copy_queued().unwrap();
+        assert_eq!(saver.queued.len(), 4);
+        let overtake = || {
+            queue.put("taken".repeat(100)).unwrap();
+            while !queue.is_empty() {
+                queue.get().unwrap();
+            }
+        };
+        overtake();
+        saver.copy_queued().unwrap();
+        assert!(saver.queued.is_empty());
+        overtake();
+        saver.deadline = Some(Instant::now() - Duration::from_millis(1));
+        assert!(matches!(saver.copy_queued(), Err(CheckpointError::Busy)));
+    }
+
+    #[test]
+    fn deliveries_are_read_again_at_the_end() {
+        let queue = Queue::bounded(1).unwrap();
+        queue.put("text".repeat(100)).unwrap();
+        queue.raw().memory().enable_redelivery();
+        let mut leased = None;
+        queue.raw().memory().lease(0, &mut leased).unwrap();
+        let leased = leased.unwrap();
+        let mut saver = saver(&queue, "deliveries");
+        saver.reach_an_instant().unwrap();
+        leased.deliver();
+        saver.reach_an_instant().unwrap();
+        assert_eq!(saver.contents().messages[0].deliveries, 1);
+        assert!(queue.raw().memory().give_back(&leased));
     }
 }

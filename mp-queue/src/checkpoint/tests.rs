@@ -1,13 +1,15 @@
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use mp_core::Messages;
+use mp_core::{Messages, Wait};
 use mp_reduce::Bundle;
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
 use super::CheckpointError;
 use super::format::{PREFIX, TRAILER};
+use crate::raw::payload::Payload;
 use crate::{Queue, QueueOptions};
 
 /// Path of a checkpoint, removed on drop.
@@ -196,7 +198,7 @@ fn byte_bound_and_other_options_are_kept() {
     assert_eq!(again.capacity(), 5);
     assert!(again.try_put(Tensor::zeros([600_000]).unwrap()).unwrap_err().is_full());
     let error = QueueOptions::new().capacity(5).bytes(1000).restore::<Tensor<u8>>(&path.0).unwrap_err();
-    assert!(matches!(error, CheckpointError::TooMany { messages: 1 }), "{error}");
+    assert!(matches!(error, CheckpointError::TooLarge { limit: 1000, .. }), "{error}");
     (0..2).for_each(|_| queue.put(Tensor::zeros([10]).unwrap()).unwrap());
     queue.checkpoint(&path.0).unwrap();
     let error = QueueOptions::new().capacity(2).restore::<Tensor<u8>>(&path.0).unwrap_err();
@@ -248,6 +250,39 @@ fn second_writer_of_a_path_is_refused() {
     queue.checkpoint(&path.0).unwrap();
     assert!(!path.partial().exists());
     assert!(fs::metadata(&path.0).unwrap().len() < 200_000);
+}
+
+#[test]
+fn partial_file_with_another_name_is_replaced() {
+    let (path, victim) = (TestPath::new("link"), TestPath::new("victim"));
+    fs::write(&victim.0, "text").unwrap();
+    fs::hard_link(&victim.0, path.partial()).unwrap();
+    Queue::<u64>::bounded(4).unwrap().checkpoint(&path.0).unwrap();
+    assert_eq!(fs::read(&victim.0).unwrap(), b"text");
+}
+
+#[test]
+fn partial_file_of_another_mode_becomes_private() {
+    let path = TestPath::new("mode");
+    fs::write(path.partial(), "text").unwrap();
+    fs::set_permissions(path.partial(), fs::Permissions::from_mode(0o644)).unwrap();
+    Queue::<u64>::bounded(4).unwrap().checkpoint(&path.0).unwrap();
+    assert_eq!(fs::metadata(&path.0).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+/// A producer that waited for room puts a small message, though a consumer has leased by then.
+#[test]
+fn small_message_after_a_lease_is_kept() {
+    let path = TestPath::new("later");
+    let queue = Queue::bounded(1).unwrap();
+    queue.put(1_u64).unwrap();
+    let mut later = Payload::from_small(queue.raw(), &2_u64).unwrap();
+    let lease = queue.get_lease().unwrap().unwrap();
+    queue.raw().put(&mut later, Wait::Never).unwrap();
+    assert_eq!(queue.checkpoint(&path.0).unwrap(), 2);
+    lease.ack();
+    let again = Queue::<u64>::restore(&path.0).unwrap();
+    assert_eq!([again.get().unwrap(), again.get().unwrap()], [Some(1), Some(2)]);
 }
 
 #[test]
