@@ -21,8 +21,9 @@ impl ServedLoader {
         Self { served, _pool: pool }
     }
 
-    /// Blocks until rank 0 has left the cluster or was lost, or this process is interrupted.
-    pub fn wait(&self) {
-        self.served.wait();
+    /// Blocks until rank 0 has left the cluster or was lost, or this process is interrupted. Returns `false`
+    /// if rank 0 was lost, like [`ServedPool::wait`](mp_pool::ServedPool::wait).
+    pub fn wait(&self) -> bool {
+        self.served.wait()
     }
 }

@@ -40,17 +40,35 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ServedPool {
     /// Blocks until rank 0 has left the cluster or was lost, the pool has ended, or this process is
-    /// interrupted.
-    pub fn wait(&self) {
+    /// interrupted. Returns `false` if rank 0 was lost: it has ended, or the connection to it was interrupted
+    /// for longer than lease and grace.
+    ///
+    /// After an interrupted connection, rank 0 has lost this process, too. The pool is used again after the
+    /// process has joined again:
+    ///
+    /// ```
+    /// use mp_net::{Cluster, ClusterConfig};
+    /// use mp_pool::Pool;
+    ///
+    /// fn serve(config: &ClusterConfig) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let pool = Pool::builder().processes(2).build()?;
+    ///     // Ends with an error if rank 0 doesn't answer within the time limit.
+    ///     while !pool.serve(&Cluster::join(config)?)?.wait() {}
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn wait(&self) -> bool {
         let events = self.events.lock();
         let is_open = || self.shared.upgrade().is_some_and(|shared| shared.state.lock().is_open());
         while is_open() && !mp_core::interrupted() {
             match events.recv_timeout(CHECK_INTERVAL) {
-                Ok(ClusterEvent::Left(member) | ClusterEvent::Lost(member)) if member.rank == 0 => return,
-                Ok(ClusterEvent::FirstRankLost) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(ClusterEvent::Left(member)) if member.rank == 0 => return true,
+                Ok(ClusterEvent::Lost(member)) if member.rank == 0 => return false,
+                Ok(ClusterEvent::FirstRankLost) | Err(RecvTimeoutError::Disconnected) => return false,
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
+        true
     }
 }
 
