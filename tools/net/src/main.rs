@@ -7,6 +7,8 @@
 //! | `home` | rank 0: publishes queues, takes and checks the messages of `up`, fills `down` or `jobs` |
 //! | `put` | puts numbered messages into `up` |
 //! | `get` | takes messages of `down`, or leases those of `jobs` |
+//! | `pool`, `serve` | runs numbered tasks on all hosts; serves a pool for them |
+//! | `loader`, `serve-loader` | makes batches on all hosts; serves a loader for them |
 //! | `watch` | reports the members that join and are lost, as all roles do |
 //! | `rate` | measures round trips and throughput of `up` |
 //! | `tcp-home`, `tcp` | the same measurements over a plain socket |
@@ -15,8 +17,10 @@
 
 mod consumer;
 mod home;
+mod loader;
 mod message;
 mod options;
+mod pool;
 mod producer;
 mod rate;
 
@@ -24,7 +28,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mp_net::{Cluster, ClusterConfig, ClusterEvent};
+use mp_net::{Cluster, ClusterConfig, ClusterEvent, ClusterTls};
 use options::Options;
 
 /// Result of a role.
@@ -70,6 +74,14 @@ pub(crate) fn join(options: &Options) -> Result<Cluster, Box<dyn Error + Send + 
         0 => config,
         bytes => config.credits(4096, bytes),
     };
+    let config = match options.text("certificates") {
+        Ok(folder) => {
+            let [ca, certificate, key] =
+                ["ca.pem", "member.pem", "member.key"].map(|name| format!("{folder}/{name}"));
+            config.tls(ClusterTls::from_pem_files(ca, certificate, key)?)
+        }
+        Err(_) => config,
+    };
     let cluster = Cluster::join(&config)?;
     let events = cluster.events();
     say!("joined");
@@ -98,6 +110,10 @@ fn run(role: &str, options: &Options) -> RoleResult {
         "home" => home::run(options),
         "put" => producer::run(options),
         "get" => consumer::run(options),
+        "pool" => pool::run(options),
+        "serve" => pool::serve(options),
+        "loader" => loader::run(options),
+        "serve-loader" => loader::serve(options),
         "watch" => {
             let _cluster = join(options)?;
             wait_for_end_of_input()

@@ -4,21 +4,22 @@ use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::node::{Node, now};
+use super::node::{Line, Node, now};
+use super::pools;
 use super::run::{LEASE, LIMIT, Run, is_error};
 
 /// Hosts of the home, of the process that is disturbed, and of the other one.
-const HOME: usize = 0;
-const PEER: usize = 1;
-const OTHER: usize = 2;
+pub(super) const HOME: usize = 0;
+pub(super) const PEER: usize = 1;
+pub(super) const OTHER: usize = 2;
 
 const MIB: usize = 1 << 20;
 /// Time in milliseconds until callers know that a home was killed.
-const KILLED: u32 = 100;
+pub(super) const KILLED: u32 = 100;
 /// Time in milliseconds until others know that a caller was killed: it has 400 ms to return.
-const CALLER_KILLED: u32 = 400 + KILLED;
+pub(super) const CALLER_KILLED: u32 = 400 + KILLED;
 /// Time in milliseconds until a silent peer is lost.
-const SILENT: u32 = LEASE + 500;
+pub(super) const SILENT: u32 = LEASE + 500;
 /// Number of puts in progress of one call of `put_many`.
 const AHEAD: usize = 1024;
 
@@ -32,6 +33,7 @@ pub(super) struct Fault {
 /// All faults.
 pub(super) const FAULTS: &[Fault] = &[
     Fault { name: "none", is_long: false, run: |run| exchange(run, MIB, 100) },
+    Fault { name: "none, TLS", is_long: false, run: encrypted },
     Fault { name: "100 Mbit/s", is_long: false, run: narrow },
     Fault { name: "5 % of packets lost", is_long: false, run: lossy },
     Fault { name: "home killed", is_long: false, run: kill_home },
@@ -85,7 +87,29 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault { name: "slow consumer", is_long: false, run: |run| slow(run, 300) },
     Fault { name: "cuts and a kill", is_long: false, run: |run| bulk(run, 300) },
     Fault { name: "cuts and a kill, 10,000 MiB", is_long: true, run: |run| bulk(run, 10_000) },
+    Fault { name: "pool, host killed", is_long: false, run: pools::kill_host },
+    Fault { name: "pool, link cut 5 s", is_long: false, run: |run| pools::interrupt(run, false, 5) },
+    Fault { name: "pool, host stopped 8 s", is_long: false, run: |run| pools::interrupt(run, true, 8) },
+    Fault { name: "pool, worker killed", is_long: false, run: |run| pools::kill_worker(run, 0) },
+    Fault { name: "pool, worker killed, retries", is_long: false, run: |run| pools::kill_worker(run, 3) },
+    Fault { name: "pool, forwarder killed", is_long: false, run: pools::kill_forwarder },
+    Fault { name: "pool, rank 0 killed", is_long: false, run: pools::kill_first_rank },
+    Fault { name: "loader, host killed", is_long: false, run: pools::kill_loader_host },
+    Fault { name: "training", is_long: false, run: |run| pools::train(run, false) },
+    Fault { name: "training, host killed", is_long: false, run: |run| pools::train(run, true) },
 ];
+
+/// Exchanges messages by encrypted connections.
+fn encrypted(run: &mut Run<'_>) -> Result<(), String> {
+    run.is_encrypted = true;
+    exchange(run, MIB, 100)?;
+    let _home = run.start(HOME, "watch", "")?;
+    let other = run.hosts.start(OTHER, "watch", &format!("lease={LEASE} grace=0 limit=60"))?;
+    let refused = |line: &Line| line.text.starts_with("failed") && line.text.contains("certificate");
+    other.wait("refusal of a member without certificates", LIMIT, |lines| {
+        lines.iter().any(refused).then_some(())
+    })
+}
 
 /// Puts and gets messages, and compares the bytes of the link with theirs.
 fn exchange(run: &mut Run<'_>, size: usize, count: usize) -> Result<(), String> {

@@ -6,6 +6,8 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::node::Node;
 
 /// Names of the hosts. Their addresses end in 1, 2, 3.
@@ -14,6 +16,10 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const FIRST: &str = "10.77.0.1:29500";
 /// Folder of the programs, on all hosts.
 const PROGRAMS: &str = "/mnt";
+/// Folder of the certificates, on all hosts.
+pub(super) const CERTIFICATES: &str = "/srv";
+/// The same folder in the repository.
+const CERTIFICATES_HERE: &str = "mp-net/tests/certificates";
 
 /// Script that starts a node: private folders and a host name, and then the program.
 const START: &str = "set -e
@@ -41,6 +47,7 @@ impl Hosts {
     /// Creates the hosts. `programs` is the folder of the programs.
     pub(super) fn new(programs: &str) -> Result<Self, String> {
         run(&format!("mount --bind {programs} {PROGRAMS}"))?;
+        run(&format!("mount --bind {CERTIFICATES_HERE} {CERTIFICATES}"))?;
         run("mount -t tmpfs none /run")?;
         run("ip link add name bridge0 type bridge")?;
         run("ip link set bridge0 up")?;
@@ -78,6 +85,35 @@ impl Hosts {
         let mut command = Self::command(host, &format!("{PROGRAMS}/{}", super::PROGRAM));
         command.arg(role).arg(format!("rank={host}")).arg(format!("first={FIRST}")).args(options.split(' '));
         Node::start(format!("{role} on {}", NAMES[host]), command)
+    }
+
+    /// Starts an example on a host, as a launcher would.
+    pub(super) fn start_example(&self, host: usize, name: &str, args: &str) -> Result<Node, String> {
+        let mut command = Self::command(host, &format!("{PROGRAMS}/examples/{name}"));
+        command.args(args.split(' '));
+        let (address, port) = FIRST.split_once(':').unwrap_or((FIRST, ""));
+        for (variable, value) in [
+            ("MP_RANK", host.to_string().as_str()),
+            ("MP_WORLD_SIZE", &NAMES.len().to_string()),
+            ("MP_ADDR", address),
+            ("MP_PORT", port),
+            ("MP_TLS_CA", &format!("{CERTIFICATES}/ca.pem")),
+            ("MP_TLS_CERT", &format!("{CERTIFICATES}/member.pem")),
+            ("MP_TLS_KEY", &format!("{CERTIFICATES}/member.key")),
+        ] {
+            command.env(variable, value);
+        }
+        Node::start(format!("{name} on {}", NAMES[host]), command)
+    }
+
+    /// Sends a signal to all processes of a host.
+    pub(super) fn signal(&self, host: usize, signal: Signal) -> Result<(), String> {
+        for pid in run(&format!("ip netns pids {}", NAMES[host]))?.split_whitespace() {
+            let pid = pid.parse().ok().and_then(Pid::from_raw).ok_or("`ip netns pids` has no numbers")?;
+            // It may have ended meanwhile.
+            _ = kill_process(pid, signal);
+        }
+        Ok(())
     }
 
     /// Cuts or restores the link of a host.

@@ -1,13 +1,14 @@
 //! Clusters across hosts while processes are killed and stopped and links are cut: `cargo xtask net`.
 //!
 //! `hosts` makes hosts of namespaces, `node` has the processes on them (`tools/net`), `run` judges their
-//! events, `faults` has the runs, and `figures` measures. The task starts itself again in namespaces of its
-//! own, so nothing of it can remain.
+//! events, `faults` and `pools` have the runs, and `figures` measures. The task starts itself again in
+//! namespaces of its own, so nothing of it can remain.
 
 mod faults;
 mod figures;
 mod hosts;
 mod node;
+mod pools;
 mod run;
 
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ use run::Run;
 
 /// Program on the hosts.
 pub(crate) const PROGRAM: &str = "mp-net-node";
+/// Example that trains on the hosts.
+pub(crate) const EXAMPLE: &str = "cluster_train";
 /// Commands that the task needs, and the Debian packages that have them.
 const TOOLS: [(&str, &str); 4] =
     [("ip", "iproute2"), ("tc", "iproute2"), ("nft", "nftables"), ("hostname", "hostname")];
@@ -58,7 +61,8 @@ fn start(session: &mut Session, options: &[String]) -> Outcome {
         return Outcome::Skipped(reason);
     }
     let is_release = options.iter().any(|option| option == "--figures");
-    let mut build = session.cargo(&["build", "--quiet", "-p", PROGRAM]);
+    let mut build = session.cargo(&["build", "--quiet", "-p", PROGRAM, "--bin", PROGRAM]);
+    build.args(["-p", "multiproc", "--features", "multiproc/net", "--example", EXAMPLE]);
     if !session.run(build.args(is_release.then_some("--release"))).ok {
         return session.outcome();
     }

@@ -124,9 +124,24 @@ impl Node {
         Ok(())
     }
 
+    /// Blocks until the process has ended by itself, and returns an error unless it reports success.
+    pub(super) fn wait_for_success(&self, limit: Duration) -> Result<(), String> {
+        let ended = self.output.changed.wait_timeout_while(self.output.lock(), limit, |output| !output.1);
+        if ended.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            return Err(format!("{} does not end within {limit:?}", self.name));
+        }
+        let status = self.child.borrow_mut().wait().map_err(|e| format!("{}: {e}", self.name))?;
+        if status.success() { Ok(()) } else { Err(format!("{}: {status}", self.name)) }
+    }
+
     fn reap(&self) {
         // The process has closed its output or was killed, so this is short.
         _ = self.child.borrow_mut().wait();
+    }
+
+    /// Returns `true` until the output has ended.
+    pub(super) fn is_running(&self) -> bool {
+        !self.output.lock().1
     }
 
     /// Returns all lines so far.
@@ -149,6 +164,23 @@ impl Node {
         let children = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
         let pid = children.split(' ').next().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
         pid.ok_or_else(|| format!("{} has no process", self.name))
+    }
+
+    /// Returns the children of the process: their numbers here, and in their namespace.
+    pub(super) fn children(&self) -> Result<Vec<(Pid, u32)>, String> {
+        let folder = format!("/proc/{}/task", self.pid()?.as_raw_nonzero());
+        let mut children = Vec::new();
+        for thread in std::fs::read_dir(&folder).map_err(|e| format!("{folder}: {e}"))?.flatten() {
+            let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            for pid in text.split_whitespace() {
+                // It may have ended meanwhile.
+                let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+                let inner = pids.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+                children.extend(pid.parse().ok().and_then(Pid::from_raw).zip(inner));
+            }
+        }
+        Ok(children)
     }
 
     fn signal(&self, signal: Signal) -> Result<i64, String> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::hosts::Hosts;
+use super::hosts::{CERTIFICATES, Hosts};
 use super::node::{Line, Node, begins};
 
 /// Number of the last lines of a node that are printed after a failure.
@@ -35,6 +35,8 @@ pub(super) struct Run<'a> {
     pub(super) violations: Vec<String>,
     /// Lease and grace of all nodes in milliseconds.
     pub(super) grace: u32,
+    /// `true` if all nodes have certificates.
+    pub(super) is_encrypted: bool,
 }
 
 /// Returns `true` for the event of a call that failed because the home was lost.
@@ -47,15 +49,32 @@ pub(super) const LEASE: u32 = 2000;
 
 impl<'a> Run<'a> {
     pub(super) fn new(hosts: &'a Hosts) -> Self {
-        Self { hosts, nodes: Vec::new(), figures: Figures::default(), violations: Vec::new(), grace: 0 }
+        Self {
+            hosts,
+            nodes: Vec::new(),
+            figures: Figures::default(),
+            violations: Vec::new(),
+            grace: 0,
+            is_encrypted: false,
+        }
     }
 
     /// Starts a node, and blocks until it is ready.
     pub(super) fn start(&mut self, host: usize, role: &str, options: &str) -> Result<Rc<Node>, String> {
-        let options = format!("lease={LEASE} grace={} limit=240 {options}", self.grace);
+        let mut options = format!("lease={LEASE} grace={} limit=240 {options}", self.grace);
+        if self.is_encrypted {
+            options.push_str(&format!(" certificates={CERTIFICATES}"));
+        }
         let node = Rc::new(self.hosts.start(host, role, options.trim_end())?);
         self.nodes.push(node.clone());
         node.wait_for(if role == "watch" { "joined" } else { "ready" }, (1, 0), LIMIT)?;
+        Ok(node)
+    }
+
+    /// Starts an example on a host.
+    pub(super) fn start_example(&mut self, host: usize, name: &str, args: &str) -> Result<Rc<Node>, String> {
+        let node = Rc::new(self.hosts.start_example(host, name, args)?);
+        self.nodes.push(node.clone());
         Ok(node)
     }
 
@@ -87,6 +106,16 @@ impl<'a> Run<'a> {
         let filled: BTreeSet<_> = home.numbers("filled").into_iter().map(|(number, _)| number).collect();
         let got = consumers.iter().flat_map(|node| node.numbers("got")).map(|(number, _)| number);
         self.compare(&filled, &filled, got);
+    }
+
+    /// Compares the tasks that a pool was given with their outcomes, and checks the number of errors.
+    pub(super) fn count_tasks(&mut self, pool: &Node, errors: usize) {
+        let of = |word| pool.numbers(word).into_iter().map(|(number, _)| number);
+        let given: BTreeSet<_> = of("put").collect();
+        self.compare(&given, &given, of("done").chain(of("error")));
+        self.at_most(0, 0, 0);
+        let failed = of("error").count();
+        self.expect(failed == errors, || format!("{failed} tasks failed, {errors} are expected"));
     }
 
     fn compare(
@@ -157,7 +186,9 @@ impl<'a> Run<'a> {
             let lines = node.lines();
             text.push_str(&format!("  {}, {} lines:\n", node.name, lines.len()));
             let quiet = |line: &&Line| {
-                !["put", "ack", "arrived", "filled", "got", "acked"].iter().any(|w| begins(&line.text, w))
+                !["put", "ack", "arrived", "filled", "got", "acked", "begun", "done", "batch"]
+                    .iter()
+                    .any(|w| begins(&line.text, w))
             };
             // Events first: numbers alone would push them out.
             let events: Vec<_> = lines.iter().filter(quiet).collect();
