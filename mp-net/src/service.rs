@@ -106,6 +106,11 @@ impl<'de, Q: Message, R: Message> Deserialize<'de> for RemoteService<Q, R> {
 }
 
 impl<Q, R> RemoteService<Q, R> {
+    /// Returns the rank of the member.
+    pub fn rank(&self) -> usize {
+        self.object.link.peer().rank
+    }
+
     /// Returns the size of the largest message that this process accepts, in bytes.
     pub fn largest_message(&self) -> u64 {
         self.object.link.me().config.largest
