@@ -47,7 +47,7 @@ cargo xtask <task> [options]
              --processes P  P at a time
   net      clusters across hosts (namespaces) while processes are killed and stopped and links are cut
              --long       also the long faults   --only a,b   faults whose names contain a or b
-             --figures    latency and throughput, compared with TCP
+             --figures    latency and throughput, compared with TCP, iperf3 and Ray (MP_PYTHON)
              --strict     fails if this system refuses namespaces
   fuzz     hostile bytes for every parser
              --seconds N  all targets together   --target T   this one alone

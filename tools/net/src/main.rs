@@ -11,6 +11,7 @@
 //! | `loader`, `serve-loader` | makes batches on all hosts; serves a loader for them |
 //! | `watch` | reports the members that join and are lost, as all roles do |
 //! | `rate` | measures round trips and throughput of `up` |
+//! | `pool-rate` | measures the tasks in a second of two hosts, the other of which has the role `serve` |
 //! | `tcp-home`, `tcp` | the same measurements over a plain socket |
 //!
 //! `home` and `watch` end when their input ends. Each role ends after `limit` seconds at the latest.
@@ -111,6 +112,7 @@ fn run(role: &str, options: &Options) -> RoleResult {
         "put" => producer::run(options),
         "get" => consumer::run(options),
         "pool" => pool::run(options),
+        "pool-rate" => pool::measure(options),
         "serve" => pool::serve(options),
         "loader" => loader::run(options),
         "serve-loader" => loader::serve(options),

@@ -1,7 +1,7 @@
-//! Roles `pool` and `serve`.
+//! Roles `pool`, `pool-rate` and `serve`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mp_pool::Pool;
 use rustix::system::uname;
@@ -85,5 +85,33 @@ pub(crate) fn serve(options: &Options) -> RoleResult {
         }
     }
     pool.join()?;
+    Ok(())
+}
+
+/// Reports the tasks in a second of two workers on each of two hosts: in chunks, and one by one.
+pub(crate) fn measure(options: &Options) -> RoleResult {
+    let cluster = join(options)?;
+    let pool = Pool::builder().processes(2).cluster(&cluster).build()?;
+    say!("ready");
+    while pool.processes() < 4 || pool.metrics().workers.iter().any(|worker| worker.pid == 0) {
+        // sleep: workers of the other host become ready. The process has a time limit.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let call = pool.task(|x: u64| x * x);
+    let alone = call.clone().chunksize(1);
+    for (name, count, call) in [("tasks", 100_000, call), ("tasks-alone", 5000, alone)] {
+        let mut best = 0.0_f64;
+        for _ in 0..3 {
+            let since = Instant::now();
+            let squares = call.map(0..count)?;
+            best = best.max(count as f64 / since.elapsed().as_secs_f64());
+            if !squares.into_iter().eq((0..count).map(|x| x * x)) {
+                return Err("wrong results".into());
+            }
+        }
+        say!("figure {name} {best:.0}");
+    }
+    pool.join()?;
+    cluster.leave()?;
     Ok(())
 }

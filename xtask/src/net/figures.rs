@@ -1,4 +1,4 @@
-//! Figures of a queue of another host, compared with a plain socket and iperf3.
+//! Figures of queues and pools across hosts, compared with plain sockets, iperf3 and Ray.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,17 +9,38 @@ use crate::report;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Rows of the table: names of the program's figures, and titles.
-const ROWS: [(&str, &str); 5] = [
+/// Figures of one program by their names.
+type Figures = BTreeMap<String, f64>;
+
+/// Rows of the table: names of figures, and titles.
+const ROWS: [(&str, &str); 7] = [
     ("rtt-p50", "64 B, acknowledged, median (µs)"),
     ("rtt-p99", "64 B, acknowledged, 99th percentile (µs)"),
     ("pipelined", "64 B, put_many (messages/s)"),
     ("gbs-1-MiB", "1 MiB (GB/s)"),
     ("gbs-16-MiB", "16 MiB (GB/s)"),
+    ("tasks", "pool of two hosts (tasks/s)"),
+    ("tasks-alone", "pool of two hosts, one by one (tasks/s)"),
 ];
 
+/// Goals: the figure, the peer in the order of the columns, and the least ratio.
+const GOALS: [(&str, usize, f64); 6] = [
+    ("rtt-p50", RAY, 20.0),
+    ("pipelined", RAY, 20.0),
+    ("tasks", RAY, 10.0),
+    ("tasks-alone", RAY, 10.0),
+    ("gbs-1-MiB", TCP, 0.8),
+    ("gbs-16-MiB", IPERF, 0.8),
+];
+
+/// Peers in the order of the columns.
+const PEERS: [&str; 4] = ["TCP", "iperf3, 1 stream", "iperf3, 4 streams", "Ray"];
+const TCP: usize = 0;
+const IPERF: usize = 1;
+const RAY: usize = 3;
+
 /// Returns the figures that a node has reported.
-fn figures(node: &Node) -> Result<BTreeMap<String, f64>, String> {
+fn figures(node: &Node) -> Result<Figures, String> {
     let ended = node.join(LIMIT);
     let lines = node.lines();
     ended.map_err(|e| format!("{e}: {}", lines.last().map_or("", |line| &line.text)))?;
@@ -31,49 +52,92 @@ fn figures(node: &Node) -> Result<BTreeMap<String, f64>, String> {
     Ok(lines.filter_map(|line| figure(&line.text)).collect())
 }
 
-/// Returns GB/s of iperf3, or `None` if it is missing.
-fn iperf() -> Result<Option<f64>, String> {
-    let mut command = Hosts::command(0, "iperf3");
-    command.args(["-s", "-1", "--forceflush"]);
-    let server = Node::start("iperf3 -s".into(), command)?;
-    if server
-        .wait("listening", Duration::from_secs(5), |lines| {
-            lines.iter().any(|line| line.text.contains("listening")).then_some(())
-        })
-        .is_err()
-    {
-        return Ok(None);
-    }
-    let mut client = Hosts::command(1, "iperf3");
-    client.args(["-c", "10.77.0.1", "-t", "3", "-J"]);
-    let output = client.output().map_err(|e| format!("iperf3: {e}"))?;
-    let json: serde_json::Value =
-        serde_json::from_slice(&output.stdout).map_err(|e| format!("iperf3: {e}"))?;
-    Ok(json["end"]["sum_received"]["bits_per_second"].as_f64().map(|bits| bits / 8e9))
+/// Measures the queue and the pool.
+fn own(hosts: &Hosts) -> Result<Figures, String> {
+    const CLUSTER: &str = "lease=2000 grace=0 limit=240";
+    let home = hosts.start(0, "home", &format!("{CLUSTER} size=0 capacity=4096 silent=1"))?;
+    home.wait_for("ready", (1, 0), LIMIT)?;
+    let mut own = figures(&hosts.start(1, "rate", CLUSTER)?)?;
+    home.finish(LIMIT)?;
+    let pool = hosts.start(0, "pool-rate", CLUSTER)?;
+    pool.wait_for("ready", (1, 0), LIMIT)?;
+    let served = hosts.start(1, "serve", CLUSTER)?;
+    own.append(&mut figures(&pool)?);
+    served.join(LIMIT)?;
+    Ok(own)
 }
 
-/// Measures, and prints a table.
-pub(super) fn print(hosts: &Hosts) -> Result<(), String> {
-    let home = hosts.start(0, "home", "lease=2000 grace=0 limit=240 size=0 capacity=4096 silent=1")?;
-    home.wait_for("ready", (1, 0), LIMIT)?;
-    let own = figures(&hosts.start(1, "rate", "lease=2000 grace=0 limit=240")?)?;
-    home.finish(LIMIT)?;
+/// Measures a plain socket.
+fn tcp(hosts: &Hosts) -> Result<Figures, String> {
     let server = hosts.start(0, "tcp-home", "limit=240")?;
     server.wait_for("ready", (1, 0), LIMIT)?;
     let plain = figures(&hosts.start(1, "tcp", "limit=240")?)?;
     server.join(LIMIT)?;
-    let iperf = iperf()?;
-    let mut table = vec![["", "RemoteQueue", "TCP", "ratio"].map(str::to_owned).to_vec()];
+    Ok(plain)
+}
+
+/// Measures iperf3 with some streams: its GB/s are those of the largest messages.
+fn iperf(streams: &str) -> Result<Figures, String> {
+    let mut command = Hosts::command(0, "iperf3");
+    command.args(["-s", "-1", "--forceflush"]);
+    let server = Node::start("iperf3 -s".into(), command)?;
+    server.wait("listening", Duration::from_secs(5), |lines| {
+        lines.iter().any(|line| line.text.contains("listening")).then_some(())
+    })?;
+    let mut client = Hosts::command(1, "iperf3");
+    client.args(["-c", "10.77.0.1", "-t", "3", "-J", "-P", streams]);
+    let output = client.output().map_err(|e| format!("iperf3: {e}"))?;
+    let json: serde_json::Value =
+        serde_json::from_slice(&output.stdout).map_err(|e| format!("iperf3: {e}"))?;
+    let bits = json["end"]["sum_received"]["bits_per_second"].as_f64().ok_or("iperf3 has no result")?;
+    Ok(Figures::from([("gbs-16-MiB".to_owned(), bits / 8e9)]))
+}
+
+/// Measures the queue and the pool of Ray, with a node on each host.
+fn ray(hosts: &Hosts) -> Result<Figures, String> {
+    let last = |node: &Node| node.lines().iter().rev().take(3).map(|l| l.text.clone()).collect::<Vec<_>>();
+    let head = hosts.start_script(0, &["hosts.py", "head", "10.77.0.1"])?;
+    head.wait_for("ready", (1, 0), LIMIT).map_err(|e| format!("{e}: {:?}", last(&head)))?;
+    let measured = hosts.start_script(1, &["hosts.py", "measure", "10.77.0.1", "10.77.0.2"])?;
+    figures(&measured).map_err(|e| format!("{e}: {:?}", last(&measured)))
+}
+
+/// Returns a program's figure divided by a peer's, as a speed.
+fn ratio(name: &str, own: &Figures, peer: &Figures) -> Option<f64> {
+    let (own, peer) = (own.get(name)?, peer.get(name)?);
+    Some(if name.starts_with("rtt") { peer / own } else { own / peer })
+}
+
+/// Measures, and prints two tables. Peers that are missing are reported.
+pub(super) fn print(hosts: &Hosts) -> Result<(), String> {
+    let own = own(hosts)?;
+    let peers = [tcp(hosts), iperf("1"), iperf("4"), ray(hosts)];
+    let peers: Vec<Figures> = PEERS
+        .iter()
+        .zip(peers)
+        .map(|(peer, figures)| {
+            figures.unwrap_or_else(|error| {
+                println!("SKIPPED: {peer}: {error}");
+                Figures::new()
+            })
+        })
+        .collect();
+    let mut table = vec![["", "mp"].into_iter().chain(PEERS).map(str::to_owned).collect::<Vec<_>>()];
     for (name, title) in ROWS {
-        let (own, plain) = (own.get(name), plain.get(name));
-        let shown = |value: Option<&f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
-        let ratio = own.zip(plain).map(|(own, plain)| format!("{:.2}", own / plain)).unwrap_or_default();
-        table.push(vec![title.into(), shown(own), shown(plain), ratio]);
+        let mut row = vec![title.to_owned(), own.get(name).map(|v| format!("{v:.2}")).unwrap_or_default()];
+        row.extend(peers.iter().map(|peer| peer.get(name).map(|v| format!("{v:.2}")).unwrap_or_default()));
+        table.push(row);
     }
-    print!("{}", report::table(&table, &[1, 2, 3]));
-    match iperf {
-        Some(rate) => println!("iperf3, one stream: {rate:.2} GB/s"),
-        None => println!("iperf3 is not installed"),
+    println!("{}", report::table(&table, &[1, 2, 3, 4, 5]));
+    let mut table = vec![["speed compared with a peer", "", "ratio", "goal", ""].map(str::to_owned).to_vec()];
+    for (name, peer, goal) in GOALS {
+        let title = ROWS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
+        let (shown, result) = match ratio(name, &own, &peers[peer]) {
+            Some(ratio) => (format!("{ratio:.2}"), if ratio >= goal { "reached" } else { "MISSED" }),
+            None => ("–".to_owned(), "skipped"),
+        };
+        table.push(vec![title.into(), PEERS[peer].into(), shown, format!("{goal}"), result.into()]);
     }
+    print!("{}", report::table(&table, &[2, 3]));
     Ok(())
 }

@@ -20,6 +20,9 @@ const PROGRAMS: &str = "/mnt";
 pub(super) const CERTIFICATES: &str = "/srv";
 /// The same folder in the repository.
 const CERTIFICATES_HERE: &str = "mp-net/tests/certificates";
+/// Folders of Python's environment and of the peers' scripts, on all hosts.
+const ENVIRONMENT: &str = "/opt";
+const SCRIPTS: &str = "/media";
 
 /// Script that starts a node: private folders and a host name, and then the program.
 const START: &str = "set -e
@@ -104,6 +107,28 @@ impl Hosts {
             command.env(variable, value);
         }
         Node::start(format!("{name} on {}", NAMES[host]), command)
+    }
+
+    /// Starts a script of `benches/python` on a host, by the Python that `MP_PYTHON` names.
+    pub(super) fn start_script(&self, host: usize, args: &[&str]) -> Result<Node, String> {
+        let python = std::env::var("MP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let program = "import sys; print(sys.prefix != sys.base_prefix, sys.prefix, sys.executable)";
+        let output = Command::new(&python).args(["-c", program]).output();
+        let output = output.map_err(|e| format!("{python}: {e}"))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut words = text.split_whitespace();
+        let (is_environment, prefix) = (words.next() == Some("True"), words.next().unwrap_or_default());
+        // Hosts have other files in the folders for temporary ones, where an environment may be.
+        let executable = if is_environment {
+            run(&format!("mount --bind {prefix} {ENVIRONMENT}"))?;
+            format!("{ENVIRONMENT}/bin/python3")
+        } else {
+            words.next().unwrap_or(&python).to_owned()
+        };
+        run(&format!("mount --bind benches/python {SCRIPTS}"))?;
+        let mut command = Self::command(host, &executable);
+        command.arg("-u").arg(format!("{SCRIPTS}/{}", args[0])).args(&args[1..]);
+        Node::start(format!("{} on {}", args.join(" "), NAMES[host]), command)
     }
 
     /// Sends a signal to all processes of a host.

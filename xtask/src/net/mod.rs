@@ -62,8 +62,11 @@ fn start(session: &mut Session, options: &[String]) -> Outcome {
     }
     let is_release = options.iter().any(|option| option == "--figures");
     let mut build = session.cargo(&["build", "--quiet", "-p", PROGRAM, "--bin", PROGRAM]);
-    build.args(["-p", "multiproc", "--features", "multiproc/net", "--example", EXAMPLE]);
-    if !session.run(build.args(is_release.then_some("--release"))).ok {
+    match is_release {
+        true => build.arg("--release"),
+        false => build.args(["-p", "multiproc", "--features", "multiproc/net", "--example", EXAMPLE]),
+    };
+    if !session.run(&mut build).ok {
         return session.outcome();
     }
     let inside = || {
