@@ -52,7 +52,8 @@ impl<T: Message> Queue<T> {
     ///
     /// Messages that are put, taken or acknowledged during the call are in the file or not. If a consumer
     /// puts a result into the same queue before it takes or acknowledges another message, the file has at
-    /// least one of the two. No message is in the file twice, unless a consumer was killed while it leased it.
+    /// least one of the two. No message is in the file twice, unless a consumer was killed while it took a
+    /// lease.
     ///
     /// A message that a consumer has taken by [`get`](Self::get) is not in the file. A job that is to be
     /// continued therefore takes its messages with acknowledgement.

@@ -305,6 +305,7 @@ impl Saver<'_> {
 mod tests {
     use super::*;
     use crate::Queue;
+    use crate::checkpoint::fuzz::with_clean_memory;
 
     fn saver<'a>(queue: &'a Queue<String>, name: &str) -> Saver<'a> {
         let path = std::env::temp_dir().join(format!("mp-queue-{}-{name}", std::process::id()));
@@ -337,7 +338,7 @@ mod tests {
 
     #[test]
     fn deliveries_are_read_again_at_the_end() {
-        let queue = Queue::bounded(1).unwrap();
+        let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
         queue.put("text".repeat(100)).unwrap();
         queue.raw().memory().enable_redelivery();
         let mut leased = None;

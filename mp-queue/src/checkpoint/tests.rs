@@ -9,6 +9,7 @@ use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
 use super::CheckpointError;
 use super::format::{PREFIX, TRAILER};
+use super::fuzz::with_clean_memory;
 use crate::raw::payload::Payload;
 use crate::{Queue, QueueOptions};
 
@@ -156,7 +157,7 @@ fn leased(queue: &Queue<String>) -> Vec<(String, u32)> {
 #[test]
 fn held_messages_are_undelivered_with_their_counts() {
     let path = TestPath::new("held");
-    let queue = QueueOptions::new().capacity(3).deliveries(3).create::<String>().unwrap();
+    let queue = with_clean_memory(|| QueueOptions::new().capacity(3).deliveries(3).create().unwrap());
     (0..3).for_each(|n| queue.put(long(n)).unwrap());
     // Message 0 is a dead letter, 1 is leased for the second time, 2 is leased, and all slots are full.
     (0..4).for_each(|_| drop(queue.get_lease().unwrap()));
@@ -180,7 +181,7 @@ fn held_messages_are_undelivered_with_their_counts() {
 #[test]
 fn last_lease_of_a_message_is_a_dead_letter() {
     let path = TestPath::new("last");
-    let queue = QueueOptions::new().deliveries(1).create::<String>().unwrap();
+    let queue = with_clean_memory(|| QueueOptions::new().deliveries(1).create().unwrap());
     queue.put(long(0)).unwrap();
     let _lease = queue.get_lease().unwrap();
     queue.checkpoint(&path.0).unwrap();
@@ -274,7 +275,7 @@ fn partial_file_of_another_mode_becomes_private() {
 #[test]
 fn small_message_after_a_lease_is_kept() {
     let path = TestPath::new("later");
-    let queue = Queue::bounded(1).unwrap();
+    let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
     queue.put(1_u64).unwrap();
     let mut later = Payload::from_small(queue.raw(), &2_u64).unwrap();
     let lease = queue.get_lease().unwrap().unwrap();
@@ -283,6 +284,38 @@ fn small_message_after_a_lease_is_kept() {
     lease.ack();
     let again = Queue::<u64>::restore(&path.0).unwrap();
     assert_eq!([again.get().unwrap(), again.get().unwrap()], [Some(1), Some(2)]);
+}
+
+/// Consumers race for small messages, and a producer waits for room.
+#[test]
+fn small_messages_of_a_race_are_saved_once() {
+    let path = TestPath::new("race");
+    for round in 0..50 {
+        let queue = with_clean_memory(|| Queue::bounded(4).unwrap());
+        (0..4_u64).for_each(|n| queue.put(n).unwrap());
+        let producer = {
+            let queue = queue.clone();
+            std::thread::spawn(move || (4..8).for_each(|n| queue.put(n).unwrap()))
+        };
+        let consumers = [(); 3].map(|()| {
+            let queue = queue.clone();
+            std::thread::spawn(move || {
+                while let Ok(Some(lease)) = queue.get_lease() {
+                    lease.ack();
+                }
+            })
+        });
+        for _ in 0..3 {
+            queue.checkpoint(&path.0).unwrap();
+            let again = Queue::<u64>::restore(&path.0).unwrap();
+            let mut all: Vec<_> = std::iter::from_fn(|| again.try_get().ok().flatten()).collect();
+            all.sort_unstable();
+            assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "round {round}: {all:?}");
+        }
+        producer.join().unwrap();
+        queue.close();
+        consumers.into_iter().for_each(|consumer| consumer.join().unwrap());
+    }
 }
 
 #[test]

@@ -78,6 +78,12 @@ pub(crate) fn read_words<const N: usize>(fd: BorrowedFd<'_>) -> Result<[u64; N]>
     }
 }
 
+/// Returns `true` if a file has memory for a byte from this position on. `lseek(2)`.
+#[cfg(test)]
+pub(crate) fn has_data_from(fd: BorrowedFd<'_>, at: u64) -> bool {
+    rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)) != Err(Errno::NXIO)
+}
+
 /// Returns the path of an open file.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()

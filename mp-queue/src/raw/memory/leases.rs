@@ -247,6 +247,7 @@ impl RingMemory {
 mod tests {
     use super::*;
     use crate::Queue;
+    use crate::checkpoint::fuzz::with_clean_memory;
 
     /// Returns a queue without leases. Its memory may have belonged to a queue whose words `garbage` has
     /// overwritten. The lost messages of that queue are marked as queued there forever.
@@ -265,7 +266,7 @@ mod tests {
     /// A consumer has leased a copy of a small message, and another consumer takes the message meanwhile.
     #[test]
     fn lost_copy_of_a_small_message_is_not_held() {
-        let queue = Queue::bounded(1).unwrap();
+        let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
         queue.put(7_u64).unwrap();
         let memory = *queue.raw().memory();
         memory.enable_redelivery();
