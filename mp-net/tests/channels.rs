@@ -146,31 +146,32 @@ fn withdrawn_channel_ends_and_other_types_fail() -> Outcome {
 
 #[test]
 fn threads_share_a_receiver() -> Outcome {
+    const MESSAGES: u32 = 2000;
     let (first, second) = two();
-    let (sender, receiver) = broadcast::channel::<u32>(4096)?;
+    let (sender, receiver) = broadcast::channel::<(u32, Vec<u32>)>(MESSAGES as usize)?;
     first.publish("news", &receiver)?;
-    let remote = RemoteBroadcast::<u32>::connect(&second, "news")?;
+    let remote = RemoteBroadcast::<(u32, Vec<u32>)>::connect(&second, "news")?;
+    let other = remote.resubscribe()?;
+    // Their times of decoding differ.
+    (0..MESSAGES).try_for_each(|i| sender.send((i, vec![i; i as usize % 7 * 100])))?;
+    drop(sender);
+    while other.recv_timeout(DEADLINE)?.0 + 1 < MESSAGES {}
+    let receive = || {
+        let mut received = Vec::new();
+        loop {
+            match remote.recv_timeout(DEADLINE) {
+                Ok((number, _)) => received.push(number),
+                Err(RemoteRecvError::Closed) => return received,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
     let mut all = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut received = Vec::new();
-                    loop {
-                        match remote.recv_timeout(DEADLINE) {
-                            Ok(number) => received.push(number),
-                            Err(RemoteRecvError::Closed) => return received,
-                            Err(error) => panic!("{error}"),
-                        }
-                    }
-                })
-            })
-            .collect();
-        (0..4000).try_for_each(|i| sender.send(i)).unwrap();
-        drop(sender);
+        let threads = [(); 4].map(|()| scope.spawn(receive));
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     all.sort_unstable();
-    assert!(all.into_iter().eq(0..4000));
+    assert!(all.into_iter().eq(0..MESSAGES));
     Ok(())
 }
 

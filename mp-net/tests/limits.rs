@@ -1,11 +1,12 @@
 //! Limits for peers that have not proved who they are.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use mp_harness::{DEADLINE, eventually};
-use mp_net::{Cluster, ClusterConfig};
+use mp_net::{Cluster, ClusterConfig, RemoteQueue};
+use mp_queue::Queue;
 
 /// Beginning of a connection with HTTP/2, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -65,6 +66,35 @@ fn unproven_connection_ends_after_the_lease() {
     }
     assert!(since.elapsed() >= lease, "{:?}", since.elapsed());
     eventually("all of them are counted", || first.refused() == before + 3);
+}
+
+/// A home with too many unproven connections ends the oldest ones, which may be a new member's.
+#[test]
+fn new_connection_is_repeated_after_a_reset() {
+    let first = first(Duration::from_secs(10));
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = proxy.local_addr().unwrap();
+    let home = format!("127.0.0.2:{}", address.port());
+    let second = ClusterConfig::new(1, 2, first.address()).key(b"secret");
+    let second = Cluster::join(&second.listen(&home).advertise(&address.to_string())).unwrap();
+    let numbers = Queue::<u64>::bounded(1).unwrap();
+    second.publish("numbers", &numbers).unwrap();
+    let relaying = std::thread::spawn(move || {
+        drop(proxy.accept().unwrap());
+        let (caller, home) = (proxy.accept().unwrap().0, TcpStream::connect(home).unwrap());
+        std::thread::scope(|scope| {
+            for (mut from, mut to) in [(&caller, &home), (&home, &caller)] {
+                scope.spawn(move || {
+                    _ = std::io::copy(&mut from, &mut to);
+                    _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        });
+    });
+    RemoteQueue::<u64>::connect(&first, "numbers").unwrap().put(7).unwrap();
+    assert_eq!(numbers.get().unwrap(), Some(7));
+    drop((first, second));
+    relaying.join().unwrap();
 }
 
 #[test]
