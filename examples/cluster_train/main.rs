@@ -115,8 +115,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Adds the gradients of all batches to the weights. Returns the number of batches by rank. `check` returns
-    /// an error if no more gradients will come.
+    /// Adds the gradients of all batches to the weights. Returns the number of batches by rank. `check`
+    /// returns an error if no more gradients will come.
     fn apply(
         &self,
         of_epoch: usize,

@@ -58,8 +58,8 @@ fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<P
     }
 }
 
-/// Adds new places, removes those that are gone, and starts or ends forwarders. Returns `false` if this has to
-/// be tried again.
+/// Adds new places, removes those that are gone, and starts or ends forwarders. Returns `false` if this has
+/// to be tried again.
 fn update(
     shared: &Weak<PoolShared>,
     cluster: &Cluster,

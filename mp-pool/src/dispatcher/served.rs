@@ -261,8 +261,8 @@ impl PoolService {
         }
     }
 
-    /// Returns a reply with as many of these outcomes as fit into it, and keeps the others. `most` is the size
-    /// of the largest reply in bytes.
+    /// Returns a reply with as many of these outcomes as fit into it, and keeps the others. `most` is the
+    /// size of the largest reply in bytes.
     fn reply(&self, (from, most): (ForwarderId, u64), mut runs: VecDeque<OutcomeRun>) -> ForwardReply {
         // The rest is for the head, and the texts of errors.
         let most = usize::try_from(most / 4 * 3).unwrap_or(usize::MAX);

@@ -277,7 +277,8 @@ impl PoolState {
         let is_known = message.is_some() || !matches!(returned.saved, SavedArgs::None);
         let job = Arc::clone(&returned.job);
         let done = slot.finish_chunk(id);
-        // A process that returns its tasks is about to end. If the next one does the same, starts are delayed.
+        // A process that returns its tasks is about to end. If the next one returns them, too, starts are
+        // delayed.
         slot.had_tasks = false;
         if let Some(done) = done {
             settled.drop_later(done);

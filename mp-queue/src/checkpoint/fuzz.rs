@@ -60,8 +60,8 @@ fn take_all(path: &str, options: Option<QueueOptions>) {
     }
 }
 
-/// Creates queues until the memory of one had no queue whose messages are lost. Tests that overwrite the words
-/// of queues leave such memory, and a message that is lost there is never in its slot.
+/// Creates queues until the memory of one had no queue whose messages are lost. Tests that overwrite the
+/// words of queues leave such memory, and a message that is lost there is never in its slot.
 pub(crate) fn with_clean_memory<T: Message>(create: impl Fn() -> Queue<T>) -> Queue<T> {
     let mut others = Vec::new();
     loop {
