@@ -6,8 +6,12 @@
 //! cargo build --release --features net --example cluster_train
 //! torchrun --no-python --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint host-a:29500 \
 //!     target/release/examples/cluster_train --workers 4
-//! MP_ADDR=host-a mpirun --host host-a,host-b target/release/examples/cluster_train --workers 4
+//! mpirun -x MP_ADDR=host-a -x MP_TLS_CA -x MP_TLS_CERT -x MP_TLS_KEY --host host-a,host-b \
+//!     target/release/examples/cluster_train --workers 4
 //! ```
+//!
+//! On several hosts, `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name certificates: see
+//! `docs/guide/cluster.md`.
 //!
 //! Rank 0 has the weights. It puts batches of images, with the weights of that moment, into a queue. The
 //! workers of all ranks lease batches, and put gradients into another queue. The batches of a host that is

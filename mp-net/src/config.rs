@@ -74,7 +74,8 @@ impl ClusterConfig {
     /// Creates the configuration from the environment that a [launcher](crate::launcher) has set. A process
     /// without a launcher is rank 0 of a cluster of one rank, and listens at a free port of this host only.
     ///
-    /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of `ClusterTls::from_pem_files`.
+    /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of `ClusterTls::from_pem_files`. A key is
+    /// not read from the environment: call [`key`](Self::key).
     ///
     /// # Errors
     /// Returns an error if the variables of the launcher are invalid, incomplete or contradictory, or the
@@ -131,8 +132,9 @@ impl ClusterConfig {
         Self { job: job.to_owned(), ..self }
     }
 
-    /// Sets the address at which this process listens. By default rank 0 listens at the port of its address
-    /// on all interfaces, and the others at a free port of the interface that reaches rank 0.
+    /// Sets the address at which this process listens. By default rank 0 listens at its port on all
+    /// interfaces, or only on loopback if its address is a loopback address. Other ranks listen at a free
+    /// port of the interface that reaches rank 0.
     #[must_use]
     pub fn listen(self, address: &str) -> Self {
         Self { listen: Some(address.to_owned()), ..self }
@@ -145,14 +147,16 @@ impl ClusterConfig {
         Self { advertise: Some(address.to_owned()), ..self }
     }
 
-    /// Sets the time after which a silent peer is lost: 2 s by default, at least 20 ms.
+    /// Sets the time after which a silent connection counts as interrupted: 2 s by default, at least 20 ms.
+    /// After the lease and the [grace](Self::grace), the peer is lost.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease: lease.clamp(Duration::from_millis(20), LONGEST), ..self }
     }
 
-    /// Sets how much longer than the lease calls wait for a lost peer to return, 0 by default. Within that
-    /// time, interrupted calls continue, and nothing is lost or repeated.
+    /// Sets the time that calls wait after the [lease](Self::lease) for an interrupted peer to return: 0 by
+    /// default. If the peer returns in time, calls continue, and nothing is lost or repeated. Otherwise they
+    /// return [`PeerLost`](crate::PeerLost).
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: grace.min(LONGEST), ..self }
@@ -172,8 +176,8 @@ impl ClusterConfig {
         Self { largest: bytes.min(MOST_BYTES), ..self }
     }
 
-    /// Sets how many calls of one process may be unanswered here (4,096 by default), and how many bytes they
-    /// may have (64 MiB). A larger message is sent alone.
+    /// Sets the number of unanswered calls (4,096 by default) and of their bytes (64 MiB) that this process
+    /// accepts from one other process. A larger message is sent alone.
     #[must_use]
     pub fn credits(self, calls: u32, bytes: u64) -> Self {
         Self { calls: calls.max(1), bytes, ..self }

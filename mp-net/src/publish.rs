@@ -60,8 +60,10 @@ pub(crate) mod sealed {
 /// | `watch::Receiver<T>` | [`RemoteWatch<T>`](crate::RemoteWatch) |
 /// | `broadcast::Receiver<T>` | [`RemoteBroadcast<T>`](crate::RemoteBroadcast) |
 ///
-/// Channels are published by a receiver, which the cluster keeps. So a sender has a receiver as long as the
-/// channel is published, and receivers of all hosts see the end of the last sender.
+/// Publish a channel by one of its receivers. The cluster keeps it, so a sender has a receiver until the
+/// name is withdrawn. When the last sender is dropped, receivers on all hosts see the end of the channel.
+/// Objects of a manager are published by `ManagerHandle::publish_in`. The effects of a lost process are in a
+/// [table](crate#when-a-process-or-its-host-is-lost).
 pub trait Publish: IntoPublished {}
 
 impl<T: IntoPublished> Publish for T {}

@@ -14,8 +14,8 @@ use crate::link::completion::CallResult;
 use crate::object_type::ObjectType;
 use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 
-/// A barrier of another member of the cluster: a [`Barrier`](mp_sync::Barrier), without actions of the last
-/// party and without enrollment.
+/// A [`Barrier`](mp_sync::Barrier) of another member of the cluster. The action of the last party and
+/// [`enroll`](mp_sync::Barrier::enroll) are not available.
 ///
 /// ```
 /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
@@ -42,8 +42,8 @@ use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 /// # When a process or its host is lost
 /// | lost | effect |
 /// |---|---|
-/// | a member that waits | soon after lease and grace, the barrier breaks: the others get [`BarrierError::MemberDied`], which can't name it |
-/// | a member that has not arrived | none: the others wait, or until their time-out |
+/// | a member that waits | soon after lease and grace, the barrier breaks: the others get [`BarrierError::MemberDied`], without the rank |
+/// | a member that has not arrived | none: the others wait until another party arrives or their time-out expires |
 /// | the home | all calls end with `PeerLost` |
 ///
 /// As on one machine, a barrier that has broken stays so until a process calls [`reset`](Self::reset).

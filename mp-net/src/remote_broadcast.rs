@@ -44,9 +44,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// The member relays the messages into a broadcast channel of its own shared memory, with the same capacity.
 /// All receivers of the member read this copy in place, and so do worker processes that receive a handle.
 ///
-/// A handle can be sent to processes of the same program. It starts with the next message of the original,
-/// but if the last call has returned `Lagged`, the handle counts that message as missed, too. A message to
-/// another host can't contain a handle: connect there by the name.
+/// A handle can be sent to processes of the same program, which start at the next message of the sent
+/// handle. If the last call of that handle returned `Lagged`, the message after the gap counts as missed
+/// there. A message to another host can't contain a handle: connect there by the name.
 ///
 /// # Slow receivers and links
 /// A sender waits for no receiver. A receiver that falls behind, or whose link is too slow, gets

@@ -76,7 +76,7 @@ impl RemotePermit {
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if the permit has returned to the
-    /// semaphore, because the home did not hear of this process for too long.
+    /// semaphore, because the connection was interrupted for longer than lease and grace.
     pub fn forget(self) -> Result<(), NetError> {
         let (peer, reply) = (self.0.link.peer(), self.0.acknowledge()?);
         match reply.outcome() {

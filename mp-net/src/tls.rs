@@ -39,8 +39,9 @@ const HTTP2: &[u8] = b"h2";
 ///
 /// Each side of a connection shows its certificate. The other side checks that the CA has signed it, that it
 /// is valid at this time, and that it has the name `mp-cluster` (`subjectAltName=DNS:mp-cluster`). Names and
-/// addresses of hosts are not compared, because members are found by addresses that change. So one
-/// certificate can serve all hosts. An extended key usage has to include `serverAuth` and `clientAuth`.
+/// addresses of hosts are not compared, because the address of a member is known only after it has started.
+/// So one certificate can serve all hosts. If the certificate has an extended key usage, it must include
+/// `serverAuth` and `clientAuth`.
 ///
 /// Connections use TLS 1.3. A process with such a certificate is trusted as a member: use a CA that signs
 /// certificates of one cluster only.
@@ -62,8 +63,9 @@ impl fmt::Debug for ClusterTls {
 }
 
 impl ClusterTls {
-    /// Reads PEM files: the certificates of one or more CAs, the certificate of this process followed by
-    /// those between it and the CA, and its private key without a password. Each file is read once.
+    /// Reads PEM files: one or more CA certificates, the certificate of this process followed by its
+    /// intermediate certificates, and its unencrypted private key. A file that changes later is not read
+    /// again.
     ///
     /// # Errors
     /// [`NetError::Configuration`] if a file can't be read, and the errors of [`from_pem`](Self::from_pem).

@@ -89,7 +89,7 @@ impl LoaderSettings {
         if !self.name.is_empty() && !self.name.chars().any(char::is_control) {
             return Ok(());
         }
-        let reason = format!("{:?} is none: it is empty, or has a control character", self.name);
+        let reason = format!("{:?} is not a valid name: it is empty or has a control character", self.name);
         Err(BuildError::Setting { setting: "name", reason })
     }
 }
@@ -113,12 +113,12 @@ macro_rules! settings {
             self
         }
 
-        /// Lets workers of other hosts make batches, too: those of all loaders of this [name](Self::name)
-        /// that members of the cluster serve ([`serve`](Self::serve)), now or later.
+        /// Uses workers of other hosts in addition to those of this one. Members of the cluster offer them by
+        /// [`serve`](Self::serve), before or after this call, with a loader of the same [name](Self::name).
         /// [`num_workers`](Self::num_workers) is the number of workers of this host, at least 1.
         ///
-        /// Batches are the same for any hosts, and when a host is lost: other workers make its batches again.
-        /// A batch crosses the network once, and is copied once on each side.
+        /// The batches are the same for any set of hosts. If a host is lost, other workers make its batches
+        /// again. A batch crosses the network once, and is copied once on each side.
         #[cfg(feature = "net")]
         #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
         #[doc(alias("tf.data.service", "distribute"))]
@@ -127,13 +127,15 @@ macro_rules! settings {
             self
         }
 
-        /// Starts the workers, and lets the loader of another member of the cluster, which has
-        /// [these hosts](Self::hosts), use them until the returned value is dropped. Both are built with the
-        /// same name, dataset and settings of the order; a loader with others is not used, with one report on
-        /// stderr of the other member. The datasets' contents must be the same.
+        /// Starts the workers, and offers them to loaders of other members that use this cluster as
+        /// [hosts](Self::hosts), until the returned value is dropped. Blocks until rank 0 has replied.
+        ///
+        /// Both loaders need the same name, dataset and settings of the order. If the type or length of the
+        /// dataset or the seed differs, the other member reports it once on stderr and does not use these
+        /// workers. Other differences are not checked.
         ///
         /// # Errors
-        /// Those of [`build`](Self::build), and [`BuildError::Pool`](crate::BuildError::Pool) if this member
+        /// The errors of [`build`](Self::build), and [`BuildError::Pool`](crate::BuildError::Pool) if this member
         /// already serves a loader of that name, or rank 0 is lost.
         #[cfg(feature = "net")]
         #[cfg_attr(docsrs, doc(cfg(feature = "net")))]

@@ -159,6 +159,7 @@ impl PoolBuilder {
     /// }
     /// let pool = Pool::builder().cluster(&cluster).build()?;
     /// assert_eq!(pool.map(|x: u64| x * x, 0..4)?, [0, 1, 4, 9]);
+    /// cluster.leave()?; // else the other ranks report this one as lost
     /// # Ok(())
     /// # }
     /// ```
@@ -173,12 +174,11 @@ impl PoolBuilder {
     ///
     /// # When a process or a host dies
     /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its
-    /// pool ends, the tasks that it had are begun again elsewhere, without an error. So a task may run twice
-    /// then, and a task with side effects must allow that. (If the served pool is terminated, tasks with
-    /// tensors among their arguments end with [`WorkerLost`](crate::WorkerLost) instead.)
+    /// pool ends, other workers start its unfinished tasks again, without an error. A task may run twice, so
+    /// a task with side effects must allow that. If the served pool is terminated, tasks with tensors in
+    /// their arguments end with [`WorkerLost`](crate::WorkerLost) instead.
     ///
-    /// [`cancel`](crate::AsyncResult::cancel) and other workers can't withdraw the tasks of a chunk that
-    /// another host has.
+    /// Tasks of a chunk that was sent to another host can't be cancelled or moved to another worker.
     #[cfg(feature = "net")]
     #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
     #[doc(alias = "ray.util.multiprocessing")]

@@ -73,11 +73,13 @@ impl ServedPool {
 }
 
 impl Pool {
-    /// Lets the pools of other members of a cluster that have the same [name](crate::PoolBuilder::name) and
-    /// [this cluster](crate::PoolBuilder::cluster) run their tasks in the workers of this pool, in addition to
-    /// the tasks of this process. This lasts until the returned value is dropped, or the pool ends.
+    /// Offers the workers of this pool to pools of other members, until the returned value is dropped or the
+    /// pool ends. A pool uses them if it has the same [name](crate::PoolBuilder::name) and was built with
+    /// [`cluster`](crate::PoolBuilder::cluster) for the same cluster. This pool continues to run its own
+    /// tasks. Blocks until rank 0 has replied.
     ///
-    /// All members must be programs of one build: functions and closures are found by it.
+    /// All members must run the same build of the program, because functions and closures are identified by
+    /// the build.
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig};
@@ -92,8 +94,8 @@ impl Pool {
     /// ```
     ///
     /// A task gets the state, the initializer, the limits and the output of the pool in which it runs. A task
-    /// whose caller was lost is dropped if it has not begun. The number of workers is that at the time when
-    /// another pool finds this one.
+    /// whose caller was lost is dropped if it has not begun. Another pool uses as many workers as this pool
+    /// has when it finds this pool; a later `resize` does not change that number.
     ///
     /// # Errors
     /// [`PoolError::Settings`] if this pool has a [cluster](crate::PoolBuilder::cluster) itself.

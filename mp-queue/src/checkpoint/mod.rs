@@ -50,13 +50,13 @@ impl<T: Message> Queue<T> {
     /// letters](Self::dead_letter), with their numbers of deliveries. [`QueueOptions::spin`] is not in the
     /// file.
     ///
-    /// Messages that are put, taken or acknowledged during the call are in the file or not. If a consumer
+    /// Messages that are put, taken or acknowledged during the call may be in the file or not. If a consumer
     /// puts a result into the same queue before it takes or acknowledges another message, the file has at
     /// least one of the two. No message is in the file twice, unless a consumer was killed while it took a
     /// lease.
     ///
-    /// A message that a consumer has taken by [`get`](Self::get) is not in the file. A job that is to be
-    /// continued therefore takes its messages with acknowledgement.
+    /// A message that a consumer has taken by [`get`](Self::get) is not in the file. To continue a job, take
+    /// its messages by [`get_lease`](Self::get_lease).
     ///
     /// The file has the format [safetensors](https://github.com/huggingface/safetensors), so that other tools
     /// can read the memory of the tensors. The memory of attachment `a` of message `m` has the name `m.a`. It
@@ -65,15 +65,16 @@ impl<T: Message> Queue<T> {
     /// messages is written once for each of them.
     ///
     /// # Blocking
-    /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. The call
-    /// ends with [`CheckpointError::Busy`] if messages are taken faster than they can be written for about
-    /// 10 s. In a queue with leases, it also needs a scan of all messages of the program during which no
-    /// message leaves its slot, within about 10 s after the first copy is complete.
+    /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. The
+    /// call ends with [`CheckpointError::Busy`] if consumers take messages faster than it can write them for
+    /// about 10 s. In a queue with leases, it also needs a short moment in which no consumer takes a
+    /// message, within about 10 s after the first complete copy. The moment grows with the number of
+    /// messages of the program. Pause the consumers and call again.
     ///
     /// # Errors
     /// [`CheckpointError`]. A message with a shared tensor, queue, lock, file or device tensor can't be
-    /// written. The queue is unchanged after any error. An earlier file at the path is unchanged, unless only
-    /// the synchronization of the directory failed.
+    /// written. The queue is unchanged after any error. After an error, an earlier file at the path is
+    /// unchanged too, unless only the synchronization of the directory failed: then the new file is in place.
     ///
     /// # When a process dies
     /// The file is written with the suffix `.mp-partial` and renamed when it is on the disk. So an earlier
