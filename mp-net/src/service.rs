@@ -125,8 +125,10 @@ impl<Q, R> RemoteService<Q, R> {
 
 /// Error of a call, with the request if it may be sent elsewhere.
 pub struct UnservedRequest<Q> {
-    /// Request. `None` if it could not be encoded or decoded.
+    /// Request. `None` if it could not be encoded, or its reply could not be decoded.
     pub request: Option<Q>,
+    /// `true` if it was served, and its reply could not be decoded.
+    pub is_served: bool,
     /// Error.
     pub error: NetError,
 }
@@ -139,11 +141,20 @@ impl<Q> fmt::Debug for UnservedRequest<Q> {
 
 impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// Opens the service that a member has published under a name, like
-    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect), but doesn't wait for the name.
+    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     ///
     /// # Errors
     /// Those of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
+        let object = ConnectedObject::connect(cluster, name, service_type::<Q, R>())?;
+        Ok(Self { object, types: PhantomData })
+    }
+
+    /// Like [`connect`](Self::connect), but doesn't wait for the name.
+    ///
+    /// # Errors
+    /// Those of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
+    pub fn connect_now(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         let object = ConnectedObject::connect_now(cluster, name, service_type::<Q, R>())?;
         Ok(Self { object, types: PhantomData })
     }
@@ -192,11 +203,16 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// # Errors
     /// [`UnservedRequest`], with the request if it was encoded.
     pub fn call(&self, mut request: Q) -> Result<R, UnservedRequest<Q>> {
-        let unsent = |error| UnservedRequest { request: None, error };
+        let unsent = |error| UnservedRequest { request: None, is_served: false, error };
         let (pending, memory) = self.begin(&mut request).map_err(unsent)?;
         let error = match self.object.link.wait(pending) {
             Ok((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
-                return decode_relayed(value).map_err(|error| unsent(error.into()));
+                let unread = |error: mp_reduce::Error| UnservedRequest {
+                    request: None,
+                    is_served: true,
+                    error: error.into(),
+                };
+                return decode_relayed(value).map_err(unread);
             }
             Ok((reply, _)) if reply.outcome() == CallOutcome::TooLarge => {
                 NetError::TooLarge { bytes: reply.size, limit: reply.number }
@@ -206,7 +222,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         };
         // The stream may still read the memory.
         let request = memory.reclaim().and_then(|message| decode_relayed(message).ok());
-        Err(UnservedRequest { request, error })
+        Err(UnservedRequest { request, is_served: false, error })
     }
 }
 

@@ -318,7 +318,12 @@ fn large_results_travel_one_by_one() -> Outcome {
     ready(&pool, 1 + WORKERS);
     let texts = pool.task(|x: u64| (slow_rank(x), "x".repeat(30_000)).1).chunksize(10);
     assert!(got(texts.map_async(0..60))?.iter().all(|text| text.len() == 30_000));
-    assert!(there.metrics().done > 0);
+    let before = there.metrics().done;
+    assert!(before > 0);
+    let texts = pool.task(|x: u64| (slow_rank(x), "x".repeat(50_000)).1).chunksize(10);
+    assert!(got(texts.map_async(0..60))?.iter().all(|text| text.len() == 50_000));
+    let done = there.metrics().done - before;
+    assert!(done <= 60, "{done} tasks ran, of at most 60");
     let large = |x: u64| (slow_rank(x), "x".repeat(if x.is_multiple_of(2) { 200_000 } else { 10 })).1;
     let results = pool.task(large).chunksize(6).map_async(0..36).results();
     let mut refused = 0;

@@ -55,14 +55,15 @@ impl Pool {
             let _resizing = self.shared.places.resizing();
             let (all, before) = self.shared.places.set_local(processes);
             if let Err(error) = self.shared.set_workers(all) {
-                self.shared.places.set_local(before);
+                _ = self.shared.places.set_local(before);
                 return Err(error);
             }
-            self.shared.move_workers();
-            Ok(())
+            _ = self.shared.move_workers();
         }
         #[cfg(not(feature = "net"))]
-        self.shared.set_workers(processes)
+        self.shared.set_workers(processes)?;
+        self.shared.feed();
+        Ok(())
     }
 }
 
@@ -88,7 +89,6 @@ impl PoolShared {
             }
         }
         self.dismiss_surplus();
-        self.feed();
         self.wake_thread();
         Ok(())
     }

@@ -78,7 +78,7 @@ fn update(
             continue;
         }
         // Without a handle of the pool, which may end meanwhile.
-        let found = ServedPoolService::connect(cluster, name).and_then(|service| {
+        let found = ServedPoolService::connect_now(cluster, name).and_then(|service| {
             let reply = service.call(ForwardRequest::Size { kind: kind.clone() }).map_err(|e| e.error)?;
             Ok((reply, service))
         });
@@ -110,37 +110,41 @@ fn update(
         mp_core::waits::publish_report(&format!("mp: {}: {why}\n", shared.settings.pool_name()));
     }
     let Some(shared) = shared.upgrade() else { return true };
-    let _resizing = shared.places.resizing();
+    let resizing = shared.places.resizing();
     let all = shared.places.update(publications, added);
     match shared.set_workers(all) {
-        Ok(()) => shared.move_workers(),
+        Ok(()) => _ = shared.move_workers(),
         // A closed pool still replaces workers, but gets no more of them.
         Err(PoolError::Closed { .. }) => shared.lower_workers(all),
         Err(_) => is_complete = false,
     }
+    drop(resizing);
+    // Calls user code.
+    shared.feed();
     is_complete || !shared.state.lock().is_open()
 }
 
 impl PoolShared {
-    /// Asks processes of places that have too many to end. Others are started in their slots.
-    pub(crate) fn move_workers(&self) {
+    /// Asks processes of places that have too many to end. Others are started in their slots. Returns `false`
+    /// if one could not be asked.
+    pub(crate) fn move_workers(&self) -> bool {
         let mut state = self.state.lock();
         let wanted = state.wanted;
-        let mut counts: Vec<(Option<u64>, usize)> = Vec::new();
-        for worker in state.workers.iter_mut().take(wanted).filter(|worker| worker.process.is_some()) {
+        let (mut counts, mut is_complete): (Vec<(Option<u64>, usize)>, bool) = (Vec::new(), true);
+        let workers = state.workers.iter_mut().take(wanted);
+        for worker in workers.filter(|worker| worker.process.is_some() && worker.is_staying()) {
             let place = worker.place;
             let at = counts.iter().position(|(other, _)| *other == place).unwrap_or(counts.len());
             if at == counts.len() {
                 counts.push((place, 0));
             }
             counts[at].1 += 1;
-            if counts[at].1 > self.places.target(place)
-                && worker.ready
-                && let Ok(packed) = self.packed(WorkerRequest::Forget { code: LEAVE })
-            {
-                worker.ask_to_leave(packed);
+            if counts[at].1 > self.places.target(place) {
+                let leave = || self.packed(WorkerRequest::Forget { code: LEAVE }).ok();
+                is_complete &= worker.ready && leave().is_some_and(|packed| worker.ask_to_leave(packed));
             }
         }
+        is_complete
     }
 
     /// Lowers the number of workers of a closed pool.

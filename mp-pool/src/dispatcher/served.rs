@@ -148,6 +148,7 @@ impl PoolService {
             .partition(|function| function.used.elapsed() < LONGEST_IDLE);
         functions.known = known;
         functions.awaited.retain(|_, since| since.elapsed() < LONGEST_LEARN);
+        self.rests.lock().retain(|_, rest| rest.since.elapsed() < LONGEST_IDLE);
         let reply = if functions.known.iter().any(|function| function.key == key) {
             ForwardReply::Done
         } else {
@@ -172,6 +173,7 @@ impl PoolService {
         if self.function(key).is_some() {
             return ForwardReply::Done;
         }
+        self.functions.lock().awaited.remove(&key);
         let FunctionMessage::Received(mut inc) = runner else {
             return ForwardReply::Unreadable("it is not there".into());
         };
@@ -183,7 +185,6 @@ impl PoolService {
         };
         let code = self.shared.code(runner);
         let mut functions = self.functions.lock();
-        functions.awaited.remove(&key);
         let mut dropped = None;
         if functions.known.iter().all(|function| function.key != key) {
             functions.known.push_back(StoredFunction { key, code, used: Instant::now() });
@@ -199,6 +200,7 @@ impl PoolService {
     /// Forgets a function. Calls user code: drops captures.
     fn forget(&self, key: (u64, u64)) -> ForwardReply {
         let mut functions = self.functions.lock();
+        functions.awaited.remove(&key);
         let at = functions.known.iter().position(|function| function.key == key);
         let forgotten = at.and_then(|at| functions.known.remove(at));
         drop(functions);
@@ -274,18 +276,19 @@ impl PoolService {
                 OutcomeData::Values(many, from) => {
                     let fits = |i: &usize| {
                         let len = many.get(from + i).map_or(0, <[u8]>::len);
-                        size = size.saturating_add(len + 8);
-                        size <= most
+                        let fits = size.saturating_add(len + 8) <= most;
+                        size = if fits { size + len + 8 } else { size };
+                        fits
                     };
-                    let taken = (0..count).take_while(fits).count();
-                    if taken == 0 && outcomes.is_empty() {
-                        outcomes.push((first, too_large()));
-                    } else if taken > 0 {
+                    let mut taken = (0..count).take_while(fits).count();
+                    if taken > 0 {
                         let nanos = run_time.unwrap_or_default().as_nanos() as u64 * taken as u64;
                         let bytes = packed((from..from + taken).map_while(|i| many.get(i)));
                         outcomes.push((first, ForwardedOutcome::Values { count: taken, nanos, bytes }));
+                    } else if outcomes.is_empty() {
+                        outcomes.push((first, too_large()));
+                        taken = 1;
                     }
-                    let taken = if taken == 0 && outcomes.len() == 1 && size > most { 1 } else { taken };
                     if taken < count {
                         let data = OutcomeData::Values(many, from + taken);
                         let rest = OutcomeRun { first: first + taken, count: count - taken, data, run_time };
@@ -296,6 +299,12 @@ impl PoolService {
                 OutcomeData::Single(received) => {
                     let outcome = match leaving(*received) {
                         Ok((_, len)) if len > most => too_large(),
+                        Ok((value, len)) if len > most - size => {
+                            // It begins the next reply.
+                            let data = OutcomeData::Single(Box::new(value.into_incoming()));
+                            runs.push_front(OutcomeRun { first, count, data, run_time });
+                            break;
+                        }
                         Ok((value, _)) => {
                             single = Some(SingleValue::ToSend(value));
                             ForwardedOutcome::Single

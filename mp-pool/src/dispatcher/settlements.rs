@@ -264,6 +264,11 @@ impl PoolState {
         if items.is_empty() {
             return;
         }
+        if items.start > chunk.reported {
+            let missing = chunk.first + chunk.reported..chunk.first + items.start;
+            let error = TaskError::value("the worker did not send it");
+            settled.add_run(&chunk.job, OutcomeRun::failed(missing, error));
+        }
         let message = match arguments {
             Some(SingleValue::Received(alone)) => alone.into_outgoing().map(ChunkMessage::Unpacked),
             _ => None,

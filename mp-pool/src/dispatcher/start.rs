@@ -50,16 +50,17 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
         let args = ForwarderArgs { worker: number, tasks, replies, shared_words, from, service };
         builder(first).spawn(forwarder_main, args)
     };
-    let (tasks, shared_words, first, _used) = {
+    let (tasks, shared_words, first, _used, _has_failed) = {
         let state = shared.state.lock();
         let worker = &state.workers[number];
         let others = state.workers.iter().take(state.wanted);
         let others = others.filter(|worker| worker.process.is_some() && worker.is_staying());
         let used: Vec<Option<u64>> = others.map(|worker| worker.place).collect();
-        (worker.tasks.clone(), worker.shared_words.clone(), number >= state.ever_started, used)
+        let first = number >= state.ever_started;
+        (worker.tasks.clone(), worker.shared_words.clone(), first, used, worker.failed_starts > 0)
     };
     #[cfg(feature = "net")]
-    let (place, started) = match shared.places.choose(&_used) {
+    let (place, started) = match shared.places.choose(&_used, _has_failed) {
         Some(place) => {
             let id = place.id;
             (Some(id), CallFailure::catch(|| forward(place, tasks, shared_words, first)))

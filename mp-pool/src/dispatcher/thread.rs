@@ -147,7 +147,7 @@ impl Dispatcher {
         }
         #[cfg(feature = "net")]
         if (died || std::mem::take(&mut self.has_ready)) && self.shared.settings.cluster.is_some() {
-            self.shared.move_workers();
+            self.has_ready = !self.shared.move_workers();
         }
         self.forget_unused_functions();
         self.shared.feed();

@@ -207,7 +207,16 @@ impl Forwarder {
                     TaskArgs::ReceivedSingle(back).into_unsent()?
                 }
                 (Ok(reply), _) => return self.report(id, count, reply, reported),
-                (Err(UnservedRequest { request: None, error }), _)
+                (Err(UnservedRequest { request: None, is_served: true, error }), _) => {
+                    let why = error.to_string();
+                    while *reported < count {
+                        let outcome = TaskReply::Unsendable { result: true, why: why.clone() };
+                        self.reply(id, *reported, outcome)?;
+                        *reported += 1;
+                    }
+                    return Ok(());
+                }
+                (Err(UnservedRequest { request: None, error, .. }), _)
                 | (Err(UnservedRequest { error: error @ NetError::TooLarge { .. }, .. }), _) => {
                     return self.fail_all(id, count, &error.to_string(), reported);
                 }
@@ -249,8 +258,9 @@ impl Forwarder {
             let runner = FunctionMessage::ToSend(closure);
             match self.call(ForwardRequest::Learn { pool, code, runner }) {
                 Ok(ForwardReply::Unreadable(why)) => {
-                    let place = self.service.place();
-                    return Ok(Some(format!("the function can't be read by {place}: {why}")));
+                    let why = format!("{} can't read it: {why}", self.service.place());
+                    self.functions.insert(code, Err(why.clone()));
+                    return Ok(Some(format!("the function can't be read: {why}")));
                 }
                 Ok(ForwardReply::Ended) => return Err(()),
                 Ok(_) => break,
@@ -258,7 +268,11 @@ impl Forwarder {
                 Err(unserved)
                     if unserved.request.is_none() || matches!(unserved.error, NetError::TooLarge { .. }) =>
                 {
-                    return Ok(Some(format!("the function can't be sent: {}", unserved.error)));
+                    let why = format!("it can't be sent: {}", unserved.error);
+                    self.functions.insert(code, Err(why.clone()));
+                    // Others need not wait for it.
+                    self.call(ForwardRequest::Forget { pool, code }).map_err(drop)?;
+                    return Ok(Some(format!("the function can't be read: {why}")));
                 }
                 Err(_) => return Err(()),
             }
@@ -282,9 +296,20 @@ impl Forwarder {
                 // Also `Ended`.
                 _ => return self.give_up_all(),
             };
+            if outcomes.is_empty() && more {
+                return self.give_up_all();
+            }
             for (item, outcome) in outcomes {
+                // The served pool has skipped or repeated a task.
+                if item != *reported {
+                    return self.give_up_all();
+                }
                 let (items, outcome) = match outcome {
-                    ForwardedOutcome::Values { count, nanos, bytes } => {
+                    ForwardedOutcome::Values { count: values, nanos, bytes } => {
+                        if values > count - item {
+                            return self.give_up_all();
+                        }
+                        let count = values;
                         let values = ReceivedValues::new(&mut Incoming::from_plain(bytes), count);
                         let values = values.to_packed().ok_or("a served pool sent malformed results")?;
                         (count, TaskReply::Results { nanos, values: ManyValues::ToSend(values) })

@@ -91,15 +91,18 @@ impl Places {
     }
 
     /// Returns the served pool for which the most processes are missing, or `None` if more are missing on
-    /// this host. `used` are the places of the processes.
-    pub(crate) fn choose(&self, used: &[Option<u64>]) -> Option<ChosenPlace> {
+    /// this host. `used` are the places of the processes. If starts have failed in the slot, or there are more
+    /// workers than slots, this host comes first.
+    pub(crate) fn choose(&self, used: &[Option<u64>], has_failed: bool) -> Option<ChosenPlace> {
         let table = &mut *self.table.lock();
         let missing = |place: Option<u64>| {
             let there = used.iter().filter(|used| **used == place).count();
             table.target(place).saturating_sub(there)
         };
         let best = table.remote.iter().max_by_key(|place| missing(Some(place.id)))?.clone();
-        if missing(Some(best.id)) <= missing(None) {
+        let remote: usize = table.remote.iter().map(|place| place.workers).sum();
+        let is_first = has_failed || remote > table.remote_workers();
+        if missing(Some(best.id)) <= missing(None) || is_first && missing(None) > 0 {
             return None;
         }
         table.last += 1;
