@@ -91,8 +91,8 @@ impl Places {
     }
 
     /// Returns the served pool for which the most processes are missing, or `None` if more are missing on
-    /// this host. `used` are the places of the processes. If starts have failed in the slot, or there are more
-    /// workers than slots, this host comes first.
+    /// this host. `used` are the places of the processes. If starts have failed in the slot, or there are
+    /// more workers than slots, this host comes first.
     pub(crate) fn choose(&self, used: &[Option<u64>], has_failed: bool) -> Option<ChosenPlace> {
         let table = &mut *self.table.lock();
         let missing = |place: Option<u64>| {
