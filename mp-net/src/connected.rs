@@ -47,7 +47,7 @@ impl ConnectedObject {
     /// Like [`connect`](Self::connect), but doesn't wait for the name.
     ///
     /// # Errors
-    /// Those of [`connect`](Self::connect).
+    /// Returns the errors of [`connect`](Self::connect).
     pub(crate) fn connect_now(cluster: &Cluster, name: &str, ours: ObjectType) -> Result<Self, NetError> {
         Self::open(cluster.find_within(name, Duration::ZERO)?, name, ours)
     }
@@ -132,7 +132,7 @@ pub(crate) struct HeldCall {
 }
 
 impl HeldCall {
-    /// Removes the part from the object, and returns the reply of the home. If there is none, the part is
+    /// Removes the part from the object, and returns the reply of the home. Without a reply, the part is
     /// given back.
     pub(crate) fn acknowledge(mut self) -> Result<CallReply, NetError> {
         let call = with(RemoteCall { number: self.id, ..RemoteCall::default() }, Operation::Acknowledge);

@@ -305,7 +305,7 @@ impl From<NetError> for RemoteAcquireError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteBarrierError {
-    /// The barrier is broken, or was reset. Process ids in the error are those of the home's host.
+    /// The barrier is broken, or was reset. Process ids in the error belong to the home's host.
     #[error(transparent)]
     Barrier(BarrierError),
     /// The home was lost, and the barrier with it.

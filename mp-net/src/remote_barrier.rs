@@ -46,7 +46,7 @@ use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 /// | a member that has not arrived | none: the others wait until another party arrives or their time-out expires |
 /// | the home | all calls end with `PeerLost` |
 ///
-/// As on one machine, a barrier that has broken stays so until a process calls [`reset`](Self::reset).
+/// A broken barrier stays broken until a process calls [`reset`](Self::reset), as on one machine.
 #[derive(Clone)]
 pub struct RemoteBarrier(ConnectedObject);
 

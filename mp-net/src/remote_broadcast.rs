@@ -169,7 +169,7 @@ impl<T> RemoteBroadcast<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
-    /// Receives the next message. Blocks while there is none.
+    /// Receives the next message. Blocks until it arrives.
     ///
     /// # Errors
     /// [`RemoteRecvError::Lagged`] if messages were replaced before this receiver read them.

@@ -144,7 +144,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     ///
     /// # Errors
-    /// Those of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
+    /// Returns the errors of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         let object = ConnectedObject::connect(cluster, name, service_type::<Q, R>())?;
         Ok(Self { object, types: PhantomData })
@@ -153,7 +153,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// Like [`connect`](Self::connect), but doesn't wait for the name.
     ///
     /// # Errors
-    /// Those of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
+    /// Returns the errors of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     pub fn connect_now(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         let object = ConnectedObject::connect_now(cluster, name, service_type::<Q, R>())?;
         Ok(Self { object, types: PhantomData })
@@ -271,7 +271,7 @@ impl Cluster {
     /// Publishes a service under a name, until the name is withdrawn.
     ///
     /// # Errors
-    /// Those of [`publish`](Self::publish).
+    /// Returns the errors of [`publish`](Self::publish).
     #[doc(hidden)]
     pub fn publish_service<S: NetService>(&self, name: &str, service: Arc<S>) -> Result<(), NetError> {
         self.publish_object(name, Arc::new(SharedService(service)))

@@ -209,7 +209,7 @@ pub(crate) fn refusal(error: &io::Error) -> Option<Refusal> {
     }))
 }
 
-/// Verifier of the certificates of callers: those of the CA that have the name of members.
+/// Verifier of the certificates of callers: signed by the CA, with the name of members.
 #[derive(Debug)]
 struct MemberVerifier(Arc<dyn ClientCertVerifier>);
 

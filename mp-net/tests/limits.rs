@@ -52,7 +52,7 @@ fn unproven_connection_ends_after_the_lease() {
     begun.write_all(PREFACE).unwrap();
     read_to_end(&mut silent);
     read_to_end(&mut begun);
-    // Bytes that arrive one by one are no proof: those of settings that are 16,380 bytes long.
+    // Bytes that arrive one by one are no proof: here a settings frame of 16,380 bytes.
     let since = Instant::now();
     let mut slow = connect(&first);
     let settings = [0, 0x3f, 0xfc, 4, 0, 0, 0, 0, 0];

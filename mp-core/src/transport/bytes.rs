@@ -39,7 +39,7 @@ pub(crate) fn own_mut(hold: &mut Hold) -> &mut [u8] {
     let (at, size) = Blocks(hold.arena()).data_of(hold.block());
     let first = hold.arena().map().bytes(at, size);
     // SAFETY: the whole block, initialised by the kernel's zeros at least, and held as long as `hold` is
-    // borrowed. It was allocated for a message that is not yet sent, so there is no other handle of it.
+    // borrowed. It was allocated for a message that is not yet sent, so no other handle of it exists.
     unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), size as usize) }
 }
 

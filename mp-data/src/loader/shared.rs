@@ -142,7 +142,7 @@ impl<K: BatchSource> LoaderShared<K> {
         metrics
     }
 
-    /// Returns the number of workers, those of other hosts included.
+    /// Returns the number of workers, including workers of other hosts.
     pub(crate) fn workers(&self) -> usize {
         match &self.workers {
             Workers::Pool { pool, .. } => pool.pool().processes(),

@@ -113,7 +113,7 @@ macro_rules! settings {
             self
         }
 
-        /// Uses workers of other hosts in addition to those of this one. Members of the cluster offer them by
+        /// Uses workers of other hosts in addition to its own. Members of the cluster offer them by
         /// [`serve`](Self::serve), before or after this call, with a loader of the same [name](Self::name).
         /// [`num_workers`](Self::num_workers) is the number of workers of this host, at least 1.
         ///

@@ -141,7 +141,7 @@ impl PoolBuilder {
         }))
     }
 
-    /// Lets workers of other hosts run tasks, too: those of all pools of this [name](Self::name) that members
+    /// Lets workers of other hosts run tasks, too: of all pools with this [name](Self::name) that members
     /// of the cluster [serve](Pool::serve), now or later. [`processes`](Self::processes) is the number of
     /// workers of this host.
     ///

@@ -132,7 +132,7 @@ impl Message for ForwardRequest {
 /// Outcome of consecutive tasks.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum ForwardedOutcome {
-    /// Results, encoded like those of a [`ReceivedValues`], and the time for all of them.
+    /// Results, encoded like a [`ReceivedValues`], and the time for all of them.
     Values { count: usize, nanos: u64, bytes: Vec<u8> },
     /// Result with attachments, which follow the reply.
     Single,

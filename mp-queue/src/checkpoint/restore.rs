@@ -19,7 +19,7 @@ use crate::raw::options::QueueOptions;
 use crate::raw::payload::{Payload, pack_envelope};
 use crate::ring::SmallMessage;
 
-/// Creates the queue of a file. `options` replace those of the file.
+/// Creates the queue of a file. `options` replace the options of the file.
 pub(super) fn restore<T: Message>(
     path: &Path,
     options: Option<QueueOptions>,

@@ -220,7 +220,7 @@ impl Saver<'_> {
         Ok(())
     }
 
-    /// Copies a message. Returns `None` if it is no longer there.
+    /// Copies a message. Returns `None` if it was taken.
     fn copy(
         &mut self,
         message: SlotMessage,

@@ -169,7 +169,7 @@ pub(super) fn kill_first_rank(run: &mut Run<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Compares the batches of three hosts, one of which is killed, with those of one host.
+/// Compares the batches of three hosts, one of which is killed, with the batches of one host.
 pub(super) fn kill_loader_host(run: &mut Run<'_>) -> Result<(), String> {
     const BATCHES: usize = 100;
     /// Size of a batch in bytes.

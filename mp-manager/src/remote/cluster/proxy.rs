@@ -74,8 +74,8 @@ impl ClusterProxy {
     /// until there is one, for up to the [time limit](mp_net::ClusterConfig::timeout) of the cluster.
     ///
     /// # Errors
-    /// [`NetError::NotPublished`] if there is none, [`NetError::WrongType`] if the name is of a queue or
-    /// another kind of object, [`NetError::PeerLost`] if rank 0 or the home was lost.
+    /// [`NetError::NotPublished`] if the name is not published in time, [`NetError::WrongType`] if the name
+    /// is of a queue or another kind of object, [`NetError::PeerLost`] if rank 0 or the home was lost.
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         let service: RemoteService<_, Framed<ClusterReply>> = RemoteService::connect(cluster, name)?;
         match service.call_within(Framed::bare(ClusterAsk::Describe), None)?.map(|framed| framed.head) {
