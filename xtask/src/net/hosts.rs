@@ -43,6 +43,16 @@ pub(super) fn run(line: &str) -> Result<String, String> {
     Err(format!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
+/// Lets an example use certificates.
+fn with_certificates(mut command: Command) -> Command {
+    for (variable, file) in
+        [("MP_TLS_CA", "ca.pem"), ("MP_TLS_CERT", "member.pem"), ("MP_TLS_KEY", "member.key")]
+    {
+        command.env(variable, format!("{CERTIFICATES}/{file}"));
+    }
+    command
+}
+
 /// The hosts and their links.
 pub(super) struct Hosts;
 
@@ -100,17 +110,46 @@ impl Hosts {
             ("MP_WORLD_SIZE", &NAMES.len().to_string()),
             ("MP_ADDR", address),
             ("MP_PORT", port),
-            ("MP_TLS_CA", &format!("{CERTIFICATES}/ca.pem")),
-            ("MP_TLS_CERT", &format!("{CERTIFICATES}/member.pem")),
-            ("MP_TLS_KEY", &format!("{CERTIFICATES}/member.key")),
         ] {
             command.env(variable, value);
         }
-        Node::start(format!("{name} on {}", NAMES[host]), command)
+        Node::start(format!("{name} on {}", NAMES[host]), with_certificates(command))
     }
 
-    /// Starts a script of `benches/python` on a host, by the Python that `MP_PYTHON` names.
-    pub(super) fn start_script(&self, host: usize, args: &[&str]) -> Result<Node, String> {
+    /// Starts the agent of `torchrun` on a host, which starts an example. Returns `None` without torch.
+    pub(super) fn torchrun(&self, host: usize, name: &str, args: &str) -> Result<Option<Node>, String> {
+        let python = Self::python()?;
+        let is_there = ["-c", "import torch"];
+        if !super::succeeds(Self::command(host, &python).args(is_there)) {
+            return Ok(None);
+        }
+        let mut command = Self::command(host, &python);
+        let (hosts, address) = (NAMES.len(), format!("10.77.0.{}", host + 1));
+        // Otherwise the agent looks up the name of its host, which no name service has.
+        let is_first = host == 0;
+        let options = format!(
+            "-m torch.distributed.run --no-python --nnodes {hosts} --nproc-per-node 1 --rdzv-backend c10d \
+             --rdzv-endpoint 10.77.0.1:29555 --rdzv-conf is_host={is_first} --local-addr {address} \
+             {PROGRAMS}/examples/{name} {args}"
+        );
+        command.args(options.split_whitespace());
+        Node::start(format!("torchrun on {}", NAMES[host]), with_certificates(command)).map(Some)
+    }
+
+    /// Starts `mpirun` on the first host, which starts an example three times. Returns `None` without it.
+    pub(super) fn mpirun(&self, name: &str, args: &str) -> Result<Option<Node>, String> {
+        if !super::succeeds(Command::new("mpirun").arg("--version")) {
+            return Ok(None);
+        }
+        let mut command = Self::command(0, "mpirun");
+        let (hosts, own) = (NAMES.len(), "MP_ADDR=127.0.0.1");
+        let options = format!("--allow-run-as-root --oversubscribe -n {hosts} -x {own}");
+        command.args(options.split(' ')).arg(format!("{PROGRAMS}/examples/{name}")).args(args.split(' '));
+        Node::start("mpirun".into(), command).map(Some)
+    }
+
+    /// Returns the Python that `MP_PYTHON` names, as hosts see it.
+    fn python() -> Result<String, String> {
         let python = std::env::var("MP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
         let program = "import sys; print(sys.prefix != sys.base_prefix, sys.prefix, sys.executable)";
         let output = Command::new(&python).args(["-c", program]).output();
@@ -119,12 +158,16 @@ impl Hosts {
         let mut words = text.split_whitespace();
         let (is_environment, prefix) = (words.next() == Some("True"), words.next().unwrap_or_default());
         // Hosts have other files in the folders for temporary ones, where an environment may be.
-        let executable = if is_environment {
+        if is_environment {
             run(&format!("mount --bind {prefix} {ENVIRONMENT}"))?;
-            format!("{ENVIRONMENT}/bin/python3")
-        } else {
-            words.next().unwrap_or(&python).to_owned()
-        };
+            return Ok(format!("{ENVIRONMENT}/bin/python3"));
+        }
+        Ok(words.next().unwrap_or(&python).to_owned())
+    }
+
+    /// Starts a script of `benches/python` on a host, by the Python that `MP_PYTHON` names.
+    pub(super) fn start_script(&self, host: usize, args: &[&str]) -> Result<Node, String> {
+        let executable = Self::python()?;
         run(&format!("mount --bind benches/python {SCRIPTS}"))?;
         let mut command = Self::command(host, &executable);
         command.arg("-u").arg(format!("{SCRIPTS}/{}", args[0])).args(&args[1..]);

@@ -204,12 +204,14 @@ pub(super) fn kill_loader_host(run: &mut Run<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Arguments of the example that trains, and the number of its batches.
+const TRAINING: &str = "--workers 1 --epochs 20";
+const BATCHES_OF_TRAINING: usize = 900;
+
 /// Trains on three hosts. One may be killed meanwhile.
 pub(super) fn train(run: &mut Run<'_>, is_killed: bool) -> Result<(), String> {
-    const ARGS: &str = "--workers 1 --epochs 20";
-    const BATCHES: usize = 900;
     let before = run.hosts.bytes(PEER)?.1;
-    let nodes = [HOME, PEER, OTHER].map(|host| run.start_example(host, EXAMPLE, ARGS));
+    let nodes = [HOME, PEER, OTHER].map(|host| run.start_example(host, EXAMPLE, TRAINING));
     let [first, peer, other] = nodes;
     let (first, peer, other) = (first?, peer?, other?);
     if is_killed {
@@ -229,8 +231,37 @@ pub(super) fn train(run: &mut Run<'_>, is_killed: bool) -> Result<(), String> {
     first.wait_for_success(LIMIT)?;
     let rest = if is_killed { vec![&other] } else { vec![&peer, &other] };
     rest.into_iter().try_for_each(|node| node.wait_for_success(LIMIT))?;
-    let lines = first.lines();
-    let result = lines.iter().map(|line| &line.text).find(|text| text.starts_with("batches by rank"));
+    check_training(run, &[first])
+}
+
+/// Trains on three hosts, with an agent of `torchrun` on each.
+pub(super) fn torchrun(run: &mut Run<'_>) -> Result<(), String> {
+    let mut agents = Vec::new();
+    for host in [HOME, PEER, OTHER] {
+        let Some(agent) = run.hosts.torchrun(host, EXAMPLE, TRAINING)? else {
+            return run.skip("no Python with torch here (MP_PYTHON can name one)");
+        };
+        agents.push(run.add(agent));
+    }
+    agents.iter().try_for_each(|agent| agent.wait_for_success(LIMIT))?;
+    // The first rank may be on any host.
+    check_training(run, &agents)
+}
+
+/// Trains in three processes of one host, which `mpirun` starts.
+pub(super) fn mpirun(run: &mut Run<'_>) -> Result<(), String> {
+    let Some(launcher) = run.hosts.mpirun(EXAMPLE, TRAINING)? else {
+        return run.skip("no mpirun here: install openmpi-bin");
+    };
+    let launcher = run.add(launcher);
+    launcher.wait_for_success(LIMIT)?;
+    check_training(run, &[launcher])
+}
+
+/// Checks the result of a training, which one of the nodes has printed.
+fn check_training(run: &mut Run<'_>, nodes: &[Rc<Node>]) -> Result<(), String> {
+    let lines: Vec<_> = nodes.iter().flat_map(|node| node.lines()).map(|line| line.text).collect();
+    let result = lines.iter().find(|text| text.starts_with("batches by rank"));
     let result = result.ok_or("rank 0 has printed no result")?;
     println!("  {result}");
     let text = |from: &str, to: &str| Some(result.split_once(from)?.1.split_once(to)?.0.to_owned());
@@ -238,10 +269,10 @@ pub(super) fn train(run: &mut Run<'_>, is_killed: bool) -> Result<(), String> {
     let by_rank: Vec<usize> = by_rank.split(", ").filter_map(|count| count.parse().ok()).collect();
     let accuracy: f64 = text("accuracy ", ",").and_then(|text| text.parse().ok()).unwrap_or_default();
     let (all, is_shared) = (by_rank.iter().sum::<usize>(), by_rank.iter().all(|batches| *batches > 0));
-    run.expect(all == BATCHES && is_shared && by_rank.len() == 3, || {
-        format!("{BATCHES} batches: {by_rank:?}")
+    run.expect(all == BATCHES_OF_TRAINING && is_shared && by_rank.len() == 3, || {
+        format!("{BATCHES_OF_TRAINING} batches: {by_rank:?}")
     });
     run.expect(accuracy >= 0.9, || format!("accuracy {accuracy}"));
-    (run.figures.acknowledged, run.figures.arrived) = (BATCHES, all);
+    (run.figures.acknowledged, run.figures.arrived) = (BATCHES_OF_TRAINING, all);
     Ok(())
 }

@@ -33,6 +33,8 @@ pub(super) struct Run<'a> {
     pub(super) figures: Figures,
     /// Violations of expectations.
     pub(super) violations: Vec<String>,
+    /// Reason why the run can't be made here.
+    pub(super) skipped: Option<&'static str>,
     /// Lease and grace of all nodes in milliseconds.
     pub(super) grace: u32,
     /// `true` if all nodes have certificates.
@@ -54,6 +56,7 @@ impl<'a> Run<'a> {
             nodes: Vec::new(),
             figures: Figures::default(),
             violations: Vec::new(),
+            skipped: None,
             grace: 0,
             is_encrypted: false,
         }
@@ -73,9 +76,21 @@ impl<'a> Run<'a> {
 
     /// Starts an example on a host.
     pub(super) fn start_example(&mut self, host: usize, name: &str, args: &str) -> Result<Rc<Node>, String> {
-        let node = Rc::new(self.hosts.start_example(host, name, args)?);
+        let node = self.hosts.start_example(host, name, args)?;
+        Ok(self.add(node))
+    }
+
+    /// Adds a node, whose output is printed after a failure.
+    pub(super) fn add(&mut self, node: Node) -> Rc<Node> {
+        let node = Rc::new(node);
         self.nodes.push(node.clone());
-        Ok(node)
+        node
+    }
+
+    /// Records that the run can't be made here.
+    pub(super) fn skip(&mut self, reason: &'static str) -> Result<(), String> {
+        self.skipped = Some(reason);
+        Ok(())
     }
 
     /// Records a violation unless a condition holds.
