@@ -8,12 +8,9 @@ use crate::message::{Job, Numbered, check, job, numbered};
 use crate::options::Options;
 use crate::{RoleResult, join, say, wait_for_end_of_input};
 
-/// Takes the messages of `up`. Each is reported, unless `silent`.
-fn consume(up: &Queue<Numbered>, size: usize, pause: Duration, silent: bool) -> RoleResult {
+/// Takes and reports the messages of `up`.
+fn consume(up: &Queue<Numbered>, size: usize, pause: Duration) -> RoleResult {
     while let Some(message) = up.get()? {
-        if silent {
-            continue;
-        }
         match check(&message, size) {
             Ok(number) => say!("arrived {number}"),
             Err(error) => say!("corrupt {error}"),
@@ -45,7 +42,6 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     let size = options.number("size")?;
     let capacity = options.number("capacity")?;
     let pause = Duration::from_millis(options.number_or_zero("pause")?);
-    let silent = options.number_or_zero::<u8>("silent")? != 0;
     let cluster = join(options)?;
     let up = Queue::<Numbered>::bounded(capacity)?;
     let down = Queue::<Numbered>::bounded(capacity)?;
@@ -55,7 +51,7 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     cluster.publish("jobs", &jobs)?;
     say!("ready");
     std::thread::scope(|scope| {
-        let consumer = scope.spawn(|| consume(&up, size, pause, silent));
+        let consumer = scope.spawn(|| consume(&up, size, pause));
         let filler = scope.spawn(|| fill(&down, &jobs, options));
         let waited = wait_for_end_of_input();
         up.close();

@@ -10,11 +10,11 @@
 //! | `pool`, `serve` | runs numbered tasks on all hosts; serves a pool for them |
 //! | `loader`, `serve-loader` | makes batches on all hosts; serves a loader for them |
 //! | `watch` | reports the members that join and are lost, as all roles do |
-//! | `rate` | measures round trips and throughput of `up` |
+//! | `rate-home`, `rate` | measures round trips and throughput of queues |
 //! | `pool-rate` | measures the tasks in a second of two hosts, the other of which has the role `serve` |
 //! | `tcp-home`, `tcp` | the same measurements over a plain socket |
 //!
-//! `home` and `watch` end when their input ends. Each role ends after `limit` seconds at the latest.
+//! `home`, `rate-home` and `watch` end when their input ends. Each role ends after `limit` seconds at the latest.
 
 mod consumer;
 mod home;
@@ -120,6 +120,7 @@ fn run(role: &str, options: &Options) -> RoleResult {
             let _cluster = join(options)?;
             wait_for_end_of_input()
         }
+        "rate-home" => rate::serve(options),
         "rate" => rate::run(options),
         "tcp-home" => rate::serve_tcp(options),
         "tcp" => rate::run_tcp(options),

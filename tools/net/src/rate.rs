@@ -5,15 +5,20 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use mp_net::RemoteQueue;
+use mp_queue::Queue;
+use mp_reduce::Message;
+use mp_tensor::FrozenTensor;
 
 use crate::message::{Numbered, numbered};
 use crate::options::Options;
-use crate::{RoleResult, join, say};
+use crate::{RoleResult, join, say, wait_for_end_of_input};
 
 /// Size of the messages whose round trips are measured.
 const SMALL: usize = 64;
 const ROUNDS: usize = 3000;
 const PIPELINED: u64 = 50_000;
+/// Number of messages in each queue.
+const CAPACITY: usize = 4096;
 /// Sizes of messages whose throughput is measured, and the bytes that are sent of each.
 const LARGE: [usize; 2] = [1 << 20, 16 << 20];
 const BYTES: usize = 512 << 20;
@@ -41,19 +46,46 @@ fn throughput(size: usize, since: Instant) {
     say!("figure gbs-{}-MiB {rate:.3}", size >> 20);
 }
 
-/// Measures the queue `up` of the home.
+/// Takes all messages of a queue.
+fn drain<T: Message>(queue: &Queue<T>) -> RoleResult {
+    while queue.get()?.is_some() {}
+    Ok(())
+}
+
+/// Publishes the queues `small` and `large`, and takes their messages, until the input ends.
+pub(crate) fn serve(options: &Options) -> RoleResult {
+    let cluster = join(options)?;
+    let small = Queue::<Numbered>::bounded(CAPACITY)?;
+    let large = Queue::<FrozenTensor<u8>>::bounded(CAPACITY)?;
+    cluster.publish("small", &small)?;
+    cluster.publish("large", &large)?;
+    say!("ready");
+    std::thread::scope(|scope| {
+        let drained = [scope.spawn(|| drain(&small)), scope.spawn(|| drain(&large))];
+        let waited = wait_for_end_of_input();
+        small.close();
+        large.close();
+        for drained in drained {
+            drained.join().map_err(|_| "a thread panicked")??;
+        }
+        waited
+    })
+}
+
+/// Measures the queues of the home. Payloads are made before, as those of the peers are.
 pub(crate) fn run(options: &Options) -> RoleResult {
     let cluster = join(options)?;
-    let queue = RemoteQueue::<Numbered>::connect(&cluster, "up")?;
+    let queue = RemoteQueue::<Numbered>::connect(&cluster, "small")?;
     round_trips(|| Ok(queue.put(numbered(0, SMALL)?).map_err(|error| error.forget())?))?;
     let messages = (0..PIPELINED).map(|number| numbered(number, SMALL)).collect::<Result<Vec<_>, _>>()?;
     let since = Instant::now();
     queue.put_many(messages).map_err(|error| error.forget())?;
     say!("figure pipelined {:.0}", PIPELINED as f64 / since.elapsed().as_secs_f64());
+    let queue = RemoteQueue::<FrozenTensor<u8>>::connect(&cluster, "large")?;
     for size in LARGE {
-        let messages = (0..BYTES / size).map(|_| mp_tensor::Tensor::<u8>::zeros([size]));
+        let tensor = mp_tensor::Tensor::<u8>::full(&[size], 1)?.freeze();
         let since = Instant::now();
-        let sent = messages.map_while(|tensor| Some(mp_reduce::Bundle((0, tensor.ok()?))));
+        let sent = std::iter::repeat_n(tensor, BYTES / size);
         queue.put_many(sent).map_err(|error| error.forget())?;
         throughput(size, since);
     }
@@ -97,7 +129,7 @@ pub(crate) fn run_tcp(options: &Options) -> RoleResult {
         Ok(stream.read_exact(&mut answer)?)
     })?;
     for size in LARGE {
-        let message = vec![0; size];
+        let message = vec![1; size];
         let since = Instant::now();
         for _ in 0..BYTES / size {
             stream.write_all(&message)?;

@@ -55,7 +55,7 @@ fn figures(node: &Node) -> Result<Figures, String> {
 /// Measures the queue and the pool.
 fn own(hosts: &Hosts) -> Result<Figures, String> {
     const CLUSTER: &str = "lease=2000 grace=0 limit=240";
-    let home = hosts.start(0, "home", &format!("{CLUSTER} size=0 capacity=4096 silent=1"))?;
+    let home = hosts.start(0, "rate-home", CLUSTER)?;
     home.wait_for("ready", (1, 0), LIMIT)?;
     let mut own = figures(&hosts.start(1, "rate", CLUSTER)?)?;
     home.finish(LIMIT)?;
