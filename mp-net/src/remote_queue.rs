@@ -246,11 +246,14 @@ impl<T: Message> RemoteQueue<T> {
                 }
             };
             let size = call.value.as_ref().map_or(0, size_of);
-            while sent.len() >= AHEAD || (bytes > 0 && bytes + size > AHEAD_BYTES) {
-                let Some(oldest) = sent.pop_front() else { break };
-                bytes -= self.finish_put(oldest, &mut put, &mut first);
-                if first.is_some() {
-                    break;
+            if sent.len() >= AHEAD || (bytes > 0 && bytes + size > AHEAD_BYTES) {
+                // Half of them at a time: waking this thread for each one would cost more than the puts.
+                let half = sent.len().div_ceil(2);
+                if let Some(SentPut { pending, .. }) = sent.get(half - 1) {
+                    self.link.wait_answered(pending);
+                }
+                for oldest in sent.drain(..half) {
+                    bytes -= self.finish_put(oldest, &mut put, &mut first);
                 }
             }
             if first.is_some() {

@@ -237,6 +237,11 @@ impl HomeLink {
         _ = self.to.send(Command::Interrupt(pending.id));
     }
 
+    /// Blocks until the outcome of a call is known, and leaves it to [`wait`](Self::wait).
+    pub(crate) fn wait_answered(&self, pending: &PendingReply) {
+        pending.completion.wait_answered(|| self.cancel(pending));
+    }
+
     /// Blocks until the outcome of a call is known, like [`call`](Self::call).
     pub(crate) fn wait(&self, pending: PendingReply) -> CallResult {
         self.wait_until(pending, None).unwrap_or(Err(NetError::Interrupted))

@@ -17,6 +17,9 @@ use crate::wire::{CHUNK, DATA};
 
 /// Number of bytes after which small messages are not collected in one frame of HTTP/2.
 const FULL: usize = 32 << 10;
+/// Maximum size in bytes of memory that is copied into a frame with others. More is read in place, as a frame
+/// by itself.
+const COPIED: u64 = 4 << 10;
 
 /// An encoded message to send, and the memory that follows it.
 pub(crate) struct StreamPacket {
@@ -45,14 +48,15 @@ impl AsRef<[u8]> for AttachedSlice {
     }
 }
 
-/// Number of bytes of the arena that streams of this process have sent, without a copy by this library.
+/// Number of bytes of attachments that streams of this process have sent: without a copy by this library, if
+/// they are more than [`COPIED`].
 // fork: a count, which a child continues.
 pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
 
 /// Body of a stream. Ends when all senders of its channel are dropped.
 pub(crate) struct FrameBody {
     from: UnboundedReceiver<StreamPacket>,
-    /// FrameBody of memory that follow.
+    /// Frames of memory that follow.
     next: VecDeque<Bytes>,
 }
 
@@ -68,11 +72,21 @@ impl FrameBody {
         to.put_slice(&packet.message);
         let Some(of) = &packet.memory else { return };
         for (attachment, &bytes) in of.sizes().iter().enumerate() {
+            SENT.fetch_add(bytes, Ordering::Relaxed);
+            if bytes <= COPIED && to.len() < FULL && self.next.is_empty() {
+                if bytes > 0 {
+                    put_head_of_data(bytes as usize, to);
+                    to.put_slice(of.memory(attachment).get(..bytes as usize).unwrap_or_default());
+                }
+                continue;
+            }
             let mut at = 0;
             while at < bytes as usize {
                 let end = (at + CHUNK).min(bytes as usize);
-                self.next.push_back(head_of_data(end - at));
-                SENT.fetch_add((end - at) as u64, Ordering::Relaxed);
+                match self.next.is_empty() {
+                    true => put_head_of_data(end - at, to),
+                    false => self.next.push_back(head_of_data(end - at)),
+                }
                 self.next.push_back(Bytes::from_owner(AttachedSlice {
                     of: of.clone(),
                     attachment,
@@ -87,12 +101,17 @@ impl FrameBody {
 /// Returns the bytes of a frame before its data.
 pub(crate) fn head_of_data(bytes: usize) -> Bytes {
     let mut head = BytesMut::with_capacity(16);
-    head.put_u8(0);
-    head.put_u32((1 + prost::length_delimiter_len(bytes) + bytes) as u32);
-    head.put_u8(DATA);
-    // The buffer grows, so there is always room.
-    _ = prost::encode_length_delimiter(bytes, &mut head);
+    put_head_of_data(bytes, &mut head);
     head.freeze()
+}
+
+/// Appends the bytes of a frame before its data.
+fn put_head_of_data(bytes: usize, to: &mut BytesMut) {
+    to.put_u8(0);
+    to.put_u32((1 + prost::length_delimiter_len(bytes) + bytes) as u32);
+    to.put_u8(DATA);
+    // The buffer grows, so there is always room.
+    _ = prost::encode_length_delimiter(bytes, to);
 }
 
 impl Body for FrameBody {
