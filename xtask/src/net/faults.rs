@@ -97,6 +97,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault { name: "loader, host killed", is_long: false, run: pools::kill_loader_host },
     Fault { name: "training", is_long: false, run: |run| pools::train(run, false) },
     Fault { name: "training, host killed", is_long: false, run: |run| pools::train(run, true) },
+    Fault { name: "training, averaged weights", is_long: false, run: pools::average },
     Fault { name: "training, torchrun", is_long: false, run: pools::torchrun },
     Fault { name: "training, mpirun", is_long: false, run: pools::mpirun },
 ];

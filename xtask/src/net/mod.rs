@@ -26,6 +26,8 @@ use run::Run;
 pub(crate) const PROGRAM: &str = "mp-net-node";
 /// Example that trains on the hosts.
 pub(crate) const EXAMPLE: &str = "cluster_train";
+/// Example that trains on each host, and averages the weights.
+const AVERAGING: &str = "hogwild_hosts";
 /// Commands that the task needs, and the Debian packages that have them.
 const TOOLS: [(&str, &str); 4] =
     [("ip", "iproute2"), ("tc", "iproute2"), ("nft", "nftables"), ("hostname", "hostname")];
@@ -64,7 +66,12 @@ fn start(session: &mut Session, options: &[String]) -> Outcome {
     let mut build = session.cargo(&["build", "--quiet", "-p", PROGRAM, "--bin", PROGRAM]);
     match is_release {
         true => build.arg("--release"),
-        false => build.args(["-p", "multiproc", "--features", "multiproc/net", "--example", EXAMPLE]),
+        false => build.args(["-p", "multiproc", "--features", "multiproc/net"]).args([
+            "--example",
+            EXAMPLE,
+            "--example",
+            AVERAGING,
+        ]),
     };
     if !session.run(&mut build).ok {
         return session.outcome();
@@ -188,4 +195,27 @@ fn inside(is_long: bool, is_strict: bool, only: &[String]) -> Result<bool, Strin
     let count = table.len() - 1;
     println!("\n{count} faults, {failed} with another outcome than promised, {skipped} skipped");
     Ok(failed == 0 && (!is_strict || skipped == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn guide_has_the_lines_that_hosts_change() {
+        let read = |path: &str| std::fs::read_to_string(format!("../{path}")).unwrap();
+        let [one, many] = ["main.rs", "hosts.rs"].map(|file| read(&format!("examples/hogwild/{file}")));
+        let only = |text: &str, other: &str| -> Vec<String> {
+            let lines = text.lines().filter(|line| !line.starts_with("//!") && !other.contains(line));
+            lines.map(str::to_owned).collect()
+        };
+        let (removed, added) = (only(&one, &many), only(&many, &one));
+        assert!(removed.len() <= 10 && added.len() <= 10, "{removed:?} {added:?}");
+        let lines = removed.iter().map(|line| format!("-{line}\n"));
+        let diff: String = lines.chain(added.iter().map(|line| format!("+{line}\n"))).collect();
+        // Lines that both have, such as a brace, are in the page, too.
+        let page = read("docs/guide/cluster.md");
+        let of_page = page.split("```diff\n").nth(1).and_then(|text| text.split("```").next()).unwrap();
+        let of_page: String =
+            of_page.lines().filter(|line| *line != "+    }").map(|line| format!("{line}\n")).collect();
+        assert_eq!(of_page, diff);
+    }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 
-use super::EXAMPLE;
 use super::faults::{CALLER_KILLED, HOME, KILLED, OTHER, PEER, SILENT};
 use super::node::{Node, begins, now};
 use super::run::{LIMIT, Run};
+use super::{AVERAGING, EXAMPLE};
 
 /// Names that the hosts have for their processes.
 const NAMES: [&str; 3] = ["host-a", "host-b", "host-c"];
@@ -232,6 +232,20 @@ pub(super) fn train(run: &mut Run<'_>, is_killed: bool) -> Result<(), String> {
     let rest = if is_killed { vec![&other] } else { vec![&peer, &other] };
     rest.into_iter().try_for_each(|node| node.wait_for_success(LIMIT))?;
     check_training(run, &[first])
+}
+
+/// Trains on each of three hosts, and averages the weights.
+pub(super) fn average(run: &mut Run<'_>) -> Result<(), String> {
+    let nodes = [HOME, PEER, OTHER].map(|host| run.start_example(host, AVERAGING, TRAINING));
+    let [first, peer, other] = nodes;
+    let nodes = [first?, peer?, other?];
+    nodes.iter().try_for_each(|node| node.wait_for_success(LIMIT))?;
+    let lines = nodes[0].lines();
+    let accuracy = lines.iter().find_map(|line| line.text.split_once("test accuracy ")?.1.split(',').next());
+    let accuracy: f64 = accuracy.and_then(|text| text.parse().ok()).unwrap_or_default();
+    println!("  test accuracy {accuracy}");
+    run.expect(accuracy >= 0.9, || format!("accuracy {accuracy}"));
+    Ok(())
 }
 
 /// Trains on three hosts, with an agent of `torchrun` on each.
