@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guide" / "python.md"
 EXAMPLES = ROOT / "examples" / "python"
-BUILT = "examples/python/rust_to_python/target/debug/rust_to_python"
+BUILT = "mp-python/target/debug/rust_to_python"
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not here")
 
@@ -22,10 +22,8 @@ def run(text):
     (command,) = [line for line in block.splitlines() if text in line]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if program := os.environ.get("RUST_TO_PYTHON"):
-        # Where the program was built, and its profile.
-        environment["CARGO_TARGET_DIR"] = str(Path(program).parents[1])
-        command = command.replace(BUILT, program)
-        command += " --release" if "cargo" in command and Path(program).parent.name == "release" else ""
+        # cargo would build it again, with the features that it needs by itself.
+        command = program if command.startswith("cargo run") else command.replace(BUILT, program)
     done = subprocess.run(
         command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
     )

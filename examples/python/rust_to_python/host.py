@@ -1,7 +1,7 @@
 """Starts a Rust program, and sends it batches.
 
     cargo build --manifest-path examples/python/rust_to_python/Cargo.toml
-    python examples/python/rust_to_python/host.py examples/python/rust_to_python/target/debug/rust_to_python
+    python examples/python/rust_to_python/host.py mp-python/target/debug/rust_to_python
 """
 
 import argparse

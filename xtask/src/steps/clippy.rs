@@ -12,8 +12,10 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     session.run(&mut session.cargo(&words));
     // Beside the wheels, which need the same build scripts and macros.
-    let words = ["clippy", "--manifest-path", wheel::CRATE, "--all-targets", "--", "-D", "warnings"];
-    session.run(session.cargo(&words).env("CARGO_TARGET_DIR", wheel::build_folder()));
+    let words = ["clippy", "--manifest-path", wheel::CRATE, "--workspace", "--all-targets"];
+    let mut clippy = session.cargo(&words);
+    clippy.args(["--", "-D", "warnings"]).env("CARGO_TARGET_DIR", wheel::build_folder());
+    session.run(&mut clippy);
     session.outcome()
 }
 

@@ -65,8 +65,8 @@ pub(super) const CRATE: &str = "mp-python/Cargo.toml";
 /// Extension with a dataset in Rust, which tests load.
 const EXTENSION: &str = "examples/python/rust_dataset/Cargo.toml";
 
-/// Program that tests exchange messages with.
-const PROGRAM: &str = "examples/python/rust_to_python/Cargo.toml";
+/// Program that tests exchange messages with, in the same workspace.
+const PROGRAM: &str = "rust_to_python";
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     build_and_test(session, &["--profile", "dev"])
@@ -163,7 +163,10 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
         Err(message) => return Outcome::Failed(message),
     };
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--locked", "--manifest-path", PROGRAM]).args(profile);
+    // Of the whole workspace: else its libraries would have fewer features than those of the extensions.
+    build
+        .args(["build", "--locked", "--manifest-path", CRATE, "--workspace", "--bin", PROGRAM])
+        .args(profile);
     if !session.run(build.env("CARGO_TARGET_DIR", build_folder())).ok
         || !build_and_install(session, &STABLE, &python, profile)
     {
@@ -228,7 +231,7 @@ fn test(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) {
     let mut check = Command::new(python);
     session.run(check.current_dir(&tests).args(["-W", "error", "-c", &import]));
     let program = if profile.contains(&"--release") { "release" } else { "debug" };
-    let program = build_folder().join(program).join("rust_to_python");
+    let program = build_folder().join(program).join(PROGRAM);
     let mut pytest = Command::new(python);
     pytest.current_dir(&tests).args(["-m", "pytest", "-p", "libtest_report", "-q", "-p", "no:cacheprovider"]);
     pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_TO_PYTHON", program);
