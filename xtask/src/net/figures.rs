@@ -1,4 +1,4 @@
-//! Figures of queues and pools across hosts, compared with plain sockets, iperf3 and Ray.
+//! Figures of queues and pools across hosts, compared with plain sockets, iperf3, gloo and Ray.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,10 +34,10 @@ const GOALS: [(&str, usize, f64); 6] = [
 ];
 
 /// Peers in the order of the columns.
-const PEERS: [&str; 4] = ["TCP", "iperf3, 1 stream", "iperf3, 4 streams", "Ray"];
+const PEERS: [&str; 5] = ["TCP", "iperf3, 1 stream", "iperf3, 4 streams", "gloo", "Ray"];
 const TCP: usize = 0;
 const IPERF: usize = 1;
-const RAY: usize = 3;
+const RAY: usize = 4;
 
 /// Returns the figures that a node has reported.
 fn figures(node: &Node) -> Result<Figures, String> {
@@ -93,12 +93,12 @@ fn iperf(streams: &str) -> Result<Figures, String> {
     Ok(Figures::from([("gbs-16-MiB".to_owned(), bits / 8e9)]))
 }
 
-/// Measures the queue and the pool of Ray, with a node on each host.
-fn ray(hosts: &Hosts) -> Result<Figures, String> {
+/// Measures a peer in Python, with a process on each host that gets these arguments.
+fn python(hosts: &Hosts, first: &[&str], second: &[&str]) -> Result<Figures, String> {
     let last = |node: &Node| node.lines().iter().rev().take(3).map(|l| l.text.clone()).collect::<Vec<_>>();
-    let head = hosts.start_script(0, &["hosts.py", "head", "10.77.0.1"])?;
-    head.wait_for("ready", (1, 0), LIMIT).map_err(|e| format!("{e}: {:?}", last(&head)))?;
-    let measured = hosts.start_script(1, &["hosts.py", "measure", "10.77.0.1", "10.77.0.2"])?;
+    let home = hosts.start_script(0, first)?;
+    home.wait_for("ready", (1, 0), LIMIT).map_err(|e| format!("{e}: {:?}", last(&home)))?;
+    let measured = hosts.start_script(1, second)?;
     figures(&measured).map_err(|e| format!("{e}: {:?}", last(&measured)))
 }
 
@@ -111,7 +111,10 @@ fn ratio(name: &str, own: &Figures, peer: &Figures) -> Option<f64> {
 /// Measures, and prints two tables. Peers that are missing are reported.
 pub(super) fn print(hosts: &Hosts) -> Result<(), String> {
     let own = own(hosts)?;
-    let peers = [tcp(hosts), iperf("1"), iperf("4"), ray(hosts)];
+    let gloo = python(hosts, &["gloo.py", "0", "10.77.0.1"], &["gloo.py", "1", "10.77.0.1"]);
+    let ray =
+        [["hosts.py", "head", "10.77.0.1"].as_slice(), &["hosts.py", "measure", "10.77.0.1", "10.77.0.2"]];
+    let peers = [tcp(hosts), iperf("1"), iperf("4"), gloo, python(hosts, ray[0], ray[1])];
     let peers: Vec<Figures> = PEERS
         .iter()
         .zip(peers)
@@ -128,7 +131,7 @@ pub(super) fn print(hosts: &Hosts) -> Result<(), String> {
         row.extend(peers.iter().map(|peer| peer.get(name).map(|v| format!("{v:.2}")).unwrap_or_default()));
         table.push(row);
     }
-    println!("{}", report::table(&table, &[1, 2, 3, 4, 5]));
+    println!("{}", report::table(&table, &[1, 2, 3, 4, 5, 6]));
     let mut table = vec![["speed compared with a peer", "", "ratio", "goal", ""].map(str::to_owned).to_vec()];
     for (name, peer, goal) in GOALS {
         let title = ROWS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
