@@ -42,7 +42,6 @@
 mod auth;
 mod cluster;
 mod config;
-mod connected;
 mod error;
 #[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
@@ -54,13 +53,7 @@ mod link;
 mod object_type;
 mod publish;
 mod reactor;
-mod relay;
-mod remote_barrier;
-mod remote_broadcast;
-mod remote_event;
-mod remote_queue;
-mod remote_semaphore;
-mod remote_watch;
+mod remote;
 #[doc(hidden)]
 pub mod service;
 mod socket;
@@ -79,12 +72,12 @@ pub use error::{
     RemoteRecvError,
 };
 pub use publish::Publish;
-pub use remote_barrier::RemoteBarrier;
-pub use remote_broadcast::RemoteBroadcast;
-pub use remote_event::RemoteEvent;
-pub use remote_queue::{RemoteLease, RemoteQueue};
-pub use remote_semaphore::{RemotePermit, RemoteSemaphore};
-pub use remote_watch::RemoteWatch;
+pub use remote::barrier::RemoteBarrier;
+pub use remote::broadcast::RemoteBroadcast;
+pub use remote::event::RemoteEvent;
+pub use remote::queue::{RemoteLease, RemoteQueue};
+pub use remote::semaphore::{RemotePermit, RemoteSemaphore};
+pub use remote::watch::RemoteWatch;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use tls::ClusterTls;

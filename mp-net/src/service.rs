@@ -13,11 +13,11 @@ use mp_reduce::{TypeFingerprint, decode_relayed, encode_for_relay, name_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
-use crate::connected::ConnectedObject;
 use crate::error::NetError;
 use crate::home::object::{Answer, Answering, SharedObject};
 use crate::link::PendingReply;
 use crate::object_type::ObjectType;
+use crate::remote::connected::ConnectedObject;
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};

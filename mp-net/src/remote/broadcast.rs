@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::Cluster;
-use crate::connected::ConnectedObject;
 use crate::error::{NetError, RemoteRecvError};
 use crate::object_type::ObjectType;
-use crate::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
+use crate::remote::connected::ConnectedObject;
+use crate::remote::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Receiver of a broadcast channel of another member of the cluster. It receives and resubscribes as a

@@ -8,10 +8,10 @@ use mp_reduce::decode_relayed;
 use mp_sync::BarrierError;
 
 use crate::cluster::Cluster;
-use crate::connected::{ConnectedObject, remote_handle};
 use crate::error::{NetError, RemoteBarrierError};
 use crate::link::completion::CallResult;
 use crate::object_type::ObjectType;
+use crate::remote::connected::{ConnectedObject, remote_handle};
 use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 
 /// A [`Barrier`](mp_sync::Barrier) of another member of the cluster. The action of the last party and

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use mp_core::Wait;
 
 use crate::cluster::Cluster;
-use crate::connected::{ConnectedObject, remote_handle};
 use crate::error::NetError;
 use crate::object_type::ObjectType;
+use crate::remote::connected::{ConnectedObject, remote_handle};
 use crate::wire::messages::ObjectMethod;
 
 /// An event of another member of the cluster, with the methods of [`Event`](mp_sync::Event).

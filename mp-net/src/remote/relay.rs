@@ -23,10 +23,10 @@ use mp_queue::{GetError, PutError, watch};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::failed;
-use crate::connected::{ConnectedObject, HeldCall};
 use crate::error::{NetError, PeerLost, RemoteRecvError};
 use crate::link::completion::CallResult;
 use crate::reactor;
+use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::wire::messages::{CallOutcome, ObjectMethod, Operation};
 
 /// Interval at which a relay checks that it has receivers.

@@ -5,9 +5,9 @@ use std::fmt;
 use mp_core::Wait;
 
 use crate::cluster::{Cluster, failed};
-use crate::connected::{ConnectedObject, HeldCall, remote_handle};
 use crate::error::{NetError, RemoteAcquireError};
 use crate::object_type::ObjectType;
+use crate::remote::connected::{ConnectedObject, HeldCall, remote_handle};
 use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod};
 
 /// A semaphore of another member of the cluster: a [`Semaphore`](mp_sync::Semaphore) or a

@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
-use crate::connected::{ConnectedObject, HeldCall};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
 use crate::link::completion::CallResult;
 use crate::link::{HomeLink, PendingReply};
 use crate::object_type::ObjectType;
+use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};

@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::Cluster;
-use crate::connected::ConnectedObject;
 use crate::error::RemoteRecvError;
 use crate::object_type::ObjectType;
-use crate::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
+use crate::remote::connected::ConnectedObject;
+use crate::remote::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
 
 /// Receiver of a watch channel of another member of the cluster. It borrows, and waits for changes, as a
 /// [`watch::Receiver`](mp_queue::watch::Receiver) does.

@@ -173,7 +173,7 @@ macro_rules! remote_handle {
 
         impl<'de> ::serde::Deserialize<'de> for $name {
             fn deserialize<D: ::serde::Deserializer<'de>>(d: D) -> ::std::result::Result<Self, D::Error> {
-                $crate::connected::ConnectedObject::deserialize(&$of, d).map(Self)
+                $crate::remote::connected::ConnectedObject::deserialize(&$of, d).map(Self)
             }
         }
     };
