@@ -5,8 +5,6 @@
 mod common;
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use common::shards::{Shards, all_of, streaming};
@@ -14,60 +12,35 @@ use common::{all, builder, eventually, next};
 use mp_data::{
     AnyResult, BuildError, Context, DataLoader, DataLoaderBuilder, Dataset, Item, StreamLoaderBuilder,
 };
+use mp_harness::members::{Member, argument, part, ready};
 use mp_net::{Cluster, ClusterConfig};
 use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-/// Variables of a started member: its loader, and the address of rank 0.
-const PART: &str = "MP_DATA_TEST_PART";
-const FIRST: &str = "MP_DATA_TEST_FIRST";
+/// Number of workers of a member.
 const WORKERS: usize = 2;
 
 fn config(rank: usize, first: &str) -> ClusterConfig {
     ClusterConfig::new(rank, 2, first).timeout(Duration::from_secs(20))
 }
 
-/// A started member, which is killed at the end of the test.
-struct Member {
-    child: Child,
-    /// Open, so that the member can print.
-    _output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Member {
-    fn start(part: &str, cluster: &Cluster) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "started_member", "--ignored", "--nocapture"])
-            .env(PART, part)
-            .env(FIRST, cluster.address())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        lines.by_ref().map_while(Result::ok).find(|line| line == "it serves").expect("it prints a line");
-        Self { child, _output: lines }
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
+/// Starts a member that serves a loader.
+fn start(part: &str, cluster: &Cluster) -> Member {
+    Member::start(part, cluster.address()).0
 }
 
 #[test]
 #[ignore = "the program of the members that other tests start"]
 fn started_member() {
-    let cluster = Cluster::join(&config(1, &std::env::var(FIRST).unwrap())).unwrap();
-    let served = match std::env::var(PART).unwrap().as_str() {
+    let cluster = Cluster::join(&config(1, &argument())).unwrap();
+    let served = match part().unwrap().as_str() {
         "indexed" => builder(200, WORKERS).serve(&cluster),
         "slow" => slow(WORKERS).serve(&cluster),
         "stream" => streamed(WORKERS).serve(&cluster),
         _ => builder(200, WORKERS).seed(18).serve(&cluster),
     };
     let served = served.unwrap();
-    println!("\nit serves");
+    ready("it serves");
     served.wait();
 }
 
@@ -89,7 +62,7 @@ impl Dataset for Slow {
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
         // sleep: the time for a batch, for which all workers are needed.
         std::thread::sleep(Duration::from_millis(20));
-        let there = u32::from(std::env::var_os(PART).is_some());
+        let there = u32::from(part().is_some());
         cx.rows(items, &[2], |item, _, row| {
             row.copy_from_slice(&[item.index as u32, there]);
             Ok(())
@@ -109,7 +82,7 @@ fn streamed(workers: usize) -> StreamLoaderBuilder<Shards> {
 fn batches_are_the_same_on_any_hosts() {
     let expected = all(builder(200, 0).build().unwrap().epochs(0..3));
     let cluster = first();
-    let member = Member::start("indexed", &cluster);
+    let member = start("indexed", &cluster);
     let loader = builder(200, 1).hosts(&cluster).build().unwrap();
     eventually("workers of both hosts are ready", || loader.pids().len() == 1 + WORKERS);
     assert_eq!(all(loader.epochs(0..3)), expected);
@@ -120,7 +93,7 @@ fn batches_are_the_same_on_any_hosts() {
 #[test]
 fn batches_of_a_killed_host_are_made_again() {
     let cluster = first();
-    let member = Member::start("slow", &cluster);
+    let member = start("slow", &cluster);
     let loader = slow(1).hosts(&cluster).build().unwrap();
     eventually("workers of both hosts are ready", || loader.pids().len() == 1 + WORKERS);
     let (mut batches, mut there, mut indices) = (loader.epoch(0), HashSet::new(), Vec::new());
@@ -149,7 +122,7 @@ fn batches_of_a_killed_host_are_made_again() {
 fn streamed_batches_are_the_same_on_any_hosts() {
     let expected = all_of(streamed(0).build().unwrap().epoch(0));
     let cluster = first();
-    let member = Member::start("stream", &cluster);
+    let member = start("stream", &cluster);
     let loader = streamed(1).hosts(&cluster).build().unwrap();
     eventually("workers of both hosts are ready", || loader.pids().len() == 1 + WORKERS);
     assert_eq!(all_of(loader.epoch(0)), expected);
@@ -160,7 +133,7 @@ fn streamed_batches_are_the_same_on_any_hosts() {
 #[test]
 fn loader_with_another_seed_is_not_used() {
     let cluster = first();
-    let member = Member::start("other seed", &cluster);
+    let member = start("other seed", &cluster);
     let loader = builder(200, 1).hosts(&cluster).build().unwrap();
     let expected = all(builder(200, 0).build().unwrap().epoch(0));
     assert_eq!(all(loader.epoch(0)), expected);

@@ -5,15 +5,15 @@
 mod common;
 
 use std::error::Error;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, alive, eventually, manager, signal};
+use mp_harness::members::{Member, argument, ready, wait_for_end};
 use mp_manager::{CallError, ClusterProxy, Manager, Methods, Proxy};
 use mp_net::{Cluster, ClusterConfig, NetError, RemoteQueue};
 use mp_queue::Queue;
@@ -25,8 +25,6 @@ type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 type Words = Vec<String>;
 
 const LEASE: Duration = Duration::from_secs(1);
-/// Variable of a started member: the address of rank 0.
-const FIRST: &str = "MP_MANAGER_TEST_FIRST";
 
 fn config(rank: usize, first: &str) -> ClusterConfig {
     ClusterConfig::new(rank, 2, first).lease(LEASE).timeout(Duration::from_secs(20))
@@ -64,46 +62,25 @@ fn opened(cluster: &Cluster) -> ClusterProxy {
     ClusterProxy::connect(cluster, "words").unwrap().with_timeout(DEADLINE)
 }
 
-/// A started member, which is killed at the end of the test.
-struct Member(Child);
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-impl Member {
-    /// Starts rank 1, and returns it with the process id of its manager's server.
-    fn start(first: &Cluster) -> (Self, u32) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "started_member", "--ignored", "--nocapture"])
-            .env(FIRST, first.address())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let server = lines.find_map(|line| line.strip_prefix("server: ")?.parse().ok());
-        (Self(child), server.expect("the member prints a line"))
-    }
+/// Starts rank 1, and returns it with the process id of its manager's server.
+fn start(first: &Cluster) -> (Member, u32) {
+    let (member, server) = Member::start("", first.address());
+    (member, server.parse().unwrap())
 }
 
 #[test]
 #[ignore = "the program of the member that other tests start"]
 fn started_member() {
-    let cluster = Cluster::join(&config(1, &std::env::var(FIRST).unwrap())).unwrap();
+    let cluster = Cluster::join(&config(1, &argument())).unwrap();
     let (manager, _object) = published(&cluster);
-    println!("\nserver: {}", manager.server_pid());
-    loop {
-        thread::park();
-    }
+    ready(manager.server_pid());
+    wait_for_end();
 }
 
 #[test]
 fn object_is_called_from_another_host() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
-    let (_member, _) = Member::start(&first);
+    let (_member, _) = start(&first);
     let words = opened(&first);
     assert_eq!((words.type_name(), words.rank()), ("Words", 1));
     assert!(format!("{words:?}").starts_with("ClusterProxy(Words of rank 1 ("), "{words:?}");
@@ -132,7 +109,7 @@ fn object_is_called_from_another_host() -> Outcome {
 #[test]
 fn call_errors_are_returned_to_other_hosts() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
-    let (_member, _) = Member::start(&first);
+    let (_member, _) = start(&first);
     let words = opened(&first);
     let raised = |method| match words.call::<u32>(method, ()).unwrap_err() {
         CallError::Raised(raised) => raised.message,
@@ -181,7 +158,7 @@ fn messages_above_the_limits_are_refused() -> Outcome {
 #[test]
 fn lost_home_ends_calls_within_the_lease() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
-    let (member, server) = Member::start(&first);
+    let (member, server) = start(&first);
     let words = opened(&first);
     let waiting = words.clone();
     let waiting = thread::spawn(move || waiting.call::<()>("wait", ()).unwrap_err());
@@ -206,16 +183,16 @@ fn lost_home_ends_calls_within_the_lease() -> Outcome {
 #[test]
 fn timeout_ends_a_call_of_a_stopped_home() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0").lease(Duration::from_secs(20)))?;
-    let (member, _) = Member::start(&first);
+    let (member, _) = start(&first);
     let words = opened(&first);
-    signal(member.0.id(), Signal::STOP);
+    signal(member.id(), Signal::STOP);
     let since = Instant::now();
     let late = words.clone().with_timeout(Duration::from_millis(50));
     let error = late.call::<usize>("push", "late".to_string()).unwrap_err();
     assert!(matches!(&error, CallError::TimedOut { .. }), "{error}");
     assert!(error.to_string().contains("with `Words of rank 1 ("), "{error}");
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
-    signal(member.0.id(), Signal::CONT);
+    signal(member.id(), Signal::CONT);
     assert_eq!(words.call::<usize>("push", "next".to_string())?, 2, "a sent call is not withdrawn");
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! Queues of a cluster in files: a home writes one and is killed, and a home in the next cluster restores it.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use mp_harness::DEADLINE;
+use mp_harness::members::{Member, argument, part, ready};
 use mp_net::{Cluster, ClusterConfig, RemoteQueue};
 use mp_queue::Queue;
 use mp_tensor::{FrozenTensor, Tensor};
@@ -13,44 +12,16 @@ use mp_tensor::{FrozenTensor, Tensor};
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 type Job = (u32, FrozenTensor<f32>);
 
-/// Variables of a started home: its part, and the path of the file.
-const PART: &str = "MP_NET_TEST_PART";
-const FILE: &str = "MP_NET_TEST_FILE";
-
 fn config(rank: usize, first: &str) -> ClusterConfig {
     ClusterConfig::new(rank, 2, first).timeout(Duration::from_secs(20))
 }
 
-/// A started home of rank 0, which is killed on drop.
-struct Home(Child);
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-/// Starts a home, and returns it with its address.
-fn start(part: &str, file: &Path) -> (Home, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "started_home", "--ignored", "--nocapture"])
-        .env(PART, part)
-        .env(FILE, file)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("home: ").map(str::to_owned));
-    (Home(child), line.expect("the home prints its address"))
-}
-
 #[test]
-#[ignore = "the program of the homes that the test starts"]
-fn started_home() {
-    let file = PathBuf::from(std::env::var(FILE).unwrap());
+#[ignore = "the program of the homes that the other test starts"]
+fn started_member() {
+    let file = PathBuf::from(argument());
     let cluster = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
-    let jobs = match std::env::var(PART).unwrap().as_str() {
+    let jobs = match part().unwrap().as_str() {
         "first" => Queue::bounded(8).unwrap(),
         _ => Queue::<Job>::restore(&file).unwrap(),
     };
@@ -59,7 +30,7 @@ fn started_home() {
     cluster.publish("jobs", &jobs).unwrap();
     cluster.publish("saves", &saves).unwrap();
     cluster.publish("saved", &saved).unwrap();
-    println!("\nhome: {}", cluster.address());
+    ready(cluster.address());
     while let Ok(Some(())) = saves.get_timeout(DEADLINE) {
         saved.put(jobs.checkpoint(&file).unwrap()).unwrap();
     }
@@ -68,7 +39,7 @@ fn started_home() {
 #[test]
 fn queue_of_a_lost_home_continues_at_another() -> Outcome {
     let file = std::env::temp_dir().join(format!("mp-net-{}-jobs", std::process::id()));
-    let (home, address) = start("first", &file);
+    let (home, address) = Member::start("first", file.to_str().unwrap());
     let cluster = Cluster::join(&config(1, &address))?;
     let jobs = RemoteQueue::<Job>::connect(&cluster, "jobs")?;
     for n in 0..4 {
@@ -82,7 +53,7 @@ fn queue_of_a_lost_home_continues_at_another() -> Outcome {
     drop(home);
     drop((lease, jobs, saved, cluster));
 
-    let (_home, address) = start("second", &file);
+    let (_home, address) = Member::start("second", file.to_str().unwrap());
     std::fs::remove_file(&file)?;
     let cluster = Cluster::join(&config(1, &address))?;
     let jobs = RemoteQueue::<Job>::connect(&cluster, "jobs")?;

@@ -4,7 +4,8 @@ mod members;
 
 use std::time::{Duration, Instant};
 
-use members::{FIRST, LEASE, PART, config, ready, start};
+use members::{LEASE, config};
+use mp_harness::members::{Member, argument, part, ready, wait_for_end};
 use mp_harness::{eventually, signal, threads_are};
 use mp_net::{Cluster, ClusterEvent, RemoteQueue};
 use mp_queue::Queue;
@@ -16,16 +17,16 @@ type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 #[test]
 #[ignore = "the program of the members that other tests start"]
 fn started_member() {
-    let first = std::env::var(FIRST).unwrap();
-    match std::env::var(PART).unwrap().as_str() {
+    match part().unwrap().as_str() {
         "home" => {
             let cluster = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
             let queue = Queue::<Tensor<u8>>::bounded(1).unwrap();
             cluster.publish("tensors", &queue).unwrap();
             ready(cluster.address());
+            wait_for_end();
         }
         part => {
-            let cluster = Cluster::join(&config(1, &first)).unwrap();
+            let cluster = Cluster::join(&config(1, &argument())).unwrap();
             let queue = RemoteQueue::<u32>::connect(&cluster, "numbers").unwrap();
             let lease = (part == "leaseholder").then(|| queue.get_lease().unwrap().unwrap());
             if part == "waiter" {
@@ -33,7 +34,8 @@ fn started_member() {
                 std::thread::spawn(move || waiting.get());
                 eventually("the queue is empty", || queue.is_empty().unwrap());
             }
-            ready(&format!("{:?}", lease.as_deref()));
+            ready(format_args!("{:?}", lease.as_deref()));
+            wait_for_end();
         }
     }
 }
@@ -45,7 +47,7 @@ fn lease_of_a_killed_member_returns() -> Outcome {
     let queue = Queue::<u32>::bounded(4)?;
     queue.put(7)?;
     first.publish("numbers", &queue)?;
-    let (member, line) = start("leaseholder", first.address());
+    let (member, line) = Member::start("leaseholder", first.address());
     assert_eq!(line, "Some(7)");
     assert!(queue.try_get().unwrap_err().is_empty(), "it is leased");
     drop(member);
@@ -63,7 +65,7 @@ fn waiting_get_of_a_killed_member_takes_nothing() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let queue = Queue::<u32>::bounded(4)?;
     first.publish("numbers", &queue)?;
-    let (member, _) = start("waiter", first.address());
+    let (member, _) = Member::start("waiter", first.address());
     drop(member);
     eventually("the member is lost", || first.members().len() == 1);
     queue.put(8)?;
@@ -73,7 +75,7 @@ fn waiting_get_of_a_killed_member_takes_nothing() -> Outcome {
 
 #[test]
 fn put_returns_the_value_if_the_home_is_killed() -> Outcome {
-    let (home, address) = start("home", "");
+    let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address))?;
     let remote = RemoteQueue::<Tensor<u8>>::connect(&cluster, "tensors")?;
     remote.put(Tensor::full([10], 1)?)?;
@@ -98,18 +100,18 @@ fn put_returns_the_value_if_the_home_is_killed() -> Outcome {
 
 #[test]
 fn stopped_home_is_lost_and_found_again() -> Outcome {
-    let (home, address) = start("home", "");
+    let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address))?;
     let remote = RemoteQueue::<Tensor<u8>>::connect(&cluster, "tensors")?;
     assert_eq!(remote.len()?, 0);
-    signal(home.0.id(), Signal::STOP);
-    eventually("the home is stopped", || threads_are(home.0.id(), 'T'));
+    signal(home.id(), Signal::STOP);
+    eventually("the home is stopped", || threads_are(home.id(), 'T'));
     let since = Instant::now();
     let error = remote.put(Tensor::full([10], 1)?).unwrap_err();
     let known = since.elapsed();
     assert!(error.peer_lost().is_some_and(|lost| lost.in_doubt), "{error}");
     assert!(known < LEASE + Duration::from_millis(500), "known after {known:?}");
-    signal(home.0.id(), Signal::CONT);
+    signal(home.id(), Signal::CONT);
     eventually("the home answers again", || remote.len().is_ok());
     assert!(remote.len()? <= 1, "it was put once or not at all");
     Ok(())

@@ -4,8 +4,9 @@ mod members;
 
 use std::time::{Duration, Instant};
 
-use members::{FIRST, LEASE, PART, config, ready, start};
+use members::{LEASE, config};
 use mp_harness::eventually;
+use mp_harness::members::{Member, argument, part, ready, wait_for_end};
 use mp_net::{
     Cluster, NetError, PeerLost, RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteBroadcast,
     RemoteEvent, RemoteRecvError, RemoteSemaphore, RemoteWatch,
@@ -35,24 +36,23 @@ fn publish(cluster: &Cluster) -> Result<Objects, Box<dyn std::error::Error + Sen
 #[test]
 #[ignore = "the program of the members that other tests start"]
 fn started_member() {
-    let first = std::env::var(FIRST).unwrap();
-    if std::env::var(PART).unwrap() == "home" {
+    let part = part().unwrap();
+    if part == "home" {
         let cluster = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
         let (event, _permits, _step, _newest, news) = publish(&cluster).unwrap();
-        println!("\nmember: {}", cluster.address());
+        ready(cluster.address());
         event.wait().unwrap();
         news.send(1).unwrap();
-        loop {
-            std::thread::park();
-        }
+        return wait_for_end();
     }
-    let cluster = Cluster::join(&config(1, &first)).unwrap();
-    if std::env::var(PART).unwrap() == "waiter" {
+    let cluster = Cluster::join(&config(1, &argument())).unwrap();
+    if part == "waiter" {
         let permits = RemoteSemaphore::connect(&cluster, "permits").unwrap();
         std::thread::spawn(move || permits.acquire());
         let permits = RemoteSemaphore::connect(&cluster, "permits").unwrap();
         assert!(permits.acquire_timeout(LEASE / 8).is_err());
         ready("waiting");
+        return wait_for_end();
     }
     let _permit = RemoteSemaphore::connect(&cluster, "permits").unwrap().acquire().unwrap();
     let step = RemoteBarrier::connect(&cluster, "step").unwrap();
@@ -62,13 +62,14 @@ fn started_member() {
     });
     eventually("a party waits", || step.n_waiting().unwrap() == 1);
     ready("waiting");
+    wait_for_end();
 }
 
 #[test]
 fn killed_member_returns_permit_and_breaks_barrier() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let (_event, semaphore, barrier, ..) = publish(&first)?;
-    let (member, _) = start("party", first.address());
+    let (member, _) = Member::start("party", first.address());
     assert_eq!((semaphore.available(), barrier.n_waiting()), (0, 1));
     drop(member);
     drop(semaphore.acquire_timeout(Duration::from_secs(10))?);
@@ -87,7 +88,7 @@ fn waiting_acquire_of_a_killed_member_takes_nothing() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let (_event, semaphore, ..) = publish(&first)?;
     let permit = semaphore.acquire()?;
-    let (member, _) = start("waiter", first.address());
+    let (member, _) = Member::start("waiter", first.address());
     drop(member);
     eventually("the member is lost", || first.members().len() == 1);
     drop(permit);
@@ -105,7 +106,7 @@ fn lost<T>(result: Result<T, NetError>) -> PeerLost {
 
 #[test]
 fn killed_home_is_lost_to_all_waiters() -> Outcome {
-    let (home, address) = start("home", "");
+    let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
     let event = RemoteEvent::connect(&cluster, "event")?;
     let permits = RemoteSemaphore::connect(&cluster, "permits")?;
@@ -139,7 +140,7 @@ fn killed_home_is_lost_to_all_waiters() -> Outcome {
 
 #[test]
 fn channels_of_a_killed_home_end_after_the_rest() -> Outcome {
-    let (home, address) = start("home", "");
+    let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
     let newest = RemoteWatch::<u32>::connect(&cluster, "newest")?;
     let news = RemoteBroadcast::<u32>::connect(&cluster, "news")?;

@@ -6,12 +6,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::Write;
 use std::time::Duration;
 
 use common::{DEADLINE, got};
-use mp_harness::{alive, eventually};
+use mp_harness::members::{Member, argument, part, wait_for_end};
+use mp_harness::{alive, eventually, members};
 use mp_net::{Cluster, ClusterConfig};
 use mp_pool::{Pool, PoolBuilder, PoolError, ServedPool, TaskError};
 use mp_queue::Queue;
@@ -20,9 +20,6 @@ use mp_tensor::{FrozenTensor, Tensor};
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Variables of a started member: its rank, and the address of rank 0.
-const RANK: &str = "MP_POOL_TEST_RANK";
-const FIRST: &str = "MP_POOL_TEST_FIRST";
 /// Number of workers of a member.
 const WORKERS: usize = 2;
 
@@ -31,40 +28,9 @@ fn config(rank: usize, first: &str) -> ClusterConfig {
     config.timeout(Duration::from_secs(20))
 }
 
-/// A started member, which is killed at the end of the test.
-struct Member {
-    child: Child,
-    /// Open, so that the member can print.
-    _output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Member {
-    fn start(rank: usize, cluster: &Cluster) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "started_member", "--ignored", "--nocapture"])
-            .env(RANK, rank.to_string())
-            .env(FIRST, cluster.address())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        lines.by_ref().map_while(Result::ok).find(|line| line == "it serves").expect("it prints a line");
-        Self { child, _output: lines }
-    }
-
-    /// Asks the member to end its pool, and waits for its end.
-    fn end(mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
+/// Starts a member with a served pool.
+fn start(rank: usize, cluster: &Cluster) -> Member {
+    Member::start(&rank.to_string(), cluster.address()).0
 }
 
 fn served(cluster: &Cluster) -> (Pool, ServedPool) {
@@ -76,12 +42,10 @@ fn served(cluster: &Cluster) -> (Pool, ServedPool) {
 #[test]
 #[ignore = "the program of the members that other tests start"]
 fn started_member() {
-    let rank = std::env::var(RANK).unwrap().parse().unwrap();
-    let cluster = Cluster::join(&config(rank, &std::env::var(FIRST).unwrap())).unwrap();
+    let cluster = Cluster::join(&config(rank(0), &argument())).unwrap();
     let (pool, served) = served(&cluster);
-    println!("\nit serves");
-    // Until the test drops the other end.
-    _ = std::io::stdin().read_line(&mut String::new());
+    members::ready("it serves");
+    wait_for_end();
     drop(served);
     pool.join().unwrap();
     cluster.leave().unwrap();
@@ -93,7 +57,7 @@ fn first() -> Cluster {
 
 /// Returns the rank of the member in whose worker it runs.
 fn rank(_: u64) -> usize {
-    std::env::var(RANK).map_or(0, |rank| rank.parse().unwrap())
+    part().map_or(0, |rank| rank.parse().unwrap())
 }
 
 /// Like [`rank`], for a task that takes longer than its way.
@@ -120,7 +84,7 @@ fn ready(pool: &Pool, workers: usize) {
 #[test]
 fn tasks_run_on_all_hosts() -> Outcome {
     let cluster = first();
-    let members = [Member::start(1, &cluster), Member::start(2, &cluster)];
+    let members = [start(1, &cluster), start(2, &cluster)];
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + 2 * WORKERS);
     let ranks = got(pool.map_async(slow_rank, 0..100))?;
@@ -138,7 +102,7 @@ fn tasks_run_on_all_hosts() -> Outcome {
 #[test]
 fn tensors_and_captures_travel_to_other_hosts() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let add = |(x, by): (FrozenTensor<f32>, f32)| {
@@ -170,7 +134,7 @@ fn tensors_and_captures_travel_to_other_hosts() -> Outcome {
 #[test]
 fn failures_on_other_hosts_are_reported() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let fails = |x: u64| {
@@ -236,7 +200,7 @@ fn stop_here() -> u64 {
 #[test]
 fn tasks_of_a_killed_host_run_elsewhere() -> Outcome {
     let cluster = first();
-    let members = [Member::start(1, &cluster), Member::start(2, &cluster)];
+    let members = [start(1, &cluster), start(2, &cluster)];
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + 2 * WORKERS);
     let ranks = pool.map_async(slow_rank, 0..150);
@@ -252,7 +216,7 @@ fn tasks_of_a_killed_host_run_elsewhere() -> Outcome {
     ready(&pool, 1 + WORKERS);
     assert!(!counted(&got(pool.map_async(slow_rank, 0..40))?).contains_key(&1));
     // A rank that is started again is used again.
-    let again = Member::start(1, &cluster);
+    let again = start(1, &cluster);
     ready(&pool, 1 + 2 * WORKERS);
     assert!(counted(&got(pool.map_async(slow_rank, 0..60))?).contains_key(&1));
     drop((again, other));
@@ -264,7 +228,7 @@ fn tasks_of_a_killed_host_run_elsewhere() -> Outcome {
 #[test]
 fn served_pool_ends_without_an_error() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let ranks = pool.map_async(slow_rank, 0..100);
@@ -365,7 +329,7 @@ fn large_results_travel_one_by_one() -> Outcome {
 #[test]
 fn closed_pool_survives_the_loss_of_a_host() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let ranks = pool.map_async(slow_rank, 0..100);
@@ -411,7 +375,7 @@ fn workers_of_a_host_keep_their_state() -> Outcome {
 #[test]
 fn resize_changes_the_workers_of_this_host() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let here = |counts: BTreeMap<usize, usize>| counts.get(&0).copied().unwrap_or(0);
@@ -432,7 +396,7 @@ fn resize_changes_the_workers_of_this_host() -> Outcome {
 #[test]
 fn cancelled_call_ends_on_other_hosts() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let call = pool.map_async(slow_rank, 0..10_000);

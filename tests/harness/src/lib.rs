@@ -1,7 +1,8 @@
-//! Helpers shared by all tests with real processes: deadlines, signals, states of processes. The crate has no
-//! dependency on our crates, so that the tests of each of them can use it.
+//! Helpers shared by all tests with real processes: deadlines, signals, states of processes, members of a
+//! cluster. The crate has no dependency on our crates, so that the tests of each of them can use it.
 
 pub mod hostile;
+pub mod members;
 mod skip;
 
 use std::fmt::Display;

@@ -1,0 +1,89 @@
+//! Members of a cluster in processes of their own, with an arena each, like programs on other hosts. A member
+//! runs the ignored test `started_member` of the test program that starts it.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Variables of a member: its part, and the argument of its part.
+const PART: &str = "MP_TEST_MEMBER_PART";
+const ARGUMENT: &str = "MP_TEST_MEMBER_ARGUMENT";
+/// Prefix of the line that a member prints when it is ready.
+const READY: &str = "member: ";
+
+/// A started member, which is killed on drop.
+#[derive(Debug)]
+pub struct Member {
+    child: Child,
+    /// Open, so that the member can print.
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Member {
+    /// Starts a member. Blocks until it is [`ready`], and returns it with its text. `argument` is most often
+    /// the address of rank 0.
+    ///
+    /// # Panics
+    /// If the member ends before it is ready.
+    #[track_caller]
+    pub fn start(part: &str, argument: &str) -> (Self, String) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "started_member", "--ignored", "--nocapture"])
+            .env(PART, part)
+            .env(ARGUMENT, argument)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut member = Self { child, _output: output };
+        let mut lines = member._output.by_ref().map_while(Result::ok);
+        let text = lines.find_map(|line| line.strip_prefix(READY).map(str::to_owned));
+        (member, text.expect("the member is ready"))
+    }
+
+    /// Returns the id of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets [`wait_for_end`] return, and blocks until the process has ended.
+    ///
+    /// # Panics
+    /// If its test fails.
+    #[track_caller]
+    pub fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Returns the part of this process, or `None` if it is not a member or a child of one.
+pub fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+/// Returns the argument of this member.
+///
+/// # Panics
+/// If this process is not a member.
+pub fn argument() -> String {
+    std::env::var(ARGUMENT).expect("started by another test")
+}
+
+/// Reports that this member is ready, with a text for the test that has started it.
+pub fn ready(text: impl Display) {
+    println!("\n{READY}{text}");
+}
+
+/// Blocks until the test calls [`Member::end`], or its process has ended.
+pub fn wait_for_end() {
+    _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
