@@ -52,6 +52,30 @@ fn watch_receives_the_newest_value() -> Outcome {
 }
 
 #[test]
+fn watch_waits_for_a_value() -> Outcome {
+    let (first, second) = two();
+    let (sender, receiver) = watch::channel(1_u32)?;
+    first.publish("epoch", &receiver)?;
+    drop(receiver);
+    let remote = RemoteWatch::<u32>::connect(&second, "epoch")?;
+    assert_eq!(*remote.wait_for(|n| *n == 1)?, 1, "the current value");
+    let waiting = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.wait_for_timeout(DEADLINE, |n| *n >= 3).map(|n| *n)
+    });
+    assert!(remote.wait_for_timeout(SHORT, |n| *n >= 3).unwrap_err().is_empty());
+    sender.send(2)?;
+    assert_eq!(*remote.wait_for(|n| *n >= 2)?, 2);
+    assert!(!remote.has_changed()?, "it counts as seen");
+    assert!(!waiting.is_finished());
+    sender.send(3)?;
+    assert_eq!(waiting.join().unwrap()?, 3);
+    drop(sender);
+    assert!(matches!(remote.wait_for(|n| *n > 3), Err(RemoteRecvError::Closed)));
+    Ok(())
+}
+
+#[test]
 fn broadcast_reaches_each_receiver() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<(u32, String)>(100)?;

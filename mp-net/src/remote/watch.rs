@@ -130,6 +130,50 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteWatch<T> {
     pub fn borrow_and_update(&self) -> Result<Arc<T>, RemoteRecvError> {
         self.values.borrow_and_update().map_err(|error| relay::get_error(error, &self.end))
     }
+
+    /// Blocks until a value that has arrived satisfies `wanted`, which may be the current one. Marks that
+    /// value as seen and returns it.
+    ///
+    /// ```
+    /// use mp_net::{Cluster, ClusterConfig, RemoteWatch};
+    /// use mp_queue::watch;
+    ///
+    /// let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
+    /// let (sender, receiver) = watch::channel(0_u32)?;
+    /// cluster.publish("epoch", &receiver)?;
+    ///
+    /// // On any host of the cluster.
+    /// let epoch = RemoteWatch::<u32>::connect(&cluster, "epoch")?;
+    /// std::thread::spawn(move || (1..=5).try_for_each(|n| sender.send(n)));
+    /// assert_eq!(*epoch.wait_for(|n| *n >= 5)?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the last value does not satisfy `wanted`, the errors of [`wait_changed`](Self::wait_changed).
+    /// Otherwise the same as for [`borrow`](Self::borrow).
+    #[track_caller]
+    pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, RemoteRecvError> {
+        self.wait_value(wanted, Wait::Forever)
+    }
+
+    mp_core::forms! {
+        "Waits until a value that has arrived satisfies `wanted`":
+            wait_for[P: FnMut(&T) -> bool](; wanted: P) -> Result<Arc<T>, RemoteRecvError>,
+        or "[`RemoteRecvError::Empty`]";
+        |watch, wait| watch.wait_value(wanted, wait);
+        at_most wait_for_timeout;
+        until wait_for_deadline;
+    }
+
+    #[track_caller]
+    fn wait_value(&self, wanted: impl FnMut(&T) -> bool, wait: Wait) -> Result<Arc<T>, RemoteRecvError> {
+        let value = match wait {
+            Wait::Until(deadline) => self.values.wait_for_deadline(deadline, wanted),
+            _ => self.values.wait_for(wanted),
+        };
+        value.map_err(|error| relay::get_error(error, &self.end))
+    }
 }
 
 impl<T> RemoteWatch<T> {
