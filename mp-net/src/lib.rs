@@ -26,7 +26,7 @@
 //! | [`RemoteQueue`] | messages that it has leased, or not received, return | [`PeerLost`] |
 //! | [`RemoteEvent`] | no effect | [`PeerLost`] |
 //! | [`RemoteSemaphore`] | its permits return | [`PeerLost`] |
-//! | [`RemoteBarrier`] | the barrier breaks, if the member waited | [`PeerLost`] |
+//! | [`RemoteBarrier`] | the barrier breaks, if the member waited, was enrolled or ran the action | [`PeerLost`] |
 //! | [`RemoteWatch`] | no effect | [`PeerLost`]; the last value stays readable |
 //! | [`RemoteBroadcast`] | no effect | [`PeerLost`], after the messages that had arrived |
 //!
@@ -72,7 +72,7 @@ pub use error::{
     RemoteRecvError,
 };
 pub use publish::Publish;
-pub use remote::barrier::RemoteBarrier;
+pub use remote::barrier::{RemoteBarrier, RemoteBarrierMember};
 pub use remote::broadcast::RemoteBroadcast;
 pub use remote::event::RemoteEvent;
 pub use remote::queue::{RemoteLease, RemoteQueue};

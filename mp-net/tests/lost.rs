@@ -46,6 +46,23 @@ fn started_member() {
         return wait_for_end();
     }
     let cluster = Cluster::join(&config(1, &argument())).unwrap();
+    if part == "actor" {
+        let step = RemoteBarrier::connect(&cluster, "step").unwrap();
+        let act = || {
+            ready("acting");
+            wait_for_end();
+        };
+        return step.wait_then(act).map(drop).unwrap();
+    }
+    if part == "enrolled" {
+        let parties = ["step", "alone"].map(|name| {
+            let barrier = RemoteBarrier::connect(&cluster, name).unwrap();
+            barrier.enroll().unwrap()
+        });
+        ready("enrolled");
+        wait_for_end();
+        return drop(parties);
+    }
     if part == "waiter" {
         let permits = RemoteSemaphore::connect(&cluster, "permits").unwrap();
         std::thread::spawn(move || permits.acquire());
@@ -93,6 +110,45 @@ fn waiting_acquire_of_a_killed_member_takes_nothing() -> Outcome {
     eventually("the member is lost", || first.members().len() == 1);
     drop(permit);
     assert_eq!(semaphore.available(), 1);
+    Ok(())
+}
+
+#[test]
+fn killed_member_with_an_action_breaks_barrier() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let (_event, _semaphore, barrier, ..) = publish(&first)?;
+    let waiting = std::thread::spawn({
+        let barrier = barrier.clone();
+        move || barrier.wait_then(|| panic!("the action of another party runs"))
+    });
+    eventually("a party waits", || barrier.n_waiting() == 1);
+    let (member, _) = Member::start("actor", first.address());
+    assert!(!barrier.is_broken() && !waiting.is_finished());
+    drop(member);
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, BarrierError::MemberDied { who: None }), "{error}");
+    Ok(())
+}
+
+#[test]
+fn killed_enrolled_member_breaks_barriers() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let (_event, _semaphore, barrier, ..) = publish(&first)?;
+    let alone = Barrier::new(1)?;
+    first.publish("alone", &alone)?;
+    let (member, _) = Member::start("enrolled", first.address());
+    let waiting = std::thread::spawn(move || barrier.wait());
+    let index = alone.wait_then(|| {
+        assert!(!waiting.is_finished());
+        drop(member);
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(error, BarrierError::MemberDied { who: None }), "{error}");
+    });
+    assert_eq!(index?, 0, "a phase in which all have arrived is passed");
+    eventually("the next phase is broken", || alone.is_broken());
+    assert!(matches!(alone.wait(), Err(BarrierError::MemberDied { .. })));
+    alone.reset()?;
+    assert_eq!(alone.wait()?, 0);
     Ok(())
 }
 

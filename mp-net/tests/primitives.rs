@@ -1,5 +1,6 @@
 //! Events, semaphores and barriers of another member.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mp_harness::{DEADLINE, eventually};
@@ -191,6 +192,127 @@ fn time_limits_the_wait_for_an_action() -> Outcome {
     assert!(matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { .. })), "{late}");
     drop(end);
     assert!(matches!(acting.join().unwrap(), Err(BarrierError::Broken)));
+    Ok(())
+}
+
+#[test]
+fn action_runs_in_the_last_party_alone() -> Outcome {
+    let (first, second) = two();
+    let barrier = Barrier::new(3)?;
+    first.publish("step", &barrier)?;
+    let remotes = [RemoteBarrier::connect(&first, "step")?, RemoteBarrier::connect(&second, "step")?];
+    let acted = AtomicU32::new(0);
+    let act = || _ = acted.fetch_add(1, Ordering::Relaxed);
+    for phase in 1..=50 {
+        let (mut ends, here) = std::thread::scope(|scope| {
+            let acted = &acted;
+            let wait =
+                |remote: &RemoteBarrier| remote.wait_then(act).map(|i| (i, acted.load(Ordering::Relaxed)));
+            let others = remotes.each_ref().map(|remote| scope.spawn(move || wait(remote)));
+            let here = barrier.wait_then(act).map(|index| (index, acted.load(Ordering::Relaxed)));
+            (others.map(|other| other.join().unwrap().unwrap()).to_vec(), here)
+        });
+        ends.push(here?);
+        ends.sort_unstable();
+        assert_eq!(ends, [(0, phase), (1, phase), (2, phase)]);
+    }
+    Ok(())
+}
+
+#[test]
+fn remote_party_acts_before_the_others_continue() -> Outcome {
+    let (first, second) = two();
+    let barrier = Barrier::new(2)?;
+    first.publish("step", &barrier)?;
+    let remote = RemoteBarrier::connect(&second, "step")?;
+    let wait_here = || {
+        let here = barrier.clone();
+        let thread = std::thread::spawn(move || here.wait_then(|| panic!("it is the first party")));
+        eventually("a party waits", || barrier.n_waiting() == 1);
+        thread
+    };
+    let here = wait_here();
+    let index = remote.wait_then(|| {
+        assert!(barrier.arrive_timeout(SHORT, false).unwrap().is_none(), "the action runs");
+        assert!(!here.is_finished());
+    })?;
+    assert_eq!((index, here.join().unwrap()?), (1, 0));
+    let here = wait_here();
+    // Without the message of a panic, whose backtrace can take longer than the lease.
+    let panics = || _ = remote.wait_then(|| std::panic::resume_unwind(Box::new("as requested")));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
+    let aborted = here.join().unwrap().unwrap_err();
+    assert!(matches!(aborted, BarrierError::Aborted), "{aborted}");
+    remote.reset()?;
+    let here = wait_here();
+    let reset = remote.wait_then(|| remote.reset().unwrap()).unwrap_err();
+    assert!(matches!(reset, RemoteBarrierError::Barrier(BarrierError::Reset)), "{reset}");
+    assert!(matches!(here.join().unwrap(), Err(BarrierError::Reset)));
+    let late = remote.wait_then_timeout(SHORT, || panic!("a party is missing")).unwrap_err();
+    assert!(
+        matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { arrived: 1, parties: 2, .. })),
+        "{late}"
+    );
+    Ok(())
+}
+
+#[test]
+fn remote_party_waits_for_the_previous_action() -> Outcome {
+    let (first, second) = two();
+    let barrier = Barrier::new(1)?;
+    first.publish("step", &barrier)?;
+    let remote = RemoteBarrier::connect(&second, "step")?;
+    let (began, begun) = std::sync::mpsc::channel();
+    let act = || {
+        let (barrier, began) = (barrier.clone(), began.clone());
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let acting = std::thread::spawn(move || {
+            barrier.wait_then(|| {
+                began.send(()).unwrap();
+                _ = ends.recv_timeout(DEADLINE);
+            })
+        });
+        begun.recv_timeout(DEADLINE).unwrap();
+        (acting, end)
+    };
+    let (acting, end) = act();
+    let other = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.wait_then(|| ())
+    });
+    // sleep: the time in which the other party would arrive.
+    std::thread::sleep(SHORT);
+    assert!(!other.is_finished());
+    drop(end);
+    assert_eq!((acting.join().unwrap()?, other.join().unwrap()?), (0, 0));
+    let (acting, end) = act();
+    let late = remote.wait_then_timeout(SHORT, || panic!("it has not arrived")).unwrap_err();
+    assert!(matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { .. })), "{late}");
+    drop(end);
+    assert!(matches!(acting.join().unwrap(), Err(BarrierError::Broken)));
+    Ok(())
+}
+
+#[test]
+fn enrolled_party_leaves_the_barrier_unbroken() -> Outcome {
+    let (first, second) = two();
+    let barrier = Barrier::new(2)?;
+    first.publish("step", &barrier)?;
+    let remote = RemoteBarrier::connect(&second, "step")?;
+    let (one, other) = (remote.enroll()?, barrier.enroll()?);
+    let full = remote.enroll().unwrap_err();
+    assert!(matches!(full, RemoteBarrierError::Barrier(BarrierError::TooMany { parties: 2 })), "{full}");
+    assert!(matches!(barrier.enroll(), Err(BarrierError::TooMany { .. })));
+    let here = std::thread::spawn(move || other.wait());
+    assert_eq!(one.wait()? + here.join().unwrap()?, 1);
+    one.leave()?;
+    drop(barrier.enroll()?);
+    let one = remote.enroll()?;
+    let two = remote.enroll()?;
+    drop(one);
+    eventually("the dropped party has left", || barrier.enroll().is_ok());
+    two.leave()?;
+    assert!(!barrier.is_broken());
     Ok(())
 }
 

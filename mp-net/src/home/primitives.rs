@@ -1,20 +1,24 @@
 //! Events, semaphores and barriers of this process that other members call.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mp_sync::{
-    AcquireError, Barrier, BarrierArrival, BarrierError, BoundedSemaphore, Event, Permit, Semaphore,
+    AcquireError, Barrier, BarrierArrival, BarrierError, BarrierMember, BoundedSemaphore, Event, Permit,
+    Semaphore,
 };
 use tokio::time::{Instant, timeout_at};
 
 use crate::home::object::{Answer, Answering, CallerHold, MethodCall, SharedObject};
 use crate::object_type::ObjectType;
+use crate::reactor;
 use crate::sync::{AtomicBool, Ordering};
 use crate::wire::messages::ObjectMethod;
 
 /// Number of permits that are added at once.
 const AT_ONCE: u64 = 64;
+/// Pause between two attempts to arrive while the last party of the previous phase runs its action.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Returns an answer that is known.
 fn ready(answer: Answer) -> Answering {
@@ -134,23 +138,39 @@ impl Drop for CallerArrival {
     }
 }
 
+/// Returns the end of a wait of up to `limit` microseconds, or `None` if it has none.
+fn deadline_of(limit: u64) -> Option<Instant> {
+    let limit = Some(limit).filter(|limit| *limit != u64::MAX);
+    limit.and_then(|limit| Instant::now().checked_add(Duration::from_micros(limit)))
+}
+
+/// Returns the answer of a party that has passed the barrier, or not.
+fn passed(end: Result<usize, BarrierError>) -> Answer {
+    end.map_or_else(Answer::raised, |index| Answer::number(index as u64))
+}
+
+impl CallerArrival {
+    /// Waits until all parties have arrived, or breaks the barrier at `deadline`.
+    async fn wait(mut self, deadline: Option<Instant>) -> Result<usize, BarrierError> {
+        let Some(arrival) = &mut self.arrival else { return Err(BarrierError::Aborted) };
+        let Some(deadline) = deadline else { return arrival.wait_async().await };
+        match timeout_at(deadline, arrival.wait_async()).await {
+            Ok(end) => end,
+            Err(_) => self.arrival.take().map_or(Err(BarrierError::Aborted), BarrierArrival::time_out),
+        }
+    }
+}
+
 impl SharedBarrier {
     /// Arrives, and waits for up to `limit` microseconds.
     async fn arrive(&self, limit: u64, lost: Arc<AtomicBool>) -> Result<usize, BarrierError> {
-        let deadline = Some(limit).filter(|limit| *limit != u64::MAX);
-        let deadline = deadline.and_then(|limit| Instant::now().checked_add(Duration::from_micros(limit)));
+        let deadline = deadline_of(limit);
         let arrived = match deadline {
             None => Ok(self.0.arrive_async().await),
             Some(deadline) => timeout_at(deadline, self.0.arrive_async()).await,
         };
         let arrival = Some(arrived.unwrap_or_else(|_| self.0.arrive_late())?);
-        let mut caller = CallerArrival { arrival, lost };
-        let Some(arrival) = &mut caller.arrival else { return Err(BarrierError::Aborted) };
-        let Some(deadline) = deadline else { return arrival.wait_async().await };
-        match timeout_at(deadline, arrival.wait_async()).await {
-            Ok(end) => end,
-            Err(_) => caller.arrival.take().map_or(Err(BarrierError::Aborted), BarrierArrival::time_out),
-        }
+        CallerArrival { arrival, lost }.wait(deadline).await
     }
 }
 
@@ -159,20 +179,138 @@ impl SharedObject for SharedBarrier {
         ObjectType::barrier()
     }
 
+    fn subscribe(&self) -> Option<(Arc<dyn SharedObject>, usize)> {
+        let party = SharedParty { barrier: self.0.clone(), state: Mutex::default() };
+        Some((Arc::new(party), self.0.parties()))
+    }
+
     fn call(self: Arc<Self>, call: MethodCall) -> Answering {
         let done = |result: mp_core::Result<()>| ready(changed(result.map(|()| true)));
         match call.method {
-            ObjectMethod::Arrive => Box::pin(async move {
-                match self.arrive(call.number, call.lost).await {
-                    Ok(index) => Answer::number(index as u64),
-                    Err(error) => Answer::raised(error),
-                }
-            }),
+            ObjectMethod::Arrive => {
+                Box::pin(async move { passed(self.arrive(call.number, call.lost).await) })
+            }
             ObjectMethod::Abort => done(self.0.abort()),
             ObjectMethod::Reset => done(self.0.reset()),
             ObjectMethod::Parties => ready(Answer::number(self.0.parties() as u64)),
             ObjectMethod::Waiting => ready(Answer::number(self.0.n_waiting() as u64)),
             ObjectMethod::IsBroken => ready(changed(Ok(self.0.is_broken()))),
+            _ => ready(Answer::unknown_method()),
+        }
+    }
+}
+
+/// A party of a barrier, which a caller has subscribed to: it is enrolled, or has an action. Dropping it ends
+/// both.
+///
+/// | called | before | effect |
+/// |---|---|---|
+/// | `Acquire` | | enrolls the caller |
+/// | `Arrive` | | arrives with an action, and waits unless it is the last party |
+/// | `Arrive` | the last party has arrived | the action has run: ends the phase |
+pub(crate) struct SharedParty {
+    barrier: Barrier,
+    state: Mutex<PartyState>,
+}
+
+#[derive(Default)]
+struct PartyState {
+    enrolled: Option<EnrolledParty>,
+    /// Arrival of the last party, while the caller runs its action.
+    acting: Option<CallerArrival>,
+}
+
+/// Enrollment of a caller. If it is dropped because the session has ended, the barrier breaks as by the death
+/// of an enrolled process.
+struct EnrolledParty {
+    member: Option<BarrierMember>,
+    lost: Arc<AtomicBool>,
+}
+
+impl Drop for EnrolledParty {
+    fn drop(&mut self) {
+        if let Some(member) = self.member.take()
+            && self.lost.load(Ordering::Relaxed)
+            && let Ok(runtime) = reactor::handle()
+        {
+            runtime.spawn(lose(member));
+        }
+    }
+}
+
+/// Breaks the barrier as the death of an enrolled party does.
+async fn lose(member: BarrierMember) {
+    loop {
+        match member.arrive_timeout(Duration::ZERO, true) {
+            Ok(Some(arrival)) => return arrival.lose(),
+            // All parties have arrived, and this phase may be passed.
+            Ok(None) => tokio::time::sleep(PAUSE).await,
+            Err(_) => return,
+        }
+    }
+}
+
+impl SharedParty {
+    fn lock(&self) -> MutexGuard<'_, PartyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enroll(&self, lost: Arc<AtomicBool>) -> Answer {
+        match self.barrier.enroll() {
+            Ok(member) => {
+                let former = self.lock().enrolled.replace(EnrolledParty { member: Some(member), lost });
+                drop(former);
+                Answer::number(0)
+            }
+            Err(error) => Answer::raised(error),
+        }
+    }
+
+    /// Arrives with an action, and waits for up to `limit` microseconds unless it is the last party. After
+    /// the action of the last party, ends the phase.
+    async fn arrive(&self, limit: u64, lost: Arc<AtomicBool>) -> Result<usize, BarrierError> {
+        let acted = self.lock().acting.take();
+        if let Some(acted) = acted {
+            acted.arrival.iter().for_each(BarrierArrival::complete);
+            return acted.wait(None).await;
+        }
+        let deadline = deadline_of(limit);
+        let arrival = self.arrive_to_act(deadline).await?;
+        let (index, is_last) = (arrival.index(), arrival.is_last());
+        let caller = CallerArrival { arrival: Some(arrival), lost };
+        if !is_last {
+            return caller.wait(deadline).await;
+        }
+        self.lock().acting = Some(caller);
+        Ok(index)
+    }
+
+    /// Arrives with an action. Waits while the last party of the previous phase runs its action.
+    async fn arrive_to_act(&self, deadline: Option<Instant>) -> Result<BarrierArrival, BarrierError> {
+        loop {
+            if let Some(arrival) = self.barrier.arrive_timeout(Duration::ZERO, true)? {
+                return Ok(arrival);
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                // Breaks the previous phase, unless that has just ended.
+                return self.barrier.arrive_late();
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+impl SharedObject for SharedParty {
+    fn object_type(&self) -> ObjectType {
+        ObjectType::barrier()
+    }
+
+    fn call(self: Arc<Self>, call: MethodCall) -> Answering {
+        match call.method {
+            ObjectMethod::Acquire => ready(self.enroll(call.lost)),
+            ObjectMethod::Arrive => {
+                Box::pin(async move { passed(self.arrive(call.number, call.lost).await) })
+            }
             _ => ready(Answer::unknown_method()),
         }
     }

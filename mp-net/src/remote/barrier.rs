@@ -1,5 +1,7 @@
 //! Barriers of other members.
 
+use std::fmt;
+use std::ops::Deref;
 use std::time::Instant;
 
 use mp_core::Wait;
@@ -7,15 +9,14 @@ use mp_core::message::Outgoing;
 use mp_reduce::decode_relayed;
 use mp_sync::BarrierError;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, failed};
 use crate::error::{NetError, RemoteBarrierError};
 use crate::link::completion::CallResult;
 use crate::object_type::ObjectType;
-use crate::remote::connected::{ConnectedObject, remote_handle};
+use crate::remote::connected::{ConnectedObject, HeldCall, remote_handle};
 use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 
-/// A [`Barrier`](mp_sync::Barrier) of another member of the cluster. The action of the last party and
-/// [`enroll`](mp_sync::Barrier::enroll) are not available.
+/// A [`Barrier`](mp_sync::Barrier) of another member of the cluster, with its methods.
 ///
 /// ```
 /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
@@ -44,6 +45,8 @@ use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 /// |---|---|
 /// | a member that waits | soon after lease and grace, the barrier breaks: the others get [`BarrierError::MemberDied`], without the rank |
 /// | a member that has not arrived | none: the others wait until another party arrives or their time-out expires |
+/// | a member that is [enrolled](Self::enroll) | soon after lease and grace, the barrier breaks as above |
+/// | the member that runs its action in [`wait_then`](Self::wait_then) | soon after lease and grace, the barrier breaks as above; another member does not run its action |
 /// | the home | all calls end with `PeerLost` |
 ///
 /// A broken barrier stays broken until a process calls [`reset`](Self::reset), as on one machine.
@@ -82,7 +85,7 @@ impl RemoteBarrier {
     }
 
     fn wait_with(&self, wait: Wait) -> Result<usize, RemoteBarrierError> {
-        self.index(self.0.link.call(self.arrival(wait), Wait::Forever))
+        index(&self.0, self.0.link.call(arrival(&self.0, wait), Wait::Forever))
     }
 
     /// Waits asynchronously until all parties have arrived. Returns the index. Dropping the future breaks the
@@ -91,27 +94,88 @@ impl RemoteBarrier {
     /// # Errors
     /// The same as for [`wait`](Self::wait).
     pub async fn wait_async(&self) -> Result<usize, RemoteBarrierError> {
-        self.index(self.0.link.call_async(self.arrival(Wait::Forever), None).await)
+        index(&self.0, self.0.link.call_async(arrival(&self.0, Wait::Forever), None).await)
     }
 
-    /// Returns the call of a party. The home breaks the barrier when the time has expired.
-    fn arrival(&self, wait: Wait) -> RemoteCall {
-        let limit = match wait {
-            Wait::Never => 0,
-            Wait::Until(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
-            }
-            Wait::Forever => u64::MAX,
-        };
-        self.0.call_of(Operation::Call, ObjectMethod::Arrive, limit)
+    /// Blocks until all parties have arrived. The last party to arrive runs its `action`, in its own process,
+    /// before the others continue.
+    ///
+    /// Every party passes an action, and only one of them runs. If the last party called
+    /// [`wait`](Self::wait), no action runs. Parties of the home's host take part by
+    /// [`Barrier::wait_then`](mp_sync::Barrier::wait_then).
+    ///
+    /// ```
+    /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
+    /// use mp_sync::Barrier;
+    ///
+    /// let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
+    /// let step = Barrier::new(2)?;
+    /// cluster.publish("step", &step)?;
+    ///
+    /// // On any host of the cluster.
+    /// let remote = RemoteBarrier::connect(&cluster, "step")?;
+    /// let thread = std::thread::spawn(move || step.wait_then(|| println!("all have arrived")));
+    /// remote.wait_then(|| println!("all have arrived"))?;
+    /// thread.join().expect("it does not panic")?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The same as for [`wait`](Self::wait). The other parties get [`BarrierError::Aborted`] if `action`
+    /// panics or [aborts](Self::abort), and [`BarrierError::MemberDied`] if the home loses the member that
+    /// runs it. With [`RemoteBarrierError::PeerLost`], `action` may have run.
+    #[doc(alias = "action")]
+    pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, RemoteBarrierError> {
+        self.act_with(Wait::Forever, action)
     }
 
-    fn index(&self, result: CallResult) -> Result<usize, RemoteBarrierError> {
-        match result {
-            Ok((reply, Some(error))) if reply.outcome() == CallOutcome::Raised => Err(broken(error)),
-            result => Ok(self.0.done(result)?.0.number as usize),
+    mp_core::forms! {
+        "Waits until all parties have arrived and the last one has run `action`":
+        wait_then(; action: impl FnOnce()) -> Result<usize, RemoteBarrierError>,
+        or "[`BarrierError::TimedOut`], and the barrier is broken for all parties. The time does not limit \
+            `action`";
+        |barrier, wait| barrier.act_with(wait, action);
+        at_most wait_then_timeout;
+        until wait_then_deadline;
+    }
+
+    fn act_with(&self, wait: Wait, action: impl FnOnce()) -> Result<usize, RemoteBarrierError> {
+        // Unwinding drops this value, which breaks the barrier.
+        let (party, parties, _held) = self.0.subscribe()?;
+        let arrived = index(&party, party.link.call(arrival(&party, wait), Wait::Forever))?;
+        if arrived as u64 + 1 < parties {
+            return Ok(arrived);
         }
+        action();
+        index(&party, party.link.call(arrival(&party, Wait::Forever), Wait::Forever))
+    }
+
+    /// Enrolls this process as a party until the returned handle is dropped or
+    /// [leaves](RemoteBarrierMember::leave): if the home loses this process, the barrier breaks, even while
+    /// the process does not wait at it. Each process enrolls itself once. Blocks until the home has answered.
+    ///
+    /// ```
+    /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
+    /// use mp_sync::Barrier;
+    ///
+    /// let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
+    /// cluster.publish("step", &Barrier::new(1)?)?;
+    ///
+    /// // On any host of the cluster.
+    /// let party = RemoteBarrier::connect(&cluster, "step")?.enroll()?;
+    /// party.wait()?;
+    /// party.leave()?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BarrierError::TooMany`] in [`RemoteBarrierError::Barrier`] if as many processes are enrolled as
+    /// there are parties. [`RemoteBarrierError::PeerLost`] if the home was lost.
+    pub fn enroll(&self) -> Result<RemoteBarrierMember, RemoteBarrierError> {
+        let (party, _, held) = self.0.subscribe()?;
+        let call = party.call_of(Operation::Call, ObjectMethod::Acquire, 0);
+        index(&party, party.link.call(call, Wait::Forever))?;
+        Ok(RemoteBarrierMember { barrier: self.clone(), held })
     }
 
     /// Breaks the barrier: parties that wait or arrive get [`BarrierError::Aborted`].
@@ -152,6 +216,70 @@ impl RemoteBarrier {
     /// [`NetError::PeerLost`] if the home was lost.
     pub fn is_broken(&self) -> Result<bool, NetError> {
         Ok(self.0.call(ObjectMethod::IsBroken, 0)? != 0)
+    }
+}
+
+/// Enrollment of this process as a party of a [`RemoteBarrier`]: the barrier breaks if the home loses the
+/// process, even while the process does not wait.
+///
+/// It dereferences to the barrier. Dropping it leaves the barrier unbroken, without waiting for the home: a
+/// process that ends soon after calls [`leave`](Self::leave), or leaves the cluster.
+#[must_use = "dropping it leaves the barrier"]
+pub struct RemoteBarrierMember {
+    barrier: RemoteBarrier,
+    held: HeldCall,
+}
+
+impl RemoteBarrierMember {
+    /// Leaves the barrier unbroken. Blocks until the home has ended the enrollment.
+    ///
+    /// # Errors
+    /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if the home has lost this process,
+    /// and the barrier was broken.
+    pub fn leave(self) -> Result<(), NetError> {
+        let (peer, reply) = (self.held.link.peer(), self.held.acknowledge()?);
+        match reply.outcome() {
+            CallOutcome::Done => Ok(()),
+            CallOutcome::NotFound => {
+                let text = "the enrollment has ended, and the barrier was broken".into();
+                Err(NetError::Home { rank: peer.rank, host: peer.host, text })
+            }
+            _ => Err(failed(&peer, reply)),
+        }
+    }
+}
+
+impl Deref for RemoteBarrierMember {
+    type Target = RemoteBarrier;
+
+    fn deref(&self) -> &RemoteBarrier {
+        &self.barrier
+    }
+}
+
+impl fmt::Debug for RemoteBarrierMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteBarrierMember{:?}", self.barrier.0)
+    }
+}
+
+/// Returns the call of a party. The home breaks the barrier when the time has expired.
+fn arrival(barrier: &ConnectedObject, wait: Wait) -> RemoteCall {
+    let limit = match wait {
+        Wait::Never => 0,
+        Wait::Until(deadline) => {
+            let left = deadline.saturating_duration_since(Instant::now());
+            u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
+        }
+        Wait::Forever => u64::MAX,
+    };
+    barrier.call_of(Operation::Call, ObjectMethod::Arrive, limit)
+}
+
+fn index(barrier: &ConnectedObject, result: CallResult) -> Result<usize, RemoteBarrierError> {
+    match result {
+        Ok((reply, Some(error))) if reply.outcome() == CallOutcome::Raised => Err(broken(error)),
+        result => Ok(barrier.done(result)?.0.number as usize),
     }
 }
 

@@ -114,6 +114,15 @@ impl ConnectedObject {
         Ok(self.done(self.link.call_async(call, None).await)?.0)
     }
 
+    /// Subscribes this process to the object, until the returned [`HeldCall`] is dropped. Blocks until the
+    /// home has answered. Returns the object of the subscription, and the size in the reply.
+    pub(crate) fn subscribe(&self) -> Result<(Self, u64, HeldCall), NetError> {
+        let call = self.call_of(Operation::Subscribe, ObjectMethod::NoMethod, 0);
+        let (reply, _) = self.done(self.link.call(call, Wait::Forever))?;
+        let held = HeldCall { link: self.link.clone(), id: reply.id, is_over: false };
+        Ok((Self { number: reply.number, ..self.clone() }, reply.size, held))
+    }
+
     /// Returns the reply of a call that has succeeded.
     pub(crate) fn done(&self, result: CallResult) -> Result<(CallReply, Option<Outgoing>), NetError> {
         let (reply, value) = result?;

@@ -108,11 +108,8 @@ pub(crate) struct Subscription {
 impl Subscription {
     /// Subscribes, and blocks until the home has answered.
     pub(crate) fn new(channel: &ConnectedObject) -> Result<Self, NetError> {
-        let call = channel.call_of(Operation::Subscribe, ObjectMethod::NoMethod, 0);
-        let (reply, _) = channel.done(channel.link.call(call, Wait::Forever))?;
-        let held = HeldCall { link: channel.link.clone(), id: reply.id, is_over: false };
-        let object = ConnectedObject { number: reply.number, ..channel.clone() };
-        Ok(Self { object, capacity: reply.size as usize, _held: held })
+        let (object, capacity, held) = channel.subscribe()?;
+        Ok(Self { object, capacity: capacity as usize, _held: held })
     }
 
     /// Blocks until the first message has arrived.
