@@ -7,10 +7,17 @@ use mp_queue::broadcast::{self, RecvError};
 use mp_queue::{GetError, watch};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::home::object::{Answer, Answering, MethodCall, SharedObject};
 use crate::object_type::ObjectType;
+use crate::wire::held::{HeldMessage, HeldSource};
 use crate::wire::messages::{CallOutcome, ObjectMethod};
+use crate::wire::value::{describe, parts, size_of};
+
+/// Maximum number of bytes of the messages of a subscription that its caller has not received. A larger
+/// message is sent when all earlier ones were received.
+const UNRECEIVED: u32 = 1 << 20;
 
 /// A watch channel, or a subscription to it, whose receiver tracks which value was sent.
 pub(crate) struct SharedWatch<T>(pub(crate) watch::Receiver<T>);
@@ -45,7 +52,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
     }
 }
 
-/// A broadcast channel, or a subscription to it, whose receiver has its position.
+/// A broadcast channel.
 pub(crate) struct SharedBroadcast<T>(pub(crate) broadcast::Receiver<T>);
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for SharedBroadcast<T> {
@@ -56,21 +63,76 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
     fn subscribe(&self) -> Option<(Arc<dyn SharedObject>, usize)> {
         let receiver = self.0.resubscribe().ok()?;
         let capacity = receiver.capacity();
-        Some((Arc::new(Self(receiver)), capacity))
+        let unreceived = Arc::new(Semaphore::new(UNRECEIVED as usize));
+        let subscription = BroadcastSubscription { receiver, next: Mutex::new(None), unreceived };
+        Some((Arc::new(subscription), capacity))
+    }
+}
+
+/// Subscription of a caller, whose receiver has its position. Several calls for the next message are answered
+/// in the order of their arrival.
+struct BroadcastSubscription<T> {
+    receiver: broadcast::Receiver<T>,
+    /// Message that is sent when the caller has received enough of the earlier ones.
+    next: Mutex<Option<Outgoing>>,
+    /// Number of bytes that may be sent.
+    unreceived: Arc<Semaphore>,
+}
+
+/// A message that the caller has not received.
+struct UnreceivedMessage {
+    message: Outgoing,
+    _bytes: Option<OwnedSemaphorePermit>,
+}
+
+impl HeldSource for UnreceivedMessage {
+    fn memory(&self, attachment: usize) -> &[u8] {
+        self.message.relayed_bytes(attachment)
+    }
+
+    /// Drops the message: a broadcast channel takes none back.
+    fn give_back(self: Box<Self>) {}
+}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> BroadcastSubscription<T> {
+    async fn next(&self) -> Answer {
+        // Its first poll takes a place in the order, also if the budget of the task is used up.
+        let mut next = tokio::task::unconstrained(self.next.lock()).await;
+        if next.is_none() {
+            match self.receiver.recv_encoded().await {
+                Ok(message) => *next = Some(message),
+                Err(RecvError::Closed) => return Answer::plain(CallOutcome::End),
+                Err(RecvError::Lagged(missed)) => {
+                    let mut answer = Answer::number(missed);
+                    answer.reply.set_outcome(CallOutcome::Lagged);
+                    return answer;
+                }
+                Err(error) => return Answer::failed(&error),
+            }
+        }
+        let (value, sizes) = match parts(next.get_or_insert_default()) {
+            Ok(relayed) => describe(relayed),
+            Err(error) => {
+                *next = None;
+                return Answer::failed(&error);
+            }
+        };
+        let bytes = size_of(&value).clamp(1, UNRECEIVED.into()) as u32;
+        let bytes = self.unreceived.clone().acquire_many_owned(bytes).await.ok();
+        let message = UnreceivedMessage { message: next.take().unwrap_or_default(), _bytes: bytes };
+        Answer::value(value, HeldMessage::taken(Box::new(message), sizes))
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for BroadcastSubscription<T> {
+    fn object_type(&self) -> ObjectType {
+        ObjectType::broadcast::<T>()
     }
 
     fn call(self: Arc<Self>, call: MethodCall) -> Answering {
         Box::pin(async move {
             match call.method {
-                ObjectMethod::Next => match self.0.recv_encoded().await {
-                    Err(RecvError::Closed) => Answer::plain(CallOutcome::End),
-                    Err(RecvError::Lagged(missed)) => {
-                        let mut answer = Answer::number(missed);
-                        answer.reply.set_outcome(CallOutcome::Lagged);
-                        answer
-                    }
-                    next => received(next),
-                },
+                ObjectMethod::Next => self.next().await,
                 _ => Answer::unknown_method(),
             }
         })
@@ -81,5 +143,57 @@ fn received<E: std::fmt::Display>(next: Result<Outgoing, E>) -> Answer {
     match next {
         Ok(message) => Answer::encoded(message),
         Err(error) => Answer::failed(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn poll(call: &mut Answering) -> Option<Answer> {
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Returns the number in the message of an answer.
+    fn number(answer: &Answer) -> Option<u8> {
+        answer.reply.value.as_ref()?.bytes.last().copied()
+    }
+
+    #[test]
+    fn messages_are_sent_in_order_within_a_limit() {
+        let (sender, receiver) = broadcast::channel::<(Vec<u8>, u8)>(64).unwrap();
+        let (subscription, capacity) = SharedBroadcast(receiver).subscribe().unwrap();
+        assert_eq!(capacity, 64);
+        let call = |_| {
+            let (number, lost) = (0, Arc::default());
+            subscription.clone().call(MethodCall { method: ObjectMethod::Next, number, lost })
+        };
+        let mut calls: Vec<_> = (0..40).map(call).collect();
+        assert!(calls.iter_mut().all(|call| poll(call).is_none()));
+        (0..39).for_each(|i| sender.send((vec![0; 1 << 16], i)).unwrap());
+        assert!(poll(&mut calls[1]).is_none(), "an earlier call has its turn");
+        let mut answers: Vec<_> = calls.iter_mut().map_while(poll).collect();
+        assert!(answers.iter().map(number).eq((0..15).map(Some)), "16 exceed the limit");
+        drop(calls.drain(..16));
+        assert!(poll(&mut calls[0]).is_none());
+        drop(answers.remove(0));
+        let next = poll(&mut calls[0]).expect("one was received");
+        assert_eq!(number(&next), Some(15), "the ended call has lost no message");
+        drop((answers, next));
+        sender.send((vec![0; 2 << 20], 39)).unwrap();
+        let rest = calls[1..].iter_mut().map_while(|call| number(&poll(call)?));
+        assert!(rest.eq(16..39), "the caller has received each");
+        let (mut large, mut small) = (call(0), call(0));
+        sender.send((vec![0], 40)).unwrap();
+        let answer = poll(&mut large).expect("all others were received");
+        assert_eq!(number(&answer), Some(39));
+        assert!(poll(&mut small).is_none());
+        drop(answer);
+        assert_eq!(number(&poll(&mut small).expect("it was received")), Some(40));
     }
 }

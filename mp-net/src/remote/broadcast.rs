@@ -102,6 +102,8 @@ struct BroadcastTarget<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> RelayTarget for BroadcastTarget<T> {
+    const AHEAD: usize = relay::AHEAD;
+
     fn prepare(&mut self, message: &mut Outgoing) {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         message.bytes().splice(0..0, number.to_le_bytes());

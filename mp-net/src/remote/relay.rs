@@ -2,6 +2,9 @@
 //! a channel of its own shared memory. All receivers of its processes read that channel, so a message crosses
 //! the link once, and tensors are read in place.
 //!
+//! A relay of a broadcast channel asks for several messages before they exist, so that they follow each other
+//! without round trips. The home limits the bytes that the relay has not received.
+//!
 //! | ended by | receivers get |
 //! |---|---|
 //! | no process has a receiver | |
@@ -13,8 +16,11 @@
 //! of a watch channel is asked for again.
 
 use std::any::Any;
-use std::pin::pin;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use mp_core::Wait;
@@ -34,8 +40,13 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Pause between two attempts to send a message on. While memory is short, it doubles up to [`CHECK`].
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Maximum number of messages of a broadcast channel that a relay asks for before they exist.
+pub(super) const AHEAD: usize = 64;
+
 /// Sending side of the channel of a relay.
 pub(crate) trait RelayTarget: Send + 'static {
+    /// Maximum number of messages that are asked for at a time.
+    const AHEAD: usize;
     /// Counts a message that is sent next.
     fn prepare(&mut self, message: &mut Outgoing);
     /// Sends a message. It is unchanged if there are too few envelopes.
@@ -145,12 +156,16 @@ impl Subscription {
     }
 
     /// Returns the reason why nothing more arrives, or `None` if no process has a receiver.
-    async fn run(&self, target: &mut impl RelayTarget) -> Option<RelayEnd> {
-        let mut pause = PAUSE;
+    async fn run<C: RelayTarget>(&self, target: &mut C) -> Option<RelayEnd> {
+        // Their messages arrive in the order of the calls.
+        let mut calls = VecDeque::new();
+        let (mut pause, mut ahead) = (PAUSE, 1);
         while !target.is_closed() {
             let again = u64::from(pause > PAUSE);
-            let call = self.object.call_of(Operation::Wait, ObjectMethod::Next, again);
-            let mut next = pin!(self.object.link.call_async(call, None));
+            while calls.len() < ahead {
+                calls.push_back(self.call_next(again));
+            }
+            let mut next = calls.pop_front()?;
             let result = loop {
                 tokio::select! {
                     result = &mut next => break result,
@@ -172,18 +187,30 @@ impl Subscription {
                 Err(end) => Err(end),
             };
             match sent {
-                Ok(None) => pause = PAUSE,
+                Ok(None) => (pause, ahead) = (PAUSE, (2 * ahead).min(C::AHEAD)),
                 Ok(Some(error)) => {
                     if again == 0 {
                         log::warn!("messages of the channel {:?} are missed: {error}", self.object.name);
                     }
                     tokio::time::sleep(pause).await;
-                    pause = (2 * pause).min(CHECK);
+                    (pause, ahead) = ((2 * pause).min(CHECK), 1);
                 }
                 Err(end) => return Some(end),
             }
         }
         None
+    }
+
+    /// Asks for the next message.
+    fn call_next(&self, again: u64) -> NextCall {
+        let (link, call) =
+            (self.object.link.clone(), self.object.call_of(Operation::Wait, ObjectMethod::Next, again));
+        let mut future: NextCall = Box::pin(async move { link.call_async(call, None).await });
+        // The first poll sends the call.
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => future,
+            Poll::Ready(result) => Box::pin(std::future::ready(result)),
+        }
     }
 
     /// Sends a message on, and waits while there are too few envelopes. Returns the error if there is too
@@ -239,6 +266,9 @@ impl Subscription {
         }
     }
 }
+
+/// Future reply to a call for the next message. Dropping it cancels the call.
+type NextCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 
 /// Reply to a subscription.
 enum ChannelReply {

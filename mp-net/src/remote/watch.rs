@@ -77,6 +77,9 @@ impl<T: Send + Sync + 'static> RelayedChannel for WatchRelay<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> RelayTarget for watch::Sender<T> {
+    /// The value is the newest one when it is sent.
+    const AHEAD: usize = 1;
+
     fn prepare(&mut self, _: &mut Outgoing) {}
 
     fn send(&self, message: &mut Outgoing) -> Result<(), PutError<()>> {
