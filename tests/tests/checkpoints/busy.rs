@@ -3,9 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use mp::process::start_processes;
+use mp::queue::CheckpointError;
 use mp::{FrozenTensor, GetError, Queue, SpawnOptions, Tensor};
+use mp_core::inject;
+use mp_tests::kill::STOP;
 use mp_tests::scratch::Scratch;
-use mp_tests::{DEADLINE, Outcome, eventually, join, one_process, send};
+use mp_tests::{DEADLINE, Outcome, alive, eventually, join, one_process, send, signal, threads_are};
+use rustix::process::Signal;
 
 use crate::{Numbered, numbered, numbers_in};
 
@@ -116,4 +120,45 @@ fn checkpoint_with_leases_has_each_unfinished_message() {
     assert!(newest.values().all(|step| *step > Some(0)), "{newest:?}");
     queue.close();
     join(&workers).unwrap();
+}
+
+fn leases(_: usize, (queue, at): (Queue<String>, u64)) -> Outcome {
+    inject::arm(at, STOP);
+    let lease = queue.get_lease()?;
+    inject::arm(u64::MAX, 0);
+    drop(lease);
+    Ok(())
+}
+
+/// A message that a stopped consumer has taken out of its slot, and that has no holder yet.
+#[test]
+fn stopped_consumer_makes_a_checkpoint_busy() {
+    let scratch = Scratch::new("stopped");
+    let path = scratch.0.join("queue");
+    let is_busy = |at: u64| {
+        let queue = Queue::bounded(2).unwrap();
+        (0..2).for_each(|n| queue.put(format!("{n}").repeat(1000)).unwrap());
+        assert_eq!(queue.checkpoint(&path).unwrap(), 2);
+        let earlier = std::fs::read(&path).unwrap();
+        let consumer = one_process(leases, (queue.clone(), at));
+        let pid = consumer.pids()[0];
+        eventually("it is stopped or has ended", || threads_are(pid, 'T') || !alive(pid));
+        assert!(alive(pid), "no access is between slot and holder");
+        let end = queue.checkpoint(&path);
+        let file = std::fs::read(&path).unwrap();
+        signal(pid, Signal::CONT);
+        join(&consumer).unwrap();
+        let is_busy = match end {
+            Ok(saved) => {
+                assert_eq!(saved, 2);
+                false
+            }
+            Err(CheckpointError::Busy) => true,
+            Err(error) => panic!("{error}"),
+        };
+        assert!(!is_busy || file == earlier);
+        assert_eq!(queue.checkpoint(&path).unwrap(), 2, "the consumer has given it back");
+        is_busy
+    };
+    assert!((1..).any(is_busy));
 }
