@@ -2,6 +2,8 @@
 
 mod members;
 
+use std::future::Future;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use members::{LEASE, config};
@@ -30,9 +32,13 @@ fn started_member() {
             let queue = RemoteQueue::<u32>::connect(&cluster, "numbers").unwrap();
             let lease = (part == "leaseholder").then(|| queue.get_lease().unwrap().unwrap());
             if part == "waiter" {
-                let waiting = queue.clone();
-                std::thread::spawn(move || waiting.get());
-                eventually("the queue is empty", || queue.is_empty().unwrap());
+                let mut waiting = Box::pin(queue.get_async());
+                // The first poll sends the call.
+                assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                assert!(queue.is_empty().unwrap(), "the home has the call");
+                ready("waiting");
+                wait_for_end();
+                return drop(waiting);
             }
             ready(format_args!("{:?}", lease.as_deref()));
             wait_for_end();
@@ -69,6 +75,21 @@ fn waiting_get_of_a_killed_member_takes_nothing() -> Outcome {
     drop(member);
     eventually("the member is lost", || first.members().len() == 1);
     queue.put(8)?;
+    assert_eq!(queue.get_timeout(Duration::from_secs(10))?, Some(8));
+    Ok(())
+}
+
+#[test]
+fn message_sent_to_a_killed_member_returns() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let queue = Queue::<u32>::bounded(4)?;
+    first.publish("numbers", &queue)?;
+    let (member, _) = Member::start("waiter", first.address());
+    signal(member.id(), Signal::STOP);
+    eventually("the member is stopped", || threads_are(member.id(), 'T'));
+    queue.put(8)?;
+    eventually("the message is taken", || queue.is_empty());
+    drop(member);
     assert_eq!(queue.get_timeout(Duration::from_secs(10))?, Some(8));
     Ok(())
 }
