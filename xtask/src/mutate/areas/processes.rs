@@ -41,6 +41,22 @@ pub(super) const OF_PROCESSES: &[Area] = &[
     ("planted.object-freed-with-its-caller", OBJECTS),
     ("inherited.", &[("mp-spawn/launching", ""), ("mp-tests/invitations", ""), ("mp-spawn/set_user_id", "")]),
     (
+        "net.",
+        &[
+            ("mp-net/lib", "home::channels"),
+            ("mp-net/primitives", ""),
+            ("mp-net/channels", ""),
+            ("mp-net/sessions", ""),
+            ("mp-net/killed", "_killed"),
+            ("mp-net/lost", "killed_"),
+            ("mp-net/queues", ""),
+            ("mp-net/credits", ""),
+            ("mp-net/limits", ""),
+            ("mp-net/memory", ""),
+            ("mp-net/interrupted", ""),
+        ],
+    ),
+    (
         "spawn.",
         &[
             ("mp-spawn/lib", ""),
