@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
@@ -390,6 +390,43 @@ fn resize_changes_the_workers_of_this_host() -> Outcome {
         here(counted(&got(pool.map_async(slow_rank, 0..30)).unwrap())) <= 15
     });
     drop(member);
+    Ok(())
+}
+
+/// Returns its argument, and the rank and process in which it runs.
+fn located(lane: u64) -> (u64, (usize, u32)) {
+    (lane, (slow_rank(lane), std::process::id()))
+}
+
+#[test]
+fn lane_stays_in_a_process_of_another_host() -> Outcome {
+    let cluster = first();
+    let member = Member::start(1, &cluster);
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let stream = pool.task(located).stream();
+    let next = || stream.next().unwrap().1;
+    let mut lanes = Vec::new();
+    eventually("lanes stay where they are", || {
+        // All workers are busy, so each runs some lanes.
+        (0..9).try_for_each(|lane| stream.push_to(lane, lane).map(drop)).unwrap();
+        let mut places = (0..9).map(|_| next()).collect::<Result<BTreeMap<_, _>, _>>().unwrap();
+        places.retain(|_, (rank, _)| *rank == 1);
+        lanes = places.keys().copied().collect();
+        let processes: BTreeSet<u32> = places.values().map(|(_, pid)| *pid).collect();
+        // One task at a time, so that all workers are free. On a busy machine, one may still lose a task that
+        // it does not take in time.
+        let stays = |lane: &u64| {
+            stream.push_to(*lane, *lane).unwrap();
+            next().unwrap() == (*lane, places[lane])
+        };
+        processes.len() == WORKERS && lanes.iter().cycle().take(4 * lanes.len()).all(stays)
+    });
+    drop(member);
+    for lane in lanes {
+        stream.push_to(lane, lane)?;
+        assert_eq!(next()?.1.0, 0);
+    }
     Ok(())
 }
 

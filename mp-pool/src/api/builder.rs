@@ -172,6 +172,9 @@ impl PoolBuilder {
     /// [`processes`](Pool::processes) counts the workers of all hosts, and [`resize`](Pool::resize) sets those
     /// of this one.
     ///
+    /// A [lane](crate::TaskStream#lanes) of a stream stays in one process of another host, as on this host,
+    /// and continues on other hosts when that host is lost.
+    ///
     /// # When a process or a host dies
     /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its
     /// pool ends, other workers start its unfinished tasks again, without an error. A task may run twice, so

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::{Message, Outgoing};
 use mp_core::mutex::Mutex;
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicUsize;
 use mp_net::service::{NetService, Replying, blocking, spawn_blocking};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
@@ -62,16 +64,34 @@ pub(crate) struct PoolService {
     place: Arc<str>,
     functions: Mutex<StoredFunctions>,
     rests: Mutex<HashMap<ForwarderId, UnsentOutcomes>>,
+    workers: Mutex<HashMap<ForwarderId, PreferredWorker>>,
 }
 
-/// Tasks of one chunk.
+/// Worker that a forwarder prefers: the last one that got its tasks.
+struct PreferredWorker {
+    worker: Arc<AtomicUsize>,
+    used: Instant,
+}
+
+/// Tasks of one chunk. They are a lane: the pool of the forwarder chose it for the worker that it stands for.
 struct ForwardedTasks {
     /// Arguments, and the index of the first.
     left: Mutex<(Option<TaskArgs>, usize)>,
+    /// Preferred worker.
+    worker: Arc<AtomicUsize>,
+}
+
+impl ForwardedTasks {
+    fn may_take(&self, filter: Option<&LaneFilter>) -> bool {
+        filter.is_none_or(|filter| filter.allows(Some(self.worker.load(Ordering::Relaxed))))
+    }
 }
 
 impl TaskSource for ForwardedTasks {
-    fn take(&self, most: usize, _: Option<&LaneFilter>, transit: &TransitCounter) -> Vec<ArgsPiece> {
+    fn take(&self, most: usize, filter: Option<&LaneFilter>, transit: &TransitCounter) -> Vec<ArgsPiece> {
+        if !self.may_take(filter) {
+            return Vec::new();
+        }
         let mut left = self.left.lock();
         let first = left.1;
         let piece = match left.0.take() {
@@ -104,6 +124,18 @@ impl TaskSource for ForwardedTasks {
         left.1 += args.as_ref().map_or(0, TaskArgs::len);
         (std::iter::once(first..left.1).collect(), Box::new(args))
     }
+
+    fn has_lanes(&self) -> bool {
+        true
+    }
+
+    fn has_task_for(&self, filter: &LaneFilter) -> bool {
+        self.remaining() > 0 && self.may_take(Some(filter))
+    }
+
+    fn record_worker(&self, _: usize, worker: usize) {
+        self.worker.store(worker, Ordering::Relaxed);
+    }
 }
 
 /// Call that is cancelled when the future that waits for it is dropped.
@@ -126,7 +158,8 @@ impl Drop for CancelledOnDrop {
 impl PoolService {
     /// Creates the service of a pool. `place` is its name and member, for errors of tasks.
     pub(crate) fn new(shared: Arc<PoolShared>, place: Arc<str>) -> Self {
-        Self { shared, place, functions: Mutex::default(), rests: Mutex::default() }
+        let (functions, rests, workers) = Default::default();
+        Self { shared, place, functions, rests, workers }
     }
 
     fn is_open(&self) -> bool {
@@ -208,6 +241,27 @@ impl PoolService {
         ForwardReply::Done
     }
 
+    /// Returns the worker that a forwarder prefers. A new forwarder prefers the worker that the fewest
+    /// forwarders of its pool prefer.
+    fn worker_of(&self, from: ForwarderId) -> Arc<AtomicUsize> {
+        let mut workers = self.workers.lock();
+        if let Some(found) = workers.get_mut(&from) {
+            found.used = Instant::now();
+            return found.worker.clone();
+        }
+        workers.retain(|_, preferred| preferred.used.elapsed() < LONGEST_IDLE);
+        let mut counts = vec![0; self.shared.workers()];
+        for (_, preferred) in workers.iter().filter(|(other, _)| other.pool == from.pool) {
+            if let Some(count) = counts.get_mut(preferred.worker.load(Ordering::Relaxed)) {
+                *count += 1;
+            }
+        }
+        let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
+        let worker = Arc::new(AtomicUsize::new(fewest.map_or(0, |(worker, _)| worker)));
+        workers.insert(from, PreferredWorker { worker: worker.clone(), used: Instant::now() });
+        worker
+    }
+
     async fn run(
         self: Arc<Self>,
         (from, most): (ForwarderId, u64),
@@ -233,7 +287,7 @@ impl PoolService {
             }
         };
         let has_attachments = matches!(args, TaskArgs::Single(_));
-        let source = Arc::new(ForwardedTasks { left: Mutex::new((None, 0)) });
+        let source = Arc::new(ForwardedTasks { left: Mutex::new((None, 0)), worker: self.worker_of(from) });
         let options = CallOptions { chunk: count, timeout, ..CallOptions::default() };
         let job = CallState::new(code, options, source.clone(), ResultOrder::Submission);
         let mut end = CancelledOnDrop { shared: self.shared.clone(), job: job.clone(), is_done: false };

@@ -61,7 +61,7 @@ pub(crate) struct LaneFilter {
 impl LaneFilter {
     /// Returns `true` if lanes of this worker may be taken. `None` stands for lanes without a worker, and for
     /// tasks without a lane.
-    pub(super) fn allows(&self, worker: Option<usize>) -> bool {
+    pub(crate) fn allows(&self, worker: Option<usize>) -> bool {
         worker.is_none_or(|worker| worker == self.worker || self.lanes_of.get(worker).is_none_or(|may| *may))
     }
 }
