@@ -9,11 +9,10 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use common::{DEADLINE, got};
-use mp_harness::members::{Member, argument, part, wait_for_end};
-use mp_harness::{alive, eventually, members};
+use common::{DEADLINE, Gate, got, stop_at};
+use mp_harness::{alive, eventually};
 use mp_net::{Cluster, ClusterConfig};
-use mp_pool::{Pool, PoolBuilder, PoolError, ServedPool, TaskError};
+use mp_pool::{MapResult, Pool, PoolBuilder, PoolError, ServedPool, TaskError};
 use mp_queue::Queue;
 use mp_spawn::closure;
 use mp_tensor::{FrozenTensor, Tensor};
@@ -427,6 +426,79 @@ fn lane_stays_in_a_process_of_another_host() -> Outcome {
         stream.push_to(lane, lane)?;
         assert_eq!(next()?.1.0, 0);
     }
+    Ok(())
+}
+
+/// Waits for a call. Returns the numbers of tasks that were done in each rank, and that were cancelled.
+fn done_and_cancelled(call: MapResult<usize>) -> (BTreeMap<usize, usize>, usize) {
+    assert!(call.wait_timeout(DEADLINE));
+    let (mut ranks, mut cancelled) = (Vec::new(), 0);
+    for result in call.results() {
+        match result {
+            Ok(rank) => ranks.push(rank),
+            Err(TaskError::Cancelled) => cancelled += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    (counted(&ranks), cancelled)
+}
+
+#[test]
+fn cancelled_chunk_stops_on_another_host() -> Outcome {
+    let cluster = first();
+    let member = Member::start(1, &cluster);
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    // Each task on the other host writes a byte.
+    let log = std::env::temp_dir().join(format!("mp-pool-cancelled-{}", std::process::id()));
+    let path = log.to_str().unwrap().to_owned();
+    let task = closure!([path] |x: u64| {
+        let rank = slow_rank(x);
+        if rank == 1 {
+            let mut log = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+            log.write_all(b"x").unwrap();
+        }
+        rank
+    });
+    let written = || std::fs::metadata(&log).map_or(0, |log| log.len());
+    // One chunk for each worker.
+    let call = pool.task_closure(task).chunksize(500).map_async(0..1500);
+    eventually("the other host runs tasks", || written() > 4);
+    let counted_first = call.cancel();
+    assert!(call.wait_timeout(DEADLINE));
+    let counted = counted_first + call.cancel();
+    let (ranks, cancelled) = done_and_cancelled(call);
+    assert_eq!(counted, cancelled);
+    assert!(cancelled > 1000, "{cancelled} of 1500");
+    assert_eq!(ranks.get(&1).copied(), Some(written() as usize), "executed tasks have results");
+    let done = written();
+    assert_eq!(got(pool.map_async(slow_rank, 0..30))?.len(), 30);
+    assert_eq!(written(), done, "none runs later");
+    std::fs::remove_file(log)?;
+    drop(member);
+    Ok(())
+}
+
+#[test]
+fn cancelled_task_of_a_busy_host_never_runs() -> Outcome {
+    let (cluster, second, there) = two_members(Pool::builder().processes(WORKERS));
+    let served = there.serve(&second)?;
+    let gate = Gate::new();
+    let busy = there.map_async(stop_at, (0..WORKERS as u32).map(|number| (gate.clone(), number)));
+    (0..WORKERS).for_each(|_| _ = gate.arrived());
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let call = pool.task(slow_rank).chunksize(1).map_async(0..40);
+    eventually("other tasks are done", || call.progress().done >= 40 - 2 * WORKERS);
+    let counted_first = call.cancel();
+    assert!(call.wait_timeout(DEADLINE), "they end while the workers are busy");
+    let counted = counted_first + call.cancel();
+    let (_, cancelled) = done_and_cancelled(call);
+    assert!(counted == cancelled && cancelled >= WORKERS, "{counted} {cancelled}");
+    gate.open(WORKERS);
+    got(busy)?;
+    assert_eq!(there.metrics().done, WORKERS as u64);
+    drop(served);
     Ok(())
 }
 

@@ -181,7 +181,7 @@ impl PoolBuilder {
     /// a task with side effects must allow that. If the served pool is terminated, tasks with tensors in
     /// their arguments end with [`WorkerLost`](crate::WorkerLost) instead.
     ///
-    /// Tasks of a chunk that was sent to another host can't be cancelled or moved to another worker.
+    /// Tasks of a chunk that was sent to another host can't be moved to another worker.
     #[cfg(feature = "net")]
     #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
     #[doc(alias = "ray.util.multiprocessing")]

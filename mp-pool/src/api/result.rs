@@ -378,6 +378,9 @@ impl<T, S> AsyncResult<T, S> {
     /// stopped at this moment, tasks of its chunk may end as cancelled later and are not counted. (A task
     /// that was just sent to a worker together with a function that is new to the worker may not be
     /// cancellable.)
+    ///
+    /// Tasks that another host has are cancelled when the request arrives there. They end as cancelled later,
+    /// and the next call of `cancel` counts them.
     pub fn cancel(&self) -> usize {
         self.shared.cancel_all(&self.job)
     }

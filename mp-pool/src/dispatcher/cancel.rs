@@ -55,6 +55,8 @@ impl PoolShared {
             return 0;
         }
         let mut settled = Settlements::new(self);
+        #[cfg(feature = "net")]
+        let mut forwarded = Vec::new();
         let in_hand = {
             let mut state = self.state.lock();
             if state.phase.error().is_some() {
@@ -70,10 +72,14 @@ impl PoolShared {
                     tasks.ready.extend(worker.recall_all(false));
                 }
                 tasks.add_cut(worker.cut_all_of(job));
+                #[cfg(feature = "net")]
+                worker.find_forwarded(job, &mut forwarded);
             }
             settled.add_chunks(tasks.take_of(job), &TaskError::Cancelled);
             in_hand
         };
+        #[cfg(feature = "net")]
+        self.places.cancel(&forwarded);
         let count = settled.len() + in_hand;
         settled.deliver();
         self.feed();

@@ -33,6 +33,8 @@ const MOST_FUNCTIONS: usize = 256;
 /// Time for which functions without calls, and outcomes that a forwarder has not requested, are kept. Their
 /// forwarder may have been lost.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
+/// Maximum number of cancelled chunks that are remembered until they arrive. Few are on their way.
+const MOST_CANCELLED: usize = 4096;
 /// Time for a forwarder to send a function, while others wait for it.
 const LONGEST_LEARN: Duration = Duration::from_secs(10);
 
@@ -65,12 +67,44 @@ pub(crate) struct PoolService {
     functions: Mutex<StoredFunctions>,
     rests: Mutex<HashMap<ForwarderId, UnsentOutcomes>>,
     workers: Mutex<HashMap<ForwarderId, PreferredWorker>>,
+    calls: Mutex<ForwardedCalls>,
+}
+
+/// Forwarder of a chunk, and the chunk's number.
+type ChunkKey = (ForwarderId, u64);
+
+/// Calls for the chunks of forwarders.
+#[derive(Default)]
+struct ForwardedCalls {
+    running: HashMap<ChunkKey, Arc<CallState>>,
+    /// Cancelled chunks that have not arrived, the oldest first.
+    cancelled: VecDeque<ChunkKey>,
 }
 
 /// Worker that a forwarder prefers: the last one that got its tasks.
 struct PreferredWorker {
     worker: Arc<AtomicUsize>,
     used: Instant,
+}
+
+impl ForwardedCalls {
+    /// Remembers the cancellation of a chunk that has not arrived.
+    fn cancel_later(&mut self, key: ChunkKey) {
+        self.cancelled.push_back(key);
+        if self.cancelled.len() > MOST_CANCELLED {
+            self.cancelled.pop_front();
+        }
+    }
+
+    /// Adds the call for a chunk. Returns `false` if the chunk was cancelled.
+    fn begin(&mut self, key: ChunkKey, job: &Arc<CallState>) -> bool {
+        if let Some(at) = self.cancelled.iter().position(|cancelled| *cancelled == key) {
+            self.cancelled.remove(at);
+            return false;
+        }
+        self.running.insert(key, job.clone());
+        true
+    }
 }
 
 /// Tasks of one chunk. They are a lane: the pool of the forwarder chose it for the worker that it stands for.
@@ -140,15 +174,17 @@ impl TaskSource for ForwardedTasks {
 
 /// Call that is cancelled when the future that waits for it is dropped.
 struct CancelledOnDrop {
-    shared: Arc<PoolShared>,
+    service: Arc<PoolService>,
+    key: ChunkKey,
     job: Arc<CallState>,
     is_done: bool,
 }
 
 impl Drop for CancelledOnDrop {
     fn drop(&mut self) {
+        self.service.calls.lock().running.remove(&self.key);
         if !self.is_done {
-            let (shared, job) = (self.shared.clone(), self.job.clone());
+            let (shared, job) = (self.service.shared.clone(), self.job.clone());
             // Other tasks may be encoded meanwhile, by user code.
             spawn_blocking(move || _ = shared.cancel(&job));
         }
@@ -158,8 +194,8 @@ impl Drop for CancelledOnDrop {
 impl PoolService {
     /// Creates the service of a pool. `place` is its name and member, for errors of tasks.
     pub(crate) fn new(shared: Arc<PoolShared>, place: Arc<str>) -> Self {
-        let (functions, rests, workers) = Default::default();
-        Self { shared, place, functions, rests, workers }
+        let (functions, rests, workers, calls) = Default::default();
+        Self { shared, place, functions, rests, workers, calls }
     }
 
     fn is_open(&self) -> bool {
@@ -262,9 +298,23 @@ impl PoolService {
         worker
     }
 
+    /// Cancels the tasks of chunks that have not begun. A chunk that has not arrived is cancelled then: the
+    /// processes that send it and its cancellation have connections of their own.
+    fn cancel(&self, keys: impl Iterator<Item = ChunkKey>) {
+        for key in keys {
+            let mut calls = self.calls.lock();
+            let Some(job) = calls.running.get(&key).cloned() else {
+                calls.cancel_later(key);
+                continue;
+            };
+            drop(calls);
+            self.shared.cancel_all(&job);
+        }
+    }
+
     async fn run(
         self: Arc<Self>,
-        (from, most): (ForwarderId, u64),
+        (from, chunk, most): (ForwarderId, u64, u64),
         code: u64,
         timeout: Option<Duration>,
         args: TaskArgs,
@@ -276,7 +326,7 @@ impl PoolService {
             };
             return ForwardReply::UnknownFunction(back);
         };
-        let count = args.len();
+        let (key, count) = ((from, chunk), args.len());
         let args = match args.into_unsent() {
             Ok(args) => args,
             Err(error) => {
@@ -290,7 +340,11 @@ impl PoolService {
         let source = Arc::new(ForwardedTasks { left: Mutex::new((None, 0)), worker: self.worker_of(from) });
         let options = CallOptions { chunk: count, timeout, ..CallOptions::default() };
         let job = CallState::new(code, options, source.clone(), ResultOrder::Submission);
-        let mut end = CancelledOnDrop { shared: self.shared.clone(), job: job.clone(), is_done: false };
+        if !self.calls.lock().begin(key, &job) {
+            let outcomes = vec![(0, ForwardedOutcome::Cancelled { count })];
+            return ForwardReply::Outcomes { outcomes, single: None, more: false };
+        }
+        let mut end = CancelledOnDrop { service: self.clone(), key, job: job.clone(), is_done: false };
         let (shared, submitted) = (self.shared.clone(), job.clone());
         // User code encodes functions, and the tasks of other calls.
         let submit = move || shared.submit(&submitted, count, || source.left.lock().0 = Some(args));
@@ -367,6 +421,9 @@ impl PoolService {
                     };
                     outcomes.push((first, outcome));
                 }
+                OutcomeData::Failed(error) if matches!(*error, TaskError::Cancelled) => {
+                    outcomes.push((first, ForwardedOutcome::Cancelled { count }));
+                }
                 OutcomeData::Failed(error) => {
                     for item in first..first + count {
                         outcomes.push((item, self.failed((*error).clone())));
@@ -388,8 +445,7 @@ impl PoolService {
             TaskError::Terminated
             | TaskError::Closed { .. }
             | TaskError::Broken(_)
-            | TaskError::Interrupted
-            | TaskError::Cancelled => return ForwardedOutcome::NotBegun,
+            | TaskError::Interrupted => return ForwardedOutcome::NotBegun,
             TaskError::WorkerLost(lost) => lost.pool = Some(self.place.clone()),
             TaskError::TimedOut { pool, .. } => *pool = Some(self.place.clone()),
             _ => {}
@@ -453,8 +509,13 @@ impl NetService for PoolService {
                     let forget = move || self.forget((pool, code));
                     blocking(forget).await.unwrap_or_else(panicked)
                 }
-                ForwardRequest::Run { from, code, timeout, most, args } => {
-                    self.run((from, most), code, timeout, args).await
+                ForwardRequest::Run { from, chunk, code, timeout, most, args } => {
+                    self.run((from, chunk, most), code, timeout, args).await
+                }
+                ForwardRequest::Cancel { pool, chunks } => {
+                    let keys = move |(forwarder, chunk)| (ForwarderId { pool, forwarder }, chunk);
+                    let cancel = move || self.cancel(chunks.into_iter().map(keys));
+                    blocking(cancel).await.map_or_else(panicked, |()| ForwardReply::Done)
                 }
                 ForwardRequest::Rest { from, most } => {
                     let rest = self.rests.lock().remove(&from);
@@ -462,5 +523,21 @@ impl NetService for PoolService {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::call_state::tests::job;
+
+    #[test]
+    fn chunk_cancelled_before_its_arrival_is_not_begun() {
+        let (mut calls, job) = (ForwardedCalls::default(), job(1, CallOptions::default()));
+        let key = |chunk| (ForwarderId { pool: 1, forwarder: 2 }, chunk);
+        (0..=MOST_CANCELLED as u64).for_each(|chunk| calls.cancel_later(key(chunk)));
+        assert!(!calls.begin(key(7), &job) && calls.running.is_empty());
+        assert!(calls.begin(key(7), &job) && calls.begin(key(0), &job), "it is the oldest");
+        assert_eq!(calls.running.len(), 2);
     }
 }

@@ -60,12 +60,12 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
         (worker.tasks.clone(), worker.shared_words.clone(), first, used, worker.failed_starts > 0)
     };
     #[cfg(feature = "net")]
-    let (place, started) = match shared.places.choose(&_used, _has_failed) {
+    let (place, forwarder, started) = match shared.places.choose(&_used, _has_failed) {
         Some(place) => {
-            let id = place.id;
-            (Some(id), CallFailure::catch(|| forward(place, tasks, shared_words, first)))
+            let (id, number) = (place.id, place.from.forwarder);
+            (Some(id), number, CallFailure::catch(|| forward(place, tasks, shared_words, first)))
         }
-        None => (None, CallFailure::catch(|| launch(tasks, shared_words, first))),
+        None => (None, 0, CallFailure::catch(|| launch(tasks, shared_words, first))),
     };
     #[cfg(not(feature = "net"))]
     let (place, started) = (None, CallFailure::catch(|| launch(tasks, shared_words, first)));
@@ -82,6 +82,10 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
     state.ever_started = state.ever_started.max(number + 1);
     let worker = &mut state.workers[number];
     (worker.pid, worker.place) = (pid, place);
+    #[cfg(feature = "net")]
+    {
+        worker.forwarder = forwarder;
+    }
     worker.starts_since = Some(Instant::now());
     worker.restart_at = None;
     // The process may have ended before this call, which then calls the closure at once: it adds an event,

@@ -200,7 +200,8 @@ impl Forwarder {
                 _ => None,
             };
             let most = self.service.largest_message();
-            let reply = self.call(ForwardRequest::Run { from: self.from, code, timeout, most, args });
+            let (from, chunk) = (self.from, id);
+            let reply = self.call(ForwardRequest::Run { from, chunk, code, timeout, most, args });
             args = match (reply.map_err(|unserved| *unserved), kept) {
                 (Ok(ForwardReply::UnknownFunction(_)), Some(range)) => TaskArgs::Packed(range),
                 (Ok(ForwardReply::UnknownFunction(Some(SingleValue::Received(back)))), None) => {
@@ -323,6 +324,12 @@ impl Forwarder {
                         (1, TaskReply::Done(SingleValue::ToSend(value)))
                     }
                     ForwardedOutcome::Failed(error) => (1, TaskReply::Failed(error)),
+                    ForwardedOutcome::Cancelled { count: cancelled } => {
+                        if cancelled == 0 || cancelled > count - item {
+                            return self.give_up_all();
+                        }
+                        (cancelled, TaskReply::Returned { count: cancelled, arguments: None })
+                    }
                     ForwardedOutcome::NotBegun => {
                         self.is_over = true;
                         (1, TaskReply::Returned { count: 1, arguments: None })

@@ -32,8 +32,11 @@ pub(crate) enum ForwardRequest {
     Knows { pool: u64, code: u64 },
     /// Forget a function without users.
     Forget { pool: u64, code: u64 },
-    /// Run a stored function once for each of the arguments.
-    Run { from: ForwarderId, code: u64, timeout: Option<Duration>, most: u64, args: TaskArgs },
+    /// Run a stored function once for each of the arguments. `chunk` is the number of the chunk in its pool.
+    Run { from: ForwarderId, chunk: u64, code: u64, timeout: Option<Duration>, most: u64, args: TaskArgs },
+    /// Cancel the tasks of these chunks that have not begun, now or when they arrive: numbers of forwarders
+    /// and chunks.
+    Cancel { pool: u64, chunks: Vec<(u64, u64)> },
     /// Return the outcomes that did not fit into the last reply.
     Rest { from: ForwarderId, most: u64 },
 }
@@ -45,6 +48,7 @@ const RUN: u8 = 3;
 const RUN_SINGLE: u8 = 4;
 const REST: u8 = 5;
 const KNOWS: u8 = 6;
+const CANCEL: u8 = 7;
 
 /// Number that stands for no time limit.
 const NO_LIMIT: u64 = u64::MAX;
@@ -73,15 +77,19 @@ impl Message for ForwardRequest {
             ForwardRequest::Learn { .. } => return Err(not_sent_again()),
             ForwardRequest::Knows { pool, code } => write_head(out, KNOWS, [*pool, *code]),
             ForwardRequest::Forget { pool, code } => write_head(out, FORGET, [*pool, *code]),
-            ForwardRequest::Run { from, code, timeout, most, args } => {
+            ForwardRequest::Run { from, chunk, code, timeout, most, args } => {
                 let single = matches!(args, TaskArgs::Single(_));
                 let limit = timeout.map_or(NO_LIMIT, |time| {
                     u64::try_from(time.as_nanos()).unwrap_or(NO_LIMIT).min(NO_LIMIT - 1)
                 });
                 let ForwarderId { pool, forwarder } = *from;
                 let kind = if single { RUN_SINGLE } else { RUN };
-                write_head(out, kind, [pool, forwarder, *code, limit, *most, args.len() as u64]);
+                write_head(out, kind, [pool, forwarder, *chunk, *code, limit, *most, args.len() as u64]);
                 return args.write(out);
+            }
+            ForwardRequest::Cancel { pool, chunks } => {
+                write_head(out, CANCEL, [*pool]);
+                return C::write(out, chunks);
             }
             ForwardRequest::Rest { from, most } => {
                 write_head(out, REST, [from.pool, from.forwarder, *most]);
@@ -108,7 +116,7 @@ impl Message for ForwardRequest {
                 ForwardRequest::Forget { pool, code }
             }
             kind @ (RUN | RUN_SINGLE) => {
-                let [pool, forwarder, code, limit, most, count] = words(inc)?;
+                let [pool, forwarder, chunk, code, limit, most, count] = words(inc)?;
                 if count > MOST_ITEMS as u64 {
                     return Err(Error::Malformed(format!("a chunk of {count} tasks")));
                 }
@@ -118,7 +126,12 @@ impl Message for ForwardRequest {
                     TaskArgs::ReceivedSingle(rest(inc))
                 };
                 let timeout = (limit != NO_LIMIT).then(|| Duration::from_nanos(limit));
-                ForwardRequest::Run { from: ForwarderId { pool, forwarder }, code, timeout, most, args }
+                let from = ForwarderId { pool, forwarder };
+                ForwardRequest::Run { from, chunk, code, timeout, most, args }
+            }
+            CANCEL => {
+                let [pool] = words(inc)?;
+                ForwardRequest::Cancel { pool, chunks: C::read(inc)? }
             }
             REST => {
                 let [pool, forwarder, most] = words(inc)?;
@@ -142,6 +155,8 @@ pub(crate) enum ForwardedOutcome {
     NotBegun,
     /// The same, and its arguments are lost, because they had attachments.
     Dropped,
+    /// The tasks were cancelled.
+    Cancelled { count: usize },
 }
 
 /// Reply of a served pool.

@@ -4,11 +4,15 @@
 //! the forwarder of that served pool for which the most processes are missing.
 
 use std::fmt;
+use std::time::Duration;
 
 use mp_core::mutex::{Mutex, MutexGuard};
-use mp_net::service::FollowedNames;
+use mp_net::service::{FollowedNames, spawn_blocking};
 
-use crate::forward::messages::{ForwarderId, ServedPoolService};
+use crate::forward::messages::{ForwardRequest, ForwarderId, ServedPoolService};
+
+/// Maximum wait for the reply of a served pool to a cancellation.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the name under which a member publishes a pool.
 pub(crate) fn service_name(pool: Option<&str>, rank: usize) -> String {
@@ -74,6 +78,14 @@ impl fmt::Debug for Places {
     }
 }
 
+/// Chunk that a forwarder has.
+pub(crate) struct ForwardedChunk {
+    /// Place of the forwarder, and its number.
+    pub(crate) place: u64,
+    pub(crate) forwarder: u64,
+    pub(crate) chunk: u64,
+}
+
 /// Served pool for a new forwarder.
 pub(crate) struct ChosenPlace {
     pub(crate) id: u64,
@@ -134,6 +146,23 @@ impl Places {
             table.remote.push(ServedPlace { id: table.last, publication, workers, service });
         }
         table.local + table.remote_workers()
+    }
+
+    /// Asks the served pools to cancel the tasks of these chunks that have not begun. Does not block.
+    pub(crate) fn cancel(&self, chunks: &[ForwardedChunk]) {
+        let table = self.table.lock();
+        for place in &table.remote {
+            let its = chunks.iter().filter(|chunk| chunk.place == place.id);
+            let chunks: Vec<_> = its.map(|chunk| (chunk.forwarder, chunk.chunk)).collect();
+            if chunks.is_empty() {
+                continue;
+            }
+            let (pool, service) = (table.pool, place.service.clone());
+            spawn_blocking(move || {
+                // Fails if the served pool is lost, and its tasks with it.
+                _ = service.call_within(ForwardRequest::Cancel { pool, chunks }, Some(CANCEL_TIMEOUT));
+            });
+        }
     }
 
     /// Returns the lock that a thread holds while it computes and sets the number of workers.

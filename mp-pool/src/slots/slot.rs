@@ -16,6 +16,8 @@ use mp_spawn::Process;
 use crate::child::clock;
 use crate::child::journal_words::{PublishedWorker, WorkerWords};
 use crate::child::message::WorkerRequest;
+#[cfg(feature = "net")]
+use crate::forward::places::ForwardedChunk;
 use crate::slots::pending::PendingTasks;
 use crate::steps::chunk::CutShare;
 use crate::steps::journal::JournalResults;
@@ -73,6 +75,9 @@ pub(crate) struct WorkerSlot {
     pub(crate) process: Option<Process>,
     /// Served pool for which the process is a forwarder, or `None` if it is a worker.
     pub(crate) place: Option<u64>,
+    /// Number of the forwarder.
+    #[cfg(feature = "net")]
+    pub(crate) forwarder: u64,
     /// Process id of the last process in this slot; 0 before the first.
     pub(crate) pid: u32,
     /// `true` if the worker is initialized and alive.
@@ -130,6 +135,8 @@ impl WorkerSlot {
             shared_words,
             process: None,
             place: None,
+            #[cfg(feature = "net")]
+            forwarder: 0,
             pid: 0,
             ready: false,
             feeding: false,
@@ -359,6 +366,17 @@ impl WorkerSlot {
     pub(crate) fn cut_all_of(&mut self, job: &Arc<CallState>) -> (Option<Chunk>, Option<Chunk>) {
         let is_its = self.current_chunk().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
         if is_its { self.cut(CutShare::All) } else { (None, None) }
+    }
+
+    /// Adds its chunks of this call to `chunks`, if it is a forwarder. Each chunk is added once.
+    #[cfg(feature = "net")]
+    pub(crate) fn find_forwarded(&mut self, job: &Arc<CallState>, chunks: &mut Vec<ForwardedChunk>) {
+        let (Some(place), forwarder) = (self.place, self.forwarder) else { return };
+        for chunk in self.chunks().filter(|chunk| Arc::ptr_eq(&chunk.job, job)) {
+            if !std::mem::replace(&mut chunk.is_cancelled_there, true) {
+                chunks.push(ForwardedChunk { place, forwarder, chunk: chunk.id });
+            }
+        }
     }
 
     /// Returns `true` if the worker has taken a chunk of this call (or of any call) and not begun it. Items

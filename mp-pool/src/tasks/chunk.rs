@@ -31,12 +31,25 @@ pub(crate) struct Chunk {
     /// Number of earlier attempts at its only item.
     pub(crate) tries: u32,
     pub(crate) saved: SavedArgs,
+    /// `true` if a served pool was asked to cancel it.
+    #[cfg(feature = "net")]
+    pub(crate) is_cancelled_there: bool,
 }
 
 impl Chunk {
     /// Creates a chunk of one task of a call.
     pub(crate) fn new(job: Arc<CallState>, first: usize, saved: SavedArgs) -> Chunk {
-        Chunk { id: next_chunk(), job, first, reported: 0, end: 1, tries: 0, saved }
+        Chunk {
+            id: next_chunk(),
+            job,
+            first,
+            reported: 0,
+            end: 1,
+            tries: 0,
+            saved,
+            #[cfg(feature = "net")]
+            is_cancelled_there: false,
+        }
     }
 
     /// Returns the number of tasks without an outcome.
