@@ -6,8 +6,9 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::io::Write;
-use std::time::Duration;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, got, stop_at};
 use mp_harness::{alive, eventually};
@@ -426,6 +427,35 @@ fn lane_stays_in_a_process_of_another_host() -> Outcome {
         stream.push_to(lane, lane)?;
         assert_eq!(next()?.1.0, 0);
     }
+    Ok(())
+}
+
+#[test]
+fn resize_of_a_served_pool_is_followed() -> Outcome {
+    let (cluster, second, there) = two_members(Pool::builder().processes(1));
+    let served = there.serve(&second)?;
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 2);
+    for workers in [3, 2, 4, 1] {
+        let call = pool.map_async(slow_rank, 0..100);
+        there.resize(workers)?;
+        let since = Instant::now();
+        eventually("the pool follows", || pool.processes() == 1 + workers);
+        assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+        assert_eq!(got(call)?, [0; 100], "no task is lost");
+        ready(&pool, 1 + workers);
+        eventually("all workers of the served pool are used", || {
+            let places = got(pool.map_async(located, 0..60)).unwrap();
+            let used: BTreeSet<u32> = places.into_iter().map(|(_, (_, pid))| pid).collect();
+            there.pids().len() == workers && there.pids().iter().all(|pid| used.contains(pid))
+        });
+    }
+    let pids = pool.pids();
+    got(pool.map_async(slow_rank, 0..100))?;
+    assert_eq!(pool.pids(), pids, "no removed worker is tried again");
+    there.terminate();
+    ready(&pool, 1);
+    drop(served);
     Ok(())
 }
 

@@ -15,6 +15,10 @@ use crate::error::PoolError;
 use crate::forward::messages::{ForwardReply, ForwardRequest, ServedPoolService};
 use crate::forward::places::prefix;
 
+/// Time between two questions for the numbers of workers of the served pools.
+const SIZE_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum wait for the answer. The questions are asked one after the other.
+const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time after which a served pool that did not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -43,19 +47,58 @@ pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), 
 /// Names of served pools, and the numbers of their publications.
 type Publications = Vec<(String, u64)>;
 
-/// Handles changes of the publications until the pool ends.
+/// Handles changes of the publications, and of the sizes of the served pools, until the pool ends.
 fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<Publications>) {
-    let (mut publications, mut refused, mut is_complete) = (Vec::new(), HashSet::new(), true);
+    let (mut publications, mut refused) = (Vec::new(), HashSet::new());
+    let (mut updated, mut is_complete) = (Instant::now(), true);
     loop {
-        publications = match changes.recv_timeout(if is_complete { Duration::MAX } else { RETRY }) {
-            Ok(changed) => changed,
-            Err(RecvTimeoutError::Timeout) => publications,
-            Err(RecvTimeoutError::Disconnected) => return,
+        let has_places = shared.upgrade().is_some_and(|shared| !shared.places.services().is_empty());
+        let wait = match (has_places, is_complete) {
+            (true, _) => SIZE_INTERVAL,
+            (false, false) => RETRY,
+            (false, true) => Duration::MAX,
         };
-        // Only the last change counts.
-        publications = changes.try_iter().last().unwrap_or(publications);
+        match changes.recv_timeout(wait) {
+            // Only the last change counts.
+            Ok(changed) => publications = changes.try_iter().last().unwrap_or(changed),
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) if is_complete || updated.elapsed() < RETRY => {
+                is_complete &= update_sizes(shared);
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
         is_complete = update(shared, cluster, &publications, &mut refused);
+        updated = Instant::now();
     }
+}
+
+/// Asks the served pools for their numbers of workers, and starts or ends forwarders. Returns `false` if this
+/// has to be tried again.
+fn update_sizes(shared: &Weak<PoolShared>) -> bool {
+    let asked = shared.upgrade().map(|shared| (shared.places.services(), shared.settings.kind.clone()));
+    // Without a handle of the pool, which may end meanwhile.
+    let Some((services, kind)) = asked else { return true };
+    let size = |(publication, service): &(u64, ServedPoolService)| {
+        let request = ForwardRequest::Size { kind: kind.clone() };
+        match service.call_within(request, Some(SIZE_TIMEOUT)) {
+            Ok(Some(ForwardReply::Size(workers))) => Some((*publication, workers)),
+            // It is still published.
+            Ok(Some(ForwardReply::Ended)) => Some((*publication, 0)),
+            // A member that is lost will be reported.
+            _ => None,
+        }
+    };
+    let sizes: Vec<(u64, usize)> = services.iter().filter_map(size).collect();
+    let Some(shared) = shared.upgrade() else { return true };
+    let resizing = shared.places.resizing();
+    if !shared.places.set_sizes(&sizes) {
+        return true;
+    }
+    let is_complete = shared.set_all_workers(shared.places.all_workers());
+    drop(resizing);
+    shared.feed();
+    is_complete || !shared.state.lock().is_open()
 }
 
 /// Adds new places, removes those that are gone, and starts or ends forwarders. Returns `false` if this has
@@ -112,12 +155,7 @@ fn update(
     let Some(shared) = shared.upgrade() else { return true };
     let resizing = shared.places.resizing();
     let all = shared.places.update(publications, added);
-    match shared.set_workers(all) {
-        Ok(()) => _ = shared.move_workers(),
-        // A closed pool still replaces workers, but gets no more of them.
-        Err(PoolError::Closed { .. }) => shared.lower_workers(all),
-        Err(_) => is_complete = false,
-    }
+    is_complete &= shared.set_all_workers(all);
     drop(resizing);
     // Calls user code.
     shared.feed();
@@ -125,6 +163,17 @@ fn update(
 }
 
 impl PoolShared {
+    /// Sets the number of workers of all hosts. Returns `false` if that failed.
+    fn set_all_workers(&self, all: usize) -> bool {
+        match self.set_workers(all) {
+            Ok(()) => _ = self.move_workers(),
+            // A closed pool still replaces workers, but gets no more of them.
+            Err(PoolError::Closed { .. }) => self.lower_workers(all),
+            Err(_) => return false,
+        }
+        true
+    }
+
     /// Asks processes of places that have too many to end. Others are started in their slots. Returns `false`
     /// if one could not be asked.
     pub(crate) fn move_workers(&self) -> bool {

@@ -133,6 +133,28 @@ impl Places {
         self.table.lock().remote.iter().any(|place| place.publication == publication)
     }
 
+    /// Returns the number of all workers.
+    pub(crate) fn all_workers(&self) -> usize {
+        let table = self.table.lock();
+        table.local + table.remote_workers()
+    }
+
+    /// Returns the services of the places, with the numbers of their publications.
+    pub(crate) fn services(&self) -> Vec<(u64, ServedPoolService)> {
+        self.table.lock().remote.iter().map(|place| (place.publication, place.service.clone())).collect()
+    }
+
+    /// Sets the numbers of workers of these publications. Returns `true` if one has changed.
+    pub(crate) fn set_sizes(&self, sizes: &[(u64, usize)]) -> bool {
+        let (mut table, mut has_changed) = (self.table.lock(), false);
+        for place in &mut table.remote {
+            let size = sizes.iter().find(|(publication, _)| *publication == place.publication);
+            let workers = size.map_or(place.workers, |(_, workers)| *workers);
+            has_changed |= std::mem::replace(&mut place.workers, workers) != workers;
+        }
+        has_changed
+    }
+
     /// Keeps the places of these publications, and adds others. Returns the number of all workers.
     pub(crate) fn update(
         &self,
