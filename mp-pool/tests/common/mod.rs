@@ -1,6 +1,9 @@
 //! Helpers shared by the pool's tests. Each wait here has a deadline, each worker ends with its test.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
+#[cfg(feature = "net")]
+pub mod hosts;
+
 use std::fmt::Debug;
 
 use mp_core::{Arena, MemoryStats};

@@ -1,0 +1,140 @@
+//! Members of a cluster that serve their pools. Each is a process with an arena of its own, like a program on
+//! another host.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use mp_harness::eventually;
+use mp_net::{Cluster, ClusterConfig};
+use mp_pool::{Pool, PoolBuilder, ServedPool};
+use serde::{Deserialize, Serialize};
+
+/// Variables of a started member: its rank, and the address of rank 0.
+pub const RANK: &str = "MP_POOL_TEST_RANK";
+pub const FIRST: &str = "MP_POOL_TEST_FIRST";
+/// Number of workers of a member.
+pub const WORKERS: usize = 2;
+
+pub fn config(rank: usize, first: &str) -> ClusterConfig {
+    let config = ClusterConfig::new(rank, 3, first).lease(Duration::from_secs(2));
+    config.timeout(Duration::from_secs(20))
+}
+
+/// A started member, which is killed at the end of the test.
+pub struct Member {
+    child: Child,
+    /// Open, so that the member can print.
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Member {
+    pub fn start(rank: usize, cluster: &Cluster) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "started_member", "--ignored", "--nocapture"])
+            .env(RANK, rank.to_string())
+            .env(FIRST, cluster.address())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.by_ref().map_while(Result::ok).find(|line| line == "it serves").expect("it prints a line");
+        Self { child, _output: lines }
+    }
+
+    /// Asks the member to end its pool, and waits for its end.
+    pub fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+pub fn served(cluster: &Cluster) -> (Pool, ServedPool) {
+    let pool = Pool::builder().processes(WORKERS).build().unwrap();
+    let served = pool.serve(cluster).unwrap();
+    (pool, served)
+}
+
+pub fn first() -> Cluster {
+    Cluster::join(&config(0, "127.0.0.1:0")).unwrap()
+}
+
+/// Returns the rank of the member in whose worker it runs.
+pub fn rank(_: u64) -> usize {
+    std::env::var(RANK).map_or(0, |rank| rank.parse().unwrap())
+}
+
+/// Like [`rank`], for a task that takes longer than its way.
+pub fn slow_rank(x: u64) -> usize {
+    // sleep: the duration of the task, for which all workers are needed.
+    std::thread::sleep(Duration::from_millis(20));
+    rank(x)
+}
+
+/// File to which tasks append bytes.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Log(PathBuf);
+
+impl Log {
+    pub fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("mp-pool-{name}-{}", std::process::id())))
+    }
+
+    pub fn write(&self) {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&self.0).unwrap();
+        file.write_all(b"x").unwrap();
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        std::fs::metadata(&self.0).map_or(0, |file| file.len() as usize)
+    }
+
+    pub fn remove(self) {
+        std::fs::remove_file(self.0).unwrap();
+    }
+}
+
+pub fn counted(ranks: &[usize]) -> BTreeMap<usize, usize> {
+    let mut counts = BTreeMap::new();
+    ranks.iter().for_each(|rank| *counts.entry(*rank).or_default() += 1);
+    counts
+}
+
+/// Waits until the pool has this number of ready workers.
+pub fn ready(pool: &Pool, workers: usize) {
+    let is_ready = || pool.metrics().workers.iter().filter(|worker| worker.pid != 0).count() == workers;
+    eventually("the workers are ready", || {
+        pool.processes() == workers && is_ready() && !pool.pids().contains(&0)
+    });
+}
+
+/// Returns two members of one process, with a pool of the second one.
+pub fn two_members(builder: PoolBuilder) -> (Cluster, Cluster, Pool) {
+    let cluster = first();
+    let second = Cluster::join(&config(1, cluster.address())).unwrap();
+    (cluster, second, builder.build().unwrap())
+}
+
+/// Main function of a started member.
+pub fn serve_until_told() {
+    let rank = std::env::var(RANK).unwrap().parse().unwrap();
+    let cluster = Cluster::join(&config(rank, &std::env::var(FIRST).unwrap())).unwrap();
+    let (pool, served) = served(&cluster);
+    println!("\nit serves");
+    // Until the test drops the other end.
+    _ = std::io::stdin().read_line(&mut String::new());
+    drop(served);
+    pool.join().unwrap();
+    cluster.leave().unwrap();
+}
