@@ -14,10 +14,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
 use crate::error::NetError;
-use crate::home::object::{Answer, Answering, SharedObject};
+use crate::home::object::{Answer, Answering, CallerHold, SharedObject};
 use crate::link::PendingReply;
 use crate::object_type::ObjectType;
-use crate::remote::connected::ConnectedObject;
+use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
@@ -25,6 +25,12 @@ use crate::wire::value::{describe, parts};
 
 /// Future reply of a service. Dropping it cancels the call.
 pub type Replying<R> = Pin<Box<dyn Future<Output = R> + Send>>;
+
+/// Value of a service that a caller holds, until the caller drops its [`ServiceHold`] or is lost.
+pub type HeldValue = Box<dyn Send>;
+
+/// Future reply of a service, with a value that the caller holds from then on.
+pub type HeldReplying<R> = Pin<Box<dyn Future<Output = (R, Option<HeldValue>)> + Send>>;
 
 /// A function of a member that others call.
 pub trait NetService: Send + Sync + 'static {
@@ -35,6 +41,30 @@ pub trait NetService: Send + Sync + 'static {
 
     /// Answers a request. The future is dropped when the caller is lost, or cancels the call.
     fn serve(self: Arc<Self>, request: Self::Request) -> Replying<Self::Reply>;
+
+    /// Like [`serve`](Self::serve), for a reply with a value that the caller holds. A value whose reply can't
+    /// be sent is dropped.
+    fn serve_held(self: Arc<Self>, request: Self::Request) -> HeldReplying<Self::Reply> {
+        let reply = self.serve(request);
+        Box::pin(async move { (reply.await, None) })
+    }
+}
+
+/// Value that a caller holds.
+struct CallerValue(#[allow(dead_code, reason = "it is only dropped")] HeldValue);
+
+impl CallerHold for CallerValue {
+    fn acknowledge(self: Box<Self>) {}
+}
+
+/// Value of a service that this process holds. Dropping it drops the value at the service, without waiting.
+/// The service drops the value, too, when this process is lost.
+pub struct ServiceHold(#[allow(dead_code, reason = "it is only dropped")] HeldCall);
+
+impl fmt::Debug for ServiceHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServiceHold")
+    }
 }
 
 /// Returns the fingerprint of a service, and the name of its types.
@@ -56,9 +86,15 @@ impl<S: NetService> SharedService<S> {
             Ok(request) => request,
             Err(error) => return Answer::failed(&error),
         };
-        let mut reply = self.0.clone().serve(request).await;
+        let (mut reply, held) = self.0.clone().serve_held(request).await;
         match encode_for_relay(&mut reply) {
-            Ok(message) => Answer::encoded(message),
+            Ok(message) => {
+                let mut answer = Answer::encoded(message);
+                // Without the reply, its caller would not know of the value.
+                let held = held.filter(|_| answer.reply.value.is_some());
+                answer.hold = held.map(|held| Box::new(CallerValue(held)) as _);
+                answer
+            }
             Err(error) => Answer::failed(&error),
         }
     }
@@ -177,13 +213,28 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     ///
     /// # Errors
     /// [`NetError::TooLarge`] if the request was not sent because of its size, or another error.
-    pub fn call_within(&self, mut request: Q, timeout: Option<Duration>) -> Result<Option<R>, NetError> {
+    pub fn call_within(&self, request: Q, timeout: Option<Duration>) -> Result<Option<R>, NetError> {
+        Ok(self.call_held(request, timeout)?.map(|(reply, _)| reply))
+    }
+
+    /// Calls the service like [`call_within`](Self::call_within). Returns the value that this process holds
+    /// from then on, too, if there is one.
+    ///
+    /// # Errors
+    /// Returns the errors of [`call_within`](Self::call_within).
+    pub fn call_held(
+        &self,
+        mut request: Q,
+        timeout: Option<Duration>,
+    ) -> Result<Option<(R, Option<ServiceHold>)>, NetError> {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (pending, _) = self.begin(&mut request)?;
         match self.object.link.wait_until(pending, until).transpose()? {
             None => Ok(None),
             Some((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
-                Ok(Some(decode_relayed(value)?))
+                let (link, id) = (self.object.link.clone(), reply.id);
+                let hold = reply.holds.then(|| ServiceHold(HeldCall { link, id, is_over: false }));
+                Ok(Some((decode_relayed(value)?, hold)))
             }
             Some((mut reply, _)) => {
                 if reply.outcome() == CallOutcome::TooLarge {
