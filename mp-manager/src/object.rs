@@ -118,6 +118,14 @@ impl ObjectCall {
         )
     }
 
+    /// Creates a task that does not decode its arguments by itself.
+    #[cfg(feature = "net")]
+    pub(crate) fn new(
+        run: impl Fn(&ServedObject, MessageBody) -> Result<MessageBody, AnswerStatus> + 'static,
+    ) -> ObjectCall {
+        ObjectCall(Box::new(run))
+    }
+
     pub(crate) fn run(&self, object: &ServedObject, body: MessageBody) -> Result<MessageBody, AnswerStatus> {
         (self.0)(object, body)
     }

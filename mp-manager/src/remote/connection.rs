@@ -13,9 +13,9 @@ use mp_spawn::Closure;
 use crate::answer::{CallAnswer, MessageBody};
 use crate::caller::{CHECK_INTERVAL, Caller, send};
 use crate::error::{CallError, CallName};
-use crate::object::ObjectResult;
-use crate::proxy::{ObjectLink, Proxy, answer_error, read_value};
-use crate::remote::methods::{Constructor, Method};
+use crate::object::{ObjectCall, ObjectResult};
+use crate::proxy::{ObjectLink, answer_error};
+use crate::remote::methods::{Constructor, find_method, returned_object};
 use crate::remote::registry::{NameRegistry, ObjectHandle, RequestError, ServerSession};
 use crate::remote::wire::{Ask, Framed, OfferedNames, Reply, VERSION};
 use crate::request::{LazyClosure, ObjectRequest};
@@ -250,27 +250,18 @@ impl ServerSession {
         registry: &NameRegistry,
     ) -> Result<Framed<Reply>, RequestError> {
         let call = CallName::at_caller(method, registered.name.clone());
-        let Some(method) = registered.methods.iter().find(|method| method.name == call.closure) else {
-            return Err(CallError::NoSuchMethod { call, known: registered.method_names() }.into());
-        };
-        let returned = match (&method.object, number) {
+        let method = find_method(&registered.methods, &call, number.is_some())?;
+        let returned = match (&method.signature.object, number) {
             (Some(object), Some(number)) => Some((registry.registered(&object.name)?, number)),
-            (None, None) => None,
-            (Some(_), None) => {
-                return Err(unusable(
-                    "the method returns an object, which stays in the server: `call_to_object` has a handle \
-                    to it",
-                ));
-            }
-            (None, Some(_)) => {
-                return Err(unusable("the method returns a value, and no object: `call` has it"));
-            }
+            _ => None,
         };
         let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
         let body = args.into_outgoing().map(Box::new).ok_or_else(received).map_err(CallError::from)?;
         let gone = || connection.is_disconnected();
         let answer = link.request(None, &call, gone, |link, caller| {
-            method_request(method, caller, &link.requests, link.server, MessageBody::Out(body))
+            let id = std::ptr::from_ref(method).addr();
+            let task = || method.task.clone();
+            method_request((id, task), caller, &link.requests, link.server, MessageBody::Out(body))
         })?;
         let value = match answer {
             CallAnswer(Ok(value)) => value,
@@ -279,28 +270,23 @@ impl ServerSession {
         let Some((registered, number)) = returned else {
             return Ok(Framed { head: Reply::Done, body: plain_result(value)? });
         };
-        // The registered method determines the type.
-        let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
-        if link.server != std::process::id() {
-            let why = format!("the object is of another manager, whose server is pid {}", link.server);
-            return Err(unusable(&why));
-        }
+        let link = returned_object(value, std::process::id())?;
         self.insert(number, ObjectHandle { link, registered })
     }
 }
 
-/// Returns the request for a call of a method, after the object has learnt the method from this caller.
-/// Methods of an object must not move as long as it has callers: their addresses identify them.
+/// Returns the request for a call of a method, after the object has learnt the method from this caller. The
+/// address of the method identifies it: it must not move as long as the object has callers.
 pub(super) fn method_request(
-    method: &Method,
+    (id, task): (usize, impl FnOnce() -> Closure<(), ObjectCall>),
     caller: &mut Caller,
     requests: &Sender<ObjectRequest>,
     server: u32,
     body: MessageBody,
 ) -> Result<ObjectRequest, CallError> {
-    let (code, new) = caller.code(std::ptr::from_ref(method).addr());
+    let (code, new) = caller.code(id);
     if new {
-        let task = LazyClosure::Out(method.task.clone());
+        let task = LazyClosure::Out(task());
         send(requests, ObjectRequest::Learn { caller: caller.number(), code, task }, server)?;
     }
     Ok(ObjectRequest::Call { caller: caller.number(), code, body })
@@ -332,9 +318,4 @@ fn make(
         },
     );
     ObjectLink::make(requests, std::process::id(), maker, call, || server.is_stopping())
-}
-
-/// Returns the error of a call whose result the program can't have.
-fn unusable(why: &str) -> RequestError {
-    RequestError::Failed(CallError::Value { why: why.into(), undecodable: None })
 }

@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use mp_core::message::{Incoming, IntoOutcome, Message};
 use mp_core::serde_with::ByteString;
 use mp_spawn::{Closure, StateClosure};
 use serde::{Deserialize, Serialize};
 
-use crate::answer::read_whole;
+use crate::answer::{MessageBody, read_whole};
+use crate::error::{CallError, CallName};
 use crate::object::{BoxedError, ObjectCall, ObjectResult, ResultPlacement, ServeError, ServedObject};
-use crate::proxy::{Proxy, to_object, try_to_object};
+use crate::proxy::{ObjectLink, Proxy, read_value, to_object, try_to_object};
 
 /// Function that creates an object from the bytes of its arguments.
 pub(crate) type Constructor = Closure<ByteString, ObjectResult>;
@@ -68,10 +70,63 @@ pub(crate) struct RegisteredType {
 /// Registered method in the server.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Method {
-    pub(crate) name: String,
+    pub(crate) signature: MethodSignature,
     pub(crate) task: Closure<(), ObjectCall>,
+}
+
+/// Name of a method, and the kind of its result.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct MethodSignature {
+    pub(crate) name: String,
     /// Type of the returned object, if the method returns one.
     pub(crate) object: Option<ReturnedType>,
+}
+
+impl AsRef<MethodSignature> for Method {
+    fn as_ref(&self) -> &MethodSignature {
+        &self.signature
+    }
+}
+
+impl AsRef<MethodSignature> for MethodSignature {
+    fn as_ref(&self) -> &MethodSignature {
+        self
+    }
+}
+
+/// Returns the method of a call, which must return an object if `returns_object`, and a value otherwise.
+pub(crate) fn find_method<'a, M: AsRef<MethodSignature>>(
+    methods: &'a [M],
+    call: &CallName,
+    returns_object: bool,
+) -> Result<&'a M, CallError> {
+    let Some(found) = methods.iter().find(|method| method.as_ref().name == call.closure) else {
+        let known = methods.iter().map(|method| method.as_ref().name.clone()).collect();
+        return Err(CallError::NoSuchMethod { call: call.clone(), known });
+    };
+    match (found.as_ref().object.is_some(), returns_object) {
+        (true, false) => Err(unusable(
+            "the method returns an object, which stays in the server: `call_to_object` has a handle to it",
+        )),
+        (false, true) => Err(unusable("the method returns a value, and no object: `call` has it")),
+        _ => Ok(found),
+    }
+}
+
+/// Returns the object that a method of this server's object has returned.
+pub(crate) fn returned_object(value: MessageBody, server: u32) -> Result<Arc<ObjectLink>, CallError> {
+    // The registered method determines the type.
+    let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
+    if link.server != server {
+        let why = format!("the object is of another manager, whose server is pid {}", link.server);
+        return Err(unusable(&why));
+    }
+    Ok(link)
+}
+
+/// Returns the error of a call whose result the program can't have.
+fn unusable(why: &str) -> CallError {
+    CallError::Value { why: why.into(), undecodable: None }
 }
 
 /// Type of an object that a method returns.
@@ -83,18 +138,16 @@ pub(crate) struct ReturnedType {
     pub(crate) type_name: String,
 }
 
-#[cfg(feature = "net")]
-impl mp_core::message::PlainOutcome for RegisteredType {}
-
 impl RegisteredType {
     pub(crate) fn method_names(&self) -> Vec<String> {
-        self.methods.iter().map(|method| method.name.clone()).collect()
+        self.methods.iter().map(|method| method.signature.name.clone()).collect()
     }
 
     /// Returns an error text if a method of this type returns objects under the name of `named` that have
     /// another type.
     pub(crate) fn name_conflict(&self, named: &RegisteredType) -> Option<String> {
-        let returned = self.methods.iter().filter_map(|method| Some((&method.name, method.object.as_ref()?)));
+        let signatures = self.methods.iter().map(|method| &method.signature);
+        let returned = signatures.filter_map(|method| Some((&method.name, method.object.as_ref()?)));
         let mut wrong =
             returned.filter(|(_, object)| object.name == named.name && object.type_name != named.type_name);
         wrong.next().map(|(method, object)| {
@@ -152,11 +205,9 @@ impl<T: 'static> Methods<T> {
         name: impl Into<String>,
         closure: StateClosure<T, A, R>,
     ) -> Self {
-        self.registered.methods.push(Method {
-            name: name.into(),
-            task: ObjectCall::bound(closure, ResultPlacement::Inline),
-            object: None,
-        });
+        let signature = MethodSignature { name: name.into(), object: None };
+        let task = ObjectCall::bound(closure, ResultPlacement::Inline);
+        self.registered.methods.push(Method { signature, task });
         self
     }
 
@@ -225,7 +276,8 @@ impl<T: 'static> Methods<T> {
         let object =
             ReturnedType { name: type_name.into(), type_name: std::any::type_name::<U>().to_string() };
         let task = ObjectCall::bound(closure, ResultPlacement::SharedMemory);
-        self.registered.methods.push(Method { name: name.into(), task, object: Some(object) });
+        let signature = MethodSignature { name: name.into(), object: Some(object) };
+        self.registered.methods.push(Method { signature, task });
         self
     }
 }

@@ -198,6 +198,12 @@ impl NameRegistry {
         })
     }
 
+    /// Returns the offset of the numbers of objects.
+    #[cfg(feature = "net")]
+    pub(crate) fn offset(&self) -> u64 {
+        self.sessions.lock().objects
+    }
+
     /// Returns a unique number for a connection.
     pub(crate) fn number(&self) -> u64 {
         let mut next = self.connections.lock();

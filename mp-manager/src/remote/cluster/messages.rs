@@ -10,19 +10,28 @@ use crate::error::CallError;
 /// Request of another member.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum ClusterAsk {
-    /// Describe the object.
+    /// Describe the published object.
     Describe,
-    /// Call a method. The arguments follow.
-    Call { method: String },
+    /// Call a method of an object: of the published one, or the one of a handle. The arguments follow. The
+    /// method must return an object if `returns_object`, and a value otherwise.
+    Call { handle: Option<u64>, method: String, returns_object: bool },
+    /// Return another handle to the same object.
+    Share { handle: u64 },
+    /// Free an object.
+    Free { handle: Option<u64> },
 }
 
 /// Reply of the member that published the object.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum ClusterReply {
-    /// Registered name of the type, and process id of the manager's server.
-    Described { type_name: String, server: u32 },
+    /// Registered name of the type, process id of the manager's server, and number of the object in it.
+    Described { type_name: String, server: u32, object: u64 },
     /// The call is done. The result follows.
     Done,
+    /// Handle to an object, which the caller holds by this reply.
+    Object { handle: u64, type_name: String, object: u64 },
+    /// The object is freed.
+    Freed,
     /// The call failed.
     Failed(CallError),
 }
@@ -48,7 +57,10 @@ mod tests {
     }
 
     fn ask_seeds() -> Vec<Vec<u8>> {
-        [ClusterAsk::Describe, ClusterAsk::Call { method: "push".into() }].map(encoded).into()
+        let call = |handle| ClusterAsk::Call { handle, method: "push".into(), returns_object: true };
+        let others = [ClusterAsk::Share { handle: 5 }, ClusterAsk::Free { handle: Some(5) }];
+        let calls = [call(None), call(Some(1 << 40)), ClusterAsk::Describe];
+        calls.into_iter().chain(others).map(encoded).collect()
     }
 
     fn replies(bytes: &[u8]) {
@@ -57,8 +69,9 @@ mod tests {
 
     fn reply_seeds() -> Vec<Vec<u8>> {
         let failed = ClusterReply::Failed(CallError::Value { why: "why".into(), undecodable: None });
-        let described = ClusterReply::Described { type_name: "Words".into(), server: 300 };
-        [described, ClusterReply::Done, failed].map(encoded).into()
+        let described = ClusterReply::Described { type_name: "Words".into(), server: 300, object: 4 };
+        let object = ClusterReply::Object { handle: 7, type_name: "Words".into(), object: 5 };
+        [described, ClusterReply::Done, object, ClusterReply::Freed, failed].map(encoded).into()
     }
 
     #[test]

@@ -10,25 +10,47 @@
 //! | a connection breaks, and returns in time | none: the call runs once, and its answer arrives |
 //! | the member that published the object is lost | calls end with [`CallError::PeerLost`]; those sent to the object run, if the server lives |
 //! | the server is killed, or ends | calls end with [`CallError::ServerGone`] |
-//! | the name is withdrawn | running calls are answered; later ones end with [`CallError::Cluster`] |
+//! | the name is withdrawn | running calls are answered; later ones end with [`CallError::Cluster`], also calls of objects that its methods have returned: these are freed |
+//!
+//! A method may return an object, which stays in the server. Its handle is a value that the caller holds at
+//! the service, like a permit of a semaphore.
+//!
+//! | event | handle to a returned object |
+//! |---|---|
+//! | the caller drops its last clone | released without waiting |
+//! | the caller is killed, or without a connection for longer than lease and grace | released with its session |
+//! | the caller stops waiting before it has the reply | released when the reply arrives |
+//! | a handle is sent in a message | not shared; the receiving process requests a handle of its own with its first call |
 
 mod messages;
+mod named;
 pub(crate) mod proxy;
 mod service;
 
 use std::any::type_name;
 use std::sync::Arc;
 
+use mp_core::message::PlainOutcome;
 use mp_net::Cluster;
 use mp_spawn::{Closure, closure};
+use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
 use crate::object::ServedObject;
 use crate::proxy::Proxy;
+use crate::remote::cluster::named::TypeSignature;
 use crate::remote::cluster::service::ObjectService;
-use crate::remote::methods::RegisteredType;
 use crate::remote::registry::NameRegistry;
+
+/// Type of a published object, and the offset of the numbers of objects of its server.
+#[derive(Clone, Serialize, Deserialize)]
+struct ObjectDescription {
+    signature: TypeSignature,
+    offset: u64,
+}
+
+impl PlainOutcome for ObjectDescription {}
 
 /// Publishing to other hosts.
 impl ManagerHandle {
@@ -73,13 +95,15 @@ impl ManagerHandle {
     ) -> Result<(), CallError> {
         let captures = (object.clone(), ());
         let maker = Closure::from_parts(captures, |(object, ()): &(Proxy<T>, ()), (): ()| {
-            let registered = NameRegistry::of_server()?.type_of(object.link(), type_name::<T>())?;
-            Ok(ServedObject::new(RegisteredType { constructor: None, ..RegisteredType::clone(&registered) }))
+            let registry = NameRegistry::of_server()?;
+            let registered = registry.type_of(object.link(), type_name::<T>())?;
+            let (signature, offset) = (TypeSignature::of(&registered), registry.offset());
+            Ok(ServedObject::new(ObjectDescription { signature, offset }))
         });
-        let registered = self
-            .make::<RegisteredType>("ManagerHandle::publish_in", maker)?
-            .call(closure!([] |registered: &mut RegisteredType| registered.clone()))?;
-        let service = ObjectService::new(object.link(), registered);
+        let published = self
+            .make::<ObjectDescription>("ManagerHandle::publish_in", maker)?
+            .call(closure!([] |published: &mut ObjectDescription| published.clone()))?;
+        let service = ObjectService::new(object.link(), published.signature, published.offset);
         Ok(cluster.publish_service(name, Arc::new(service))?)
     }
 }

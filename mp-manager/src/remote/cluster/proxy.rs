@@ -1,12 +1,15 @@
 //! Handles of objects that other members of a cluster have published.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::{Message, PlainOutcome};
-use mp_net::service::RemoteService;
+use mp_core::mutex::Mutex;
+use mp_net::service::{RemoteService, ServiceHold};
 use mp_net::{Cluster, NetError};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{CallError, CallName};
 use crate::proxy::read_value;
@@ -44,12 +47,19 @@ use crate::remote::wire::Framed;
 /// ```
 ///
 /// Arguments and results are sent as bytes, as by a [`RemoteProxy`](crate::RemoteProxy). Tensors, queues and
-/// locks are refused: `Cluster::publish` publishes these. A method that
-/// [returns an object](crate::Methods::method_to_object) can't be called: the error is [`CallError::Value`].
+/// locks are refused: `Cluster::publish` publishes these.
 ///
 /// A handle can be cloned, used by several threads at the same time, and sent in messages: a worker process
-/// connects to the object's home by itself, with the rank of its parent. It does not keep the object alive:
-/// the name does, until it is withdrawn.
+/// connects to the object's home by itself, with the rank of its parent.
+///
+/// # Lifetime of the object
+/// A published object lives until its name is withdrawn: a handle from [`connect`](Self::connect) does not
+/// keep it alive. An object that a method [returned](Self::call_to_object) lives in the same server until its
+/// last handle is dropped in all processes, or the name of the published object is withdrawn. When a process
+/// is killed, its handles are released.
+///
+/// A handle of a returned object in a message does not keep the object alive. The receiving process gets a
+/// handle of its own with its first call, so keep this one until then.
 ///
 /// # Blocking
 /// A call blocks until the object has finished the calls that were sent before it, and this one.
@@ -60,12 +70,37 @@ use crate::remote::wire::Framed;
 /// the [lease](mp_net::ClusterConfig::lease) and the [grace](mp_net::ClusterConfig::grace). If the manager's
 /// server has ended, they return [`CallError::ServerGone`]. Over connections that break and return within the
 /// grace, each call has its effect once. When this process is killed, a call that it had sent may or may not
-/// run.
-#[derive(Clone, Serialize, Deserialize)]
+/// run. If this process was without a connection for longer than lease and grace, its handles of returned
+/// objects were released: if they were the last, calls return [`CallError::Freed`].
+#[derive(Clone)]
 pub struct ClusterProxy {
-    service: RemoteService<Framed<ClusterAsk>, Framed<ClusterReply>>,
+    service: ClusterService,
     type_name: String,
     server: u32,
+    /// Number of the object in the server.
+    object: u64,
+    /// Handle of a returned object; `None` for the published one.
+    handle: Option<Arc<Mutex<ReturnedHandle>>>,
+    timeout: Option<Duration>,
+}
+
+type ClusterService = RemoteService<Framed<ClusterAsk>, Framed<ClusterReply>>;
+
+/// Handle of an object that a method has returned.
+struct ReturnedHandle {
+    number: u64,
+    /// `None` if the handle was received in a message, and belongs to its sender.
+    hold: Option<ServiceHold>,
+}
+
+/// Serialized form of a proxy.
+#[derive(Serialize, Deserialize)]
+struct ClusterProxyParts {
+    service: ClusterService,
+    type_name: String,
+    server: u32,
+    object: u64,
+    handle: Option<u64>,
     timeout: Option<Duration>,
 }
 
@@ -79,9 +114,9 @@ impl ClusterProxy {
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         let service: RemoteService<_, Framed<ClusterReply>> = RemoteService::connect(cluster, name)?;
         match service.call_within(Framed::bare(ClusterAsk::Describe), None)?.map(|framed| framed.head) {
-            Some(ClusterReply::Described { type_name, server }) => {
+            Some(ClusterReply::Described { type_name, server, object }) => {
                 let type_name = mp_core::printable(&type_name);
-                Ok(ClusterProxy { service, type_name, server, timeout: None })
+                Ok(ClusterProxy { service, type_name, server, object, handle: None, timeout: None })
             }
             _ => Err(mp_core::Error::Malformed("a reply to another request".into()).into()),
         }
@@ -97,17 +132,126 @@ impl ClusterProxy {
     /// at [`CallError`].
     #[track_caller]
     pub fn call<R: Message>(&self, method: &str, args: impl Message) -> Result<R, CallError> {
-        let object = format!("{} of {}", self.type_name, self.service.place());
-        let call = CallName::at_caller(method.to_string(), object);
-        let body = encode_args(args)?;
-        let ask = Framed { head: ClusterAsk::Call { method: method.to_string() }, body };
-        match (self.service.call_within(ask, self.timeout)?, self.timeout) {
-            (Some(Framed { head: ClusterReply::Done, body }), _) => read_value(body),
-            (Some(Framed { head: ClusterReply::Failed(error), .. }), _) => Err(error.of_call(&call)),
-            (None, Some(timeout)) => {
-                Err(CallError::TimedOut { call, timeout, server: self.server, address: None, sent: true })
+        let (call, body) = (self.call_name(method.to_string()), encode_args(args)?);
+        let ask = self.method(method, false, &call)?;
+        match self.request(Framed { head: ask, body }, &call)? {
+            (Framed { head: ClusterReply::Done, body }, _) => read_value(body),
+            _ => Err(other_reply()),
+        }
+    }
+
+    /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays in the server,
+    /// and returns a handle to it, with the same time-out as this one. If there is no answer in time, or this
+    /// process is killed, the new object is freed at once.
+    ///
+    /// ```
+    /// # use mp_manager::{ClusterProxy, Manager, Methods};
+    /// # use mp_net::{Cluster, ClusterConfig};
+    /// # use mp_spawn::closure;
+    /// struct Reader(std::ops::Range<u64>);
+    ///
+    /// # let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
+    /// # let manager = Manager::start()?;
+    /// let read = closure!([] |folder: &mut Vec<u64>| Reader(0..folder.len() as u64));
+    /// manager.register(Methods::<Vec<u64>>::of("Folder").method_to_object("read", "Reader", read))?;
+    /// let next = closure!([] |reader: &mut Reader| reader.0.next());
+    /// manager.register(Methods::<Reader>::of("Reader").method("next", next))?;
+    /// manager.publish_in(&cluster, "folder", &manager.create(|| vec![7_u64])?)?;
+    ///
+    /// // On any host:
+    /// let reader = ClusterProxy::connect(&cluster, "folder")?.call_to_object("read", ())?;
+    /// assert_eq!(reader.call::<Option<u64>>("next", ())?, Some(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CallError::NoSuchMethod`], with the known methods, [`CallError::NoSuchType`] if the type of the
+    /// object is not registered, [`CallError::Value`] if the method returns a value (it was not called then).
+    /// For other errors see [`call`](Self::call).
+    #[doc(alias = "method_to_typeid")]
+    #[track_caller]
+    pub fn call_to_object(&self, method: &str, args: impl Message) -> Result<ClusterProxy, CallError> {
+        let (call, body) = (self.call_name(method.to_string()), encode_args(args)?);
+        let ask = self.method(method, true, &call)?;
+        match self.request(Framed { head: ask, body }, &call)? {
+            (Framed { head: ClusterReply::Object { handle, type_name, object }, .. }, hold @ Some(_)) => {
+                let handle = Some(Arc::new(Mutex::new(ReturnedHandle { number: handle, hold })));
+                let type_name = mp_core::printable(&type_name);
+                Ok(ClusterProxy { type_name, object, handle, ..self.clone() })
             }
-            _ => Err(mp_core::Error::Malformed("a reply to another request".into()).into()),
+            _ => Err(other_reply()),
+        }
+    }
+
+    /// Frees the object now, regardless of other handles, and blocks until its `Drop` has run: see
+    /// [`Proxy::free`](crate::Proxy::free).
+    ///
+    /// # Errors
+    /// Returns the errors of [`call`](Self::call). Freeing an object twice is not an error.
+    #[track_caller]
+    pub fn free(&self) -> Result<(), CallError> {
+        let call = self.call_name("ClusterProxy::free");
+        let ask = ClusterAsk::Free { handle: self.handle_number(&call)? };
+        match self.request(Framed::bare(ask), &call)?.0.head {
+            ClusterReply::Freed => Ok(()),
+            _ => Err(other_reply()),
+        }
+    }
+
+    /// Returns `true` if both are handles of the same object.
+    #[must_use]
+    pub fn is_same_object(&self, other: &ClusterProxy) -> bool {
+        let id = |proxy: &ClusterProxy| (proxy.service.rank(), proxy.server, proxy.object);
+        id(self) == id(other)
+    }
+
+    #[track_caller]
+    fn call_name(&self, closure: impl Into<Cow<'static, str>>) -> CallName {
+        CallName::at_caller(closure, format!("{} of {}", self.type_name, self.service.place()))
+    }
+
+    fn method(&self, name: &str, returns_object: bool, call: &CallName) -> Result<ClusterAsk, CallError> {
+        Ok(ClusterAsk::Call { handle: self.handle_number(call)?, method: name.to_string(), returns_object })
+    }
+
+    /// Sends a request, and waits for its reply. Returns what this process holds by it, too.
+    fn request(
+        &self,
+        ask: Framed<ClusterAsk>,
+        call: &CallName,
+    ) -> Result<(Framed<ClusterReply>, Option<ServiceHold>), CallError> {
+        match (self.service.call_held(ask, self.timeout)?, self.timeout) {
+            (Some((Framed { head: ClusterReply::Failed(error), .. }, _)), _) => Err(error.of_call(call)),
+            (Some(reply), _) => Ok(reply),
+            (None, Some(timeout)) => Err(CallError::TimedOut {
+                call: call.clone(),
+                timeout,
+                server: self.server,
+                address: None,
+                sent: true,
+            }),
+            (None, None) => Err(other_reply()),
+        }
+    }
+
+    /// Returns the number of this process's handle of a returned object. If the handle was received, first
+    /// gets one of this process.
+    fn handle_number(&self, call: &CallName) -> Result<Option<u64>, CallError> {
+        let Some(handle) = &self.handle else { return Ok(None) };
+        let number = match &*handle.lock() {
+            ReturnedHandle { number, hold: Some(_) } => return Ok(Some(*number)),
+            ReturnedHandle { number, hold: None } => *number,
+        };
+        match self.request(Framed::bare(ClusterAsk::Share { handle: number }), call)? {
+            (Framed { head: ClusterReply::Object { handle: number, .. }, .. }, hold @ Some(_)) => {
+                let mut handle = handle.lock();
+                // Unless another thread was faster.
+                if handle.hold.is_none() {
+                    *handle = ReturnedHandle { number, hold };
+                }
+                Ok(Some(handle.number))
+            }
+            _ => Err(other_reply()),
         }
     }
 
@@ -138,7 +282,28 @@ impl ClusterProxy {
     }
 }
 
+fn other_reply() -> CallError {
+    mp_core::Error::Malformed("a reply to another request".into()).into()
+}
+
 impl PlainOutcome for ClusterProxy {}
+
+impl Serialize for ClusterProxy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ClusterProxy { service, type_name, server, object, handle, timeout } = self.clone();
+        let handle = handle.map(|handle| handle.lock().number);
+        ClusterProxyParts { service, type_name, server, object, handle, timeout }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ClusterProxy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let ClusterProxyParts { service, type_name, server, object, handle, timeout } =
+            ClusterProxyParts::deserialize(deserializer)?;
+        let handle = handle.map(|number| Arc::new(Mutex::new(ReturnedHandle { number, hold: None })));
+        Ok(ClusterProxy { service, type_name, server, object, handle, timeout })
+    }
+}
 
 impl fmt::Debug for ClusterProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
