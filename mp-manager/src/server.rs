@@ -250,6 +250,7 @@ impl ObjectThread {
                 }
                 Err(GetError::Empty | GetError::Interrupted) => {
                     backoff.reset();
+                    self.drop_ended_callers();
                     next_check = Instant::now() + CHECK_INTERVAL;
                 }
                 Err(GetError::Failed(_)) => thread::sleep(backoff.next_pause()),
@@ -264,11 +265,16 @@ impl ObjectThread {
         drop_caught(state);
     }
 
+    /// Drops callers that have ended. An answer that was sent just before is dropped with its channel, and an
+    /// object in it is freed.
+    fn drop_ended_callers(&mut self) {
+        self.callers.retain(|_, caller_state| !caller_state.answers.is_disconnected());
+    }
+
     fn handle(&mut self, object: u64, request: ObjectRequest) {
         match request {
             ObjectRequest::Hello { caller, answers } => {
-                // Other callers may have ended meanwhile.
-                self.callers.retain(|_, caller_state| !caller_state.answers.is_disconnected());
+                self.drop_ended_callers();
                 self.callers.insert(caller, CallerState { answers: *answers, codes: Vec::new() });
             }
             ObjectRequest::Make { caller, maker } => {

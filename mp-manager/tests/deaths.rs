@@ -5,7 +5,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::{DEADLINE, Gate, alive, eventually, kill, made, manager, signal, take, threads_are};
+use common::{DEADLINE, Gate, Noisy, alive, eventually, kill, made, manager, signal, take, threads_are};
 use mp_manager::{CallError, Manager, ManagerError, Proxy};
 use mp_queue::Queue;
 use mp_spawn::{Process, closure};
@@ -119,4 +119,29 @@ fn owner_death_ends_the_server() {
     assert!(owner.join().is_err());
     eventually("the server ends", || !alive(object.server_pid()));
     assert!(get().unwrap_err().is_server_gone());
+}
+
+#[test]
+fn object_in_an_unread_answer_is_freed() {
+    let manager = manager();
+    let (noisy, dropped) = common::noisy(&manager);
+    let gate = Gate::new();
+    let slow = gate.clone();
+    let work = |(noisy, slow): (Proxy<Noisy>, Gate)| {
+        let child = closure!([slow] |noisy: &mut Noisy| {
+            slow.pass();
+            Noisy { value: 1, dropped: noisy.dropped.clone() }
+        });
+        drop(noisy.call_to_object(child, ()));
+    };
+    let worker = Process::spawn(work, (noisy.clone(), slow)).unwrap();
+    gate.arrived();
+    signal(worker.pid(), Signal::STOP);
+    eventually("it is stopped", || threads_are(worker.pid(), 'T'));
+    gate.open(1);
+    // Answered after the call of the stopped process.
+    assert_eq!(noisy.call(closure!([] |noisy: &mut Noisy| noisy.value)).unwrap(), 0);
+    assert!(dropped.is_empty());
+    kill(worker.pid());
+    assert_eq!(take(&dropped), manager.server_pid());
 }
