@@ -2,14 +2,17 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mp_harness::eventually;
 use mp_net::{
-    Cluster, ClusterConfig, RemoteBarrier, RemoteBroadcast, RemoteEvent, RemoteQueue, RemoteRecvError,
-    RemoteSemaphore,
+    Cluster, ClusterConfig, NetError, RemoteBarrier, RemoteBroadcast, RemoteEvent, RemoteQueue,
+    RemoteRecvError, RemoteSemaphore,
 };
 use mp_queue::{Queue, broadcast};
 use mp_reduce::Bundle;
@@ -381,5 +384,34 @@ fn silence_of_both_sides_does_not_end_calls() -> Outcome {
     proxy.holds.store(false, Ordering::Relaxed);
     queue.put(7)?;
     assert_eq!(taking.join().map_err(|_| "a thread panicked")??, Some(7));
+    Ok(())
+}
+
+/// The home gives back a message that its caller has received. The caller learns of the loss while no call
+/// waits, and its next call begins another session.
+#[test]
+fn flush_after_an_unnoticed_loss_fails() -> Outcome {
+    let short = |config: ClusterConfig| config.lease(Duration::from_millis(200)).grace(Duration::ZERO);
+    let (first, second, proxy) = two_with(7, 300_000, short);
+    let (queue, semaphore) = (Queue::<u32>::bounded(4)?, Semaphore::new(1)?);
+    first.publish("numbers", &queue)?;
+    first.publish("permits", &semaphore)?;
+    let numbers = RemoteQueue::<u32>::connect(&second, "numbers")?;
+    let permit = RemoteSemaphore::connect(&second, "permits")?.acquire()?;
+    let mut get = pin!(numbers.get_async());
+    assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    queue.put(7)?;
+    eventually("the message is taken", || queue.is_empty());
+    // Its answer comes later than the message.
+    numbers.len()?;
+    proxy.holds.store(true, Ordering::Relaxed);
+    assert_eq!(queue.get_timeout(Duration::from_secs(10))?, Some(7), "it has returned");
+    eventually("the caller knows of the loss", || !permit.is_held());
+    proxy.holds.store(false, Ordering::Relaxed);
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    assert_eq!(runtime.block_on(get)?, Some(7));
+    let error = numbers.flush().unwrap_err();
+    assert!(matches!(&error, NetError::PeerLost(lost) if lost.rank == 0), "{error}");
+    numbers.flush()?;
     Ok(())
 }

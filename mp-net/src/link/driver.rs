@@ -12,9 +12,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::auth;
 use crate::error::{NetError, PeerLost};
 use crate::link::completion::CallResult;
+use crate::link::ended::{EndedSessions, SentReceipts};
 use crate::link::stream::{Stream, StreamError, connect};
 use crate::link::{Command, HomePeer, NodeIdentity, PendingCall};
-use crate::sync::{AtomicU64, Ordering};
 use crate::wire::messages::{
     CallList, CallOutcome, CallReply, CallerMessage, CallerMessageKind, HomeMessage, HomeMessageKind,
     Operation, RemoteCall, Welcome,
@@ -44,9 +44,9 @@ struct PutQueue {
 struct LinkDriver {
     me: Arc<NodeIdentity>,
     peer: Arc<Mutex<HomePeer>>,
-    /// Number of the last call of a caller, and of the last one in a session that has ended.
+    /// Number of the last call of a caller.
     last: u64,
-    ended: Arc<AtomicU64>,
+    ended: Arc<EndedSessions>,
     /// `true` after the first connection.
     was_connected: bool,
     /// Calls without their replies.
@@ -58,6 +58,7 @@ struct LinkDriver {
     unreceived: BTreeSet<u64>,
     /// Replies to be acknowledged, and `true` if this is urgent.
     received: (Vec<u64>, bool),
+    receipts: SentReceipts,
     /// Credits of the home for each object: calls, and bytes.
     credits: (u32, u64),
     largest: u64,
@@ -69,7 +70,7 @@ struct LinkDriver {
 pub(crate) async fn run(
     me: Arc<NodeIdentity>,
     peer: Arc<Mutex<HomePeer>>,
-    ended: Arc<AtomicU64>,
+    ended: Arc<EndedSessions>,
     mut commands: UnboundedReceiver<Command>,
 ) {
     let mut driver = LinkDriver {
@@ -83,6 +84,7 @@ pub(crate) async fn run(
         puts: HashMap::new(),
         unreceived: BTreeSet::new(),
         received: (Vec::new(), false),
+        receipts: SentReceipts::default(),
         credits: (1, 0),
         largest: 0,
         next_own: OWN,
@@ -214,6 +216,7 @@ impl LinkDriver {
         self.largest = welcome.largest;
         self.unreceived.clear();
         self.received = (Vec::new(), false);
+        self.receipts = SentReceipts::default();
     }
 
     /// Connects again to the same session of the home. The error is the cause, if there is a better one than
@@ -255,6 +258,7 @@ impl LinkDriver {
                 _ = to.send(up(CallerMessageKind::Cancel(pending.id)));
             }
         }
+        self.receipts.sent += u64::from(self.received.1);
         self.received = (Vec::new(), false);
     }
 
@@ -374,6 +378,7 @@ impl LinkDriver {
     fn complete(&mut self, reply: CallReply, value: Option<ArrivingValue>) {
         let id = reply.id;
         let Some(pending) = self.pending.remove(&id) else { return };
+        self.receipts.answered(pending.receipts);
         if let Some(queue) = self.puts.get_mut(&pending.object).filter(|_| pending.size > 0) {
             queue.unanswered.0 = queue.unanswered.0.saturating_sub(1);
             queue.unanswered.1 = queue.unanswered.1.saturating_sub(pending.size);
@@ -434,7 +439,7 @@ impl LinkDriver {
                     match to {
                         Some(to) => {
                             if !pending.sent {
-                                _ = to.send(pending.send());
+                                _ = to.send(pending.send(self.receipts.sent));
                                 self.unsent.retain(|unsent| *unsent != id);
                             }
                             _ = to.send(up(CallerMessageKind::Cancel(id)));
@@ -482,11 +487,12 @@ impl LinkDriver {
         if !ids.is_empty() && (*urgent || sends || ids.len() >= ACKNOWLEDGED) {
             let ids = std::mem::take(ids);
             _ = to.send(up(CallerMessageKind::Received(CallList { ids })));
+            self.receipts.sent += u64::from(*urgent);
         }
         *urgent = false;
         for id in self.unsent.drain(..) {
             if let Some(pending) = self.pending.get_mut(&id) {
-                _ = to.send(pending.send());
+                _ = to.send(pending.send(self.receipts.sent));
             }
         }
         let (calls, bytes) = self.credits;
@@ -509,7 +515,7 @@ impl LinkDriver {
                 }
                 queue.unanswered.0 += 1;
                 queue.unanswered.1 += pending.size;
-                _ = to.send(pending.send());
+                _ = to.send(pending.send(self.receipts.sent));
                 queue.waiting.pop_front();
             }
         }
@@ -521,7 +527,7 @@ impl LinkDriver {
 
     /// Ends all calls with an error. `error` is called with `true` for calls that may have had their effect.
     fn fail(&mut self, error: impl Fn(bool) -> NetError) {
-        self.ended.store(self.last, Ordering::Relaxed);
+        self.ended.add(self.last);
         self.unsent.clear();
         self.puts.clear();
         self.unreceived.clear();
@@ -541,10 +547,15 @@ impl LinkDriver {
     fn lose(&mut self, cause: &str, silent: Duration) {
         let HomePeer { rank, host, .. } = self.peer();
         log::warn!("rank {rank} ({host}) was lost: {cause}");
-        self.fail(|in_doubt| {
+        let lost = |in_doubt| {
             let (host, cause) = (host.clone(), cause.to_owned());
-            PeerLost { rank, host, silent, in_doubt, cause }.into()
-        });
+            PeerLost { rank, host, silent, in_doubt, cause }
+        };
+        if !self.receipts.are_known() || self.received.1 || !self.unreceived.is_empty() {
+            self.ended.add_unflushed(lost(true));
+        }
+        self.receipts = SentReceipts::default();
+        self.fail(|in_doubt| lost(in_doubt).into());
     }
 }
 
@@ -563,8 +574,8 @@ impl PendingCall {
     }
 
     /// Returns the packet of a call that is sent for the first time.
-    fn send(&mut self) -> StreamPacket {
-        self.sent = true;
+    fn send(&mut self, receipts: u64) -> StreamPacket {
+        (self.sent, self.receipts) = (true, receipts);
         self.encode();
         self.packet()
     }

@@ -12,6 +12,7 @@
 
 pub(crate) mod completion;
 mod driver;
+mod ended;
 mod socket;
 pub(crate) mod stream;
 
@@ -29,6 +30,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::config::ClusterConfig;
 use crate::error::NetError;
 use crate::link::completion::{CallFuture, CallResult, Completion};
+use crate::link::ended::EndedSessions;
 use crate::reactor;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallerMessage, CallerMessageKind, Node, Operation, RemoteCall};
@@ -70,6 +72,8 @@ pub(crate) struct PendingCall {
     completion: Arc<Completion>,
     /// `true` if it was sent in this session.
     sent: bool,
+    /// Number of lists of received messages that were sent before.
+    receipts: u64,
     /// `true` if its caller has cancelled it.
     cancelled: bool,
     /// Call whose message this call gives back.
@@ -92,6 +96,7 @@ impl PendingCall {
             never_waits,
             completion: Arc::default(),
             sent: false,
+            receipts: 0,
             cancelled: false,
             gives_back: None,
         };
@@ -142,8 +147,7 @@ pub(crate) struct PendingReply {
 pub(crate) struct HomeLink {
     to: UnboundedSender<Command>,
     ids: AtomicU64,
-    /// Number of the last call in a session that has ended.
-    ended: Arc<AtomicU64>,
+    ended: Arc<EndedSessions>,
     peer: Arc<Mutex<HomePeer>>,
     me: Arc<NodeIdentity>,
     /// Relays of channels of the home, by the numbers of the channels, as long as this process has handles.
@@ -158,7 +162,7 @@ impl HomeLink {
     pub(crate) fn new(peer: HomePeer, me: Arc<NodeIdentity>) -> Result<Arc<Self>, NetError> {
         let (to, from) = unbounded_channel();
         let peer = Arc::new(Mutex::new(peer));
-        let ended = Arc::new(AtomicU64::new(0));
+        let ended = Arc::<EndedSessions>::default();
         reactor::handle()?.spawn(driver::run(me.clone(), peer.clone(), ended.clone(), from));
         Ok(Arc::new(Self { to, ids: AtomicU64::new(1), ended, peer, me, relays: Mutex::default() }))
     }
@@ -168,14 +172,27 @@ impl HomeLink {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).home = 0;
     }
 
-    /// Sends a call that has no effect. After its reply, the home knows which messages were received before.
+    /// Sends a call that has no effect. After its reply, the home knows which messages were received before,
+    /// in the same session.
     pub(crate) fn begin_flush(&self) -> PendingReply {
         self.begin(RemoteCall::default(), None, Wait::Never)
     }
 
+    /// Blocks until the home knows which messages were received.
+    ///
+    /// # Errors
+    /// If a home that may not have known it was lost since the last flush.
+    pub(crate) fn flush(&self) -> Result<(), NetError> {
+        let flushed = self.wait(self.begin_flush());
+        // An earlier session may have ended while no call waited.
+        let lost = self.ended.take_unflushed();
+        flushed?;
+        lost.map_or(Ok(()), |lost| Err(lost.into()))
+    }
+
     /// Returns `true` if the session of a call has not ended, as far as this process knows.
     pub(crate) fn lasts(&self, id: u64) -> bool {
-        id > self.ended.load(Ordering::Relaxed)
+        !self.ended.contains(id)
     }
 
     /// Returns this process, as its home sees it.

@@ -367,9 +367,10 @@ impl<T: Message> RemoteQueue<T> {
     /// [`Cluster::leave`], before it ends: else messages that it has just received may return to the queue.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost. It has then given those messages back.
+    /// [`NetError::PeerLost`] if the home was lost since the last flush, and may not have known it. Messages
+    /// that this process had just received have then returned to the queue.
     pub fn flush(&self) -> Result<(), NetError> {
-        self.link.wait(self.link.begin_flush()).map(drop)
+        self.link.flush()
     }
 
     fn number(&self, operation: Operation) -> Result<u64, NetError> {

@@ -1,0 +1,58 @@
+//! Sessions of a link that have ended, and receipts that a home may not have known.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::PeerLost;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Sessions of a link that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct EndedSessions {
+    /// Number of the last call of such a session.
+    last: AtomicU64,
+    /// Loss of a home that may have given back messages which this process has received since its last flush.
+    unflushed: Mutex<Option<PeerLost>>,
+}
+
+impl EndedSessions {
+    /// Records the end of a session, by its last call.
+    pub(crate) fn add(&self, last: u64) {
+        self.last.store(last, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the session of a call has ended.
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        id <= self.last.load(Ordering::Relaxed)
+    }
+
+    /// Records a loss after which received messages may return to their queues.
+    pub(crate) fn add_unflushed(&self, lost: PeerLost) {
+        *self.unflushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(lost);
+    }
+
+    /// Returns such a loss once.
+    pub(crate) fn take_unflushed(&self) -> Option<PeerLost> {
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Lists of received messages that were sent to a home in a session.
+#[derive(Default)]
+pub(crate) struct SentReceipts {
+    /// Number of lists sent.
+    pub(crate) sent: u64,
+    /// Number of lists that the home has read, because it has answered a later call.
+    known: u64,
+}
+
+impl SentReceipts {
+    /// Records the answer to a call before which `sent` lists were sent.
+    pub(crate) fn answered(&mut self, sent: u64) {
+        self.known = self.known.max(sent);
+    }
+
+    /// Returns `true` if the home has read all lists.
+    pub(crate) fn are_known(&self) -> bool {
+        self.known == self.sent
+    }
+}
