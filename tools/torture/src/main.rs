@@ -1,6 +1,6 @@
-//! Processes that use queues, channels, pipes, sockets, locks, pools, futures, tensors of all sizes and a
-//! simulated GPU, while this program kills, stops and continues them at random, and replaces dead ones. It
-//! checks that no process hangs, that no message is torn or duplicated, that losses stay within the
+//! Processes that use queues, channels, pipes, sockets, clusters, locks, pools, futures, tensors of all sizes
+//! and a simulated GPU, while this program kills, stops and continues them at random, and replaces dead ones.
+//! It checks that no process hangs, that no message is torn or duplicated, that losses stay within the
 //! guarantees (the message that a killed consumer was getting; none with acknowledgement), and that at the
 //! end nothing is left of any process. `cargo xtask torture` builds and starts it.
 //!
@@ -22,6 +22,7 @@ use args::Args;
 use bookkeeping::leaks::InUse;
 use mp::memory::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
 use mp::{Process, StartMethod, Tensor};
+use random::Random;
 use reporting::finding::Finding;
 use reporting::report::{Bar, Report};
 use rounds::folder::Folder;
@@ -48,15 +49,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the usage of an idle program: the first process of each method, and the first file, allocate
-/// resources that stay.
-fn baseline(methods: &[StartMethod]) -> mp::AnyResult<InUse> {
+/// Returns the usage of an idle program: the first process of each method, and the first file and cluster,
+/// allocate resources that stay.
+fn baseline(methods: &[StartMethod], args: &Args) -> mp::AnyResult<InUse> {
     for &method in methods {
         Process::builder().start_method(method).spawn(|(): ()| {}, ())?.join()?;
     }
     set_sharing_strategy(SharingStrategy::FileSystem)?;
     drop(Tensor::<u64>::zeros([1])?);
     set_sharing_strategy(SharingStrategy::FileDescriptor)?;
+    if args.only.is_none_or(|only| only == Kind::Net) {
+        workloads::hosts::first_cluster(&mut Random::new(args.seed))?;
+    }
     InUse::now()
 }
 
@@ -73,7 +77,7 @@ fn run(args: &Args) -> Result<bool, Finding> {
     rounds::copies::allow();
     let folder = Folder::new()?;
     set_sharing_directory(folder.path())?;
-    let before = baseline(rounds::copies::methods(args.copies()))?;
+    let before = baseline(rounds::copies::methods(args.copies()), args)?;
     let mut report = Report::new(args.clone());
     let bar = Bar::new(args.time);
     let begun = Instant::now();

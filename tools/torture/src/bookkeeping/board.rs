@@ -123,6 +123,12 @@ impl Board {
         self.words.load(1 + slot * ROW)
     }
 
+    /// Returns `true` if the last operation of a worker is `op`.
+    pub(crate) fn is_at(&self, slot: usize, op: Op) -> bool {
+        let beats = self.beats(slot);
+        beats > 0 && self.words.load(2 + slot * ROW + 2 * ((beats - 1) % KEPT) as usize) == op as u64
+    }
+
     /// Returns the last operations of a worker, the latest one last.
     pub(crate) fn last(&self, slot: usize) -> String {
         let beats = self.beats(slot);

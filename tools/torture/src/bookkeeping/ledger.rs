@@ -7,6 +7,7 @@
 //! | `PUT` | its producer | after it was put |
 //! | `REFUSED` | its producer | after it was returned |
 //! | `LOST` | this program | when it was among the lost tasks |
+//! | `DOUBTED` | its consumer | when it can't know whether it is done |
 //! | 8 and up: number of gets | its consumer | after it has it |
 //! | 20 and up: number of completions | its consumer | after it is done |
 
@@ -17,6 +18,7 @@ const BEGUN: u32 = 1;
 const PUT: u32 = 2;
 const REFUSED: u32 = 4;
 const LOST: u32 = 8;
+const DOUBTED: u32 = 16;
 const GOT: u32 = 1 << 8;
 const DONE: u32 = 1 << 20;
 
@@ -43,7 +45,7 @@ pub(crate) struct Account {
     pub(crate) again: u64,
     /// Messages put, and not got.
     pub(crate) missing: u64,
-    /// Messages got, but neither done nor lost.
+    /// Messages got, but neither done nor lost nor in doubt.
     pub(crate) undone: u64,
     /// Messages among the lost tasks.
     pub(crate) lost: u64,
@@ -111,12 +113,28 @@ impl Ledger {
         }
     }
 
+    /// Records that a message was got, whose consumer may have been stopped since: another one may have it as
+    /// well, or have done it.
+    pub(crate) fn got_late(&self, number: u64) -> mp::AnyResult<()> {
+        match self.messages.fetch_add(self.place(number)?, GOT) {
+            was if was & REFUSED != 0 => {
+                Err(format!("duplicated: message {number} was refused, and got").into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Records that a message is finally done.
     pub(crate) fn done(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_add(self.place(number)?, DONE) {
             was if was >= DONE => Err(format!("duplicated: message {number} was done twice").into()),
             _ => Ok(()),
         }
+    }
+
+    /// Records that its consumer doesn't know whether it is done.
+    pub(crate) fn doubted(&self, number: u64) {
+        self.messages.fetch_or(number as usize, DOUBTED);
     }
 
     /// Returns the totals, after all workers have ended.
@@ -129,7 +147,7 @@ impl Ledger {
             sums.again += u64::from(got > 1);
             sums.lost += u64::from(word & LOST != 0);
             sums.missing += u64::from(word & PUT != 0 && got == 0 && word & LOST == 0);
-            sums.undone += u64::from(got > 0 && word < DONE && word & LOST == 0);
+            sums.undone += u64::from(got > 0 && word < DONE && word & (LOST | DOUBTED) == 0);
         }
         sums
     }

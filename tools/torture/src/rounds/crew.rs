@@ -7,7 +7,7 @@ use mp::{FrozenTensor, Process, StartMethod};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::args::Args;
-use crate::bookkeeping::board::Board;
+use crate::bookkeeping::board::{Board, Op};
 use crate::bookkeeping::ledger::Account;
 use crate::random::Random;
 use crate::reporting::finding::Finding;
@@ -54,6 +54,23 @@ pub(crate) struct Signals {
     pub(crate) kills: u64,
     pub(crate) stops: u64,
     pub(crate) started: u64,
+}
+
+/// Signals that reach a worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exposure {
+    /// Percentage of kills.
+    pub(crate) kills: u64,
+    /// Percentage of stops.
+    pub(crate) stops: u64,
+    /// Longest stop in ms, if it is not that of most workers.
+    pub(crate) longest: Option<u64>,
+}
+
+impl Default for Exposure {
+    fn default() -> Self {
+        Self { kills: 100, stops: 100, longest: None }
+    }
 }
 
 /// Place of a worker.
@@ -163,7 +180,8 @@ impl Crew {
                 let pid = process.pid();
                 let end = place.process.take().map_or(Ok(()), |process| process.join());
                 if ours {
-                    self.groups[place.group].killed(place.index, pid);
+                    let polled = self.board.is_at(at, Op::Poll);
+                    self.groups[place.group].killed(place.index, pid, polled);
                 } else {
                     end.map_err(|e| Finding::of(&e))?;
                 }
@@ -207,13 +225,21 @@ impl Crew {
     }
 
     fn kill(&mut self, at: usize) {
-        if self.signal(at, Signal::KILL) {
+        let place = &self.places[at];
+        let exposure = self.groups[place.group].exposure(place.index);
+        if self.random.percent(exposure.kills) && self.signal(at, Signal::KILL) {
             self.signals.kills += u64::from(!self.places[at].killed);
             self.places[at].killed = true;
         }
     }
 
     fn stop(&mut self, at: usize, most: u64) {
+        let place = &self.places[at];
+        let Exposure { stops, longest, .. } = self.groups[place.group].exposure(place.index);
+        if !self.random.percent(stops) || longest.is_some() && place.stopped.is_some() {
+            return;
+        }
+        let most = longest.unwrap_or(most);
         let until = self.clock.passed() + Duration::from_millis(1 + self.random.below(most));
         if self.signal(at, Signal::STOP) {
             self.places[at].stopped = Some(until);

@@ -12,8 +12,10 @@ use mp::{
 use crate::bookkeeping::ledger::{Account, Ledger};
 use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
+use crate::rounds::crew::Exposure;
 use crate::workloads::cuda::{self, Gpu};
 use crate::workloads::files::Cargo;
+use crate::workloads::hosts::Hosts;
 use crate::workloads::leaving::Sides;
 use crate::workloads::loader::LOADERS;
 use crate::workloads::locks::Locks;
@@ -44,11 +46,12 @@ pub(crate) enum Kind {
     Broadcast,
     Objects,
     Files,
+    Net,
     Cuda,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 18] = [
+    pub(crate) const ALL: [Kind; 19] = [
         Kind::Bounded,
         Kind::Select,
         Kind::Acknowledged,
@@ -58,6 +61,7 @@ impl Kind {
         Kind::Broadcast,
         Kind::Socket,
         Kind::Growing,
+        Kind::Net,
         Kind::Futures,
         Kind::Channel,
         Kind::Cuda,
@@ -93,6 +97,7 @@ impl Kind {
             Kind::Broadcast => "broadcast",
             Kind::Objects => "objects of a manager",
             Kind::Files => "files in messages",
+            Kind::Net => "queue of a cluster",
             Kind::Cuda => "tensors and events of a GPU",
         }
     }
@@ -121,6 +126,7 @@ enum Ends {
     /// The server ends with its manager, which no worker has.
     Objects(Manager, Objects),
     Files(Queue<Cargo>),
+    Hosts(Box<Hosts>),
     Gpu(Box<Gpu>),
 }
 
@@ -174,15 +180,17 @@ impl Group {
                 Ends::Objects(manager, objects)
             }
             Kind::Files => Ends::Files(Queue::bounded(capacity)?),
+            Kind::Net => Ends::Hosts(Box::new(Hosts::new(random)?)),
             Kind::Cuda => Ends::Gpu(Box::new(Gpu::new(random)?)),
         };
-        let (producers, consumers) = match kind {
-            Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects => (3, 0),
-            Kind::Pipe => (1, 1),
-            Kind::Pool | Kind::Loader => (1, 0),
-            Kind::Socket => (CLIENTS, 1),
-            Kind::Futures => (2, 2),
-            Kind::Cuda => (cuda::PRODUCERS + cuda::RELAYS, cuda::CONSUMERS),
+        let (producers, consumers) = match (kind, &ends) {
+            (_, Ends::Hosts(hosts)) => hosts.workers(),
+            (Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects, _) => (3, 0),
+            (Kind::Pipe, _) => (1, 1),
+            (Kind::Pool | Kind::Loader, _) => (1, 0),
+            (Kind::Socket, _) => (CLIENTS, 1),
+            (Kind::Futures, _) => (2, 2),
+            (Kind::Cuda, _) => (cuda::PRODUCERS + cuda::RELAYS, cuda::CONSUMERS),
             _ => (1 + random.below(2) as usize, 1 + random.below(2) as usize),
         };
         let batch = if random.percent(40) { 1 + random.below(20) as usize } else { 1 };
@@ -205,6 +213,14 @@ impl Group {
         match &self.ends {
             Ends::Gpu(gpu) => gpu.prepare(i, process.start_method(StartMethod::Spawn)),
             _ => process,
+        }
+    }
+
+    /// Returns the signals that reach worker `i`.
+    pub(crate) fn exposure(&self, i: usize) -> Exposure {
+        match &self.ends {
+            Ends::Hosts(hosts) => hosts.exposure(i),
+            _ => Exposure::default(),
         }
     }
 
@@ -268,14 +284,23 @@ impl Group {
             Ends::Objects(_, objects) => Work::Objects(objects.clone()),
             Ends::Files(queue) if produces => Work::PutFiles(queue.clone()),
             Ends::Files(queue) => Work::GetFiles(queue.clone()),
+            Ends::Hosts(hosts) if produces => {
+                let (config, puts) = hosts.client(i);
+                Work::UseHome(config, puts)
+            }
+            Ends::Hosts(hosts) => {
+                let (config, queue, over) = hosts.home();
+                Work::BeHome(config, queue, over)
+            }
             Ends::Gpu(gpu) if i < cuda::PRODUCERS => Work::MakeOnGpu(gpu.ways()?),
             Ends::Gpu(gpu) if produces => Work::Relay(gpu.ways()?, i > cuda::PRODUCERS),
             Ends::Gpu(gpu) => Work::ConsumeOnGpu(gpu.ways()?),
         })
     }
 
-    /// Adds the losses permitted by the death of worker `i`, a process of this program.
-    pub(crate) fn killed(&mut self, i: usize, pid: u32) {
+    /// Adds the losses permitted by the death of worker `i`, a process of this program. `polled`: its last
+    /// operation was to poll a future once.
+    pub(crate) fn killed(&mut self, i: usize, pid: u32, polled: bool) {
         if let Ends::Gpu(gpu) = &mut self.ends {
             gpu.killed(pid);
         }
@@ -287,6 +312,7 @@ impl Group {
             (Kind::Pool, _) => IN_POOL,
             // The message that a relay has in hand.
             (Kind::Cuda, _) => u64::from(i >= cuda::PRODUCERS),
+            (_, Ends::Hosts(hosts)) => hosts.cost(i, polled),
             _ if self.produces(i) => 0,
             (_, Ends::Sides(sides)) => sides.cost(),
             (Kind::Bounded | Kind::Growing, _) => self.batch as u64,
@@ -306,6 +332,7 @@ impl Group {
             Ends::Files(queue) => _ = queue.close(),
             Ends::Gpu(gpu) => gpu.close(),
             Ends::Service(service) => service.close()?,
+            Ends::Hosts(hosts) => hosts.close()?,
             Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) | Ends::Loader(_) => {}
             Ends::Locks(_) | Ends::Watched(_) | Ends::ToAll(_) | Ends::Objects(..) => {}
         }
@@ -319,6 +346,7 @@ impl Group {
             Ends::Locks(locks) => locks.settle()?,
             Ends::Watched(watched) => watched.settle()?,
             Ends::Service(service) => service.settle()?,
+            Ends::Hosts(hosts) => hosts.settle(&self.ledger, self.allowed)?,
             Ends::Jobs(queue) => {
                 while let Some(job) = queue.dead_letter()? {
                     job.check()?;
@@ -338,13 +366,17 @@ impl Group {
             _ => {}
         }
         let account = self.ledger.account();
-        let acknowledged = matches!(self.kind, Kind::Acknowledged | Kind::Joinable);
+        let acknowledged = match &self.ends {
+            Ends::Hosts(hosts) => hosts.acknowledged(),
+            ends => matches!(ends, Ends::Jobs(_) | Ends::Tasks(_)),
+        };
         let (missing, undone) = (account.missing, account.undone);
         let allowed = self.allowed;
         match acknowledged {
             true if missing > 0 => Err(format!("lost: {missing} messages that no consumer had taken").into()),
-            _ if self.kind == Kind::Pool && missing + undone > allowed => {
-                Err(format!("lost: {} tasks without an end, where {allowed} may be", missing + undone).into())
+            _ if matches!(self.kind, Kind::Pool | Kind::Net) && missing + undone > allowed => {
+                Err(format!("lost: {} messages without an end, where {allowed} may be", missing + undone)
+                    .into())
             }
             true if undone > allowed => {
                 Err(format!("lost: {undone} messages were got and never done, {allowed} consumers killed")
@@ -378,6 +410,7 @@ impl fmt::Display for Group {
             Ends::ToAll(to_all) => write!(f, "{to_all:?}")?,
             Ends::Objects(manager, objects) => write!(f, "{manager:?}, {objects:?}")?,
             Ends::Files(queue) => write!(f, "{queue:?}")?,
+            Ends::Hosts(hosts) => write!(f, "{hosts:?}")?,
             Ends::Gpu(gpu) => write!(f, "{gpu:?}")?,
         }
         write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)

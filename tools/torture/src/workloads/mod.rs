@@ -3,6 +3,7 @@
 pub(crate) mod cuda;
 pub(crate) mod files;
 pub(crate) mod futures;
+pub(crate) mod hosts;
 pub(crate) mod leaving;
 pub(crate) mod loader;
 pub(crate) mod locks;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp::connection::RecvIntoError;
 use mp::queue::PutManyError;
-use mp::{Connection, FrozenTensor, GetError, JoinableQueue, PutError, Queue, Receiver, Sender};
+use mp::{Connection, Event, FrozenTensor, GetError, JoinableQueue, PutError, Queue, Receiver, Sender};
 use serde::{Deserialize, Serialize};
 
 use crate::bookkeeping::board::{Op, Row};
@@ -15,6 +15,7 @@ use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
 use crate::workloads::cuda;
 use crate::workloads::files::Cargo;
+use crate::workloads::hosts::HostConfig;
 use crate::workloads::locks::Locks;
 use crate::workloads::newest::{ToAll, Watched};
 use crate::workloads::objects::Objects;
@@ -58,6 +59,9 @@ pub(crate) enum Work {
     OwnLoader(bool),
     PutFiles(Queue<Cargo>),
     GetFiles(Queue<Cargo>),
+    BeHome(HostConfig, Queue<Job>, Event),
+    /// `true` if it puts.
+    UseHome(HostConfig, bool),
     MakeOnGpu(cuda::Ways),
     /// `true` if it has a GPU.
     Relay(cuda::Ways, bool),
@@ -133,6 +137,8 @@ impl Worker {
             Work::OwnLoader(copies) => self.own_loader(copies),
             Work::PutFiles(queue) => self.put_files(&queue),
             Work::GetFiles(queue) => self.get_files(&queue),
+            Work::BeHome(config, queue, over) => self.be_home(&config, &queue, &over),
+            Work::UseHome(config, puts) => self.use_home(&config, puts),
             Work::MakeOnGpu(ways) => self.make_on_gpu(&ways),
             Work::Relay(ways, gpu) => self.relay(&ways, gpu),
             Work::ConsumeOnGpu(ways) => self.consume_on_gpu(&ways),

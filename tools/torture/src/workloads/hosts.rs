@@ -1,0 +1,514 @@
+//! Queue of a cluster on loopback: workers use it as processes of other hosts would, over sockets.
+//!
+//! | which dies, or is stopped for longer than lease and grace | guarantee |
+//! |---|---|
+//! | a worker that puts | its last message is in the queue, once, or not; the earlier ones are |
+//! | a worker that takes with acknowledgement | its message is delivered again, unless it was acknowledged |
+//! | a worker that takes without | its message is delivered again, unless the home knew that it was received; if killed, it may lose the message |
+//! | the home | calls end with [`PeerLost`](mp::cluster::PeerLost) in time; leases return; if killed, it costs the messages that it was sending |
+//! | none; for a shorter time | each message is taken once |
+//!
+//! The home is this program, and its workers are killed and stopped; or it is a worker, and the only one that
+//! is. Signals are rare in groups whose stops may be longer than lease and grace: most workers would not
+//! live long enough to return. Some of these groups are only stopped, and may lose nothing.
+
+use std::fs;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use mp::cluster::{Cluster, ClusterConfig, NetError, RemoteGetError, RemotePutError, RemoteQueue};
+use mp::queue::DesertedWhen;
+use mp::{Event, Queue, SharedTensor, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::bookkeeping::board::Op;
+use crate::bookkeeping::ledger::{Account, Ledger};
+use crate::bookkeeping::parcel::Job;
+use crate::random::Random;
+use crate::rounds::crew::{Clock, Exposure};
+use crate::workloads::futures::drive;
+use crate::workloads::work::Worker;
+
+/// Number of workers that put, and of workers that take.
+const PUTTERS: usize = 2;
+const TAKERS: usize = 2;
+/// Name of the queue.
+const NAME: &str = "jobs";
+/// Longest wait of a call for room or for a message, in ms.
+const MOST_WAIT: u64 = 300;
+/// Additional time of a call on a busy machine.
+const SLACK: Duration = Duration::from_secs(5);
+/// Time limit to join: the address may be that of a killed home.
+const JOIN: Duration = Duration::from_millis(500);
+/// Time limit for the home to give back all that lost workers had, and to close their connections.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Membership of a worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HostConfig {
+    rank: usize,
+    /// Port of the home.
+    port: SharedTensor<u64>,
+    /// Handle of the home's process, if that is this program.
+    handle: Option<RemoteQueue<Job>>,
+    /// Number of the cluster: a port may have been that of another one.
+    cluster: u64,
+    has_key: bool,
+    lease: Duration,
+    grace: Duration,
+    /// `true` if messages are taken with acknowledgement.
+    acknowledged: bool,
+}
+
+/// Queue, and its home or the settings of a worker that is the home.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    config: HostConfig,
+    queue: Queue<Job>,
+    home: Option<Cluster>,
+    /// Number of the home's connections without workers.
+    connections: usize,
+    exposure: Exposure,
+    /// Set when no other worker is left.
+    over: Event,
+}
+
+/// Returns the number of open connections and listeners of this machine at a local port.
+fn open_at(port: u64) -> mp::AnyResult<usize> {
+    /// States of sockets that a process has: established, closed by the other end, listening.
+    const OPEN: [&str; 3] = ["01", "08", "0A"];
+    let table = fs::read_to_string("/proc/self/net/tcp")?;
+    let local = format!(":{port:04X}");
+    let is_open = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|address| address.ends_with(&local))
+            && words.nth(1).is_some_and(|state| OPEN.contains(&state))
+    };
+    Ok(table.lines().filter(is_open).count())
+}
+
+/// Starts the threads and opens the files that a process has after its first cluster.
+pub(crate) fn first_cluster(random: &mut Random) -> mp::AnyResult<()> {
+    let hosts = Hosts::with(random, false)?;
+    let port = hosts.config.port.load(0);
+    if let Some(remote) = &hosts.config.handle
+        && !remote.get_timeout(Duration::from_millis(1)).is_err_and(|error| error.is_empty())
+    {
+        return Err("torn: a message of an empty queue".into());
+    }
+    drop(hosts);
+    let mut clock = Clock::new();
+    while open_at(port)? > 0 {
+        if clock.passed() > SETTLE {
+            return Err("leaked: sockets of a cluster that was dropped".into());
+        }
+        clock.tick();
+    }
+    Ok(())
+}
+
+impl HostConfig {
+    fn member(&self, rank: usize, port: u64) -> ClusterConfig {
+        let config = ClusterConfig::new(rank, 1 + PUTTERS + TAKERS, &format!("127.0.0.1:{port}"))
+            .job(&self.cluster.to_string())
+            .lease(self.lease)
+            .grace(self.grace);
+        if self.has_key { config.key(&self.cluster.to_le_bytes()) } else { config }
+    }
+
+    /// Makes this process the home.
+    fn publish(&self, queue: &Queue<Job>) -> mp::AnyResult<Cluster> {
+        let cluster = loop {
+            let joined = Cluster::join(&self.member(0, 0))
+                .and_then(|cluster| cluster.publish(NAME, queue).map(|()| cluster));
+            match joined {
+                // It was stopped, and has lost its connection to itself.
+                Err(NetError::PeerLost(_)) => {}
+                joined => break joined?,
+            }
+        };
+        let (_, port) = cluster.address().rsplit_once(':').ok_or("an address without a port")?;
+        self.port.store(0, port.parse()?);
+        Ok(cluster)
+    }
+
+    /// Joins, or uses the handle of the home's process. A worker that can't join counts as idle.
+    fn connect(&self, random: &mut Random) -> mp::AnyResult<(Option<Cluster>, RemoteQueue<Job>)> {
+        if let Some(handle) = self.handle.as_ref().filter(|_| random.percent(50)) {
+            return Ok((None, handle.clone()));
+        }
+        loop {
+            let config = self.member(self.rank, self.port.load(0)).timeout(JOIN);
+            let joined = Cluster::join(&config)
+                .and_then(|cluster| Ok((RemoteQueue::connect(&cluster, NAME)?, cluster)));
+            match joined {
+                Ok((queue, cluster)) => return Ok((Some(cluster), queue)),
+                // The home was killed, or has not noticed the end of the former process of this rank.
+                Err(
+                    NetError::Unreachable { .. }
+                    | NetError::Refused { .. }
+                    | NetError::PeerLost(_)
+                    | NetError::NotPublished { .. },
+                ) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Checks that a call which waited for up to `wait` has ended in time, if only the home is stopped.
+    fn has_ended(&self, since: Instant, wait: Duration) -> mp::AnyResult<()> {
+        let (took, most) = (since.elapsed(), wait + self.lease + self.grace + SLACK);
+        match self.handle.is_none() && took > most {
+            true => Err(format!("hang: a call of {took:?}, which may take {most:?}").into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Hosts {
+    pub(crate) fn new(random: &mut Random) -> mp::AnyResult<Self> {
+        let home_dies = random.percent(35);
+        Self::with(random, home_dies)
+    }
+
+    fn with(random: &mut Random, home_dies: bool) -> mp::AnyResult<Self> {
+        // This program takes the rest, after all workers have ended.
+        let queue = Queue::bounded(random.pick(&[1, 2, 8, 64]))?.deserted_when(DesertedWhen::Never);
+        let mut config = HostConfig {
+            rank: 0,
+            port: Tensor::zeros([1])?.share(),
+            handle: None,
+            cluster: random.next(),
+            has_key: random.percent(50),
+            lease: Duration::from_millis(random.pick(&[300, 1000])),
+            grace: Duration::from_millis(random.pick(&[0, 500])),
+            acknowledged: random.percent(60),
+        };
+        let home = if home_dies { None } else { Some(config.publish(&queue)?) };
+        config.handle = home.as_ref().map(|home| RemoteQueue::connect(home, NAME)).transpose()?;
+        let connections = if home_dies { 0 } else { open_at(config.port.load(0))? };
+        let longest = 2 * (config.lease + config.grace).as_millis() as u64;
+        let exposure = match home_dies || random.percent(50) {
+            true => Exposure { kills: random.pick(&[0, 15]), stops: 15, longest: Some(longest) },
+            false => Exposure::default(),
+        };
+        Ok(Self { config, queue, home, connections, exposure, over: Event::new()? })
+    }
+
+    /// Returns the number of workers that end with the round, and of homes among the workers.
+    pub(crate) fn workers(&self) -> (usize, usize) {
+        (PUTTERS + TAKERS, usize::from(self.home.is_none()))
+    }
+
+    /// Returns the membership of worker `i`, and `true` if it puts.
+    pub(crate) fn client(&self, i: usize) -> (HostConfig, bool) {
+        (HostConfig { rank: 1 + i, ..self.config.clone() }, i < PUTTERS)
+    }
+
+    /// Returns the arguments of a worker that is the home.
+    pub(crate) fn home(&self) -> (HostConfig, Queue<Job>, Event) {
+        (self.config.clone(), self.queue.clone(), self.over.clone())
+    }
+
+    /// Returns the signals that reach worker `i`.
+    pub(crate) fn exposure(&self, i: usize) -> Exposure {
+        match &self.home {
+            None if i < PUTTERS + TAKERS => Exposure { kills: 0, stops: 0, longest: None },
+            _ => self.exposure,
+        }
+    }
+
+    /// Returns the number of messages that may be lost with a killed worker. `polled`: it had polled a get
+    /// once, and received nothing.
+    pub(crate) fn cost(&self, i: usize, polled: bool) -> u64 {
+        match i {
+            0..PUTTERS => 0,
+            _ if polled => 0,
+            _ if self.home.is_some() => 1,
+            _ if self.acknowledged() => 0,
+            // Also in sessions that have ended just before.
+            _ => 3 * TAKERS as u64,
+        }
+    }
+
+    pub(crate) fn acknowledged(&self) -> bool {
+        self.config.acknowledged
+    }
+
+    /// Reports that no other worker is left to a home among the workers.
+    pub(crate) fn close(&self) -> mp::AnyResult<()> {
+        self.over.set()?;
+        Ok(())
+    }
+
+    /// Takes the remaining messages, also those that lost workers had, until no more are missing than
+    /// `allowed`. Checks that the home has closed all connections.
+    pub(crate) fn settle(&self, ledger: &Ledger, allowed: u64) -> mp::AnyResult<()> {
+        take_rest(&self.queue, ledger, SETTLE, |account| {
+            account.missing + account.undone <= allowed && !(self.acknowledged() && account.missing > 0)
+        })?;
+        let Some(home) = &self.home else { return Ok(()) };
+        let mut clock = Clock::new();
+        loop {
+            let (members, open) = (home.members().len(), open_at(self.config.port.load(0))?);
+            if members == 1 && open == self.connections {
+                return Ok(());
+            }
+            if clock.passed() > SETTLE {
+                let before = self.connections;
+                return Err(format!(
+                    "leaked: {members} members and {open} connections of a home, without workers 1 and \
+                     {before}"
+                )
+                .into());
+            }
+            clock.tick();
+        }
+    }
+}
+
+/// Takes the remaining messages, also those that lost workers had and that return, until they are enough, or
+/// for some time.
+fn take_rest(
+    queue: &Queue<Job>,
+    ledger: &Ledger,
+    time: Duration,
+    is_enough: impl Fn(&Account) -> bool,
+) -> mp::AnyResult<()> {
+    let mut clock = Clock::new();
+    loop {
+        match queue.get_timeout(Duration::from_millis(20)) {
+            Ok(Some(job)) => {
+                job.check()?;
+                ledger.got_late(job.number)?;
+                ledger.done(job.number)?;
+                continue;
+            }
+            Ok(None) => return Err("torn: the end of an open queue".into()),
+            Err(error) if error.is_empty() => {}
+            Err(error) => return Err(error.into()),
+        }
+        if is_enough(&ledger.account()) || clock.passed() > time {
+            return Ok(());
+        }
+        clock.tick();
+    }
+}
+
+/// Returns `Ok` if the home was lost.
+fn lost(error: NetError) -> mp::AnyResult<()> {
+    match error {
+        // A process that was stopped while it connected.
+        NetError::PeerLost(_) | NetError::Unreachable { .. } => Ok(()),
+        error => Err(error.into()),
+    }
+}
+
+/// End of a call.
+#[derive(PartialEq, Eq)]
+enum HostCallEnd {
+    Done,
+    Lost,
+}
+
+impl Worker {
+    /// Is the home until no other worker is left.
+    pub(crate) fn be_home(
+        &mut self,
+        config: &HostConfig,
+        queue: &Queue<Job>,
+        over: &Event,
+    ) -> mp::AnyResult<()> {
+        let cluster = config.publish(queue)?;
+        while !over.wait_timeout(Duration::from_millis(50))? {
+            self.row.note(Op::Accept, cluster.members().len() as u64);
+        }
+        // Longer than the time within which workers that are lost may return.
+        let time = config.lease + config.grace + Duration::from_millis(500);
+        take_rest(queue, &self.ledger, time, |account| account.missing + account.undone == 0)
+    }
+
+    /// Puts into the queue of the home, or takes from it, until the round has ended. Leaves at random, and
+    /// comes back.
+    pub(crate) fn use_home(&mut self, config: &HostConfig, puts: bool) -> mp::AnyResult<()> {
+        while !self.row.over() {
+            self.row.note(Op::Connect, config.port.load(0));
+            let (cluster, queue) = config.connect(&mut self.random)?;
+            while !self.row.over() && self.random.below(300) > 0 {
+                let end = match (puts, config.acknowledged) {
+                    (true, _) => self.put_remote(config, &queue)?,
+                    (false, true) => self.lease_remote(config, &queue)?,
+                    (false, false) => self.take_remote(config, &queue)?,
+                };
+                // The same handle may be used again, unless the home was killed.
+                if end == HostCallEnd::Lost && self.random.percent(50) {
+                    break;
+                }
+            }
+            self.row.note(Op::Leave, 0);
+            if let Some(cluster) = cluster.filter(|_| self.random.percent(50)) {
+                cluster.leave().or_else(lost)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_time(&mut self) -> Duration {
+        Duration::from_millis(self.random.below(MOST_WAIT))
+    }
+
+    fn put_remote(&mut self, config: &HostConfig, queue: &RemoteQueue<Job>) -> mp::AnyResult<HostCallEnd> {
+        let number = self.ledger.begin().ok_or("the ledger is full")?;
+        self.row.note(Op::Put, number);
+        let job = Job::new(number, self.mark, &self.common, &mut self.random)?;
+        let end = match self.limit(20) {
+            Some(limit) => {
+                let put = drive(queue.put_async(job), Some(limit));
+                // A future that is dropped has put it, or not.
+                let Some(end) = put else { return Ok(HostCallEnd::Done) };
+                end
+            }
+            None => {
+                let wait = self.wait_time();
+                let since = Instant::now();
+                let end = queue.put_timeout(job, wait);
+                config.has_ended(since, wait)?;
+                end
+            }
+        };
+        match end {
+            Ok(()) => {
+                self.ledger.put(number);
+                Ok(HostCallEnd::Done)
+            }
+            Err(RemotePutError::Full(job)) => {
+                job.check()?;
+                self.ledger.refused(number)?;
+                Ok(HostCallEnd::Done)
+            }
+            Err(RemotePutError::PeerLost { value, lost }) => {
+                value.check()?;
+                if !lost.in_doubt {
+                    self.ledger.refused(number)?;
+                }
+                Ok(HostCallEnd::Lost)
+            }
+            Err(RemotePutError::Failed { value, error }) => {
+                value.check()?;
+                self.ledger.refused(number)?;
+                lost(error)?;
+                Ok(HostCallEnd::Lost)
+            }
+            Err(error) => Err(format!("message {number} was not put: {error}").into()),
+        }
+    }
+
+    /// Checks a message that was taken, and works on it.
+    fn has_taken(&mut self, job: &Job) -> mp::AnyResult<()> {
+        job.check()?;
+        self.ledger.got_late(job.number)?;
+        if self.random.percent(10) {
+            // sleep: work on the message, in which signals arrive
+            std::thread::sleep(Duration::from_millis(self.random.below(10)));
+        }
+        Ok(())
+    }
+
+    fn take_remote(&mut self, config: &HostConfig, queue: &RemoteQueue<Job>) -> mp::AnyResult<HostCallEnd> {
+        let got = match self.limit(40) {
+            // A future that is dropped has taken nothing, and so has one whose answer was not polled.
+            Some(limit) => {
+                let mut get = pin!(queue.get_async());
+                self.row.note(Op::Poll, 0);
+                if let Poll::Ready(end) = get.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    end
+                } else {
+                    // sleep: an answer arrives, and signals
+                    std::thread::sleep(Duration::from_millis(self.random.below(30)));
+                    self.row.note(Op::Get, 0);
+                    match drive(get, Some(limit)) {
+                        Some(end) => end,
+                        None => return Ok(HostCallEnd::Done),
+                    }
+                }
+            }
+            None => {
+                self.row.note(Op::Get, 0);
+                let wait = self.wait_time();
+                let since = Instant::now();
+                let end = queue.get_timeout(wait);
+                config.has_ended(since, wait)?;
+                end
+            }
+        };
+        let Some(job) = taken(got)? else { return Ok(HostCallEnd::Lost) };
+        let Some(job) = job else { return Ok(HostCallEnd::Done) };
+        self.has_taken(&job)?;
+        self.row.note(Op::Done, job.number);
+        let since = Instant::now();
+        let flushed = queue.flush();
+        config.has_ended(since, Duration::ZERO)?;
+        match flushed {
+            Ok(()) => {
+                self.ledger.done(job.number)?;
+                Ok(HostCallEnd::Done)
+            }
+            Err(error) => {
+                // The home has given it back, unless it had known before.
+                lost(error)?;
+                self.ledger.doubted(job.number);
+                Ok(HostCallEnd::Lost)
+            }
+        }
+    }
+
+    fn lease_remote(&mut self, config: &HostConfig, queue: &RemoteQueue<Job>) -> mp::AnyResult<HostCallEnd> {
+        self.row.note(Op::Lease, 0);
+        let wait = self.wait_time();
+        let since = Instant::now();
+        let got = queue.get_lease_timeout(wait);
+        config.has_ended(since, wait)?;
+        let Some(lease) = taken(got)? else { return Ok(HostCallEnd::Lost) };
+        let Some(lease) = lease else { return Ok(HostCallEnd::Done) };
+        self.has_taken(&lease)?;
+        let number = lease.number;
+        if self.random.percent(5) {
+            self.row.note(Op::GiveBack, number);
+            return Ok(HostCallEnd::Done);
+        }
+        self.row.note(Op::Done, number);
+        let since = Instant::now();
+        let acknowledged = lease.ack();
+        config.has_ended(since, Duration::ZERO)?;
+        match acknowledged {
+            Ok(_) => {
+                self.ledger.done(number)?;
+                Ok(HostCallEnd::Done)
+            }
+            Err(NetError::PeerLost(lost)) => {
+                if lost.in_doubt {
+                    self.ledger.doubted(number);
+                }
+                Ok(HostCallEnd::Lost)
+            }
+            // The home has given it to another worker.
+            Err(NetError::Home { text, .. }) if text.starts_with("the lease has ended") => {
+                Ok(HostCallEnd::Done)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Returns a message, or none of an empty queue. Returns `None` if the home was lost.
+fn taken<T>(got: Result<Option<T>, RemoteGetError>) -> mp::AnyResult<Option<Option<T>>> {
+    match got {
+        Ok(Some(message)) => Ok(Some(Some(message))),
+        Ok(None) => Err("torn: the end of an open queue".into()),
+        Err(RemoteGetError::Empty) => Ok(Some(None)),
+        Err(RemoteGetError::PeerLost(_)) => Ok(None),
+        Err(RemoteGetError::Failed(error)) => lost(error).map(|()| None),
+        Err(error) => Err(error.into()),
+    }
+}
