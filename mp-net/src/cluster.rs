@@ -266,7 +266,7 @@ impl Cluster {
         let cluster =
             Self(Arc::new(JoinedCluster { me, home, first, known, server, watch: OnceLock::new() }));
         cluster.announce()?;
-        let members = watch(cluster.0.first.clone(), cluster.0.known.clone());
+        let members = watch(cluster.0.first.clone(), cluster.0.known.clone(), config.rank == 0);
         _ = cluster.0.watch.set(runtime.spawn(members).abort_handle());
         Ok(cluster)
     }
@@ -514,8 +514,9 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
     NetError::Home { rank: home.rank, host: home.host.clone(), text }
 }
 
-/// Follows the members until rank 0 is lost.
-async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>) {
+/// Follows the members until rank 0 is lost. Rank 0 itself (`is_first`) may lose its connection to itself, if
+/// it is stopped for longer than the lease. It connects again.
+async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>, is_first: bool) {
     loop {
         let seen = lock(&known.0).changes;
         let call = RemoteCall { number: seen, ..RemoteCall::default() };
@@ -527,6 +528,7 @@ async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::
                 drop(state);
                 known.1.notify_all();
             }
+            Err(NetError::PeerLost(_)) if is_first => tokio::time::sleep(PAUSE).await,
             Err(error) => {
                 log::warn!("changes of the members are not reported from now on: {error}");
                 let mut state = lock(&known.0);

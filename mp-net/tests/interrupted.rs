@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mp_harness::eventually;
 use mp_net::{
-    Cluster, ClusterConfig, NetError, RemoteBarrier, RemoteBroadcast, RemoteEvent, RemoteQueue,
+    Cluster, ClusterConfig, ClusterEvent, NetError, RemoteBarrier, RemoteBroadcast, RemoteEvent, RemoteQueue,
     RemoteRecvError, RemoteSemaphore,
 };
 use mp_queue::{Queue, broadcast};
@@ -413,5 +413,27 @@ fn flush_after_an_unnoticed_loss_fails() -> Outcome {
     let error = numbers.flush().unwrap_err();
     assert!(matches!(&error, NetError::PeerLost(lost) if lost.rank == 0), "{error}");
     numbers.flush()?;
+    Ok(())
+}
+
+/// Rank 0 is its own caller. A process that is stopped for longer than the lease loses its own session, too.
+#[test]
+fn first_rank_outlives_its_connection_to_itself() -> Outcome {
+    let short = |config: ClusterConfig| config.lease(Duration::from_millis(200)).grace(Duration::ZERO);
+    let (first, second, proxy) = two_with(8, 300_000, short);
+    let queue = Queue::<u32>::bounded(4)?;
+    first.publish("numbers", &queue)?;
+    let events = first.events();
+    proxy.holds.store(true, Ordering::Relaxed);
+    // sleep: longer than the lease.
+    std::thread::sleep(Duration::from_millis(600));
+    proxy.holds.store(false, Ordering::Relaxed);
+    let event = events.recv_timeout(Duration::from_secs(10))?;
+    assert!(matches!(&event, ClusterEvent::Lost(member) if member.rank == 1), "{event:?}");
+    drop(second);
+    let again = Cluster::join(&short(ClusterConfig::new(1, 2, &proxy.address)))?;
+    RemoteQueue::<u32>::connect(&again, "numbers")?.put(7)?;
+    assert_eq!(queue.get()?, Some(7));
+    assert_eq!(first.members().len(), 2);
     Ok(())
 }

@@ -237,7 +237,9 @@ impl Home {
         if session.end_unless_resumed(stream) {
             lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
             log::info!("{} was lost: {end}", describe(&session.caller));
-            if let Some(registry) = self.registry.as_ref().filter(|_| session.has_joined()) {
+            // This process itself is not lost while it runs, even if it was too busy to answer itself.
+            let is_own = session.caller.home == me.node.home;
+            if let Some(registry) = self.registry.as_ref().filter(|_| session.has_joined() && !is_own) {
                 registry.remove(session.caller.home, Some(session_key(&session)), MemberPresence::Lost);
             }
         }
