@@ -165,8 +165,8 @@ fn outcomes(bytes: &[u8]) {
     let mut arriving: Option<ArrivingValue> = None;
     for part in same_parts::<HomeMessage>(bytes, *seed) {
         let arrived = match (part, arriving.take()) {
-            (Part::Data(data), Some(value)) => match value.write(&data) {
-                Ok(value) => value,
+            (Part::Data(data), Some(mut value)) => match value.write(&data) {
+                Ok(_) => value,
                 Err(_) => return,
             },
             (Part::Message(HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }), None) => {

@@ -307,37 +307,37 @@ impl Home {
             if !session.accepts(stream) {
                 return StreamEnd::Malformed("calls of an ended stream");
             }
-            match (part, arriving.take()) {
-                (Part::Data(data), Some((call, value))) => match value.write(&data) {
-                    Ok(value) if value.is_whole() => self.call(session, call, Some(value.finish())),
-                    Ok(value) => arriving = Some((call, value)),
-                    Err(end) => return end,
-                },
-                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Call(mut call)) }), None) => {
-                    match call.value.take() {
-                        None => self.call(session, call, None),
-                        Some(value) => {
-                            let value = ArrivingValue::new(value, me.config.largest);
-                            if value.is_whole() {
-                                self.call(session, call, Some(value.finish()));
-                            } else {
-                                arriving = Some((call, value));
-                            }
+            let kind = match (part, &mut arriving) {
+                (Part::Data(data), Some((_, value))) => {
+                    match value.write(&data) {
+                        Ok(true) => {}
+                        Ok(false) => continue,
+                        Err(end) => return end,
+                    }
+                    if let Some((call, value)) = arriving.take() {
+                        self.call(session, call, Some(value.finish()));
+                    }
+                    continue;
+                }
+                (Part::Message(message), None) => message.kind,
+                _ => None,
+            };
+            match kind {
+                Some(CallerMessageKind::Call(mut call)) => match call.value.take() {
+                    None => self.call(session, call, None),
+                    Some(value) => {
+                        let value = ArrivingValue::new(value, me.config.largest);
+                        if value.is_whole() {
+                            self.call(session, call, Some(value.finish()));
+                        } else {
+                            arriving = Some((call, value));
                         }
                     }
-                }
-                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Received(list)) }), None) => {
-                    session.received(&list.ids)
-                }
-                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Wanted(list)) }), None) => {
-                    session.keep(&list.ids)
-                }
-                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Finished(_)) }), None) => {
-                    return StreamEnd::Finished;
-                }
-                (Part::Message(CallerMessage { kind: Some(CallerMessageKind::Cancel(id)) }), None) => {
-                    session.cancel(id)
-                }
+                },
+                Some(CallerMessageKind::Received(list)) => session.received(&list.ids),
+                Some(CallerMessageKind::Wanted(list)) => session.keep(&list.ids),
+                Some(CallerMessageKind::Cancel(id)) => session.cancel(id),
+                Some(CallerMessageKind::Finished(_)) => return StreamEnd::Finished,
                 _ => return StreamEnd::Malformed("a message in the wrong place"),
             }
         }

@@ -50,7 +50,7 @@ struct LinkDriver {
     /// `true` after the first connection.
     was_connected: bool,
     /// Calls without their replies.
-    pending: BTreeMap<u64, PendingCall>,
+    pending: BTreeMap<u64, Box<PendingCall>>,
     /// Calls without a value that were not sent.
     unsent: VecDeque<u64>,
     puts: HashMap<u64, PutQueue>,
@@ -179,7 +179,7 @@ impl LinkDriver {
             let end = self.run_stream(&mut stream, commands).await?;
             self.arriving = None;
             drop(stream);
-            self.pending.values().filter(|pending| pending.cancelled).for_each(PendingCall::interrupt);
+            self.pending.values().filter(|pending| pending.cancelled).for_each(|pending| pending.interrupt());
             let silence = match &end {
                 StreamEnd::Failed { timed_out: true, .. } => self.me.config.lease,
                 _ => Duration::ZERO,
@@ -340,9 +340,13 @@ impl LinkDriver {
                     self.replied(reply)?
                 }
                 Part::Data(data) => {
-                    let (reply, value) =
-                        self.arriving.take().ok_or(StreamEnd::Malformed("data without a reply"))?;
-                    self.arrived(reply, value.write(&data)?);
+                    let arriving = self.arriving.as_mut();
+                    let (_, value) = arriving.ok_or(StreamEnd::Malformed("data without a reply"))?;
+                    if value.write(&data)?
+                        && let Some((reply, value)) = self.arriving.take()
+                    {
+                        self.complete(reply, Some(value));
+                    }
                 }
                 Part::Message(_) => return Err(StreamEnd::Malformed("a message that is not a reply")),
             }
@@ -424,7 +428,7 @@ impl LinkDriver {
                     0 => self.unsent.push_back(pending.id),
                     _ => self.puts.entry(pending.object).or_default().waiting.push_back(pending.id),
                 }
-                self.pending.insert(pending.id, *pending);
+                self.pending.insert(pending.id, pending);
             }
             Command::Received(id) => {
                 if self.unreceived.remove(&id) {

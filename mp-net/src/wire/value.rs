@@ -70,15 +70,16 @@ impl ArrivingValue {
             allocate(&value.blocks)
         };
         let sizes = value.blocks.iter().map(|block| block.bytes).collect();
-        Self { bytes: value.bytes, sizes, blocks, block: 0, at: 0 }.skip_full()
+        let mut arriving = Self { bytes: value.bytes, sizes, blocks, block: 0, at: 0 };
+        arriving.skip_full();
+        arriving
     }
 
     /// Moves on to the next block with room.
-    fn skip_full(mut self) -> Self {
+    fn skip_full(&mut self) {
         while self.sizes.get(self.block) == Some(&self.at) {
             (self.block, self.at) = (self.block + 1, 0);
         }
-        self
     }
 
     /// Returns `true` if all its data have arrived.
@@ -86,11 +87,11 @@ impl ArrivingValue {
         self.block == self.sizes.len()
     }
 
-    /// Writes data that arrived.
+    /// Writes data that arrived. Returns `true` if all data have arrived.
     ///
     /// # Errors
     /// [`StreamEnd::Malformed`] if they exceed the block.
-    pub(crate) fn write(mut self, data: &[u8]) -> Result<Self, StreamEnd> {
+    pub(crate) fn write(&mut self, data: &[u8]) -> Result<bool, StreamEnd> {
         let room = self.sizes.get(self.block).map_or(0, |size| size - self.at);
         if data.len() as u64 > room {
             return Err(StreamEnd::Malformed("data that exceed their attachment"));
@@ -103,7 +104,8 @@ impl ArrivingValue {
         }
         RECEIVED.fetch_add(data.len() as u64, Ordering::Relaxed);
         self.at += data.len() as u64;
-        Ok(self.skip_full())
+        self.skip_full();
+        Ok(self.is_whole())
     }
 
     /// Returns the whole value.
