@@ -27,7 +27,7 @@
 //! | encryption, and certificates instead of a key | [`ClusterConfig::tls`], [`ClusterTls`] |
 //! | messages with acknowledgement | [`RemoteLease`] |
 //! | objects that can be published | [`Publish`] |
-//! | events, semaphores and barriers of other hosts | [`RemoteEvent`], [`RemoteSemaphore`] and [`RemotePermit`], [`RemoteBarrier`] |
+//! | events, semaphores and barriers of other hosts | [`RemoteEvent`], [`RemoteSemaphore`] and [`RemotePermit`], [`RemoteBarrier`] and [`RemoteBarrierMember`] |
 //! | objects of other hosts, of any type | `ManagerHandle::publish_in` and `ClusterProxy`, in `mp::manager` |
 //! | values and messages for all hosts, which cross each link once | [`RemoteWatch`], [`RemoteBroadcast`] |
 //! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemoteGetError`], [`RemoteAcquireError`], [`RemoteBarrierError`], [`RemoteRecvError`], [`Refusal`] |
@@ -35,6 +35,7 @@
 pub use mp_net::launcher::{self, env};
 pub use mp_net::{
     Cluster, ClusterConfig, ClusterEvent, ClusterMember, ClusterTls, NetError, PeerLost, Publish, Refusal,
-    RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteBroadcast, RemoteEvent, RemoteGetError,
-    RemoteLease, RemotePermit, RemotePutError, RemoteQueue, RemoteRecvError, RemoteSemaphore, RemoteWatch,
+    RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteBarrierMember, RemoteBroadcast, RemoteEvent,
+    RemoteGetError, RemoteLease, RemotePermit, RemotePutError, RemoteQueue, RemoteRecvError, RemoteSemaphore,
+    RemoteWatch,
 };

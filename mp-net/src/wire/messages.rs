@@ -281,8 +281,8 @@ pub(crate) enum Operation {
     Call = 9,
     /// Calls `method`, which may wait, and has no effect that an interrupted caller needs to know.
     Wait = 10,
-    /// Subscribes to a channel. Returns the number of the subscription, an object that the caller holds, and
-    /// in `size` the capacity of the channel.
+    /// Subscribes to a channel, or becomes a party of a barrier. Returns the number of the subscription or
+    /// party, an object that the caller holds, and in `size` the capacity of the channel.
     Subscribe = 11,
     /// Answers a request, `value`, to a service.
     Serve = 12,
@@ -315,13 +315,14 @@ pub(crate) enum ObjectMethod {
     Clear = 3,
     /// Event: waits until it is set.
     WaitSet = 4,
-    /// Semaphore: takes a permit, which the caller holds.
+    /// Semaphore: takes a permit, which the caller holds. Party of a barrier: enrolls.
     Acquire = 16,
     /// Semaphore: returns the number of available permits.
     Available = 17,
     /// Semaphore: adds `number` permits.
     AddPermits = 18,
     /// Barrier: arrives, and waits for up to `number` microseconds. `u64::MAX`: no limit. Returns the index.
+    /// Party of a barrier: arrives with an action. The last party then runs its action, and calls this again.
     Arrive = 32,
     /// Barrier: breaks it.
     Abort = 33,

@@ -14,7 +14,8 @@
 //! | `pool-rate` | measures the tasks in a second of two hosts, the other of which has the role `serve` |
 //! | `tcp-home`, `tcp` | the same measurements over a plain socket |
 //!
-//! `home`, `rate-home` and `watch` end when their input ends. Each role ends after `limit` seconds at the latest.
+//! `home`, `rate-home` and `watch` end when their input ends. Each role ends after `limit` seconds at the
+//! latest.
 
 mod consumer;
 mod home;
