@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     say!("figure pipelined {:.0}", PIPELINED as f64 / since.elapsed().as_secs_f64());
     let queue = RemoteQueue::<FrozenTensor<u8>>::connect(&cluster, "large")?;
     for size in LARGE {
-        let tensor = mp_tensor::Tensor::<u8>::full(&[size], 1)?.freeze();
+        let tensor = mp_tensor::Tensor::<u8>::full([size], 1)?.freeze();
         let since = Instant::now();
         let sent = std::iter::repeat_n(tensor, BYTES / size);
         queue.put_many(sent).map_err(|error| error.forget())?;
