@@ -8,7 +8,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use common::hosts::{
-    Member, WORKERS, config, counted, first, rank, ready, serve_until_told, slow_rank, two_members,
+    WORKERS, config, counted, first, rank, ready, serve_until_told, slow_rank, start, two_members,
 };
 use common::{DEADLINE, eventually, got};
 use mp_net::Cluster;

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use common::hosts::{
-    Log, Member, WORKERS, config, counted, first, ready, serve_until_told, slow_rank, two_members,
+    Log, WORKERS, config, counted, first, ready, serve_until_told, slow_rank, start, two_members,
 };
 use common::{DEADLINE, Gate, alive, eventually, got, stop_at};
 use mp_net::Cluster;
@@ -101,7 +101,7 @@ fn located(lane: u64) -> (u64, (usize, u32)) {
 #[test]
 fn lane_stays_in_a_process_of_another_host() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let stream = pool.task(located).stream();
@@ -176,7 +176,7 @@ fn done_and_cancelled(call: MapResult<usize>) -> (BTreeMap<usize, usize>, usize)
 #[test]
 fn cancelled_chunk_stops_on_another_host() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let log = Log::new("cancelled");
@@ -232,7 +232,7 @@ fn cancelled_task_of_a_busy_host_never_runs() -> Outcome {
 #[test]
 fn cancelled_call_ends_on_other_hosts() -> Outcome {
     let cluster = first();
-    let member = Member::start(1, &cluster);
+    let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     ready(&pool, 1 + WORKERS);
     let call = pool.map_async(slow_rank, 0..10_000);

@@ -2,19 +2,16 @@
 //! another host.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use mp_harness::eventually;
+use mp_harness::members::{Member, argument, part, wait_for_end};
+use mp_harness::{eventually, members};
 use mp_net::{Cluster, ClusterConfig};
 use mp_pool::{Pool, PoolBuilder, ServedPool};
 use serde::{Deserialize, Serialize};
 
-/// Variables of a started member: its rank, and the address of rank 0.
-pub const RANK: &str = "MP_POOL_TEST_RANK";
-pub const FIRST: &str = "MP_POOL_TEST_FIRST";
 /// Number of workers of a member.
 pub const WORKERS: usize = 2;
 
@@ -23,40 +20,9 @@ pub fn config(rank: usize, first: &str) -> ClusterConfig {
     config.timeout(Duration::from_secs(20))
 }
 
-/// A started member, which is killed at the end of the test.
-pub struct Member {
-    child: Child,
-    /// Open, so that the member can print.
-    _output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Member {
-    pub fn start(rank: usize, cluster: &Cluster) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "started_member", "--ignored", "--nocapture"])
-            .env(RANK, rank.to_string())
-            .env(FIRST, cluster.address())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        lines.by_ref().map_while(Result::ok).find(|line| line == "it serves").expect("it prints a line");
-        Self { child, _output: lines }
-    }
-
-    /// Asks the member to end its pool, and waits for its end.
-    pub fn end(mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
+/// Starts a member that serves its pool.
+pub fn start(rank: usize, cluster: &Cluster) -> Member {
+    Member::start(&rank.to_string(), cluster.address()).0
 }
 
 pub fn served(cluster: &Cluster) -> (Pool, ServedPool) {
@@ -71,7 +37,7 @@ pub fn first() -> Cluster {
 
 /// Returns the rank of the member in whose worker it runs.
 pub fn rank(_: u64) -> usize {
-    std::env::var(RANK).map_or(0, |rank| rank.parse().unwrap())
+    part().map_or(0, |rank| rank.parse().unwrap())
 }
 
 /// Like [`rank`], for a task that takes longer than its way.
@@ -128,12 +94,10 @@ pub fn two_members(builder: PoolBuilder) -> (Cluster, Cluster, Pool) {
 
 /// Main function of a started member.
 pub fn serve_until_told() {
-    let rank = std::env::var(RANK).unwrap().parse().unwrap();
-    let cluster = Cluster::join(&config(rank, &std::env::var(FIRST).unwrap())).unwrap();
+    let cluster = Cluster::join(&config(rank(0), &argument())).unwrap();
     let (pool, served) = served(&cluster);
-    println!("\nit serves");
-    // Until the test drops the other end.
-    _ = std::io::stdin().read_line(&mut String::new());
+    members::ready("it serves");
+    wait_for_end();
     drop(served);
     pool.join().unwrap();
     cluster.leave().unwrap();
