@@ -16,7 +16,7 @@ use crate::options::Options;
 pub(crate) const BATCH: usize = 32;
 const HIDDEN: usize = 48;
 /// Longest wait for the weights of another host.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Some images and their labels: views of the data set in every process.
 #[derive(Serialize, Deserialize)]
@@ -94,7 +94,7 @@ impl Trained {
         Ok(Tensor::from_slice(weights, [weights.len()])?)
     }
 
-    /// Replaces the weights by the mean of those that `hosts` hosts put into a queue.
+    /// Replaces the weights by the mean of `hosts` tensors from the queue.
     #[allow(dead_code, reason = "`hosts.rs` uses it")]
     pub(crate) fn average(&mut self, hosts: usize, all: &Queue<Tensor<f32>>) -> mp::AnyResult<&mut Self> {
         let mean = self.network.weights();
@@ -150,7 +150,7 @@ pub(crate) fn train(options: &Options, data: &Data, starts: Vec<usize>) -> mp::A
     let mut killed = false;
     let fed = std::thread::scope(|scope| {
         let feeder = scope.spawn(|| feed(data, starts, &batches, options.epochs).map_err(|e| e.to_string()));
-        // A failure is reported when all have ended: the others continue.
+        // Other workers continue after a failure. Failures are reported when all workers have ended.
         while let Ok(false) = workers.join_timeout(Duration::from_millis(20)) {
             bar.set_position(trained.load(0));
             bar.set_message(format!("{:.3}", loss.load(0)));
@@ -163,7 +163,7 @@ pub(crate) fn train(options: &Options, data: &Data, starts: Vec<usize>) -> mp::A
         batches.close();
         match feeder.join() {
             Ok(Ok(())) => Ok(()),
-            // Its queue was closed because no worker takes anything. The workers' failures have the reason.
+            // Its queue was closed because no worker takes anything. `workers.failures()` has the cause.
             Ok(Err(_)) if workers.failures().len() == options.workers => Ok(()),
             Ok(Err(e)) => Err(e.into()),
             Err(_) => Err("the feeding thread panicked".into()),

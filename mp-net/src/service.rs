@@ -42,8 +42,8 @@ pub trait NetService: Send + Sync + 'static {
     /// Answers a request. The future is dropped when the caller is lost, or cancels the call.
     fn serve(self: Arc<Self>, request: Self::Request) -> Replying<Self::Reply>;
 
-    /// Like [`serve`](Self::serve), for a reply with a value that the caller holds. A value whose reply can't
-    /// be sent is dropped.
+    /// Answers a request like [`serve`](Self::serve), and may return a value that the caller holds. A value
+    /// whose reply can't be sent is dropped.
     fn serve_held(self: Arc<Self>, request: Self::Request) -> HeldReplying<Self::Reply> {
         let reply = self.serve(request);
         Box::pin(async move { (reply.await, None) })
@@ -217,8 +217,8 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         Ok(self.call_held(request, timeout)?.map(|(reply, _)| reply))
     }
 
-    /// Calls the service like [`call_within`](Self::call_within). Returns the value that this process holds
-    /// from then on, too, if there is one.
+    /// Calls the service like [`call_within`](Self::call_within). If the service has attached a value to the
+    /// reply, also returns a hold, which keeps the value until it is dropped.
     ///
     /// # Errors
     /// Returns the errors of [`call_within`](Self::call_within).

@@ -387,8 +387,8 @@ fn silence_of_both_sides_does_not_end_calls() -> Outcome {
     Ok(())
 }
 
-/// The home gives back a message that its caller has received. The caller learns of the loss while no call
-/// waits, and its next call begins another session.
+/// The home gives back a message that its caller has received. The link of the caller detects the loss while
+/// no call waits, and its next call begins another session.
 #[test]
 fn flush_after_an_unnoticed_loss_fails() -> Outcome {
     let short = |config: ClusterConfig| config.lease(Duration::from_millis(200)).grace(Duration::ZERO);

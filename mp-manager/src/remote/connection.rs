@@ -275,8 +275,8 @@ impl ServerSession {
     }
 }
 
-/// Returns the request for a call of a method, after the object has learnt the method from this caller. The
-/// address of the method identifies it: it must not move as long as the object has callers.
+/// Registers a method with the object if necessary, and returns the request for a call of it. The address of
+/// the method identifies it: it must not move as long as the object has callers.
 pub(super) fn method_request(
     (id, task): (usize, impl FnOnce() -> Closure<(), ObjectCall>),
     caller: &mut Caller,

@@ -15,8 +15,8 @@ use crate::wire::held::{HeldMessage, HeldSource};
 use crate::wire::messages::{CallOutcome, ObjectMethod};
 use crate::wire::value::{describe, parts, size_of};
 
-/// Maximum number of bytes of the messages of a subscription that its caller has not received. A larger
-/// message is sent when all earlier ones were received.
+/// Maximum number of bytes that are sent to a subscription and not yet received by its caller. A larger
+/// message is sent alone, after all earlier messages were received.
 const UNRECEIVED: u32 = 1 << 20;
 
 /// A watch channel, or a subscription to it, whose receiver tracks which value was sent.
@@ -69,13 +69,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
     }
 }
 
-/// Subscription of a caller, whose receiver has its position. Several calls for the next message are answered
-/// in the order of their arrival.
+/// Subscription of a caller. Its receiver has the position of the caller in the channel. Several calls for
+/// the next message are answered in the order of their arrival.
 struct BroadcastSubscription<T> {
     receiver: broadcast::Receiver<T>,
     /// Message that is sent when the caller has received enough of the earlier ones.
     next: Mutex<Option<Outgoing>>,
-    /// Number of bytes that may be sent.
+    /// Permits for bytes that may still be sent.
     unreceived: Arc<Semaphore>,
 }
 

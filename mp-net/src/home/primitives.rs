@@ -138,13 +138,13 @@ impl Drop for CallerArrival {
     }
 }
 
-/// Returns the end of a wait of up to `limit` microseconds, or `None` if it has none.
+/// Returns the deadline of a wait of `limit` microseconds, or `None` without a limit.
 fn deadline_of(limit: u64) -> Option<Instant> {
     let limit = Some(limit).filter(|limit| *limit != u64::MAX);
     limit.and_then(|limit| Instant::now().checked_add(Duration::from_micros(limit)))
 }
 
-/// Returns the answer of a party that has passed the barrier, or not.
+/// Returns the answer to a party: its index, or the error of the broken barrier.
 fn passed(end: Result<usize, BarrierError>) -> Answer {
     end.map_or_else(Answer::raised, |index| Answer::number(index as u64))
 }
@@ -200,14 +200,14 @@ impl SharedObject for SharedBarrier {
     }
 }
 
-/// A party of a barrier, which a caller has subscribed to: it is enrolled, or has an action. Dropping it ends
-/// both.
+/// Party of a barrier for a caller that has enrolled or passes an action. Dropping it ends the enrollment. It
+/// breaks the barrier if the session has ended or the action has not finished.
 ///
-/// | called | before | effect |
-/// |---|---|---|
-/// | `Acquire` | | enrolls the caller |
-/// | `Arrive` | | arrives with an action, and waits unless it is the last party |
-/// | `Arrive` | the last party has arrived | the action has run: ends the phase |
+/// | call | effect |
+/// |---|---|
+/// | `Acquire` | enrolls the caller |
+/// | first `Arrive` | arrives with an action, and waits unless it is the last party |
+/// | second `Arrive`, of the last party after its action | ends the phase |
 pub(crate) struct SharedParty {
     barrier: Barrier,
     state: Mutex<PartyState>,
@@ -243,7 +243,7 @@ async fn lose(member: BarrierMember) {
     loop {
         match member.arrive_timeout(Duration::ZERO, true) {
             Ok(Some(arrival)) => return arrival.lose(),
-            // All parties have arrived, and this phase may be passed.
+            // All parties have arrived: this phase can't break any more.
             Ok(None) => tokio::time::sleep(PAUSE).await,
             Err(_) => return,
         }

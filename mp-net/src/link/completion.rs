@@ -63,7 +63,7 @@ impl Completion {
         result
     }
 
-    /// Blocks until the outcome is set, and leaves it to [`wait`](Self::wait). Calls `interrupted` once if
+    /// Blocks until the outcome is set. [`wait`](Self::wait) returns it. Calls `interrupted` once if
     /// the process is interrupted meanwhile.
     pub(crate) fn wait_answered(&self, interrupted: impl FnOnce()) {
         drop(self.block(None, interrupted));

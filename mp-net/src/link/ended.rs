@@ -1,4 +1,5 @@
-//! Sessions of a link that have ended, and receipts that a home may not have known.
+//! Ended sessions of a link, and receipts that a home has not confirmed. A receipt is a list of received
+//! messages.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// Sessions of a link that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct EndedSessions {
-    /// Number of the last call of such a session.
+    /// Number of the last call of the latest ended session.
     last: AtomicU64,
     /// Loss of a home that may have given back messages which this process has received since its last flush.
     unflushed: Mutex<Option<PeerLost>>,
@@ -30,28 +31,28 @@ impl EndedSessions {
         *self.unflushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(lost);
     }
 
-    /// Returns such a loss once.
+    /// Takes the recorded loss.
     pub(crate) fn take_unflushed(&self) -> Option<PeerLost> {
         self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Lists of received messages that were sent to a home in a session.
+/// Receipts that were sent to a home in a session.
 #[derive(Default)]
 pub(crate) struct SentReceipts {
-    /// Number of lists sent.
+    /// Number of receipts sent.
     pub(crate) sent: u64,
-    /// Number of lists that the home has read, because it has answered a later call.
+    /// Number of receipts that the home has read, because it has answered a later call.
     known: u64,
 }
 
 impl SentReceipts {
-    /// Records the answer to a call before which `sent` lists were sent.
+    /// Records the answer to a call before which `sent` receipts were sent.
     pub(crate) fn answered(&mut self, sent: u64) {
         self.known = self.known.max(sent);
     }
 
-    /// Returns `true` if the home has read all lists.
+    /// Returns `true` if the home has read all receipts.
     pub(crate) fn are_known(&self) -> bool {
         self.known == self.sent
     }

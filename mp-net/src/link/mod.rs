@@ -72,7 +72,7 @@ pub(crate) struct PendingCall {
     completion: Arc<Completion>,
     /// `true` if it was sent in this session.
     sent: bool,
-    /// Number of lists of received messages that were sent before.
+    /// Number of lists of received messages that were sent before this call.
     receipts: u64,
     /// `true` if its caller has cancelled it.
     cancelled: bool,
@@ -181,7 +181,7 @@ impl HomeLink {
     /// Blocks until the home knows which messages were received.
     ///
     /// # Errors
-    /// If a home that may not have known it was lost since the last flush.
+    /// [`NetError::PeerLost`] if, since the last flush, a home was lost before it knew all received messages.
     pub(crate) fn flush(&self) -> Result<(), NetError> {
         let flushed = self.wait(self.begin_flush());
         // An earlier session may have ended while no call waited.
@@ -254,7 +254,7 @@ impl HomeLink {
         _ = self.to.send(Command::Interrupt(pending.id));
     }
 
-    /// Blocks until the outcome of a call is known, and leaves it to [`wait`](Self::wait).
+    /// Blocks until the outcome of a call is known. [`wait`](Self::wait) returns it.
     pub(crate) fn wait_answered(&self, pending: &PendingReply) {
         pending.completion.wait_answered(|| self.cancel(pending));
     }

@@ -100,7 +100,7 @@ impl RemoteBarrier {
     /// Blocks until all parties have arrived. The last party to arrive runs its `action`, in its own process,
     /// before the others continue.
     ///
-    /// Every party passes an action, and only one of them runs. If the last party called
+    /// Each party may pass an action. Only the action of the last party runs. If the last party called
     /// [`wait`](Self::wait), no action runs. Parties of the home's host take part by
     /// [`Barrier::wait_then`](mp_sync::Barrier::wait_then).
     ///
@@ -222,8 +222,8 @@ impl RemoteBarrier {
 /// Enrollment of this process as a party of a [`RemoteBarrier`]: the barrier breaks if the home loses the
 /// process, even while the process does not wait.
 ///
-/// It dereferences to the barrier. Dropping it leaves the barrier unbroken, without waiting for the home: a
-/// process that ends soon after calls [`leave`](Self::leave), or leaves the cluster.
+/// It dereferences to the barrier. Dropping it leaves the barrier unbroken, without waiting for the home.
+/// Call [`leave`](Self::leave), or leave the cluster, if the process ends soon after the drop.
 #[must_use = "dropping it leaves the barrier"]
 pub struct RemoteBarrierMember {
     barrier: RemoteBarrier,
@@ -234,8 +234,8 @@ impl RemoteBarrierMember {
     /// Leaves the barrier unbroken. Blocks until the home has ended the enrollment.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if the home has lost this process,
-    /// and the barrier was broken.
+    /// [`NetError::PeerLost`] if the home was lost. [`NetError::Home`] if the home had lost this process. The
+    /// barrier was then broken.
     pub fn leave(self) -> Result<(), NetError> {
         let (peer, reply) = (self.held.link.peer(), self.held.acknowledge()?);
         match reply.outcome() {

@@ -115,7 +115,7 @@ impl ConnectedObject {
     }
 
     /// Subscribes this process to the object, until the returned [`HeldCall`] is dropped. Blocks until the
-    /// home has answered. Returns the object of the subscription, and the size in the reply.
+    /// home has answered. Returns the object of the subscription, and the capacity or number of parties.
     pub(crate) fn subscribe(&self) -> Result<(Self, u64, HeldCall), NetError> {
         let call = self.call_of(Operation::Subscribe, ObjectMethod::NoMethod, 0);
         let (reply, _) = self.done(self.link.call(call, Wait::Forever))?;

@@ -1,7 +1,7 @@
 //! Handles of objects of other members.
 //!
-//! A file for each kind of object. `connected` is the part that all of them have, and `relay` the copies of
-//! channels in the shared memory of this process.
+//! Each kind of object has a file. `connected` contains the common part, and `relay` copies channels into the
+//! shared memory of this process.
 
 pub(crate) mod barrier;
 pub(crate) mod broadcast;

@@ -367,8 +367,8 @@ impl<T: Message> RemoteQueue<T> {
     /// [`Cluster::leave`], before it ends: else messages that it has just received may return to the queue.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost since the last flush, and may not have known it. Messages
-    /// that this process had just received have then returned to the queue.
+    /// [`NetError::PeerLost`] if, since the last flush, the home was lost before it knew all received
+    /// messages. These messages may have returned to the queue.
     pub fn flush(&self) -> Result<(), NetError> {
         self.link.flush()
     }

@@ -77,7 +77,7 @@ impl<T: Send + Sync + 'static> RelayedChannel for WatchRelay<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> RelayTarget for watch::Sender<T> {
-    /// The value is the newest one when it is sent.
+    /// Number of requests in advance: one, so that the home sends the newest value.
     const AHEAD: usize = 1;
 
     fn prepare(&mut self, _: &mut Outgoing) {}
@@ -153,8 +153,8 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteWatch<T> {
     /// ```
     ///
     /// # Errors
-    /// If the last value does not satisfy `wanted`, the errors of [`wait_changed`](Self::wait_changed).
-    /// Otherwise the same as for [`borrow`](Self::borrow).
+    /// If the channel ends before a value satisfies `wanted`, the errors of
+    /// [`wait_changed`](Self::wait_changed). Otherwise the same as for [`borrow`](Self::borrow).
     #[track_caller]
     pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, RemoteRecvError> {
         self.wait_value(wanted, Wait::Forever)

@@ -282,7 +282,8 @@ pub(crate) enum Operation {
     /// Calls `method`, which may wait, and has no effect that an interrupted caller needs to know.
     Wait = 10,
     /// Subscribes to a channel, or becomes a party of a barrier. Returns the number of the subscription or
-    /// party, an object that the caller holds, and in `size` the capacity of the channel.
+    /// party, an object that the caller holds. `size` is the capacity of the channel, or the number of
+    /// parties of the barrier.
     Subscribe = 11,
     /// Answers a request, `value`, to a service.
     Serve = 12,

@@ -17,8 +17,8 @@ use crate::wire::{CHUNK, DATA};
 
 /// Number of bytes after which small messages are not collected in one frame of HTTP/2.
 const FULL: usize = 32 << 10;
-/// Maximum size in bytes of memory that is copied into a frame with others. More is read in place, as a frame
-/// by itself.
+/// Maximum size in bytes of an attachment that is copied into a shared frame. A larger one is read in place,
+/// and has its own frame.
 const COPIED: u64 = 4 << 10;
 
 /// An encoded message to send, and the memory that follows it.
@@ -48,8 +48,8 @@ impl AsRef<[u8]> for AttachedSlice {
     }
 }
 
-/// Number of bytes of attachments that streams of this process have sent: without a copy by this library, if
-/// they are more than [`COPIED`].
+/// Number of bytes of attachments that streams of this process have sent. Attachments larger than [`COPIED`]
+/// are not copied by this library.
 // fork: a count, which a child continues.
 pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
 

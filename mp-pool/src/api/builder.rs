@@ -169,19 +169,18 @@ impl PoolBuilder {
     /// descriptors don't, and fail their task. Tasks run in the served pool, with its initializer and
     /// [state](Self::state), whose type must be the same.
     ///
-    /// [`processes`](Pool::processes) counts the workers of all hosts, and [`resize`](Pool::resize) sets those
-    /// of this one.
+    /// [`processes`](Pool::processes) counts the workers of all hosts, and [`resize`](Pool::resize) sets
+    /// those of this one.
     ///
-    /// A [lane](crate::TaskStream#lanes) of a stream stays in one process of another host, as on this host,
-    /// and continues on other hosts when that host is lost.
+    /// On other hosts, too, the tasks of a [lane](crate::TaskStream#lanes) prefer the worker process that ran
+    /// the lane last. If its host is lost, the lane continues in another process, on any host. While a host
+    /// is connected, the tasks of a chunk that was sent to it stay there, even if other workers are idle.
     ///
     /// # When a process or a host dies
     /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its
     /// pool ends, other workers start its unfinished tasks again, without an error. A task may run twice, so
     /// a task with side effects must allow that. If the served pool is terminated, tasks with tensors in
     /// their arguments end with [`WorkerLost`](crate::WorkerLost) instead.
-    ///
-    /// Tasks of a chunk that was sent to another host can't be moved to another worker.
     #[cfg(feature = "net")]
     #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
     #[doc(alias = "ray.util.multiprocessing")]

@@ -379,8 +379,8 @@ impl<T, S> AsyncResult<T, S> {
     /// that was just sent to a worker together with a function that is new to the worker may not be
     /// cancellable.)
     ///
-    /// Tasks that another host has are cancelled when the request arrives there. They end as cancelled later,
-    /// and the next call of `cancel` counts them.
+    /// Tasks on another host are cancelled when the request arrives there, unless they have begun. This call
+    /// does not count them. The next call of `cancel` does.
     pub fn cancel(&self) -> usize {
         self.shared.cancel_all(&self.job)
     }

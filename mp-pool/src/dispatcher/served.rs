@@ -33,7 +33,8 @@ const MOST_FUNCTIONS: usize = 256;
 /// Time for which functions without calls, and outcomes that a forwarder has not requested, are kept. Their
 /// forwarder may have been lost.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
-/// Maximum number of cancelled chunks that are remembered until they arrive. Few are on their way.
+/// Maximum number of cancellations stored for chunks that have not arrived. Few chunks are in transit at a
+/// time.
 const MOST_CANCELLED: usize = 4096;
 /// Time for a forwarder to send a function, while others wait for it.
 const LONGEST_LEARN: Duration = Duration::from_secs(10);
@@ -107,7 +108,8 @@ impl ForwardedCalls {
     }
 }
 
-/// Tasks of one chunk. They are a lane: the pool of the forwarder chose it for the worker that it stands for.
+/// Tasks of one chunk, run as one lane: each forwarder represents one worker, so its tasks prefer that
+/// worker.
 struct ForwardedTasks {
     /// Arguments, and the index of the first.
     left: Mutex<(Option<TaskArgs>, usize)>,
@@ -298,8 +300,8 @@ impl PoolService {
         worker
     }
 
-    /// Cancels the tasks of chunks that have not begun. A chunk that has not arrived is cancelled then: the
-    /// processes that send it and its cancellation have connections of their own.
+    /// Cancels the tasks of these chunks that have not begun. A chunk that has not arrived is cancelled on
+    /// arrival: chunk and cancellation use different connections, and can overtake each other.
     fn cancel(&self, keys: impl Iterator<Item = ChunkKey>) {
         for key in keys {
             let mut calls = self.calls.lock();

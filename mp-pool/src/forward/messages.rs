@@ -34,8 +34,8 @@ pub(crate) enum ForwardRequest {
     Forget { pool: u64, code: u64 },
     /// Run a stored function once for each of the arguments. `chunk` is the number of the chunk in its pool.
     Run { from: ForwarderId, chunk: u64, code: u64, timeout: Option<Duration>, most: u64, args: TaskArgs },
-    /// Cancel the tasks of these chunks that have not begun, now or when they arrive: numbers of forwarders
-    /// and chunks.
+    /// Cancel the tasks of these chunks that have not begun. Chunks that have not arrived are cancelled on
+    /// arrival. Numbers of forwarders and chunks.
     Cancel { pool: u64, chunks: Vec<(u64, u64)> },
     /// Return the outcomes that did not fit into the last reply.
     Rest { from: ForwarderId, most: u64 },

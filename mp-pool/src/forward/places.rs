@@ -80,8 +80,9 @@ impl fmt::Debug for Places {
 
 /// Chunk that a forwarder has.
 pub(crate) struct ForwardedChunk {
-    /// Place of the forwarder, and its number.
+    /// Number of the place of the forwarder.
     pub(crate) place: u64,
+    /// Number of the forwarder.
     pub(crate) forwarder: u64,
     pub(crate) chunk: u64,
 }

@@ -368,7 +368,8 @@ impl WorkerSlot {
         if is_its { self.cut(CutShare::All) } else { (None, None) }
     }
 
-    /// Adds its chunks of this call to `chunks`, if it is a forwarder. Each chunk is added once.
+    /// Adds its chunks of this call to `chunks`, if it is a forwarder: those that no earlier cancellation has
+    /// added.
     #[cfg(feature = "net")]
     pub(crate) fn find_forwarded(&mut self, job: &Arc<CallState>, chunks: &mut Vec<ForwardedChunk>) {
         let (Some(place), forwarder) = (self.place, self.forwarder) else { return };

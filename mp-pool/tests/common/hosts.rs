@@ -40,7 +40,7 @@ pub fn rank(_: u64) -> usize {
     part().map_or(0, |rank| rank.parse().unwrap())
 }
 
-/// Like [`rank`], for a task that takes longer than its way.
+/// Returns [`rank`] after 20 ms, which is longer than the transfer of the task.
 pub fn slow_rank(x: u64) -> usize {
     // sleep: the duration of the task, for which all workers are needed.
     std::thread::sleep(Duration::from_millis(20));

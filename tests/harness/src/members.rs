@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Variables of a member: its part, and the argument of its part.
+/// Environment variables of a member: its part in the test, and an argument.
 const PART: &str = "MP_TEST_MEMBER_PART";
 const ARGUMENT: &str = "MP_TEST_MEMBER_ARGUMENT";
 /// Prefix of the line that a member prints when it is ready.
@@ -20,8 +20,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Starts a member. Blocks until it is [`ready`], and returns it with its text. `argument` is most often
-    /// the address of rank 0.
+    /// Starts a member. Blocks until it is [`ready`]. Returns the member and the text of that call.
+    /// `argument` is most often the address of rank 0.
     ///
     /// # Panics
     /// If the member ends before it is ready.
@@ -47,7 +47,7 @@ impl Member {
         self.child.id()
     }
 
-    /// Lets [`wait_for_end`] return, and blocks until the process has ended.
+    /// Ends the wait of [`wait_for_end`] in the member, and blocks until its process has ended.
     ///
     /// # Panics
     /// If its test fails.

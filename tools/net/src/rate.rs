@@ -72,7 +72,7 @@ pub(crate) fn serve(options: &Options) -> RoleResult {
     })
 }
 
-/// Measures the queues of the home. Payloads are made before, as those of the peers are.
+/// Measures the queues of the home. Payloads are created before the measurement, as for the peers.
 pub(crate) fn run(options: &Options) -> RoleResult {
     let cluster = join(options)?;
     let queue = RemoteQueue::<Numbered>::connect(&cluster, "small")?;

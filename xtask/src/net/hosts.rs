@@ -125,7 +125,7 @@ impl Hosts {
         }
         let mut command = Self::command(host, &python);
         let (hosts, address) = (NAMES.len(), format!("10.77.0.{}", host + 1));
-        // Otherwise the agent looks up the name of its host, which no name service has.
+        // Without `is_host` and `--local-addr`, the agent looks up its host name, which nothing resolves.
         let is_first = host == 0;
         let options = format!(
             "-m torch.distributed.run --no-python --nnodes {hosts} --nproc-per-node 1 --rdzv-backend c10d \

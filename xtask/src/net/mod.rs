@@ -148,8 +148,8 @@ fn inside_figures() -> Result<bool, String> {
     figures::print(&Hosts::new(&programs("release")?)?).map(|()| true)
 }
 
-/// Runs the faults, and prints a table. Returns `true` if all had their outcomes. With `is_strict`, none may
-/// be skipped.
+/// Runs the faults, and prints a table. Returns `true` if each fault had the promised outcome and, with
+/// `is_strict`, none was skipped.
 fn inside(is_long: bool, is_strict: bool, only: &[String]) -> Result<bool, String> {
     let hosts = Hosts::new(&programs("debug")?)?;
     let is_wanted = |fault: &&Fault| match only {

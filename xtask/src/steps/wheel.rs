@@ -163,7 +163,7 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
         Err(message) => return Outcome::Failed(message),
     };
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Of the whole workspace: else its libraries would have fewer features than those of the extensions.
+    // The whole workspace: otherwise the libraries would have fewer features than those of the extensions.
     build
         .args(["build", "--locked", "--manifest-path", CRATE, "--workspace", "--bin", PROGRAM])
         .args(profile);

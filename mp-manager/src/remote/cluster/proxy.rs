@@ -54,12 +54,12 @@ use crate::remote::wire::Framed;
 ///
 /// # Lifetime of the object
 /// A published object lives until its name is withdrawn: a handle from [`connect`](Self::connect) does not
-/// keep it alive. An object that a method [returned](Self::call_to_object) lives in the same server until its
-/// last handle is dropped in all processes, or the name of the published object is withdrawn. When a process
-/// is killed, its handles are released.
+/// keep it alive. An object that a method [returned](Self::call_to_object) lives in the same server until all
+/// processes have dropped their handles to it, or the name of the published object is withdrawn. When a
+/// process is killed, its handles are released.
 ///
-/// A handle of a returned object in a message does not keep the object alive. The receiving process gets a
-/// handle of its own with its first call, so keep this one until then.
+/// A handle of a returned object in a message does not keep the object alive. Keep the sender's handle until
+/// the receiving process has made its first call.
 ///
 /// # Blocking
 /// A call blocks until the object has finished the calls that were sent before it, and this one.
@@ -141,8 +141,9 @@ impl ClusterProxy {
     }
 
     /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays in the server,
-    /// and returns a handle to it, with the same time-out as this one. If there is no answer in time, or this
-    /// process is killed, the new object is freed at once.
+    /// and returns a handle to it, with the same time-out as this one. If the call times out, the method may
+    /// still run, and the object that it returns is freed. If this process is killed, the object is freed
+    /// when the home ends the session of this process.
     ///
     /// ```
     /// # use mp_manager::{ClusterProxy, Manager, Methods};

@@ -7,7 +7,7 @@
 //! | `PUT` | its producer | after it was put |
 //! | `REFUSED` | its producer | after it was returned |
 //! | `LOST` | this program | when it was among the lost tasks |
-//! | `DOUBTED` | its consumer | when it can't know whether it is done |
+//! | `DOUBTED` | its consumer | when it can't know whether the home counts it as done |
 //! | 8 and up: number of gets | its consumer | after it has it |
 //! | 20 and up: number of completions | its consumer | after it is done |
 
@@ -113,8 +113,8 @@ impl Ledger {
         }
     }
 
-    /// Records that a message was got, whose consumer may have been stopped since: another one may have it as
-    /// well, or have done it.
+    /// Records that a message was got. If its consumer was stopped, another consumer may have received or
+    /// finished the same message.
     pub(crate) fn got_late(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_add(self.place(number)?, GOT) {
             was if was & REFUSED != 0 => {
@@ -132,7 +132,7 @@ impl Ledger {
         }
     }
 
-    /// Records that its consumer doesn't know whether it is done.
+    /// Records that its consumer doesn't know whether the home counts it as done.
     pub(crate) fn doubted(&self, number: u64) {
         self.messages.fetch_or(number as usize, DOUBTED);
     }

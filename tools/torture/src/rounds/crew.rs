@@ -59,11 +59,11 @@ pub(crate) struct Signals {
 /// Signals that reach a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exposure {
-    /// Percentage of kills.
+    /// Percentage of the planned kills that are sent.
     pub(crate) kills: u64,
-    /// Percentage of stops.
+    /// Percentage of the planned stops that are sent.
     pub(crate) stops: u64,
-    /// Longest stop in ms, if it is not that of most workers.
+    /// Longest stop in ms. `None`: the common limit.
     pub(crate) longest: Option<u64>,
 }
 

@@ -1,16 +1,17 @@
 //! Queue of a cluster on loopback: workers use it as processes of other hosts would, over sockets.
 //!
-//! | which dies, or is stopped for longer than lease and grace | guarantee |
+//! | process that dies, or is stopped for longer than lease and grace | guarantee |
 //! |---|---|
-//! | a worker that puts | its last message is in the queue, once, or not; the earlier ones are |
+//! | a worker that puts | all earlier messages are in the queue; the last one is there at most once |
 //! | a worker that takes with acknowledgement | its message is delivered again, unless it was acknowledged |
-//! | a worker that takes without | its message is delivered again, unless the home knew that it was received; if killed, it may lose the message |
+//! | a worker that takes without acknowledgement | its message is delivered again, unless the home knew that it was received; if killed, it may lose the message |
 //! | the home | calls end with [`PeerLost`](mp::cluster::PeerLost) in time; leases return; if killed, it costs the messages that it was sending |
 //! | none; for a shorter time | each message is taken once |
 //!
-//! The home is this program, and its workers are killed and stopped; or it is a worker, and the only one that
-//! is. Signals are rare in groups whose stops may be longer than lease and grace: most workers would not
-//! live long enough to return. Some of these groups are only stopped, and may lose nothing.
+//! In some groups this program is the home, and the workers are killed and stopped. In the other groups the
+//! home is a worker, and only that worker is killed and stopped. If stops can exceed lease and grace, signals
+//! are rare. Otherwise most workers would be killed before they rejoin. In some of these groups workers are
+//! only stopped, and nothing may be lost.
 
 use std::fs;
 use std::pin::pin;
@@ -196,7 +197,8 @@ impl Hosts {
         Ok(Self { config, queue, home, connections, exposure, over: Event::new()? })
     }
 
-    /// Returns the number of workers that end with the round, and of homes among the workers.
+    /// Returns the number of workers that use the queue until the round ends, and the number of workers that
+    /// are the home.
     pub(crate) fn workers(&self) -> (usize, usize) {
         (PUTTERS + TAKERS, usize::from(self.home.is_none()))
     }
@@ -236,7 +238,7 @@ impl Hosts {
         self.config.acknowledged
     }
 
-    /// Reports that no other worker is left to a home among the workers.
+    /// Ends the worker that is the home. All other workers have ended.
     pub(crate) fn close(&self) -> mp::AnyResult<()> {
         self.over.set()?;
         Ok(())
@@ -313,7 +315,7 @@ enum HostCallEnd {
 }
 
 impl Worker {
-    /// Is the home until no other worker is left.
+    /// Acts as the home until all other workers have ended.
     pub(crate) fn be_home(
         &mut self,
         config: &HostConfig,
@@ -329,8 +331,8 @@ impl Worker {
         take_rest(queue, &self.ledger, time, |account| account.missing + account.undone == 0)
     }
 
-    /// Puts into the queue of the home, or takes from it, until the round has ended. Leaves at random, and
-    /// comes back.
+    /// Puts into the queue of the home, or takes from it, until the round has ended. Leaves
+    /// and rejoins the cluster at random.
     pub(crate) fn use_home(&mut self, config: &HostConfig, puts: bool) -> mp::AnyResult<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, config.port.load(0));
@@ -501,7 +503,7 @@ impl Worker {
     }
 }
 
-/// Returns a message, or none of an empty queue. Returns `None` if the home was lost.
+/// Returns `Some(Some(message))`, `Some(None)` if the queue is empty, or `None` if the home was lost.
 fn taken<T>(got: Result<Option<T>, RemoteGetError>) -> mp::AnyResult<Option<Option<T>>> {
     match got {
         Ok(Some(message)) => Ok(Some(Some(message))),
