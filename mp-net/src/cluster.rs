@@ -25,7 +25,7 @@ use crate::socket::resolve;
 use crate::wire::messages::{CallOutcome, CallReply, MemberPresence, Node, Operation, RemoteCall};
 
 /// Pause between two attempts to join.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// A member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use mp_core::{Message, Wait};
 use mp_reduce::{TypeFingerprint, decode_relayed, encode_for_relay, name_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cluster::{Cluster, failed, with};
+use crate::cluster::{Cluster, PAUSE, failed, with};
 use crate::error::NetError;
 use crate::home::object::{Answer, Answering, CallerHold, SharedObject};
 use crate::link::PendingReply;
@@ -20,7 +20,7 @@ use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
+use crate::wire::messages::{CallOutcome, CallReply, Operation, RemoteCall};
 use crate::wire::value::{describe, parts};
 
 /// Future reply of a service. Dropping it cancels the call.
@@ -208,6 +208,14 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         Ok((self.object.link.begin(call, Some(memory.clone()), Wait::Forever), memory))
     }
 
+    /// Sends a request whose reply is not awaited. Does not block.
+    ///
+    /// # Errors
+    /// [`NetError::TooLarge`], or another error, if the request was not sent.
+    pub fn post(&self, mut request: Q) -> Result<(), NetError> {
+        self.begin(&mut request).map(drop)
+    }
+
     /// Calls the service. Blocks until its reply arrives, for at most `timeout`. Returns `None` when that
     /// time has expired: a call that was not sent is withdrawn, and the future of another one is dropped.
     ///
@@ -232,8 +240,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         match self.object.link.wait_until(pending, until).transpose()? {
             None => Ok(None),
             Some((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
-                let (link, id) = (self.object.link.clone(), reply.id);
-                let hold = reply.holds.then(|| ServiceHold(HeldCall { link, id, is_over: false }));
+                let hold = self.hold(&reply);
                 Ok(Some((decode_relayed(value)?, hold)))
             }
             Some((mut reply, _)) => {
@@ -249,6 +256,12 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         }
     }
 
+    /// Returns the value that this process holds by a reply.
+    fn hold(&self, reply: &CallReply) -> Option<ServiceHold> {
+        let (link, id) = (self.object.link.clone(), reply.id);
+        reply.holds.then(|| ServiceHold(HeldCall { link, id, is_over: false }))
+    }
+
     /// Calls the service. Blocks until its reply arrives.
     ///
     /// # Errors
@@ -258,6 +271,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         let (pending, memory) = self.begin(&mut request).map_err(unsent)?;
         let error = match self.object.link.wait(pending) {
             Ok((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
+                drop(self.hold(&reply));
                 let unread = |error: mp_reduce::Error| UnservedRequest {
                     request: None,
                     is_served: true,
@@ -340,12 +354,19 @@ impl Cluster {
         mut seen: impl FnMut(Vec<(String, u64)>) + Send + 'static,
     ) -> Result<FollowedNames, NetError> {
         let (link, prefix) = (self.first_link(), prefix.to_owned());
+        // Rank 0 may lose its connection to itself, and connects again.
+        let is_first = link.me().config.rank == 0;
         let follow = async move {
             let mut number = 0;
             loop {
                 let call = RemoteCall { number, name: prefix.clone(), ..RemoteCall::default() };
-                let Ok((reply, _)) = link.call_async(with(call, Operation::Watch), None).await else {
-                    return seen(Vec::new());
+                let reply = match link.call_async(with(call, Operation::Watch), None).await {
+                    Ok((reply, _)) => reply,
+                    Err(NetError::PeerLost(_)) if is_first => {
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
+                    Err(_) => return seen(Vec::new()),
                 };
                 number = reply.number;
                 seen(reply.names.into_iter().zip(reply.publications).collect());

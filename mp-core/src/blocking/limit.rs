@@ -19,7 +19,8 @@ impl Wait {
         Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
     }
 
-    pub(crate) fn is_over_at(self, now: Instant) -> bool {
+    #[doc(hidden)]
+    pub fn is_over_at(self, now: Instant) -> bool {
         match self {
             Self::Never => true,
             Self::Until(t) => now >= t,

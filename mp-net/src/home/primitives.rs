@@ -242,7 +242,12 @@ impl Drop for EnrolledParty {
 async fn lose(member: BarrierMember) {
     loop {
         match member.arrive_timeout(Duration::ZERO, true) {
-            Ok(Some(arrival)) => return arrival.lose(),
+            // Otherwise all parties have passed this phase meanwhile.
+            Ok(Some(arrival)) => {
+                if arrival.lose() {
+                    return;
+                }
+            }
             // All parties have arrived: this phase can't break any more.
             Ok(None) => tokio::time::sleep(PAUSE).await,
             Err(_) => return,

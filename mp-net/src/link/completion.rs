@@ -57,26 +57,16 @@ impl Completion {
     /// Blocks until the outcome is set. Calls `interrupted` once if the process is interrupted meanwhile.
     /// Returns `None` at `until`, and drops a later outcome.
     pub(crate) fn wait(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> Option<CallResult> {
-        let mut state = self.block(until, interrupted);
-        let result = state.result.take();
-        state.is_over |= result.is_none();
-        result
-    }
-
-    /// Blocks until the outcome is set. [`wait`](Self::wait) returns it. Calls `interrupted` once if
-    /// the process is interrupted meanwhile.
-    pub(crate) fn wait_answered(&self, interrupted: impl FnOnce()) {
-        drop(self.block(None, interrupted));
-    }
-
-    /// Blocks until the outcome is set, or until `until`.
-    fn block(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> MutexGuard<'_, CompletionState> {
         let mut state = self.lock();
         let mut interrupted = Some(interrupted);
         loop {
+            if let Some(result) = state.result.take() {
+                return Some(result);
+            }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if state.result.is_some() || left == Some(Duration::ZERO) {
-                return state;
+            if left == Some(Duration::ZERO) {
+                state.is_over = true;
+                return None;
             }
             if interrupted.is_some()
                 && mp_core::interrupted()

@@ -1,7 +1,7 @@
 //! Task of a link: sends calls within the credits of the home, and passes replies to their callers.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,10 +55,12 @@ struct LinkDriver {
     unsent: VecDeque<u64>,
     puts: HashMap<u64, PutQueue>,
     /// Replies with a value, or with a part of the object, that their callers have not taken.
-    unreceived: BTreeSet<u64>,
+    unreceived: BTreeMap<u64, Operation>,
     /// Replies to be acknowledged, and `true` if this is urgent.
     received: (Vec<u64>, bool),
     receipts: SentReceipts,
+    /// `true` if `received` has a call that took a message of a queue.
+    took: bool,
     /// Credits of the home for each object: calls, and bytes.
     credits: (u32, u64),
     largest: u64,
@@ -82,9 +84,10 @@ pub(crate) async fn run(
         pending: BTreeMap::new(),
         unsent: VecDeque::new(),
         puts: HashMap::new(),
-        unreceived: BTreeSet::new(),
+        unreceived: BTreeMap::new(),
         received: (Vec::new(), false),
         receipts: SentReceipts::default(),
+        took: false,
         credits: (1, 0),
         largest: 0,
         next_own: OWN,
@@ -216,7 +219,7 @@ impl LinkDriver {
         self.largest = welcome.largest;
         self.unreceived.clear();
         self.received = (Vec::new(), false);
-        self.receipts = SentReceipts::default();
+        (self.receipts, self.took) = (SentReceipts::default(), false);
     }
 
     /// Connects again to the same session of the home. The error is the cause, if there is a better one than
@@ -250,7 +253,7 @@ impl LinkDriver {
     fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
         let sent = || self.pending.values().filter(|pending| pending.sent);
         let given_back = self.pending.values().filter_map(|pending| pending.gives_back);
-        let ids = sent().map(|pending| pending.id).chain(given_back).chain(self.unreceived.iter().copied());
+        let ids = sent().map(|pending| pending.id).chain(given_back).chain(self.unreceived.keys().copied());
         _ = to.send(up(CallerMessageKind::Wanted(CallList { ids: ids.collect() })));
         for pending in sent() {
             _ = to.send(pending.packet());
@@ -258,7 +261,7 @@ impl LinkDriver {
                 _ = to.send(up(CallerMessageKind::Cancel(pending.id)));
             }
         }
-        self.receipts.sent += u64::from(self.received.1);
+        self.receipts.sent += u64::from(std::mem::take(&mut self.took));
         self.received = (Vec::new(), false);
     }
 
@@ -401,7 +404,7 @@ impl LinkDriver {
         };
         let arrived = result.is_ok();
         if pending.completion.complete(result) && arrived {
-            self.unreceived.insert(id);
+            self.unreceived.insert(id, pending.operation);
         } else {
             self.give_back(id);
         }
@@ -431,9 +434,10 @@ impl LinkDriver {
                 self.pending.insert(pending.id, pending);
             }
             Command::Received(id) => {
-                if self.unreceived.remove(&id) {
+                if let Some(operation) = self.unreceived.remove(&id) {
                     self.received.0.push(id);
                     self.received.1 = true;
+                    self.took |= operation == Operation::Get;
                 }
             }
             Command::Interrupt(id) => match self.pending.get_mut(&id) {
@@ -463,7 +467,7 @@ impl LinkDriver {
                     }
                 }
                 Some(_) => self.withdraw(id),
-                None if self.unreceived.remove(&id) => self.give_back(id),
+                None if self.unreceived.remove(&id).is_some() => self.give_back(id),
                 None => {}
             },
         }
@@ -491,7 +495,7 @@ impl LinkDriver {
         if !ids.is_empty() && (*urgent || sends || ids.len() >= ACKNOWLEDGED) {
             let ids = std::mem::take(ids);
             _ = to.send(up(CallerMessageKind::Received(CallList { ids })));
-            self.receipts.sent += u64::from(*urgent);
+            self.receipts.sent += u64::from(std::mem::take(&mut self.took));
         }
         *urgent = false;
         for id in self.unsent.drain(..) {
@@ -555,10 +559,11 @@ impl LinkDriver {
             let (host, cause) = (host.clone(), cause.to_owned());
             PeerLost { rank, host, silent, in_doubt, cause }
         };
-        if !self.receipts.are_known() || self.received.1 || !self.unreceived.is_empty() {
+        let took = |operation: &Operation| *operation == Operation::Get;
+        if !self.receipts.are_known() || self.took || self.unreceived.values().any(took) {
             self.ended.add_unflushed(lost(true));
         }
-        self.receipts = SentReceipts::default();
+        (self.receipts, self.took) = (SentReceipts::default(), false);
         self.fail(|in_doubt| lost(in_doubt).into());
     }
 }

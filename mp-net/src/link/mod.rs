@@ -33,7 +33,7 @@ use crate::link::completion::{CallFuture, CallResult, Completion};
 use crate::link::ended::EndedSessions;
 use crate::reactor;
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{CallerMessage, CallerMessageKind, Node, Operation, RemoteCall};
+use crate::wire::messages::{CallOutcome, CallerMessage, CallerMessageKind, Node, Operation, RemoteCall};
 use crate::wire::value::size_of;
 
 /// This process, as others see it, and its limits.
@@ -182,12 +182,16 @@ impl HomeLink {
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if, since the last flush, a home was lost before it knew all received messages.
+    /// One of several callers gets it. [`NetError::Interrupted`] if the process is interrupted while there is
+    /// no connection.
     pub(crate) fn flush(&self) -> Result<(), NetError> {
         let flushed = self.wait(self.begin_flush());
         // An earlier session may have ended while no call waited.
-        let lost = self.ended.take_unflushed();
-        flushed?;
-        lost.map_or(Ok(()), |lost| Err(lost.into()))
+        if let Some(lost) = self.ended.take_unflushed() {
+            return Err(lost.into());
+        }
+        // The end of a call that was not sent.
+        if flushed?.0.outcome() == CallOutcome::Empty { Err(NetError::Interrupted) } else { Ok(()) }
     }
 
     /// Returns `true` if the session of a call has not ended, as far as this process knows.
@@ -252,11 +256,6 @@ impl HomeLink {
     /// Cancels a call whose outcome is still awaited.
     pub(crate) fn cancel(&self, pending: &PendingReply) {
         _ = self.to.send(Command::Interrupt(pending.id));
-    }
-
-    /// Blocks until the outcome of a call is known. [`wait`](Self::wait) returns it.
-    pub(crate) fn wait_answered(&self, pending: &PendingReply) {
-        pending.completion.wait_answered(|| self.cancel(pending));
     }
 
     /// Blocks until the outcome of a call is known, like [`call`](Self::call).

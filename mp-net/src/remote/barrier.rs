@@ -141,18 +141,23 @@ impl RemoteBarrier {
 
     fn act_with(&self, wait: Wait, action: impl FnOnce()) -> Result<usize, RemoteBarrierError> {
         // Unwinding drops this value, which breaks the barrier.
-        let (party, parties, _held) = self.0.subscribe()?;
-        let arrived = index(&party, party.link.call(arrival(&party, wait), Wait::Forever))?;
+        let (party, parties, held) = self.0.subscribe()?;
+        let arrive = |wait| {
+            let arrived = index(&party, party.link.call(arrival(&party, wait), Wait::Forever));
+            arrived.map_err(|error| held.lost().map_or(error, RemoteBarrierError::PeerLost))
+        };
+        let arrived = arrive(wait)?;
         if arrived as u64 + 1 < parties {
             return Ok(arrived);
         }
         action();
-        index(&party, party.link.call(arrival(&party, Wait::Forever), Wait::Forever))
+        arrive(Wait::Forever)
     }
 
     /// Enrolls this process as a party until the returned handle is dropped or
     /// [leaves](RemoteBarrierMember::leave): if the home loses this process, the barrier breaks, even while
     /// the process does not wait at it. Each process enrolls itself once. Blocks until the home has answered.
+    /// [`BarrierError::TimedOut`] names processes of the home's host only.
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
@@ -174,7 +179,8 @@ impl RemoteBarrier {
     pub fn enroll(&self) -> Result<RemoteBarrierMember, RemoteBarrierError> {
         let (party, _, held) = self.0.subscribe()?;
         let call = party.call_of(Operation::Call, ObjectMethod::Acquire, 0);
-        index(&party, party.link.call(call, Wait::Forever))?;
+        let enrolled = index(&party, party.link.call(call, Wait::Forever));
+        enrolled.map_err(|error| held.lost().map_or(error, RemoteBarrierError::PeerLost))?;
         Ok(RemoteBarrierMember { barrier: self.clone(), held })
     }
 
@@ -231,6 +237,13 @@ pub struct RemoteBarrierMember {
 }
 
 impl RemoteBarrierMember {
+    /// Returns `true` if the home has not lost this process since it enrolled, as far as this process knows.
+    /// After a loss, the barrier breaks. A process that continues after a [`reset`](RemoteBarrier::reset)
+    /// enrolls again.
+    pub fn is_enrolled(&self) -> bool {
+        self.held.link.lasts(self.held.id)
+    }
+
     /// Leaves the barrier unbroken. Blocks until the home has ended the enrollment.
     ///
     /// # Errors

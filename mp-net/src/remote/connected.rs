@@ -11,10 +11,10 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
-use crate::error::NetError;
+use crate::error::{NetError, PeerLost};
 use crate::handle::HandleParts;
-use crate::link::HomeLink;
 use crate::link::completion::CallResult;
+use crate::link::{HomeLink, HomePeer};
 use crate::object_type::ObjectType;
 use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Operation, RemoteCall};
 
@@ -141,6 +141,13 @@ pub(crate) struct HeldCall {
 }
 
 impl HeldCall {
+    /// Returns the loss of the home, if the session of the call has ended.
+    pub(crate) fn lost(&self) -> Option<PeerLost> {
+        let (HomePeer { rank, host, .. }, silent) = (self.link.peer(), Duration::ZERO);
+        let cause = "the connection was lost while no call waited".to_owned();
+        (!self.link.lasts(self.id)).then_some(PeerLost { rank, host, silent, in_doubt: true, cause })
+    }
+
     /// Removes the part from the object, and returns the reply of the home. Without a reply, the part is
     /// given back.
     pub(crate) fn acknowledge(mut self) -> Result<CallReply, NetError> {

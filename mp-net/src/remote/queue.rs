@@ -246,13 +246,13 @@ impl<T: Message> RemoteQueue<T> {
                 }
             };
             let size = call.value.as_ref().map_or(0, size_of);
-            if sent.len() >= AHEAD || (bytes > 0 && bytes + size > AHEAD_BYTES) {
-                // Half of them at a time: waking this thread for each one would cost more than the puts.
-                let half = sent.len().div_ceil(2);
-                if let Some(SentPut { pending, .. }) = sent.get(half - 1) {
-                    self.link.wait_answered(pending);
-                }
-                for oldest in sent.drain(..half) {
+            let is_full = |sent: &VecDeque<_>, bytes, most| {
+                sent.len() >= most || (bytes > 0 && bytes + size > AHEAD_BYTES)
+            };
+            if is_full(&sent, bytes, AHEAD) {
+                // Down to half of them: waking this thread for each one would cost more than the puts.
+                while first.is_none() && is_full(&sent, bytes, AHEAD / 2) {
+                    let Some(oldest) = sent.pop_front() else { break };
                     bytes -= self.finish_put(oldest, &mut put, &mut first);
                 }
             }
@@ -368,7 +368,9 @@ impl<T: Message> RemoteQueue<T> {
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if, since the last flush, the home was lost before it knew all received
-    /// messages. These messages may have returned to the queue.
+    /// messages. These messages may have returned to the queue. If several threads flush, one of them gets
+    /// the error. [`Cluster::leave`] does not report it. [`NetError::Interrupted`] if the process is
+    /// interrupted while there is no connection.
     pub fn flush(&self) -> Result<(), NetError> {
         self.link.flush()
     }

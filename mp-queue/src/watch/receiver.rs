@@ -1,6 +1,7 @@
 //! Reading side of a watch channel.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use mp_core::message::Outgoing;
 use mp_core::mutex::Mutex;
@@ -131,6 +132,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
                 return Ok(value);
             }
             drop(value);
+            // A sender may be faster than this thread.
+            if wait.is_over_at(Instant::now()) {
+                return Err(GetError::Empty);
+            }
             self.block_until_changed(wait)?;
         }
     }

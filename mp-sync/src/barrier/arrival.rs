@@ -171,15 +171,14 @@ impl BarrierArrival {
     }
 
     /// Breaks the barrier as the death of this party does, unless all parties have arrived: the others get
-    /// [`BarrierError::MemberDied`]. For a party on behalf of another process.
+    /// [`BarrierError::MemberDied`]. Returns `true` if it broke. For a party on behalf of another process.
     #[doc(hidden)]
-    pub fn lose(mut self) {
+    pub fn lose(mut self) -> bool {
         self.ended = true;
         // The last party may have died before it ended the phase.
         self.barrier.complete(CompletePhase::new(self.barrier.at(), self.phase));
-        if self.is_last() || self.barrier.acting(self.phase).is_none() {
-            self.barrier.break_phase(self.phase, BreakCause::Died);
-        }
+        (self.is_last() || self.barrier.acting(self.phase).is_none())
+            && self.barrier.break_phase(self.phase, BreakCause::Died)
     }
 
     /// Waits until all parties have arrived, at most `timeout`. Returns the index, or `None` when the time
