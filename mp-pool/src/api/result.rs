@@ -380,7 +380,8 @@ impl<T, S> AsyncResult<T, S> {
     /// cancellable.)
     ///
     /// Tasks on another host are cancelled when the request arrives there, unless they have begun. This call
-    /// does not count them. The next call of `cancel` does.
+    /// does not count them. The next call of `cancel` does. A pool that was closed or withdrawn there is not
+    /// reached.
     pub fn cancel(&self) -> usize {
         self.shared.cancel_all(&self.job)
     }

@@ -33,6 +33,8 @@ const MOST_FUNCTIONS: usize = 256;
 /// Time for which functions without calls, and outcomes that a forwarder has not requested, are kept. Their
 /// forwarder may have been lost.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
+/// Time for which a chunk waits for its preferred worker while other workers have tasks.
+const PREFERENCE_TIME: Duration = Duration::from_millis(50);
 /// Maximum number of cancellations stored for chunks that have not arrived. Few chunks are in transit at a
 /// time.
 const MOST_CANCELLED: usize = 4096;
@@ -115,11 +117,15 @@ struct ForwardedTasks {
     left: Mutex<(Option<TaskArgs>, usize)>,
     /// Preferred worker.
     worker: Arc<AtomicUsize>,
+    arrived: Instant,
 }
 
 impl ForwardedTasks {
+    /// Returns `true` for the preferred worker and for workers without other tasks. After
+    /// [`PREFERENCE_TIME`], returns `true` for each.
     fn may_take(&self, filter: Option<&LaneFilter>) -> bool {
         filter.is_none_or(|filter| filter.allows(Some(self.worker.load(Ordering::Relaxed))))
+            || self.arrived.elapsed() > PREFERENCE_TIME
     }
 }
 
@@ -339,7 +345,11 @@ impl PoolService {
             }
         };
         let has_attachments = matches!(args, TaskArgs::Single(_));
-        let source = Arc::new(ForwardedTasks { left: Mutex::new((None, 0)), worker: self.worker_of(from) });
+        let source = Arc::new(ForwardedTasks {
+            left: Mutex::new((None, 0)),
+            worker: self.worker_of(from),
+            arrived: Instant::now(),
+        });
         let options = CallOptions { chunk: count, timeout, ..CallOptions::default() };
         let job = CallState::new(code, options, source.clone(), ResultOrder::Submission);
         if !self.calls.lock().begin(key, &job) {
@@ -349,7 +359,13 @@ impl PoolService {
         let mut end = CancelledOnDrop { service: self.clone(), key, job: job.clone(), is_done: false };
         let (shared, submitted) = (self.shared.clone(), job.clone());
         // User code encodes functions, and the tasks of other calls.
-        let submit = move || shared.submit(&submitted, count, || source.left.lock().0 = Some(args));
+        let submit = move || {
+            shared.submit(&submitted, count, || source.left.lock().0 = Some(args));
+            // A cancellation may have arrived before the arguments were there.
+            if submitted.is_cancelled() {
+                shared.cancel(&submitted);
+            }
+        };
         if blocking(submit).await.is_none() {
             return ForwardReply::Ended;
         }

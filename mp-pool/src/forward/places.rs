@@ -4,15 +4,11 @@
 //! the forwarder of that served pool for which the most processes are missing.
 
 use std::fmt;
-use std::time::Duration;
 
 use mp_core::mutex::{Mutex, MutexGuard};
-use mp_net::service::{FollowedNames, spawn_blocking};
+use mp_net::service::FollowedNames;
 
 use crate::forward::messages::{ForwardRequest, ForwarderId, ServedPoolService};
-
-/// Maximum wait for the reply of a served pool to a cancellation.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the name under which a member publishes a pool.
 pub(crate) fn service_name(pool: Option<&str>, rank: usize) -> String {
@@ -180,11 +176,8 @@ impl Places {
             if chunks.is_empty() {
                 continue;
             }
-            let (pool, service) = (table.pool, place.service.clone());
-            spawn_blocking(move || {
-                // Fails if the served pool is lost, and its tasks with it.
-                _ = service.call_within(ForwardRequest::Cancel { pool, chunks }, Some(CANCEL_TIMEOUT));
-            });
+            // If the served pool is lost, so are its tasks.
+            _ = place.service.post(ForwardRequest::Cancel { pool: table.pool, chunks });
         }
     }
 
