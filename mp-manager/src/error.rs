@@ -239,10 +239,13 @@ impl CallError {
     }
 
     /// Marks the call as not sent.
-    #[cfg(feature = "authkey")]
+    #[cfg(any(feature = "authkey", feature = "net"))]
     pub(crate) fn unsent(mut self) -> Self {
-        if let CallError::TimedOut { sent, .. } = &mut self {
-            *sent = false;
+        match &mut self {
+            CallError::TimedOut { sent, .. } => *sent = false,
+            #[cfg(feature = "net")]
+            CallError::PeerLost(lost) => lost.in_doubt = false,
+            _ => {}
         }
         self
     }

@@ -246,11 +246,11 @@ impl ObjectThread {
             match requests.recv_deadline(next_check) {
                 Ok(request) => {
                     backoff.reset();
-                    self.handle(object, request);
+                    self.handle(object, request, &requests);
                 }
                 Err(GetError::Empty | GetError::Interrupted) => {
                     backoff.reset();
-                    self.drop_ended_callers();
+                    self.drop_ended_callers(&requests);
                     next_check = Instant::now() + CHECK_INTERVAL;
                 }
                 Err(GetError::Failed(_)) => thread::sleep(backoff.next_pause()),
@@ -265,16 +265,21 @@ impl ObjectThread {
         drop_caught(state);
     }
 
-    /// Drops callers that have ended. An answer that was sent just before is dropped with its channel, and an
-    /// object in it is freed.
-    fn drop_ended_callers(&mut self) {
-        self.callers.retain(|_, caller_state| !caller_state.answers.is_disconnected());
+    /// Drops callers that have ended and whose requests were all handled. An answer that was sent just before
+    /// is dropped with its channel, and an object in it is freed.
+    fn drop_ended_callers(&mut self, requests: &Receiver<ObjectRequest>) {
+        let ended = self.callers.iter().filter(|(_, caller_state)| caller_state.answers.is_disconnected());
+        let ended: Vec<u32> = ended.map(|(caller, _)| *caller).collect();
+        // Their requests were sent before they ended, so an empty queue has none of them.
+        if requests.is_empty() {
+            ended.iter().for_each(|caller| drop(self.callers.remove(caller)));
+        }
     }
 
-    fn handle(&mut self, object: u64, request: ObjectRequest) {
+    fn handle(&mut self, object: u64, request: ObjectRequest, requests: &Receiver<ObjectRequest>) {
         match request {
             ObjectRequest::Hello { caller, answers } => {
-                self.drop_ended_callers();
+                self.drop_ended_callers(requests);
                 self.callers.insert(caller, CallerState { answers: *answers, codes: Vec::new() });
             }
             ObjectRequest::Make { caller, maker } => {

@@ -71,7 +71,8 @@ use crate::remote::wire::Framed;
 /// server has ended, they return [`CallError::ServerGone`]. Over connections that break and return within the
 /// grace, each call has its effect once. When this process is killed, a call that it had sent may or may not
 /// run. If this process was without a connection for longer than lease and grace, its handles of returned
-/// objects were released: if they were the last, calls return [`CallError::Freed`].
+/// objects were released: calls by them return [`CallError::Freed`], even if other processes still have the
+/// object.
 #[derive(Clone)]
 pub struct ClusterProxy {
     service: ClusterService,
@@ -243,7 +244,8 @@ impl ClusterProxy {
             ReturnedHandle { number, hold: Some(_) } => return Ok(Some(*number)),
             ReturnedHandle { number, hold: None } => *number,
         };
-        match self.request(Framed::bare(ClusterAsk::Share { handle: number }), call)? {
+        let shared = self.request(Framed::bare(ClusterAsk::Share { handle: number }), call);
+        match shared.map_err(CallError::unsent)? {
             (Framed { head: ClusterReply::Object { handle: number, .. }, .. }, hold @ Some(_)) => {
                 let mut handle = handle.lock();
                 // Unless another thread was faster.
