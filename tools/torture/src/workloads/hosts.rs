@@ -424,6 +424,7 @@ impl Worker {
                 let mut get = pin!(queue.get_async());
                 self.row.note(Op::Poll, 0);
                 if let Poll::Ready(end) = get.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    self.row.note(Op::Get, 0);
                     end
                 } else {
                     // sleep: an answer arrives, and signals
