@@ -145,3 +145,29 @@ fn object_in_an_unread_answer_is_freed() {
     kill(worker.pid());
     assert_eq!(take(&dropped), manager.server_pid());
 }
+
+#[test]
+fn sent_call_of_an_ended_caller_runs() {
+    let manager = manager();
+    let object = made(&manager, closure!([] || 0_u32));
+    let through = Queue::bounded(2).unwrap();
+    [(); 2].into_iter().for_each(|()| through.put(object.clone()).unwrap());
+    let [known, new]: [Proxy<u32>; 2] = [(); 2].map(|()| take(&through));
+    known.call(closure!([] |object: &mut u32| *object += 1)).unwrap();
+    let gate = Gate::new();
+    thread::scope(|threads| {
+        let stop = closure!([gate = gate.clone()] |_object: &mut u32| gate.pass());
+        let busy = threads.spawn(|| object.call(stop));
+        gate.arrived();
+        let first = threads.spawn(|| new.call(closure!([] |object: &mut u32| *object)));
+        eventually("its requests are on their way", || common::in_use().1 > 0);
+        // The object handles the first request of the new caller when this caller has ended.
+        let late = known.with_timeout(Duration::from_millis(20));
+        let error = late.call(closure!([] |object: &mut u32| *object += 10)).unwrap_err();
+        assert!(matches!(error, CallError::TimedOut { sent: true, .. }), "{error}");
+        gate.open(1);
+        busy.join().unwrap().unwrap();
+        first.join().unwrap().unwrap();
+    });
+    assert_eq!(object.call(closure!([] |object: &mut u32| *object)).unwrap(), 11);
+}
