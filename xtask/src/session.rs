@@ -80,6 +80,12 @@ impl Session {
             command.args(["--config", RUNNER]);
         }
         command.args(words);
+        // Variables that cargo sets for the package of the program that it runs, which is this one. Build
+        // scripts read them, and would run again in each build with others.
+        let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
+            command.env_remove(name);
+        }
         command.env("CARGO_TERM_COLOR", if self.colours { "always" } else { "never" });
         // If cargo has another target folder, the script can't find this program.
         if let Ok(xtask) = std::env::current_exe() {

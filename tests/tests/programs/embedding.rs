@@ -29,6 +29,11 @@ const COPIED: &str = "embedded: copied 7\n";
 /// Builds an example with `cargo`, and returns the path of the library of this name.
 fn make(words: &[&str], name: &str) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // With the variables of this package, build scripts would run again, and running programs be replaced.
+    let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
+        cargo.env_remove(name);
+    }
     let (command, more) = words.split_first().unwrap();
     cargo.args([command, "--quiet", "--offline", "--package", "mp-tests", "--message-format=json"]);
     if !cfg!(debug_assertions) {
