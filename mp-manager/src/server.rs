@@ -207,6 +207,8 @@ struct CallerState {
     answers: Sender<CallAnswer>,
     /// Code by its number, or the reason why it can't be called.
     codes: Vec<Result<ObjectCall, String>>,
+    /// Number of requests of the object after which it is dropped, because it has ended.
+    last: Option<u64>,
 }
 
 impl Drop for CallerState {
@@ -233,6 +235,10 @@ struct ObjectThread {
     callers: BTreeMap<u32, CallerState>,
     /// Slot of this process among the members of the arena.
     slot: Option<u32>,
+    /// Number of received requests.
+    received: u64,
+    /// Smallest number of received requests after which a caller is dropped.
+    next_drop: Option<u64>,
 }
 
 impl ObjectThread {
@@ -246,7 +252,11 @@ impl ObjectThread {
             match requests.recv_deadline(next_check) {
                 Ok(request) => {
                     backoff.reset();
+                    self.received += 1;
                     self.handle(object, request, &requests);
+                    if self.next_drop.is_some_and(|drop| drop <= self.received) {
+                        self.drop_ended_callers(&requests);
+                    }
                 }
                 Err(GetError::Empty | GetError::Interrupted) => {
                     backoff.reset();
@@ -268,19 +278,22 @@ impl ObjectThread {
     /// Drops callers that have ended and whose requests were all handled. An answer that was sent just before
     /// is dropped with its channel, and an object in it is freed.
     fn drop_ended_callers(&mut self, requests: &Receiver<ObjectRequest>) {
-        let ended = self.callers.iter().filter(|(_, caller_state)| caller_state.answers.is_disconnected());
-        let ended: Vec<u32> = ended.map(|(caller, _)| *caller).collect();
-        // Their requests were sent before they ended, so an empty queue has none of them.
-        if requests.is_empty() {
-            ended.iter().for_each(|caller| drop(self.callers.remove(caller)));
-        }
+        let ended = self.callers.values_mut();
+        let ended = ended.filter(|caller| caller.last.is_none() && caller.answers.is_disconnected());
+        // Counted after it is known who has ended: all their requests were sent before.
+        let ended: Vec<_> = ended.collect();
+        let last = self.received + requests.len() as u64;
+        ended.into_iter().for_each(|caller| caller.last = Some(last));
+        let received = self.received;
+        self.callers.retain(|_, caller| caller.last.is_none_or(|last| last > received));
+        self.next_drop = self.callers.values().filter_map(|caller| caller.last).min();
     }
 
     fn handle(&mut self, object: u64, request: ObjectRequest, requests: &Receiver<ObjectRequest>) {
         match request {
             ObjectRequest::Hello { caller, answers } => {
                 self.drop_ended_callers(requests);
-                self.callers.insert(caller, CallerState { answers: *answers, codes: Vec::new() });
+                self.callers.insert(caller, CallerState { answers: *answers, codes: Vec::new(), last: None });
             }
             ObjectRequest::Make { caller, maker } => {
                 if self.slot.is_none_or(|slot| is_of(caller, slot)) {
