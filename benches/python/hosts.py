@@ -56,7 +56,7 @@ def pipelined(queue):
     batches = [[b"%064d" % (at + i) for i in range(BATCH)] for at in range(0, PIPELINED, BATCH)]
     since = time.perf_counter()
     ray.get([queue.actor.put_nowait_batch.remote(batch) for batch in batches])
-    figure("pipelined", PIPELINED / (time.perf_counter() - since))
+    figure("pipelined-bytes", PIPELINED / (time.perf_counter() - since))
     assert queue.size() == PIPELINED
     queue.get_nowait_batch(PIPELINED)
 

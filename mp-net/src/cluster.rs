@@ -18,7 +18,7 @@ use crate::handle;
 use crate::home::Home;
 use crate::home::object::SharedObject;
 use crate::home::registry::ClusterRegistry;
-use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
+use crate::link::{CallValues, HomeLink, HomePeer, NodeIdentity, host_name};
 use crate::publish::Publish;
 use crate::reactor;
 use crate::socket::resolve;
@@ -520,7 +520,7 @@ async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::
     loop {
         let seen = lock(&known.0).changes;
         let call = RemoteCall { number: seen, ..RemoteCall::default() };
-        match first.call_async(with(call, Operation::Watch), None).await {
+        match first.call_async(with(call, Operation::Watch), CallValues::None).await {
             Ok((reply, _)) => {
                 let mut state = lock(&known.0);
                 let events = state.apply(&reply);

@@ -212,7 +212,7 @@ fn call_seeds() -> Vec<Vec<u8>> {
     let node = Node { rank: 1, ranks: 2, host: "b".into(), pid: 3, home: 9, ..Node::default() };
     let greeting =
         CallerGreeting { nonce: vec![1; 32], from: Some(node.clone()), ..CallerGreeting::default() };
-    let put = |id, sizes: &[u64]| call(id, Operation::Put, |call| call.value = Some(value(sizes)));
+    let put = |id, sizes: &[u64]| call(id, Operation::Put, |call| call.values = vec![value(sizes)]);
     let queue = [
         vec![0],
         call(1, Operation::Open, |call| {

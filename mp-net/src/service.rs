@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::cluster::{Cluster, PAUSE, failed, with};
 use crate::error::NetError;
 use crate::home::object::{Answer, Answering, CallerHold, SharedObject};
-use crate::link::PendingReply;
+use crate::link::{CallValues, PendingReply};
 use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::wire::LONGEST;
@@ -202,10 +202,10 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
             let (bytes, limit) = (head.bytes.len() as u64, LONGEST as u64);
             return Err(NetError::TooLarge { bytes, limit });
         }
-        let call = RemoteCall { value: Some(head), object: self.object.number, ..RemoteCall::default() };
+        let call = RemoteCall { values: vec![head], object: self.object.number, ..RemoteCall::default() };
         let memory = HeldMessage::value(message, sizes);
         let call = with(call, Operation::Serve);
-        Ok((self.object.link.begin(call, Some(memory.clone()), Wait::Forever), memory))
+        Ok((self.object.link.begin(call, CallValues::Held(memory.clone()), Wait::Forever), memory))
     }
 
     /// Sends a request whose reply is not awaited. Does not block.
@@ -286,7 +286,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
             Err(error) => error,
         };
         // The stream may still read the memory.
-        let request = memory.reclaim().and_then(|message| decode_relayed(message).ok());
+        let request = memory.reclaim().pop().and_then(|message| decode_relayed(message).ok());
         Err(UnservedRequest { request, is_served: false, error })
     }
 }
@@ -360,7 +360,7 @@ impl Cluster {
             let mut number = 0;
             loop {
                 let call = RemoteCall { number, name: prefix.clone(), ..RemoteCall::default() };
-                let reply = match link.call_async(with(call, Operation::Watch), None).await {
+                let reply = match link.call_async(with(call, Operation::Watch), CallValues::None).await {
                     Ok((reply, _)) => reply,
                     Err(NetError::PeerLost(_)) if is_first => {
                         tokio::time::sleep(PAUSE).await;

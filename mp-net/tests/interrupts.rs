@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemoteQueue};
+use mp_harness::eventually;
+use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemotePutError, RemoteQueue};
 use mp_queue::Queue;
 
 #[test]
@@ -15,8 +16,17 @@ fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error:
         let remote = remote.clone();
         move || remote.get()
     });
+    let full = Queue::<u32>::bounded(10)?;
+    cluster.publish("full", &full)?;
+    let putting = std::thread::spawn({
+        let remote = RemoteQueue::<u32>::connect(&cluster, "full")?;
+        move || remote.put_many(0..1000)
+    });
+    eventually("the queue is full", || full.len() == 10);
     assert_eq!(remote.len()?, 0);
     mp_core::record_interrupt();
+    let error = putting.join().unwrap().unwrap_err();
+    assert!(matches!(error, RemotePutError::Failed { value: 10, error: NetError::Interrupted }), "{error}");
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, RemoteGetError::Failed(NetError::Interrupted)), "{error}");
     // The interrupt stays until it is taken. A reply that arrives is returned, and not given back as well.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemoteQueue};
+use mp_harness::eventually;
+use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemotePutError, RemoteQueue};
 use mp_queue::Queue;
 use mp_reduce::Bundle;
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
@@ -210,5 +211,60 @@ fn futures_put_and_get() -> Outcome {
     remote.put(2)?;
     assert_eq!(remote.get_timeout(Duration::from_secs(5))?, Some(2));
     assert!(matches!(remote.try_get(), Err(RemoteGetError::Empty)));
+    Ok(())
+}
+
+/// Value `i` of a test, with up to two tensors.
+fn tensors(i: usize) -> Bundle<Vec<Tensor<u32>>> {
+    Bundle((0..i % 3).map(|k| Tensor::full([i % 7 + k], (10 * i + k) as u32).unwrap()).collect())
+}
+
+fn assert_tensors(Bundle(value): &Bundle<Vec<Tensor<u32>>>, i: usize) {
+    assert_eq!(value.len(), i % 3, "value {i}");
+    for (k, tensor) in value.iter().enumerate() {
+        assert_eq!(tensor.iter().collect::<Vec<_>>(), vec![(10 * i + k) as u32; i % 7 + k], "value {i}");
+    }
+}
+
+#[test]
+fn put_many_to_a_closed_queue_returns_the_next() -> Outcome {
+    // One call at a time, so that the others wait and have several messages.
+    let first = first_of_two(|config| config.credits(1, 1 << 20));
+    let second = Cluster::join(&config(1, 2, first.address()))?;
+    let queue = Queue::<Bundle<Vec<Tensor<u32>>>>::bounded(300)?;
+    first.publish("batches", &queue)?;
+    let remote = RemoteQueue::<Bundle<Vec<Tensor<u32>>>>::connect(&second, "batches")?;
+    let putting = std::thread::spawn(move || remote.put_many((0..2000).map(tensors)));
+    eventually("the queue is full", || queue.len() == 300);
+    for i in 0..100 {
+        assert_tensors(&queue.get()?.unwrap(), i);
+    }
+    eventually("the queue is full again", || queue.len() == 300);
+    queue.close();
+    let error = putting.join().unwrap().unwrap_err();
+    assert!(error.is_closed(), "{error}");
+    assert_tensors(&error.into_value(), 400);
+    for i in 100..400 {
+        assert_tensors(&queue.get()?.unwrap(), i);
+    }
+    assert!(queue.get()?.is_none());
+    Ok(())
+}
+
+#[test]
+fn put_many_ends_at_a_message_above_the_limit() -> Outcome {
+    let first = first_of_two(|config| config.largest_message(1000));
+    let second = Cluster::join(&config(1, 2, first.address()))?;
+    let queue = Queue::<Vec<u8>>::bounded(1000)?;
+    first.publish("bytes", &queue)?;
+    let remote = RemoteQueue::<Vec<u8>>::connect(&second, "bytes")?;
+    // A call of several messages may exceed it.
+    assert_eq!(remote.put_many((0..100).map(|i| vec![i; 900]))?, 100);
+    let error = remote.put_many((0..100).map(|i| vec![i; if i == 70 { 1001 } else { 1 }])).unwrap_err();
+    assert!(matches!(&error, RemotePutError::Failed { error: NetError::TooLarge { .. }, .. }), "{error}");
+    assert_eq!(error.into_value(), vec![70; 1001]);
+    for i in (0..100).map(|i| vec![i; 900]).chain((0..70).map(|i| vec![i])) {
+        assert_eq!(queue.get()?.unwrap(), i);
+    }
     Ok(())
 }

@@ -35,13 +35,14 @@ use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
 use crate::link::stream::{BESIDE, CONNECTION_WINDOW, FRAME, STREAM_WINDOW};
 use crate::link::{NodeIdentity, probes};
+use crate::wire::MOST_VALUES;
 use crate::wire::messages::{
     CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
     MemberPresence, Operation, PATH, RemoteCall, VERSION, Welcome,
 };
 use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::{FrameBody, StreamPacket};
-use crate::wire::value::{ArrivalError, ArrivingValue};
+use crate::wire::value::{ArrivalError, ArrivingValues};
 
 /// Additional time for a caller to return: it may find out later than its home that its stream has ended.
 const RETURN: Duration = Duration::from_millis(400);
@@ -298,7 +299,7 @@ impl Home {
         stream: u64,
         from: &mut StreamReader,
     ) -> StreamEnd {
-        let mut arriving: Option<(RemoteCall, ArrivingValue)> = None;
+        let mut arriving: Option<(RemoteCall, ArrivingValues)> = None;
         loop {
             let part = match from.next::<CallerMessage>().await {
                 Ok(part) => part,
@@ -308,14 +309,14 @@ impl Home {
                 return StreamEnd::Malformed("calls of an ended stream");
             }
             let kind = match (part, &mut arriving) {
-                (Part::Data(data), Some((_, value))) => {
-                    match value.write(&data) {
+                (Part::Data(data), Some((_, values))) => {
+                    match values.write(&data) {
                         Ok(true) => {}
                         Ok(false) => continue,
                         Err(end) => return end,
                     }
-                    if let Some((call, value)) = arriving.take() {
-                        self.call(session, call, Some(value.finish()));
+                    if let Some((call, values)) = arriving.take() {
+                        self.call(session, call, values.finish());
                     }
                     continue;
                 }
@@ -323,17 +324,17 @@ impl Home {
                 _ => None,
             };
             match kind {
-                Some(CallerMessageKind::Call(mut call)) => match call.value.take() {
-                    None => self.call(session, call, None),
-                    Some(value) => {
-                        let value = ArrivingValue::new(value, me.config.largest);
-                        if value.is_whole() {
-                            self.call(session, call, Some(value.finish()));
-                        } else {
-                            arriving = Some((call, value));
-                        }
+                Some(CallerMessageKind::Call(call)) if call.values.len() > MOST_VALUES => {
+                    return StreamEnd::Malformed("a call with too many values");
+                }
+                Some(CallerMessageKind::Call(mut call)) => {
+                    let values = ArrivingValues::new(std::mem::take(&mut call.values), me.config.largest);
+                    if values.are_whole() {
+                        self.call(session, call, values.finish());
+                    } else {
+                        arriving = Some((call, values));
                     }
-                },
+                }
                 Some(CallerMessageKind::Received(list)) => session.received(&list.ids),
                 Some(CallerMessageKind::Wanted(list)) => session.keep(&list.ids),
                 Some(CallerMessageKind::Cancel(id)) => session.cancel(id),
@@ -343,28 +344,25 @@ impl Home {
         }
     }
 
-    /// Runs a call whose value, if any, has arrived.
+    /// Runs a call whose values, if any, have arrived.
     fn call(
         self: &Arc<Self>,
         session: &Arc<Session>,
         call: RemoteCall,
-        value: Option<Result<Outgoing, ArrivalError>>,
+        values: impl Iterator<Item = Result<Outgoing, ArrivalError>>,
     ) {
         let (home, caller) = (self.clone(), session.clone());
-        let value = match (call.operation(), value) {
-            (Operation::Put, Some(Ok(value))) => {
-                return match self.queue(call.object) {
-                    Some(object) => session.put(&call, object, value),
-                    None => session.run(&call, None, || {
-                        Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
-                    }),
-                };
-            }
-            (_, value) => value,
-        };
+        let refuse = |error| refuse(self.me.get(), error);
+        if call.operation() == Operation::Put
+            && let Some(queue) = self.queue(call.object)
+        {
+            let messages = values.map(|value| value.map_err(|error| Box::new(refuse(error))));
+            return session.put(&call, queue, messages.collect());
+        }
+        let value = { values }.next().map(|value| value.map_err(refuse));
         let ready = |answer: Answer| -> object::Answering { Box::pin(std::future::ready(answer)) };
         let this = call.clone();
-        session.run(&call, None, move || {
+        session.run(&call, move || {
             let call = this;
             match call.operation() {
                 Operation::Acknowledge => ready(caller.acknowledge(call.number)),
@@ -389,7 +387,7 @@ impl Home {
                     if call.operation() == Operation::Serve {
                         return match value.transpose() {
                             Ok(request) => object.serve(request),
-                            Err(error) => ready(refuse(home.me.get(), error)),
+                            Err(refusal) => ready(refusal),
                         };
                     }
                     let (method, lost) = (call.method(), caller.lost.clone());
@@ -409,13 +407,12 @@ impl Home {
                     let Some(object) = home.queue(call.object) else {
                         return ready(Answer::plain(CallOutcome::NotFound));
                     };
-                    match (operation, value) {
-                        (Operation::Put, Some(Err(error))) => ready(refuse(home.me.get(), error)),
-                        (Operation::Get, _) => object.get(),
-                        (Operation::Lease, _) => object.lease(),
-                        (Operation::Close, _) => ready(Answer::number(object.close().into())),
-                        (Operation::Len, _) => ready(Answer::number(object.len() as u64)),
-                        _ => ready(Answer::with_text(CallOutcome::Failed, "a put without a value".into())),
+                    match operation {
+                        Operation::Get => object.get(),
+                        Operation::Lease => object.lease(),
+                        Operation::Close => ready(Answer::number(object.close().into())),
+                        Operation::Len => ready(Answer::number(object.len() as u64)),
+                        _ => ready(Answer::plain(CallOutcome::NotFound)),
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! Objects that other members call.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use mp_queue::{DesertedWhen, EncodedLease, EncodedMessage, GetError, PutError, Q
 use mp_reduce::encode_for_relay;
 
 use crate::object_type::ObjectType;
-use crate::sync::AtomicBool;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::wire::held::{HeldMessage, HeldSource};
 use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Value};
 use crate::wire::value::{describe, parts};
@@ -92,6 +93,9 @@ impl Answer {
     }
 }
 
+/// Messages of one call, or the answers to those that are not in the arena.
+pub(crate) type ArrivedMessages = VecDeque<Result<Outgoing, Box<Answer>>>;
+
 /// Outcome of an attempt to put.
 pub(crate) enum PutNow {
     Done(Box<Answer>),
@@ -137,10 +141,10 @@ pub(crate) trait SharedObject: Send + Sync {
 
 /// A queue of this process, of any type.
 pub(crate) trait SharedMessages: Send + Sync {
-    /// Puts a message at once if there is room.
-    fn put_now(self: Arc<Self>, message: Outgoing) -> PutNow;
-    /// Puts a message. Pending while the queue is full.
-    fn put(self: Arc<Self>, message: Outgoing) -> Answering;
+    /// Puts messages in their order, and counts them in `put`. Those without room wait.
+    fn put_now(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> PutNow;
+    /// Puts messages in their order, and counts them in `put`. Pending while the queue is full.
+    fn put(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> Answering;
     /// Takes a message. Pending while the queue is empty. Dropping the future loses no message.
     fn get(self: Arc<Self>) -> Answering;
     /// Takes a message with acknowledgement, like [`get`](Self::get).
@@ -161,42 +165,74 @@ impl<T: Message> SharedQueue<T> {
         Self(queue.clone().deserted_when(DesertedWhen::Never))
     }
 
-    /// Puts `packed`, or else `message`.
-    async fn put_when_possible(
-        &self,
-        mut message: Outgoing,
-        mut packed: Option<EncodedMessage<T>>,
-    ) -> Result<(), PutError<()>> {
+    /// Puts messages until the queue is full. Returns the answer, without the number of messages, if all
+    /// are put or one can't be put.
+    fn advance(&self, run: &mut PutRun<T>) -> Option<Box<Answer>> {
+        loop {
+            self.pack(run);
+            match self.0.try_put_packed_many(&mut run.packed) {
+                Ok(put) => _ = run.put.fetch_add(put as u64, Ordering::Relaxed),
+                Err(error) => return Some(Box::new(Answer::failed(&error))),
+            }
+            let Some(first) = run.packed.pop_front() else {
+                return match run.arrived.pop_front() {
+                    None => Some(Box::new(Answer::plain(CallOutcome::Done))),
+                    Some(Err(answer)) => Some(answer),
+                    Some(unpacked) => {
+                        run.arrived.push_front(unpacked);
+                        None
+                    }
+                };
+            };
+            match self.0.try_put_packed(first) {
+                Ok(()) => _ = run.put.fetch_add(1, Ordering::Relaxed),
+                Err(PutError::Full(first)) => {
+                    run.packed.push_front(first);
+                    return None;
+                }
+                Err(error) => return Some(put_refusal(error.forget())),
+            }
+        }
+    }
+
+    /// Packs messages until there is no room, or one can't be put.
+    fn pack(&self, run: &mut PutRun<T>) {
+        while let Some(next) = run.arrived.front_mut() {
+            let Ok(message) = next else { return };
+            match self.0.pack_relayed(message) {
+                Ok(packed) => {
+                    run.packed.push_back(packed);
+                    run.arrived.pop_front();
+                }
+                Err(PutError::Full(())) => return,
+                Err(error) => *next = Err(put_refusal(error)),
+            }
+        }
+    }
+
+    /// Puts messages as there is room.
+    async fn put_when_possible(&self, mut run: PutRun<T>) -> Box<Answer> {
         let mut watch: Option<WakeRegistration> = None;
         let queue = &self.0;
         std::future::poll_fn(|cx| {
-            let weight = packed.as_ref().map_or(0, EncodedMessage::weight);
+            let weight = run.packed.front().map_or(0, EncodedMessage::weight);
             let ready = || {
                 let ready: mp_core::SharedWaitable = Arc::new(queue.put_ready_for(weight.max(1)));
                 ready
             };
-            poll_until(&mut watch, cx, ready, || {
-                let encoded = match packed.take() {
-                    Some(encoded) => encoded,
-                    None => match queue.pack_relayed(&mut message) {
-                        Ok(encoded) => encoded,
-                        Err(PutError::Full(())) => return Ok(None),
-                        Err(error) => return Ok(Some(Err(error))),
-                    },
-                };
-                Ok::<_, mp_core::Error>(match queue.try_put_packed(encoded) {
-                    Ok(()) => Some(Ok(())),
-                    Err(PutError::Full(encoded)) => {
-                        packed = Some(encoded);
-                        None
-                    }
-                    Err(error) => Some(Err(error.forget())),
-                })
-            })
+            poll_until(&mut watch, cx, ready, || Ok::<_, mp_core::Error>(self.advance(&mut run)))
         })
         .await
-        .unwrap_or_else(|error| Err(PutError::Failed { value: (), error: error.into() }))
+        .unwrap_or_else(|error| Box::new(Answer::failed(&error)))
     }
+}
+
+/// Messages of one call, in their order: packed ones, and those that follow them.
+struct PutRun<T: Message> {
+    packed: VecDeque<EncodedMessage<T>>,
+    arrived: ArrivedMessages,
+    /// Number of messages that were put.
+    put: Arc<AtomicU64>,
 }
 
 /// A message that was taken for another member.
@@ -235,17 +271,22 @@ impl<T: Message> HeldSource for TakenFrom<T> {
     }
 }
 
-fn put_answer(end: Result<(), PutError<()>>) -> Answer {
-    match end {
-        Ok(()) => Answer::plain(CallOutcome::Done),
-        Err(PutError::Closed(())) => Answer::plain(CallOutcome::Closed),
-        Err(error @ PutError::TooLarge { limit, .. }) => {
+fn put_refusal(error: PutError<()>) -> Box<Answer> {
+    Box::new(match error {
+        PutError::Closed(()) => Answer::plain(CallOutcome::Closed),
+        PutError::TooLarge { limit, .. } => {
             let mut answer = Answer::with_text(CallOutcome::TooLarge, error.to_string());
             answer.reply.number = limit;
             answer
         }
-        Err(error) => Answer::failed(&error),
-    }
+        error => Answer::failed(&error),
+    })
+}
+
+/// Adds the number of messages that were put.
+fn counted(mut answer: Box<Answer>, put: &AtomicU64) -> Box<Answer> {
+    answer.reply.put = put.load(Ordering::Relaxed);
+    answer
 }
 
 impl<T: Message> SharedObject for SharedQueue<T> {
@@ -259,22 +300,17 @@ impl<T: Message> SharedObject for SharedQueue<T> {
 }
 
 impl<T: Message> SharedMessages for SharedQueue<T> {
-    fn put_now(self: Arc<Self>, mut message: Outgoing) -> PutNow {
-        let packed = match self.0.pack_relayed(&mut message) {
-            Ok(packed) => packed,
-            Err(PutError::Full(())) => return PutNow::Waits(self.put(message)),
-            Err(error) => return PutNow::Done(Box::new(put_answer(Err(error)))),
-        };
-        match self.0.try_put_packed(packed) {
-            Err(PutError::Full(packed)) => PutNow::Waits(Box::pin(async move {
-                put_answer(self.put_when_possible(Outgoing::default(), Some(packed)).await)
-            })),
-            end => PutNow::Done(Box::new(put_answer(end.map_err(PutError::forget)))),
+    fn put_now(self: Arc<Self>, arrived: ArrivedMessages, put: Arc<AtomicU64>) -> PutNow {
+        let mut run = PutRun { packed: VecDeque::new(), arrived, put: put.clone() };
+        match self.advance(&mut run) {
+            Some(answer) => PutNow::Done(counted(answer, &put)),
+            None => PutNow::Waits(Box::pin(async move { *counted(self.put_when_possible(run).await, &put) })),
         }
     }
 
-    fn put(self: Arc<Self>, message: Outgoing) -> Answering {
-        Box::pin(async move { put_answer(self.put_when_possible(message, None).await) })
+    fn put(self: Arc<Self>, arrived: ArrivedMessages, put: Arc<AtomicU64>) -> Answering {
+        let run = PutRun { packed: VecDeque::new(), arrived, put: put.clone() };
+        Box::pin(async move { *counted(self.put_when_possible(run).await, &put) })
     }
 
     fn get(self: Arc<Self>) -> Answering {

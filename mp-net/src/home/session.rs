@@ -11,20 +11,18 @@
 //! were taken and not received, or leased and not acknowledged, go back to their queues. Permits and other
 //! parts of objects that the caller holds return, too.
 
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mp_core::message::Outgoing;
 use prost::Message;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::home::object::{Answer, Answering, CallerHold, PutNow, SharedMessages};
+use crate::home::object::{Answer, Answering, ArrivedMessages, CallerHold, PutNow, SharedMessages};
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{
@@ -136,56 +134,31 @@ impl Session {
         true
     }
 
-    /// Returns `true` if the call is unknown, and records that it runs. Sends the answer of a call that has
-    /// one.
-    fn begin(&self, id: u64) -> Option<Arc<Notify>> {
-        let mut state = self.lock();
-        match state.calls.get(&id) {
-            None if state.ended => None,
-            None if state.calls.len() >= MOST_CALLS => {
-                let text = format!("this process has {MOST_CALLS} unanswered calls, which is the limit");
-                let reply =
-                    CallReply { id, text, outcome: CallOutcome::Failed.into(), ..CallReply::default() };
-                let message = HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) };
-                state.send(message.encode_to_vec().into(), None);
-                None
-            }
-            None => {
-                let cancelled = Arc::new(Notify::new());
-                state.calls.insert(id, CallProgress::Running(cancelled.clone()));
-                Some(cancelled)
-            }
-            Some(CallProgress::Running(_)) => None,
-            Some(CallProgress::Answered(reply, memory)) => {
-                state.send(reply.clone(), memory.clone());
-                None
-            }
-        }
-    }
-
     /// Runs a put, unless it is known. Puts of one caller stay in order.
     pub(crate) fn put(
         self: &Arc<Self>,
         call: &RemoteCall,
         object: Arc<dyn SharedMessages>,
-        message: Outgoing,
+        messages: ArrivedMessages,
     ) {
         let mut state = self.lock();
         let order = state.orders.entry(call.object).or_default().clone();
-        let has_room = state.calls.len() < MOST_CALLS;
-        let is_new = !state.ended && has_room && !state.calls.contains_key(&call.id);
-        if !is_new || order.try_lock().is_err() {
-            drop(state);
-            return self.run(call, Some(order), || object.put(message));
-        }
-        match object.put_now(message) {
-            // Most puts need no future.
-            PutNow::Done(answer) => state.answer(call.id, self.fit(*answer)),
-            PutNow::Waits(answering) => {
-                drop(state);
-                self.run(call, Some(order), || answering);
-            }
-        }
+        let Some(cancelled) = state.begin(call.id) else { return };
+        let put = Arc::<AtomicU64>::default();
+        let answering = match order.try_lock() {
+            Err(_) => object.put(messages, put.clone()),
+            Ok(_) => match object.put_now(messages, put.clone()) {
+                // Most puts need no future.
+                PutNow::Done(answer) => return state.answer(call.id, *answer),
+                PutNow::Waits(answering) => answering,
+            },
+        };
+        drop(state);
+        let ordered = async move {
+            let _turn = order.lock().await;
+            answering.await
+        };
+        self.finish(call, cancelled, put, Box::pin(ordered));
     }
 
     /// Records an answer, and sends it if there is a stream.
@@ -216,29 +189,31 @@ impl Session {
         refusal
     }
 
-    /// Runs a call, unless it is known. `order` names the object whose puts stay in order.
-    pub(crate) fn run(
+    /// Runs a call, unless it is known.
+    pub(crate) fn run(self: &Arc<Self>, call: &RemoteCall, answering: impl FnOnce() -> Answering) {
+        let Some(cancelled) = self.lock().begin(call.id) else { return };
+        self.finish(call, cancelled, Arc::default(), answering());
+    }
+
+    /// Waits for the answer of a running call, which has put `put` messages so far.
+    fn finish(
         self: &Arc<Self>,
         call: &RemoteCall,
-        order: Option<Arc<tokio::sync::Mutex<()>>>,
-        answering: impl FnOnce() -> Answering,
+        cancelled: Arc<Notify>,
+        put: Arc<AtomicU64>,
+        mut answering: Answering,
     ) {
-        let id = call.id;
-        let Some(cancelled) = self.begin(id) else { return };
-        let (answering, unmet) = (answering(), unmet(call));
+        let (id, outcome) = (call.id, unmet(call));
         let limit = call.wait.map(Duration::from_micros);
-        let ordered = async move {
-            let _turn = match &order {
-                Some(order) => Some(order.lock().await),
-                None => None,
-            };
-            answering.await
+        let unmet = move || {
+            let mut answer = Answer::plain(outcome);
+            answer.reply.put = put.load(Ordering::Relaxed);
+            answer
         };
-        let mut ordered = Box::pin(ordered);
         // Most calls need no task.
-        match ordered.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => return self.answer(id, answer),
-            Poll::Pending if limit == Some(Duration::ZERO) => return self.answer(id, Answer::plain(unmet)),
+            Poll::Pending if limit == Some(Duration::ZERO) => return self.answer(id, unmet()),
             Poll::Pending => {}
         }
         let session = self.clone();
@@ -251,9 +226,9 @@ impl Session {
             };
             let answer = tokio::select! {
                 biased;
-                answer = ordered => answer,
-                () = cancelled.notified() => Answer::plain(unmet),
-                () = expired => Answer::plain(unmet),
+                answer = answering => answer,
+                () = cancelled.notified() => unmet(),
+                () = expired => unmet(),
             };
             session.answer(id, answer);
         });
@@ -313,6 +288,32 @@ impl Session {
 }
 
 impl SessionState {
+    /// Returns `true` if the call is unknown, and records that it runs. Sends the answer of a call that has
+    /// one.
+    fn begin(&mut self, id: u64) -> Option<Arc<Notify>> {
+        match self.calls.get(&id) {
+            None if self.ended => None,
+            None if self.calls.len() >= MOST_CALLS => {
+                let text = format!("this process has {MOST_CALLS} unanswered calls, which is the limit");
+                let reply =
+                    CallReply { id, text, outcome: CallOutcome::Failed.into(), ..CallReply::default() };
+                let message = HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) };
+                self.send(message.encode_to_vec().into(), None);
+                None
+            }
+            None => {
+                let cancelled = Arc::new(Notify::new());
+                self.calls.insert(id, CallProgress::Running(cancelled.clone()));
+                Some(cancelled)
+            }
+            Some(CallProgress::Running(_)) => None,
+            Some(CallProgress::Answered(reply, memory)) => {
+                self.send(reply.clone(), memory.clone());
+                None
+            }
+        }
+    }
+
     /// Records an answer, and sends it if there is a stream.
     fn answer(&mut self, id: u64, answer: Answer) {
         let Answer { mut reply, memory, hold } = answer;

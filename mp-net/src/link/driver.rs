@@ -14,7 +14,7 @@ use crate::error::{NetError, PeerLost};
 use crate::link::completion::CallResult;
 use crate::link::ended::{EndedSessions, SentReceipts};
 use crate::link::stream::{Stream, StreamError, connect};
-use crate::link::{Command, HomePeer, NodeIdentity, PendingCall};
+use crate::link::{CallValues, Command, HomePeer, NodeIdentity, PendingCall};
 use crate::wire::messages::{
     CallList, CallOutcome, CallReply, CallerMessage, CallerMessageKind, HomeMessage, HomeMessageKind,
     Operation, RemoteCall, Welcome,
@@ -415,7 +415,7 @@ impl LinkDriver {
         self.next_own += 1;
         let mut call = RemoteCall { id: self.next_own, number: id, ..RemoteCall::default() };
         call.set_operation(Operation::GiveBack);
-        let mut pending = PendingCall::new(call, None, None);
+        let mut pending = PendingCall::new(call, CallValues::None, None);
         pending.gives_back = Some(id);
         self.accept(Command::Call(Box::new(pending)), None);
     }
@@ -510,7 +510,11 @@ impl LinkDriver {
                     queue.waiting.pop_front();
                     continue;
                 };
-                if pending.size > self.largest {
+                let mut is_single = true;
+                if let Some(batch) = &pending.batch {
+                    (pending.size, is_single) = batch.size();
+                }
+                if pending.size > self.largest && is_single {
                     let error = NetError::TooLarge { bytes: pending.size, limit: self.largest };
                     pending.completion.complete(Err(error));
                     self.pending.remove(id);
@@ -521,9 +525,10 @@ impl LinkDriver {
                 if queue.unanswered.0 >= calls || !fits {
                     break;
                 }
+                let packet = pending.send(self.receipts.sent);
                 queue.unanswered.0 += 1;
                 queue.unanswered.1 += pending.size;
-                _ = to.send(pending.send(self.receipts.sent));
+                _ = to.send(packet);
                 queue.waiting.pop_front();
             }
         }

@@ -10,6 +10,7 @@
 //! | reply has arrived, not yet received by its caller | received | received; the home gives back the message, too |
 //! | received | the home forgets the call | as above, if the home did not know that it was received |
 
+pub(crate) mod batch;
 pub(crate) mod completion;
 mod driver;
 mod ended;
@@ -29,6 +30,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::config::ClusterConfig;
 use crate::error::NetError;
+use crate::link::batch::PutBatch;
 use crate::link::completion::{CallFuture, CallResult, Completion};
 use crate::link::ended::EndedSessions;
 use crate::reactor;
@@ -64,7 +66,9 @@ pub(crate) struct PendingCall {
     bytes: Bytes,
     /// Message whose memory follows the call.
     memory: Option<Arc<HeldMessage>>,
-    /// Number of bytes that it takes of the credits.
+    /// Values of the call, until it is sent.
+    batch: Option<Arc<PutBatch>>,
+    /// Number of bytes that it takes of the credits. Grows until a batch is sent.
     size: u64,
     deadline: Option<Instant>,
     /// `true` if it fails instead of waiting for credits.
@@ -81,9 +85,14 @@ pub(crate) struct PendingCall {
 }
 
 impl PendingCall {
-    fn new(call: RemoteCall, memory: Option<Arc<HeldMessage>>, deadline: Option<Instant>) -> Self {
+    fn new(call: RemoteCall, values: CallValues, deadline: Option<Instant>) -> Self {
         let never_waits = call.wait == Some(0);
-        let size = call.value.as_ref().map_or(0, |value| size_of(value).max(1));
+        let size = call.values.first().map_or(0, |value| size_of(value).max(1));
+        let (memory, batch, size) = match values {
+            CallValues::None => (None, None, size),
+            CallValues::Held(memory) => (Some(memory), None, size),
+            CallValues::Batch(batch) => (None, Some(batch), 1),
+        };
         let mut pending = Self {
             id: call.id,
             operation: call.operation(),
@@ -91,6 +100,7 @@ impl PendingCall {
             unencoded: Some(call),
             bytes: Bytes::new(),
             memory,
+            batch,
             size,
             deadline,
             never_waits,
@@ -100,7 +110,7 @@ impl PendingCall {
             cancelled: false,
             gives_back: None,
         };
-        if deadline.is_none() {
+        if deadline.is_none() && pending.batch.is_none() {
             pending.encode();
         }
         pending
@@ -109,6 +119,9 @@ impl PendingCall {
     /// Encodes the call, with the time that is left.
     fn encode(&mut self) {
         let Some(mut call) = self.unencoded.take() else { return };
+        if let Some((values, size, memory)) = self.batch.take().and_then(|batch| batch.send()) {
+            (call.values, self.size, self.memory) = (values, size, Some(memory));
+        }
         if let Some(deadline) = self.deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             call.wait = Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX));
@@ -116,6 +129,15 @@ impl PendingCall {
         let message = CallerMessage { kind: Some(CallerMessageKind::Call(call)) };
         self.bytes = message.encode_to_vec().into();
     }
+}
+
+/// Values of a call.
+pub(crate) enum CallValues {
+    None,
+    /// The call has one value, whose memory this is.
+    Held(Arc<HeldMessage>),
+    /// The values of a batch are added when the call is sent.
+    Batch(Arc<PutBatch>),
 }
 
 /// Without a driver, no call has an outcome.
@@ -175,7 +197,7 @@ impl HomeLink {
     /// Sends a call that has no effect. After its reply, the home knows which messages were received before,
     /// in the same session.
     pub(crate) fn begin_flush(&self) -> PendingReply {
-        self.begin(RemoteCall::default(), None, Wait::Never)
+        self.begin(RemoteCall::default(), CallValues::None, Wait::Never)
     }
 
     /// Blocks until the home knows which messages were received.
@@ -209,12 +231,7 @@ impl HomeLink {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn send(
-        &self,
-        mut call: RemoteCall,
-        memory: Option<Arc<HeldMessage>>,
-        wait: Wait,
-    ) -> (u64, Arc<Completion>) {
+    fn send(&self, mut call: RemoteCall, values: CallValues, wait: Wait) -> (u64, Arc<Completion>) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         call.id = id;
         let deadline = match wait {
@@ -225,7 +242,7 @@ impl HomeLink {
             Wait::Until(deadline) => Some(deadline),
             Wait::Forever => None,
         };
-        let pending = PendingCall::new(call, memory, deadline);
+        let pending = PendingCall::new(call, values, deadline);
         let completion = pending.completion.clone();
         // A forked child has no driver.
         match mp_core::Arena::current().and_then(|arena| arena.me()) {
@@ -239,17 +256,12 @@ impl HomeLink {
     /// Sends a call, and blocks until its outcome is known: at the latest when its wait, the lease and the
     /// grace are over. An interrupt of the process cancels the call.
     pub(crate) fn call(&self, call: RemoteCall, wait: Wait) -> CallResult {
-        self.wait(self.begin(call, None, wait))
+        self.wait(self.begin(call, CallValues::None, wait))
     }
 
     /// Sends a call.
-    pub(crate) fn begin(
-        &self,
-        call: RemoteCall,
-        memory: Option<Arc<HeldMessage>>,
-        wait: Wait,
-    ) -> PendingReply {
-        let (id, completion) = self.send(call, memory, wait);
+    pub(crate) fn begin(&self, call: RemoteCall, values: CallValues, wait: Wait) -> PendingReply {
+        let (id, completion) = self.send(call, values, wait);
         PendingReply { id, completion }
     }
 
@@ -283,8 +295,8 @@ impl HomeLink {
     }
 
     /// Sends a call. Dropping the future cancels it, and gives back a message that it was to return.
-    pub(crate) async fn call_async(&self, call: RemoteCall, memory: Option<Arc<HeldMessage>>) -> CallResult {
-        let (id, completion) = self.send(call, memory, Wait::Forever);
+    pub(crate) async fn call_async(&self, call: RemoteCall, values: CallValues) -> CallResult {
+        let (id, completion) = self.send(call, values, Wait::Forever);
         let abandon = || _ = self.to.send(Command::Abandon(id));
         let result = CallFuture { completion, abandon, is_taken: false }.await;
         self.received(id, &result);
@@ -293,7 +305,7 @@ impl HomeLink {
 
     /// Sends a call whose outcome is not awaited.
     pub(crate) fn post(&self, call: RemoteCall) {
-        drop(self.send(call, None, Wait::Forever));
+        drop(self.send(call, CallValues::None, Wait::Forever));
     }
 }
 

@@ -11,6 +11,7 @@ use mp_sync::BarrierError;
 
 use crate::cluster::{Cluster, failed};
 use crate::error::{NetError, RemoteBarrierError};
+use crate::link::CallValues;
 use crate::link::completion::CallResult;
 use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall, remote_handle};
@@ -94,7 +95,7 @@ impl RemoteBarrier {
     /// # Errors
     /// The same as for [`wait`](Self::wait).
     pub async fn wait_async(&self) -> Result<usize, RemoteBarrierError> {
-        index(&self.0, self.0.link.call_async(arrival(&self.0, Wait::Forever), None).await)
+        index(&self.0, self.0.link.call_async(arrival(&self.0, Wait::Forever), CallValues::None).await)
     }
 
     /// Blocks until all parties have arrived. The last party to arrive runs its `action`, in its own process,

@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, failed, with};
 use crate::error::{NetError, PeerLost};
 use crate::handle::HandleParts;
 use crate::link::completion::CallResult;
-use crate::link::{HomeLink, HomePeer};
+use crate::link::{CallValues, HomeLink, HomePeer};
 use crate::object_type::ObjectType;
 use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Operation, RemoteCall};
 
@@ -111,7 +111,7 @@ impl ConnectedObject {
     /// Calls a method that waits, asynchronously. Dropping the future cancels the call.
     pub(crate) async fn wait_async(&self, method: ObjectMethod) -> Result<CallReply, NetError> {
         let call = self.call_of(Operation::Wait, method, 0);
-        Ok(self.done(self.link.call_async(call, None).await)?.0)
+        Ok(self.done(self.link.call_async(call, CallValues::None).await)?.0)
     }
 
     /// Subscribes this process to the object, until the returned [`HeldCall`] is dropped. Blocks until the

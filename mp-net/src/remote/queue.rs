@@ -14,14 +14,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
+use crate::link::batch::{EncodedPut, PutBatch};
 use crate::link::completion::CallResult;
-use crate::link::{HomeLink, PendingReply};
+use crate::link::{CallValues, HomeLink, PendingReply};
 use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
-use crate::wire::value::{describe, parts, size_of};
+use crate::wire::value::{describe, parts};
 
 /// A queue of another member of the cluster, with the methods of [`Queue`](mp_queue::Queue).
 ///
@@ -106,12 +107,6 @@ fn queue_type<T: Message>() -> ObjectType {
     ObjectType::queue::<T>(TypeFingerprint::<T>::new().get())
 }
 
-/// An encoded value and its call.
-struct EncodedPut {
-    call: RemoteCall,
-    memory: Arc<HeldMessage>,
-}
-
 impl<T: Message> RemoteQueue<T> {
     /// Opens the queue that a member has [published](Cluster::publish) under a name. Blocks until there is
     /// one, for up to the [time limit](crate::ClusterConfig::timeout).
@@ -150,8 +145,14 @@ impl<T: Message> RemoteQueue<T> {
             restore_unsent(value, message);
             return Err(NetError::TooLarge { bytes: head.bytes.len() as u64, limit: LONGEST as u64 });
         }
-        let call = RemoteCall { value: Some(head), ..self.call(Operation::Put) };
-        Ok(EncodedPut { call, memory: HeldMessage::value(message, sizes) })
+        Ok(EncodedPut { head, message, sizes })
+    }
+
+    /// Returns the call of one put, and its memory.
+    fn put_call(&self, put: EncodedPut) -> (RemoteCall, Arc<HeldMessage>) {
+        let EncodedPut { head, message, sizes } = put;
+        let call = RemoteCall { values: vec![head], ..self.call(Operation::Put) };
+        (call, HeldMessage::value(message, sizes))
     }
 
     /// Returns the end of a put without its value, or `None` if the value was put.
@@ -191,16 +192,16 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     fn put_wait(&self, mut value: T, wait: Wait) -> Result<(), RemotePutError<T>> {
-        let EncodedPut { call, memory } = match self.encode(&mut value) {
-            Ok(encoded) => encoded,
+        let (call, memory) = match self.encode(&mut value) {
+            Ok(put) => self.put_call(put),
             Err(error) => return Err(RemotePutError::Failed { value, error }),
         };
-        let end = self.put_end(self.link.wait(self.link.begin(call, Some(memory.clone()), wait)));
-        let Some(error) = end else {
+        let pending = self.link.begin(call, CallValues::Held(memory.clone()), wait);
+        let Some(error) = self.put_end(self.link.wait(pending)) else {
             return Ok(());
         };
         // The stream may still read the memory.
-        if let Some(message) = memory.reclaim() {
+        if let Some(message) = memory.reclaim().pop() {
             restore_unsent(&mut value, message);
         }
         Err(error.with(value))
@@ -212,15 +213,15 @@ impl<T: Message> RemoteQueue<T> {
     /// # Errors
     /// [`RemotePutError`], with the value.
     pub async fn put_async(&self, mut value: T) -> Result<(), RemotePutError<T>> {
-        let EncodedPut { call, memory } = match self.encode(&mut value) {
-            Ok(encoded) => encoded,
+        let (call, memory) = match self.encode(&mut value) {
+            Ok(put) => self.put_call(put),
             Err(error) => return Err(RemotePutError::Failed { value, error }),
         };
-        let end = self.put_end(self.link.call_async(call, Some(memory.clone())).await);
-        let Some(error) = end else {
+        let result = self.link.call_async(call, CallValues::Held(memory.clone())).await;
+        let Some(error) = self.put_end(result) else {
             return Ok(());
         };
-        if let Some(message) = memory.reclaim_async().await {
+        if let Some(message) = memory.reclaim_async().await.pop() {
             restore_unsent(&mut value, message);
         }
         Err(error.with(value))
@@ -230,64 +231,24 @@ impl<T: Message> RemoteQueue<T> {
     /// [credits](crate::ClusterConfig::credits) of the home are unanswered. Blocks until all are put.
     /// Returns their number.
     ///
+    /// Small messages that arrive while a call can't be sent travel together in the next one.
+    ///
     /// # Errors
-    /// The first error, with its value. The messages before it were put. Up to 1,024 that follow it may have
-    /// been put as well, and their values are lost.
+    /// The first error, with its value. The messages before it were put. Some that follow it may have been
+    /// put as well, and their values are lost.
     pub fn put_many(&self, values: impl IntoIterator<Item = T>) -> Result<usize, RemotePutError<T>> {
-        let mut sent = VecDeque::new();
-        let (mut put, mut bytes) = (0, 0);
-        let mut first = None;
+        let mut puts = UnansweredPuts { queue: self, calls: VecDeque::new(), count: 0, size: 0, put: 0 };
         for mut value in values {
-            let EncodedPut { call, memory } = match self.encode(&mut value) {
+            let encoded = match self.encode(&mut value) {
                 Ok(encoded) => encoded,
-                Err(error) => {
-                    first = Some(RemotePutError::Failed { value, error });
-                    break;
-                }
+                Err(error) => return puts.end(Err(RemotePutError::Failed { value, error })),
             };
-            let size = call.value.as_ref().map_or(0, size_of);
-            let is_full = |sent: &VecDeque<_>, bytes, most| {
-                sent.len() >= most || (bytes > 0 && bytes + size > AHEAD_BYTES)
-            };
-            if is_full(&sent, bytes, AHEAD) {
-                // Down to half of them: waking this thread for each one would cost more than the puts.
-                while first.is_none() && is_full(&sent, bytes, AHEAD / 2) {
-                    let Some(oldest) = sent.pop_front() else { break };
-                    bytes -= self.finish_put(oldest, &mut put, &mut first);
-                }
-            }
-            if first.is_some() {
-                if let Some(message) = memory.reclaim() {
-                    restore_unsent(&mut value, message);
-                }
-                break;
-            }
-            let pending = self.link.begin(call, Some(memory.clone()), Wait::Forever);
-            bytes += size;
-            sent.push_back(SentPut { value, memory, pending, size });
-        }
-        for unfinished in sent {
-            if first.is_some() {
-                self.link.cancel(&unfinished.pending);
-            }
-            self.finish_put(unfinished, &mut put, &mut first);
-        }
-        first.map_or(Ok(put), Err)
-    }
-
-    /// Waits for the end of a put. Counts it, or records the first error. Returns its size in bytes.
-    fn finish_put(&self, sent: SentPut<T>, put: &mut usize, first: &mut Option<RemotePutError<T>>) -> u64 {
-        let SentPut { mut value, memory, pending, size } = sent;
-        match self.put_end(self.link.wait(pending)) {
-            None => *put += 1,
-            Some(error) => {
-                if let Some(message) = memory.reclaim() {
-                    restore_unsent(&mut value, message);
-                }
-                first.get_or_insert(error.with(value));
+            if let Err(error) = puts.add(value, encoded) {
+                puts.cancel();
+                return Err(error);
             }
         }
-        size
+        puts.end(Ok(()))
     }
 
     /// Takes the oldest message. Blocks while the queue is empty. Returns `None` if it is closed and drained.
@@ -318,7 +279,7 @@ impl<T: Message> RemoteQueue<T> {
     /// # Errors
     /// [`RemoteGetError`].
     pub async fn get_async(&self) -> Result<Option<T>, RemoteGetError> {
-        let result = self.link.call_async(self.call(Operation::Get), None).await;
+        let result = self.link.call_async(self.call(Operation::Get), CallValues::None).await;
         self.taken(result)?.map(|(_, message)| decode(message)).transpose()
     }
 
@@ -385,15 +346,110 @@ impl<T: Message> RemoteQueue<T> {
 }
 
 /// Maximum number of puts of [`RemoteQueue::put_many`] that are unanswered, and of their bytes.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 4096;
 const AHEAD_BYTES: u64 = 64 << 20;
 
-/// A put without its reply.
-struct SentPut<T> {
-    value: T,
-    memory: Arc<HeldMessage>,
-    pending: PendingReply,
+/// Values of one call without its reply.
+struct SentPuts<T> {
+    values: Vec<T>,
     size: u64,
+    batch: Arc<PutBatch>,
+    pending: PendingReply,
+}
+
+/// Puts of [`RemoteQueue::put_many`].
+struct UnansweredPuts<'q, T> {
+    queue: &'q RemoteQueue<T>,
+    calls: VecDeque<SentPuts<T>>,
+    /// Number of messages of `calls`, and their bytes.
+    count: usize,
+    size: u64,
+    /// Number of messages that were put.
+    put: usize,
+}
+
+impl<T: Message> UnansweredPuts<'_, T> {
+    fn is_full(&self, most: usize, next: u64) -> bool {
+        self.count >= most || (self.size > 0 && self.size + next > AHEAD_BYTES)
+    }
+
+    /// Sends a put with the last call, or with a new one when there is room.
+    fn add(&mut self, mut value: T, put: EncodedPut) -> Result<(), RemotePutError<T>> {
+        let size = put.size();
+        let unsent = match self.calls.back() {
+            Some(last) => last.batch.join(put),
+            None => Some(put),
+        };
+        if let Some(put) = unsent {
+            if let Err(error) = self.make_room(size) {
+                restore_unsent(&mut value, put.message);
+                return Err(error);
+            }
+            let batch = PutBatch::new(put);
+            let call = self.queue.call(Operation::Put);
+            let pending = self.queue.link.begin(call, CallValues::Batch(batch.clone()), Wait::Forever);
+            self.calls.push_back(SentPuts { values: Vec::new(), size: 0, batch, pending });
+        }
+        if let Some(last) = self.calls.back_mut() {
+            last.values.push(value);
+            last.size += size;
+        }
+        self.count += 1;
+        self.size += size;
+        Ok(())
+    }
+
+    /// Waits for replies if too many puts are unanswered.
+    fn make_room(&mut self, size: u64) -> Result<(), RemotePutError<T>> {
+        if self.is_full(AHEAD, size) {
+            // Down to half of them: waking this thread for each call would cost more than the puts.
+            while self.is_full(AHEAD / 2, size) && self.count > 0 {
+                self.finish_oldest()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the reply to the oldest call.
+    fn finish_oldest(&mut self) -> Result<(), RemotePutError<T>> {
+        let Some(SentPuts { values, size, batch, pending }) = self.calls.pop_front() else { return Ok(()) };
+        self.count -= values.len();
+        self.size -= size;
+        let result = self.queue.link.wait(pending);
+        let put =
+            result.as_ref().map_or(0, |(reply, _)| reply.put as usize).min(values.len().saturating_sub(1));
+        let Some(error) = self.queue.put_end(result) else {
+            self.put += values.len();
+            return Ok(());
+        };
+        self.put += put;
+        let mut unsent = values.into_iter().skip(put);
+        let Some(mut value) = unsent.next() else { return Ok(()) };
+        if let Some(message) = batch.reclaim().into_iter().nth(put) {
+            restore_unsent(&mut value, message);
+        }
+        Err(error.with(value))
+    }
+
+    /// Waits for all replies. Returns the number of messages that were put, or the first error, which is
+    /// `end` if no put before it failed.
+    fn end(mut self, mut end: Result<(), RemotePutError<T>>) -> Result<usize, RemotePutError<T>> {
+        while !self.calls.is_empty() {
+            if let Err(error) = self.finish_oldest() {
+                self.cancel();
+                end = Err(error);
+            }
+        }
+        end.map(|()| self.put)
+    }
+
+    /// Cancels all calls, and waits for their outcomes.
+    fn cancel(&mut self) {
+        self.calls.iter().for_each(|call| self.queue.link.cancel(&call.pending));
+        while !self.calls.is_empty() {
+            _ = self.finish_oldest();
+        }
+    }
 }
 
 fn decode<T: Message>(message: Outgoing) -> Result<T, RemoteGetError> {

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::failed;
 use crate::error::{NetError, PeerLost, RemoteRecvError};
+use crate::link::CallValues;
 use crate::link::completion::CallResult;
 use crate::reactor;
 use crate::remote::connected::{ConnectedObject, HeldCall};
@@ -205,7 +206,7 @@ impl Subscription {
     fn call_next(&self, again: u64) -> NextCall {
         let (link, call) =
             (self.object.link.clone(), self.object.call_of(Operation::Wait, ObjectMethod::Next, again));
-        let mut future: NextCall = Box::pin(async move { link.call_async(call, None).await });
+        let mut future: NextCall = Box::pin(async move { link.call_async(call, CallValues::None).await });
         // The first poll sends the call.
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => future,

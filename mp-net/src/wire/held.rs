@@ -16,19 +16,19 @@ pub(crate) trait HeldSource: Send + Sync {
 
 /// Owner of the memory.
 enum Source {
-    /// An encoded value.
-    Value(Outgoing),
+    /// Encoded values, and the number of the first attachment of each one.
+    Values(Vec<Outgoing>, Vec<usize>),
     /// A message of a queue.
     Taken(Box<dyn HeldSource>),
 }
 
 /// Use of the message after the last reference is dropped.
 enum Release {
-    Reclaim(Box<dyn FnOnce(Outgoing) + Send>),
+    Reclaim(Box<dyn FnOnce(Vec<Outgoing>) + Send>),
     GiveBack,
 }
 
-/// A message that is being sent. The stream has references to it as long as it reads the memory of the
+/// A message, or several, being sent. The stream has references to it as long as it reads the memory of the
 /// attachments, so the message can be [reclaimed](Self::reclaim) or [given back](Self::give_back) only after
 /// the last of them is dropped. Otherwise it is dropped with the last of them.
 pub(crate) struct HeldMessage {
@@ -50,7 +50,18 @@ impl HeldMessage {
 
     /// Holds an encoded value, whose attachments have these sizes in bytes.
     pub(crate) fn value(value: Outgoing, sizes: Vec<u64>) -> Arc<Self> {
-        Self::new(Source::Value(value), sizes)
+        Self::new(Source::Values(vec![value], vec![0]), sizes)
+    }
+
+    /// Holds encoded values with these numbers of attachments, whose sizes in bytes are `sizes`.
+    pub(crate) fn values(
+        values: Vec<Outgoing>,
+        attached: impl Iterator<Item = usize>,
+        sizes: Vec<u64>,
+    ) -> Arc<Self> {
+        let first = attached.scan(0, |next, attached| Some(std::mem::replace(next, *next + attached)));
+        let firsts = first.collect();
+        Self::new(Source::Values(values, firsts), sizes)
     }
 
     /// Holds a message of a queue, whose attachments have these sizes in bytes.
@@ -61,7 +72,13 @@ impl HeldMessage {
     /// Returns the memory of an attachment.
     pub(crate) fn memory(&self, attachment: usize) -> &[u8] {
         match &self.source {
-            Some(Source::Value(value)) => value.relayed_bytes(attachment),
+            Some(Source::Values(values, firsts)) => {
+                let value = firsts.partition_point(|first| *first <= attachment).saturating_sub(1);
+                match (values.get(value), firsts.get(value)) {
+                    (Some(value), Some(first)) => value.relayed_bytes(attachment - first),
+                    _ => &[],
+                }
+            }
             Some(Source::Taken(message)) => message.memory(attachment),
             None => &[],
         }
@@ -76,20 +93,20 @@ impl HeldMessage {
         *self.release.lock().unwrap_or_else(PoisonError::into_inner) = Some(release);
     }
 
-    /// Blocks until no stream reads the encoded value, and returns it.
-    pub(crate) fn reclaim(self: Arc<Self>) -> Option<Outgoing> {
+    /// Blocks until no stream reads the encoded values, and returns them.
+    pub(crate) fn reclaim(self: Arc<Self>) -> Vec<Outgoing> {
         let (to, from) = std::sync::mpsc::sync_channel(1);
         self.release_as(Release::Reclaim(Box::new(move |value| _ = to.send(value))));
         drop(self);
-        from.recv().ok()
+        from.recv().unwrap_or_default()
     }
 
-    /// Returns the encoded value after the last stream has read it.
-    pub(crate) async fn reclaim_async(self: Arc<Self>) -> Option<Outgoing> {
+    /// Returns the encoded values after the last stream has read them.
+    pub(crate) async fn reclaim_async(self: Arc<Self>) -> Vec<Outgoing> {
         let (to, from) = oneshot::channel();
         self.release_as(Release::Reclaim(Box::new(move |value| _ = to.send(value))));
         drop(self);
-        from.await.ok()
+        from.await.unwrap_or_default()
     }
 
     /// Gives the message back to its queue after the last stream has read it.
@@ -102,7 +119,7 @@ impl Drop for HeldMessage {
     fn drop(&mut self) {
         let release = self.release.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         match (release, self.source.take()) {
-            (Some(Release::Reclaim(reclaim)), Some(Source::Value(value))) => reclaim(value),
+            (Some(Release::Reclaim(reclaim)), Some(Source::Values(values, _))) => reclaim(values),
             (Some(Release::GiveBack), Some(Source::Taken(message))) => message.give_back(),
             _ => {}
         }

@@ -4,7 +4,7 @@
 use prost::{Enumeration, Message, Oneof};
 
 /// Version of the protocol. Both sides compare it before anything else.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Path of the call.
 pub(crate) const PATH: &str = "/mp.net.v1.Cluster/Calls";
 
@@ -178,8 +178,9 @@ pub(crate) struct RemoteCall {
     pub(crate) type_name: String,
     #[prost(message, optional, tag = "8")]
     pub(crate) member: Option<Node>,
-    #[prost(message, optional, tag = "9")]
-    pub(crate) value: Option<Value>,
+    /// Value of the call. [`Operation::Put`] may have several.
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) values: Vec<Value>,
     /// Method of the object, for [`Operation::Call`] and [`Operation::Wait`].
     #[prost(enumeration = "ObjectMethod", tag = "10")]
     pub(crate) method: i32,
@@ -234,6 +235,9 @@ pub(crate) struct CallReply {
     pub(crate) names: Vec<String>,
     #[prost(uint64, repeated, tag = "10")]
     pub(crate) publications: Vec<u64>,
+    /// Number of messages that were put.
+    #[prost(uint64, tag = "11")]
+    pub(crate) put: u64,
 }
 
 /// Numbers of calls.
@@ -263,7 +267,7 @@ pub(crate) enum Operation {
     Nothing = 0,
     /// Opens the object of a name: `name`, `type_name`, `number` (fingerprint). Returns its number.
     Open = 1,
-    /// Puts `value`.
+    /// Puts `values` in their order, until one can't be put. Returns the number of those that were put.
     Put = 2,
     /// Takes a message.
     Get = 3,
@@ -285,7 +289,7 @@ pub(crate) enum Operation {
     /// party, an object that the caller holds. `size` is the capacity of the channel, or the number of
     /// parties of the barrier.
     Subscribe = 11,
-    /// Answers a request, `value`, to a service.
+    /// Answers a request, which is the value, to a service.
     Serve = 12,
     /// Adds `member` to the cluster. To the first rank only.
     Join = 16,

@@ -122,6 +122,51 @@ impl ArrivingValue {
     }
 }
 
+/// Values of a call that are arriving.
+pub(crate) struct ArrivingValues {
+    values: Vec<ArrivingValue>,
+    /// Index of the value that is being written.
+    at: usize,
+}
+
+impl ArrivingValues {
+    /// Allocates the blocks of values of up to `largest` bytes each.
+    pub(crate) fn new(values: Vec<Value>, largest: u64) -> Self {
+        let values = values.into_iter().map(|value| ArrivingValue::new(value, largest)).collect();
+        let mut arriving = Self { values, at: 0 };
+        arriving.skip_whole();
+        arriving
+    }
+
+    fn skip_whole(&mut self) {
+        while self.values.get(self.at).is_some_and(ArrivingValue::is_whole) {
+            self.at += 1;
+        }
+    }
+
+    /// Returns `true` if all data of all values have arrived.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.at == self.values.len()
+    }
+
+    /// Writes data that arrived. Returns `true` if all data of all values have arrived.
+    ///
+    /// # Errors
+    /// [`StreamEnd::Malformed`] if they exceed the block.
+    pub(crate) fn write(&mut self, data: &[u8]) -> Result<bool, StreamEnd> {
+        let value = self.values.get_mut(self.at).ok_or(StreamEnd::Malformed("data without a value"))?;
+        if value.write(data)? {
+            self.skip_whole();
+        }
+        Ok(self.are_whole())
+    }
+
+    /// Returns the values.
+    pub(crate) fn finish(self) -> impl Iterator<Item = Result<Outgoing, ArrivalError>> {
+        self.values.into_iter().map(ArrivingValue::finish)
+    }
+}
+
 fn allocate(blocks: &[Block]) -> Result<Vec<NewBlock>, ArrivalError> {
     let arena = Arena::current().map_err(ArrivalError::Memory)?;
     let new = |block: &Block| {

@@ -46,24 +46,36 @@ fn throughput(size: usize, since: Instant) {
     say!("figure gbs-{}-MiB {rate:.3}", size >> 20);
 }
 
+/// Reports the number of messages that are put in a second.
+fn pipelined<T: Message>(name: &str, queue: &RemoteQueue<T>, messages: Vec<T>) -> RoleResult {
+    let (count, since) = (messages.len(), Instant::now());
+    queue.put_many(messages).map_err(|error| error.forget())?;
+    say!("figure pipelined-{name} {:.0}", count as f64 / since.elapsed().as_secs_f64());
+    Ok(())
+}
+
 /// Takes all messages of a queue.
 fn drain<T: Message>(queue: &Queue<T>) -> RoleResult {
     while queue.get()?.is_some() {}
     Ok(())
 }
 
-/// Publishes the queues `small` and `large`, and takes their messages, until the input ends.
+/// Publishes the queues `small`, `bytes` and `large`, and takes their messages, until the input ends.
 pub(crate) fn serve(options: &Options) -> RoleResult {
     let cluster = join(options)?;
     let small = Queue::<Numbered>::bounded(CAPACITY)?;
+    let bytes = Queue::<Vec<u8>>::bounded(CAPACITY)?;
     let large = Queue::<FrozenTensor<u8>>::bounded(CAPACITY)?;
     cluster.publish("small", &small)?;
+    cluster.publish("bytes", &bytes)?;
     cluster.publish("large", &large)?;
     say!("ready");
     std::thread::scope(|scope| {
-        let drained = [scope.spawn(|| drain(&small)), scope.spawn(|| drain(&large))];
+        let drained =
+            [scope.spawn(|| drain(&small)), scope.spawn(|| drain(&bytes)), scope.spawn(|| drain(&large))];
         let waited = wait_for_end_of_input();
         small.close();
+        bytes.close();
         large.close();
         for drained in drained {
             drained.join().map_err(|_| "a thread panicked")??;
@@ -78,9 +90,9 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     let queue = RemoteQueue::<Numbered>::connect(&cluster, "small")?;
     round_trips(|| Ok(queue.put(numbered(0, SMALL)?).map_err(|error| error.forget())?))?;
     let messages = (0..PIPELINED).map(|number| numbered(number, SMALL)).collect::<Result<Vec<_>, _>>()?;
-    let since = Instant::now();
-    queue.put_many(messages).map_err(|error| error.forget())?;
-    say!("figure pipelined {:.0}", PIPELINED as f64 / since.elapsed().as_secs_f64());
+    pipelined("tensors", &queue, messages)?;
+    let messages = (0..PIPELINED).map(|number| vec![number as u8; SMALL]).collect();
+    pipelined("bytes", &RemoteQueue::<Vec<u8>>::connect(&cluster, "bytes")?, messages)?;
     let queue = RemoteQueue::<FrozenTensor<u8>>::connect(&cluster, "large")?;
     for size in LARGE {
         let tensor = mp_tensor::Tensor::<u8>::full([size], 1)?.freeze();

@@ -1,0 +1,122 @@
+//! Puts that are sent together: one call with several messages.
+//!
+//! | state of a batch | changed by | messages |
+//! |---|---|---|
+//! | open | the putting thread adds messages | of the batch |
+//! | sent | the driver, when the credits allow it | of the stream, and of the batch until they are reclaimed |
+//! | reclaimed | the putting thread, after the call's outcome | of the putting thread |
+//!
+//! A batch is sent as soon as the driver can send it, however few messages it has. Messages that are put
+//! meanwhile join it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mp_core::message::Outgoing;
+
+use crate::wire::MOST_VALUES;
+use crate::wire::held::HeldMessage;
+use crate::wire::messages::Value;
+use crate::wire::value::size_of;
+
+/// Maximum size of a batch of several messages in bytes, with [`HEADS`] for each message and attachment. It
+/// is less than the [additional bytes](super::stream::BESIDE) of a message.
+const FULL: u64 = 32 << 10;
+/// Number of bytes that describe a message, and an attachment.
+const HEADS: u64 = 16;
+
+/// An encoded message, and the sizes of its attachments in bytes.
+pub(crate) struct EncodedPut {
+    pub(crate) head: Value,
+    pub(crate) message: Outgoing,
+    pub(crate) sizes: Vec<u64>,
+}
+
+impl EncodedPut {
+    /// Returns its size in bytes, with its attachments.
+    pub(crate) fn size(&self) -> u64 {
+        size_of(&self.head)
+    }
+}
+
+/// Messages that are not sent.
+#[derive(Default)]
+struct OpenBatch {
+    heads: Vec<Value>,
+    messages: Vec<Outgoing>,
+    sizes: Vec<u64>,
+    /// Size in bytes, with attachments.
+    size: u64,
+}
+
+impl OpenBatch {
+    fn add(&mut self, put: EncodedPut) {
+        self.size += put.size();
+        self.heads.push(put.head);
+        self.messages.push(put.message);
+        self.sizes.extend(put.sizes);
+    }
+
+    fn has_room(&self, put: &EncodedPut) -> bool {
+        let described = self.heads.len() + self.sizes.len() + 1 + put.sizes.len();
+        let bytes = self.size.saturating_add(put.size()).saturating_add(described as u64 * HEADS);
+        self.heads.is_empty() || (self.heads.len() < MOST_VALUES && bytes <= FULL)
+    }
+}
+
+enum BatchState {
+    Open(OpenBatch),
+    Sent(Arc<HeldMessage>),
+    Reclaimed,
+}
+
+/// Messages of one call.
+pub(crate) struct PutBatch(Mutex<BatchState>);
+
+impl PutBatch {
+    pub(crate) fn new(first: EncodedPut) -> Arc<Self> {
+        let mut open = OpenBatch::default();
+        open.add(first);
+        Arc::new(Self(Mutex::new(BatchState::Open(open))))
+    }
+
+    /// Adds a message. Returns it if the batch was sent or is full.
+    pub(crate) fn join(&self, put: EncodedPut) -> Option<EncodedPut> {
+        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            BatchState::Open(open) if open.has_room(&put) => {
+                open.add(put);
+                None
+            }
+            _ => Some(put),
+        }
+    }
+
+    /// Returns the size in bytes, at least 1, of a batch that is not sent, and `true` if it has one message.
+    pub(super) fn size(&self) -> (u64, bool) {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            BatchState::Open(open) => (open.size.max(1), open.heads.len() == 1),
+            _ => (1, true),
+        }
+    }
+
+    /// Closes the batch. Returns its values and their size, and the memory of their attachments.
+    pub(super) fn send(&self) -> Option<(Vec<Value>, u64, Arc<HeldMessage>)> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let BatchState::Open(open) = &mut *state else { return None };
+        let OpenBatch { heads, messages, sizes, size } = std::mem::take(open);
+        let attached = heads.iter().map(|head| head.blocks.len());
+        let memory = HeldMessage::values(messages, attached, sizes);
+        *state = BatchState::Sent(memory.clone());
+        Some((heads, size.max(1), memory))
+    }
+
+    /// Blocks until no stream reads the messages, and returns them.
+    pub(crate) fn reclaim(&self) -> Vec<Outgoing> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = std::mem::replace(&mut *state, BatchState::Reclaimed);
+        match state {
+            BatchState::Open(open) => open.messages,
+            BatchState::Sent(memory) => memory.reclaim(),
+            BatchState::Reclaimed => Vec::new(),
+        }
+    }
+}
