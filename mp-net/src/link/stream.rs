@@ -24,11 +24,13 @@ use crate::wire::messages::{
 use crate::wire::receive::{Part, StreamReader, causes};
 use crate::wire::send::{FrameBody, StreamPacket};
 
-/// Windows of HTTP/2: with the default ones, large messages wait for each other.
-pub(crate) const STREAM_WINDOW: u32 = 32 << 20;
-pub(crate) const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Windows of HTTP/2 in bytes: with the default ones, large messages wait for each other. The kernel's own
+/// window is no larger (`tcp_rmem` in tcp(7)). A larger one lets unread data leave the cache.
+pub(crate) const STREAM_WINDOW: u32 = 6 << 20;
+pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Maximum size in bytes of a frame of HTTP/2. With the default of 16 KiB, each frame costs a system call.
-pub(crate) const FRAME: u32 = 256 << 10;
+/// Larger frames don't stay in the cache between the two copies of the receiver.
+pub(crate) const FRAME: u32 = 128 << 10;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
 /// Additional bytes of a message that is as large as allowed.
