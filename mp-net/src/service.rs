@@ -48,6 +48,13 @@ pub trait NetService: Send + Sync + 'static {
         let reply = self.serve(request);
         Box::pin(async move { (reply.await, None) })
     }
+
+    /// Answers a request after the service was withdrawn, while an earlier request is being answered. Returns
+    /// `None` for a request that a withdrawn service refuses.
+    fn serve_withdrawn(self: Arc<Self>, request: Self::Request) -> Option<Replying<Self::Reply>> {
+        drop(request);
+        None
+    }
 }
 
 /// Value that a caller holds.
@@ -78,7 +85,7 @@ fn service_type<Q: Message, R: Message>() -> ObjectType {
 pub(crate) struct SharedService<S>(pub(crate) Arc<S>);
 
 impl<S: NetService> SharedService<S> {
-    async fn answer(self: Arc<Self>, request: Option<Outgoing>) -> Answer {
+    async fn answer(self: Arc<Self>, request: Option<Outgoing>, is_withdrawn: bool) -> Answer {
         let Some(request) = request else {
             return Answer::with_text(CallOutcome::Failed, "a call without a request".into());
         };
@@ -86,7 +93,14 @@ impl<S: NetService> SharedService<S> {
             Ok(request) => request,
             Err(error) => return Answer::failed(&error),
         };
-        let (mut reply, held) = self.0.clone().serve_held(request).await;
+        let (mut reply, held) = if is_withdrawn {
+            match self.0.clone().serve_withdrawn(request) {
+                Some(reply) => (reply.await, None),
+                None => return Answer::plain(CallOutcome::NotFound),
+            }
+        } else {
+            self.0.clone().serve_held(request).await
+        };
         match encode_for_relay(&mut reply) {
             Ok(message) => {
                 let mut answer = Answer::encoded(message);
@@ -106,7 +120,11 @@ impl<S: NetService> SharedObject for SharedService<S> {
     }
 
     fn serve(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
-        Box::pin(self.answer(request))
+        Box::pin(self.answer(request, false))
+    }
+
+    fn serve_withdrawn(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
+        Box::pin(self.answer(request, true))
     }
 }
 

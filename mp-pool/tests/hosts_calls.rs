@@ -13,7 +13,7 @@ use common::hosts::{
 };
 use common::{DEADLINE, Gate, alive, eventually, got, stop_at};
 use mp_net::Cluster;
-use mp_pool::{MapResult, Pool, TaskError};
+use mp_pool::{MapResult, Pool, ServedPool, TaskError};
 use mp_spawn::closure;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
@@ -250,4 +250,36 @@ fn cancelled_call_ends_on_other_hosts() -> Outcome {
     assert!(pids.iter().all(|pid| !alive(*pid)));
     drop(member);
     Ok(())
+}
+
+/// Cancels a call whose chunks run in a served pool, after `stop` has ended the service.
+fn cancelled_after<T>(stop: impl FnOnce(&Pool, ServedPool) -> T) -> Outcome {
+    let (cluster, second, there) = two_members(Pool::builder().processes(WORKERS));
+    let served = there.serve(&second)?;
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    // One chunk for each worker.
+    let call = pool.task(slow_rank).chunksize(500).map_async(0..1500);
+    eventually("the served pool runs tasks", || there.metrics().done > 4);
+    let stopped = stop(&there, served);
+    eventually("the pool is not used", || pool.processes() == 1);
+    call.cancel();
+    let (_, cancelled) = done_and_cancelled(call);
+    assert!(cancelled > 1000, "{cancelled} of 1500");
+    assert!(there.metrics().cancelled > 500, "{:?}", there.metrics());
+    drop(stopped);
+    Ok(())
+}
+
+#[test]
+fn cancelled_chunk_stops_in_a_closed_pool() -> Outcome {
+    cancelled_after(|there, served| {
+        there.close();
+        served
+    })
+}
+
+#[test]
+fn cancelled_chunk_stops_in_a_withdrawn_pool() -> Outcome {
+    cancelled_after(|_, served| drop(served))
 }

@@ -1,21 +1,22 @@
 //! Objects of this process that other members call.
 //!
-//! `object` adapts queues, `primitives` and `channels` other objects, `session` has the calls of one
-//! process, and `registry`, at the first rank, the members of the cluster and the names of objects. `accept`
-//! accepts connections, this file their streams.
+//! `object` adapts queues, `primitives` and `channels` other objects. `object_table` has their names and
+//! numbers, `session` the calls of one process, and `registry`, at the first rank, the members of the cluster
+//! and the names of objects. `accept` accepts connections, this file their streams.
 
 mod accept;
 pub(crate) mod channels;
 pub(crate) mod object;
+mod object_table;
 pub(crate) mod primitives;
 pub(crate) mod registry;
 pub(crate) mod session;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ use tower_service::Service;
 
 use crate::auth::{self, ProofSide};
 use crate::home::accept::{AcceptedSockets, Gate, UnprovenConnections, accept};
-use crate::home::object::{Answer, CallerHold, MethodCall, SharedMessages, SharedObject};
+use crate::home::object::{Answer, MethodCall, SharedMessages};
+use crate::home::object_table::ObjectTable;
 use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
 use crate::link::stream::{BESIDE, CONNECTION_WINDOW, FRAME, STREAM_WINDOW};
@@ -52,40 +54,6 @@ const SHORT_RETURN: Duration = Duration::from_millis(60);
 const MOST_STREAMS: u32 = 4;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
-
-#[derive(Default)]
-struct ObjectTable {
-    by_name: BTreeMap<String, u64>,
-    by_number: HashMap<u64, Arc<dyn SharedObject>>,
-    subscriptions: HashMap<u64, ChannelSubscription>,
-    last: u64,
-}
-
-/// Subscription to a channel of this process. Dropping it ends the calls that wait for its messages.
-struct ChannelSubscription {
-    channel: u64,
-    receiver: Arc<dyn SharedObject>,
-    end: watch::Sender<()>,
-}
-
-/// Subscription of a caller to a channel. Dropping it ends the subscription.
-struct HeldSubscription {
-    home: Weak<Home>,
-    number: u64,
-}
-
-impl CallerHold for HeldSubscription {
-    fn acknowledge(self: Box<Self>) {}
-}
-
-impl Drop for HeldSubscription {
-    fn drop(&mut self) {
-        if let Some(home) = self.home.upgrade() {
-            let ended = lock(&home.objects).subscriptions.remove(&self.number);
-            drop(ended);
-        }
-    }
-}
 
 /// Objects of this process, and the sessions of their callers.
 pub(crate) struct Home {
@@ -117,67 +85,6 @@ impl Home {
         // A service may have a user-defined `Drop`, which must not run under the lock.
         drop(objects);
         self.unproven.close();
-    }
-
-    /// Adds an object. Returns `false` if the name is taken.
-    pub(crate) fn add(&self, name: &str, object: Arc<dyn SharedObject>) -> bool {
-        let mut objects = lock(&self.objects);
-        if objects.by_name.contains_key(name) {
-            return false;
-        }
-        objects.last += 1;
-        let number = objects.last;
-        objects.by_name.insert(name.to_owned(), number);
-        objects.by_number.insert(number, object);
-        true
-    }
-
-    /// Removes the object of a name, and ends its subscriptions.
-    pub(crate) fn remove(&self, name: &str) {
-        let mut objects = lock(&self.objects);
-        let Some(number) = objects.by_name.remove(name) else { return };
-        let object = objects.by_number.remove(&number);
-        let ended: Vec<_> = objects.subscriptions.extract_if(|_, one| one.channel == number).collect();
-        drop(objects);
-        // A service may have a user-defined `Drop`, which must not run under the lock.
-        drop((object, ended));
-    }
-
-    fn object(&self, number: u64) -> Option<Arc<dyn SharedObject>> {
-        let objects = lock(&self.objects);
-        let subscription = || objects.subscriptions.get(&number).map(|one| &one.receiver);
-        objects.by_number.get(&number).or_else(subscription).cloned()
-    }
-
-    /// Subscribes a caller to a channel.
-    fn subscribe(self: &Arc<Self>, channel: u64) -> Answer {
-        let mut objects = lock(&self.objects);
-        let Some(object) = objects.by_number.get(&channel) else {
-            return Answer::plain(CallOutcome::NotFound);
-        };
-        let Some((receiver, capacity)) = object.subscribe() else { return Answer::unknown_method() };
-        objects.last += 1;
-        let number = objects.last;
-        let end = watch::Sender::new(());
-        objects.subscriptions.insert(number, ChannelSubscription { channel, receiver, end });
-        let mut answer = Answer::number(number);
-        answer.reply.size = capacity as u64;
-        answer.hold = Some(Box::new(HeldSubscription { home: Arc::downgrade(self), number }));
-        answer
-    }
-
-    /// Returns a future that waits until the channel of a subscription is withdrawn, if the number names one.
-    fn withdrawal(&self, number: u64) -> Option<impl Future<Output = ()> + use<>> {
-        let mut end = lock(&self.objects).subscriptions.get(&number)?.end.subscribe();
-        let closed = self.closed.subscribe();
-        Some(async move {
-            // An error is the end.
-            _ = end.changed().await;
-            if *closed.borrow() {
-                // The session ends, too: its caller has lost the home.
-                std::future::pending().await
-            }
-        })
     }
 
     /// Serves connections until this process ends.
@@ -381,15 +288,21 @@ impl Home {
                 Operation::Call | Operation::Wait | Operation::Serve => {
                     // Before the object is found: else the withdrawal could be missed.
                     let withdrawal = home.withdrawal(call.object);
-                    let Some(object) = home.object(call.object) else {
-                        return ready(Answer::plain(CallOutcome::NotFound));
-                    };
+                    let object = home.object(call.object);
                     if call.operation() == Operation::Serve {
-                        return match value.transpose() {
-                            Ok(request) => object.serve(request),
-                            Err(refusal) => ready(refusal),
+                        let request = match value.transpose() {
+                            Ok(request) => request,
+                            Err(refusal) => return ready(refusal),
+                        };
+                        return match (object, home.withdrawn(call.object)) {
+                            (Some(object), _) => object.serve(request),
+                            (None, Some(object)) => object.serve_withdrawn(request),
+                            (None, None) => ready(Answer::plain(CallOutcome::NotFound)),
                         };
                     }
+                    let Some(object) = object else {
+                        return ready(Answer::plain(CallOutcome::NotFound));
+                    };
                     let (method, lost) = (call.method(), caller.lost.clone());
                     let answering = object.call(MethodCall { method, number: call.number, lost });
                     match withdrawal {
@@ -559,7 +472,6 @@ impl Service<Request<Body>> for HomeService {
 mod tests {
     use super::*;
     use crate::config::ClusterConfig;
-    use crate::home::channels::SharedBroadcast;
 
     #[test]
     fn hello_of_another_version_or_cluster_is_refused() {
@@ -573,19 +485,5 @@ mod tests {
         assert_eq!(refusal(VERSION, 8).0, CallOutcome::WrongCluster);
         let hello = CallerGreeting { version: VERSION, home: 7, ..CallerGreeting::default() };
         assert_eq!(check(&me, &[], &hello), Ok(()));
-    }
-
-    #[test]
-    fn subscription_ends_with_its_holder_or_its_channel() {
-        let home = Home::new(None);
-        let (_sender, receiver) = mp_queue::broadcast::channel::<u32>(1).unwrap();
-        assert!(home.add("news", Arc::new(SharedBroadcast(receiver))));
-        let (one, other) = (home.subscribe(1), home.subscribe(1));
-        let (first, second) = (one.reply.number, other.reply.number);
-        assert!(home.object(first).is_some() && home.object(second).is_some());
-        drop(one);
-        assert!(home.object(first).is_none() && home.object(second).is_some());
-        home.remove("news");
-        assert!(home.object(1).is_none() && home.object(second).is_none());
     }
 }

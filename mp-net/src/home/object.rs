@@ -129,6 +129,11 @@ pub(crate) trait SharedObject: Send + Sync {
         drop(request);
         Box::pin(std::future::ready(Answer::unknown_method()))
     }
+    /// Answers a request of a service that was withdrawn.
+    fn serve_withdrawn(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
+        drop(request);
+        Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
+    }
     /// Returns a subscription, and the capacity of the channel, if it is one.
     fn subscribe(&self) -> Option<(Arc<dyn SharedObject>, usize)> {
         None

@@ -79,7 +79,7 @@ impl PoolShared {
             in_hand
         };
         #[cfg(feature = "net")]
-        self.places.cancel(&forwarded);
+        crate::forward::places::cancel(forwarded);
         let count = settled.len() + in_hand;
         settled.deliver();
         self.feed();

@@ -503,7 +503,8 @@ impl NetService for PoolService {
 
     fn serve(self: Arc<Self>, request: ForwardRequest) -> Replying<ForwardReply> {
         Box::pin(async move {
-            if !self.is_open() {
+            // Chunks of a pool that was closed still run.
+            if !self.is_open() && !matches!(request, ForwardRequest::Cancel { .. }) {
                 return match request {
                     // The forwarder gets its arguments back, and then asks for the function.
                     ForwardRequest::Run { args: TaskArgs::ReceivedSingle(alone), .. } => {
@@ -541,6 +542,10 @@ impl NetService for PoolService {
                 }
             }
         })
+    }
+
+    fn serve_withdrawn(self: Arc<Self>, request: ForwardRequest) -> Option<Replying<ForwardReply>> {
+        matches!(request, ForwardRequest::Cancel { .. }).then(|| self.serve(request))
     }
 }
 

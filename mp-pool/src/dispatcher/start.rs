@@ -17,7 +17,7 @@ use crate::error::{PoolError, worker_named};
 #[cfg(feature = "net")]
 use crate::forward::forwarder::{ForwarderArgs, forwarder_main};
 #[cfg(feature = "net")]
-use crate::forward::places::ChosenPlace;
+use crate::forward::places::ForwarderPlace;
 
 /// Starts a worker in an empty slot.
 pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolError> {
@@ -44,8 +44,8 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
         builder(first).spawn(worker_main, args)
     };
     #[cfg(feature = "net")]
-    let forward = |place: ChosenPlace, tasks, shared_words, first| {
-        let ChosenPlace { from, service, .. } = place;
+    let forward = |place: ForwarderPlace, tasks, shared_words, first| {
+        let ForwarderPlace { from, service, .. } = place;
         let replies = shared.replies.clone();
         let args = ForwarderArgs { worker: number, tasks, replies, shared_words, from, service };
         builder(first).spawn(forwarder_main, args)
@@ -62,10 +62,10 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
     #[cfg(feature = "net")]
     let (place, forwarder, started) = match shared.places.choose(&_used, _has_failed) {
         Some(place) => {
-            let (id, number) = (place.id, place.from.forwarder);
-            (Some(id), number, CallFailure::catch(|| forward(place, tasks, shared_words, first)))
+            let (id, forwarder) = (place.id, Some(place.clone()));
+            (Some(id), forwarder, CallFailure::catch(|| forward(place, tasks, shared_words, first)))
         }
-        None => (None, 0, CallFailure::catch(|| launch(tasks, shared_words, first))),
+        None => (None, None, CallFailure::catch(|| launch(tasks, shared_words, first))),
     };
     #[cfg(not(feature = "net"))]
     let (place, started) = (None, CallFailure::catch(|| launch(tasks, shared_words, first)));

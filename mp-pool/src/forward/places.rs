@@ -3,6 +3,7 @@
 //! The slots of a pool are not bound to a place. When a process is started in a slot, it becomes a worker or
 //! the forwarder of that served pool for which the most processes are missing.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use mp_core::mutex::{Mutex, MutexGuard};
@@ -74,20 +75,33 @@ impl fmt::Debug for Places {
     }
 }
 
-/// Chunk that a forwarder has.
-pub(crate) struct ForwardedChunk {
-    /// Number of the place of the forwarder.
-    pub(crate) place: u64,
-    /// Number of the forwarder.
-    pub(crate) forwarder: u64,
-    pub(crate) chunk: u64,
-}
-
-/// Served pool for a new forwarder.
-pub(crate) struct ChosenPlace {
+/// A forwarder and its served pool.
+#[derive(Clone)]
+pub(crate) struct ForwarderPlace {
+    /// Number of the place.
     pub(crate) id: u64,
     pub(crate) from: ForwarderId,
     pub(crate) service: ServedPoolService,
+}
+
+/// Chunk that a forwarder has.
+pub(crate) struct ForwardedChunk {
+    pub(crate) forwarder: ForwarderPlace,
+    pub(crate) chunk: u64,
+}
+
+/// Asks the served pools to cancel the tasks of these chunks that have not begun. Does not block. A served
+/// pool that was withdrawn still runs chunks.
+pub(crate) fn cancel(chunks: Vec<ForwardedChunk>) {
+    let mut by_place: HashMap<u64, (ForwarderPlace, Vec<(u64, u64)>)> = HashMap::new();
+    for ForwardedChunk { forwarder, chunk } in chunks {
+        let number = forwarder.from.forwarder;
+        by_place.entry(forwarder.id).or_insert_with(|| (forwarder, Vec::new())).1.push((number, chunk));
+    }
+    for (ForwarderPlace { from, service, .. }, chunks) in by_place.into_values() {
+        // If the served pool is lost, so are its tasks.
+        _ = service.post(ForwardRequest::Cancel { pool: from.pool, chunks });
+    }
 }
 
 impl Places {
@@ -102,7 +116,7 @@ impl Places {
     /// Returns the served pool for which the most processes are missing, or `None` if more are missing on
     /// this host. `used` are the places of the processes. If starts have failed in the slot, or there are
     /// more workers than slots, this host comes first.
-    pub(crate) fn choose(&self, used: &[Option<u64>], has_failed: bool) -> Option<ChosenPlace> {
+    pub(crate) fn choose(&self, used: &[Option<u64>], has_failed: bool) -> Option<ForwarderPlace> {
         let table = &mut *self.table.lock();
         let missing = |place: Option<u64>| {
             let there = used.iter().filter(|used| **used == place).count();
@@ -116,7 +130,7 @@ impl Places {
         }
         table.last += 1;
         let from = ForwarderId { pool: table.pool, forwarder: table.last };
-        Some(ChosenPlace { id: best.id, from, service: best.service })
+        Some(ForwarderPlace { id: best.id, from, service: best.service })
     }
 
     /// Begins with the number of a pool, its maximum number of workers, and the names that are followed.
@@ -165,20 +179,6 @@ impl Places {
             table.remote.push(ServedPlace { id: table.last, publication, workers, service });
         }
         table.local + table.remote_workers()
-    }
-
-    /// Asks the served pools to cancel the tasks of these chunks that have not begun. Does not block.
-    pub(crate) fn cancel(&self, chunks: &[ForwardedChunk]) {
-        let table = self.table.lock();
-        for place in &table.remote {
-            let its = chunks.iter().filter(|chunk| chunk.place == place.id);
-            let chunks: Vec<_> = its.map(|chunk| (chunk.forwarder, chunk.chunk)).collect();
-            if chunks.is_empty() {
-                continue;
-            }
-            // If the served pool is lost, so are its tasks.
-            _ = place.service.post(ForwardRequest::Cancel { pool: table.pool, chunks });
-        }
     }
 
     /// Returns the lock that a thread holds while it computes and sets the number of workers.

@@ -17,7 +17,7 @@ use crate::child::clock;
 use crate::child::journal_words::{PublishedWorker, WorkerWords};
 use crate::child::message::WorkerRequest;
 #[cfg(feature = "net")]
-use crate::forward::places::ForwardedChunk;
+use crate::forward::places::{ForwardedChunk, ForwarderPlace};
 use crate::slots::pending::PendingTasks;
 use crate::steps::chunk::CutShare;
 use crate::steps::journal::JournalResults;
@@ -75,9 +75,9 @@ pub(crate) struct WorkerSlot {
     pub(crate) process: Option<Process>,
     /// Served pool for which the process is a forwarder, or `None` if it is a worker.
     pub(crate) place: Option<u64>,
-    /// Number of the forwarder.
+    /// The forwarder.
     #[cfg(feature = "net")]
-    pub(crate) forwarder: u64,
+    pub(crate) forwarder: Option<ForwarderPlace>,
     /// Process id of the last process in this slot; 0 before the first.
     pub(crate) pid: u32,
     /// `true` if the worker is initialized and alive.
@@ -136,7 +136,7 @@ impl WorkerSlot {
             process: None,
             place: None,
             #[cfg(feature = "net")]
-            forwarder: 0,
+            forwarder: None,
             pid: 0,
             ready: false,
             feeding: false,
@@ -372,10 +372,10 @@ impl WorkerSlot {
     /// added.
     #[cfg(feature = "net")]
     pub(crate) fn find_forwarded(&mut self, job: &Arc<CallState>, chunks: &mut Vec<ForwardedChunk>) {
-        let (Some(place), forwarder) = (self.place, self.forwarder) else { return };
+        let Some(forwarder) = self.forwarder.clone() else { return };
         for chunk in self.chunks().filter(|chunk| Arc::ptr_eq(&chunk.job, job)) {
             if !std::mem::replace(&mut chunk.is_cancelled_there, true) {
-                chunks.push(ForwardedChunk { place, forwarder, chunk: chunk.id });
+                chunks.push(ForwardedChunk { forwarder: forwarder.clone(), chunk: chunk.id });
             }
         }
     }
@@ -459,6 +459,10 @@ impl WorkerSlot {
         (self.asked_to_leave, self.leaves_at) = (false, None);
         self.starts_since = None;
         (self.process, self.place) = (None, None);
+        #[cfg(feature = "net")]
+        {
+            self.forwarder = None;
+        }
         self.outstanding = 0;
         self.publish();
         self.pace = 0;
