@@ -2,6 +2,9 @@
 //! working: the fork server is alive, and replaces the interrupted workers.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "net")]
+mod common;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -53,6 +56,12 @@ fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     alone.join().unwrap();
 }
 
+/// A shell starts background jobs with SIGINT ignored.
+fn stop_ignoring_interrupts() {
+    // SAFETY: this installs no handler.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+}
+
 #[track_caller]
 fn result_of(stream: &TaskStream<u64, u64>, x: u64) -> Result<u64, TaskError> {
     let ticket = stream.push(x).unwrap();
@@ -67,8 +76,7 @@ fn result_of(stream: &TaskStream<u64, u64>, x: u64) -> Result<u64, TaskError> {
 fn stream_continues_after_take_interrupt() {
     alone(|(): ()| {
         rustix::process::setpgid(None, None).unwrap();
-        // SAFETY: this installs no handler.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        stop_ignoring_interrupts();
         let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build().unwrap();
         let stream = pool.stream(|x: u64| x + 1);
         assert_eq!(result_of(&stream, 1).unwrap(), 2);
@@ -82,6 +90,40 @@ fn stream_continues_after_take_interrupt() {
         assert!(matches!(result_of(&stream, 2), Err(TaskError::Interrupted)));
         assert!(take_interrupt());
         assert_eq!(result_of(&stream, 3).unwrap(), 4);
+        pool.join().unwrap();
+    });
+}
+
+/// The served pool is not interrupted.
+#[cfg(feature = "net")]
+#[test]
+fn interrupt_cancels_chunks_on_other_hosts() {
+    use common::eventually;
+    use common::hosts::{WORKERS, ready, slow_rank, two_members};
+    use rustix::process::{Signal, getpid, kill_process};
+
+    alone(|(): ()| {
+        stop_ignoring_interrupts();
+        let (cluster, second, there) = two_members(Pool::builder().processes(WORKERS));
+        let served = there.serve(&second).unwrap();
+        let builder = Pool::builder().processes(1).interrupt(Interrupt::Graceful);
+        let pool = builder.cluster(&cluster).build().unwrap();
+        ready(&pool, 1 + WORKERS);
+        // One chunk for each worker.
+        let call = pool.task(slow_rank).chunksize(500).map_async(0..1500);
+        eventually("the served pool runs tasks", || there.metrics().done > 4);
+        kill_process(getpid(), Signal::INT).unwrap();
+        eventually("the process is interrupted", interrupted);
+        eventually("the chunk of this host ends", || call.progress().done > 300);
+        // Tasks that return later were interrupted, too.
+        assert!(take_interrupt());
+        assert!(call.wait_timeout(DEADLINE));
+        let results = call.results();
+        let is_interrupted = |result: &Result<_, _>| matches!(result, Err(TaskError::Interrupted));
+        assert!(results.iter().all(|result| result.is_ok() || is_interrupted(result)));
+        let interrupted = results.iter().filter(|result| is_interrupted(result)).count();
+        assert!(interrupted > 1000 && there.metrics().cancelled > 500, "{interrupted} of 1500");
+        drop(served);
         pool.join().unwrap();
     });
 }

@@ -6,7 +6,7 @@
 //! | process | action | left for others |
 //! |---|---|---|
 //! | a worker | ends after its running task, or at once if it waits for a task; begins no task after the signal | the tasks in its queue and in its chunk, which are handled like those of any worker that has ended |
-//! | this process, in the pool's thread | withdraws the tasks that no worker has begun, and settles them as interrupted; until the program has acknowledged the interrupt, each thread that would assign a task does the same | tasks that workers have begun |
+//! | this process, in the pool's thread | withdraws the tasks that no worker has begun, and settles them as interrupted; until the program has acknowledged the interrupt, each thread that would assign a task does the same; asks served pools of other members to cancel the tasks that they have not begun, which settles those as interrupted | tasks that workers have begun |
 //!
 //! If a worker ends before this process receives the signal, it is replaced by a worker without an interrupt:
 //! its tasks are withdrawn from the replacement, too. If it is killed at any point, the effect is the same as
@@ -73,7 +73,7 @@ impl PoolShared {
                 }
                 tasks.add_cut(worker.cut_all_of(job));
                 #[cfg(feature = "net")]
-                worker.find_forwarded(job, &mut forwarded);
+                worker.find_forwarded(Some(job), &mut forwarded);
             }
             settled.add_chunks(tasks.take_of(job), &TaskError::Cancelled);
             in_hand
@@ -146,11 +146,19 @@ impl PoolShared {
     pub(crate) fn interrupt(&self) {
         let error = &TaskError::Interrupted;
         let mut settled = Settlements::new(self);
+        #[cfg(feature = "net")]
+        let mut forwarded = Vec::new();
         let (calls, chunks) = {
             let PoolState { workers, tasks, .. } = &mut *self.state.lock();
-            workers.iter_mut().for_each(|worker| worker.take_back(tasks));
+            for worker in workers {
+                worker.take_back(tasks);
+                #[cfg(feature = "net")]
+                worker.find_forwarded(None, &mut forwarded);
+            }
             tasks.take_all()
         };
+        #[cfg(feature = "net")]
+        crate::forward::places::cancel(forwarded);
         settled.add_chunks(chunks, error);
         calls.iter().for_each(|job| settled.add_unsent(job, job.source.clear(), error));
         settled.deliver();

@@ -280,7 +280,7 @@ impl PoolState {
         returned.end = items.len();
         chunk.reported = items.end;
         let is_known = message.is_some() || !matches!(returned.saved, SavedArgs::None);
-        let job = Arc::clone(&returned.job);
+        let (job, is_cancelled_there) = (Arc::clone(&returned.job), chunk.is_cancelled_there);
         let done = slot.finish_chunk(id);
         // A process that returns its tasks is about to end. If the next one returns them, too, starts are
         // delayed.
@@ -294,6 +294,8 @@ impl PoolState {
                 let cancelled = job.transit.error_of_returned(returned.remaining());
                 settled.add(returned, cancelled.unwrap_or(TaskError::Cancelled));
             }
+            // The program was interrupted.
+            None if is_cancelled_there => settled.add(returned, TaskError::Interrupted),
             None if !is_known => settled.add(returned, TaskError::value("its arguments were not returned")),
             None => {
                 let message = message.unwrap_or(ChunkMessage::Saved);

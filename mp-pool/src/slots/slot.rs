@@ -368,12 +368,12 @@ impl WorkerSlot {
         if is_its { self.cut(CutShare::All) } else { (None, None) }
     }
 
-    /// Adds its chunks of this call to `chunks`, if it is a forwarder: those that no earlier cancellation has
-    /// added.
+    /// Adds its chunks of this call (or of any call) to `chunks`, if it is a forwarder: those that no earlier
+    /// cancellation has added.
     #[cfg(feature = "net")]
-    pub(crate) fn find_forwarded(&mut self, job: &Arc<CallState>, chunks: &mut Vec<ForwardedChunk>) {
+    pub(crate) fn find_forwarded(&mut self, job: Option<&Arc<CallState>>, chunks: &mut Vec<ForwardedChunk>) {
         let Some(forwarder) = self.forwarder.clone() else { return };
-        for chunk in self.chunks().filter(|chunk| Arc::ptr_eq(&chunk.job, job)) {
+        for chunk in self.chunks().filter(|chunk| job.is_none_or(|job| Arc::ptr_eq(&chunk.job, job))) {
             if !std::mem::replace(&mut chunk.is_cancelled_there, true) {
                 chunks.push(ForwardedChunk { forwarder: forwarder.clone(), chunk: chunk.id });
             }
@@ -426,7 +426,10 @@ impl WorkerSlot {
         let (mut recalled, mut notes, mut given_back) = (Vec::new(), VecDeque::new(), VecDeque::new());
         while let Some((packed, sent)) = self.recall() {
             match sent {
-                SentMessage::Chunk { chunk, .. } => recalled.push(ReadyChunk::packed(chunk, packed)),
+                SentMessage::Chunk { mut chunk, .. } => {
+                    chunk.is_cancelled_there = false;
+                    recalled.push(ReadyChunk::packed(chunk, packed));
+                }
                 SentMessage::FunctionChange { .. } if dead => {}
                 note => {
                     notes.push_back(packed);

@@ -32,24 +32,14 @@ pub(crate) struct Chunk {
     pub(crate) tries: u32,
     pub(crate) saved: SavedArgs,
     /// `true` if a served pool was asked to cancel it.
-    #[cfg(feature = "net")]
     pub(crate) is_cancelled_there: bool,
 }
 
 impl Chunk {
     /// Creates a chunk of one task of a call.
     pub(crate) fn new(job: Arc<CallState>, first: usize, saved: SavedArgs) -> Chunk {
-        Chunk {
-            id: next_chunk(),
-            job,
-            first,
-            reported: 0,
-            end: 1,
-            tries: 0,
-            saved,
-            #[cfg(feature = "net")]
-            is_cancelled_there: false,
-        }
+        let (id, is_cancelled_there) = (next_chunk(), false);
+        Chunk { id, job, first, reported: 0, end: 1, tries: 0, saved, is_cancelled_there }
     }
 
     /// Returns the number of tasks without an outcome.
