@@ -255,6 +255,34 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     ) -> Result<Option<(R, Option<ServiceHold>)>, NetError> {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (pending, _) = self.begin(&mut request)?;
+        self.end(pending, until)
+    }
+
+    /// Calls several services at the same time, like [`call_within`](Self::call_within). Returns the results
+    /// in the same order.
+    pub fn call_all(
+        calls: impl IntoIterator<Item = (Self, Q)>,
+        timeout: Duration,
+    ) -> Vec<Result<Option<R>, NetError>> {
+        let until = Instant::now().checked_add(timeout);
+        let begin = |(service, mut request): (Self, Q)| {
+            let (pending, _) = service.begin(&mut request)?;
+            Ok((service, pending))
+        };
+        let begun: Vec<_> = calls.into_iter().map(begin).collect();
+        let end = |begun: Result<(Self, PendingReply), NetError>| {
+            let (service, pending) = begun?;
+            Ok(service.end(pending, until)?.map(|(reply, _)| reply))
+        };
+        begun.into_iter().map(end).collect()
+    }
+
+    /// Blocks until the reply of a call arrives, until `until`.
+    fn end(
+        &self,
+        pending: PendingReply,
+        until: Option<Instant>,
+    ) -> Result<Option<(R, Option<ServiceHold>)>, NetError> {
         match self.object.link.wait_until(pending, until).transpose()? {
             None => Ok(None),
             Some((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {

@@ -17,8 +17,10 @@ use crate::forward::places::prefix;
 
 /// Time between two questions for the numbers of workers of the served pools.
 const SIZE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum wait for the answer. The questions are asked one after the other.
+/// Maximum wait for the answers.
 const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same for a served pool that is not used yet.
+const FIRST_SIZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a served pool that did not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -73,23 +75,32 @@ fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<P
     }
 }
 
+/// Asks served pools for their numbers of workers. Returns their replies.
+fn ask_sizes(
+    services: Vec<ServedPoolService>,
+    kind: &str,
+    timeout: Duration,
+) -> Vec<Result<Option<ForwardReply>, NetError>> {
+    let request = || ForwardRequest::Size { kind: kind.to_owned() };
+    ServedPoolService::call_all(services.into_iter().map(|service| (service, request())), timeout)
+}
+
 /// Asks the served pools for their numbers of workers, and starts or ends forwarders. Returns `false` if this
 /// has to be tried again.
 fn update_sizes(shared: &Weak<PoolShared>) -> bool {
     let asked = shared.upgrade().map(|shared| (shared.places.services(), shared.settings.kind.clone()));
     // Without a handle of the pool, which may end meanwhile.
     let Some((services, kind)) = asked else { return true };
-    let size = |(publication, service): &(u64, ServedPoolService)| {
-        let request = ForwardRequest::Size { kind: kind.clone() };
-        match service.call_within(request, Some(SIZE_TIMEOUT)) {
-            Ok(Some(ForwardReply::Size(workers))) => Some((*publication, workers)),
-            // It is still published.
-            Ok(Some(ForwardReply::Ended)) => Some((*publication, 0)),
-            // A member that is lost will be reported.
-            _ => None,
-        }
+    let (publications, services): (Vec<u64>, Vec<_>) = services.into_iter().unzip();
+    let size = |(publication, reply)| match reply {
+        Ok(Some(ForwardReply::Size(workers))) => Some((publication, workers)),
+        // It is still published.
+        Ok(Some(ForwardReply::Ended)) => Some((publication, 0)),
+        // A member that is lost will be reported.
+        _ => None,
     };
-    let sizes: Vec<(u64, usize)> = services.iter().filter_map(size).collect();
+    let replies = ask_sizes(services, &kind, SIZE_TIMEOUT);
+    let sizes: Vec<(u64, usize)> = publications.into_iter().zip(replies).filter_map(size).collect();
     let Some(shared) = shared.upgrade() else { return true };
     let resizing = shared.places.resizing();
     if !shared.places.set_sizes(&sizes) {
@@ -109,50 +120,60 @@ fn update(
     publications: &Publications,
     refused: &mut HashSet<u64>,
 ) -> bool {
-    let (mut added, mut is_complete) = (Vec::new(), true);
+    let (mut added, mut unused, mut is_complete) = (Vec::new(), Vec::new(), true);
     refused.retain(|number| publications.iter().any(|(_, other)| other == number));
-    for (name, number) in publications {
-        if refused.contains(number) {
-            continue;
+    let found = shared.upgrade().map(|shared| {
+        let is_new = |(_, number): &&_| !refused.contains(number) && !shared.places.has(*number);
+        let found: Vec<&(String, u64)> = publications.iter().filter(is_new).collect();
+        (found, shared.settings.kind.clone())
+    });
+    // Without a handle of the pool, which may end meanwhile.
+    let Some((found, kind)) = found else { return true };
+    let (mut numbers, mut services) = (Vec::new(), Vec::new());
+    for (name, number) in found {
+        match ServedPoolService::connect_now(cluster, name) {
+            Ok(service) => {
+                numbers.push(*number);
+                services.push(service);
+            }
+            Err(error @ NetError::WrongType { .. }) => {
+                let why = format!("a served pool is not used, because its program is another build: {error}");
+                unused.push((*number, why));
+            }
+            // The member may be gone, or answer later.
+            Err(_) => is_complete = false,
         }
-        let known = shared.upgrade().map(|shared| (shared.places.has(*number), shared.settings.kind.clone()));
-        let Some((is_known, kind)) = known else { return true };
-        if is_known {
-            continue;
-        }
-        // Without a handle of the pool, which may end meanwhile.
-        let found = ServedPoolService::connect_now(cluster, name).and_then(|service| {
-            let reply = service.call(ForwardRequest::Size { kind: kind.clone() }).map_err(|e| e.error)?;
-            Ok((reply, service))
-        });
-        let why = match found {
-            Ok((ForwardReply::Size(workers), service)) => {
-                added.push((*number, workers, service));
+    }
+    let replies = ask_sizes(services.clone(), &kind, FIRST_SIZE_TIMEOUT);
+    for ((number, service), reply) in numbers.into_iter().zip(services).zip(replies) {
+        let place = service.place();
+        let why = match reply {
+            Ok(Some(ForwardReply::Size(workers))) => {
+                added.push((number, workers, service));
                 continue;
             }
-            Ok((ForwardReply::OtherKind(theirs), service)) => {
+            Ok(Some(ForwardReply::OtherKind(theirs))) => {
                 let text = |kind: &str| if kind.is_empty() { "no state".into() } else { kind.to_owned() };
-                let (place, theirs, ours) = (service.place(), text(&theirs), text(&kind));
+                let (theirs, ours) = (text(&theirs), text(&kind));
                 format!(
                     "the pool of {place} is not used: its workers have {theirs}, and here they have {ours}"
                 )
             }
-            Ok((ForwardReply::Ended, service)) => format!("the pool of {} has ended", service.place()),
-            Ok((_, service)) => format!("{} gave a wrong answer", service.place()),
-            Err(error @ NetError::WrongType { .. }) => {
-                format!("a served pool is not used, because its program is another build: {error}")
-            }
-            // The member may be gone, or answer later.
-            Err(_) => {
+            Ok(Some(ForwardReply::Ended)) => format!("the pool of {place} has ended"),
+            Ok(Some(_)) => format!("{place} gave a wrong answer"),
+            // As above.
+            Ok(None) | Err(_) => {
                 is_complete = false;
                 continue;
             }
         };
-        refused.insert(*number);
-        let Some(shared) = shared.upgrade() else { return true };
-        mp_core::waits::publish_report(&format!("mp: {}: {why}\n", shared.settings.pool_name()));
+        unused.push((number, why));
     }
     let Some(shared) = shared.upgrade() else { return true };
+    for (number, why) in unused {
+        refused.insert(number);
+        mp_core::waits::publish_report(&format!("mp: {}: {why}\n", shared.settings.pool_name()));
+    }
     let resizing = shared.places.resizing();
     let all = shared.places.update(publications, added);
     is_complete &= shared.set_all_workers(all);

@@ -1,0 +1,54 @@
+//! Calls of services.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use mp_net::service::{NetService, RemoteService, Replying, blocking};
+use mp_net::{Cluster, ClusterConfig};
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Number of services.
+const SERVICES: usize = 3;
+
+/// Service that answers when all services were called. Replies with the number of called services.
+struct Meeting(Arc<(Mutex<usize>, Condvar)>);
+
+impl NetService for Meeting {
+    type Request = u32;
+    type Reply = usize;
+
+    fn serve(self: Arc<Self>, _: u32) -> Replying<usize> {
+        Box::pin(async move {
+            let meet = move || {
+                let (called, changed) = &*self.0;
+                let mut called = called.lock().unwrap();
+                *called += 1;
+                changed.notify_all();
+                *changed.wait_timeout_while(called, DEADLINE, |called| *called < SERVICES).unwrap().0
+            };
+            blocking(meet).await.unwrap_or_default()
+        })
+    }
+}
+
+#[test]
+fn services_are_called_at_the_same_time() -> Outcome {
+    let config = |rank, first: &str| ClusterConfig::new(rank, 2, first);
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let second = Cluster::join(&config(1, first.address()))?;
+    let called = Arc::default();
+    let mut calls = Vec::new();
+    for number in 0..SERVICES {
+        let name = format!("service {number}");
+        first.publish_service(&name, Arc::new(Meeting(Arc::clone(&called))))?;
+        calls.push((RemoteService::<u32, usize>::connect(&second, &name)?, 0));
+    }
+    let replies = RemoteService::call_all(calls, DEADLINE / 2);
+    for reply in replies {
+        assert_eq!(reply?, Some(SERVICES));
+    }
+    Ok(())
+}
