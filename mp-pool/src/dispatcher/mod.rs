@@ -5,6 +5,8 @@ mod cancel;
 mod deadlines;
 mod feed;
 #[cfg(feature = "net")]
+mod forwarders;
+#[cfg(feature = "net")]
 pub(crate) mod hosts;
 mod room_queue;
 #[cfg(feature = "net")]

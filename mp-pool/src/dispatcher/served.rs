@@ -11,13 +11,14 @@ use mp_core::message::{Message, Outgoing};
 use mp_core::mutex::Mutex;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicUsize;
-use mp_net::service::{NetService, Replying, blocking, spawn_blocking};
+use mp_net::service::{HeldReplying, HeldValue, NetService, Replying, blocking, spawn_blocking};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
 use crate::child::message::{FunctionMessage, SingleValue};
 use crate::child::runner::Runner;
 use crate::child::values::{EndPositions, TaskArgs};
+use crate::dispatcher::forwarders::{ChunkKey, ForwarderTable, HeldForwarder};
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::forward::messages::{ForwardReply, ForwardRequest, ForwardedOutcome, ForwarderId};
@@ -30,22 +31,12 @@ use crate::tasks::transit::TransitCounter;
 /// Maximum number of functions that are kept for pools of other members. The oldest is dropped, and is sent
 /// again if it is needed.
 const MOST_FUNCTIONS: usize = 256;
-/// Time for which functions without calls, and outcomes that a forwarder has not requested, are kept. Their
-/// forwarder may have been lost.
+/// Time for which functions without calls are kept. Their forwarders may have been lost.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
 /// Time for which a chunk waits for its preferred worker while other workers have tasks.
 const PREFERENCE_TIME: Duration = Duration::from_millis(50);
-/// Maximum number of cancellations stored for chunks that have not arrived. Few chunks are in transit at a
-/// time.
-const MOST_CANCELLED: usize = 4096;
 /// Time for a forwarder to send a function, while others wait for it.
 const LONGEST_LEARN: Duration = Duration::from_secs(10);
-
-/// Outcomes that did not fit into a reply.
-struct UnsentOutcomes {
-    since: Instant,
-    runs: VecDeque<OutcomeRun>,
-}
 
 /// A function of a pool of another member.
 struct StoredFunction {
@@ -68,46 +59,7 @@ pub(crate) struct PoolService {
     /// Pool and member for errors of tasks, such as `resize at rank 1`.
     place: Arc<str>,
     functions: Mutex<StoredFunctions>,
-    rests: Mutex<HashMap<ForwarderId, UnsentOutcomes>>,
-    workers: Mutex<HashMap<ForwarderId, PreferredWorker>>,
-    calls: Mutex<ForwardedCalls>,
-}
-
-/// Forwarder of a chunk, and the chunk's number.
-type ChunkKey = (ForwarderId, u64);
-
-/// Calls for the chunks of forwarders.
-#[derive(Default)]
-struct ForwardedCalls {
-    running: HashMap<ChunkKey, Arc<CallState>>,
-    /// Cancelled chunks that have not arrived, the oldest first.
-    cancelled: VecDeque<ChunkKey>,
-}
-
-/// Worker that a forwarder prefers: the last one that got its tasks.
-struct PreferredWorker {
-    worker: Arc<AtomicUsize>,
-    used: Instant,
-}
-
-impl ForwardedCalls {
-    /// Remembers the cancellation of a chunk that has not arrived.
-    fn cancel_later(&mut self, key: ChunkKey) {
-        self.cancelled.push_back(key);
-        if self.cancelled.len() > MOST_CANCELLED {
-            self.cancelled.pop_front();
-        }
-    }
-
-    /// Adds the call for a chunk. Returns `false` if the chunk was cancelled.
-    fn begin(&mut self, key: ChunkKey, job: &Arc<CallState>) -> bool {
-        if let Some(at) = self.cancelled.iter().position(|cancelled| *cancelled == key) {
-            self.cancelled.remove(at);
-            return false;
-        }
-        self.running.insert(key, job.clone());
-        true
-    }
+    forwarders: Arc<ForwarderTable>,
 }
 
 /// Tasks of one chunk, run as one lane: each forwarder represents one worker, so its tasks prefer that
@@ -190,7 +142,7 @@ struct CancelledOnDrop {
 
 impl Drop for CancelledOnDrop {
     fn drop(&mut self) {
-        self.service.calls.lock().running.remove(&self.key);
+        self.service.forwarders.end(self.key);
         if !self.is_done {
             let (shared, job) = (self.service.shared.clone(), self.job.clone());
             // Other tasks may be encoded meanwhile, by user code.
@@ -202,8 +154,7 @@ impl Drop for CancelledOnDrop {
 impl PoolService {
     /// Creates the service of a pool. `place` is its name and member, for errors of tasks.
     pub(crate) fn new(shared: Arc<PoolShared>, place: Arc<str>) -> Self {
-        let (functions, rests, workers, calls) = Default::default();
-        Self { shared, place, functions, rests, workers, calls }
+        Self { shared, place, functions: Mutex::default(), forwarders: Arc::default() }
     }
 
     fn is_open(&self) -> bool {
@@ -225,7 +176,6 @@ impl PoolService {
             .partition(|function| function.used.elapsed() < LONGEST_IDLE);
         functions.known = known;
         functions.awaited.retain(|_, since| since.elapsed() < LONGEST_LEARN);
-        self.rests.lock().retain(|_, rest| rest.since.elapsed() < LONGEST_IDLE);
         let reply = if functions.known.iter().any(|function| function.key == key) {
             ForwardReply::Done
         } else {
@@ -285,38 +235,13 @@ impl PoolService {
         ForwardReply::Done
     }
 
-    /// Returns the worker that a forwarder prefers. A new forwarder prefers the worker that the fewest
-    /// forwarders of its pool prefer.
-    fn worker_of(&self, from: ForwarderId) -> Arc<AtomicUsize> {
-        let mut workers = self.workers.lock();
-        if let Some(found) = workers.get_mut(&from) {
-            found.used = Instant::now();
-            return found.worker.clone();
-        }
-        workers.retain(|_, preferred| preferred.used.elapsed() < LONGEST_IDLE);
-        let mut counts = vec![0; self.shared.workers()];
-        for (_, preferred) in workers.iter().filter(|(other, _)| other.pool == from.pool) {
-            if let Some(count) = counts.get_mut(preferred.worker.load(Ordering::Relaxed)) {
-                *count += 1;
-            }
-        }
-        let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
-        let worker = Arc::new(AtomicUsize::new(fewest.map_or(0, |(worker, _)| worker)));
-        workers.insert(from, PreferredWorker { worker: worker.clone(), used: Instant::now() });
-        worker
-    }
-
     /// Cancels the tasks of these chunks that have not begun. A chunk that has not arrived is cancelled on
     /// arrival: chunk and cancellation use different connections, and can overtake each other.
     fn cancel(&self, keys: impl Iterator<Item = ChunkKey>) {
         for key in keys {
-            let mut calls = self.calls.lock();
-            let Some(job) = calls.running.get(&key).cloned() else {
-                calls.cancel_later(key);
-                continue;
-            };
-            drop(calls);
-            self.shared.cancel_all(&job);
+            if let Some(job) = self.forwarders.cancel(key) {
+                self.shared.cancel_all(&job);
+            }
         }
     }
 
@@ -347,12 +272,12 @@ impl PoolService {
         let has_attachments = matches!(args, TaskArgs::Single(_));
         let source = Arc::new(ForwardedTasks {
             left: Mutex::new((None, 0)),
-            worker: self.worker_of(from),
+            worker: self.forwarders.worker(from),
             arrived: Instant::now(),
         });
         let options = CallOptions { chunk: count, timeout, ..CallOptions::default() };
         let job = CallState::new(code, options, source.clone(), ResultOrder::Submission);
-        if !self.calls.lock().begin(key, &job) {
+        if !self.forwarders.begin(key, &job) {
             let outcomes = vec![(0, ForwardedOutcome::Cancelled { count })];
             return ForwardReply::Outcomes { outcomes, single: None, more: false };
         }
@@ -450,11 +375,7 @@ impl PoolService {
             }
         }
         let more = !runs.is_empty();
-        let mut rests = self.rests.lock();
-        rests.retain(|_, rest| rest.since.elapsed() < LONGEST_IDLE);
-        if more {
-            rests.insert(from, UnsentOutcomes { since: Instant::now(), runs });
-        }
+        self.forwarders.store_unsent(from, runs);
         ForwardReply::Outcomes { outcomes, single, more }
     }
 
@@ -515,6 +436,7 @@ impl NetService for PoolService {
             }
             let panicked = || ForwardReply::Unreadable("it panicked".into());
             match request {
+                ForwardRequest::Begin { .. } => ForwardReply::Done,
                 ForwardRequest::Size { kind } if kind == self.shared.settings.kind => {
                     ForwardReply::Size(self.shared.workers())
                 }
@@ -537,11 +459,23 @@ impl NetService for PoolService {
                     blocking(cancel).await.map_or_else(panicked, |()| ForwardReply::Done)
                 }
                 ForwardRequest::Rest { from, most } => {
-                    let rest = self.rests.lock().remove(&from);
-                    self.reply((from, most), rest.map(|rest| rest.runs).unwrap_or_default())
+                    let unsent = self.forwarders.take_unsent(from);
+                    self.reply((from, most), unsent)
                 }
             }
         })
+    }
+
+    fn serve_held(self: Arc<Self>, request: ForwardRequest) -> HeldReplying<ForwardReply> {
+        let from = match &request {
+            ForwardRequest::Begin { from } => Some(*from),
+            // A forwarder that was lost and has returned.
+            ForwardRequest::Run { from, .. } => Some(*from).filter(|from| !self.forwarders.has(*from)),
+            _ => None,
+        };
+        let held = from.map(|from| HeldForwarder::new(&self.forwarders, from, self.shared.workers()));
+        let reply = self.serve(request);
+        Box::pin(async move { (reply.await, held.map(|held| Box::new(held) as HeldValue)) })
     }
 
     fn serve_withdrawn(self: Arc<Self>, request: ForwardRequest) -> Option<Replying<ForwardReply>> {
@@ -551,16 +485,20 @@ impl NetService for PoolService {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use super::*;
-    use crate::tasks::call_state::tests::job;
+    use crate::dispatcher::shared::tests::shared;
 
     #[test]
-    fn chunk_cancelled_before_its_arrival_is_not_begun() {
-        let (mut calls, job) = (ForwardedCalls::default(), job(1, CallOptions::default()));
-        let key = |chunk| (ForwarderId { pool: 1, forwarder: 2 }, chunk);
-        (0..=MOST_CANCELLED as u64).for_each(|chunk| calls.cancel_later(key(chunk)));
-        assert!(!calls.begin(key(7), &job) && calls.running.is_empty());
-        assert!(calls.begin(key(7), &job) && calls.begin(key(0), &job), "it is the oldest");
-        assert_eq!(calls.running.len(), 2);
+    fn forwarder_is_known_while_it_holds_a_value() {
+        let service = Arc::new(PoolService::new(Arc::new(shared()), "pool of rank 1".into()));
+        let from = ForwarderId { pool: 1, forwarder: 2 };
+        let mut reply = service.clone().serve_held(ForwardRequest::Begin { from });
+        let reply = reply.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready((ForwardReply::Done, held)) = reply else { panic!("it does not wait") };
+        assert!(held.is_some() && service.forwarders.has(from));
+        drop(held);
+        assert!(!service.forwarders.has(from));
     }
 }

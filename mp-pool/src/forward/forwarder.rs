@@ -43,12 +43,12 @@ pub(crate) struct ForwarderArgs {
 /// Main function of the process.
 pub(crate) fn forwarder_main(args: ForwarderArgs) -> Result<(), WorkerError> {
     let ForwarderArgs { worker, tasks, replies, shared_words, from, service } = args;
-    // Connects.
-    match service.call(ForwardRequest::Rest { from, most: 0 }) {
-        Ok(ForwardReply::Ended) => return Err(format!("the pool of {} has ended", service.place()).into()),
-        Ok(_) => {}
-        Err(unserved) => return Err(unserved.error.to_string().into()),
-    }
+    // Connects. The served pool knows this process until the hold is dropped.
+    let _hold = match service.call_held(ForwardRequest::Begin { from }, None) {
+        Ok(Some((ForwardReply::Done, hold))) => hold,
+        Ok(_) => return Err(format!("the pool of {} has ended", service.place()).into()),
+        Err(error) => return Err(error.to_string().into()),
+    };
     send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
     let words = WordsWriter::new(shared_words);
     let (functions, sent, waiting) = (HashMap::new(), HashSet::new(), HashMap::new());

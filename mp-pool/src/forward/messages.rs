@@ -24,6 +24,8 @@ pub(crate) struct ForwarderId {
 
 /// Request to a served pool. `most` is the size of the largest reply in bytes.
 pub(crate) enum ForwardRequest {
+    /// Add a forwarder, which holds a value of the service from then on.
+    Begin { from: ForwarderId },
     /// Return the number of workers, if their state is of this kind.
     Size { kind: String },
     /// Store a function.
@@ -49,6 +51,7 @@ const RUN_SINGLE: u8 = 4;
 const REST: u8 = 5;
 const KNOWS: u8 = 6;
 const CANCEL: u8 = 7;
+const BEGIN: u8 = 8;
 
 /// Number that stands for no time limit.
 const NO_LIMIT: u64 = u64::MAX;
@@ -66,6 +69,7 @@ impl Message for ForwardRequest {
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
+            ForwardRequest::Begin { from } => write_head(out, BEGIN, [from.pool, from.forwarder]),
             ForwardRequest::Size { kind } => {
                 write_head(out, SIZE, []);
                 return C::write(out, kind);
@@ -102,6 +106,10 @@ impl Message for ForwardRequest {
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         Ok(match kind(inc)? {
+            BEGIN => {
+                let [pool, forwarder] = words(inc)?;
+                ForwardRequest::Begin { from: ForwarderId { pool, forwarder } }
+            }
             SIZE => ForwardRequest::Size { kind: C::read(inc)? },
             LEARN => {
                 let [pool, code] = words(inc)?;
