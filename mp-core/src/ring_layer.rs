@@ -37,9 +37,9 @@ pub struct RingState {
     pub kind: String,
     /// Type of the messages.
     pub type_name: String,
-    /// Number of messages.
+    /// Number of messages, including messages of dropped leases.
     pub len: u64,
-    /// Number of messages that fit. `None` if there is no limit.
+    /// Number of messages that fit, in addition to messages of dropped leases. `None` if there is no limit.
     pub capacity: Option<u64>,
     /// `true` if no more messages can be put.
     pub closed: bool,

@@ -168,7 +168,7 @@ fn held_messages_are_undelivered_with_their_counts() {
     leases.into_iter().for_each(|lease| drop(lease.ack()));
 
     let again = Queue::<String>::restore(&path.0).unwrap();
-    assert_eq!((again.len(), again.capacity()), (3, 3));
+    assert_eq!((again.len(), again.capacity(), again.is_full()), (5, 3, true));
     assert_eq!(again.dead_letter().unwrap(), Some(long(0)));
     assert_eq!(again.dead_letter().unwrap(), None);
     let rest = [(long(3), 1), (long(4), 1), (long(5), 1)];

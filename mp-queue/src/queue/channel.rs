@@ -306,7 +306,7 @@ macro_rules! side {
 
             /// Returns `true` if the channel holds as many messages as fit: a snapshot.
             pub fn is_full(&self) -> bool {
-                self.len() >= self.capacity()
+                self.end.raw().is_full()
             }
         }
 

@@ -253,4 +253,27 @@ mod tests {
             assert_eq!(bound.get().unwrap(), Some(vec![1]));
         }
     }
+
+    #[test]
+    fn returned_messages_count_in_the_length() {
+        let queue = Queue::<u64>::bounded(2).unwrap();
+        queue.allow_put_back();
+        let state = || (queue.len(), queue.is_empty(), queue.raw().memory().describe().len, queue.is_full());
+        for number in 0..2 {
+            queue.put(number).unwrap();
+        }
+        let message = queue.try_get_packed().unwrap().unwrap();
+        assert_eq!(state(), (1, false, 1, false));
+        queue.put_back(message).unwrap();
+        assert_eq!(state(), (2, false, 2, false));
+        assert!(format!("{queue:?}").contains("(2 of 2, "), "{queue:?}");
+        drop(queue.get_lease().unwrap());
+        assert_eq!(state(), (2, false, 2, false));
+        queue.put(2).unwrap();
+        assert_eq!(state(), (3, false, 3, true), "a returned message occupies no slot");
+        for (number, left) in [(0, 2), (1, 1), (2, 0)] {
+            assert_eq!(queue.get().unwrap(), Some(number));
+            assert_eq!(state(), (left, left == 0, left as u64, left == 2));
+        }
+    }
 }

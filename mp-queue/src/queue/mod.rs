@@ -337,7 +337,8 @@ impl<T: Message> Queue<T> {
         self.raw.close()
     }
 
-    /// Returns the number of messages in the queue: a snapshot.
+    /// Returns the number of messages in the queue: a snapshot. Counts messages of dropped
+    /// [leases](Self::get_lease), which occupy no room.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.raw.len()
@@ -353,8 +354,7 @@ impl<T: Message> Queue<T> {
     /// [bytes](crate::QueueOptions::bytes) may be reached earlier, depending on the message to be put.
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {
-        // A growing queue may exceed its limit by one message per producer.
-        self.len() >= self.capacity()
+        self.raw.is_full()
     }
 
     /// Returns a `Waitable` for room in the queue. The `Waitable` is ready when [`try_put`](Self::try_put)

@@ -220,7 +220,13 @@ impl RawQueue {
     /// Returns the number of messages in the queue: a snapshot.
     pub(crate) fn len(&self) -> usize {
         // A forked copy must not access the queue.
-        if self.arena().me().is_ok() { self.memory.len() } else { 0 }
+        if self.arena().me().is_ok() { self.memory.len_with_returned() } else { 0 }
+    }
+
+    /// Returns `true` if the queue has no room. Returned messages use none.
+    pub(crate) fn is_full(&self) -> bool {
+        // A growing queue may exceed its limit by one message per producer.
+        self.arena().me().is_ok() && self.memory.len() >= self.capacity()
     }
 
     /// Closes the queue. Returns `true` if it was open.
@@ -360,7 +366,7 @@ impl RawQueue {
     /// Returns the error of a put into a full queue that never waits.
     #[cold]
     pub(crate) fn too_many(&self) -> Error {
-        let (block, len) = (self.hold.block(), self.memory.len() as u64);
+        let (block, len) = (self.hold.block(), self.len() as u64);
         mp_core::Error::TooManyMessages(Box::new(Messages(self.arena()).on_their_way(block, len))).into()
     }
 

@@ -105,7 +105,7 @@ impl RingMemory {
         self.chain.segments
     }
 
-    /// Returns the number of messages in the queue: a snapshot.
+    /// Returns the number of messages that were put and not taken: a snapshot.
     pub(crate) fn len(&self) -> usize {
         let mut all = 0;
         for i in 0..self.chain.segments {
@@ -115,6 +115,12 @@ impl RingMemory {
             }
         }
         all
+    }
+
+    /// Returns the number of messages in the queue, including returned messages: a snapshot.
+    pub(crate) fn len_with_returned(&self) -> usize {
+        let is_returned = |holder| holder == Holder::Returned;
+        self.len() + if self.any_returned() { self.count(is_returned) } else { 0 }
     }
 
     /// Returns the present state, for readers.
@@ -128,7 +134,7 @@ impl RingMemory {
             () => "queue",
         };
         let mut state = RingState::new(kind, type_name);
-        state.len = if is_retained { 0 } else { self.len() as u64 };
+        state.len = if is_retained { 0 } else { self.len_with_returned() as u64 };
         state.capacity = (!self.is_unbounded()).then_some(u64::from(self.capacity()));
         state.closed = self.is_put_closed();
         let m = Self::words(self.arena);
