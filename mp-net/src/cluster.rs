@@ -19,6 +19,7 @@ use crate::home::Home;
 use crate::home::object::SharedObject;
 use crate::home::registry::ClusterRegistry;
 use crate::link::{CallValues, HomeLink, HomePeer, NodeIdentity, host_name};
+use crate::member::ClusterMember;
 use crate::publish::Publish;
 use crate::reactor;
 use crate::socket::resolve;
@@ -26,34 +27,6 @@ use crate::wire::messages::{CallOutcome, CallReply, MemberPresence, Node, Operat
 
 /// Pause between two attempts to join.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
-
-/// A member of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClusterMember {
-    /// Rank, from 0.
-    pub rank: usize,
-    /// Name of its host.
-    pub host: String,
-    /// Process id on that host.
-    pub pid: u32,
-    /// Address at which it listens.
-    pub address: String,
-}
-
-impl fmt::Display for ClusterMember {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, host, pid, .. } = self;
-        write!(f, "rank {rank} ({host}, process {pid})")
-    }
-}
-
-impl From<&Node> for ClusterMember {
-    fn from(node: &Node) -> Self {
-        let Node { rank, host, pid, address, .. } = node.clone();
-        Self { rank: rank as usize, host, pid, address }
-    }
-}
 
 /// Change of the members of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use mp_sync::BarrierError;
 use serde::{Deserialize, Serialize};
 
+use crate::member::ClusterMember;
+
 /// A member of the cluster that can't be reached.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -308,6 +310,15 @@ pub enum RemoteBarrierError {
     /// The barrier is broken, or was reset. Process ids in the error belong to the home's host.
     #[error(transparent)]
     Barrier(BarrierError),
+    /// The caller timed out. The barrier is now broken for all parties.
+    #[error("{error}{}", missing_text(missing))]
+    TimedOut {
+        /// Number of parties that had arrived, and missing parties of the home's host.
+        error: BarrierError,
+        /// Processes that had [enrolled](crate::RemoteBarrier::enroll) by a `RemoteBarrier`, and had not
+        /// arrived.
+        missing: Vec<ClusterMember>,
+    },
     /// The home was lost, and the barrier with it.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
@@ -316,10 +327,15 @@ pub enum RemoteBarrierError {
     Failed(NetError),
 }
 
+fn missing_text(missing: &[ClusterMember]) -> String {
+    let missing: Vec<_> = missing.iter().map(ClusterMember::to_string).collect();
+    if missing.is_empty() { String::new() } else { format!("; missing: {}", missing.join(", ")) }
+}
+
 impl RemoteBarrierError {
     /// Returns `true` if the barrier stays broken until a process resets it.
     pub fn is_broken(&self) -> bool {
-        matches!(self, Self::Barrier(error) if error.is_broken())
+        matches!(self, Self::Barrier(error) | Self::TimedOut { error, .. } if error.is_broken())
     }
 }
 

@@ -135,7 +135,7 @@ fn calls(bytes: &[u8]) {
         ("numbers", Arc::new(SharedQueue::new(&queue))),
         ("event", Arc::new(SharedEvent(Event::new().expect("memory for an event")))),
         ("permits", Arc::new(SharedSemaphore::Growing(permits.clone()))),
-        ("step", Arc::new(SharedBarrier(Barrier::new(2).expect("memory for a barrier")))),
+        ("step", Arc::new(SharedBarrier::new(Barrier::new(2).expect("memory for a barrier")))),
         ("newest", Arc::new(SharedWatch(value))),
         ("news", Arc::new(SharedBroadcast(messages))),
     ];

@@ -50,6 +50,7 @@ mod handle;
 mod home;
 pub mod launcher;
 mod link;
+mod member;
 mod object_type;
 mod publish;
 mod reactor;
@@ -65,12 +66,13 @@ mod tls;
 mod tls;
 mod wire;
 
-pub use cluster::{Cluster, ClusterEvent, ClusterMember};
+pub use cluster::{Cluster, ClusterEvent};
 pub use config::ClusterConfig;
 pub use error::{
     NetError, PeerLost, Refusal, RemoteAcquireError, RemoteBarrierError, RemoteGetError, RemotePutError,
     RemoteRecvError,
 };
+pub use member::ClusterMember;
 pub use publish::Publish;
 pub use remote::barrier::{RemoteBarrier, RemoteBarrierMember};
 pub use remote::broadcast::RemoteBroadcast;

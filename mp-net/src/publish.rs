@@ -94,7 +94,7 @@ impl IntoPublished for BoundedSemaphore {
 
 impl IntoPublished for Barrier {
     fn published(&self) -> PublishedObject {
-        PublishedObject(Arc::new(SharedBarrier(self.clone())))
+        PublishedObject(Arc::new(SharedBarrier::new(self.clone())))
     }
 }
 

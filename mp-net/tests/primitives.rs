@@ -149,7 +149,10 @@ fn barrier_is_passed_broken_and_reset() -> Outcome {
     assert_eq!((remote.parties()?, remote.n_waiting()?, remote.is_broken()?), (2, 0, false));
     let late = remote.wait_timeout(SHORT).unwrap_err();
     assert!(
-        matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { arrived: 1, parties: 2, .. })),
+        matches!(&late, RemoteBarrierError::TimedOut {
+            error: BarrierError::TimedOut { arrived: 1, parties: 2, .. },
+            missing
+        } if missing.is_empty()),
         "{late}"
     );
     assert!(matches!(barrier.wait(), Err(BarrierError::Broken)) && remote.is_broken()?);
@@ -189,7 +192,7 @@ fn time_limits_the_wait_for_an_action() -> Outcome {
     });
     begun.recv_timeout(DEADLINE)?;
     let late = remote.wait_timeout(SHORT).unwrap_err();
-    assert!(matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { .. })), "{late}");
+    assert!(matches!(late, RemoteBarrierError::TimedOut { .. }), "{late}");
     drop(end);
     assert!(matches!(acting.join().unwrap(), Err(BarrierError::Broken)));
     Ok(())
@@ -250,7 +253,10 @@ fn remote_party_acts_before_the_others_continue() -> Outcome {
     assert!(matches!(here.join().unwrap(), Err(BarrierError::Reset)));
     let late = remote.wait_then_timeout(SHORT, || panic!("a party is missing")).unwrap_err();
     assert!(
-        matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { arrived: 1, parties: 2, .. })),
+        matches!(&late, RemoteBarrierError::TimedOut {
+            error: BarrierError::TimedOut { arrived: 1, parties: 2, .. },
+            missing
+        } if missing.is_empty()),
         "{late}"
     );
     Ok(())
@@ -287,7 +293,7 @@ fn remote_party_waits_for_the_previous_action() -> Outcome {
     assert_eq!((acting.join().unwrap()?, other.join().unwrap()?), (0, 0));
     let (acting, end) = act();
     let late = remote.wait_then_timeout(SHORT, || panic!("it has not arrived")).unwrap_err();
-    assert!(matches!(late, RemoteBarrierError::Barrier(BarrierError::TimedOut { .. })), "{late}");
+    assert!(matches!(late, RemoteBarrierError::TimedOut { .. }), "{late}");
     drop(end);
     assert!(matches!(acting.join().unwrap(), Err(BarrierError::Broken)));
     Ok(())
@@ -331,5 +337,37 @@ fn connect_to_another_kind_of_object_fails() -> Outcome {
     let remote = RemoteEvent::connect(&second, "event")?;
     first.withdraw("event")?;
     assert!(remote.set().unwrap_err().to_string().contains("the object was withdrawn"));
+    Ok(())
+}
+
+#[test]
+fn timed_out_barrier_names_missing_members() -> Outcome {
+    let (first, second) = two();
+    let barrier = Barrier::new(3)?;
+    first.publish("step", &barrier)?;
+    let one = RemoteBarrier::connect(&first, "step")?.enroll()?;
+    let other = RemoteBarrier::connect(&second, "step")?.enroll()?;
+    for (late, missing) in [(&one, 1), (&other, 0)] {
+        let error = late.wait_timeout(SHORT).unwrap_err();
+        let RemoteBarrierError::TimedOut { missing: found, .. } = &error else { panic!("{error}") };
+        assert_eq!(found.iter().map(|member| member.rank).collect::<Vec<_>>(), [missing]);
+        assert!(error.to_string().contains(&format!("missing: rank {missing} (")), "{error}");
+        barrier.reset()?;
+    }
+    let waiting = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.wait());
+        eventually("a party waits", || barrier.n_waiting() == 1);
+        let error = one.wait_timeout(SHORT).unwrap_err();
+        assert!(
+            matches!(&error, RemoteBarrierError::TimedOut { missing, .. } if missing.is_empty()),
+            "{error}"
+        );
+        waiting.join().unwrap()
+    });
+    assert!(matches!(waiting, Err(RemoteBarrierError::Barrier(BarrierError::Broken))));
+    barrier.reset()?;
+    other.leave()?;
+    let error = one.wait_timeout(SHORT).unwrap_err();
+    assert!(matches!(error, RemoteBarrierError::TimedOut { missing, .. } if missing.is_empty()));
     Ok(())
 }

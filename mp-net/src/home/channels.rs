@@ -171,7 +171,8 @@ mod tests {
         assert_eq!(capacity, 64);
         let call = |_| {
             let (number, lost) = (0, Arc::default());
-            subscription.clone().call(MethodCall { method: ObjectMethod::Next, number, lost })
+            let (method, caller) = (ObjectMethod::Next, Arc::default());
+            subscription.clone().call(MethodCall { method, number, lost, caller })
         };
         let mut calls: Vec<_> = (0..40).map(call).collect();
         assert!(calls.iter_mut().all(|call| poll(call).is_none()));

@@ -303,8 +303,9 @@ impl Home {
                     let Some(object) = object else {
                         return ready(Answer::plain(CallOutcome::NotFound));
                     };
-                    let (method, lost) = (call.method(), caller.lost.clone());
-                    let answering = object.call(MethodCall { method, number: call.number, lost });
+                    let (lost, caller) = (caller.lost.clone(), caller.caller.clone());
+                    let (method, number) = (call.method(), call.number);
+                    let answering = object.call(MethodCall { method, number, lost, caller });
                     match withdrawal {
                         Some(withdrawal) => Box::pin(async move {
                             tokio::select! {

@@ -15,7 +15,7 @@ use mp_reduce::encode_for_relay;
 use crate::object_type::ObjectType;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::wire::held::{HeldMessage, HeldSource};
-use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Value};
+use crate::wire::messages::{CallOutcome, CallReply, Node, ObjectMethod, Value};
 use crate::wire::value::{describe, parts};
 
 /// Pause between two attempts to return a message.
@@ -113,6 +113,8 @@ pub(crate) struct MethodCall {
     pub(crate) number: u64,
     /// `true` after the session of the caller has ended.
     pub(crate) lost: Arc<AtomicBool>,
+    /// Process of the session.
+    pub(crate) caller: Arc<Node>,
 }
 
 /// An object of this process.

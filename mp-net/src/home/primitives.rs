@@ -13,7 +13,7 @@ use crate::home::object::{Answer, Answering, CallerHold, MethodCall, SharedObjec
 use crate::object_type::ObjectType;
 use crate::reactor;
 use crate::sync::{AtomicBool, Ordering};
-use crate::wire::messages::ObjectMethod;
+use crate::wire::messages::{Node, ObjectMethod};
 
 /// Number of permits that are added at once.
 const AT_ONCE: u64 = 64;
@@ -23,6 +23,10 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Returns an answer that is known.
 fn ready(answer: Answer) -> Answering {
     Box::pin(std::future::ready(answer))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the answer of a method that returns a boolean.
@@ -119,13 +123,76 @@ impl SharedObject for SharedSemaphore {
 }
 
 /// A barrier that other members call.
-pub(crate) struct SharedBarrier(pub(crate) Barrier);
+pub(crate) struct SharedBarrier {
+    barrier: Barrier,
+    callers: Arc<BarrierCallers>,
+}
+
+/// Callers that are enrolled, and callers that have arrived. The barrier itself knows only this process.
+#[derive(Default)]
+struct BarrierCallers {
+    enrolled: Mutex<Vec<Arc<Node>>>,
+    arrived: Mutex<Vec<Arc<Node>>>,
+}
+
+/// Entry of a list of callers. Dropping it removes the caller.
+struct ListedCaller {
+    callers: Arc<BarrierCallers>,
+    list: fn(&BarrierCallers) -> &Mutex<Vec<Arc<Node>>>,
+    caller: Arc<Node>,
+}
+
+impl ListedCaller {
+    fn new(
+        callers: &Arc<BarrierCallers>,
+        list: fn(&BarrierCallers) -> &Mutex<Vec<Arc<Node>>>,
+        caller: Arc<Node>,
+    ) -> Self {
+        lock(list(callers)).push(caller.clone());
+        Self { callers: callers.clone(), list, caller }
+    }
+}
+
+impl Drop for ListedCaller {
+    fn drop(&mut self) {
+        remove(&mut lock((self.list)(&self.callers)), &self.caller);
+    }
+}
+
+/// Removes a caller once. Returns `false` if the list does not contain it.
+fn remove(list: &mut Vec<Arc<Node>>, caller: &Arc<Node>) -> bool {
+    let at = list.iter().position(|other| Arc::ptr_eq(other, caller));
+    at.map(|at| list.swap_remove(at)).is_some()
+}
+
+impl BarrierCallers {
+    /// Returns the enrolled callers that have not arrived.
+    fn missing(&self) -> Vec<Node> {
+        let mut arrived = lock(&self.arrived).clone();
+        let enrolled = lock(&self.enrolled);
+        let missing = enrolled.iter().filter(|caller| !remove(&mut arrived, caller));
+        missing.map(|caller| Node::clone(caller)).collect()
+    }
+}
+
+/// Error of a party, with the enrolled callers that had not arrived when its time expired.
+struct PartyError {
+    error: BarrierError,
+    missing: Vec<Node>,
+}
+
+impl From<BarrierError> for PartyError {
+    fn from(error: BarrierError) -> Self {
+        Self { error, missing: Vec::new() }
+    }
+}
 
 /// Arrival of a caller. If it is dropped because the session has ended, the barrier breaks as by the death of
 /// a party, and if the caller has cancelled the call, as by [`Barrier::abort`].
 struct CallerArrival {
     arrival: Option<BarrierArrival>,
     lost: Arc<AtomicBool>,
+    listed: ListedCaller,
 }
 
 impl Drop for CallerArrival {
@@ -145,32 +212,57 @@ fn deadline_of(limit: u64) -> Option<Instant> {
 }
 
 /// Returns the answer to a party: its index, or the error of the broken barrier.
-fn passed(end: Result<usize, BarrierError>) -> Answer {
-    end.map_or_else(Answer::raised, |index| Answer::number(index as u64))
+fn passed(end: Result<usize, PartyError>) -> Answer {
+    match end {
+        Ok(index) => Answer::number(index as u64),
+        Err(PartyError { error, missing }) => {
+            let mut answer = Answer::raised(error);
+            answer.reply.members = missing;
+            answer
+        }
+    }
 }
 
 impl CallerArrival {
+    fn new(
+        arrival: BarrierArrival,
+        callers: &Arc<BarrierCallers>,
+        (caller, lost): (Arc<Node>, Arc<AtomicBool>),
+    ) -> Self {
+        let listed = ListedCaller::new(callers, |callers| &callers.arrived, caller);
+        Self { arrival: Some(arrival), lost, listed }
+    }
+
     /// Waits until all parties have arrived, or breaks the barrier at `deadline`.
-    async fn wait(mut self, deadline: Option<Instant>) -> Result<usize, BarrierError> {
-        let Some(arrival) = &mut self.arrival else { return Err(BarrierError::Aborted) };
-        let Some(deadline) = deadline else { return arrival.wait_async().await };
+    async fn wait(mut self, deadline: Option<Instant>) -> Result<usize, PartyError> {
+        let Some(arrival) = &mut self.arrival else { return Err(BarrierError::Aborted.into()) };
+        let Some(deadline) = deadline else { return Ok(arrival.wait_async().await?) };
         match timeout_at(deadline, arrival.wait_async()).await {
-            Ok(end) => end,
-            Err(_) => self.arrival.take().map_or(Err(BarrierError::Aborted), BarrierArrival::time_out),
+            Ok(end) => Ok(end?),
+            Err(_) => {
+                // The break ends the calls of the callers that have arrived.
+                let missing = self.listed.callers.missing();
+                let end = self.arrival.take().map_or(Err(BarrierError::Aborted), BarrierArrival::time_out);
+                end.map_err(|error| PartyError { error, missing })
+            }
         }
     }
 }
 
 impl SharedBarrier {
+    pub(crate) fn new(barrier: Barrier) -> Self {
+        Self { barrier, callers: Arc::default() }
+    }
+
     /// Arrives, and waits for up to `limit` microseconds.
-    async fn arrive(&self, limit: u64, lost: Arc<AtomicBool>) -> Result<usize, BarrierError> {
+    async fn arrive(&self, limit: u64, who: (Arc<Node>, Arc<AtomicBool>)) -> Result<usize, PartyError> {
         let deadline = deadline_of(limit);
         let arrived = match deadline {
-            None => Ok(self.0.arrive_async().await),
-            Some(deadline) => timeout_at(deadline, self.0.arrive_async()).await,
+            None => Ok(self.barrier.arrive_async().await),
+            Some(deadline) => timeout_at(deadline, self.barrier.arrive_async()).await,
         };
-        let arrival = Some(arrived.unwrap_or_else(|_| self.0.arrive_late())?);
-        CallerArrival { arrival, lost }.wait(deadline).await
+        let arrival = arrived.unwrap_or_else(|_| self.barrier.arrive_late())?;
+        CallerArrival::new(arrival, &self.callers, who).wait(deadline).await
     }
 }
 
@@ -180,21 +272,22 @@ impl SharedObject for SharedBarrier {
     }
 
     fn subscribe(&self) -> Option<(Arc<dyn SharedObject>, usize)> {
-        let party = SharedParty { barrier: self.0.clone(), state: Mutex::default() };
-        Some((Arc::new(party), self.0.parties()))
+        let (barrier, callers) = (self.barrier.clone(), self.callers.clone());
+        let party = SharedParty { barrier, callers, state: Mutex::default() };
+        Some((Arc::new(party), self.barrier.parties()))
     }
 
     fn call(self: Arc<Self>, call: MethodCall) -> Answering {
         let done = |result: mp_core::Result<()>| ready(changed(result.map(|()| true)));
         match call.method {
             ObjectMethod::Arrive => {
-                Box::pin(async move { passed(self.arrive(call.number, call.lost).await) })
+                Box::pin(async move { passed(self.arrive(call.number, (call.caller, call.lost)).await) })
             }
-            ObjectMethod::Abort => done(self.0.abort()),
-            ObjectMethod::Reset => done(self.0.reset()),
-            ObjectMethod::Parties => ready(Answer::number(self.0.parties() as u64)),
-            ObjectMethod::Waiting => ready(Answer::number(self.0.n_waiting() as u64)),
-            ObjectMethod::IsBroken => ready(changed(Ok(self.0.is_broken()))),
+            ObjectMethod::Abort => done(self.barrier.abort()),
+            ObjectMethod::Reset => done(self.barrier.reset()),
+            ObjectMethod::Parties => ready(Answer::number(self.barrier.parties() as u64)),
+            ObjectMethod::Waiting => ready(Answer::number(self.barrier.n_waiting() as u64)),
+            ObjectMethod::IsBroken => ready(changed(Ok(self.barrier.is_broken()))),
             _ => ready(Answer::unknown_method()),
         }
     }
@@ -210,6 +303,7 @@ impl SharedObject for SharedBarrier {
 /// | second `Arrive`, of the last party after its action | ends the phase |
 pub(crate) struct SharedParty {
     barrier: Barrier,
+    callers: Arc<BarrierCallers>,
     state: Mutex<PartyState>,
 }
 
@@ -225,6 +319,7 @@ struct PartyState {
 struct EnrolledParty {
     member: Option<BarrierMember>,
     lost: Arc<AtomicBool>,
+    _listed: ListedCaller,
 }
 
 impl Drop for EnrolledParty {
@@ -257,13 +352,15 @@ async fn lose(member: BarrierMember) {
 
 impl SharedParty {
     fn lock(&self) -> MutexGuard<'_, PartyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    fn enroll(&self, lost: Arc<AtomicBool>) -> Answer {
+    fn enroll(&self, (caller, lost): (Arc<Node>, Arc<AtomicBool>)) -> Answer {
         match self.barrier.enroll() {
             Ok(member) => {
-                let former = self.lock().enrolled.replace(EnrolledParty { member: Some(member), lost });
+                let listed = ListedCaller::new(&self.callers, |callers| &callers.enrolled, caller);
+                let enrolled = EnrolledParty { member: Some(member), lost, _listed: listed };
+                let former = self.lock().enrolled.replace(enrolled);
                 drop(former);
                 Answer::number(0)
             }
@@ -273,7 +370,7 @@ impl SharedParty {
 
     /// Arrives with an action, and waits for up to `limit` microseconds unless it is the last party. After
     /// the action of the last party, ends the phase.
-    async fn arrive(&self, limit: u64, lost: Arc<AtomicBool>) -> Result<usize, BarrierError> {
+    async fn arrive(&self, limit: u64, who: (Arc<Node>, Arc<AtomicBool>)) -> Result<usize, PartyError> {
         let acted = self.lock().acting.take();
         if let Some(acted) = acted {
             acted.arrival.iter().for_each(BarrierArrival::complete);
@@ -282,7 +379,7 @@ impl SharedParty {
         let deadline = deadline_of(limit);
         let arrival = self.arrive_to_act(deadline).await?;
         let (index, is_last) = (arrival.index(), arrival.is_last());
-        let caller = CallerArrival { arrival: Some(arrival), lost };
+        let caller = CallerArrival::new(arrival, &self.callers, who);
         if !is_last {
             return caller.wait(deadline).await;
         }
@@ -312,9 +409,9 @@ impl SharedObject for SharedParty {
 
     fn call(self: Arc<Self>, call: MethodCall) -> Answering {
         match call.method {
-            ObjectMethod::Acquire => ready(self.enroll(call.lost)),
+            ObjectMethod::Acquire => ready(self.enroll((call.caller, call.lost))),
             ObjectMethod::Arrive => {
-                Box::pin(async move { passed(self.arrive(call.number, call.lost).await) })
+                Box::pin(async move { passed(self.arrive(call.number, (call.caller, call.lost)).await) })
             }
             _ => ready(Answer::unknown_method()),
         }

@@ -54,7 +54,7 @@ struct SessionState {
 
 /// Calls of one process.
 pub(crate) struct Session {
-    pub(crate) caller: Node,
+    pub(crate) caller: Arc<Node>,
     /// Size of the largest message that the caller accepts, in bytes.
     largest: u64,
     /// `true` if the caller is a member by this session.
@@ -67,7 +67,7 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(caller: Node, largest: u64) -> Arc<Self> {
         let (joined, lost) = (AtomicBool::new(false), Arc::default());
-        Arc::new(Self { caller, largest, joined, lost, state: Mutex::default() })
+        Arc::new(Self { caller: Arc::new(caller), largest, joined, lost, state: Mutex::default() })
     }
 
     /// Makes the caller a member, for as long as this session lasts.

@@ -13,9 +13,10 @@ use crate::cluster::{Cluster, failed};
 use crate::error::{NetError, RemoteBarrierError};
 use crate::link::CallValues;
 use crate::link::completion::CallResult;
+use crate::member::ClusterMember;
 use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall, remote_handle};
-use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
+use crate::wire::messages::{CallOutcome, Node, ObjectMethod, Operation, RemoteCall};
 
 /// A [`Barrier`](mp_sync::Barrier) of another member of the cluster, with its methods.
 ///
@@ -79,7 +80,7 @@ impl RemoteBarrier {
     mp_core::forms! {
         "Waits until all parties have arrived":
         wait() -> Result<usize, RemoteBarrierError>,
-        or "[`BarrierError::TimedOut`], and the barrier is broken for all parties";
+        or "[`RemoteBarrierError::TimedOut`], and the barrier is broken for all parties";
         |barrier, wait| barrier.wait_with(wait);
         at_most wait_timeout;
         until wait_deadline;
@@ -133,8 +134,8 @@ impl RemoteBarrier {
     mp_core::forms! {
         "Waits until all parties have arrived and the last one has run `action`":
         wait_then(; action: impl FnOnce()) -> Result<usize, RemoteBarrierError>,
-        or "[`BarrierError::TimedOut`], and the barrier is broken for all parties. The time does not limit \
-            `action`";
+        or "[`RemoteBarrierError::TimedOut`], and the barrier is broken for all parties. The time does not \
+            limit `action`";
         |barrier, wait| barrier.act_with(wait, action);
         at_most wait_then_timeout;
         until wait_then_deadline;
@@ -158,7 +159,8 @@ impl RemoteBarrier {
     /// Enrolls this process as a party until the returned handle is dropped or
     /// [leaves](RemoteBarrierMember::leave): if the home loses this process, the barrier breaks, even while
     /// the process does not wait at it. Each process enrolls itself once. Blocks until the home has answered.
-    /// [`BarrierError::TimedOut`] names processes of the home's host only.
+    /// [`RemoteBarrierError::TimedOut`] names enrolled processes that are missing. On the home's host,
+    /// [`BarrierError::TimedOut`] names the home's process instead of those on other hosts.
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
@@ -292,14 +294,19 @@ fn arrival(barrier: &ConnectedObject, wait: Wait) -> RemoteCall {
 
 fn index(barrier: &ConnectedObject, result: CallResult) -> Result<usize, RemoteBarrierError> {
     match result {
-        Ok((reply, Some(error))) if reply.outcome() == CallOutcome::Raised => Err(broken(error)),
+        Ok((reply, Some(error))) if reply.outcome() == CallOutcome::Raised => {
+            Err(broken(error, &reply.members))
+        }
         result => Ok(barrier.done(result)?.0.number as usize),
     }
 }
 
 /// Returns the error that the home has sent.
-fn broken(error: Outgoing) -> RemoteBarrierError {
+fn broken(error: Outgoing, missing: &[Node]) -> RemoteBarrierError {
     match decode_relayed::<BarrierError>(error) {
+        Ok(error @ BarrierError::TimedOut { .. }) => {
+            RemoteBarrierError::TimedOut { error, missing: missing.iter().map(ClusterMember::from).collect() }
+        }
         Ok(error) => RemoteBarrierError::Barrier(error),
         Err(error) => RemoteBarrierError::Failed(error.into()),
     }
