@@ -282,9 +282,9 @@ impl PoolState {
         let is_known = message.is_some() || !matches!(returned.saved, SavedArgs::None);
         let (job, is_cancelled_there) = (Arc::clone(&returned.job), chunk.is_cancelled_there);
         let done = slot.finish_chunk(id);
-        // A process that returns its tasks is about to end. If the next one returns them, too, starts are
-        // delayed.
-        slot.had_tasks = false;
+        // A process that returns its tasks is about to end, unless they were cancelled. If the next one
+        // returns them, too, starts are delayed.
+        slot.had_tasks = is_cancelled_there;
         if let Some(done) = done {
             settled.drop_later(done);
         }
@@ -373,6 +373,7 @@ mod tests {
     use crate::child::values::{PackedRange, PackedValues};
     use crate::dispatcher::shared::tests::{is_awake, shared};
     use crate::error::{Attempts, WorkerLost};
+    use crate::slots::slot::SentMessage;
     use crate::slots::state::PoolPhase;
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
@@ -388,6 +389,22 @@ mod tests {
             settled.add_run(&job, OutcomeRun::failed(index..index + 1, TaskError::Cancelled));
             settled.deliver();
             assert_eq!(is_awake(&shared), rings, "after task {index}");
+        }
+    }
+
+    /// Otherwise the replacement of its process would be delayed.
+    #[test]
+    fn worker_of_a_cancelled_chunk_had_tasks() {
+        for is_cancelled_there in [true, false] {
+            let (shared, job) = (shared(), job(1, CallOptions::default()));
+            let chunk = Chunk { is_cancelled_there, ..Chunk::new(job, 0, SavedArgs::None) };
+            let (id, mut settled) = (chunk.id, Settlements::new(&shared));
+            let mut state = shared.state.lock();
+            state.unsettled = 1;
+            state.workers[0].outstanding = 1;
+            state.workers[0].unanswered.push_back(SentMessage::Chunk { chunk, message: None });
+            state.take_returned((0, id), 0..1, None, &mut settled);
+            assert_eq!(state.workers[0].had_tasks, is_cancelled_there);
         }
     }
 
