@@ -168,12 +168,19 @@ impl PoolState {
     }
 
     fn assignment_for(&self, worker: usize) -> Option<TaskAssignment> {
+        // Equal for all calls.
+        let mut filter = None;
         self.tasks.calls.iter().find_map(|job| {
-            let source = &job.source;
-            let filter = source.has_lanes().then(|| self.lane_filter(worker));
-            let has =
-                filter.as_ref().map_or_else(|| source.remaining() > 0, |filter| source.has_task_for(filter));
-            has.then(|| TaskAssignment { worker, job: Arc::clone(job), filter })
+            let (source, has_lanes) = (&job.source, job.source.has_lanes());
+            let has = if has_lanes {
+                source.has_task_for(filter.get_or_insert_with(|| self.lane_filter(worker)))
+            } else {
+                source.remaining() > 0
+            };
+            has.then(|| {
+                let filter = filter.take().filter(|_| has_lanes);
+                TaskAssignment { worker, job: Arc::clone(job), filter }
+            })
         })
     }
 
