@@ -138,8 +138,9 @@ impl RawQueue {
         self.arena().me()?;
         self.memory().enable_redelivery();
         if self.memory().any_returned()
-            && let Some(leased) = self.memory().lease_returned()?
+            && let Some(leased) = self.memory().lease_returned(self.last_returned())?
         {
+            self.record_returned(leased.id());
             *into = Some(leased);
             return Ok(GetOutcome::Done(()));
         }
@@ -315,7 +316,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// Returns [`GetError::Failed`] if the message can't be decoded. That message is lost.
     #[doc(alias = "dead letter queue")]
     pub fn dead_letter(&self) -> Result<Option<T>, GetError> {
-        match self.raw().memory().take_returned(true).map_err(Error::from)? {
+        match self.raw().take_returned(true)? {
             Some(envelope) => Ok(Some(unpack_as(self.fingerprint(), envelope)?)),
             None => Ok(None),
         }

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 use mp_core::waits::BlockingCall;
-use mp_core::{AdaptiveSpin, Arena, Hold, Members, Messages, Spin, Wait};
+use mp_core::words::EnvelopeId;
+use mp_core::{AdaptiveSpin, Arena, Envelope, Hold, Members, Messages, Spin, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
@@ -50,12 +51,15 @@ impl Side {
 pub(crate) struct LocalState {
     get: Side,
     put: Side,
+    /// Last message that this process took after it was returned. The next scan starts there.
+    last_returned: AtomicU32,
     handles: Arc<LocalHandles>,
 }
 
 impl LocalState {
     fn new(spin: impl Fn() -> AdaptiveSpin, handles: Arc<LocalHandles>) -> Arc<Self> {
-        Arc::new(Self { get: Side::new(spin()), put: Side::new(spin()), handles })
+        let last_returned = AtomicU32::new(0);
+        Arc::new(Self { get: Side::new(spin()), put: Side::new(spin()), last_returned, handles })
     }
 }
 
@@ -213,6 +217,24 @@ impl RawQueue {
             self.local.get.segment.fetch_max(segment, Ordering::Relaxed);
         }
     }
+
+    /// Returns the last returned message that this process took.
+    pub(crate) fn last_returned(&self) -> EnvelopeId {
+        self.local.last_returned.load(Ordering::Relaxed)
+    }
+
+    /// Records that this process took a returned message.
+    pub(crate) fn record_returned(&self, message: EnvelopeId) {
+        self.local.last_returned.store(message, Ordering::Relaxed);
+    }
+
+    /// Takes a returned message, or one that has reached the limit on deliveries.
+    pub(crate) fn take_returned(&self, undeliverable: bool) -> Result<Option<Envelope>, Error> {
+        let taken = self.memory.take_returned(undeliverable, self.last_returned())?;
+        taken.iter().for_each(|envelope| self.record_returned(envelope.id()));
+        Ok(taken)
+    }
+
     pub(crate) fn get_spin(&self) -> &AdaptiveSpin {
         &self.local.get.spin
     }
@@ -285,7 +307,7 @@ impl RawQueue {
         self.arena().me()?;
         self.memory.record_get();
         if self.memory.any_returned()
-            && let Some(envelope) = self.memory.take_returned(false)?
+            && let Some(envelope) = self.take_returned(false)?
         {
             *into = Some(Payload::Envelope(envelope));
             return Ok(GetOutcome::Done(()));

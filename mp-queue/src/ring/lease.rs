@@ -173,6 +173,9 @@ pub struct Reclaim {
     to: Holder,
     /// `true` to scan regardless of the hint, without changing it.
     all: bool,
+    /// Envelope at which the scan starts. A scan that started later than at the first one is followed by a
+    /// complete scan.
+    start: EnvelopeId,
     hint: u64,
     count: u64,
     envelope: EnvelopeId,
@@ -191,12 +194,19 @@ impl Reclaim {
         (wanted, to): (Holder, Holder),
     ) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
-        let (hint, count, envelope, place) = (0, 0, 0, 0);
+        let (start, hint, count, envelope, place) = (0, 0, 0, 0, 0);
         // These messages have no hint, so all envelopes are scanned.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { ReclaimPc::Count } else { ReclaimPc::Hint };
         let (ring, most) = (ring.block, ring.envelopes);
-        Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, place, pc }
+        Self { at, ring, envelopes, most, wanted, to, all, start, hint, count, envelope, owner, place, pc }
+    }
+
+    /// Starts the scan at this envelope. A caller that takes many messages passes the last one that it took:
+    /// otherwise each scan would begin with the envelopes of all messages that were taken before.
+    #[must_use]
+    pub fn starting_at(self, start: EnvelopeId) -> Self {
+        Self { start, ..self }
     }
 
     /// Scans regardless of the hint: for a ring that no process holds.
@@ -212,6 +222,10 @@ impl Reclaim {
         if u64::from(self.envelope) < self.count {
             let first = self.envelope.is_multiple_of(GroupState::ENVELOPES);
             self.pc = if first { ReclaimPc::Group } else { ReclaimPc::Owner };
+            return None;
+        }
+        if self.start > 0 {
+            (self.start, self.envelope, self.pc) = (0, 0, ReclaimPc::Group);
             return None;
         }
         self.pc = ReclaimPc::Rest;
@@ -233,7 +247,9 @@ impl Steps for Reclaim {
             }
             ReclaimPc::Count => {
                 self.count = m.load(self.envelopes.count).min(self.most.into());
-                self.envelope = 0;
+                // Garbage in the count may have had a larger value before.
+                self.start = if u64::from(self.start) < self.count { self.start } else { 0 };
+                self.envelope = self.start;
                 if self.count == 0 && self.all {
                     return Some(None);
                 }
@@ -242,7 +258,7 @@ impl Steps for Reclaim {
             // An absent group has no messages, and its memory must not be touched.
             ReclaimPc::Group => match GroupState::unpack(m.load(self.envelopes.group_of(self.envelope))) {
                 group if group.is_scanned() => self.pc = ReclaimPc::Owner,
-                _ => return self.skip(GroupState::ENVELOPES),
+                _ => return self.skip(GroupState::ENVELOPES - self.envelope % GroupState::ENVELOPES),
             },
             ReclaimPc::Owner => {
                 self.owner = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope)));
@@ -326,6 +342,38 @@ mod tests {
         run(NoteReturned::new(AT), &m);
         let (_, owner) = run(reclaim(), &m).unwrap();
         assert_eq!((m.load(OWNERS.of(0)), m.load(PLACES.of(0))), (owner.pack(), place));
+    }
+
+    #[test]
+    fn message_before_the_start_of_a_scan_is_found() {
+        let m = HeapMem::new(16);
+        m.store(COUNT, 2);
+        m.store(GROUPS.of(0), GroupState::InUse.pack());
+        for e in [0, 1] {
+            m.store(OWNERS.of(e), Owner { holder: Holder::Returned, seq: 5 }.pack());
+        }
+        run(NoteReturned::new(AT), &m);
+        assert!(matches!(run(reclaim().starting_at(1), &m), Some((1, _))));
+        assert!(matches!(run(reclaim().starting_at(1), &m), Some((0, _))));
+        assert_eq!(run(reclaim().starting_at(1), &m), None);
+        assert!(!may_have_returned(m.load(AT.returned)));
+    }
+
+    /// The memory of an absent group may not exist.
+    #[test]
+    fn scan_from_within_a_group_reads_no_absent_group() {
+        let (owners, places) =
+            (Column { base: Word::at(256), stride: 8 }, Column { base: Word::at(2048), stride: 8 });
+        let m = HeapMem::new(512);
+        m.store(COUNT, 192);
+        m.store(GROUPS.of(0), GroupState::InUse.pack());
+        for absent in 1..3 {
+            m.store(GROUPS.of(absent), GroupState::Absent { base: 0 }.pack());
+        }
+        m.store(owners.of(150), Owner { holder: Holder::Returned, seq: 5 }.pack());
+        run(NoteReturned::new(AT), &m);
+        let scan = Reclaim { envelopes: EnvelopesAt { owners, places, ..ENVELOPES }, most: 192, ..reclaim() };
+        assert_eq!(run(scan.starting_at(70), &m), None);
     }
 
     /// A message that is returned after its envelope was scanned, and noted before the scan ends, is found by

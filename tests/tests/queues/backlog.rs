@@ -1,5 +1,6 @@
-//! Puts into a queue in which many messages wait.
+//! Cost of operations on a queue that has many messages, in shared accesses.
 
+use mp::queue::QueueOptions;
 use mp::{AnyResult, Queue};
 use mp_core::inject;
 use mp_tests::{Outcome, alone, join, one_process};
@@ -52,4 +53,37 @@ fn put_costs_the_same_with_many_messages_waiting() {
     let _alone = alone();
     let queue = Queue::unbounded().unwrap();
     join(&one_process(measures, queue)).unwrap();
+}
+
+/// Returns the shared accesses of getting, of taking as dead letters and of dropping with their queue that
+/// many messages, which were all leased and given back.
+fn accesses_of_returned(messages: u64) -> [u64; 3] {
+    let returned = |deliveries| {
+        let queue = QueueOptions::new().deliveries(deliveries).create().unwrap();
+        (0..messages).for_each(|number| queue.put(message(number)).unwrap());
+        drop((0..messages).map(|_| queue.get_lease().unwrap().unwrap()).collect::<Vec<_>>());
+        queue
+    };
+    let (again, letters, dropped) = (returned(0), returned(1), returned(1));
+    let accesses = |work: &mut dyn FnMut()| {
+        let before = inject::seen();
+        work();
+        inject::seen() - before
+    };
+    let (mut received, mut dropped) = (Vec::new(), Some(dropped));
+    let of_get = accesses(&mut || received.extend((0..messages).map(|_| again.get().unwrap().unwrap().0)));
+    received.sort_unstable();
+    assert!(received.into_iter().eq(0..messages));
+    let of_letters = accesses(&mut || while letters.dead_letter().unwrap().is_some() {});
+    [of_get, of_letters, accesses(&mut || drop(dropped.take()))]
+}
+
+#[test]
+fn returned_messages_cost_a_linear_number_of_accesses() {
+    let _alone = alone();
+    let (few, many) = (accesses_of_returned(FEW), accesses_of_returned(8 * FEW));
+    assert!(
+        few.iter().zip(many).all(|(few, many)| many < 12 * few),
+        "{few:?}, with 8 times as many {many:?}"
+    );
 }

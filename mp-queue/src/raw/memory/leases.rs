@@ -43,20 +43,30 @@ impl RingMemory {
         ReturnWords { returned: self.header.returned(), limit: self.deliveries() }
     }
 
-    fn reclaim(&self, wanted: Holder, to: Holder) -> Reclaim {
+    /// Returns the steps to take a message for `to`, by a scan that [starts](Reclaim::starting_at) at `start`.
+    fn reclaim(&self, wanted: Holder, to: Holder, start: EnvelopeId) -> Reclaim {
         let arena = self.arena;
         Reclaim::new(self.return_words(), self.chain.first, Envelopes(arena).envelopes_at(), (wanted, to))
+            .starting_at(start)
     }
 
     /// Takes a returned message, or one that has reached the limit on deliveries.
-    pub(crate) fn take_returned(&self, undeliverable: bool) -> mp_core::Result<Option<Envelope>> {
+    pub(crate) fn take_returned(
+        &self,
+        undeliverable: bool,
+        start: EnvelopeId,
+    ) -> mp_core::Result<Option<Envelope>> {
         let wanted = if undeliverable { Holder::Undeliverable } else { Holder::Returned };
-        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?)))
+        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?), start))
     }
 
     /// Takes a returned message, whether or not it was noted, out of a ring that no process holds.
-    pub(super) fn drain_returned(&self, wanted: Holder) -> mp_core::Result<Option<Envelope>> {
-        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?)).ignoring_hint())
+    pub(super) fn drain_returned(
+        &self,
+        wanted: Holder,
+        start: EnvelopeId,
+    ) -> mp_core::Result<Option<Envelope>> {
+        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?), start).ignoring_hint())
     }
 
     /// Runs a reclaim for this process and returns the message that it takes.
@@ -67,8 +77,8 @@ impl RingMemory {
     }
 
     /// Leases a returned message.
-    pub(crate) fn lease_returned(&self) -> mp_core::Result<Option<Leased>> {
-        let reclaim = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?));
+    pub(crate) fn lease_returned(&self, start: EnvelopeId) -> mp_core::Result<Option<Leased>> {
+        let reclaim = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?), start);
         let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its leaseholder, and ends once.
         Ok(taken.map(|(id, owner)| unsafe { Leased::from_raw(self.arena, id, owner) }))

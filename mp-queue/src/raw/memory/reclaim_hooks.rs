@@ -117,7 +117,10 @@ unsafe impl RingLayer for Rings {
         // Dropping a message with attached queues releases its hold on them and wakes their waiters. This
         // checks all envelopes, so it is skipped for a queue to which nothing can have been returned.
         for sort in [Holder::Returned, Holder::Undeliverable].into_iter().filter(|_| ring.redelivers()) {
-            while let Ok(Some(_lost)) = ring.drain_returned(sort) {}
+            let mut last = 0;
+            while let Ok(Some(lost)) = ring.drain_returned(sort, last) {
+                last = lost.id();
+            }
         }
         for i in 0..ring.segments() {
             let mut message = None;
