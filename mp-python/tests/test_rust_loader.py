@@ -9,6 +9,7 @@ import time
 
 import pytest
 from mappings import in_shared_memory
+from programs import run_program
 
 digits = pytest.importorskip(
     "digits", reason="the extension of examples/python/rust_dataset is not installed: pip install it"
@@ -268,6 +269,46 @@ def test_use_after_fork_raises_and_parent_continues():
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert len(list(batches)) == 3
+
+
+@pytest.mark.parametrize("delivered", [0, 1])
+def test_dataset_that_calls_python_blocks_no_iter(delivered):
+    """A thread loads a state while another one makes a batch, for which it needs the GIL."""
+    program = f"""
+import digits, sys, threading, time
+held, entered, leave, loading = False, threading.Event(), threading.Event(), threading.Event()
+def fetched():
+    if held:
+        entered.set()
+        leave.wait()
+def load():
+    loading.set()
+    loader.load_state_dict(state)
+def waits(thread):
+    with open(f"/proc/self/task/{{thread.native_id}}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "S"
+loader = digits.Images(8, batch_size=2, as_="numpy", called="fetched")
+state = loader.state_dict()
+batches = iter(loader)
+if {delivered}:
+    next(batches)
+    state = loader.state_dict()
+held = True
+threads = [threading.Thread(target=next, args=(batches,)), threading.Thread(target=load)]
+threads[0].start()
+entered.wait()
+# The second thread is interrupted only where it releases the GIL: within load_state_dict.
+sys.setswitchinterval(1000)
+threads[1].start()
+loading.wait()
+while not waits(threads[1]):
+    time.sleep(0.01)
+iter(loader)
+leave.set()
+for thread in threads:
+    thread.join()
+"""
+    assert run_program(program) == ("", "", 0)
 
 
 def test_exit_with_a_live_loader_is_clean():

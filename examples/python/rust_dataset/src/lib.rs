@@ -58,6 +58,8 @@ struct Digits {
     broken: Option<usize>,
     /// Index of a sample that kills its worker, for tests.
     deadly: Option<usize>,
+    /// Function of the main module that is called for each batch, for tests.
+    called: Option<String>,
 }
 
 impl Dataset for Digits {
@@ -68,6 +70,9 @@ impl Dataset for Digits {
     }
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        if let Some(called) = &self.called {
+            Python::attach(|py| py.import("__main__")?.call_method0(called.as_str()).map(drop))?;
+        }
         cx.rows(items, (&[1, SIDE, SIDE], &[]), |item, _, (pixels, class)| {
             if Some(item.index) == self.broken {
                 return Err("this digit can't be drawn".into());
@@ -87,12 +92,11 @@ impl Dataset for Digits {
 mp_python::data_loader!(
     Images,
     Digits,
-    |count: usize, first: usize = 0, broken: Option<usize> = None, deadly: Option<usize> = None| Digits {
-        first,
-        count,
-        broken,
-        deadly,
-    }
+    |count: usize,
+     first: usize = 0,
+     broken: Option<usize> = None,
+     deadly: Option<usize> = None,
+     called: Option<String> = None| Digits { first, count, broken, deadly, called }
 );
 
 /// Named columns of several kinds.
