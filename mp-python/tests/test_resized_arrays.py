@@ -66,18 +66,23 @@ def test_tensor_with_a_resized_storage_raises():
 def test_storage_stays_while_it_is_copied(put):
     program = f"""
 import multiproc as mp, sys, threading, torch
-tensor, go = torch.ones(4 << 20), threading.Event()
 def replace():
     go.wait(20)
     tensor.data = torch.zeros(0)
-thread = threading.Thread(target=replace)
-thread.start()
 # The other thread runs when this one lets it: while the elements are copied.
 sys.setswitchinterval(20)
-go.set()
-{put}
-assert len(tensor) == 0
-thread.join(20)
+for _ in range(100):
+    tensor, go = torch.ones(4 << 20), threading.Event()
+    thread = threading.Thread(target=replace)
+    thread.start()
+    go.set()
+    {put}
+    # On a busy machine, it may be late.
+    in_time = len(tensor) == 0
+    thread.join(20)
+    if in_time:
+        break
+assert in_time
 """
     assert run_program(program) == ("", "", 0)
 
