@@ -27,6 +27,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
+use mp_core::quantity;
 
 use args::{Arguments, Command};
 use report::Report;
@@ -158,7 +159,8 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             let report = report::of_program(program.as_deref())?;
             let text = to_json(&report)?;
             whole_file::write(file, text.as_bytes()).map_err(|e| format!("{}: {e}", file.display()))?;
-            Ok(format!("{}: {} processes\n", file.display(), report.snapshot.processes.len()).into())
+            let processes = quantity(report.snapshot.processes.len(), "process");
+            Ok(format!("{}: {processes}\n", file.display()).into())
         }
         Command::Gc { dry_run, directory } => {
             let directory = directory.clone().unwrap_or_else(mp_core::get_sharing_directory);

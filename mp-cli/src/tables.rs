@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp_core::{
     ObjectSnapshot, PoolSnapshot, PoolWorkerSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot,
-    RingState, Snapshot, StorageSnapshot, WaitTimes,
+    RingState, Snapshot, StorageSnapshot, WaitTimes, quantity,
 };
 
 use crate::report::Report;
@@ -119,18 +119,19 @@ pub(crate) fn program(report: &Report) -> String {
     let Report { program, snapshot, .. } = report;
     let memory = &snapshot.memory;
     let mut text = format!(
-        "{} · {} old · {} processes\n{} of memory, {} held in {} blocks, queued: {} in {} messages\n",
+        "{} · {} old · {}\n{} of memory, {} held in {}, queued: {} in {}\n",
         cut(&program.command, 60),
         duration(program.age.saturating_mul(1000)),
-        snapshot.processes.len(),
+        quantity(snapshot.processes.len(), "process"),
         bytes(memory.reserved),
         bytes(memory.allocated),
-        memory.blocks,
+        quantity(memory.blocks, "block"),
         bytes(memory.queued_bytes),
-        memory.queued,
+        quantity(memory.queued, "message"),
     );
     if snapshot.changed > 0 {
-        _ = writeln!(text, "{} objects changed while this was read, and are missing", snapshot.changed);
+        let objects = quantity(snapshot.changed, "object");
+        _ = writeln!(text, "missing, because they changed while this was read: {objects}");
     }
     _ = write!(text, "\n{}", processes(report));
     if !snapshot.queues.is_empty() {
@@ -205,7 +206,7 @@ pub(crate) fn holders(snapshot: &Snapshot, holders: &mp_core::HoldersSnapshot) -
         names.push(format!("{} more", holders.processes.len() - 6));
     }
     if holders.messages > 0 {
-        names.push(format!("{} messages", holders.messages));
+        names.push(quantity(holders.messages, "message"));
     }
     names.join(", ")
 }

@@ -19,6 +19,7 @@ use crate::alloc::Allocator;
 use crate::arena::Arena;
 use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
+use crate::quantity;
 use crate::recovery::Recovery;
 use crate::setup::Backing;
 use crate::sys::at_exit;
@@ -157,14 +158,14 @@ fn memory(found: &mut String) {
     }
     let stats = Allocator(arena).memory_stats();
     if stats.queued > 0 {
-        _ = writeln!(found, "{} messages are in queues or leased", stats.queued);
+        _ = writeln!(found, "in queues or leased: {}", quantity(stats.queued, "message"));
     }
     for class in stats.classes.iter().filter(|class| class.live > 0) {
-        _ = writeln!(found, "{} blocks of {} bytes are live", class.live, class.size);
+        _ = writeln!(found, "live: {} of {} bytes", quantity(class.live, "block"), class.size);
     }
     for member in stats.by_member.iter().filter(|member| member.blocks > 0) {
         let (pid, state) = (member.pid, if member.live { "" } else { ", which is dead" });
         let who = if pid == std::process::id() { ", this one" } else { state };
-        _ = writeln!(found, "{} blocks are held by process {pid}{who}", member.blocks);
+        _ = writeln!(found, "{} held by process {pid}{who}", quantity(member.blocks, "block"));
     }
 }

@@ -126,7 +126,7 @@ pub use envelopes::Envelopes;
 #[doc(hidden)]
 pub use error::serde_with;
 #[doc(hidden)]
-pub use error::{ByteSize, INTERRUPTED, denied_syscall, fmt_debug, is_seccomp_filtered, printable};
+pub use error::{ByteSize, INTERRUPTED, denied_syscall, fmt_debug, is_seccomp_filtered, printable, quantity};
 pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
 pub use invitation::handshake::{

@@ -38,6 +38,7 @@ use crate::layout::wait_table::{STRUCTURE, STRUCTURE_WORDS};
 use crate::mem::{Mem, Word};
 use crate::members::Members;
 use crate::message::{Attached, scope};
+use crate::quantity;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 use crate::transport::attachments::Descriptors;
@@ -397,7 +398,7 @@ impl fmt::Display for Holders {
             write!(f, "{}{}", if i == 0 { "" } else { ", " }, member.process(*pid))?;
         }
         let then = if self.processes.is_empty() { "" } else { ", " };
-        write!(f, "{then}{} messages", self.messages)?;
+        write!(f, "{then}{}", quantity(self.messages, "message"))?;
         if self.children > 0 { write!(f, ", {} children", self.children) } else { Ok(()) }
     }
 }

@@ -101,7 +101,8 @@ pub struct Cluster(Arc<JoinedCluster>);
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Node { rank, ranks, address, .. } = &self.0.me.node;
-        write!(f, "Cluster(rank {rank} of {ranks}, at {address}, {} members)", self.members().len())
+        let members = mp_core::quantity(self.members().len(), "member");
+        write!(f, "Cluster(rank {rank} of {ranks}, at {address}, {members})")
     }
 }
 

@@ -354,7 +354,10 @@ impl From<NetError> for RemoteBarrierError {
 pub enum RemoteRecvError {
     /// The receiver was too slow: exactly this number of messages were replaced before it read them. The next
     /// call continues with the oldest message that is left.
-    #[error("the receiver was too slow and has missed {0} messages: receive faster, or keep more of them")]
+    #[error(
+        "the receiver was too slow and has missed {}: receive faster, or keep more messages",
+        mp_core::quantity(.0, "message")
+    )]
     Lagged(u64),
     /// The channel has no senders, and nothing more to receive.
     #[error("the channel has no sender any more")]

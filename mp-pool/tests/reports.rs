@@ -69,9 +69,9 @@ fn wait_report_names_task_and_worker() {
                 tasks.into_iter().for_each(|task| _ = got(task));
             }),
         ];
-        let next = said(&["pool \"resize\": 1 tasks, 0 of them done, 0 results not taken", &its(pid)]);
+        let next = said(&["pool \"resize\": 1 task, 0 of them done, 0 results not taken", &its(pid)]);
         assert!(next.contains(&format!("pid {pid} (")) && next.contains("stopped by a signal"), "{next}");
-        let get = said(&["pool \"resize\": 1 tasks, 0 of them done; worker", &its(other)]);
+        let get = said(&["pool \"resize\": 1 task, 0 of them done; worker", &its(other)]);
         assert!(!get.contains(&its(pid)), "that is another call's: {get}");
         assert!(get.contains(&format!("pid {other} (resize-")), "{get}");
         said(&["pool \"resize\", for room for one more task: 3 wait", &its(pid), &its(other)]);
@@ -85,7 +85,7 @@ fn wait_report_names_task_and_worker() {
     std::thread::scope(|scope| {
         let _ends = Ends(&gate, None);
         let ends = scope.spawn(|| join(&pool));
-        said(&["pool \"resize\", for its end: 1 tasks; worker", ": task 0, for "]);
+        said(&["pool \"resize\", for its end: 1 task; worker", ": task 0, for "]);
         gate.open(1);
         ends.join().unwrap();
     });

@@ -513,7 +513,7 @@ class TestJoinableQueue:
         assert taken.get(timeout=WAIT) == "a"
         assert not tasks.join(timeout=0.05)
         kill(process)
-        with pytest.raises(mp.PeerLost, match="1 tasks were not done"):
+        with pytest.raises(mp.PeerLost, match="1 task not done"):
             tasks.join(timeout=WAIT)
         assert tasks.dead_letter() == "a"
         assert tasks.join(timeout=WAIT)

@@ -54,7 +54,10 @@ use crate::ring::{NextMessage, Position, RingAt, Slot};
 pub enum RecvError {
     /// The receiver was too slow: exactly this number of messages were replaced before it read them. The next
     /// call continues with the oldest message in the channel.
-    #[error("the receiver was too slow and has missed {0} messages: receive faster, or keep more of them")]
+    #[error(
+        "the receiver was too slow and has missed {}: receive faster, or keep more messages",
+        mp_core::quantity(.0, "message")
+    )]
     Lagged(u64),
     /// The channel has no messages for this receiver and no senders: they were dropped, or their processes
     /// died.

@@ -383,7 +383,10 @@ impl GetError {
 #[doc(alias = "BufferTooShort")]
 pub enum RecvIntoError {
     /// The message is longer than the buffer. Contains the message.
-    #[error("the message has {} bytes, more than the buffer; this error contains the message", .0.len())]
+    #[error(
+        "the message has {}, more than the buffer; this error contains the message",
+        mp_core::quantity(.0.len(), "byte")
+    )]
     TooShort(Vec<u8>),
     /// No message was received.
     #[error(transparent)]

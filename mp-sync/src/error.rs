@@ -53,7 +53,10 @@ pub enum AcquireError {
         holders: Vec<PeerProcess>,
     },
     /// The semaphore has reached its maximum number of permits.
-    #[error("the semaphore has its limit of {limit} permits; create it with a higher one (with_limit)")]
+    #[error(
+        "the semaphore has its limit of {}; create it with a higher one (with_limit)",
+        mp_core::quantity(limit, "permit")
+    )]
     TooMany {
         /// Maximum number of permits.
         limit: u32,

@@ -195,12 +195,12 @@ fn temporary_files_are_found() {
 
 #[test]
 fn live_block_is_found() {
-    red("block", &["1 blocks of 114688 bytes are live"]);
+    red("block", &["live: 1 block of 114688 bytes"]);
 }
 
 #[test]
 fn queued_message_is_found() {
-    red("message", &["1 messages are in queues"]);
+    red("message", &["in queues or leased: 1 message"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use mp_core::quantity;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -80,7 +81,7 @@ impl ProgramList {
             Constraint::Length(1),
         ];
         let [top, red, body, bottom] = Layout::vertical(rows).areas(frame.area());
-        let title = format!("{} programs of multiproc", self.programs.len());
+        let title = format!("{} of multiproc", quantity(self.programs.len(), "program"));
         frame.render_widget(Line::styled(title, palette.title()), top);
         frame.render_widget(Line::styled(self.error.clone().unwrap_or_default(), palette.alarm()), red);
         let rows = self.programs.iter().map(|program| {

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use mp_core::{
     ObjectSnapshot, PoolSnapshot, ProcessSnapshot, ProcessState, QueueSnapshot, WaitSnapshot, WaitTimes,
+    quantity,
 };
 
 use super::sample::TopSample;
@@ -276,7 +277,7 @@ fn process_cell(sample: &TopSample, row: usize, column: usize) -> String {
 fn waits(sample: &TopSample, process: &ProcessSnapshot) -> Vec<String> {
     let mut lines: Vec<_> = process.waits.iter().take(WAITS).map(|w| wait(sample, process, w)).collect();
     if process.waits.len() > WAITS {
-        lines.push(format!("and {} more threads", process.waits.len() - WAITS));
+        lines.push(format!("and {}", quantity(process.waits.len() - WAITS, "more thread")));
     }
     lines
 }

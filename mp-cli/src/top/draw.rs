@@ -3,6 +3,7 @@
 //! The colours are those of the terminal, so that they are readable on a light and on a dark background.
 
 use mp_core::ProcessState;
+use mp_core::quantity;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Margin, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -131,11 +132,11 @@ fn header(frame: &mut Frame<'_>, area: Rect, view: &TopView, sample: &TopSample,
     let queued: u64 = rings.map(|ring| ring.len).sum();
     let dead = processes.iter().filter(|process| process.state == ProcessState::Dead).count();
     let mut parts = vec![
-        format!("{} processes", processes.len() - dead),
+        quantity(processes.len() - dead, "process"),
         format!("{} of memory", bytes(memory.reserved)),
         format!("{} held", bytes(memory.allocated)),
         format!("{queued} queued"),
-        format!("{} deaths", memory.deaths.saturating_add(dead as u64)),
+        quantity(memory.deaths.saturating_add(dead as u64), "death"),
     ];
     if sample.snapshot.changed > 0 {
         parts.push(format!("{} not read", sample.snapshot.changed));

@@ -245,6 +245,24 @@ impl fmt::Display for ByteSize {
     }
 }
 
+/// Returns a number with a noun, which is in the singular for 1.
+///
+/// ```
+/// use mp_core::quantity;
+///
+/// assert_eq!([0, 1, 2].map(|n| quantity(n, "task")), ["0 tasks", "1 task", "2 tasks"]);
+/// assert_eq!(["process", "batch"].map(|noun| quantity(2, noun)), ["2 processes", "2 batches"]);
+/// ```
+#[doc(hidden)]
+pub fn quantity(number: impl fmt::Display, noun: &str) -> String {
+    let number = number.to_string();
+    if number == "1" {
+        return format!("1 {noun}");
+    }
+    let end = if noun.ends_with(['s', 'x']) || noun.ends_with("ch") { "es" } else { "s" };
+    format!("{number} {noun}{end}")
+}
+
 /// Writes an error as `unwrap` and a `main` that returns it show it: its `Display`, followed by the sources
 /// that the text does not contain yet.
 #[doc(hidden)]

@@ -88,7 +88,10 @@ fn broken_text(broken: &BrokenPool, full: bool) -> String {
     if *starts == 0 {
         return format!("the loader has no workers left: {last}");
     }
-    format!("the loader has no workers left: {starts} starts failed; the last error: {last}")
+    format!(
+        "the loader has no workers left: {} failed; the last error: {last}",
+        mp_core::quantity(starts, "start")
+    )
 }
 
 impl fmt::Display for LoadError {

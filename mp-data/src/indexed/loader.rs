@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use mp_core::quantity;
 use mp_core::user_code::catch_panic;
 
 use crate::indexed::batches::Batches;
@@ -44,7 +45,8 @@ pub struct DataLoader<D: Dataset> {
 impl<D: Dataset> fmt::Debug for DataLoader<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LoaderShared { plan, settings, .. } = &*self.inner;
-        write!(f, "DataLoader({} samples, {} workers)", plan.len(), settings.num_workers)
+        let (samples, workers) = (quantity(plan.len(), "sample"), quantity(settings.num_workers, "worker"));
+        write!(f, "DataLoader({samples}, {workers})")
     }
 }
 

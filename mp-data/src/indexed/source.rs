@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::marker::PhantomData;
 
+use mp_core::quantity;
 use mp_core::user_code::catch_panic;
 use mp_spawn::CallFailure;
 
@@ -101,7 +102,7 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
 
     fn kind(plan: &Plan) -> String {
         let dataset = std::any::type_name::<D>();
-        format!("a dataset {dataset} of {} samples, seed {}", plan.len(), plan.seed())
+        format!("a dataset {dataset} of {}, seed {}", quantity(plan.len(), "sample"), plan.seed())
     }
 
     fn plan(&mut self, _: &VecDeque<BatchSlot<Self>>, last: u64) -> PlanStep<IndexedContents> {

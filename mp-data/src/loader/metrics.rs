@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use mp_core::quantity;
 use mp_pool::FailedStarts;
 
 /// Number of batches whose times are retained.
@@ -192,9 +193,9 @@ impl fmt::Display for LoaderMetrics {
             if self.elapsed.is_zero() { 0.0 } else { self.samples as f64 / self.elapsed.as_secs_f64() };
         writeln!(
             f,
-            "{} batches, {} samples, {:.1} MB in {:.1?}: {rate:.0} samples a second",
-            self.batches,
-            self.samples,
+            "{}, {}, {:.1} MB in {:.1?}: {rate:.0} samples a second",
+            quantity(self.batches, "batch"),
+            quantity(self.samples, "sample"),
             self.bytes as f64 / 1e6,
             self.elapsed
         )?;
@@ -207,8 +208,12 @@ impl fmt::Display for LoaderMetrics {
         if self.failed + self.skipped_samples + self.skipped_batches + self.restarts + self.retried > 0 {
             writeln!(
                 f,
-                "{} errors, {} samples and {} batches left out, {} batches begun again, {} workers replaced",
-                self.failed, self.skipped_samples, self.skipped_batches, self.retried, self.restarts
+                "{}, {} and {} left out, {} begun again, {} replaced",
+                quantity(self.failed, "error"),
+                quantity(self.skipped_samples, "sample"),
+                quantity(self.skipped_batches, "batch"),
+                quantity(self.retried, "batch"),
+                quantity(self.restarts, "worker")
             )?;
         }
         self.failed_starts.iter().try_for_each(|failed| writeln!(f, "{failed}"))?;

@@ -13,6 +13,7 @@ use crate::loader::shared::LoaderShared;
 use crate::plan::PlanError;
 use crate::settings::{LoaderSettings, call_user};
 use crate::{BuildError, LoadError, LoadedBatch};
+use mp_core::quantity;
 
 /// Loader of shards that are read sequentially. Worker processes make the batches in shared memory, in an
 /// order that is a function of a seed and an epoch.
@@ -35,8 +36,10 @@ impl<D: IterableDataset> fmt::Debug for StreamLoader<D> {
         let LoaderShared { plan, settings, .. } = &*self.inner;
         write!(
             f,
-            "StreamLoader({} shards, {} lanes, {} workers)",
-            plan.shards, plan.lanes, settings.num_workers
+            "StreamLoader({}, {}, {})",
+            quantity(plan.shards, "shard"),
+            quantity(plan.lanes, "lane"),
+            quantity(settings.num_workers, "worker")
         )
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::api::result::{AsyncResult, ResultKind, Single};
 use crate::api::stream::PendingError;
 use crate::error::TaskError;
+use mp_core::quantity;
 
 /// Returns an iterator over the results of several calls in the order of completion. Each result comes with
 /// its index in `results`.
@@ -59,7 +60,7 @@ pub struct AsCompleted<T, S = Single> {
 
 impl<T, S> fmt::Debug for AsCompleted<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AsCompleted({} of {} results left)", self.left, self.results.len())
+        write!(f, "AsCompleted({} of {} left)", self.left, quantity(self.results.len(), "result"))
     }
 }
 

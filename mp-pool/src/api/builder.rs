@@ -52,7 +52,7 @@ impl PoolBuilder {
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder().processes(1).name("resize").build()?;
-    /// assert_eq!(format!("{pool:?}"), "Pool(\"resize\", 1 workers, 0 tasks, Open)");
+    /// assert_eq!(format!("{pool:?}"), "Pool(\"resize\", 1 worker, 0 tasks, Open)");
     /// assert!(pool.metrics().to_string().starts_with("pool \"resize\": 0 running"));
     /// pool.close();
     /// let late = pool.apply(|x: u32| x, 1).unwrap_err();

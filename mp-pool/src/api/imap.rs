@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::quantity;
 use mp_core::user_code::UserValues;
 use mp_reduce::Message;
 
@@ -52,7 +53,8 @@ pub struct Imap<I: Iterator, T> {
 impl<I: Iterator, T> fmt::Debug for Imap<I, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (received, sent) = (self.received, self.sent);
-        write!(f, "Imap({received} results of {sent} tasks, {} ahead)", self.ahead)
+        let (received, sent) = (quantity(received, "result"), quantity(sent, "task"));
+        write!(f, "Imap({received} of {sent}, {} ahead)", self.ahead)
     }
 }
 

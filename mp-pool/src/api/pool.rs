@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::IntoOutcome;
 use mp_core::mutex::Mutex;
+use mp_core::quantity;
 use mp_core::waits::wait_at;
 use mp_queue::Queue;
 use mp_reduce::Message;
@@ -73,17 +74,17 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let workers = self.shared.workers();
+        let workers = quantity(self.shared.workers(), "worker");
         if let Err(error) = self.shared.check_owner() {
-            return write!(f, "Pool({workers} workers: {error})");
+            return write!(f, "Pool({workers}: {error})");
         }
         let state = self.shared.state.lock();
-        let (tasks, phase) = (state.unsettled, &state.phase);
+        let (tasks, phase) = (quantity(state.unsettled, "task"), &state.phase);
         f.write_str("Pool(")?;
         if let Some(name) = &self.shared.settings.name {
             write!(f, "{name:?}, ")?;
         }
-        write!(f, "{workers} workers, {tasks} tasks, {phase:?})")
+        write!(f, "{workers}, {tasks}, {phase:?})")
     }
 }
 
@@ -386,8 +387,8 @@ impl Pool {
             return false;
         }
         let subject = || {
-            let tasks = self.shared.state.lock().unsettled;
-            self.shared.describe(None, &format!(", for its end: {tasks} tasks"))
+            let tasks = quantity(self.shared.state.lock().unsettled, "task");
+            self.shared.describe(None, &format!(", for its end: {tasks}"))
         };
         let (changed, mut state) = (&self.shared.changed, self.shared.state.lock());
         wait_at(changed, &mut state, until, |state| state.over, subject)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::{Undecodable, decode_number};
 use mp_core::user_code::UserValues;
-use mp_core::{WaitPoint, Waitable};
+use mp_core::{WaitPoint, Waitable, quantity};
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::CallFailure;
 
@@ -443,7 +443,8 @@ impl<T, S> Waitable for AsyncResult<T, S> {
             return None;
         }
         let Progress { done, total, .. } = self.progress();
-        Some(format!("results of {} ({done} of {total} tasks done)", self.shared.settings.pool_name()))
+        let tasks = quantity(total, "task");
+        Some(format!("results of {} ({done} of {tasks} done)", self.shared.settings.pool_name()))
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use mp_core::quantity;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_reduce::Message;
@@ -92,7 +93,7 @@ impl<A> fmt::Debug for PushError<A> {
 
 /// Error returned when no result, or not the requested one, is available yet.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no result is ready yet; {in_flight} tasks are in flight")]
+#[error("no result is ready yet; in flight: {}", quantity(in_flight, "task"))]
 #[non_exhaustive]
 pub struct PendingError {
     /// Number of tasks in flight: pushed, with a result that was not taken.
@@ -200,7 +201,7 @@ impl<A, T> fmt::Debug for TaskStream<A, T> {
         let outcomes = self.job.outcomes();
         let (done, total, in_flight) =
             (outcomes.progress.done, outcomes.progress.total, outcomes.in_flight());
-        write!(f, "TaskStream({done} of {total} tasks done, {in_flight} in flight)")
+        write!(f, "TaskStream({done} of {} done, {in_flight} in flight)", quantity(total, "task"))
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::metrics::meter::{Histogram, Meter, TaskCounts};
 use crate::slots::slot::{SentMessage, WorkerSlot};
 use crate::slots::state::PoolState;
+use mp_core::quantity;
 
 /// Statistics of a pool, returned by [`Pool::metrics`](crate::Pool::metrics). Displayed as a line with the
 /// numbers of tasks, a line for each kind of time, and a line for each worker.
@@ -209,7 +210,8 @@ impl fmt::Display for PoolMetrics {
             write!(f, "pool {name:?}: ")?;
         }
         write!(f, "{running} running, {queued} queued, {done} done, {failed} failed, {lost} lost, ")?;
-        write!(f, "{cancelled} cancelled; {retried} tried again, {restarts} workers replaced")?;
+        let replaced = quantity(restarts, "worker");
+        write!(f, "{cancelled} cancelled; {retried} tried again, {replaced} replaced")?;
         write!(f, "\nwaiting: {}\nrunning: {}", self.waiting, self.running_time)?;
         self.workers.iter().try_for_each(|worker| write!(f, "\n{worker}"))?;
         self.failed_starts.iter().try_for_each(|failed| write!(f, "\n{failed}"))

@@ -9,6 +9,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
+use mp_core::quantity;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::{AtomicBool, AtomicU64};
 use mp_core::user_code::{UserValue, catch_panic};
@@ -367,8 +368,9 @@ impl CallState {
                 let outcomes = self.outcomes();
                 let Progress { done, total, .. } = outcomes.progress;
                 let stream = outcomes.tickets.as_ref().map(|tickets| done - tickets.count_taken());
-                let taken = stream.map_or_else(String::new, |left| format!(", {left} results not taken"));
-                format!(": {total} tasks, {done} of them done{taken}")
+                let taken = stream
+                    .map_or_else(String::new, |left| format!(", {} not taken", quantity(left, "result")));
+                format!(": {}, {done} of them done{taken}", quantity(total, "task"))
             };
             let unknown =
                 || Subject::other(BlockingCall::Pool, WaitObject::Processes(Vec::new()), what.clone());

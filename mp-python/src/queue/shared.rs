@@ -9,7 +9,7 @@ use mp::Queue as Messages;
 use mp::queue::{Lease as MessageLease, QueueOptions};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::Ordering;
-use mp_core::{Arena, ReadyFd};
+use mp_core::{Arena, ReadyFd, quantity};
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -171,9 +171,9 @@ impl Shared {
         let given = shown(py, open.patient.given_name(), " ", "")?;
         let unlimited = Arena::current().map_or(usize::MAX, |arena| arena.most_messages() as usize);
         Ok(if maxsize < unlimited {
-            format!("<multiproc.{name}{given}: {len} of {maxsize} objects>")
+            format!("<multiproc.{name}{given}: {len} of {}>", quantity(maxsize, "object"))
         } else {
-            format!("<multiproc.{name}{given}: {len} objects>")
+            format!("<multiproc.{name}{given}: {}>", quantity(len, "object"))
         })
     }
 }

@@ -142,9 +142,10 @@ impl Semaphore {
     fn release(&self) -> PyResult<()> {
         match self.permits()? {
             Permits::Growing(permits) => permits.release_any().map_err(|error| match error {
-                AcquireError::TooMany { limit } => {
-                    PyValueError::new_err(format!("the semaphore is at its limit of {limit} permits"))
-                }
+                AcquireError::TooMany { limit } => PyValueError::new_err(format!(
+                    "the semaphore is at its limit of {}",
+                    mp_core::quantity(limit, "permit")
+                )),
                 error => release_error(error),
             }),
             Permits::Bounded(permits, _) => permits.release_any().map_err(release_error),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::{Message, Wait};
+use mp_core::{Message, Wait, quantity};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
@@ -37,7 +37,7 @@ impl<T, I> fmt::Debug for PutManyError<T, I> {
 
 impl<T, I> fmt::Display for PutManyError<T, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} values were put, and the next one failed: {}", self.put, self.error)
+        write!(f, "after {} were put: {}", quantity(self.put, "value"), self.error)
     }
 }
 

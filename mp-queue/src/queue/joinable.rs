@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mp_core::waits::BlockingCall;
-use mp_core::{AdaptiveSpin, Wait, WaitPoint, Waitable};
+use mp_core::{AdaptiveSpin, Wait, WaitPoint, Waitable, quantity};
 use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -64,10 +64,13 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 pub enum JoinableQueueError {
     /// No task is left to wait for, but this number of tasks were not done: their consumers died, panicked or
     /// dropped them.
-    #[error("{0} tasks were not done: their consumers died or gave them back (dead_letter() returns them)")]
+    #[error(
+        "{} not done: consumers died or gave tasks back (dead_letter() returns them)",
+        quantity(.0, "task")
+    )]
     Lost(usize),
     /// The time has expired and tasks are unfinished.
-    #[error("{tasks} tasks are not done yet{}", HolderList(holders))]
+    #[error("{} not done yet{}", quantity(tasks, "task"), HolderList(holders))]
     Unfinished {
         /// Number of unfinished tasks: not begun, or leased by a consumer.
         tasks: usize,

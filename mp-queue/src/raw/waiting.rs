@@ -6,6 +6,7 @@ use mp_core::waits::{BlockingCall, Subject};
 use mp_core::words::Member;
 use mp_core::{
     AdaptiveSpin, Blocking, Blocks, Notices, POLL_INTERVAL, Parking, Recovery, Wait, block_on, children,
+    quantity,
 };
 use mp_reduce::Error;
 
@@ -83,9 +84,9 @@ impl RawQueue {
         };
         let (len, most) = (self.memory.len(), self.memory.capacity());
         let messages = if self.memory.is_unbounded() {
-            format!("{len} messages")
+            quantity(len, "message")
         } else {
-            format!("{len} of {most} messages")
+            format!("{len} of {}", quantity(most, "message"))
         };
         let mut subject = Subject::block(call, self.arena(), self.hold.block());
         subject.state = messages;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Element, Tensor};
 use mp_core::foreign;
-use mp_core::{Error, Result};
+use mp_core::{Error, Result, quantity};
 
 /// Checks that a file has `elements` of `T` from byte `offset` on. Returns their number of bytes.
 pub(crate) fn fits<T: Element>(file_len: u64, offset: u64, elements: usize) -> Result<u64> {
@@ -14,8 +14,10 @@ pub(crate) fn fits<T: Element>(file_len: u64, offset: u64, elements: usize) -> R
     match bytes.and_then(|n| n.checked_add(offset)) {
         Some(end) if end <= file_len => Ok(end - offset),
         _ => Err(Error::OutOfBounds(format!(
-            "{elements} elements of {} at byte {offset} of a file that has {file_len} bytes",
-            T::DTYPE
+            "{} of {} at byte {offset} of a file that has {}",
+            quantity(elements, "element"),
+            T::DTYPE,
+            quantity(file_len, "byte")
         ))),
     }
 }

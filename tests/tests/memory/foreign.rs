@@ -32,7 +32,7 @@ fn files_and_memfds_are_copied_into_tensors() {
     ftruncate(&fd, 0).unwrap();
     assert_eq!(t.get(&[1, 1]).unwrap(), 4.0);
     let short = Tensor::<f32>::from_fd(&fd, 0, [1]).unwrap_err();
-    assert!(short.to_string().contains("1 elements of f32 at byte 0 of a file that has 0 bytes"), "{short}");
+    assert!(short.to_string().contains("1 element of f32 at byte 0 of a file that has 0 bytes"), "{short}");
     let pipe = rustix::pipe::pipe().unwrap().0;
     assert!(matches!(Tensor::<u8>::from_fd(&pipe, 0, [1]), Err(Error::NotShareable(_))));
     let huge = Tensor::<u64>::from_fd(&fd, u64::MAX, [usize::MAX, 2]);

@@ -73,7 +73,7 @@ fn failed_worker_has_a_report() {
     for line in lines {
         assert!(text.contains(line), "{line:?} is not in this:\n{text}");
     }
-    assert!(text.contains("with 1 messages") && text.contains("The other processes:"), "{text}");
+    assert!(text.contains("with 1 message") && text.contains("The other processes:"), "{text}");
 }
 
 #[test]

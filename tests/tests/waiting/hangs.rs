@@ -193,7 +193,7 @@ fn waits_for_another_thread((): ()) -> Outcome {
 #[test]
 fn working_thread_may_end_a_wait() {
     let text = may_end(waits_for_another_thread);
-    has(&text, &["in Queue::get::<u32> of queue", "0 of 1 messages"]);
+    has(&text, &["in Queue::get::<u32> of queue", "0 of 1 message"]);
 }
 
 fn has_a_timeout((): ()) -> Outcome {

@@ -311,8 +311,8 @@ impl WatchedChild {
         if self.reclaimed > 0 {
             event!(
                 Debug,
-                "what {} processes held, {name} (pid {pid}) the last, was released",
-                self.reclaimed
+                "the memory of {}, {name} (pid {pid}) the last, was released",
+                mp_core::quantity(self.reclaimed, "process")
             );
         }
         let outcome = |rank: &mut RankState| (rank.exit, rank.failure.clone());

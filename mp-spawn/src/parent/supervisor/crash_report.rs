@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mp_core::user_code::catch_panic;
-use mp_core::{Arena, HoldersSnapshot, Snapshot};
+use mp_core::{Arena, HoldersSnapshot, Snapshot, quantity};
 
 use crate::error::{ProcessName, SpawnError};
 
@@ -84,7 +84,8 @@ fn describe(text: &mut String, snapshot: &Snapshot, pid: u32) {
     match snapshot.processes.iter().find(|process| process.pid == pid) {
         None => text.push_str("  it had no shared memory, or another process has already released it\n"),
         Some(process) => {
-            _ = writeln!(text, "  it held {} bytes in {} blocks", process.bytes, process.blocks);
+            let blocks = quantity(process.blocks, "block");
+            _ = writeln!(text, "  it held {} bytes in {blocks}", process.bytes);
             for wait in &process.waits {
                 let on = wait.object.map_or(String::new(), |block| format!(" of #{block}"));
                 let place = wait.place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
@@ -99,7 +100,10 @@ fn describe(text: &mut String, snapshot: &Snapshot, pid: u32) {
     for queue in snapshot.queues.iter().filter(|queue| has(&queue.holders)) {
         let name = object(queue.block, &queue.name);
         _ = match &queue.ring {
-            Some(ring) => writeln!(text, "  it had the {} {name}, with {} messages", ring.kind, ring.len),
+            Some(ring) => {
+                let messages = quantity(ring.len, "message");
+                writeln!(text, "  it had the {} {name}, with {messages}", ring.kind)
+            }
             None => writeln!(text, "  it had the queue {name}"),
         };
     }
