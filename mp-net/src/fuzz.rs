@@ -31,7 +31,7 @@ use crate::wire::messages::{
 };
 use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::head_of_data;
-use crate::wire::value::ArrivingValue;
+use crate::wire::value::ArrivingValues;
 
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(
@@ -162,21 +162,20 @@ fn calls(bytes: &[u8]) {
 /// Reads the stream of a home, and the values of its replies.
 fn outcomes(bytes: &[u8]) {
     let Some((seed, bytes)) = bytes.split_first() else { return };
-    let mut arriving: Option<ArrivingValue> = None;
+    let mut arriving: Option<ArrivingValues> = None;
     for part in same_parts::<HomeMessage>(bytes, *seed) {
         let arrived = match (part, arriving.take()) {
-            (Part::Data(data), Some(mut value)) => match value.write(&data) {
-                Ok(_) => value,
+            (Part::Data(data), Some(mut values)) => match values.write(&data) {
+                Ok(_) => values,
                 Err(_) => return,
             },
             (Part::Message(HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }), None) => {
-                let Some(value) = reply.value else { continue };
-                ArrivingValue::new(value, LARGEST)
+                ArrivingValues::new(reply.values, LARGEST)
             }
             _ => return,
         };
-        if arrived.is_whole() {
-            _ = arrived.finish();
+        if arrived.are_whole() {
+            arrived.finish().for_each(drop);
         } else {
             arriving = Some(arrived);
         }
@@ -212,7 +211,7 @@ fn call_seeds() -> Vec<Vec<u8>> {
     let node = Node { rank: 1, ranks: 2, host: "b".into(), pid: 3, home: 9, ..Node::default() };
     let greeting =
         CallerGreeting { nonce: vec![1; 32], from: Some(node.clone()), ..CallerGreeting::default() };
-    let put = |id, sizes: &[u64]| call(id, Operation::Put, |call| call.values = vec![value(sizes)]);
+    let put = |id, sizes: &[u64]| call(id, Operation::Put, |call| call.values = vec![value(sizes); 2]);
     let queue = [
         vec![0],
         call(1, Operation::Open, |call| {
@@ -222,7 +221,7 @@ fn call_seeds() -> Vec<Vec<u8>> {
         put(3, &[]),
         put(4, &[]),
         call(5, Operation::Lease, |_| {}),
-        call(6, Operation::Get, |call| call.wait = None),
+        call(6, Operation::Get, |call| (call.wait, call.number) = (None, 2)),
         call(7, Operation::Get, |call| call.wait = Some(1)),
         call(8, Operation::GiveBack, |call| call.number = 5),
         call(9, Operation::Acknowledge, |call| call.number = 5),
@@ -286,7 +285,7 @@ fn call_seeds() -> Vec<Vec<u8>> {
 fn outcome_seeds() -> Vec<Vec<u8>> {
     let frame = |kind| frame(&HomeMessage { kind: Some(kind) });
     let node = Node { rank: 1, ranks: 2, host: "b".into(), address: "b:1".into(), ..Node::default() };
-    let reply = |value| {
+    let reply = |values| {
         let members = vec![node.clone(), Node::default()];
         let text = "why".to_owned();
         let outcome = CallOutcome::Done.into();
@@ -295,7 +294,7 @@ fn outcome_seeds() -> Vec<Vec<u8>> {
             outcome,
             number: 1 << 40,
             text,
-            value,
+            values,
             members,
             size: 3,
             ..CallReply::default()
@@ -305,7 +304,8 @@ fn outcome_seeds() -> Vec<Vec<u8>> {
     let challenge = Challenge { version: 1, nonce: vec![7; 32], needs_key: true };
     let welcome =
         Welcome { refusal: "no".into(), proof: vec![1; 32], from: Some(node.clone()), ..Welcome::default() };
-    let values = [vec![5], reply(Some(value(&[100, 9]))), data(&[1; 100]), data(&[2; 9]), reply(None)];
+    let several = reply(vec![value(&[]), value(&[100, 9]), value(&[])]);
+    let values = [vec![5], several, data(&[1; 100]), data(&[2; 9]), reply(Vec::new())];
     let greetings =
         [vec![0], frame(HomeMessageKind::Challenge(challenge)), frame(HomeMessageKind::Welcome(welcome))];
     [&values[..], &greetings].map(<[_]>::concat).to_vec()

@@ -105,7 +105,7 @@ impl<S: NetService> SharedService<S> {
             Ok(message) => {
                 let mut answer = Answer::encoded(message);
                 // Without the reply, its caller would not know of the value.
-                let held = held.filter(|_| answer.reply.value.is_some());
+                let held = held.filter(|_| !answer.reply.values.is_empty());
                 answer.hold = held.map(|held| Box::new(CallerValue(held)) as _);
                 answer
             }
@@ -283,13 +283,14 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         pending: PendingReply,
         until: Option<Instant>,
     ) -> Result<Option<(R, Option<ServiceHold>)>, NetError> {
-        match self.object.link.wait_until(pending, until).transpose()? {
-            None => Ok(None),
-            Some((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
+        let Some(result) = self.object.link.wait_until(pending, until) else { return Ok(None) };
+        let (mut reply, mut values) = result?;
+        match values.pop() {
+            Some(value) if reply.outcome() == CallOutcome::Done => {
                 let hold = self.hold(&reply);
                 Ok(Some((decode_relayed(value)?, hold)))
             }
-            Some((mut reply, _)) => {
+            _ => {
                 if reply.outcome() == CallOutcome::TooLarge {
                     reply.text = format!(
                         "its reply has {} bytes, and this process accepts {} \
@@ -316,14 +317,14 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         let unsent = |error| UnservedRequest { request: None, is_served: false, error };
         let (pending, memory) = self.begin(&mut request).map_err(unsent)?;
         let error = match self.object.link.wait(pending) {
-            Ok((reply, Some(value))) if reply.outcome() == CallOutcome::Done => {
+            Ok((reply, mut values)) if reply.outcome() == CallOutcome::Done && !values.is_empty() => {
                 drop(self.hold(&reply));
                 let unread = |error: mp_reduce::Error| UnservedRequest {
                     request: None,
                     is_served: true,
                     error: error.into(),
                 };
-                return decode_relayed(value).map_err(unread);
+                return decode_relayed(values.pop().unwrap_or_default()).map_err(unread);
             }
             Ok((reply, _)) if reply.outcome() == CallOutcome::TooLarge => {
                 NetError::TooLarge { bytes: reply.size, limit: reply.number }

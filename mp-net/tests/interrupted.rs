@@ -213,17 +213,29 @@ fn gets_over_breaking_connections_are_done_once() -> Outcome {
     let putting = std::thread::spawn(move || {
         let mut sent = 0;
         while Instant::now() < until {
-            queue.put(Bundle((sent, Tensor::full([30_000], sent as u8).unwrap()))).unwrap();
+            let bytes = if sent % 8 == 0 { 30_000 } else { 300 };
+            queue.put(Bundle((sent, Tensor::full([bytes], sent as u8).unwrap()))).unwrap();
             sent += 1;
         }
         queue.close();
         sent
     });
     let mut expected = 0;
-    while let Some(Bundle((number, tensor))) = remote.get()? {
-        assert_eq!(number, expected);
-        assert!(tensor.len() == 30_000 && tensor.iter().all(|byte| byte == number as u8));
-        expected += 1;
+    let mut got = Vec::new();
+    loop {
+        match expected % 2 {
+            0 => got.extend(remote.get()?),
+            _ => _ = remote.get_many(&mut got, 5)?,
+        }
+        if got.is_empty() {
+            break;
+        }
+        for Bundle((number, tensor)) in got.drain(..) {
+            assert_eq!(number, expected);
+            let bytes = if number % 8 == 0 { 30_000 } else { 300 };
+            assert!(tensor.len() == bytes && tensor.iter().all(|byte| byte == number as u8));
+            expected += 1;
+        }
     }
     assert_eq!(putting.join().unwrap(), expected);
     let broken = proxy.broken.load(Ordering::Relaxed);

@@ -268,3 +268,51 @@ fn put_many_ends_at_a_message_above_the_limit() -> Outcome {
     }
     Ok(())
 }
+
+#[test]
+fn get_many_takes_what_is_there_in_order() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<Bundle<Vec<Tensor<u32>>>>::bounded(1000)?;
+    first.publish("batches", &queue)?;
+    let remote = RemoteQueue::<Bundle<Vec<Tensor<u32>>>>::connect(&second, "batches")?;
+    let mut got = Vec::new();
+    assert!(remote.get_many(&mut got, 0).unwrap_err().is_empty());
+    assert!(remote.get_many_timeout(&mut got, 10, Duration::from_millis(10)).unwrap_err().is_empty());
+    let waiting = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.get_many(&mut Vec::new(), 10)
+    });
+    queue.put(tensors(1))?;
+    assert_eq!(waiting.join().unwrap()?, 1);
+    queue.put_many((0..600).map(tensors)).map_err(|e| e.error.forget())?;
+    assert_eq!(remote.get_many(&mut got, 7)?, 7);
+    while got.len() < 600 {
+        let taken = remote.get_many(&mut got, usize::MAX)?;
+        assert!((1..=256).contains(&taken), "{taken} messages");
+    }
+    for (i, value) in got.iter().enumerate() {
+        assert_tensors(value, i);
+    }
+    queue.close();
+    assert_eq!(remote.get_many(&mut got, 10)?, 0);
+    Ok(())
+}
+
+#[test]
+fn get_many_leaves_large_messages_for_later() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<Vec<u8>>::bounded(10)?;
+    first.publish("bytes", &queue)?;
+    let remote = RemoteQueue::<Vec<u8>>::connect(&second, "bytes")?;
+    let sizes = [10, 1 << 20, 30_000, 40, 50];
+    for (i, size) in sizes.into_iter().enumerate() {
+        queue.put(vec![i as u8; size])?;
+    }
+    let (mut got, mut calls) = (Vec::new(), Vec::new());
+    while got.len() < sizes.len() {
+        calls.push(remote.get_many(&mut got, 10)?);
+    }
+    assert_eq!(calls, [1, 1, 1, 2]);
+    assert!(got.iter().enumerate().all(|(i, value)| *value == vec![i as u8; sizes[i]]));
+    Ok(())
+}

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::home::object::{Answer, Answering, MethodCall, SharedObject};
 use crate::object_type::ObjectType;
-use crate::wire::held::{HeldMessage, HeldSource};
+use crate::wire::held::HeldSource;
 use crate::wire::messages::{CallOutcome, ObjectMethod};
 use crate::wire::value::{describe, parts, size_of};
 
@@ -120,7 +120,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> BroadcastSubscript
         let bytes = size_of(&value).clamp(1, UNRECEIVED.into()) as u32;
         let bytes = self.unreceived.clone().acquire_many_owned(bytes).await.ok();
         let message = UnreceivedMessage { message: next.take().unwrap_or_default(), _bytes: bytes };
-        Answer::value(value, HeldMessage::taken(Box::new(message), sizes))
+        Answer::taken(vec![Box::new(message)], vec![value], sizes)
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
 
     /// Returns the number in the message of an answer.
     fn number(answer: &Answer) -> Option<u8> {
-        answer.reply.value.as_ref()?.bytes.last().copied()
+        answer.reply.values.first()?.bytes.last().copied()
     }
 
     #[test]

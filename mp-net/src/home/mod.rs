@@ -259,11 +259,11 @@ impl Home {
         values: impl Iterator<Item = Result<Outgoing, ArrivalError>>,
     ) {
         let (home, caller) = (self.clone(), session.clone());
-        let refuse = |error| refuse(self.me.get(), error);
+        let refuse = |error| Box::new(refuse(self.me.get(), error));
         if call.operation() == Operation::Put
             && let Some(queue) = self.queue(call.object)
         {
-            let messages = values.map(|value| value.map_err(|error| Box::new(refuse(error))));
+            let messages = values.map(|value| value.map_err(refuse));
             return session.put(&call, queue, messages.collect());
         }
         let value = { values }.next().map(|value| value.map_err(refuse));
@@ -292,7 +292,7 @@ impl Home {
                     if call.operation() == Operation::Serve {
                         let request = match value.transpose() {
                             Ok(request) => request,
-                            Err(refusal) => return ready(refusal),
+                            Err(refusal) => return ready(*refusal),
                         };
                         return match (object, home.withdrawn(call.object)) {
                             (Some(object), _) => object.serve(request),
@@ -322,7 +322,7 @@ impl Home {
                         return ready(Answer::plain(CallOutcome::NotFound));
                     };
                     match operation {
-                        Operation::Get => object.get(),
+                        Operation::Get => object.get(call.number, caller.largest),
                         Operation::Lease => object.lease(),
                         Operation::Close => ready(Answer::number(object.close().into())),
                         Operation::Len => ready(Answer::number(object.len() as u64)),

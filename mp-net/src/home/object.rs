@@ -16,7 +16,8 @@ use crate::object_type::ObjectType;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::wire::held::{HeldMessage, HeldSource};
 use crate::wire::messages::{CallOutcome, CallReply, Node, ObjectMethod, Value};
-use crate::wire::value::{describe, parts};
+use crate::wire::value::{describe, heads, parts, size_of};
+use crate::wire::{MOST_VALUES, TOGETHER};
 
 /// Pause between two attempts to return a message.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -58,11 +59,17 @@ impl Answer {
         answer
     }
 
-    pub(crate) fn value(value: Value, memory: Arc<HeldMessage>) -> Self {
+    fn values(values: Vec<Value>, memory: Arc<HeldMessage>) -> Self {
         let mut answer = Self::plain(CallOutcome::Done);
-        answer.reply.value = Some(value);
+        answer.reply.values = values;
         answer.memory = Some(memory);
         answer
+    }
+
+    /// Creates an answer with messages of a queue, whose attachments have these sizes in bytes.
+    pub(crate) fn taken(messages: Vec<Box<dyn HeldSource>>, values: Vec<Value>, sizes: Vec<u64>) -> Self {
+        let memory = HeldMessage::taken(messages, &values, sizes);
+        Self::values(values, memory)
     }
 
     pub(crate) fn failed(error: &impl Display) -> Self {
@@ -74,7 +81,7 @@ impl Answer {
         match parts(&message) {
             Ok(relayed) => {
                 let (value, sizes) = describe(relayed);
-                Self::value(value, HeldMessage::value(message, sizes))
+                Self::values(vec![value], HeldMessage::value(message, sizes))
             }
             Err(error) => Self::failed(&error),
         }
@@ -152,8 +159,9 @@ pub(crate) trait SharedMessages: Send + Sync {
     fn put_now(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> PutNow;
     /// Puts messages in their order, and counts them in `put`. Pending while the queue is full.
     fn put(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> Answering;
-    /// Takes a message. Pending while the queue is empty. Dropping the future loses no message.
-    fn get(self: Arc<Self>) -> Answering;
+    /// Takes up to `most` messages that are there, each of up to `largest` bytes but the first. Pending while
+    /// the queue is empty. Dropping the future loses no message.
+    fn get(self: Arc<Self>, most: u64, largest: u64) -> Answering;
     /// Takes a message with acknowledgement, like [`get`](Self::get).
     fn lease(self: Arc<Self>) -> Answering;
     /// Closes the queue. Returns `true` if it was open.
@@ -278,6 +286,51 @@ impl<T: Message> HeldSource for TakenFrom<T> {
     }
 }
 
+/// Messages that one call takes.
+#[derive(Default)]
+struct TakenRun {
+    messages: Vec<Box<dyn HeldSource>>,
+    values: Vec<Value>,
+    sizes: Vec<u64>,
+    /// Size in bytes, with attachments and [`HEADS`].
+    size: u64,
+}
+
+impl TakenRun {
+    fn has_room(&self, most: u64) -> bool {
+        (self.values.len() as u64) < most.min(MOST_VALUES as u64) && self.size <= TOGETHER / 2
+    }
+
+    /// Adds a message, or gives it back if it exceeds `largest` bytes or can't be sent. Returns `true` if it
+    /// was added.
+    fn take<T: Message>(
+        &mut self,
+        message: EncodedMessage<T>,
+        queue: &Queue<T>,
+        largest: u64,
+    ) -> Result<bool, mp_reduce::Error> {
+        let relayed = message.relayed();
+        let taken = Box::new(TakenFrom { message, queue: queue.clone() });
+        match relayed.map(describe) {
+            Ok((value, sizes)) if size_of(&value) <= largest => {
+                self.size = self.size.saturating_add(size_of(&value)).saturating_add(heads(&value));
+                self.messages.push(taken);
+                self.values.push(value);
+                self.sizes.extend(sizes);
+                Ok(true)
+            }
+            Ok(_) => {
+                taken.give_back();
+                Ok(false)
+            }
+            Err(error) => {
+                taken.give_back();
+                Err(error)
+            }
+        }
+    }
+}
+
 fn put_refusal(error: PutError<()>) -> Box<Answer> {
     Box::new(match error {
         PutError::Closed(()) => Answer::plain(CallOutcome::Closed),
@@ -320,7 +373,7 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
         Box::pin(async move { *counted(self.put_when_possible(run).await, &put) })
     }
 
-    fn get(self: Arc<Self>) -> Answering {
+    fn get(self: Arc<Self>, most: u64, largest: u64) -> Answering {
         Box::pin(async move {
             let queue = &self.0;
             let look = || {
@@ -339,18 +392,16 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
             {
                 Ok(None) => Answer::plain(CallOutcome::End),
                 Ok(Some(message)) => {
-                    let relayed = message.relayed();
-                    let taken = Box::new(TakenFrom { message, queue: queue.clone() });
-                    match relayed {
-                        Ok(relayed) => {
-                            let (value, sizes) = describe(relayed);
-                            Answer::value(value, HeldMessage::taken(taken, sizes))
-                        }
-                        Err(error) => {
-                            taken.give_back();
-                            Answer::failed(&error)
-                        }
+                    let mut run = TakenRun::default();
+                    if let Err(error) = run.take(message, queue, u64::MAX) {
+                        return Answer::failed(&error);
                     }
+                    while run.has_room(most)
+                        && let Ok(Some(message)) = queue.try_get_packed()
+                        && run.take(message, queue, largest.min(TOGETHER / 2)).is_ok_and(|taken| taken)
+                    {
+                    }
+                    Answer::taken(run.messages, run.values, run.sizes)
                 }
                 Err(error) => Answer::failed(&error),
             }
@@ -371,7 +422,7 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
             {
                 Ok(None) => Answer::plain(CallOutcome::End),
                 Ok(Some(lease)) => match lease.read().map(Answer::encoded) {
-                    Ok(mut answer) if answer.reply.value.is_some() => {
+                    Ok(mut answer) if !answer.reply.values.is_empty() => {
                         answer.reply.number = lease.deliveries().into();
                         answer.hold = Some(Box::new(lease));
                         answer
@@ -390,5 +441,29 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
 
     fn len(&self) -> usize {
         self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn messages_taken_together_return() {
+        let queue = Queue::<u32>::bounded(10).unwrap();
+        let shared = Arc::new(SharedQueue::new(&queue));
+        queue.put_many(0..5).map_err(|e| e.error).unwrap();
+        let mut taking = shared.get(3, u64::MAX);
+        let Poll::Ready(answer) = taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("the queue has messages");
+        };
+        assert_eq!((answer.reply.values.len(), queue.len()), (3, 2));
+        answer.memory.unwrap().give_back();
+        let mut taken = Vec::new();
+        while queue.get_many_timeout(&mut taken, 10, Duration::ZERO).is_ok() {}
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1, 2, 3, 4]);
     }
 }

@@ -12,7 +12,7 @@
 //! parts of objects that the caller holds return, too.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -56,7 +56,7 @@ struct SessionState {
 pub(crate) struct Session {
     pub(crate) caller: Arc<Node>,
     /// Size of the largest message that the caller accepts, in bytes.
-    largest: u64,
+    pub(crate) largest: u64,
     /// `true` if the caller is a member by this session.
     joined: AtomicBool,
     /// `true` after the session has ended.
@@ -119,8 +119,7 @@ impl Session {
         }
         state.ended = true;
         self.lost.store(true, Ordering::Relaxed);
-        // Messages return in their order.
-        let calls: BTreeMap<_, _> = std::mem::take(&mut state.calls).into_iter().collect();
+        let calls = std::mem::take(&mut state.calls);
         let holds = std::mem::take(&mut state.holds);
         drop(state);
         for call in calls.into_values() {
@@ -176,8 +175,8 @@ impl Session {
 
     /// Gives back a message that the caller does not accept, and answers with its size.
     fn fit(&self, answer: Answer) -> Answer {
-        let size = answer.reply.value.as_ref().map_or(0, size_of);
-        let is_long = answer.reply.value.as_ref().is_some_and(|value| value.bytes.len() > LONGEST);
+        let size = answer.reply.values.iter().map(size_of).max().unwrap_or(0);
+        let is_long = answer.reply.values.iter().any(|value| value.bytes.len() > LONGEST);
         if size <= self.largest && !is_long {
             return answer;
         }

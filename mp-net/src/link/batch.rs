@@ -13,16 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mp_core::message::Outgoing;
 
-use crate::wire::MOST_VALUES;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::Value;
-use crate::wire::value::size_of;
-
-/// Maximum size of a batch of several messages in bytes, with [`HEADS`] for each message and attachment. It
-/// is less than the [additional bytes](super::stream::BESIDE) of a message.
-const FULL: u64 = 32 << 10;
-/// Number of bytes that describe a message, and an attachment.
-const HEADS: u64 = 16;
+use crate::wire::value::{heads, size_of};
+use crate::wire::{MOST_VALUES, TOGETHER};
 
 /// An encoded message, and the sizes of its attachments in bytes.
 pub(crate) struct EncodedPut {
@@ -44,22 +38,24 @@ struct OpenBatch {
     heads: Vec<Value>,
     messages: Vec<Outgoing>,
     sizes: Vec<u64>,
-    /// Size in bytes, with attachments.
+    /// Size in bytes, with attachments, and with what describes them.
     size: u64,
+    described: u64,
 }
 
 impl OpenBatch {
     fn add(&mut self, put: EncodedPut) {
         self.size += put.size();
+        self.described += heads(&put.head);
         self.heads.push(put.head);
         self.messages.push(put.message);
         self.sizes.extend(put.sizes);
     }
 
     fn has_room(&self, put: &EncodedPut) -> bool {
-        let described = self.heads.len() + self.sizes.len() + 1 + put.sizes.len();
-        let bytes = self.size.saturating_add(put.size()).saturating_add(described as u64 * HEADS);
-        self.heads.is_empty() || (self.heads.len() < MOST_VALUES && bytes <= FULL)
+        let described = self.described + heads(&put.head);
+        let bytes = self.size.saturating_add(put.size()).saturating_add(described);
+        self.heads.is_empty() || (self.heads.len() < MOST_VALUES && bytes <= TOGETHER)
     }
 }
 
@@ -102,9 +98,8 @@ impl PutBatch {
     pub(super) fn send(&self) -> Option<(Vec<Value>, u64, Arc<HeldMessage>)> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let BatchState::Open(open) = &mut *state else { return None };
-        let OpenBatch { heads, messages, sizes, size } = std::mem::take(open);
-        let attached = heads.iter().map(|head| head.blocks.len());
-        let memory = HeldMessage::values(messages, attached, sizes);
+        let OpenBatch { heads, messages, sizes, size, .. } = std::mem::take(open);
+        let memory = HeldMessage::values(messages, &heads, sizes);
         *state = BatchState::Sent(memory.clone());
         Some((heads, size.max(1), memory))
     }

@@ -10,8 +10,8 @@ use crate::error::NetError;
 use crate::wire::messages::CallReply;
 use mp_core::message::Outgoing;
 
-/// Reply to a call, and its value.
-pub(crate) type CallResult = Result<(CallReply, Option<Outgoing>), NetError>;
+/// Reply to a call, and its values.
+pub(crate) type CallResult = Result<(CallReply, Vec<Outgoing>), NetError>;
 
 /// Interval at which a waiting thread checks for an interrupt of its process.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);

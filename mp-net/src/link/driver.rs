@@ -15,13 +15,14 @@ use crate::link::completion::CallResult;
 use crate::link::ended::{EndedSessions, SentReceipts};
 use crate::link::stream::{Stream, StreamError, connect};
 use crate::link::{CallValues, Command, HomePeer, NodeIdentity, PendingCall};
+use crate::wire::MOST_VALUES;
 use crate::wire::messages::{
     CallList, CallOutcome, CallReply, CallerMessage, CallerMessageKind, HomeMessage, HomeMessageKind,
     Operation, RemoteCall, Welcome,
 };
 use crate::wire::receive::{Part, StreamEnd};
 use crate::wire::send::StreamPacket;
-use crate::wire::value::{ArrivalError, ArrivingValue};
+use crate::wire::value::{ArrivalError, ArrivingValues};
 
 /// Numbers of the driver's own calls have this bit.
 const OWN: u64 = 1 << 63;
@@ -65,7 +66,7 @@ struct LinkDriver {
     credits: (u32, u64),
     largest: u64,
     next_own: u64,
-    arriving: Option<(CallReply, ArrivingValue)>,
+    arriving: Option<(CallReply, ArrivingValues)>,
 }
 
 /// Runs a link until its handle is dropped.
@@ -344,11 +345,11 @@ impl LinkDriver {
                 }
                 Part::Data(data) => {
                     let arriving = self.arriving.as_mut();
-                    let (_, value) = arriving.ok_or(StreamEnd::Malformed("data without a reply"))?;
-                    if value.write(&data)?
-                        && let Some((reply, value)) = self.arriving.take()
+                    let (_, values) = arriving.ok_or(StreamEnd::Malformed("data without a reply"))?;
+                    if values.write(&data)?
+                        && let Some((reply, values)) = self.arriving.take()
                     {
-                        self.complete(reply, Some(value));
+                        self.complete(reply, values);
                     }
                 }
                 Part::Message(_) => return Err(StreamEnd::Malformed("a message that is not a reply")),
@@ -363,26 +364,20 @@ impl LinkDriver {
         if self.arriving.is_some() {
             return Err(StreamEnd::Malformed("a reply within another one"));
         }
-        match reply.value.take() {
-            Some(value) => {
-                let value = ArrivingValue::new(value, self.me.config.largest);
-                self.arrived(reply, value);
-            }
-            None => self.complete(reply, None),
+        if reply.values.len() > MOST_VALUES {
+            return Err(StreamEnd::Malformed("a reply with too many values"));
+        }
+        let values = ArrivingValues::new(std::mem::take(&mut reply.values), self.me.config.largest);
+        if values.are_whole() {
+            self.complete(reply, values);
+        } else {
+            self.arriving = Some((reply, values));
         }
         Ok(())
     }
 
-    fn arrived(&mut self, reply: CallReply, value: ArrivingValue) {
-        if value.is_whole() {
-            self.complete(reply, Some(value));
-        } else {
-            self.arriving = Some((reply, value));
-        }
-    }
-
     /// Passes a whole reply to its caller.
-    fn complete(&mut self, reply: CallReply, value: Option<ArrivingValue>) {
+    fn complete(&mut self, reply: CallReply, values: ArrivingValues) {
         let id = reply.id;
         let Some(pending) = self.pending.remove(&id) else { return };
         self.receipts.answered(pending.receipts);
@@ -391,16 +386,15 @@ impl LinkDriver {
             queue.unanswered.1 = queue.unanswered.1.saturating_sub(pending.size);
         }
         let limit = self.me.config.largest;
-        let result: CallResult = match value.map(ArrivingValue::finish) {
-            None if !reply.holds => {
-                pending.completion.complete(Ok((reply, None)));
+        let result: CallResult = match values.finish().collect::<Result<Vec<_>, _>>() {
+            Ok(values) if values.is_empty() && !reply.holds => {
+                pending.completion.complete(Ok((reply, values)));
                 self.received.0.push(id);
                 return;
             }
-            None => Ok((reply, None)),
-            Some(Ok(value)) => Ok((reply, Some(value))),
-            Some(Err(ArrivalError::TooLarge(bytes))) => Err(NetError::TooLarge { bytes, limit }),
-            Some(Err(ArrivalError::Memory(error))) => Err(error.into()),
+            Ok(values) => Ok((reply, values)),
+            Err(ArrivalError::TooLarge(bytes)) => Err(NetError::TooLarge { bytes, limit }),
+            Err(ArrivalError::Memory(error)) => Err(error.into()),
         };
         let arrived = result.is_ok();
         if pending.completion.complete(result) && arrived {
@@ -485,7 +479,7 @@ impl LinkDriver {
             Operation::Put => CallOutcome::Full,
             _ => CallOutcome::Empty,
         });
-        pending.completion.complete(Ok((reply, None)));
+        pending.completion.complete(Ok((reply, Vec::new())));
     }
 
     /// Sends acknowledgements, and calls within the credits.

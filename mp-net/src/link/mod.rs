@@ -289,7 +289,7 @@ impl HomeLink {
 
     /// Lets the home forget a reply with a value or a part of an object, which the caller has.
     fn received(&self, id: u64, result: &CallResult) {
-        if result.as_ref().is_ok_and(|(reply, value)| value.is_some() || reply.holds) {
+        if result.as_ref().is_ok_and(|(reply, values)| !values.is_empty() || reply.holds) {
             _ = self.to.send(Command::Received(id));
         }
     }

@@ -293,11 +293,10 @@ fn arrival(barrier: &ConnectedObject, wait: Wait) -> RemoteCall {
 }
 
 fn index(barrier: &ConnectedObject, result: CallResult) -> Result<usize, RemoteBarrierError> {
-    match result {
-        Ok((reply, Some(error))) if reply.outcome() == CallOutcome::Raised => {
-            Err(broken(error, &reply.members))
-        }
-        result => Ok(barrier.done(result)?.0.number as usize),
+    let (reply, mut values) = result?;
+    match values.pop() {
+        Some(error) if reply.outcome() == CallOutcome::Raised => Err(broken(error, &reply.members)),
+        _ => Ok(barrier.done(Ok((reply, values)))?.0.number as usize),
     }
 }
 

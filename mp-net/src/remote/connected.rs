@@ -125,9 +125,9 @@ impl ConnectedObject {
 
     /// Returns the reply of a call that has succeeded.
     pub(crate) fn done(&self, result: CallResult) -> Result<(CallReply, Option<Outgoing>), NetError> {
-        let (reply, value) = result?;
+        let (reply, mut values) = result?;
         match reply.outcome() {
-            CallOutcome::Done => Ok((reply, value)),
+            CallOutcome::Done => Ok((reply, values.pop())),
             _ => Err(failed(&self.link.peer(), reply)),
         }
     }

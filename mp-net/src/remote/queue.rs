@@ -59,7 +59,8 @@ use crate::wire::value::{describe, parts};
 /// A message that can't leave its host, or exceeds
 /// [`largest_message`](crate::ClusterConfig::largest_message) of its receiver, goes back to the front of the
 /// queue. Calls of other members get errors until a process of the home's host, or a member that accepts it,
-/// has taken it.
+/// has taken it. Messages that return to the queue for another reason are taken before all others, in any
+/// order.
 ///
 /// # What can be lost or doubled
 /// | fault | a put that returned `Ok` | a put that returned `PeerLost` | messages that were taken |
@@ -283,15 +284,59 @@ impl<T: Message> RemoteQueue<T> {
         self.taken(result)?.map(|(_, message)| decode(message)).transpose()
     }
 
+    /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until there is one, then
+    /// takes those that are there, up to 256 and about 32 KiB of them in one call. Returns the number of
+    /// messages taken. 0 means that the queue is closed and drained.
+    ///
+    /// # Errors
+    /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,
+    /// `into` has the others that were taken.
+    pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, RemoteGetError> {
+        self.get_many_wait(into, most, Wait::Forever)
+    }
+
+    mp_core::forms! {
+        "Takes up to `most` messages":
+        get_many(into: &mut Vec<T>, most: usize) -> Result<usize, RemoteGetError>,
+        or "[`RemoteGetError::Empty`]";
+        |queue, wait| queue.get_many_wait(into, most, wait);
+        never try_get_many;
+        at_most get_many_timeout;
+        until get_many_deadline;
+    }
+
+    fn get_many_wait(&self, into: &mut Vec<T>, most: usize, wait: Wait) -> Result<usize, RemoteGetError> {
+        if most == 0 {
+            return Err(RemoteGetError::Empty);
+        }
+        let call = RemoteCall { number: most as u64, ..self.call(Operation::Get) };
+        let Some((_, messages)) = self.taken_many(self.link.call(call, wait))? else { return Ok(0) };
+        let before = into.len();
+        let mut failed = None;
+        for message in messages {
+            match decode(message) {
+                Ok(value) => into.push(value),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(into.len() - before), Err)
+    }
+
     /// Returns the number of the call and the message that it took.
     fn taken(&self, result: CallResult) -> Result<Option<(u64, Outgoing)>, RemoteGetError> {
-        let (reply, value) = result?;
-        match (reply.outcome(), value) {
-            (CallOutcome::Done, Some(message)) => Ok(Some((reply.id, message))),
-            (CallOutcome::End, _) => Ok(None),
-            (CallOutcome::Empty, _) if mp_core::interrupted() => Err(NetError::Interrupted.into()),
-            (CallOutcome::Empty, _) => Err(RemoteGetError::Empty),
-            (CallOutcome::TooLarge, _) => {
+        let taken = self.taken_many(result)?;
+        Ok(taken.map(|(id, mut messages)| (id, messages.pop().unwrap_or_default())))
+    }
+
+    /// Returns the number of the call and the messages that it took.
+    fn taken_many(&self, result: CallResult) -> Result<Option<(u64, Vec<Outgoing>)>, RemoteGetError> {
+        let (reply, messages) = result?;
+        match reply.outcome() {
+            CallOutcome::Done if !messages.is_empty() => Ok(Some((reply.id, messages))),
+            CallOutcome::End => Ok(None),
+            CallOutcome::Empty if mp_core::interrupted() => Err(NetError::Interrupted.into()),
+            CallOutcome::Empty => Err(RemoteGetError::Empty),
+            CallOutcome::TooLarge => {
                 Err(NetError::TooLarge { bytes: reply.size, limit: reply.number }.into())
             }
             _ => Err(failed(&self.link.peer(), reply).into()),

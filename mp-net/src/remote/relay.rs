@@ -127,7 +127,8 @@ impl Subscription {
     /// Blocks until the first message has arrived.
     pub(crate) fn first(&self) -> Result<Outgoing, RemoteRecvError> {
         let call = self.object.call_of(Operation::Wait, ObjectMethod::Next, 0);
-        match self.object.link.call(call, Wait::Forever)? {
+        let (reply, mut messages) = self.object.link.call(call, Wait::Forever)?;
+        match (reply, messages.pop()) {
             (reply, Some(message)) if reply.outcome() == CallOutcome::Done => Ok(message),
             (reply, _) if reply.outcome() == CallOutcome::End => Err(RemoteRecvError::Closed),
             (reply, _) => Err(failed(&self.object.link.peer(), reply).into()),
@@ -236,14 +237,14 @@ impl Subscription {
     }
 
     fn message(&self, result: CallResult) -> Result<ChannelReply, RelayEnd> {
-        let (reply, message) = match result {
+        let (reply, mut messages) = match result {
             Ok(reply) => reply,
             Err(NetError::Value(error)) if is_memory(&error) => {
                 return Ok(ChannelReply::TooLittleMemory(error));
             }
             Err(error) => return Err(self.end(error)),
         };
-        match (reply.outcome(), message) {
+        match (reply.outcome(), messages.pop()) {
             (CallOutcome::Done, Some(message)) => Ok(ChannelReply::Message(message)),
             (CallOutcome::Lagged, _) => Ok(ChannelReply::Missed(reply.number)),
             (CallOutcome::End, _) => Err(RelayEnd::Closed),

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mp_core::message::Outgoing;
 use tokio::sync::oneshot;
 
+use crate::wire::messages::Value;
+
 /// A message that was taken out of a queue.
 pub(crate) trait HeldSource: Send + Sync {
     /// Returns the memory of an attachment.
@@ -16,10 +18,10 @@ pub(crate) trait HeldSource: Send + Sync {
 
 /// Owner of the memory.
 enum Source {
-    /// Encoded values, and the number of the first attachment of each one.
-    Values(Vec<Outgoing>, Vec<usize>),
-    /// A message of a queue.
-    Taken(Box<dyn HeldSource>),
+    /// Encoded values.
+    Values(Vec<Outgoing>),
+    /// Messages of a queue, in their order.
+    Taken(Vec<Box<dyn HeldSource>>),
 }
 
 /// Use of the message after the last reference is dropped.
@@ -33,6 +35,8 @@ enum Release {
 /// the last of them is dropped. Otherwise it is dropped with the last of them.
 pub(crate) struct HeldMessage {
     source: Option<Source>,
+    /// Number of the first attachment of each message.
+    firsts: Vec<usize>,
     sizes: Vec<u64>,
     release: Mutex<Option<Release>>,
 }
@@ -44,44 +48,35 @@ impl fmt::Debug for HeldMessage {
 }
 
 impl HeldMessage {
-    fn new(source: Source, sizes: Vec<u64>) -> Arc<Self> {
-        Arc::new(Self { source: Some(source), sizes, release: Mutex::new(None) })
+    fn new(source: Source, firsts: Vec<usize>, sizes: Vec<u64>) -> Arc<Self> {
+        Arc::new(Self { source: Some(source), firsts, sizes, release: Mutex::new(None) })
     }
 
     /// Holds an encoded value, whose attachments have these sizes in bytes.
     pub(crate) fn value(value: Outgoing, sizes: Vec<u64>) -> Arc<Self> {
-        Self::new(Source::Values(vec![value], vec![0]), sizes)
+        Self::new(Source::Values(vec![value]), vec![0], sizes)
     }
 
-    /// Holds encoded values with these numbers of attachments, whose sizes in bytes are `sizes`.
-    pub(crate) fn values(
-        values: Vec<Outgoing>,
-        attached: impl Iterator<Item = usize>,
-        sizes: Vec<u64>,
-    ) -> Arc<Self> {
-        let first = attached.scan(0, |next, attached| Some(std::mem::replace(next, *next + attached)));
-        let firsts = first.collect();
-        Self::new(Source::Values(values, firsts), sizes)
+    /// Holds encoded values with the attachments of `heads`, whose sizes in bytes are `sizes`.
+    pub(crate) fn values(values: Vec<Outgoing>, heads: &[Value], sizes: Vec<u64>) -> Arc<Self> {
+        Self::new(Source::Values(values), firsts(heads), sizes)
     }
 
-    /// Holds a message of a queue, whose attachments have these sizes in bytes.
-    pub(crate) fn taken(message: Box<dyn HeldSource>, sizes: Vec<u64>) -> Arc<Self> {
-        Self::new(Source::Taken(message), sizes)
+    /// Holds messages of a queue with the attachments of `heads`, whose sizes in bytes are `sizes`.
+    pub(crate) fn taken(messages: Vec<Box<dyn HeldSource>>, heads: &[Value], sizes: Vec<u64>) -> Arc<Self> {
+        Self::new(Source::Taken(messages), firsts(heads), sizes)
     }
 
     /// Returns the memory of an attachment.
     pub(crate) fn memory(&self, attachment: usize) -> &[u8] {
-        match &self.source {
-            Some(Source::Values(values, firsts)) => {
-                let value = firsts.partition_point(|first| *first <= attachment).saturating_sub(1);
-                match (values.get(value), firsts.get(value)) {
-                    (Some(value), Some(first)) => value.relayed_bytes(attachment - first),
-                    _ => &[],
-                }
-            }
-            Some(Source::Taken(message)) => message.memory(attachment),
-            None => &[],
-        }
+        let index = self.firsts.partition_point(|first| *first <= attachment).saturating_sub(1);
+        let attachment = attachment - self.firsts.get(index).unwrap_or(&0);
+        let memory = match &self.source {
+            Some(Source::Values(values)) => values.get(index).map(|value| value.relayed_bytes(attachment)),
+            Some(Source::Taken(messages)) => messages.get(index).map(|message| message.memory(attachment)),
+            None => None,
+        };
+        memory.unwrap_or_default()
     }
 
     /// Returns the sizes of the attachments in bytes.
@@ -109,7 +104,7 @@ impl HeldMessage {
         from.await.unwrap_or_default()
     }
 
-    /// Gives the message back to its queue after the last stream has read it.
+    /// Gives the messages back to their queue after the last stream has read them.
     pub(crate) fn give_back(self: Arc<Self>) {
         self.release_as(Release::GiveBack);
     }
@@ -119,9 +114,17 @@ impl Drop for HeldMessage {
     fn drop(&mut self) {
         let release = self.release.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         match (release, self.source.take()) {
-            (Some(Release::Reclaim(reclaim)), Some(Source::Values(values, _))) => reclaim(values),
-            (Some(Release::GiveBack), Some(Source::Taken(message))) => message.give_back(),
+            (Some(Release::Reclaim(reclaim)), Some(Source::Values(values))) => reclaim(values),
+            (Some(Release::GiveBack), Some(Source::Taken(messages))) => {
+                messages.into_iter().for_each(|message| message.give_back());
+            }
             _ => {}
         }
     }
+}
+
+/// Returns the number of the first attachment of each message.
+fn firsts(heads: &[Value]) -> Vec<usize> {
+    let first = |next: &mut usize, head: &Value| Some(std::mem::replace(next, *next + head.blocks.len()));
+    heads.iter().scan(0, first).collect()
 }

@@ -220,8 +220,9 @@ pub(crate) struct CallReply {
     /// Text of an error.
     #[prost(string, tag = "4")]
     pub(crate) text: String,
-    #[prost(message, optional, tag = "5")]
-    pub(crate) value: Option<Value>,
+    /// Value of the reply. That to [`Operation::Get`] may have several.
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) values: Vec<Value>,
     #[prost(message, repeated, tag = "6")]
     pub(crate) members: Vec<Node>,
     /// Size of a message that is too large, in bytes.
@@ -269,7 +270,7 @@ pub(crate) enum Operation {
     Open = 1,
     /// Puts `values` in their order, until one can't be put. Returns the number of those that were put.
     Put = 2,
-    /// Takes a message.
+    /// Takes the oldest message, or up to `number` messages of those that are there.
     Get = 3,
     /// Takes a message that has to be acknowledged.
     Lease = 4,

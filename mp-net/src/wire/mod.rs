@@ -15,8 +15,11 @@ pub(crate) mod value;
 pub(crate) const CHUNK: usize = 1 << 20;
 /// Field of the bytes in a message of data, as protobuf writes it: field 15, bytes.
 pub(crate) const DATA: u8 = 15 << 3 | 2;
-/// Maximum number of values of a call.
+/// Maximum number of values of a call or reply.
 pub(crate) const MOST_VALUES: usize = 256;
+/// Maximum size in bytes of several values of one call or reply. It is less than the
+/// [additional bytes](crate::link::stream::BESIDE) of a message.
+pub(crate) const TOGETHER: u64 = 32 << 10;
 /// Length of the head of a frame.
 pub(crate) const HEAD: usize = 5;
 /// Maximum number of bytes of a message without its attachments: less than a frame of gRPC holds.

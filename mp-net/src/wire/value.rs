@@ -37,6 +37,11 @@ pub(crate) fn size_of(value: &Value) -> u64 {
     value.blocks.iter().fold(value.bytes.len() as u64, |sum, block| sum.saturating_add(block.bytes))
 }
 
+/// Returns the number of bytes that at most describe a value: its length, and its attachments.
+pub(crate) fn heads(value: &Value) -> u64 {
+    (1 + value.blocks.len() as u64) * 16
+}
+
 /// Maximum number of attachments of a message.
 const MOST_BLOCKS: usize = u16::MAX as usize;
 
