@@ -52,6 +52,7 @@ pub(super) const OF_PROCESSES: &[Area] = &[
             ("mp-net/queues", ""),
             ("mp-net/credits", ""),
             ("mp-net/limits", ""),
+            ("mp-net/interrupts", ""),
             ("mp-net/memory", ""),
             ("mp-net/interrupted", ""),
         ],
