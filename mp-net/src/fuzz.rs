@@ -170,7 +170,8 @@ fn outcomes(bytes: &[u8]) {
                 Err(_) => return,
             },
             (Part::Message(HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }), None) => {
-                ArrivingValues::new(reply.values, LARGEST)
+                let Ok(values) = ArrivingValues::new(reply.values, LARGEST) else { return };
+                values
             }
             _ => return,
         };

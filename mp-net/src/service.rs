@@ -66,7 +66,14 @@ impl CallerHold for CallerValue {
 
 /// Value of a service that this process holds. Dropping it drops the value at the service, without waiting.
 /// The service drops the value, too, when this process is lost.
-pub struct ServiceHold(#[allow(dead_code, reason = "it is only dropped")] HeldCall);
+pub struct ServiceHold(HeldCall);
+
+impl ServiceHold {
+    /// Returns `true` if the service has dropped the value, because this process was lost.
+    pub fn is_lost(&self) -> bool {
+        self.0.lost().is_some()
+    }
+}
 
 impl fmt::Debug for ServiceHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

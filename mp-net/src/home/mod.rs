@@ -37,7 +37,6 @@ use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
 use crate::link::stream::{BESIDE, CONNECTION_WINDOW, FRAME, STREAM_WINDOW};
 use crate::link::{NodeIdentity, probes};
-use crate::wire::MOST_VALUES;
 use crate::wire::messages::{
     CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
     MemberPresence, Operation, PATH, RemoteCall, VERSION, Welcome,
@@ -231,15 +230,12 @@ impl Home {
                 _ => None,
             };
             match kind {
-                Some(CallerMessageKind::Call(call)) if call.values.len() > MOST_VALUES => {
-                    return StreamEnd::Malformed("a call with too many values");
-                }
                 Some(CallerMessageKind::Call(mut call)) => {
-                    let values = ArrivingValues::new(std::mem::take(&mut call.values), me.config.largest);
-                    if values.are_whole() {
-                        self.call(session, call, values.finish());
-                    } else {
-                        arriving = Some((call, values));
+                    let values = std::mem::take(&mut call.values);
+                    match ArrivingValues::new(values, me.config.largest) {
+                        Ok(values) if values.are_whole() => self.call(session, call, values.finish()),
+                        Ok(values) => arriving = Some((call, values)),
+                        Err(end) => return end,
                     }
                 }
                 Some(CallerMessageKind::Received(list)) => session.received(&list.ids),

@@ -185,9 +185,12 @@ impl<T: Message> SharedQueue<T> {
     fn advance(&self, run: &mut PutRun<T>) -> Option<Box<Answer>> {
         loop {
             self.pack(run);
-            match self.0.try_put_packed_many(&mut run.packed) {
-                Ok(put) => _ = run.put.fetch_add(put as u64, Ordering::Relaxed),
-                Err(error) => return Some(Box::new(Answer::failed(&error))),
+            let before = run.packed.len();
+            let end = self.0.try_put_packed_many(&mut run.packed);
+            // With an error as well: the message that failed is the first one again.
+            run.put.fetch_add((before - run.packed.len()) as u64, Ordering::Relaxed);
+            if let Err(error) = end {
+                return Some(Box::new(Answer::failed(&error)));
             }
             let Some(first) = run.packed.pop_front() else {
                 return match run.arrived.pop_front() {
@@ -396,10 +399,12 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
                     if let Err(error) = run.take(message, queue, u64::MAX) {
                         return Answer::failed(&error);
                     }
-                    while run.has_room(most)
-                        && let Ok(Some(message)) = queue.try_get_packed()
-                        && run.take(message, queue, largest.min(TOGETHER / 2)).is_ok_and(|taken| taken)
-                    {
+                    let largest = largest.min(TOGETHER / 2);
+                    while run.has_room(most) {
+                        let Ok(Some(message)) = queue.try_get_packed() else { break };
+                        if !run.take(message, queue, largest).is_ok_and(|taken| taken) {
+                            break;
+                        }
                     }
                     Answer::taken(run.messages, run.values, run.sizes)
                 }

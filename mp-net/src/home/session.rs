@@ -287,7 +287,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Returns `true` if the call is unknown, and records that it runs. Sends the answer of a call that has
+    /// Records that an unknown call runs, and returns its cancellation. Sends the answer of a call that has
     /// one.
     fn begin(&mut self, id: u64) -> Option<Arc<Notify>> {
         match self.calls.get(&id) {

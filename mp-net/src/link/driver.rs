@@ -15,7 +15,6 @@ use crate::link::completion::CallResult;
 use crate::link::ended::{EndedSessions, SentReceipts};
 use crate::link::stream::{Stream, StreamError, connect};
 use crate::link::{CallValues, Command, HomePeer, NodeIdentity, PendingCall};
-use crate::wire::MOST_VALUES;
 use crate::wire::messages::{
     CallList, CallOutcome, CallReply, CallerMessage, CallerMessageKind, HomeMessage, HomeMessageKind,
     Operation, RemoteCall, Welcome,
@@ -364,10 +363,7 @@ impl LinkDriver {
         if self.arriving.is_some() {
             return Err(StreamEnd::Malformed("a reply within another one"));
         }
-        if reply.values.len() > MOST_VALUES {
-            return Err(StreamEnd::Malformed("a reply with too many values"));
-        }
-        let values = ArrivingValues::new(std::mem::take(&mut reply.values), self.me.config.largest);
+        let values = ArrivingValues::new(std::mem::take(&mut reply.values), self.me.config.largest)?;
         if values.are_whole() {
             self.complete(reply, values);
         } else {

@@ -232,7 +232,7 @@ impl<T: Message> RemoteQueue<T> {
     /// [credits](crate::ClusterConfig::credits) of the home are unanswered. Blocks until all are put.
     /// Returns their number.
     ///
-    /// Small messages that arrive while a call can't be sent travel together in the next one.
+    /// Messages that the iterator returns before a call can be sent are added to it, up to 256 and 32 KiB.
     ///
     /// # Errors
     /// The first error, with its value. The messages before it were put. Some that follow it may have been
@@ -390,7 +390,7 @@ impl<T: Message> RemoteQueue<T> {
     }
 }
 
-/// Maximum number of puts of [`RemoteQueue::put_many`] that are unanswered, and of their bytes.
+/// Numbers of unanswered puts of [`RemoteQueue::put_many`], and of their bytes, from which no call begins.
 const AHEAD: usize = 4096;
 const AHEAD_BYTES: u64 = 64 << 20;
 

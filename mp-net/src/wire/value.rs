@@ -8,6 +8,7 @@ use mp_core::{Arena, Error, NewBlock, RelayedMessage};
 
 use crate::wire::messages::{Block, Value};
 use crate::wire::receive::StreamEnd;
+use crate::wire::{MOST_VALUES, TOGETHER};
 
 /// Number of bytes of attachments that streams of this process have copied into the arena.
 // fork: a count, which a child continues.
@@ -135,12 +136,20 @@ pub(crate) struct ArrivingValues {
 }
 
 impl ArrivingValues {
-    /// Allocates the blocks of values of up to `largest` bytes each.
-    pub(crate) fn new(values: Vec<Value>, largest: u64) -> Self {
+    /// Allocates the blocks of one value of up to `largest` bytes, or of several small ones.
+    ///
+    /// # Errors
+    /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`], or if they exceed [`TOGETHER`] bytes
+    /// and are not alone: a sender doesn't send such values in one message.
+    pub(crate) fn new(values: Vec<Value>, largest: u64) -> Result<Self, StreamEnd> {
+        let size = values.iter().fold(0, |sum: u64, value| sum.saturating_add(size_of(value)));
+        if values.len() > MOST_VALUES || (values.len() > 1 && size > TOGETHER) {
+            return Err(StreamEnd::Malformed("too many values, or too large ones, in one message"));
+        }
         let values = values.into_iter().map(|value| ArrivingValue::new(value, largest)).collect();
         let mut arriving = Self { values, at: 0 };
         arriving.skip_whole();
-        arriving
+        Ok(arriving)
     }
 
     fn skip_whole(&mut self) {
@@ -181,4 +190,20 @@ fn allocate(blocks: &[Block]) -> Result<Vec<NewBlock>, ArrivalError> {
         NewBlock::new(arena, block.bytes, Grant::new(access, element))
     };
     blocks.iter().map(new).collect::<Result<_, Error>>().map_err(ArrivalError::Memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_large_values_are_refused_unallocated() {
+        let value =
+            |bytes| Value { bytes: Vec::new(), blocks: vec![Block { bytes, frozen: false, element: 0 }] };
+        let arriving =
+            |sizes: &[u64]| ArrivingValues::new(sizes.iter().map(|n| value(*n)).collect(), 1 << 40);
+        assert!(arriving(&[TOGETHER / 2; 2]).is_ok() && arriving(&[TOGETHER + 1]).is_ok());
+        assert!(arriving(&[TOGETHER / 2, TOGETHER / 2, 1]).is_err());
+        assert!(arriving(&[u64::MAX, 1]).is_err() && arriving(&[0; MOST_VALUES + 1]).is_err());
+    }
 }

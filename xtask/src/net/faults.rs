@@ -20,8 +20,8 @@ pub(super) const KILLED: u32 = 100;
 pub(super) const CALLER_KILLED: u32 = 400 + KILLED;
 /// Time in milliseconds until a silent peer is lost.
 pub(super) const SILENT: u32 = LEASE + 500;
-/// Number of puts in progress of one call of `put_many`.
-const AHEAD: usize = 1024;
+/// Maximum number of unanswered puts of `put_many`.
+const AHEAD: usize = 4096 + 256;
 
 /// A fault, and the run that makes it.
 pub(super) struct Fault {
