@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use common::hosts::{
     Log, WORKERS, config, counted, first, ready, serve_until_told, slow_rank, start, two_members,
 };
-use common::{DEADLINE, Gate, alive, eventually, got, stop_at};
+use common::{DEADLINE, Gate, alive, eventually, got, signal, stop_at};
 use mp_net::Cluster;
 use mp_pool::{MapResult, Pool, ServedPool, TaskError};
 use mp_spawn::closure;
+use rustix::process::Signal;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
@@ -88,6 +89,41 @@ fn task_with_a_large_result_runs_once() -> Outcome {
     assert!(texts.iter().enumerate().all(|(x, text)| text.len() == SIZES[x % 3]));
     assert_eq!(log.len(), 54, "each task runs once");
     assert!(there.metrics().done > 9);
+    log.remove();
+    drop(served);
+    Ok(())
+}
+
+/// Forwarders that are stopped for longer than the lease have new sessions. Results that need several replies
+/// belong to these.
+#[test]
+fn task_runs_once_after_a_stop_of_its_forwarder() -> Outcome {
+    let lease = Duration::from_millis(200);
+    let cluster = Cluster::join(&config(0, "127.0.0.1:0").lease(lease).largest_message(30_000))?;
+    let second = Cluster::join(&config(1, cluster.address()).lease(lease))?;
+    let there = Pool::new(WORKERS)?;
+    let served = there.serve(&second)?;
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let log = Log::new("stopped");
+    for round in 1..=2 {
+        let to_log = log.clone();
+        let text = closure!([to_log] |x: u64| {
+            to_log.write();
+            (slow_rank(x), "x".repeat(15_000)).1
+        });
+        assert!(
+            got(pool.task_closure(text).chunksize(9).map_async(0..54))?.iter().all(|t| t.len() == 15_000)
+        );
+        assert_eq!(log.len(), 54 * round, "each task runs once");
+        let pids = pool.pids();
+        pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
+        // sleep: the duration of the stop. The home gives up a session after 260 ms of silence.
+        std::thread::sleep(Duration::from_secs(1));
+        pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
+        // sleep: an idle forwarder finds that its session has ended.
+        std::thread::sleep(Duration::from_millis(300));
+    }
     log.remove();
     drop(served);
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mp_core::mutex::Mutex;
 use mp_core::sync::Ordering;
-use mp_core::sync::shared::AtomicUsize;
+use mp_core::sync::shared::{AtomicU64, AtomicUsize};
 
 use crate::forward::messages::ForwarderId;
 use crate::slots::slot::QUEUE_CAPACITY;
@@ -28,19 +28,19 @@ struct ForwarderState {
     cancelled: VecDeque<u64>,
     /// Outcomes that did not fit into a reply.
     unsent: VecDeque<OutcomeRun>,
+    /// Number of the [`HeldForwarder`].
+    number: u64,
 }
 
 /// Forwarders of other members, until their processes end.
 #[derive(Default)]
-pub(super) struct ForwarderTable(Mutex<HashMap<ForwarderId, ForwarderState>>);
+pub(super) struct ForwarderTable(Mutex<HashMap<ForwarderId, ForwarderState>>, AtomicU64);
 
 impl ForwarderTable {
-    pub(super) fn has(&self, from: ForwarderId) -> bool {
-        self.0.lock().contains_key(&from)
-    }
-
-    /// Adds a forwarder. It prefers the worker that the fewest forwarders of its pool prefer.
-    fn add(&self, from: ForwarderId, workers: usize) {
+    /// Adds a forwarder, or replaces one that has returned. It prefers the worker that the fewest forwarders
+    /// of its pool prefer. Returns its number.
+    fn add(&self, from: ForwarderId, workers: usize) -> u64 {
+        let number = self.1.fetch_add(1, Ordering::Relaxed);
         let mut forwarders = self.0.lock();
         let mut counts = vec![0; workers];
         for (_, other) in forwarders.iter().filter(|(other, _)| other.pool == from.pool) {
@@ -51,7 +51,10 @@ impl ForwarderTable {
         let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
         let worker = Arc::new(AtomicUsize::new(fewest.map_or(0, |(worker, _)| worker)));
         let (running, cancelled, unsent) = Default::default();
-        forwarders.insert(from, ForwarderState { worker, running, cancelled, unsent });
+        let replaced = forwarders.insert(from, ForwarderState { worker, running, cancelled, unsent, number });
+        drop(forwarders);
+        drop(replaced);
+        number
     }
 
     /// Returns the worker that a forwarder prefers.
@@ -59,10 +62,14 @@ impl ForwarderTable {
         self.0.lock().get(&from).map(|state| state.worker.clone()).unwrap_or_default()
     }
 
-    /// Removes a forwarder whose process has ended.
-    fn remove(&self, from: ForwarderId) {
-        let removed = self.0.lock().remove(&from);
-        drop(removed);
+    /// Removes a forwarder whose process has ended, unless it has returned with another number.
+    fn remove(&self, from: ForwarderId, number: u64) {
+        let mut forwarders = self.0.lock();
+        if forwarders.get(&from).is_some_and(|state| state.number == number) {
+            let removed = forwarders.remove(&from);
+            drop(forwarders);
+            drop(removed);
+        }
     }
 
     /// Adds the call for a chunk. Returns `false` if the chunk was cancelled.
@@ -114,19 +121,20 @@ impl ForwarderTable {
 pub(super) struct HeldForwarder {
     table: Arc<ForwarderTable>,
     from: ForwarderId,
+    number: u64,
 }
 
 impl HeldForwarder {
     /// Adds a forwarder.
     pub(super) fn new(table: &Arc<ForwarderTable>, from: ForwarderId, workers: usize) -> Self {
-        table.add(from, workers);
-        Self { table: table.clone(), from }
+        let number = table.add(from, workers);
+        Self { table: table.clone(), from, number }
     }
 }
 
 impl Drop for HeldForwarder {
     fn drop(&mut self) {
-        self.table.remove(self.from);
+        self.table.remove(self.from, self.number);
     }
 }
 
@@ -148,6 +156,17 @@ mod tests {
         assert!(table.begin((FROM, last), &job) && table.begin((FROM, 0), &job), "0 is the oldest");
         assert!(table.cancel((FROM, 0)).is_some());
         table.end((FROM, 0));
+        drop(held);
+        assert!(table.0.lock().is_empty());
+    }
+
+    #[test]
+    fn forwarder_that_returns_outlives_its_former_hold() {
+        let table = Arc::new(ForwarderTable::default());
+        let former = HeldForwarder::new(&table, FROM, 1);
+        let held = HeldForwarder::new(&table, FROM, 1);
+        drop(former);
+        assert!(table.0.lock().contains_key(&FROM));
         drop(held);
         assert!(table.0.lock().is_empty());
     }

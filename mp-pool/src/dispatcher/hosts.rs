@@ -17,9 +17,9 @@ use crate::forward::places::prefix;
 
 /// Time between two questions for the numbers of workers of the served pools.
 const SIZE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum wait for the answers.
+/// Maximum wait for the sizes of served pools.
 const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same for a served pool that is not used yet.
+/// Maximum wait for the size of a served pool that is not used yet.
 const FIRST_SIZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a served pool that did not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -161,7 +161,7 @@ fn update(
             }
             Ok(Some(ForwardReply::Ended)) => format!("the pool of {place} has ended"),
             Ok(Some(_)) => format!("{place} gave a wrong answer"),
-            // As above.
+            // It is asked again.
             Ok(None) | Err(_) => {
                 is_complete = false;
                 continue;

@@ -418,6 +418,10 @@ fn leaving(received: mp_core::message::Incoming) -> Result<(Outgoing, usize), St
     Ok((value, usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
+fn concerns_begun_chunks(request: &ForwardRequest) -> bool {
+    matches!(request, ForwardRequest::Cancel { .. } | ForwardRequest::Rest { .. })
+}
+
 impl NetService for PoolService {
     type Request = ForwardRequest;
     type Reply = ForwardReply;
@@ -425,7 +429,7 @@ impl NetService for PoolService {
     fn serve(self: Arc<Self>, request: ForwardRequest) -> Replying<ForwardReply> {
         Box::pin(async move {
             // Chunks of a pool that was closed still run.
-            if !self.is_open() && !matches!(request, ForwardRequest::Cancel { .. }) {
+            if !self.is_open() && !concerns_begun_chunks(&request) {
                 return match request {
                     // The forwarder gets its arguments back, and then asks for the function.
                     ForwardRequest::Run { args: TaskArgs::ReceivedSingle(alone), .. } => {
@@ -467,19 +471,18 @@ impl NetService for PoolService {
     }
 
     fn serve_held(self: Arc<Self>, request: ForwardRequest) -> HeldReplying<ForwardReply> {
-        let from = match &request {
-            ForwardRequest::Begin { from } => Some(*from),
-            // A forwarder that was lost and has returned.
-            ForwardRequest::Run { from, .. } => Some(*from).filter(|from| !self.forwarders.has(*from)),
+        let held = match &request {
+            ForwardRequest::Begin { from } => {
+                Some(HeldForwarder::new(&self.forwarders, *from, self.shared.workers()))
+            }
             _ => None,
         };
-        let held = from.map(|from| HeldForwarder::new(&self.forwarders, from, self.shared.workers()));
         let reply = self.serve(request);
         Box::pin(async move { (reply.await, held.map(|held| Box::new(held) as HeldValue)) })
     }
 
     fn serve_withdrawn(self: Arc<Self>, request: ForwardRequest) -> Option<Replying<ForwardReply>> {
-        matches!(request, ForwardRequest::Cancel { .. }).then(|| self.serve(request))
+        concerns_begun_chunks(&request).then(|| self.serve(request))
     }
 }
 
@@ -489,6 +492,7 @@ mod tests {
 
     use super::*;
     use crate::dispatcher::shared::tests::shared;
+    use crate::tasks::call_state::tests::job;
 
     #[test]
     fn forwarder_is_known_while_it_holds_a_value() {
@@ -497,8 +501,11 @@ mod tests {
         let mut reply = service.clone().serve_held(ForwardRequest::Begin { from });
         let reply = reply.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready((ForwardReply::Done, held)) = reply else { panic!("it does not wait") };
-        assert!(held.is_some() && service.forwarders.has(from));
+        assert!(held.is_some() && service.forwarders.cancel((from, 1)).is_none());
+        let call = job(1, CallOptions::default());
+        assert!(!service.forwarders.begin((from, 1), &call), "the cancellation is stored");
         drop(held);
-        assert!(!service.forwarders.has(from));
+        service.forwarders.cancel((from, 2));
+        assert!(service.forwarders.begin((from, 2), &call), "the forwarder is unknown");
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::{Incoming, Message};
 use mp_net::NetError;
-use mp_net::service::UnservedRequest;
+use mp_net::service::{ServiceHold, UnservedRequest};
 use mp_queue::{GetError, Queue};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure, ExitStatus};
@@ -43,17 +43,13 @@ pub(crate) struct ForwarderArgs {
 /// Main function of the process.
 pub(crate) fn forwarder_main(args: ForwarderArgs) -> Result<(), WorkerError> {
     let ForwarderArgs { worker, tasks, replies, shared_words, from, service } = args;
-    // Connects. The served pool knows this process until the hold is dropped.
-    let _hold = match service.call_held(ForwardRequest::Begin { from }, None) {
-        Ok(Some((ForwardReply::Done, hold))) => hold,
-        Ok(_) => return Err(format!("the pool of {} has ended", service.place()).into()),
-        Err(error) => return Err(error.to_string().into()),
-    };
+    // Connects.
+    let hold = begin(&service, from)?;
     send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
     let words = WordsWriter::new(shared_words);
     let (functions, sent, waiting) = (HashMap::new(), HashSet::new(), HashMap::new());
     let mut forwarder =
-        Forwarder { worker, replies, words, from, service, functions, sent, waiting, is_over: false };
+        Forwarder { worker, replies, words, from, service, hold, functions, sent, waiting, is_over: false };
     while !forwarder.is_over {
         match tasks.get() {
             Ok(Some(request)) => forwarder.take(request)?,
@@ -80,6 +76,8 @@ struct Forwarder {
     words: WordsWriter,
     from: ForwarderId,
     service: ServedPoolService,
+    /// The served pool knows this process as long as this lasts.
+    hold: Option<ServiceHold>,
     /// Functions by their numbers, or the reasons why they can't be decoded.
     functions: HashMap<u64, Result<Closure<(), Runner>, String>>,
     /// Functions that the served pool has.
@@ -190,6 +188,12 @@ impl Forwarder {
         reported: &mut usize,
     ) -> Result<(), WorkerError> {
         loop {
+            if self.hold.as_ref().is_none_or(ServiceHold::is_lost) {
+                match mp_core::with_interrupts_masked(|| begin(&self.service, self.from)) {
+                    Ok(hold) => self.hold = hold,
+                    Err(_) => return self.give_up(id, args, reported),
+                }
+            }
             match self.teach(code) {
                 Ok(None) => {}
                 Ok(Some(why)) => return self.fail_all(id, count, &why, reported),
@@ -396,6 +400,15 @@ impl Forwarder {
             attempts: Attempts::default(),
             note: None,
         }))
+    }
+}
+
+/// Makes a forwarder known to the served pool.
+fn begin(service: &ServedPoolService, from: ForwarderId) -> Result<Option<ServiceHold>, WorkerError> {
+    match service.call_held(ForwardRequest::Begin { from }, None) {
+        Ok(Some((ForwardReply::Done, hold))) => Ok(hold),
+        Ok(_) => Err(format!("the pool of {} has ended", service.place()).into()),
+        Err(error) => Err(error.to_string().into()),
     }
 }
 

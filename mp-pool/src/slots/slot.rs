@@ -75,7 +75,7 @@ pub(crate) struct WorkerSlot {
     pub(crate) process: Option<Process>,
     /// Served pool for which the process is a forwarder, or `None` if it is a worker.
     pub(crate) place: Option<u64>,
-    /// The forwarder.
+    /// Place of the forwarder, if the process is one.
     #[cfg(feature = "net")]
     pub(crate) forwarder: Option<ForwarderPlace>,
     /// Process id of the last process in this slot; 0 before the first.
@@ -401,8 +401,11 @@ impl WorkerSlot {
             Some(sent) if is(sent) => queued,
             _ => self.unanswered.iter().rposition(is)?,
         };
-        let sent = self.unanswered.remove(at)?;
-        self.outstanding -= usize::from(matches!(sent, SentMessage::Chunk { .. }));
+        let mut sent = self.unanswered.remove(at)?;
+        if let SentMessage::Chunk { chunk, .. } = &mut sent {
+            self.outstanding -= 1;
+            chunk.is_cancelled_there = false;
+        }
         self.publish();
         Some((packed, sent))
     }
