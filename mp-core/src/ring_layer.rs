@@ -39,7 +39,7 @@ pub struct RingState {
     pub type_name: String,
     /// Number of messages, including messages of dropped leases.
     pub len: u64,
-    /// Number of messages that fit, in addition to messages of dropped leases. `None` if there is no limit.
+    /// Number of messages that fit. Messages of dropped leases use no room. `None` if there is no limit.
     pub capacity: Option<u64>,
     /// `true` if no more messages can be put.
     pub closed: bool,

@@ -74,7 +74,7 @@ impl VerifyReport {
 impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let batches = mp_core::quantity(self.batches, "batch");
-        write!(f, "{batches} made twice, of which {} differ", self.differences.len())?;
+        write!(f, "{batches} made twice; different: {}", self.differences.len())?;
         if self.by_one_worker > 0 {
             write!(f, "; {} were made by one process alone, since there are no workers", self.by_one_worker)?;
         }

@@ -37,7 +37,7 @@ impl<T, I> fmt::Debug for PutManyError<T, I> {
 
 impl<T, I> fmt::Display for PutManyError<T, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "after {} were put: {}", quantity(self.put, "value"), self.error)
+        write!(f, "put before the error: {}; {}", quantity(self.put, "value"), self.error)
     }
 }
 

@@ -120,7 +120,8 @@ impl ChannelEnd {
 impl fmt::Debug for ChannelEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let other = if self.raw.is_disconnected() { "disconnected" } else { "connected" };
-        write!(f, "({} messages, block {}, {other}", self.raw.len(), self.raw.hold().block())?;
+        let messages = mp_core::quantity(self.raw.len(), "message");
+        write!(f, "({messages}, block {}, {other}", self.raw.hold().block())?;
         match mp_core::waits::object_name(self.raw.hold()) {
             Some(name) => write!(f, ", {name:?})"),
             None => f.write_str(")"),
