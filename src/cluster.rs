@@ -30,12 +30,12 @@
 //! | events, semaphores and barriers of other hosts | [`RemoteEvent`], [`RemoteSemaphore`] and [`RemotePermit`], [`RemoteBarrier`] and [`RemoteBarrierMember`] |
 //! | objects of other hosts, of any type | `ManagerHandle::publish_in` and `ClusterProxy`, in `mp::manager` |
 //! | values and messages for all hosts, which cross each link once | [`RemoteWatch`], [`RemoteBroadcast`] |
-//! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemoteGetError`], [`RemoteAcquireError`], [`RemoteBarrierError`], [`RemoteRecvError`], [`Refusal`] |
+//! | errors | [`NetError`], [`PeerLost`], [`RemotePutError`], [`RemotePutManyError`], [`RemoteGetError`], [`RemoteAcquireError`], [`RemoteBarrierError`], [`RemoteRecvError`], [`Refusal`] |
 
 pub use mp_net::launcher::{self, env};
 pub use mp_net::{
     Cluster, ClusterConfig, ClusterEvent, ClusterMember, ClusterTls, NetError, PeerLost, Publish, Refusal,
     RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteBarrierMember, RemoteBroadcast, RemoteEvent,
-    RemoteGetError, RemoteLease, RemotePermit, RemotePutError, RemoteQueue, RemoteRecvError, RemoteSemaphore,
-    RemoteWatch,
+    RemoteGetError, RemoteLease, RemotePermit, RemotePutError, RemotePutManyError, RemoteQueue,
+    RemoteRecvError, RemoteSemaphore, RemoteWatch,
 };

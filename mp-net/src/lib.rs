@@ -77,6 +77,7 @@ pub use publish::Publish;
 pub use remote::barrier::{RemoteBarrier, RemoteBarrierMember};
 pub use remote::broadcast::RemoteBroadcast;
 pub use remote::event::RemoteEvent;
+pub use remote::put_many::RemotePutManyError;
 pub use remote::queue::{RemoteLease, RemoteQueue};
 pub use remote::semaphore::{RemotePermit, RemoteSemaphore};
 pub use remote::watch::RemoteWatch;

@@ -23,9 +23,9 @@ pub(crate) fn handle() -> Result<&'static Handle, Error> {
         .map_err(|e| Error::Unsupported(format!("the thread for the network can't be started: {e}")))
 }
 
-/// Size in bytes of a block that this thread frees first. glibc then keeps twice as many free bytes at the
-/// end of a heap, instead of 128 KiB (`M_MMAP_THRESHOLD` in mallopt(3)). Otherwise the kernel would get the
-/// pages of HTTP/2's buffers back after each frame, and clear them for the next one.
+/// Size in bytes of a block that this thread allocates and frees when it starts. glibc then retains up to
+/// twice this size of free memory at the end of a heap instead of 128 KiB (`M_MMAP_THRESHOLD` in mallopt(3)).
+/// Otherwise the kernel would reclaim and clear the pages of HTTP/2's buffers for each frame.
 const RETAINED: usize = 4 << 20;
 
 fn start() -> std::io::Result<Handle> {

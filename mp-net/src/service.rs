@@ -69,7 +69,7 @@ impl CallerHold for CallerValue {
 pub struct ServiceHold(HeldCall);
 
 impl ServiceHold {
-    /// Returns `true` if the service has dropped the value, because this process was lost.
+    /// Returns `true` if the session that received the value has ended. The service then drops the value.
     pub fn is_lost(&self) -> bool {
         self.0.lost().is_some()
     }
@@ -284,7 +284,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         begun.into_iter().map(end).collect()
     }
 
-    /// Blocks until the reply of a call arrives, until `until`.
+    /// Blocks until the reply to a call arrives. Returns `None` if it has not arrived at `until`.
     fn end(
         &self,
         pending: PendingReply,

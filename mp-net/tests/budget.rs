@@ -5,7 +5,7 @@ use mp_net::{Cluster, ClusterConfig, RemoteQueue};
 use mp_queue::Queue;
 
 #[test]
-fn put_many_without_memory_returns_the_next() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn put_many_without_memory_returns_first_unput() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()))?;
     let queue = Queue::<u64>::unbounded()?;
@@ -16,8 +16,13 @@ fn put_many_without_memory_returns_the_next() -> Result<(), Box<dyn std::error::
     let error = remote.put_many(10..2000).unwrap_err();
     Arena::current()?.set_budget(0);
     assert!(error.to_string().contains("budget"), "{error}");
-    let put = error.into_value();
-    assert_eq!(queue.len() as u64, put, "the value that returns is the first that is not in the queue");
+    let put = error.error.into_value();
+    assert!(error.rest.eq(put + 1..2000), "all others return");
+    assert_eq!(
+        (queue.len() as u64, error.put as u64),
+        (put, put - 10),
+        "the value that returns is the first that is not in the queue"
+    );
     assert!(put > 10 && (0..put).all(|number| queue.get().unwrap() == Some(number)));
     Ok(())
 }

@@ -15,7 +15,9 @@ fn unanswered_puts_stay_within_the_credits() -> Result<(), Box<dyn std::error::E
     let remote = RemoteQueue::<Tensor<u8>>::connect(&second, "tensors")?;
     let putting = std::thread::spawn({
         let remote = remote.clone();
-        move || remote.put_many((0..5).map(|i| Tensor::full([1 << 20], i).unwrap())).map_err(|e| e.forget())
+        move || {
+            remote.put_many((0..5).map(|i| Tensor::full([1 << 20], i).unwrap())).map_err(|e| e.error.forget())
+        }
     });
     eventually("the queue is full", || queue.len() == 1);
     // After its reply, the home has all that was sent before.

@@ -20,13 +20,16 @@ fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error:
     cluster.publish("full", &full)?;
     let putting = std::thread::spawn({
         let remote = RemoteQueue::<u32>::connect(&cluster, "full")?;
-        move || remote.put_many(0..1000)
+        move || remote.put_many(0..1000).map_err(Box::new)
     });
     eventually("the queue is full", || full.len() == 10);
     assert_eq!(remote.len()?, 0);
     mp_core::record_interrupt();
     let error = putting.join().unwrap().unwrap_err();
-    assert!(matches!(error, RemotePutError::Failed { value: 10, error: NetError::Interrupted }), "{error}");
+    let is_expected =
+        matches!(error.error, RemotePutError::Failed { value: 10, error: NetError::Interrupted });
+    assert!(is_expected && error.put == 10, "{error}");
+    assert!(error.rest.eq(11..1000), "all others return");
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, RemoteGetError::Failed(NetError::Interrupted)), "{error}");
     // The interrupt stays until it is taken. A reply that arrives is returned, and not given back as well.

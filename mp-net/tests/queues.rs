@@ -227,14 +227,14 @@ fn assert_tensors(Bundle(value): &Bundle<Vec<Tensor<u32>>>, i: usize) {
 }
 
 #[test]
-fn put_many_to_a_closed_queue_returns_the_next() -> Outcome {
+fn put_many_to_closed_queue_returns_first_unput() -> Outcome {
     // One call at a time, so that the others wait and have several messages.
     let first = first_of_two(|config| config.credits(1, 1 << 20));
     let second = Cluster::join(&config(1, 2, first.address()))?;
     let queue = Queue::<Bundle<Vec<Tensor<u32>>>>::bounded(300)?;
     first.publish("batches", &queue)?;
     let remote = RemoteQueue::<Bundle<Vec<Tensor<u32>>>>::connect(&second, "batches")?;
-    let putting = std::thread::spawn(move || remote.put_many((0..2000).map(tensors)));
+    let putting = std::thread::spawn(move || remote.put_many((0..2000).map(tensors)).map_err(Box::new));
     eventually("the queue is full", || queue.len() == 300);
     for i in 0..100 {
         assert_tensors(&queue.get()?.unwrap(), i);
@@ -242,8 +242,11 @@ fn put_many_to_a_closed_queue_returns_the_next() -> Outcome {
     eventually("the queue is full again", || queue.len() == 300);
     queue.close();
     let error = putting.join().unwrap().unwrap_err();
-    assert!(error.is_closed(), "{error}");
-    assert_tensors(&error.into_value(), 400);
+    assert!(error.error.is_closed() && error.put == 400, "{error}");
+    assert_tensors(&error.error.into_value(), 400);
+    let rest: Vec<_> = error.rest.collect();
+    assert_eq!(rest.len(), 1599);
+    rest.iter().enumerate().for_each(|(i, value)| assert_tensors(value, 401 + i));
     for i in 100..400 {
         assert_tensors(&queue.get()?.unwrap(), i);
     }
@@ -258,19 +261,27 @@ fn put_many_ends_at_a_message_above_the_limit() -> Outcome {
     let queue = Queue::<Vec<u8>>::bounded(1000)?;
     first.publish("bytes", &queue)?;
     let remote = RemoteQueue::<Vec<u8>>::connect(&second, "bytes")?;
-    // A call of several messages may exceed it.
+    // The messages of one call together may exceed the limit.
     assert_eq!(remote.put_many((0..100).map(|i| vec![i; 900]))?, 100);
     let error = remote.put_many((0..100).map(|i| vec![i; if i == 70 { 1001 } else { 1 }])).unwrap_err();
-    assert!(matches!(&error, RemotePutError::Failed { error: NetError::TooLarge { .. }, .. }), "{error}");
-    assert_eq!(error.into_value(), vec![70; 1001]);
+    let is_expected = matches!(&error.error, RemotePutError::Failed { error: NetError::TooLarge { .. }, .. });
+    assert!(is_expected, "{error}");
+    assert_eq!(error.error.into_value(), vec![70; 1001]);
     for i in (0..100).map(|i| vec![i; 900]).chain((0..70).map(|i| vec![i])) {
         assert_eq!(queue.get()?.unwrap(), i);
     }
+    // A later call may have been put before the error was known.
+    let mut others: Vec<_> = error.rest.collect();
+    while !queue.is_empty() {
+        others.extend(queue.get()?);
+    }
+    others.sort_unstable();
+    assert!(others.into_iter().eq((71..100).map(|i| vec![i])), "{} were put", error.put);
     Ok(())
 }
 
 #[test]
-fn get_many_takes_what_is_there_in_order() -> Outcome {
+fn get_many_takes_available_messages_in_order() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<Bundle<Vec<Tensor<u32>>>>::bounded(1000)?;
     first.publish("batches", &queue)?;
@@ -299,7 +310,7 @@ fn get_many_takes_what_is_there_in_order() -> Outcome {
 }
 
 #[test]
-fn get_many_leaves_large_messages_for_later() -> Outcome {
+fn get_many_takes_a_large_message_alone() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<Vec<u8>>::bounded(10)?;
     first.publish("bytes", &queue)?;
@@ -314,5 +325,29 @@ fn get_many_leaves_large_messages_for_later() -> Outcome {
     }
     assert_eq!(calls, [1, 1, 1, 2]);
     assert!(got.iter().enumerate().all(|(i, value)| *value == vec![i as u8; sizes[i]]));
+    Ok(())
+}
+
+#[test]
+fn put_many_with_a_limit_returns_what_has_no_room() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<u64>::bounded(10)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u64>::connect(&second, "numbers")?;
+    let mut values: Vec<u64> = (0..1000).collect();
+    for round in 1..=3 {
+        let since = Instant::now();
+        let end = match round {
+            1 => remote.try_put_many(values),
+            2 => remote.put_many_timeout(values, Duration::from_millis(50)),
+            _ => remote.put_many_deadline(values, since + Duration::from_millis(50)),
+        };
+        let error = end.unwrap_err();
+        assert!(error.error.is_full() && error.put == 10, "{error}");
+        assert!(round == 1 || since.elapsed() >= Duration::from_millis(50));
+        values = std::iter::once(error.error.into_value()).chain(error.rest).collect();
+        assert!(values.iter().copied().eq(10 * round..1000));
+        assert!((10 * (round - 1)..10 * round).all(|number| queue.get().unwrap() == Some(number)));
+    }
     Ok(())
 }

@@ -62,7 +62,11 @@ fn put_without_credits_delays_no_other_calls() -> Outcome {
     let numbers = RemoteQueue::<u32>::connect(&second, "out")?;
     let putting = std::thread::spawn({
         let tensors = tensors.clone();
-        move || tensors.put_many((0..4).map(|i| Tensor::full([1 << 20], i).unwrap())).map_err(|e| e.forget())
+        move || {
+            tensors
+                .put_many((0..4).map(|i| Tensor::full([1 << 20], i).unwrap()))
+                .map_err(|e| e.error.forget())
+        }
     });
     eventually("the queue is full", || inward.len() == 1);
     outward.put(7)?;

@@ -100,7 +100,8 @@ impl Answer {
     }
 }
 
-/// Messages of one call, or the answers to those that are not in the arena.
+/// Messages of one put, in their order. A message that can't be stored in the arena is replaced by the answer
+/// that refuses it.
 pub(crate) type ArrivedMessages = VecDeque<Result<Outgoing, Box<Answer>>>;
 
 /// Outcome of an attempt to put.
@@ -155,12 +156,12 @@ pub(crate) trait SharedObject: Send + Sync {
 
 /// A queue of this process, of any type.
 pub(crate) trait SharedMessages: Send + Sync {
-    /// Puts messages in their order, and counts them in `put`. Those without room wait.
+    /// Puts messages in their order, and counts them in `put`. Messages without room wait.
     fn put_now(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> PutNow;
     /// Puts messages in their order, and counts them in `put`. Pending while the queue is full.
     fn put(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> Answering;
-    /// Takes up to `most` messages that are there, each of up to `largest` bytes but the first. Pending while
-    /// the queue is empty. Dropping the future loses no message.
+    /// Takes between one and `most` available messages. Only the first may exceed `largest` bytes. Pending
+    /// while the queue is empty. Dropping the future loses no message.
     fn get(self: Arc<Self>, most: u64, largest: u64) -> Answering;
     /// Takes a message with acknowledgement, like [`get`](Self::get).
     fn lease(self: Arc<Self>) -> Answering;
@@ -228,7 +229,7 @@ impl<T: Message> SharedQueue<T> {
         }
     }
 
-    /// Puts messages as there is room.
+    /// Puts all messages. Waits for room if the queue is full.
     async fn put_when_possible(&self, mut run: PutRun<T>) -> Box<Answer> {
         let mut watch: Option<WakeRegistration> = None;
         let queue = &self.0;
@@ -245,7 +246,7 @@ impl<T: Message> SharedQueue<T> {
     }
 }
 
-/// Messages of one call, in their order: packed ones, and those that follow them.
+/// Messages of one put, in their order: first the packed ones, then the arrived ones.
 struct PutRun<T: Message> {
     packed: VecDeque<EncodedMessage<T>>,
     arrived: ArrivedMessages,
@@ -295,7 +296,7 @@ struct TakenRun {
     messages: Vec<Box<dyn HeldSource>>,
     values: Vec<Value>,
     sizes: Vec<u64>,
-    /// Size in bytes, with attachments and [`HEADS`].
+    /// Size in bytes, with attachments and [`heads`].
     size: u64,
 }
 
@@ -346,8 +347,8 @@ fn put_refusal(error: PutError<()>) -> Box<Answer> {
     })
 }
 
-/// Adds the number of messages that were put.
-fn counted(mut answer: Box<Answer>, put: &AtomicU64) -> Box<Answer> {
+/// Sets the number of messages that were put.
+fn with_count(mut answer: Box<Answer>, put: &AtomicU64) -> Box<Answer> {
     answer.reply.put = put.load(Ordering::Relaxed);
     answer
 }
@@ -366,14 +367,16 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
     fn put_now(self: Arc<Self>, arrived: ArrivedMessages, put: Arc<AtomicU64>) -> PutNow {
         let mut run = PutRun { packed: VecDeque::new(), arrived, put: put.clone() };
         match self.advance(&mut run) {
-            Some(answer) => PutNow::Done(counted(answer, &put)),
-            None => PutNow::Waits(Box::pin(async move { *counted(self.put_when_possible(run).await, &put) })),
+            Some(answer) => PutNow::Done(with_count(answer, &put)),
+            None => {
+                PutNow::Waits(Box::pin(async move { *with_count(self.put_when_possible(run).await, &put) }))
+            }
         }
     }
 
     fn put(self: Arc<Self>, arrived: ArrivedMessages, put: Arc<AtomicU64>) -> Answering {
         let run = PutRun { packed: VecDeque::new(), arrived, put: put.clone() };
-        Box::pin(async move { *counted(self.put_when_possible(run).await, &put) })
+        Box::pin(async move { *with_count(self.put_when_possible(run).await, &put) })
     }
 
     fn get(self: Arc<Self>, most: u64, largest: u64) -> Answering {
@@ -456,7 +459,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_taken_together_return() {
+    fn messages_given_back_return_to_the_queue() {
         let queue = Queue::<u32>::bounded(10).unwrap();
         let shared = Arc::new(SharedQueue::new(&queue));
         queue.put_many(0..5).map_err(|e| e.error).unwrap();

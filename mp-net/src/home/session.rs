@@ -173,7 +173,8 @@ impl Session {
         }
     }
 
-    /// Gives back a message that the caller does not accept, and answers with its size.
+    /// Gives back the messages of an answer if one is too large for the caller, and answers with the size of
+    /// the largest.
     fn fit(&self, answer: Answer) -> Answer {
         let size = answer.reply.values.iter().map(size_of).max().unwrap_or(0);
         let is_long = answer.reply.values.iter().any(|value| value.bytes.len() > LONGEST);
@@ -287,8 +288,8 @@ impl Session {
 }
 
 impl SessionState {
-    /// Records that an unknown call runs, and returns its cancellation. Sends the answer of a call that has
-    /// one.
+    /// Records a new call as running, and returns its cancellation. Returns `None` for a call that is known
+    /// (its answer, if any, is sent again), exceeds the limit on calls, or belongs to an ended session.
     fn begin(&mut self, id: u64) -> Option<Arc<Notify>> {
         match self.calls.get(&id) {
             None if self.ended => None,

@@ -1,10 +1,10 @@
 //! Puts that are sent together: one call with several messages.
 //!
-//! | state of a batch | changed by | messages |
+//! | state | changed by | owner of the messages |
 //! |---|---|---|
-//! | open | the putting thread adds messages | of the batch |
-//! | sent | the driver, when the credits allow it | of the stream, and of the batch until they are reclaimed |
-//! | reclaimed | the putting thread, after the call's outcome | of the putting thread |
+//! | open | the putting thread, which adds messages | the batch |
+//! | sent | the driver, when the credits allow it | the stream, and the batch until they are reclaimed |
+//! | reclaimed | the putting thread, after the call's outcome | the putting thread |
 //!
 //! A batch is sent as soon as the driver can send it, however few messages it has. Messages that are put
 //! meanwhile join it.
@@ -38,8 +38,9 @@ struct OpenBatch {
     heads: Vec<Value>,
     messages: Vec<Outgoing>,
     sizes: Vec<u64>,
-    /// Size in bytes, with attachments, and with what describes them.
+    /// Size in bytes, with attachments.
     size: u64,
+    /// Upper bound in bytes for the descriptions of the values.
     described: u64,
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct PendingCall {
     memory: Option<Arc<HeldMessage>>,
     /// Values of the call, until it is sent.
     batch: Option<Arc<PutBatch>>,
-    /// Number of bytes that it takes of the credits. Grows until a batch is sent.
+    /// Number of bytes of the credits that the call uses. For a batch, set when it is sent.
     size: u64,
     deadline: Option<Instant>,
     /// `true` if it fails instead of waiting for credits.
@@ -134,7 +134,7 @@ impl PendingCall {
 /// Values of a call.
 pub(crate) enum CallValues {
     None,
-    /// The call has one value, whose memory this is.
+    /// Memory of the call's only value.
     Held(Arc<HeldMessage>),
     /// The values of a batch are added when the call is sent.
     Batch(Arc<PutBatch>),

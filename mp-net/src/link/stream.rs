@@ -24,8 +24,8 @@ use crate::wire::messages::{
 use crate::wire::receive::{Part, StreamReader, causes};
 use crate::wire::send::{FrameBody, StreamPacket};
 
-/// Windows of HTTP/2 in bytes: with the default ones, large messages wait for each other. The kernel's own
-/// window is no larger (`tcp_rmem` in tcp(7)). A larger one lets unread data leave the cache.
+/// Windows of HTTP/2 in bytes. With the default ones, large messages wait for each other. With windows larger
+/// than the kernel's (6 MiB, `tcp_rmem` in tcp(7)), unread data leaves the cache.
 pub(crate) const STREAM_WINDOW: u32 = 6 << 20;
 pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Maximum size in bytes of a frame of HTTP/2. With the default of 16 KiB, each frame costs a system call.

@@ -7,6 +7,7 @@ pub(crate) mod barrier;
 pub(crate) mod broadcast;
 pub(crate) mod connected;
 pub(crate) mod event;
+pub(crate) mod put_many;
 pub(crate) mod queue;
 mod relay;
 pub(crate) mod semaphore;

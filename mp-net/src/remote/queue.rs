@@ -1,6 +1,5 @@
 //! Queues of other members.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -14,9 +13,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, failed, with};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
-use crate::link::batch::{EncodedPut, PutBatch};
+use crate::link::batch::EncodedPut;
 use crate::link::completion::CallResult;
-use crate::link::{CallValues, HomeLink, PendingReply};
+use crate::link::{CallValues, HomeLink};
 use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::wire::LONGEST;
@@ -70,7 +69,7 @@ use crate::wire::value::{describe, parts};
 /// | the home is killed | lost with its queue | lost | those received are kept |
 /// | the caller and the home don't reach each other for longer than lease and grace, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
 pub struct RemoteQueue<T> {
-    link: Arc<HomeLink>,
+    pub(super) link: Arc<HomeLink>,
     name: Arc<str>,
     object: u64,
     messages: PhantomData<fn(T) -> T>,
@@ -129,11 +128,11 @@ impl<T: Message> RemoteQueue<T> {
         ConnectedObject { link: self.link.clone(), name: self.name.clone(), number: self.object }
     }
 
-    fn call(&self, operation: Operation) -> RemoteCall {
+    pub(super) fn call(&self, operation: Operation) -> RemoteCall {
         with(RemoteCall { object: self.object, ..RemoteCall::default() }, operation)
     }
 
-    fn encode(&self, value: &mut T) -> Result<EncodedPut, NetError> {
+    pub(super) fn encode(&self, value: &mut T) -> Result<EncodedPut, NetError> {
         let message = encode_for_relay(value)?;
         let (head, sizes) = match parts(&message) {
             Ok(relayed) => describe(relayed),
@@ -157,7 +156,7 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     /// Returns the end of a put without its value, or `None` if the value was put.
-    fn put_end(&self, result: CallResult) -> Option<RemotePutError<()>> {
+    pub(super) fn put_end(&self, result: CallResult) -> Option<RemotePutError<()>> {
         let (reply, _) = match result {
             Ok(reply) => reply,
             Err(NetError::PeerLost(lost)) => return Some(RemotePutError::PeerLost { value: (), lost }),
@@ -228,30 +227,6 @@ impl<T: Message> RemoteQueue<T> {
         Err(error.with(value))
     }
 
-    /// Puts messages in their order, many of them at a time: up to the
-    /// [credits](crate::ClusterConfig::credits) of the home are unanswered. Blocks until all are put.
-    /// Returns their number.
-    ///
-    /// Messages that the iterator returns before a call can be sent are added to it, up to 256 and 32 KiB.
-    ///
-    /// # Errors
-    /// The first error, with its value. The messages before it were put. Some that follow it may have been
-    /// put as well, and their values are lost.
-    pub fn put_many(&self, values: impl IntoIterator<Item = T>) -> Result<usize, RemotePutError<T>> {
-        let mut puts = UnansweredPuts { queue: self, calls: VecDeque::new(), count: 0, size: 0, put: 0 };
-        for mut value in values {
-            let encoded = match self.encode(&mut value) {
-                Ok(encoded) => encoded,
-                Err(error) => return puts.end(Err(RemotePutError::Failed { value, error })),
-            };
-            if let Err(error) = puts.add(value, encoded) {
-                puts.cancel();
-                return Err(error);
-            }
-        }
-        puts.end(Ok(()))
-    }
-
     /// Takes the oldest message. Blocks while the queue is empty. Returns `None` if it is closed and drained.
     ///
     /// # Errors
@@ -284,9 +259,10 @@ impl<T: Message> RemoteQueue<T> {
         self.taken(result)?.map(|(_, message)| decode(message)).transpose()
     }
 
-    /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until there is one, then
-    /// takes those that are there, up to 256 and about 32 KiB of them in one call. Returns the number of
-    /// messages taken. 0 means that the queue is closed and drained.
+    /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until the queue has one.
+    /// One call takes at most 256 available messages, and no more after they exceed 16 KiB. A message of more
+    /// than 16 KiB is taken alone. Returns the number of messages taken; 0 if the queue is closed and
+    /// drained.
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,
@@ -386,113 +362,6 @@ impl<T: Message> RemoteQueue<T> {
         match reply.outcome() {
             CallOutcome::Done => Ok(reply.number),
             _ => Err(failed(&self.link.peer(), reply)),
-        }
-    }
-}
-
-/// Numbers of unanswered puts of [`RemoteQueue::put_many`], and of their bytes, from which no call begins.
-const AHEAD: usize = 4096;
-const AHEAD_BYTES: u64 = 64 << 20;
-
-/// Values of one call without its reply.
-struct SentPuts<T> {
-    values: Vec<T>,
-    size: u64,
-    batch: Arc<PutBatch>,
-    pending: PendingReply,
-}
-
-/// Puts of [`RemoteQueue::put_many`].
-struct UnansweredPuts<'q, T> {
-    queue: &'q RemoteQueue<T>,
-    calls: VecDeque<SentPuts<T>>,
-    /// Number of messages of `calls`, and their bytes.
-    count: usize,
-    size: u64,
-    /// Number of messages that were put.
-    put: usize,
-}
-
-impl<T: Message> UnansweredPuts<'_, T> {
-    fn is_full(&self, most: usize, next: u64) -> bool {
-        self.count >= most || (self.size > 0 && self.size + next > AHEAD_BYTES)
-    }
-
-    /// Sends a put with the last call, or with a new one when there is room.
-    fn add(&mut self, mut value: T, put: EncodedPut) -> Result<(), RemotePutError<T>> {
-        let size = put.size();
-        let unsent = match self.calls.back() {
-            Some(last) => last.batch.join(put),
-            None => Some(put),
-        };
-        if let Some(put) = unsent {
-            if let Err(error) = self.make_room(size) {
-                restore_unsent(&mut value, put.message);
-                return Err(error);
-            }
-            let batch = PutBatch::new(put);
-            let call = self.queue.call(Operation::Put);
-            let pending = self.queue.link.begin(call, CallValues::Batch(batch.clone()), Wait::Forever);
-            self.calls.push_back(SentPuts { values: Vec::new(), size: 0, batch, pending });
-        }
-        if let Some(last) = self.calls.back_mut() {
-            last.values.push(value);
-            last.size += size;
-        }
-        self.count += 1;
-        self.size += size;
-        Ok(())
-    }
-
-    /// Waits for replies if too many puts are unanswered.
-    fn make_room(&mut self, size: u64) -> Result<(), RemotePutError<T>> {
-        if self.is_full(AHEAD, size) {
-            // Down to half of them: waking this thread for each call would cost more than the puts.
-            while self.is_full(AHEAD / 2, size) && self.count > 0 {
-                self.finish_oldest()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for the reply to the oldest call.
-    fn finish_oldest(&mut self) -> Result<(), RemotePutError<T>> {
-        let Some(SentPuts { values, size, batch, pending }) = self.calls.pop_front() else { return Ok(()) };
-        self.count -= values.len();
-        self.size -= size;
-        let result = self.queue.link.wait(pending);
-        let put =
-            result.as_ref().map_or(0, |(reply, _)| reply.put as usize).min(values.len().saturating_sub(1));
-        let Some(error) = self.queue.put_end(result) else {
-            self.put += values.len();
-            return Ok(());
-        };
-        self.put += put;
-        let mut unsent = values.into_iter().skip(put);
-        let Some(mut value) = unsent.next() else { return Ok(()) };
-        if let Some(message) = batch.reclaim().into_iter().nth(put) {
-            restore_unsent(&mut value, message);
-        }
-        Err(error.with(value))
-    }
-
-    /// Waits for all replies. Returns the number of messages that were put, or the first error, which is
-    /// `end` if no put before it failed.
-    fn end(mut self, mut end: Result<(), RemotePutError<T>>) -> Result<usize, RemotePutError<T>> {
-        while !self.calls.is_empty() {
-            if let Err(error) = self.finish_oldest() {
-                self.cancel();
-                end = Err(error);
-            }
-        }
-        end.map(|()| self.put)
-    }
-
-    /// Cancels all calls, and waits for their outcomes.
-    fn cancel(&mut self) {
-        self.calls.iter().for_each(|call| self.queue.link.cancel(&call.pending));
-        while !self.calls.is_empty() {
-            _ = self.finish_oldest();
         }
     }
 }

@@ -30,12 +30,12 @@ enum Release {
     GiveBack,
 }
 
-/// A message, or several, being sent. The stream has references to it as long as it reads the memory of the
-/// attachments, so the message can be [reclaimed](Self::reclaim) or [given back](Self::give_back) only after
-/// the last of them is dropped. Otherwise it is dropped with the last of them.
+/// Messages that are being sent. The stream keeps references while it reads the memory of the attachments, so
+/// they can be [reclaimed](Self::reclaim) or [given back](Self::give_back) only after the last reference is
+/// dropped. Otherwise the messages are dropped with it.
 pub(crate) struct HeldMessage {
     source: Option<Source>,
-    /// Number of the first attachment of each message.
+    /// Index in `sizes` of the first attachment of each message.
     firsts: Vec<usize>,
     sizes: Vec<u64>,
     release: Mutex<Option<Release>>,

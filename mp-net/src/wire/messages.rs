@@ -178,7 +178,7 @@ pub(crate) struct RemoteCall {
     pub(crate) type_name: String,
     #[prost(message, optional, tag = "8")]
     pub(crate) member: Option<Node>,
-    /// Value of the call. [`Operation::Put`] may have several.
+    /// Values of the call: several only for [`Operation::Put`].
     #[prost(message, repeated, tag = "9")]
     pub(crate) values: Vec<Value>,
     /// Method of the object, for [`Operation::Call`] and [`Operation::Wait`].
@@ -220,7 +220,7 @@ pub(crate) struct CallReply {
     /// Text of an error.
     #[prost(string, tag = "4")]
     pub(crate) text: String,
-    /// Value of the reply. That to [`Operation::Get`] may have several.
+    /// Values of the reply: several only for [`Operation::Get`].
     #[prost(message, repeated, tag = "5")]
     pub(crate) values: Vec<Value>,
     #[prost(message, repeated, tag = "6")]
@@ -268,9 +268,9 @@ pub(crate) enum Operation {
     Nothing = 0,
     /// Opens the object of a name: `name`, `type_name`, `number` (fingerprint). Returns its number.
     Open = 1,
-    /// Puts `values` in their order, until one can't be put. Returns the number of those that were put.
+    /// Puts `values` in their order, until one can't be put. Returns the number of values put.
     Put = 2,
-    /// Takes the oldest message, or up to `number` messages of those that are there.
+    /// Takes the oldest message, and further available ones up to `number`.
     Get = 3,
     /// Takes a message that has to be acknowledged.
     Lease = 4,
@@ -290,7 +290,7 @@ pub(crate) enum Operation {
     /// party, an object that the caller holds. `size` is the capacity of the channel, or the number of
     /// parties of the barrier.
     Subscribe = 11,
-    /// Answers a request, which is the value, to a service.
+    /// Answers a request to a service. The request is the only value.
     Serve = 12,
     /// Adds `member` to the cluster. To the first rank only.
     Join = 16,

@@ -38,7 +38,7 @@ pub(crate) fn size_of(value: &Value) -> u64 {
     value.blocks.iter().fold(value.bytes.len() as u64, |sum, block| sum.saturating_add(block.bytes))
 }
 
-/// Returns the number of bytes that at most describe a value: its length, and its attachments.
+/// Returns an upper bound in bytes for the description of a value: its length and its attachments.
 pub(crate) fn heads(value: &Value) -> u64 {
     (1 + value.blocks.len() as u64) * 16
 }
@@ -139,8 +139,8 @@ impl ArrivingValues {
     /// Allocates the blocks of one value of up to `largest` bytes, or of several small ones.
     ///
     /// # Errors
-    /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`], or if they exceed [`TOGETHER`] bytes
-    /// and are not alone: a sender doesn't send such values in one message.
+    /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`], or if several exceed [`TOGETHER`]
+    /// bytes together: no sender combines such values.
     pub(crate) fn new(values: Vec<Value>, largest: u64) -> Result<Self, StreamEnd> {
         let size = values.iter().fold(0, |sum: u64, value| sum.saturating_add(size_of(value)));
         if values.len() > MOST_VALUES || (values.len() > 1 && size > TOGETHER) {
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_large_values_are_refused_unallocated() {
+    fn large_values_sent_together_are_refused() {
         let value =
             |bytes| Value { bytes: Vec::new(), blocks: vec![Block { bytes, frozen: false, element: 0 }] };
         let arriving =

@@ -49,7 +49,7 @@ fn throughput(size: usize, since: Instant) {
 /// Reports the number of messages that are put in a second.
 fn pipelined<T: Message>(name: &str, queue: &RemoteQueue<T>, messages: Vec<T>) -> RoleResult {
     let (count, since) = (messages.len(), Instant::now());
-    queue.put_many(messages).map_err(|error| error.forget())?;
+    queue.put_many(messages).map_err(|error| error.error.forget())?;
     say!("figure pipelined-{name} {:.0}", count as f64 / since.elapsed().as_secs_f64());
     Ok(())
 }
@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options) -> RoleResult {
         let tensor = mp_tensor::Tensor::<u8>::full([size], 1)?.freeze();
         let since = Instant::now();
         let sent = std::iter::repeat_n(tensor, BYTES / size);
-        queue.put_many(sent).map_err(|error| error.forget())?;
+        queue.put_many(sent).map_err(|error| error.error.forget())?;
         throughput(size, since);
     }
     cluster.leave()?;

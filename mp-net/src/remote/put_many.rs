@@ -1,0 +1,225 @@
+//! Many messages for a queue of another member.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::iter::Chain;
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use mp_core::{Message, Wait, quantity};
+use mp_reduce::restore_unsent;
+
+use crate::error::RemotePutError;
+use crate::link::batch::{EncodedPut, PutBatch};
+use crate::link::{CallValues, PendingReply};
+use crate::remote::queue::RemoteQueue;
+use crate::wire::messages::Operation;
+
+/// Number of unanswered puts at which [`RemoteQueue::put_many`] waits before it begins another call.
+const AHEAD: usize = 4096;
+/// Size in bytes of unanswered puts above which it waits as well.
+const AHEAD_BYTES: u64 = 64 << 20;
+
+/// Error returned when not all values were put. It contains the values that were not put.
+///
+/// This error can't be sent, because its iterator can't be sent. Send its [`error`](Self::error) instead.
+#[non_exhaustive]
+pub struct RemotePutManyError<T, I> {
+    /// Number of values that were put.
+    pub put: usize,
+    /// Error of the first value that was not put, with that value.
+    pub error: RemotePutError<T>,
+    /// Values after it that were not put, in their order, and the rest of the iterator. If the home was lost,
+    /// [`in_doubt`](crate::PeerLost::in_doubt) concerns those that came out of the iterator, too.
+    pub rest: Chain<IntoIter<T>, I>,
+}
+
+impl<T, I> fmt::Debug for RemotePutManyError<T, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<T, I> fmt::Display for RemotePutManyError<T, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "put before the error: {}; {}", quantity(self.put, "value"), self.error)
+    }
+}
+
+impl<T, I> std::error::Error for RemotePutManyError<T, I> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl<T: Message> RemoteQueue<T> {
+    /// Puts messages in their order, many of them at a time: up to the
+    /// [credits](crate::ClusterConfig::credits) of the home are unanswered. Blocks until all are put.
+    /// Returns their number.
+    ///
+    /// Small messages share a call: until it is sent, a call accepts up to 256 messages and 32 KiB.
+    ///
+    /// # Errors
+    /// [`RemotePutManyError`] with the first error, its value, and all others that were not put. Values that
+    /// were sent before the error was known may have been put although they follow it.
+    pub fn put_many<I: IntoIterator<Item = T>>(
+        &self,
+        values: I,
+    ) -> Result<usize, RemotePutManyError<T, I::IntoIter>> {
+        self.put_many_wait(values.into_iter(), Wait::Forever)
+    }
+
+    mp_core::forms! {
+        "Puts messages":
+        put_many[I: IntoIterator<Item = T>](values: I) -> Result<usize, RemotePutManyError<T, I::IntoIter>>,
+        or "[`RemotePutError::Full`] with the first value that found no room. All values share the time";
+        |queue, wait| queue.put_many_wait(values.into_iter(), wait);
+        never try_put_many;
+        at_most put_many_timeout;
+        until put_many_deadline;
+    }
+
+    fn put_many_wait<I: Iterator<Item = T>>(
+        &self,
+        mut values: I,
+        wait: Wait,
+    ) -> Result<usize, RemotePutManyError<T, I>> {
+        let mut puts = UnansweredPuts {
+            queue: self,
+            wait,
+            calls: VecDeque::new(),
+            count: 0,
+            size: 0,
+            put: 0,
+            failed: None,
+            unsent: Vec::new(),
+        };
+        while puts.failed.is_none()
+            && let Some(mut value) = values.next()
+        {
+            match self.encode(&mut value) {
+                Ok(encoded) => puts.add(value, encoded),
+                Err(error) => {
+                    puts.finish();
+                    puts.fail(value, RemotePutError::Failed { value: (), error });
+                }
+            }
+        }
+        puts.finish();
+        let UnansweredPuts { put, failed, unsent, .. } = puts;
+        match failed {
+            None => Ok(put),
+            Some(error) => Err(RemotePutManyError { put, error, rest: unsent.into_iter().chain(values) }),
+        }
+    }
+}
+
+/// Values of one call without its reply.
+struct SentPuts<T> {
+    values: Vec<T>,
+    size: u64,
+    batch: Arc<PutBatch>,
+    pending: PendingReply,
+}
+
+/// Puts of [`RemoteQueue::put_many`].
+struct UnansweredPuts<'q, T> {
+    queue: &'q RemoteQueue<T>,
+    wait: Wait,
+    calls: VecDeque<SentPuts<T>>,
+    /// Number of messages of `calls`, and their bytes.
+    count: usize,
+    size: u64,
+    /// Number of messages that were put.
+    put: usize,
+    /// First error, with its value, and the values after it that were not put.
+    failed: Option<RemotePutError<T>>,
+    unsent: Vec<T>,
+}
+
+impl<T: Message> UnansweredPuts<'_, T> {
+    fn is_full(&self, most: usize, next: u64) -> bool {
+        self.count >= most || (self.size > 0 && self.size + next > AHEAD_BYTES)
+    }
+
+    /// Sends a put with the last call, or with a new one when there is room.
+    fn add(&mut self, mut value: T, put: EncodedPut) {
+        let size = put.size();
+        let unsent = match self.calls.back() {
+            Some(last) => last.batch.join(put),
+            None => Some(put),
+        };
+        if let Some(put) = unsent {
+            self.make_room(size);
+            if self.failed.is_some() {
+                restore_unsent(&mut value, put.message);
+                self.finish();
+                return self.unsent.push(value);
+            }
+            let batch = PutBatch::new(put);
+            let call = self.queue.call(Operation::Put);
+            let pending = self.queue.link.begin(call, CallValues::Batch(batch.clone()), self.wait);
+            self.calls.push_back(SentPuts { values: Vec::new(), size: 0, batch, pending });
+        }
+        if let Some(last) = self.calls.back_mut() {
+            last.values.push(value);
+            last.size += size;
+        }
+        self.count += 1;
+        self.size += size;
+    }
+
+    /// Waits for replies if too many puts are unanswered, until a put fails.
+    fn make_room(&mut self, size: u64) {
+        if self.is_full(AHEAD, size) {
+            // Down to half of them: waking this thread for each call would cost more than the puts.
+            while self.is_full(AHEAD / 2, size) && self.count > 0 && self.failed.is_none() {
+                self.finish_oldest();
+            }
+        }
+    }
+
+    /// Waits for the reply to the oldest call.
+    fn finish_oldest(&mut self) {
+        let Some(SentPuts { values, size, batch, pending }) = self.calls.pop_front() else { return };
+        self.count -= values.len();
+        self.size -= size;
+        let result = self.queue.link.wait(pending);
+        let put = result.as_ref().map_or(0, |(reply, _)| reply.put as usize).min(values.len());
+        let Some(error) = self.queue.put_end(result) else {
+            self.put += values.len();
+            return;
+        };
+        self.put += put;
+        let mut messages = batch.reclaim().into_iter().skip(put);
+        let mut error = Some(error);
+        for mut value in values.into_iter().skip(put) {
+            if let Some(message) = messages.next() {
+                restore_unsent(&mut value, message);
+            }
+            match error.take() {
+                Some(error) => self.fail(value, error),
+                None => self.unsent.push(value),
+            }
+        }
+    }
+
+    /// Records a value that was not put, and its error if it is the first one.
+    fn fail(&mut self, value: T, error: RemotePutError<()>) {
+        match self.failed {
+            None => self.failed = Some(error.with(value)),
+            Some(_) => self.unsent.push(value),
+        }
+    }
+
+    /// Waits for all replies. After an error, cancels the calls.
+    fn finish(&mut self) {
+        let mut is_cancelled = false;
+        while !self.calls.is_empty() {
+            if self.failed.is_some() && !std::mem::replace(&mut is_cancelled, true) {
+                self.calls.iter().for_each(|call| self.queue.link.cancel(&call.pending));
+            }
+            self.finish_oldest();
+        }
+    }
+}
