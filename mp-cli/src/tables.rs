@@ -130,8 +130,7 @@ pub(crate) fn program(report: &Report) -> String {
         quantity(memory.queued, "message"),
     );
     if snapshot.changed > 0 {
-        let objects = quantity(snapshot.changed, "object");
-        _ = writeln!(text, "missing, because they changed while this was read: {objects}");
+        _ = writeln!(text, "objects missing because they changed during the read: {}", snapshot.changed);
     }
     _ = write!(text, "\n{}", processes(report));
     if !snapshot.queues.is_empty() {

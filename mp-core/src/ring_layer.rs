@@ -37,9 +37,9 @@ pub struct RingState {
     pub kind: String,
     /// Type of the messages.
     pub type_name: String,
-    /// Number of messages, including messages of dropped leases.
+    /// Number of messages, including returned messages. Dead letters are excluded.
     pub len: u64,
-    /// Number of messages that fit. Messages of dropped leases use no room. `None` if there is no limit.
+    /// Number of messages that fit. Returned messages use no room. `None` if there is no limit.
     pub capacity: Option<u64>,
     /// `true` if no more messages can be put.
     pub closed: bool,

@@ -94,8 +94,8 @@ fn task_with_a_large_result_runs_once() -> Outcome {
     Ok(())
 }
 
-/// Forwarders that are stopped for longer than the lease have new sessions. Results that need several replies
-/// belong to these.
+/// A forwarder that is stopped for longer than the lease gets a new session. If the served pool did not
+/// register it again, outcomes that do not fit into one reply would be lost.
 #[test]
 fn task_runs_once_after_a_stop_of_its_forwarder() -> Outcome {
     let lease = Duration::from_millis(200);
@@ -289,7 +289,7 @@ fn cancelled_call_ends_on_other_hosts() -> Outcome {
 }
 
 /// Cancels a call whose chunks run in a served pool, after `stop` has ended the service.
-fn cancelled_after<T>(stop: impl FnOnce(&Pool, ServedPool) -> T) -> Outcome {
+fn cancel_after<T>(stop: impl FnOnce(&Pool, ServedPool) -> T) -> Outcome {
     let (cluster, second, there) = two_members(Pool::builder().processes(WORKERS));
     let served = there.serve(&second)?;
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
@@ -309,7 +309,7 @@ fn cancelled_after<T>(stop: impl FnOnce(&Pool, ServedPool) -> T) -> Outcome {
 
 #[test]
 fn cancelled_chunk_stops_in_a_closed_pool() -> Outcome {
-    cancelled_after(|there, served| {
+    cancel_after(|there, served| {
         there.close();
         served
     })
@@ -317,5 +317,5 @@ fn cancelled_chunk_stops_in_a_closed_pool() -> Outcome {
 
 #[test]
 fn cancelled_chunk_stops_in_a_withdrawn_pool() -> Outcome {
-    cancelled_after(|_, served| drop(served))
+    cancel_after(|_, served| drop(served))
 }

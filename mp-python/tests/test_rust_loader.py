@@ -272,7 +272,7 @@ def test_use_after_fork_raises_and_parent_continues():
 
 
 @pytest.mark.parametrize("delivered", [0, 1])
-def test_dataset_that_calls_python_blocks_no_iter(delivered):
+def test_iter_during_load_state_dict_is_not_blocked(delivered):
     """A thread loads a state while another one makes a batch, for which it needs the GIL."""
     program = f"""
 import digits, sys, threading, time

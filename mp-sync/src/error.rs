@@ -54,7 +54,7 @@ pub enum AcquireError {
     },
     /// The semaphore has reached its maximum number of permits.
     #[error(
-        "the semaphore has its limit of {}; create it with a higher one (with_limit)",
+        "the semaphore is at its limit of {}; create it with a higher limit (with_limit)",
         mp_core::quantity(limit, "permit")
     )]
     TooMany {

@@ -76,7 +76,7 @@ impl fmt::Display for VerifyReport {
         let batches = mp_core::quantity(self.batches, "batch");
         write!(f, "{batches} made twice; different: {}", self.differences.len())?;
         if self.by_one_worker > 0 {
-            write!(f, "; {} were made by one process alone, since there are no workers", self.by_one_worker)?;
+            write!(f, "; made by one process alone, since there are no workers: {}", self.by_one_worker)?;
         }
         self.differences.iter().try_for_each(|difference| write!(f, "\n  {difference}"))
     }

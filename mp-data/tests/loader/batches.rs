@@ -342,7 +342,10 @@ fn verify_finds_differing_and_unwritten_values() {
     }
     let found = verify(0, 0);
     assert_eq!(found.by_one_worker, 3, "{found}");
-    assert!(found.to_string().contains("3 were made by one process alone"), "{found}");
+    assert!(
+        found.to_string().contains("made by one process alone, since there are no workers: 3"),
+        "{found}"
+    );
     // Two processes make the batches, for any number of workers.
     for workers in [1, 2] {
         let found = verify(1, workers);

@@ -32,13 +32,13 @@ struct ForwarderState {
     number: u64,
 }
 
-/// Forwarders of other members, until their processes end.
+/// Registered forwarders of other members, until their processes end or their sessions are lost.
 #[derive(Default)]
 pub(super) struct ForwarderTable(Mutex<HashMap<ForwarderId, ForwarderState>>, AtomicU64);
 
 impl ForwarderTable {
-    /// Adds a forwarder, or replaces one that has returned. It prefers the worker that the fewest forwarders
-    /// of its pool prefer. Returns its number.
+    /// Registers a forwarder, or registers it again after a lost session. A forwarder prefers the worker that
+    /// the fewest forwarders of its pool prefer. Returns the number of the registration.
     fn add(&self, from: ForwarderId, workers: usize) -> u64 {
         let number = self.1.fetch_add(1, Ordering::Relaxed);
         let mut forwarders = self.0.lock();
@@ -62,7 +62,7 @@ impl ForwarderTable {
         self.0.lock().get(&from).map(|state| state.worker.clone()).unwrap_or_default()
     }
 
-    /// Removes a forwarder whose process has ended, unless it has returned with another number.
+    /// Removes a forwarder whose process has ended, unless it was registered again.
     fn remove(&self, from: ForwarderId, number: u64) {
         let mut forwarders = self.0.lock();
         if forwarders.get(&from).is_some_and(|state| state.number == number) {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarder_that_returns_outlives_its_former_hold() {
+    fn reregistered_forwarder_outlives_its_old_hold() {
         let table = Arc::new(ForwarderTable::default());
         let former = HeldForwarder::new(&table, FROM, 1);
         let held = HeldForwarder::new(&table, FROM, 1);

@@ -76,7 +76,7 @@ struct Forwarder {
     words: WordsWriter,
     from: ForwarderId,
     service: ServedPoolService,
-    /// The served pool knows this process as long as this lasts.
+    /// Registration of this process with the served pool. Dropping it ends the registration.
     hold: Option<ServiceHold>,
     /// Functions by their numbers, or the reasons why they can't be decoded.
     functions: HashMap<u64, Result<Closure<(), Runner>, String>>,
@@ -403,7 +403,7 @@ impl Forwarder {
     }
 }
 
-/// Makes a forwarder known to the served pool.
+/// Registers a forwarder with the served pool.
 fn begin(service: &ServedPoolService, from: ForwarderId) -> Result<Option<ServiceHold>, WorkerError> {
     match service.call_held(ForwardRequest::Begin { from }, None) {
         Ok(Some((ForwardReply::Done, hold))) => Ok(hold),

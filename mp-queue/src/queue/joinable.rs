@@ -65,7 +65,7 @@ pub enum JoinableQueueError {
     /// No task is left to wait for, but this number of tasks were not done: their consumers died, panicked or
     /// dropped them.
     #[error(
-        "{} not done: consumers died or gave tasks back (dead_letter() returns them)",
+        "{} not done: consumers died or gave tasks back (dead_letter() returns the tasks)",
         quantity(.0, "task")
     )]
     Lost(usize),

@@ -51,7 +51,7 @@ impl Side {
 pub(crate) struct LocalState {
     get: Side,
     put: Side,
-    /// Last message that this process took after it was returned. The next scan starts there.
+    /// Returned message that this process took last. The next scan for returned messages starts at it.
     last_returned: AtomicU32,
     handles: Arc<LocalHandles>,
 }

@@ -173,8 +173,8 @@ pub struct Reclaim {
     to: Holder,
     /// `true` to scan regardless of the hint, without changing it.
     all: bool,
-    /// Envelope at which the scan starts. A scan that started later than at the first one is followed by a
-    /// complete scan.
+    /// Envelope at which the scan starts. If it is not the first and the scan finds no message, a complete
+    /// scan follows.
     start: EnvelopeId,
     hint: u64,
     count: u64,
@@ -247,7 +247,7 @@ impl Steps for Reclaim {
             }
             ReclaimPc::Count => {
                 self.count = m.load(self.envelopes.count).min(self.most.into());
-                // Garbage in the count may have had a larger value before.
+                // `start` may be too large if the count was corrupt when an earlier scan read it.
                 self.start = if u64::from(self.start) < self.count { self.start } else { 0 };
                 self.envelope = self.start;
                 if self.count == 0 && self.all {

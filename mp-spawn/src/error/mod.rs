@@ -469,7 +469,11 @@ impl fmt::Display for SpawnError {
                  that user or root can send it, and it ends by itself when what it waits for is closed"
             ),
             SpawnError::NoSuchRank { rank, nprocs } => {
-                write!(f, "there is no rank {rank} among {}", mp_core::quantity(nprocs, "process"))
+                write!(
+                    f,
+                    "rank {rank} does not exist: the group has {}",
+                    mp_core::quantity(nprocs, "process")
+                )
             }
             SpawnError::OtherProcess { owner } => {
                 write!(

@@ -311,7 +311,7 @@ impl WatchedChild {
         if self.reclaimed > 0 {
             event!(
                 Debug,
-                "the memory of {}, {name} (pid {pid}) the last, was released",
+                "released the memory of {}; the last one was {name} (pid {pid})",
                 mp_core::quantity(self.reclaimed, "process")
             );
         }
