@@ -17,7 +17,7 @@ fn put_many_without_memory_returns_first_unput() -> Result<(), Box<dyn std::erro
     Arena::current()?.set_budget(0);
     assert!(error.to_string().contains("budget"), "{error}");
     let put = error.error.into_value();
-    assert!(error.rest.eq(put + 1..2000), "all others return");
+    assert!(!error.in_doubt && error.rest.eq(put + 1..2000), "all others return");
     assert_eq!(
         (queue.len() as u64, error.put as u64),
         (put, put - 10),

@@ -1,8 +1,9 @@
 //! Queues of other members, in one process.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use mp_harness::eventually;
+use mp_harness::{DEADLINE, eventually};
 use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemotePutError, RemoteQueue};
 use mp_queue::Queue;
 use mp_reduce::Bundle;
@@ -349,5 +350,52 @@ fn put_many_with_a_limit_returns_what_has_no_room() -> Outcome {
         assert!(values.iter().copied().eq(10 * round..1000));
         assert!((10 * (round - 1)..10 * round).all(|number| queue.get().unwrap() == Some(number)));
     }
+    Ok(())
+}
+
+#[test]
+fn limited_put_many_keeps_order_beside_a_consumer() -> Outcome {
+    // With more calls at a time, a later one could be put after an earlier one found no room.
+    let (first, second) = two();
+    let queue = Queue::<u64>::bounded(20)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u64>::connect(&second, "numbers")?;
+    let consumer = std::thread::spawn({
+        let queue = queue.clone();
+        move || std::iter::from_fn(|| queue.get().unwrap()).collect::<Vec<_>>()
+    });
+    let mut values: Vec<u64> = (0..5000).collect();
+    let since = Instant::now();
+    for round in 0.. {
+        assert!(since.elapsed() < DEADLINE, "{} values are left", values.len());
+        let end = match round % 2 {
+            0 => remote.try_put_many(values),
+            _ => remote.put_many_timeout(values, Duration::from_micros(500)),
+        };
+        let Err(error) = end else { break };
+        assert!(error.error.is_full(), "{error}");
+        values = std::iter::once(error.error.into_value()).chain(error.rest).collect();
+    }
+    queue.close();
+    assert!(consumer.join().unwrap().into_iter().eq(0..5000));
+    Ok(())
+}
+
+#[test]
+fn put_many_of_a_slow_iterator_ends_at_an_error() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<u64>::bounded(20)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<u64>::connect(&second, "numbers")?;
+    queue.close();
+    let pulled = Cell::new(0);
+    let slow = (0..).inspect(|_| {
+        pulled.set(pulled.get() + 1);
+        // sleep: the time that the iterator needs for a value.
+        std::thread::sleep(Duration::from_millis(1));
+    });
+    let mut error = remote.put_many(slow).unwrap_err();
+    assert!(pulled.get() < 1000, "{} values were taken", pulled.get());
+    assert!(error.error.is_closed() && error.put == 0 && error.rest.next() == Some(1));
     Ok(())
 }

@@ -54,6 +54,11 @@ impl Completion {
         true
     }
 
+    /// Returns `true` if the outcome is set.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
     /// Blocks until the outcome is set. Calls `interrupted` once if the process is interrupted meanwhile.
     /// Returns `None` at `until`, and drops a later outcome.
     pub(crate) fn wait(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> Option<CallResult> {

@@ -164,6 +164,13 @@ pub(crate) struct PendingReply {
     completion: Arc<Completion>,
 }
 
+impl PendingReply {
+    /// Returns `true` if the outcome is known.
+    pub(crate) fn is_over(&self) -> bool {
+        self.completion.is_over()
+    }
+}
+
 /// Connection to one home, made when it is needed.
 #[derive(Debug)]
 pub(crate) struct HomeLink {

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::iter::Chain;
+use std::iter::{Chain, Fuse};
 use std::sync::Arc;
 use std::vec::IntoIter;
 
+use mp_core::user_code::drop_caught;
 use mp_core::{Message, Wait, quantity};
 use mp_reduce::restore_unsent;
 
@@ -29,9 +30,10 @@ pub struct RemotePutManyError<T, I> {
     pub put: usize,
     /// Error of the first value that was not put, with that value.
     pub error: RemotePutError<T>,
-    /// Values after it that were not put, in their order, and the rest of the iterator. If the home was lost,
-    /// [`in_doubt`](crate::PeerLost::in_doubt) concerns those that came out of the iterator, too.
-    pub rest: Chain<IntoIter<T>, I>,
+    /// Values after it that were not put, in their order, and the rest of the iterator.
+    pub rest: Chain<IntoIter<T>, Fuse<I>>,
+    /// `true` if the home was lost, and values that came out of the iterator may have been put.
+    pub in_doubt: bool,
 }
 
 impl<T, I> fmt::Debug for RemotePutManyError<T, I> {
@@ -54,14 +56,15 @@ impl<T, I> std::error::Error for RemotePutManyError<T, I> {
 
 impl<T: Message> RemoteQueue<T> {
     /// Puts messages in their order, many of them at a time: up to the
-    /// [credits](crate::ClusterConfig::credits) of the home are unanswered. Blocks until all are put.
-    /// Returns their number.
+    /// [credits](crate::ClusterConfig::credits) of the home, and about 4,096 messages and 64 MiB, are
+    /// unanswered. Blocks until all are put. Returns their number.
     ///
     /// Small messages share a call: until it is sent, a call accepts up to 256 messages and 32 KiB.
     ///
     /// # Errors
     /// [`RemotePutManyError`] with the first error, its value, and all others that were not put. Values that
-    /// were sent before the error was known may have been put although they follow it.
+    /// were sent before the error was known may have been put although they follow it. The forms with a time
+    /// limit have one unanswered call at a time, so none does.
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         values: I,
@@ -81,9 +84,10 @@ impl<T: Message> RemoteQueue<T> {
 
     fn put_many_wait<I: Iterator<Item = T>>(
         &self,
-        mut values: I,
+        values: I,
         wait: Wait,
     ) -> Result<usize, RemotePutManyError<T, I>> {
+        let mut values = values.fuse();
         let mut puts = UnansweredPuts {
             queue: self,
             wait,
@@ -93,6 +97,7 @@ impl<T: Message> RemoteQueue<T> {
             put: 0,
             failed: None,
             unsent: Vec::new(),
+            in_doubt: false,
         };
         while puts.failed.is_none()
             && let Some(mut value) = values.next()
@@ -106,10 +111,13 @@ impl<T: Message> RemoteQueue<T> {
             }
         }
         puts.finish();
-        let UnansweredPuts { put, failed, unsent, .. } = puts;
+        let UnansweredPuts { put, failed, unsent, in_doubt, .. } = puts;
         match failed {
             None => Ok(put),
-            Some(error) => Err(RemotePutManyError { put, error, rest: unsent.into_iter().chain(values) }),
+            Some(error) => {
+                let rest = unsent.into_iter().chain(values);
+                Err(RemotePutManyError { put, error, rest, in_doubt })
+            }
         }
     }
 }
@@ -135,6 +143,8 @@ struct UnansweredPuts<'q, T> {
     /// First error, with its value, and the values after it that were not put.
     failed: Option<RemotePutError<T>>,
     unsent: Vec<T>,
+    /// `true` if a value that was not put may have been put.
+    in_doubt: bool,
 }
 
 impl<T: Message> UnansweredPuts<'_, T> {
@@ -171,11 +181,15 @@ impl<T: Message> UnansweredPuts<'_, T> {
 
     /// Waits for replies if too many puts are unanswered, until a put fails.
     fn make_room(&mut self, size: u64) {
-        if self.is_full(AHEAD, size) {
-            // Down to half of them: waking this thread for each call would cost more than the puts.
-            while self.is_full(AHEAD / 2, size) && self.count > 0 && self.failed.is_none() {
-                self.finish_oldest();
-            }
+        // With a time limit, a call that is put after an earlier one was not would change the order.
+        let is_limited = !matches!(self.wait, Wait::Forever);
+        // Down to half of them: waking this thread for each call would cost more than the puts.
+        let most = if self.is_full(AHEAD, size) { AHEAD / 2 } else { AHEAD };
+        while self.failed.is_none()
+            && let Some(oldest) = self.calls.front()
+            && (is_limited || self.is_full(most, size) || oldest.pending.is_over())
+        {
+            self.finish_oldest();
         }
     }
 
@@ -188,12 +202,15 @@ impl<T: Message> UnansweredPuts<'_, T> {
         let put = result.as_ref().map_or(0, |(reply, _)| reply.put as usize).min(values.len());
         let Some(error) = self.queue.put_end(result) else {
             self.put += values.len();
-            return;
+            return values.into_iter().for_each(drop_caught);
         };
         self.put += put;
+        self.in_doubt |= error.peer_lost().is_some_and(|lost| lost.in_doubt);
         let mut messages = batch.reclaim().into_iter().skip(put);
         let mut error = Some(error);
-        for mut value in values.into_iter().skip(put) {
+        let mut values = values.into_iter();
+        values.by_ref().take(put).for_each(drop_caught);
+        for mut value in values {
             if let Some(message) = messages.next() {
                 restore_unsent(&mut value, message);
             }

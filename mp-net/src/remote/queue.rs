@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use mp_core::message::Outgoing;
+use mp_core::user_code::drop_caught;
 use mp_core::{Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, decode_relayed, encode_for_relay, restore_unsent};
 use serde::de::DeserializeOwned;
@@ -198,6 +199,7 @@ impl<T: Message> RemoteQueue<T> {
         };
         let pending = self.link.begin(call, CallValues::Held(memory.clone()), wait);
         let Some(error) = self.put_end(self.link.wait(pending)) else {
+            drop_caught(value);
             return Ok(());
         };
         // The stream may still read the memory.
@@ -219,6 +221,7 @@ impl<T: Message> RemoteQueue<T> {
         };
         let result = self.link.call_async(call, CallValues::Held(memory.clone())).await;
         let Some(error) = self.put_end(result) else {
+            drop_caught(value);
             return Ok(());
         };
         if let Some(message) = memory.reclaim_async().await.pop() {
