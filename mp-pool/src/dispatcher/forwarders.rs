@@ -43,14 +43,18 @@ impl ForwarderTable {
         let number = self.1.fetch_add(1, Ordering::Relaxed);
         let mut forwarders = self.0.lock();
         let mut counts = vec![0; workers];
-        for (_, other) in forwarders.iter().filter(|(other, _)| other.pool == from.pool) {
+        let others = forwarders.iter().filter(|(other, _)| other.pool == from.pool && **other != from);
+        for (_, other) in others {
             if let Some(count) = counts.get_mut(other.worker.load(Ordering::Relaxed)) {
                 *count += 1;
             }
         }
         let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
         let worker = Arc::new(AtomicUsize::new(fewest.map_or(0, |(worker, _)| worker)));
-        let (running, cancelled, unsent) = Default::default();
+        let (running, unsent) = Default::default();
+        // It does not send them again.
+        let cancelled = forwarders.get_mut(&from).map(|former| std::mem::take(&mut former.cancelled));
+        let cancelled = cancelled.unwrap_or_default();
         let replaced = forwarders.insert(from, ForwarderState { worker, running, cancelled, unsent, number });
         drop(forwarders);
         drop(replaced);
@@ -164,9 +168,10 @@ mod tests {
     fn reregistered_forwarder_outlives_its_old_hold() {
         let table = Arc::new(ForwarderTable::default());
         let former = HeldForwarder::new(&table, FROM, 1);
+        assert!(table.cancel((FROM, 1)).is_none());
         let held = HeldForwarder::new(&table, FROM, 1);
         drop(former);
-        assert!(table.0.lock().contains_key(&FROM));
+        assert!(!table.begin((FROM, 1), &job(1, CallOptions::default())), "its cancellations stay");
         drop(held);
         assert!(table.0.lock().is_empty());
     }
