@@ -20,7 +20,7 @@ fn imap_next_timeout_loses_no_result() {
         let call = pool.task(stop_at).chunksize(1);
         let mut results = if ordered { call.imap(items) } else { call.imap_unordered(items) };
         let late = results.next_timeout(Duration::from_millis(1)).unwrap_err();
-        assert_eq!((late.in_flight, late.to_string().contains("6 tasks are in flight")), (6, true));
+        assert_eq!((late.in_flight, late.to_string().contains("in flight: 6 tasks")), (6, true));
         assert!(results.next_timeout(Duration::ZERO).is_err());
         let mut seen = Vec::new();
         gate.open(6);

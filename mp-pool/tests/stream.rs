@@ -483,7 +483,7 @@ fn stream_errors_name_a_remedy() {
     let pool = Pool::new(1).unwrap();
     let stream = pool.stream(pid);
     let not_yet: PendingError = stream.try_next().unwrap_err();
-    assert!(not_yet.to_string().contains("0 tasks are in flight"), "{not_yet}");
+    assert!(not_yet.to_string().contains("in flight: 0 tasks"), "{not_yet}");
     assert_eq!(format!("{stream:?}"), "TaskStream(0 of 0 tasks done, 0 in flight)");
     assert_eq!(PushError::Full(5).into_args(), 5);
 }

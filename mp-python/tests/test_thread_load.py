@@ -75,7 +75,7 @@ def test_queue_under_load_delivers_each_once():
         got[thread].append(int(received[0]))
         if number % 4 == 0:
             kept[thread].append(received)
-        assert queue.fileno() >= 0 and queue.qsize() >= 0 and "objects" in repr(queue)
+        assert queue.fileno() >= 0 and queue.qsize() >= 0 and "object" in repr(queue)
 
     load(work)
     assert queue.empty() and collections.Counter(sum(put, [])) == collections.Counter(sum(got, []))
