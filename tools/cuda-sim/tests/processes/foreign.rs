@@ -301,12 +301,14 @@ fn owner_stays_until_receiver_unmaps() {
     }
 }
 
-/// Sends two tensors and stays alive.
-fn hands_out((by, out): (By, Frozen)) -> Outcome {
+/// Sends two tensors, reports that their data are complete, and stays alive.
+fn hands_out((by, out, complete): (By, Frozen, Queue<()>)) -> Outcome {
     let stream = stream();
     for value in [5.0, 6.0] {
         out.put(shared(by, value, &stream).0.freeze()).unwrap();
     }
+    stream.synchronize()?;
+    complete.put(()).unwrap();
     stays();
     Ok(())
 }
@@ -342,10 +344,13 @@ fn killed_exporter_keeps_only_shareable_memory() {
         let session = session();
         let (out, read, dead) =
             (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-        let exporter = with_gpu(&session).spawn(hands_out, (by, out.clone())).unwrap();
+        let complete = Queue::unbounded().unwrap();
+        let args = (by, out.clone(), complete.clone());
+        let exporter = with_gpu(&session).spawn(hands_out, args).unwrap();
         let args = (by, out, read.clone(), dead.clone());
         let reader = with_gpu(&session).spawn(reads_after_the_exporters_death, args).unwrap();
         taken(&read);
+        taken(&complete);
         exporter.kill().unwrap();
         assert!(exporter.wait_timeout(DEADLINE));
         dead.put(()).unwrap();
