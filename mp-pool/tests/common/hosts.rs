@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub const WORKERS: usize = 2;
 
 pub fn config(rank: usize, first: &str) -> ClusterConfig {
-    let config = ClusterConfig::new(rank, 3, first).lease(Duration::from_secs(2));
+    let config = ClusterConfig::new(rank, 3, first).key(b"secret").lease(Duration::from_secs(2));
     config.timeout(Duration::from_secs(20))
 }
 
