@@ -39,7 +39,7 @@ pub struct RingState {
     pub type_name: String,
     /// Number of messages, including returned messages. Dead letters are excluded.
     pub len: u64,
-    /// Number of messages that fit. Returned messages use no room. `None` if there is no limit.
+    /// Capacity in messages, without returned ones. `None` if unbounded.
     pub capacity: Option<u64>,
     /// `true` if no more messages can be put.
     pub closed: bool,

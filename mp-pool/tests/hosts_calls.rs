@@ -118,10 +118,10 @@ fn task_runs_once_after_a_stop_of_its_forwarder() -> Outcome {
         assert_eq!(log.len(), 54 * round, "each task runs once");
         let pids = pool.pids();
         pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
-        // sleep: the duration of the stop. The home gives up a session after 260 ms of silence.
+        // sleep: the duration of the stop. The end of a session at its home can't be observed from outside.
         std::thread::sleep(Duration::from_secs(1));
         pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
-        // sleep: an idle forwarder finds that its session has ended.
+        // sleep: the forwarder finds that its session has ended, which can't be observed either.
         std::thread::sleep(Duration::from_millis(300));
     }
     log.remove();

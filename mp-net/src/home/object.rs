@@ -214,7 +214,7 @@ impl<T: Message> SharedQueue<T> {
         }
     }
 
-    /// Packs messages until there is no room, or one can't be put.
+    /// Packs messages until the memory for messages is used up, or a message is refused.
     fn pack(&self, run: &mut PutRun<T>) {
         while let Some(next) = run.arrived.front_mut() {
             let Ok(message) = next else { return };

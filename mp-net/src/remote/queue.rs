@@ -263,9 +263,10 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until the queue has one.
-    /// One call takes at most 256 available messages, and no more after they exceed 16 KiB. A message of more
-    /// than 16 KiB is taken alone. Returns the number of messages taken; 0 if the queue is closed and
-    /// drained.
+    /// Returns the number of messages taken; 0 if the queue is closed and drained.
+    ///
+    /// A single call takes at most 256 available messages, and stops after they exceed 16 KiB. A message of
+    /// more than 16 KiB is taken alone.
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,

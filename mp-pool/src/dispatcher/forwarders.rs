@@ -20,7 +20,7 @@ const MOST_CANCELLED: usize = QUEUE_CAPACITY;
 pub(super) type ChunkKey = (ForwarderId, u64);
 
 struct ForwarderState {
-    /// Worker that the forwarder prefers: the last one that got its tasks.
+    /// Preferred worker: the last one that ran tasks of the forwarder.
     worker: Arc<AtomicUsize>,
     /// Calls for chunks.
     running: HashMap<u64, Arc<CallState>>,

@@ -337,8 +337,8 @@ impl<T: Message> Queue<T> {
         self.raw.close()
     }
 
-    /// Returns the number of messages in the queue: a snapshot. Includes returned messages, such as those of
-    /// dropped [leases](Self::get_lease), which use no room. Excludes dead letters.
+    /// Returns the number of messages in the queue, a snapshot. It includes the messages of dropped
+    /// [leases](Self::get_lease), also beyond the capacity, and excludes dead letters.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.raw.len()

@@ -228,7 +228,7 @@ impl RawQueue {
         self.local.last_returned.store(message, Ordering::Relaxed);
     }
 
-    /// Takes a returned message, or one that has reached the limit on deliveries.
+    /// Takes a returned message, or a dead letter if `undeliverable` is set.
     pub(crate) fn take_returned(&self, undeliverable: bool) -> Result<Option<Envelope>, Error> {
         let taken = self.memory.take_returned(undeliverable, self.last_returned())?;
         taken.iter().for_each(|envelope| self.record_returned(envelope.id()));

@@ -202,8 +202,8 @@ impl Reclaim {
         Self { at, ring, envelopes, most, wanted, to, all, start, hint, count, envelope, owner, place, pc }
     }
 
-    /// Starts the scan at this envelope. A caller that takes many messages passes the last one that it took:
-    /// otherwise each scan would begin with the envelopes of all messages that were taken before.
+    /// Starts the scan at `start`. To take many messages in linear time, pass the envelope of the message
+    /// that was taken last.
     #[must_use]
     pub fn starting_at(self, start: EnvelopeId) -> Self {
         Self { start, ..self }

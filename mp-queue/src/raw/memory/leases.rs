@@ -50,7 +50,7 @@ impl RingMemory {
             .starting_at(start)
     }
 
-    /// Takes a returned message, or one that has reached the limit on deliveries.
+    /// Takes a returned message, or a dead letter if `undeliverable` is set.
     pub(crate) fn take_returned(
         &self,
         undeliverable: bool,
