@@ -50,7 +50,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let (mut lines, steps): (Vec<Line>, Vec<&Step>) = (Vec::new(), all().filter(wanted).collect());
     let is_aside = |step: &&&Step| steps.len() > 1 && step.name == PARALLEL_STEP;
     let records = Records::new()?;
-    let mut run = |step: &&Step| lines.push(perform(step, strict, Session::of_all(strict, &records.path)));
+    let mut run = |step: &&Step| lines.push(perform(step, Session::of_all(strict, &records.path)));
     match steps.iter().find(is_aside) {
         None => steps.iter().for_each(run),
         Some(_) => {
@@ -140,19 +140,20 @@ fn parallel_command(strict: bool, ran: &Path) -> Result<Command, String> {
 
 /// Runs one step as a task.
 pub(crate) fn run_one(step: &Step, args: &mut Args) -> Result<bool, String> {
-    let strict = args.flag("--strict");
+    let mut session = Session::new();
+    session.is_strict = args.flag("--strict");
     args.finish()?;
-    let line = perform(step, strict, Session::new());
+    let line = perform(step, session);
     print!("{}", summary(std::slice::from_ref(&line)));
     Ok(passed(&line.outcome))
 }
 
-fn perform(step: &Step, strict: bool, mut session: Session) -> Line {
+fn perform(step: &Step, mut session: Session) -> Line {
     let (on, off) = if session.colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
     println!("\n{on}==== {}: {} ===={off}", step.name, step.what);
     let started = Instant::now();
     let mut outcome = (step.run)(&mut session);
-    if let (true, Outcome::Skipped(reason)) = (strict, &outcome) {
+    if let (true, Outcome::Skipped(reason)) = (session.is_strict, &outcome) {
         outcome = Outcome::Failed(format!("--strict: {reason}"));
     }
     Line { name: step.name, outcome, took: started.elapsed(), tally: session.tally }

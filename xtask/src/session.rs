@@ -33,6 +33,8 @@ pub(crate) struct Session {
     strips_lines: bool,
     /// `true` if failed tests are run again by themselves.
     again: bool,
+    /// `true` if what can't run here is a failure.
+    pub(crate) is_strict: bool,
     /// File to which test programs append the names of their tests.
     ran: Option<PathBuf>,
 }
@@ -58,6 +60,7 @@ impl Session {
             builds_once: false,
             strips_lines: false,
             again: false,
+            is_strict: false,
             ran: None,
         }
     }
@@ -69,7 +72,7 @@ impl Session {
         let is_set = |name: &str| std::env::var_os(name).is_some();
         let builds_once = !is_set("CARGO_INCREMENTAL");
         let strips_lines = is_set("CI") && !is_set("CARGO_PROFILE_DEV_DEBUG");
-        Self { builds_once, strips_lines, again: !strict, ran: Some(ran.to_owned()), ..Self::new() }
+        Self { builds_once, strips_lines, again: !strict, is_strict: strict, ran: Some(ran.to_owned()), ..Self::new() }
     }
 
     /// Returns a cargo command that has not been started. Test programs of `cargo test` are checked for

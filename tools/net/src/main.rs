@@ -67,7 +67,8 @@ impl log::Log for Logger {
 
 /// Joins the cluster, and reports its changes.
 pub(crate) fn join(options: &Options) -> Result<Cluster, Box<dyn Error + Send + Sync>> {
-    let config = ClusterConfig::new(options.number("rank")?, 3, options.text("first")?)
+    // A rank for each host, and one for a second process on one of them.
+    let config = ClusterConfig::new(options.number("rank")?, 4, options.text("first")?)
         .key(b"key of the test")
         .lease(Duration::from_millis(options.number("lease")?))
         .grace(Duration::from_millis(options.number("grace")?))

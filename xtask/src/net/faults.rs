@@ -14,12 +14,14 @@ pub(super) const PEER: usize = 1;
 pub(super) const OTHER: usize = 2;
 
 const MIB: usize = 1 << 20;
-/// Time in milliseconds until callers know that a home was killed.
+/// Time in milliseconds until others know that a process was killed.
 pub(super) const KILLED: u32 = 100;
-/// Time in milliseconds until others know that a caller was killed: it has 400 ms to return.
-pub(super) const CALLER_KILLED: u32 = 400 + KILLED;
 /// Time in milliseconds until a silent peer is lost.
 pub(super) const SILENT: u32 = LEASE + 500;
+/// Credit in MiB of each caller, where the memory of a home is checked.
+const CREDIT: u64 = 16;
+/// Memory in MiB of a home without messages, and of its receive buffers.
+const OWN_MEMORY: u64 = 60;
 /// Maximum number of unanswered puts of `put_many`.
 const AHEAD: usize = 4096 + 256;
 
@@ -78,15 +80,15 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "one direction cut 5 s",
-        is_long: true,
+        is_long: false,
         run: |run| interrupt(run, Interruption::HalfCut, 5, (0, true)),
     },
     Fault { name: "20 connections reset, get", is_long: false, run: |run| reset(run, false) },
     Fault { name: "20 connections reset, get_lease", is_long: false, run: |run| reset(run, true) },
     Fault { name: "home of rank 1 killed", is_long: false, run: restart_home },
     Fault { name: "slow consumer", is_long: false, run: |run| slow(run, 300) },
-    Fault { name: "cuts and a kill", is_long: false, run: |run| bulk(run, 300) },
-    Fault { name: "cuts and a kill, 10,000 MiB", is_long: true, run: |run| bulk(run, 10_000) },
+    Fault { name: "cuts, loss, a stop and a kill", is_long: false, run: |run| bulk(run, 300) },
+    Fault { name: "cuts, loss, a stop and a kill, 10,000 MiB", is_long: true, run: |run| bulk(run, 10_000) },
     Fault { name: "pool, host killed", is_long: false, run: pools::kill_host },
     Fault { name: "pool, link cut 5 s", is_long: false, run: |run| pools::interrupt(run, false, 5) },
     Fault { name: "pool, host stopped 8 s", is_long: false, run: |run| pools::interrupt(run, true, 8) },
@@ -154,10 +156,22 @@ fn narrow(run: &mut Run<'_>) -> Result<(), String> {
 }
 
 fn lossy(run: &mut Run<'_>) -> Result<(), String> {
-    run.hosts.filter(HOME, Some("iifname eth0 numgen random mod 100 < 5 drop"))?;
+    lose_packets(run, true)?;
     let result = exchange(run, 16 << 10, 400);
-    run.hosts.filter(HOME, None)?;
+    lose_packets(run, false)?;
     result
+}
+
+/// Drops 5 % of the packets that arrive at each host, or none.
+fn lose_packets(run: &Run<'_>, is_begin: bool) -> Result<(), String> {
+    let rule = is_begin.then_some("iifname eth0 numgen random mod 100 < 5 drop");
+    [HOME, PEER, OTHER].iter().try_for_each(|host| run.hosts.filter(*host, rule))
+}
+
+/// Checks the peak memory of a drained home, which a number of callers fill.
+fn check_memory(run: &mut Run<'_>, callers: u64, capacity: u64) {
+    let (peak, most) = (run.figures.peak.unwrap_or(0), callers * CREDIT + capacity + OWN_MEMORY);
+    run.expect(peak <= most, || format!("the home used {peak} MiB, at most {most} are expected"));
 }
 
 /// Starts a producer of small messages that continues until its input ends.
@@ -190,7 +204,7 @@ fn kill_producer(run: &mut Run<'_>, many: usize) -> Result<(), String> {
     producer.wait_for("ack", (200, 0), LIMIT)?;
     let killed = producer.kill()?;
     let known = watch.wait_for("event lost 1", (1, killed), LIMIT)?;
-    run.known("watch", killed, known, CALLER_KILLED);
+    run.known("watch", killed, known, KILLED);
     let next = endless(run, 500_000, &options)?;
     next.wait_for("ack", (100, 0), LIMIT)?;
     next.finish(LIMIT)?;
@@ -358,7 +372,7 @@ fn restart_home(run: &mut Run<'_>) -> Result<(), String> {
         producer.wait_for("ack", (100, 0), LIMIT)?;
         let killed = home.kill()?;
         run.known("put", killed, producer.wait_for("lost", (1, killed), LIMIT)?, KILLED);
-        run.known("watch", killed, first.wait_for("event lost 1", (1, killed), LIMIT)?, CALLER_KILLED);
+        run.known("watch", killed, first.wait_for("event lost 1", (1, killed), LIMIT)?, KILLED);
         producer.join(LIMIT)?;
         run.count_puts(&home, &[&producer]);
     }
@@ -369,10 +383,7 @@ fn restart_home(run: &mut Run<'_>) -> Result<(), String> {
 
 /// Puts faster than the home consumes.
 fn slow(run: &mut Run<'_>, count: usize) -> Result<(), String> {
-    const CREDIT: u64 = 16;
     const CAPACITY: u64 = 4;
-    /// Memory of a home without messages, and of its receive buffers.
-    const OTHERS: u64 = 60;
     let options = format!("size={MIB} capacity={CAPACITY} pause=10 credit={}", CREDIT * MIB as u64);
     let home = run.start(HOME, "home", &options)?;
     let half = |from| format!("size={MIB} from={from} count={} threads=1 many=100 lost=stop", count / 2);
@@ -382,45 +393,65 @@ fn slow(run: &mut Run<'_>, count: usize) -> Result<(), String> {
     run.count_puts(&home, &[&producers[0], &producers[1]]);
     producers.iter().for_each(|producer| run.in_order(&home, producer));
     run.at_most(0, 0, 0);
-    let (peak, most) = (run.figures.peak.unwrap_or(0), 2 * CREDIT + CAPACITY + OTHERS);
-    run.expect(peak <= most, || format!("the home used {peak} MiB, at most {most} are expected"));
+    check_memory(run, 2, CAPACITY);
     Ok(())
 }
 
-/// Puts messages of 1 MiB from two hosts while links are cut and one producer is killed.
+/// Puts and gets messages of 1 MiB on two hosts while links are cut and lose packets, the home is stopped,
+/// and one producer is killed.
 fn bulk(run: &mut Run<'_>, count: usize) -> Result<(), String> {
-    run.grace = 3000;
+    const CAPACITY: u64 = 16;
+    run.grace = 4000;
+    let pace = |milliseconds: usize| milliseconds / count;
     let limit = LIMIT + Duration::from_millis(50) * u32::try_from(count).unwrap_or(u32::MAX);
-    let home = run.start(HOME, "home", &format!("size={MIB} capacity=16"))?;
-    let half = count / 2;
+    let (credit, half) = (CREDIT * MIB as u64, count / 2);
+    let options = format!("capacity={CAPACITY} credit={credit} down={half} pause={}", pace(12_000));
+    let home = run.start(HOME, "home", &format!("size={MIB} {options}"))?;
     let put =
         |from: usize, end: usize| format!("size={MIB} from={from} count={} threads=2 lost=stop", end - from);
+    // The longest pause between two messages is the cut of 3 s.
+    let options = format!("size={MIB} threads=1 idle=8000 pause={} rank=3", pace(12_000));
+    let consumer = run.start(OTHER, "get", &options)?;
     let steady = run.start(PEER, "put", &put(0, half))?;
     let killed = run.start(OTHER, "put", &put(half, count))?;
+    let hold = |milliseconds| {
+        // sleep: the duration of a fault.
+        sleep(Duration::from_millis(milliseconds));
+    };
     let cut_for = |run: &Run<'_>, milliseconds| {
         run.hosts.cut(HOME, true)?;
-        // sleep: the duration of the cut.
-        sleep(Duration::from_millis(milliseconds));
+        hold(milliseconds);
         run.hosts.cut(HOME, false)
     };
-    steady.wait_for("ack", (half / 5, 0), limit)?;
+    steady.wait_for("ack", (half / 6, 0), limit)?;
     cut_for(run, 500)?;
     killed.wait_for("ack", (half / 3, 0), limit)?;
     killed.kill()?;
     let next = killed.numbers("put").into_iter().map(|(number, _)| number as usize + 1).max().unwrap_or(half);
-    // However many messages the killed process has put, there are enough for the second cut.
+    // However many messages the killed process has put, there are enough for the other faults.
     let end = count.max(next + half / 2);
     let next = run.start(OTHER, "put", &put(next, end))?;
-    next.wait_for("ack", (half / 5, 0), limit)?;
+    let goes_on = || next.wait_for("ack", (half / 10, now()), limit).map(drop);
+    goes_on()?;
+    lose_packets(run, true)?;
+    hold(1000);
+    lose_packets(run, false)?;
+    goes_on()?;
+    home.stop()?;
+    hold(3000);
+    home.resume()?;
+    goes_on()?;
     cut_for(run, 3000)?;
     next.join(limit)?;
     steady.join(limit)?;
+    consumer.join(limit)?;
     run.drain(&home)?;
-    run.no_loss(&steady);
-    run.no_loss(&next);
+    [&steady, &next, &consumer].iter().for_each(|node| run.no_loss(node));
     run.count_puts(&home, &[&steady, &killed, &next]);
+    run.count_gets(&home, &[&consumer]);
     run.at_most(0, 0, 2);
+    check_memory(run, 3, 2 * CAPACITY);
     let arrived = run.figures.arrived;
-    run.expect(arrived + 2 >= end, || format!("{arrived} of {end} messages arrived"));
+    run.expect(arrived + 2 >= end + half, || format!("{arrived} of {} messages arrived", end + half));
     Ok(())
 }

@@ -42,7 +42,9 @@ fn succeeds(command: &mut Command) -> bool {
 
 /// Step of `ci --long`.
 pub(crate) fn step(session: &mut Session) -> Outcome {
-    start(session, &[])
+    let mut options = vec!["--long".to_owned()];
+    options.extend(session.is_strict.then(|| "--strict".to_owned()));
+    start(session, &options)
 }
 
 /// Returns the reason why the task can't run here.
@@ -93,7 +95,7 @@ fn start(session: &mut Session, options: &[String]) -> Outcome {
     };
     match inside() {
         Ok(status) if status.success() => {}
-        Ok(status) => session.fail(format!("a fault had another outcome than promised ({status})")),
+        Ok(status) => session.fail(format!("an outcome or a figure is not the promised one ({status})")),
         Err(error) => session.fail(format!("unshare: {error}")),
     }
     session.outcome()
@@ -112,7 +114,7 @@ pub(crate) fn task(args: &mut Args) -> Result<bool, String> {
     }
     if is_inside {
         end_with_input();
-        return if has_figures { inside_figures() } else { inside(is_long, is_strict, &only) };
+        return if has_figures { inside_figures(is_strict) } else { inside(is_long, is_strict, &only) };
     }
     let mut options = Vec::new();
     options.extend(is_long.then(|| "--long".to_owned()));
@@ -144,8 +146,8 @@ fn programs(profile: &str) -> Result<String, String> {
     folder.into_os_string().into_string().map_err(|_| "the target folder is not UTF-8".into())
 }
 
-fn inside_figures() -> Result<bool, String> {
-    figures::print(&Hosts::new(&programs("release")?)?).map(|()| true)
+fn inside_figures(is_strict: bool) -> Result<bool, String> {
+    figures::print(&Hosts::new(&programs("release")?)?, is_strict)
 }
 
 /// Runs the faults, and prints a table. Returns `true` if each fault had the promised outcome and, with

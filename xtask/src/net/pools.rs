@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 
-use super::faults::{CALLER_KILLED, HOME, KILLED, OTHER, PEER, SILENT};
+use super::faults::{HOME, KILLED, OTHER, PEER, SILENT};
 use super::node::{Node, begins, now};
 use super::run::{LIMIT, Run};
 use super::{AVERAGING, EXAMPLE};
@@ -76,7 +76,7 @@ pub(super) fn kill_host(run: &mut Run<'_>) -> Result<(), String> {
     let mut tasks = Tasks::start(run, "")?;
     let killed = tasks.serving[0].kill()?;
     let known = tasks.pool.wait_for("event lost 1", (1, killed), LIMIT)?;
-    run.known("pool", killed, known, CALLER_KILLED);
+    run.known("pool", killed, known, KILLED);
     for host in [HOME, OTHER] {
         tasks.wait_for(host, (20, known))?;
     }
@@ -122,7 +122,7 @@ pub(super) fn kill_worker(run: &mut Run<'_>, retries: u32) -> Result<(), String>
         tasks.wait_for(PEER, (30, killed))?;
         let lines = tasks.pool.lines();
         if let Some(error) = lines.iter().find(|line| begins(&line.text, "error")) {
-            run.known("pool", killed, error.at, CALLER_KILLED);
+            run.known("pool", killed, error.at, KILLED);
             let violation = || format!("the error names no rank: {}", error.text);
             run.expect(error.text.contains("of rank 1"), violation);
             break;
@@ -143,7 +143,7 @@ pub(super) fn kill_forwarder(run: &mut Run<'_>) -> Result<(), String> {
     let killed = now();
     kill_process(forwarder, Signal::KILL).map_err(|e| format!("a forwarder: {e}"))?;
     let known = tasks.pool.wait_for("error", (1, killed), LIMIT)?;
-    run.known("pool", killed, known, CALLER_KILLED);
+    run.known("pool", killed, known, KILLED);
     for host in [PEER, OTHER] {
         tasks.wait_for(host, (50, known))?;
     }
