@@ -72,7 +72,14 @@ impl Session {
         let is_set = |name: &str| std::env::var_os(name).is_some();
         let builds_once = !is_set("CARGO_INCREMENTAL");
         let strips_lines = is_set("CI") && !is_set("CARGO_PROFILE_DEV_DEBUG");
-        Self { builds_once, strips_lines, again: !strict, is_strict: strict, ran: Some(ran.to_owned()), ..Self::new() }
+        Self {
+            builds_once,
+            strips_lines,
+            again: !strict,
+            is_strict: strict,
+            ran: Some(ran.to_owned()),
+            ..Self::new()
+        }
     }
 
     /// Returns a cargo command that has not been started. Test programs of `cargo test` are checked for

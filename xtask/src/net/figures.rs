@@ -143,7 +143,13 @@ pub(super) fn print(hosts: &Hosts, is_strict: bool) -> Result<bool, String> {
     let title = |name| ROWS.iter().find(|row| row.0 == name).map_or("", |row| row.1).to_owned();
     let limits = LIMITS.map(|(name, limit)| {
         let figure = own.get(name).copied();
-        (name, "", figure, limit, figure.map(|f| if name.starts_with("rtt") { f <= limit } else { f >= limit }))
+        (
+            name,
+            "",
+            figure,
+            limit,
+            figure.map(|f| if name.starts_with("rtt") { f <= limit } else { f >= limit }),
+        )
     });
     let ratios = GOALS.map(|(name, peer, goal)| {
         let ratio = ratio(name, &own, &peers[peer]);
