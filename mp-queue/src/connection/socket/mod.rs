@@ -2,22 +2,14 @@
 
 mod address;
 mod connect;
-mod endpoint;
 mod error;
 mod events;
-mod frame;
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) use reader::fuzz;
 mod handshake;
-mod invitation;
 mod key;
 mod listener;
-mod outbox;
-mod reader;
+mod messages;
 mod stream;
 mod tcp;
-mod transfer;
-mod writer;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,12 +21,14 @@ use mp_core::serde_with::ByteString;
 
 pub use address::Address;
 use connect::ConnectAttempt;
-pub(crate) use endpoint::Socket;
 pub use error::ConnectError;
 use handshake::Handshake;
 use key::Key;
 pub use listener::{IncomingConnections, Listener};
-pub(in crate::connection) use writer::WriteError;
+pub(crate) use messages::Socket;
+pub(in crate::connection) use messages::WriteError;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use messages::fuzz;
 
 use crate::connection::{Connection, Transport};
 

@@ -7,13 +7,13 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
-use super::ConnectError;
-use super::error::refusal;
 use super::frame::{HEAD, MAX_NOTE, ReceivedFrame, is_invitation, is_note_start, refusal_of};
-use super::handshake::Greeting;
-use super::stream::read;
-use super::tcp;
 use crate::connection::named::MAX_NAME;
+use crate::connection::socket::ConnectError;
+use crate::connection::socket::error::refusal;
+use crate::connection::socket::handshake::Greeting;
+use crate::connection::socket::stream::read;
+use crate::connection::socket::tcp;
 use crate::error::{GetError, TypeRefusal};
 
 /// Number of notes that are read at once: a side that sends only notes must not delay a caller beyond its

@@ -15,11 +15,11 @@ use mp_core::{Descriptor, Wait, WaitPoint, Waitable};
 use rustix::event::PollFlags;
 use rustix::net::Shutdown;
 
-use super::handshake::Handshake;
 use super::reader::MessageReader;
-use super::stream::{PeerIdentity, SocketStream, found};
-use super::tcp;
 use super::writer::MessageWriter;
+use crate::connection::socket::handshake::Handshake;
+use crate::connection::socket::stream::{PeerIdentity, SocketStream, found};
+use crate::connection::socket::tcp;
 
 /// End of a connection between two programs.
 pub(crate) struct Socket {

@@ -7,8 +7,8 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use mp_reduce::Error;
 
 use super::*;
-use crate::connection::socket::frame::{frame_of, note_of, value_of};
 use crate::connection::socket::handshake::{HELLO, check_hello, hello};
+use crate::connection::socket::messages::frame::{frame_of, note_of, value_of};
 
 /// Limit on the bytes of a message.
 const LIMIT: usize = 300;

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use super::endpoint::Socket;
 use super::frame::{INVITATION, invitation, is_note_start, peek};
 use super::reader::{FrameEvent, NOTES_AT_ONCE};
-use super::tcp;
 use super::writer::WriteError;
+use crate::connection::socket::tcp;
 use crate::error::GetError;
 
 impl Socket {

@@ -8,11 +8,11 @@ use mp_core::{Message, SharedWaitable, Wait};
 use mp_reduce::Error;
 
 use super::endpoint::{Socket, SocketReady, left};
-use super::error::refusal;
 use super::frame::{ReceivedFrame, frame_of, head_of, length, note_of, value_of};
 use super::outbox::PendingSend;
 use super::writer::{OutgoingFrame, WriteError};
 use crate::connection::bytes::Bytes;
+use crate::connection::socket::error::refusal;
 use crate::error::{GetError, PutError};
 
 impl Socket {

@@ -6,8 +6,8 @@ use mp_reduce::Error;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 
-use super::stream::SocketStream;
-use super::tcp;
+use crate::connection::socket::stream::SocketStream;
+use crate::connection::socket::tcp;
 use crate::error::PutError;
 
 /// The message that is being sent, if any.
