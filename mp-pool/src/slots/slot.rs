@@ -429,10 +429,7 @@ impl WorkerSlot {
         let (mut recalled, mut notes, mut given_back) = (Vec::new(), VecDeque::new(), VecDeque::new());
         while let Some((packed, sent)) = self.recall() {
             match sent {
-                SentMessage::Chunk { mut chunk, .. } => {
-                    chunk.is_cancelled_there = false;
-                    recalled.push(ReadyChunk::packed(chunk, packed));
-                }
+                SentMessage::Chunk { chunk, .. } => recalled.push(ReadyChunk::packed(chunk, packed)),
                 SentMessage::FunctionChange { .. } if dead => {}
                 note => {
                     notes.push_back(packed);
