@@ -5,17 +5,18 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::hosts::{
     WORKERS, config, counted, first, rank, ready, serve_until_told, slow_rank, start, two_members,
 };
-use common::{DEADLINE, eventually, got};
+use common::{DEADLINE, eventually, got, signal};
 use mp_net::Cluster;
 use mp_pool::{Pool, PoolError, TaskError};
 use mp_queue::Queue;
 use mp_spawn::closure;
 use mp_tensor::{FrozenTensor, Tensor};
+use rustix::process::Signal;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
@@ -166,6 +167,22 @@ fn tasks_of_a_killed_host_run_elsewhere() -> Outcome {
     drop((again, other));
     ready(&pool, 1);
     assert_eq!(counted(&got(pool.map_async(rank, 0..10))?).len(), 1);
+    Ok(())
+}
+
+/// A stopped process accepts connections, and does not answer.
+#[test]
+fn silent_host_delays_no_other() -> Outcome {
+    let lease = Duration::from_secs(30);
+    let cluster = Cluster::join(&config(0, "127.0.0.1:0").lease(lease))?;
+    let (silent, other) = (start(1, &cluster), start(2, &cluster));
+    signal(silent.id(), Signal::STOP);
+    let since = Instant::now();
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    assert!(since.elapsed() < lease / 3, "{:?}", since.elapsed());
+    assert!(counted(&got(pool.map_async(slow_rank, 0..40))?).contains_key(&2));
+    drop((silent, other));
     Ok(())
 }
 

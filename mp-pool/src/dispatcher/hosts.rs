@@ -1,7 +1,7 @@
 //! Served pools of other members that come and go.
 
-use std::collections::HashSet;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,16 +31,20 @@ const RETRY: Duration = Duration::from_secs(2);
 pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), PoolError> {
     let prefix = prefix(shared.settings.name.as_deref());
     let (to, from) = channel();
+    let to = Arc::new(to);
+    let asks = Arc::downgrade(&to);
     let (own, first) = (cluster.rank(), prefix.clone());
     let names = cluster.follow_names(&prefix, move |mut names| {
         let rank = |name: &str| name.strip_prefix(&first)?.parse::<usize>().ok();
         names.retain(|(name, _)| rank(name).is_some_and(|rank| rank != own));
         // Fails only at the end of the pool.
-        _ = to.send(names);
+        _ = to.send(PlaceEvent::Published(names));
     })?;
     shared.places.begin(mp_net::service::random_id()?, MOST_PROCESSES, names);
     let (weak, cluster) = (Arc::downgrade(shared), cluster.clone());
-    let follower = move || update_all(&weak, &cluster, &from);
+    let (publications, asked) = Default::default();
+    let mut search = PlaceSearch { cluster, to: asks, publications, asked };
+    let follower = move || update_all(&weak, &mut search, &from);
     let thread = std::thread::Builder::new().name("mp-pool-hosts".into()).spawn(follower);
     thread.map_err(|error| mp_spawn::launch_error("the thread for other hosts", None, error))?;
     Ok(())
@@ -49,9 +53,35 @@ pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), 
 /// Names of served pools, and the numbers of their publications.
 type Publications = Vec<(String, u64)>;
 
+/// Event for the thread that follows the served pools.
+enum PlaceEvent {
+    /// Present publications.
+    Published(Publications),
+    /// Reply of a served pool that is not used yet.
+    Found(u64, FirstReply),
+}
+
+/// First reply of a served pool.
+enum FirstReply {
+    /// Number of its workers.
+    Workers(usize, ServedPoolService),
+    /// Reason why it is not used.
+    Unused(String),
+    /// No reply: the served pool is asked again.
+    Missing,
+}
+
+/// Published pools, and questions to them.
+struct PlaceSearch {
+    cluster: Cluster,
+    to: Weak<Sender<PlaceEvent>>,
+    publications: Publications,
+    /// Publications that were asked, with the times of missing replies.
+    asked: HashMap<u64, Option<Instant>>,
+}
+
 /// Handles changes of the publications, and of the sizes of the served pools, until the pool ends.
-fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<Publications>) {
-    let (mut publications, mut refused) = (Vec::new(), HashSet::new());
+fn update_all(shared: &Weak<PoolShared>, search: &mut PlaceSearch, events: &Receiver<PlaceEvent>) {
     let (mut updated, mut is_complete) = (Instant::now(), true);
     loop {
         let has_places = shared.upgrade().is_some_and(|shared| !shared.places.services().is_empty());
@@ -60,29 +90,18 @@ fn update_all(shared: &Weak<PoolShared>, cluster: &Cluster, changes: &Receiver<P
             (false, false) => RETRY,
             (false, true) => Duration::MAX,
         };
-        match changes.recv_timeout(wait) {
-            // Only the last change counts.
-            Ok(changed) => publications = changes.try_iter().last().unwrap_or(changed),
+        let event = match events.recv_timeout(wait) {
+            Ok(event) => Some(event),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) if is_complete || updated.elapsed() < RETRY => {
                 is_complete &= update_sizes(shared);
                 continue;
             }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        is_complete = update(shared, cluster, &publications, &mut refused);
+            Err(RecvTimeoutError::Timeout) => None,
+        };
+        is_complete = update(shared, search, event.into_iter().chain(events.try_iter()));
         updated = Instant::now();
     }
-}
-
-/// Asks served pools for their numbers of workers. Returns their replies.
-fn ask_sizes(
-    services: Vec<ServedPoolService>,
-    kind: &str,
-    timeout: Duration,
-) -> Vec<Result<Option<ForwardReply>, NetError>> {
-    let request = || ForwardRequest::Size { kind: kind.to_owned() };
-    ServedPoolService::call_all(services.into_iter().map(|service| (service, request())), timeout)
 }
 
 /// Asks the served pools for their numbers of workers, and starts or ends forwarders. Returns `false` if this
@@ -99,7 +118,9 @@ fn update_sizes(shared: &Weak<PoolShared>) -> bool {
         // A member that is lost will be reported.
         _ => None,
     };
-    let replies = ask_sizes(services, &kind, SIZE_TIMEOUT);
+    let request = || ForwardRequest::Size { kind: kind.clone() };
+    let calls = services.into_iter().map(|service| (service, request()));
+    let replies = ServedPoolService::call_all(calls, SIZE_TIMEOUT);
     let sizes: Vec<(u64, usize)> = publications.into_iter().zip(replies).filter_map(size).collect();
     let Some(shared) = shared.upgrade() else { return true };
     let resizing = shared.places.resizing();
@@ -116,71 +137,86 @@ fn update_sizes(shared: &Weak<PoolShared>) -> bool {
 /// to be tried again.
 fn update(
     shared: &Weak<PoolShared>,
-    cluster: &Cluster,
-    publications: &Publications,
-    refused: &mut HashSet<u64>,
+    search: &mut PlaceSearch,
+    events: impl Iterator<Item = PlaceEvent>,
 ) -> bool {
-    let (mut added, mut unused, mut is_complete) = (Vec::new(), Vec::new(), true);
-    refused.retain(|number| publications.iter().any(|(_, other)| other == number));
-    let found = shared.upgrade().map(|shared| {
-        let is_new = |(_, number): &&_| !refused.contains(number) && !shared.places.has(*number);
-        let found: Vec<&(String, u64)> = publications.iter().filter(is_new).collect();
-        (found, shared.settings.kind.clone())
-    });
-    // Without a handle of the pool, which may end meanwhile.
-    let Some((found, kind)) = found else { return true };
-    let (mut numbers, mut services) = (Vec::new(), Vec::new());
-    for (name, number) in found {
-        match ServedPoolService::connect_now(cluster, name) {
-            Ok(service) => {
-                numbers.push(*number);
-                services.push(service);
+    let (mut added, mut unused) = (Vec::new(), Vec::new());
+    for event in events {
+        match event {
+            PlaceEvent::Published(publications) => search.publications = publications,
+            PlaceEvent::Found(number, FirstReply::Missing) => {
+                search.asked.insert(number, Some(Instant::now()));
             }
-            Err(error @ NetError::WrongType { .. }) => {
-                let why = format!("a served pool is not used, because its program is another build: {error}");
-                unused.push((*number, why));
+            PlaceEvent::Found(number, FirstReply::Workers(workers, service)) => {
+                added.push((number, workers, service));
             }
-            // The member may be gone, or answer later.
-            Err(_) => is_complete = false,
+            PlaceEvent::Found(_, FirstReply::Unused(why)) => unused.push(why),
         }
     }
-    let replies = ask_sizes(services.clone(), &kind, FIRST_SIZE_TIMEOUT);
-    for ((number, service), reply) in numbers.into_iter().zip(services).zip(replies) {
-        let place = service.place();
-        let why = match reply {
-            Ok(Some(ForwardReply::Size(workers))) => {
-                added.push((number, workers, service));
-                continue;
-            }
-            Ok(Some(ForwardReply::OtherKind(theirs))) => {
-                let text = |kind: &str| if kind.is_empty() { "no state".into() } else { kind.to_owned() };
-                let (theirs, ours) = (text(&theirs), text(&kind));
-                format!(
-                    "the pool of {place} is not used: its workers have {theirs}, and here they have {ours}"
-                )
-            }
-            Ok(Some(ForwardReply::Ended)) => format!("the pool of {place} has ended"),
-            Ok(Some(_)) => format!("{place} gave a wrong answer"),
-            // It is asked again.
-            Ok(None) | Err(_) => {
-                is_complete = false;
-                continue;
-            }
-        };
-        unused.push((number, why));
-    }
+    let publications = &search.publications;
+    let is_published = |number: &u64| publications.iter().any(|(_, other)| other == number);
+    added.retain(|(number, ..)| is_published(number));
+    search.asked.retain(|number, _| is_published(number));
     let Some(shared) = shared.upgrade() else { return true };
-    for (number, why) in unused {
-        refused.insert(number);
+    for why in unused {
         mp_core::waits::publish_report(&format!("mp: {}: {why}\n", shared.settings.pool_name()));
     }
     let resizing = shared.places.resizing();
     let all = shared.places.update(publications, added);
-    is_complete &= shared.set_all_workers(all);
+    let mut is_complete = shared.set_all_workers(all);
     drop(resizing);
+    search.ask_new(&shared);
+    is_complete &= search.asked.values().all(Option::is_none);
     // Calls user code.
     shared.feed();
     is_complete || !shared.state.lock().is_open()
+}
+
+impl PlaceSearch {
+    /// Asks new served pools for their numbers of workers, all at the same time: one of them may be silent.
+    fn ask_new(&mut self, shared: &PoolShared) {
+        // The pool has ended.
+        let Some(to) = self.to.upgrade() else { return };
+        for (name, number) in &self.publications {
+            let number = *number;
+            let is_due = |asked: &Option<Instant>| asked.is_some_and(|missing| missing.elapsed() >= RETRY);
+            if !self.asked.get(&number).is_none_or(is_due) {
+                continue;
+            }
+            let (to, cluster, name) = (to.clone(), self.cluster.clone(), name.clone());
+            let kind = shared.settings.kind.clone();
+            // Fails only at the end of the pool.
+            let ask = move || _ = to.send(PlaceEvent::Found(number, first_reply(&cluster, &name, kind)));
+            let thread = std::thread::Builder::new().name("mp-pool-host".into()).spawn(ask);
+            self.asked.insert(number, thread.err().map(|_| Instant::now()));
+        }
+    }
+}
+
+/// Connects to a served pool, and asks for its number of workers.
+fn first_reply(cluster: &Cluster, name: &str, kind: String) -> FirstReply {
+    let service = match ServedPoolService::connect_now(cluster, name) {
+        Ok(service) => service,
+        Err(error @ NetError::WrongType { .. }) => {
+            return FirstReply::Unused(format!(
+                "a served pool is not used, because its program is another build: {error}"
+            ));
+        }
+        // The member may be gone, or answer later.
+        Err(_) => return FirstReply::Missing,
+    };
+    let (place, request) = (service.place(), ForwardRequest::Size { kind: kind.clone() });
+    FirstReply::Unused(match service.call_within(request, Some(FIRST_SIZE_TIMEOUT)) {
+        Ok(Some(ForwardReply::Size(workers))) => return FirstReply::Workers(workers, service),
+        Ok(Some(ForwardReply::OtherKind(theirs))) => {
+            let text = |kind: String| if kind.is_empty() { "no state".into() } else { kind };
+            let (theirs, ours) = (text(theirs), text(kind));
+            format!("the pool of {place} is not used: its workers have {theirs}, and here they have {ours}")
+        }
+        Ok(Some(ForwardReply::Ended)) => format!("the pool of {place} has ended"),
+        Ok(Some(_)) => format!("{place} gave a wrong answer"),
+        Ok(None) | Err(_) => return FirstReply::Missing,
+    })
 }
 
 impl PoolShared {

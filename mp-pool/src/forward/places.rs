@@ -139,11 +139,6 @@ impl Places {
         (table.pool, table.most, table.names) = (pool, most, Some(names));
     }
 
-    /// Returns `true` if a publication has a place.
-    pub(crate) fn has(&self, publication: u64) -> bool {
-        self.table.lock().remote.iter().any(|place| place.publication == publication)
-    }
-
     /// Returns the number of all workers.
     pub(crate) fn all_workers(&self) -> usize {
         let table = self.table.lock();
