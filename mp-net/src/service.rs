@@ -358,6 +358,16 @@ pub fn spawn_blocking(function: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Runs a function, which does not block, after a time.
+pub fn run_later(delay: Duration, function: impl FnOnce() + Send + 'static) {
+    if let Ok(runtime) = crate::reactor::handle() {
+        drop(runtime.spawn(async move {
+            tokio::time::sleep(delay).await;
+            function();
+        }));
+    }
+}
+
 /// Returns the output of a future of a service, or `None` if it is pending after `limit`.
 pub async fn output_within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     tokio::time::timeout(limit, future).await.ok()

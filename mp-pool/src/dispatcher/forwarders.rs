@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mp_core::mutex::Mutex;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::{AtomicU64, AtomicUsize};
+use mp_net::service::run_later;
 
 use crate::forward::messages::ForwarderId;
 use crate::slots::slot::QUEUE_CAPACITY;
@@ -15,24 +17,56 @@ use crate::tasks::outcome_run::OutcomeRun;
 /// Maximum number of cancellations stored for chunks of a forwarder that have not arrived. Its queue has room
 /// for this number of chunks.
 const MOST_CANCELLED: usize = QUEUE_CAPACITY;
+/// Time for which outcomes are stored after the session of their forwarder was lost.
+const LONGEST_LOST: Duration = Duration::from_secs(60);
 
 /// Forwarder of a chunk, and the chunk's number.
 pub(super) type ChunkKey = (ForwarderId, u64);
 
+/// Chunk of a forwarder. Its outcomes are stored until the forwarder requests the following ones, or sends
+/// another chunk.
+pub(super) struct ArrivedChunk {
+    pub(super) number: u64,
+    /// Number of tasks.
+    pub(super) count: usize,
+    pub(super) job: Arc<CallState>,
+    /// `true` if the arguments of its only task have attachments.
+    pub(super) has_attachments: bool,
+    /// Outcomes that the forwarder may not have received. `None` before the first reply.
+    pub(super) outcomes: Mutex<Option<VecDeque<OutcomeRun>>>,
+    /// Number of requests that wait for the outcomes.
+    pub(super) waiting: AtomicUsize,
+}
+
+impl ArrivedChunk {
+    pub(super) fn new(
+        number: u64,
+        (count, has_attachments): (usize, bool),
+        job: Arc<CallState>,
+    ) -> Arc<Self> {
+        let (outcomes, waiting) = Default::default();
+        Arc::new(Self { number, count, job, has_attachments, outcomes, waiting })
+    }
+
+    /// Returns `true` if the forwarder has received all outcomes.
+    fn is_received(&self) -> bool {
+        self.outcomes.lock().as_ref().is_some_and(VecDeque::is_empty)
+    }
+}
+
 struct ForwarderState {
     /// Preferred worker: the last one that ran tasks of the forwarder.
     worker: Arc<AtomicUsize>,
-    /// Calls for chunks.
-    running: HashMap<u64, Arc<CallState>>,
+    /// Last chunk. The forwarder sends the next one after it has received the outcomes.
+    chunk: Option<Arc<ArrivedChunk>>,
     /// Cancelled chunks that have not arrived, the oldest first.
     cancelled: VecDeque<u64>,
-    /// Outcomes that did not fit into a reply.
-    unsent: VecDeque<OutcomeRun>,
     /// Number of the [`HeldForwarder`].
     number: u64,
 }
 
-/// Registered forwarders of other members, until their processes end or their sessions are lost.
+/// Registered forwarders of other members, until their processes end or their sessions are lost. A forwarder
+/// with a chunk is removed [later](LONGEST_LOST).
 #[derive(Default)]
 pub(super) struct ForwarderTable(Mutex<HashMap<ForwarderId, ForwarderState>>, AtomicU64);
 
@@ -42,22 +76,20 @@ impl ForwarderTable {
     fn add(&self, from: ForwarderId, workers: usize) -> u64 {
         let number = self.1.fetch_add(1, Ordering::Relaxed);
         let mut forwarders = self.0.lock();
+        if let Some(former) = forwarders.get_mut(&from) {
+            former.number = number;
+            return number;
+        }
         let mut counts = vec![0; workers];
-        let others = forwarders.iter().filter(|(other, _)| other.pool == from.pool && **other != from);
-        for (_, other) in others {
+        for (_, other) in forwarders.iter().filter(|(other, _)| other.pool == from.pool) {
             if let Some(count) = counts.get_mut(other.worker.load(Ordering::Relaxed)) {
                 *count += 1;
             }
         }
         let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
         let worker = Arc::new(AtomicUsize::new(fewest.map_or(0, |(worker, _)| worker)));
-        let (running, unsent) = Default::default();
-        // It does not send them again.
-        let cancelled = forwarders.get_mut(&from).map(|former| std::mem::take(&mut former.cancelled));
-        let cancelled = cancelled.unwrap_or_default();
-        let replaced = forwarders.insert(from, ForwarderState { worker, running, cancelled, unsent, number });
-        drop(forwarders);
-        drop(replaced);
+        let (chunk, cancelled) = Default::default();
+        forwarders.insert(from, ForwarderState { worker, chunk, cancelled, number });
         number
     }
 
@@ -66,7 +98,7 @@ impl ForwarderTable {
         self.0.lock().get(&from).map(|state| state.worker.clone()).unwrap_or_default()
     }
 
-    /// Removes a forwarder whose process has ended, unless it was registered again.
+    /// Removes a forwarder, unless it was registered again.
     fn remove(&self, from: ForwarderId, number: u64) {
         let mut forwarders = self.0.lock();
         if forwarders.get(&from).is_some_and(|state| state.number == number) {
@@ -76,52 +108,48 @@ impl ForwarderTable {
         }
     }
 
-    /// Adds the call for a chunk. Returns `false` if the chunk was cancelled.
-    pub(super) fn begin(&self, (from, chunk): ChunkKey, job: &Arc<CallState>) -> bool {
+    /// Removes a forwarder whose process has ended or whose session was lost. If the session was lost, the
+    /// forwarder will request the outcomes of its chunk, which are stored for a time.
+    fn lose(self: &Arc<Self>, from: ForwarderId, number: u64) {
+        let has_outcomes =
+            |state: &ForwarderState| state.chunk.as_ref().is_some_and(|chunk| !chunk.is_received());
+        if !self.0.lock().get(&from).is_some_and(has_outcomes) {
+            return self.remove(from, number);
+        }
+        let table = Arc::downgrade(self);
+        run_later(LONGEST_LOST, move || _ = table.upgrade().map(|table| table.remove(from, number)));
+    }
+
+    /// Adds a chunk, after which the former one is no longer stored. Returns `false` if the chunk was
+    /// cancelled.
+    pub(super) fn begin(&self, from: ForwarderId, chunk: &Arc<ArrivedChunk>) -> bool {
         let mut forwarders = self.0.lock();
         // A forwarder that was lost meanwhile can't cancel it.
         let Some(state) = forwarders.get_mut(&from) else { return true };
-        if let Some(at) = state.cancelled.iter().position(|cancelled| *cancelled == chunk) {
-            state.cancelled.remove(at);
-            return false;
-        }
-        state.running.insert(chunk, job.clone());
-        true
+        let at = state.cancelled.iter().position(|cancelled| *cancelled == chunk.number);
+        _ = at.and_then(|at| state.cancelled.remove(at));
+        let former = std::mem::replace(&mut state.chunk, at.is_none().then(|| chunk.clone()));
+        drop(forwarders);
+        drop(former);
+        at.is_none()
     }
 
-    /// Removes the call for a chunk.
-    pub(super) fn end(&self, (from, chunk): ChunkKey) {
-        let ended = self.0.lock().get_mut(&from).and_then(|state| state.running.remove(&chunk));
-        drop(ended);
-    }
-
-    /// Returns the call for a chunk. Stores the cancellation of a chunk that has not arrived.
-    pub(super) fn cancel(&self, (from, chunk): ChunkKey) -> Option<Arc<CallState>> {
+    /// Returns a chunk that has arrived. Otherwise cancels the chunk for the time of its arrival.
+    pub(super) fn find_or_cancel(&self, (from, chunk): ChunkKey) -> Option<Arc<ArrivedChunk>> {
         let mut forwarders = self.0.lock();
         let state = forwarders.get_mut(&from)?;
-        let job = state.running.get(&chunk).cloned();
-        if job.is_none() {
+        let found = state.chunk.clone().filter(|found| found.number == chunk);
+        if found.is_none() {
             state.cancelled.push_back(chunk);
             if state.cancelled.len() > MOST_CANCELLED {
                 state.cancelled.pop_front();
             }
         }
-        job
-    }
-
-    /// Stores outcomes until the forwarder requests them.
-    pub(super) fn store_unsent(&self, from: ForwarderId, outcomes: VecDeque<OutcomeRun>) {
-        if let Some(state) = self.0.lock().get_mut(&from) {
-            state.unsent = outcomes;
-        }
-    }
-
-    pub(super) fn take_unsent(&self, from: ForwarderId) -> VecDeque<OutcomeRun> {
-        self.0.lock().get_mut(&from).map(|state| std::mem::take(&mut state.unsent)).unwrap_or_default()
+        found
     }
 }
 
-/// Value that a forwarder holds. The forwarder is removed when its process ends or is lost.
+/// Value that a forwarder holds, until its process ends or its session is lost.
 pub(super) struct HeldForwarder {
     table: Arc<ForwarderTable>,
     from: ForwarderId,
@@ -138,7 +166,7 @@ impl HeldForwarder {
 
 impl Drop for HeldForwarder {
     fn drop(&mut self) {
-        self.table.remove(self.from, self.number);
+        self.table.lose(self.from, self.number);
     }
 }
 
@@ -150,16 +178,20 @@ mod tests {
 
     const FROM: ForwarderId = ForwarderId { pool: 1, forwarder: 2 };
 
+    fn chunk(number: u64) -> Arc<ArrivedChunk> {
+        ArrivedChunk::new(number, (1, false), job(1, CallOptions::default()))
+    }
+
     #[test]
     fn chunk_cancelled_before_its_arrival_is_not_begun() {
-        let (table, job) = (Arc::new(ForwarderTable::default()), job(1, CallOptions::default()));
+        let table = Arc::new(ForwarderTable::default());
         let held = HeldForwarder::new(&table, FROM, 2);
         let last = MOST_CANCELLED as u64;
-        assert!((0..=last).all(|chunk| table.cancel((FROM, chunk)).is_none()));
-        assert!(!table.begin((FROM, last), &job));
-        assert!(table.begin((FROM, last), &job) && table.begin((FROM, 0), &job), "0 is the oldest");
-        assert!(table.cancel((FROM, 0)).is_some());
-        table.end((FROM, 0));
+        assert!((0..=last).all(|chunk| table.find_or_cancel((FROM, chunk)).is_none()));
+        assert!(!table.begin(FROM, &chunk(last)));
+        assert!(table.begin(FROM, &chunk(last)) && table.begin(FROM, &chunk(0)), "0 is the oldest");
+        assert!(table.find_or_cancel((FROM, 0)).is_some());
+        *table.find_or_cancel((FROM, 0)).unwrap().outcomes.lock() = Some(VecDeque::new());
         drop(held);
         assert!(table.0.lock().is_empty());
     }
@@ -168,19 +200,35 @@ mod tests {
     fn reregistered_forwarder_outlives_its_old_hold() {
         let table = Arc::new(ForwarderTable::default());
         let former = HeldForwarder::new(&table, FROM, 1);
-        assert!(table.cancel((FROM, 1)).is_none());
+        assert!(table.find_or_cancel((FROM, 1)).is_none());
         let held = HeldForwarder::new(&table, FROM, 1);
         drop(former);
-        assert!(!table.begin((FROM, 1), &job(1, CallOptions::default())), "its cancellations stay");
+        assert!(!table.begin(FROM, &chunk(1)), "its cancellations stay");
         drop(held);
+        assert!(table.0.lock().is_empty());
+    }
+
+    #[test]
+    fn chunk_outlives_a_lost_session() {
+        let table = Arc::new(ForwarderTable::default());
+        let held = HeldForwarder::new(&table, FROM, 1);
+        assert!(table.begin(FROM, &chunk(1)));
+        let number = held.number;
+        drop(held);
+        assert!(table.find_or_cancel((FROM, 1)).is_some());
+        let held = HeldForwarder::new(&table, FROM, 1);
+        table.remove(FROM, number);
+        assert!(table.find_or_cancel((FROM, 1)).is_some(), "it was registered again");
+        assert!(table.begin(FROM, &chunk(2)) && table.find_or_cancel((FROM, 1)).is_none());
+        table.remove(FROM, held.number);
         assert!(table.0.lock().is_empty());
     }
 
     /// A cancellation and the end of a forwarder use different connections.
     #[test]
     fn cancellation_of_a_lost_forwarder_is_not_stored() {
-        let (table, job) = (ForwarderTable::default(), job(1, CallOptions::default()));
-        assert!(table.cancel((FROM, 1)).is_none() && table.begin((FROM, 1), &job));
+        let table = ForwarderTable::default();
+        assert!(table.find_or_cancel((FROM, 1)).is_none() && table.begin(FROM, &chunk(1)));
         assert!(table.0.lock().is_empty());
     }
 

@@ -18,7 +18,7 @@ use mp_spawn::{CallFailure, Closure};
 use crate::child::message::{FunctionMessage, SingleValue};
 use crate::child::runner::Runner;
 use crate::child::values::{EndPositions, TaskArgs};
-use crate::dispatcher::forwarders::{ChunkKey, ForwarderTable, HeldForwarder};
+use crate::dispatcher::forwarders::{ArrivedChunk, ChunkKey, ForwarderTable, HeldForwarder};
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::forward::messages::{ForwardReply, ForwardRequest, ForwardedOutcome, ForwarderId};
@@ -132,19 +132,25 @@ impl TaskSource for ForwardedTasks {
     }
 }
 
-/// Call that is cancelled when the future that waits for it is dropped.
-struct CancelledOnDrop {
-    service: Arc<PoolService>,
-    key: ChunkKey,
-    job: Arc<CallState>,
+/// Request that waits for the outcomes of a chunk. Dropping the last such request cancels the call.
+struct OutcomeWait {
+    shared: Arc<PoolShared>,
+    chunk: Arc<ArrivedChunk>,
     is_done: bool,
 }
 
-impl Drop for CancelledOnDrop {
+impl OutcomeWait {
+    fn new(service: &PoolService, chunk: &Arc<ArrivedChunk>) -> Self {
+        chunk.waiting.fetch_add(1, Ordering::Relaxed);
+        Self { shared: service.shared.clone(), chunk: chunk.clone(), is_done: false }
+    }
+}
+
+impl Drop for OutcomeWait {
     fn drop(&mut self) {
-        self.service.forwarders.end(self.key);
-        if !self.is_done {
-            let (shared, job) = (self.service.shared.clone(), self.job.clone());
+        let is_last = self.chunk.waiting.fetch_sub(1, Ordering::Relaxed) == 1;
+        if is_last && !self.is_done {
+            let (shared, job) = (self.shared.clone(), self.chunk.job.clone());
             // Other tasks may be encoded meanwhile, by user code.
             spawn_blocking(move || _ = shared.cancel(&job));
         }
@@ -239,8 +245,8 @@ impl PoolService {
     /// arrival: chunk and cancellation use different connections, and can overtake each other.
     fn cancel(&self, keys: impl Iterator<Item = ChunkKey>) {
         for key in keys {
-            if let Some(job) = self.forwarders.cancel(key) {
-                self.shared.cancel_all(&job);
+            if let Some(chunk) = self.forwarders.find_or_cancel(key) {
+                self.shared.cancel_all(&chunk.job);
             }
         }
     }
@@ -259,7 +265,7 @@ impl PoolService {
             };
             return ForwardReply::UnknownFunction(back);
         };
-        let (key, count) = ((from, chunk), args.len());
+        let count = args.len();
         let args = match args.into_unsent() {
             Ok(args) => args,
             Err(error) => {
@@ -277,12 +283,13 @@ impl PoolService {
         });
         let options = CallOptions { chunk: count, timeout, ..CallOptions::default() };
         let job = CallState::new(code, options, source.clone(), ResultOrder::Submission);
-        if !self.forwarders.begin(key, &job) {
+        let chunk = ArrivedChunk::new(chunk, (count, has_attachments), job.clone());
+        if !self.forwarders.begin(from, &chunk) {
             let outcomes = vec![(0, ForwardedOutcome::Cancelled { count })];
             return ForwardReply::Outcomes { outcomes, single: None, more: false };
         }
-        let mut end = CancelledOnDrop { service: self.clone(), key, job: job.clone(), is_done: false };
-        let (shared, submitted) = (self.shared.clone(), job.clone());
+        let wait = OutcomeWait::new(&self, &chunk);
+        let (shared, submitted) = (self.shared.clone(), job);
         // User code encodes functions, and the tasks of other calls.
         let submit = move || {
             shared.submit(&submitted, count, || source.left.lock().0 = Some(args));
@@ -294,37 +301,48 @@ impl PoolService {
         if blocking(submit).await.is_none() {
             return ForwardReply::Ended;
         }
-        std::future::poll_fn(|cx| match job.register_waker(cx.waker(), CallOutcomes::all_done) {
-            true => Poll::Pending,
-            false => Poll::Ready(()),
-        })
-        .await;
-        end.is_done = true;
-        let runs = std::iter::from_fn(|| job.outcomes().next()).collect();
-        match self.reply((from, most), runs) {
-            ForwardReply::Outcomes { mut outcomes, single, more } if has_attachments => {
-                for (_, outcome) in &mut outcomes {
-                    if let ForwardedOutcome::NotBegun = outcome {
-                        *outcome = ForwardedOutcome::Dropped;
-                    }
-                }
-                ForwardReply::Outcomes { outcomes, single, more }
-            }
-            reply => reply,
-        }
+        self.outcomes(wait, 0, most).await
     }
 
-    /// Returns a reply with as many of these outcomes as fit into it, and keeps the others. `most` is the
-    /// size of the largest reply in bytes.
-    fn reply(&self, (from, most): (ForwarderId, u64), mut runs: VecDeque<OutcomeRun>) -> ForwardReply {
+    /// Waits for the outcomes of a chunk, and returns those of the tasks from `item` on.
+    async fn outcomes(&self, mut wait: OutcomeWait, item: usize, most: u64) -> ForwardReply {
+        let OutcomeWait { chunk, is_done, .. } = &mut wait;
+        std::future::poll_fn(|cx| {
+            let all_done = |outcomes: &CallOutcomes| outcomes.progress.done == chunk.count;
+            match chunk.job.register_waker(cx.waker(), all_done) {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        *is_done = true;
+        self.reply(chunk, item, most)
+    }
+
+    /// Returns a reply with as many outcomes of the tasks from `item` on as fit into it. The forwarder has
+    /// received the outcomes of earlier tasks. `most` is the size of the largest reply in bytes.
+    fn reply(&self, chunk: &ArrivedChunk, item: usize, most: u64) -> ForwardReply {
         // The rest is for the head, and the texts of errors.
         let most = usize::try_from(most / 4 * 3).unwrap_or(usize::MAX);
-        let (mut outcomes, mut single, mut size) = (Vec::new(), None, 0_usize);
-        while single.is_none()
-            && let Some(OutcomeRun { first, count, data, run_time }) = runs.pop_front()
-        {
+        let (mut outcomes, mut single, mut size, mut more) = (Vec::new(), None, 0_usize, false);
+        let mut stored = chunk.outcomes.lock();
+        let runs = stored.get_or_insert_with(|| {
+            let mut arrived = chunk.job.outcomes();
+            std::iter::from_fn(|| arrived.next()).collect()
+        });
+        while runs.front().is_some_and(|run| run.end() <= item) {
+            runs.pop_front();
+        }
+        for OutcomeRun { first, count, data, run_time } in runs {
+            more = single.is_some();
+            if more {
+                break;
+            }
+            let skipped = item.saturating_sub(*first);
+            let (first, count) = (*first + skipped, *count - skipped);
             match data {
                 OutcomeData::Values(many, from) => {
+                    let from = *from + skipped;
                     let fits = |i: &usize| {
                         let len = many.get(from + i).map_or(0, <[u8]>::len);
                         let fits = size.saturating_add(len + 8) <= most;
@@ -337,54 +355,59 @@ impl PoolService {
                         let bytes = packed((from..from + taken).map_while(|i| many.get(i)));
                         outcomes.push((first, ForwardedOutcome::Values { count: taken, nanos, bytes }));
                     } else if outcomes.is_empty() {
-                        outcomes.push((first, too_large()));
+                        outcomes.push((first, ForwardedOutcome::Failed(Box::new(too_large()))));
                         taken = 1;
                     }
-                    if taken < count {
-                        let data = OutcomeData::Values(many, from + taken);
-                        let rest = OutcomeRun { first: first + taken, count: count - taken, data, run_time };
-                        runs.push_front(rest);
+                    more = taken < count;
+                    if more {
                         break;
                     }
                 }
                 OutcomeData::Single(received) => {
-                    let outcome = match leaving(*received) {
-                        Ok((_, len)) if len > most => too_large(),
+                    let outcome = match leaving(std::mem::take(&mut **received)) {
+                        Ok((_, len)) if len > most => Err(too_large()),
                         Ok((value, len)) if len > most - size => {
                             // It begins the next reply.
-                            let data = OutcomeData::Single(Box::new(value.into_incoming()));
-                            runs.push_front(OutcomeRun { first, count, data, run_time });
+                            *data = OutcomeData::Single(Box::new(value.into_incoming()));
+                            more = true;
                             break;
                         }
-                        Ok((value, _)) => {
+                        Ok((value, _)) => Ok(value),
+                        Err(why) => Err(TaskError::value(why)),
+                    };
+                    // If the reply is lost, so is the result.
+                    let error = outcome.as_ref().err().cloned().unwrap_or(TaskError::Terminated);
+                    *data = OutcomeData::Failed(Box::new(error));
+                    let outcome = match outcome {
+                        Ok(value) => {
                             single = Some(SingleValue::ToSend(value));
                             ForwardedOutcome::Single
                         }
-                        Err(why) => ForwardedOutcome::Failed(Box::new(TaskError::value(why))),
+                        Err(error) => ForwardedOutcome::Failed(Box::new(error)),
                     };
                     outcomes.push((first, outcome));
                 }
-                OutcomeData::Failed(error) if matches!(*error, TaskError::Cancelled) => {
+                OutcomeData::Failed(error) if matches!(**error, TaskError::Cancelled) => {
                     outcomes.push((first, ForwardedOutcome::Cancelled { count }));
                 }
                 OutcomeData::Failed(error) => {
                     for item in first..first + count {
-                        outcomes.push((item, self.failed((*error).clone())));
+                        outcomes.push((item, self.failed((**error).clone(), chunk.has_attachments)));
                     }
                 }
             }
         }
-        let more = !runs.is_empty();
-        self.forwarders.store_unsent(from, runs);
         ForwardReply::Outcomes { outcomes, single, more }
     }
 
-    fn failed(&self, mut error: TaskError) -> ForwardedOutcome {
+    fn failed(&self, mut error: TaskError, has_attachments: bool) -> ForwardedOutcome {
         match &mut error {
             TaskError::Terminated
             | TaskError::Closed { .. }
             | TaskError::Broken(_)
-            | TaskError::Interrupted => return ForwardedOutcome::NotBegun,
+            | TaskError::Interrupted => {
+                return if has_attachments { ForwardedOutcome::Dropped } else { ForwardedOutcome::NotBegun };
+            }
             TaskError::WorkerLost(lost) => lost.pool = Some(self.place.clone()),
             TaskError::TimedOut { pool, .. } => *pool = Some(self.place.clone()),
             _ => {}
@@ -405,9 +428,8 @@ fn packed<'a>(values: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     std::mem::take(out.bytes())
 }
 
-fn too_large() -> ForwardedOutcome {
-    let why = "it is larger than `ClusterConfig::largest_message` of the host of the caller";
-    ForwardedOutcome::Failed(Box::new(TaskError::value(why)))
+fn too_large() -> TaskError {
+    TaskError::value("it is larger than `ClusterConfig::largest_message` of the host of the caller")
 }
 
 /// Returns a result with attachments for sending to another host, and its size in bytes.
@@ -462,9 +484,11 @@ impl NetService for PoolService {
                     let cancel = move || self.cancel(chunks.into_iter().map(keys));
                     blocking(cancel).await.map_or_else(panicked, |()| ForwardReply::Done)
                 }
-                ForwardRequest::Rest { from, most } => {
-                    let unsent = self.forwarders.take_unsent(from);
-                    self.reply((from, most), unsent)
+                ForwardRequest::Rest { from, chunk, item, most } => {
+                    let Some(found) = self.forwarders.find_or_cancel((from, chunk)) else {
+                        return ForwardReply::UnknownChunk;
+                    };
+                    self.outcomes(OutcomeWait::new(&self, &found), item, most).await
                 }
             }
         })
@@ -501,11 +525,37 @@ mod tests {
         let mut reply = service.clone().serve_held(ForwardRequest::Begin { from });
         let reply = reply.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready((ForwardReply::Done, held)) = reply else { panic!("it does not wait") };
-        assert!(held.is_some() && service.forwarders.cancel((from, 1)).is_none());
-        let call = job(1, CallOptions::default());
-        assert!(!service.forwarders.begin((from, 1), &call), "the cancellation is stored");
+        assert!(held.is_some() && service.forwarders.find_or_cancel((from, 1)).is_none());
+        let chunk = |number| ArrivedChunk::new(number, (1, false), job(1, CallOptions::default()));
+        assert!(!service.forwarders.begin(from, &chunk(1)), "the cancellation is stored");
         drop(held);
-        service.forwarders.cancel((from, 2));
-        assert!(service.forwarders.begin((from, 2), &call), "the forwarder is unknown");
+        service.forwarders.find_or_cancel((from, 2));
+        assert!(service.forwarders.begin(from, &chunk(2)), "the forwarder is unknown");
+    }
+
+    /// If the session ends before the reply arrives, the forwarder requests the same outcomes again.
+    #[test]
+    fn lost_reply_is_sent_again() {
+        let service = Arc::new(PoolService::new(Arc::new(shared()), "pool of rank 1".into()));
+        let from = ForwarderId { pool: 1, forwarder: 2 };
+        let held = HeldForwarder::new(&service.forwarders, from, 1);
+        let call = job(3, CallOptions::default());
+        let chunk = ArrivedChunk::new(1, (3, false), call.clone());
+        assert!(service.forwarders.begin(from, &chunk));
+        drop(held);
+        let runs = (0..3).map(|item| OutcomeRun::failed(item..item + 1, TaskError::value(item.to_string())));
+        call.settle(runs.collect(), |_| (), |(), _| ());
+        let ask = |item| {
+            let request = ForwardRequest::Rest { from, chunk: 1, item, most: 1000 };
+            let reply = service.clone().serve(request).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(ForwardReply::Outcomes { outcomes, more: false, .. }) = reply else {
+                panic!("all tasks are done")
+            };
+            outcomes.into_iter().map(|(item, _)| item).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            [ask(0), ask(0), ask(1), ask(1), ask(3)],
+            [vec![0, 1, 2], vec![0, 1, 2], vec![1, 2], vec![1, 2], vec![]]
+        );
     }
 }

@@ -28,6 +28,10 @@ use crate::steps::chunk::Turn;
 /// Longest wait for a function that another forwarder sends, and the interval of questions.
 const LONGEST_LEARN: Duration = Duration::from_secs(20);
 const LEARN_INTERVAL: Duration = Duration::from_millis(5);
+/// Number of consecutive requests for outcomes during which the session may be lost.
+const MOST_LOST: usize = 3;
+/// Maximum size of the outcomes that a served pool stores until the next chunk, in bytes.
+const MOST_STORED: usize = 64 << 10;
 
 /// Arguments of a forwarder.
 #[derive(Serialize, Deserialize)]
@@ -225,8 +229,14 @@ impl Forwarder {
                 | (Err(UnservedRequest { error: error @ NetError::TooLarge { .. }, .. }), _) => {
                     return self.fail_all(id, count, &error.to_string(), reported);
                 }
-                (Err(UnservedRequest { request: Some(ForwardRequest::Run { args, .. }), .. }), kept) => {
-                    return self.give_up(id, kept.map_or(args, TaskArgs::Packed), reported);
+                (
+                    Err(UnservedRequest { request: Some(ForwardRequest::Run { args, .. }), error, .. }),
+                    kept,
+                ) => {
+                    return match self.rest(id, 0, Some(error)) {
+                        Some(reply) => self.report(id, count, reply, reported),
+                        None => self.give_up(id, kept.map_or(args, TaskArgs::Packed), reported),
+                    };
                 }
                 (Err(_), _) => return self.give_up_all(),
             };
@@ -294,6 +304,7 @@ impl Forwarder {
         mut reply: ForwardReply,
         reported: &mut usize,
     ) -> Result<(), WorkerError> {
+        let mut stored = 0;
         loop {
             let (outcomes, mut single, more) = match reply {
                 ForwardReply::Outcomes { outcomes, single, more } => (outcomes, single, more),
@@ -315,6 +326,7 @@ impl Forwarder {
                             return self.give_up_all();
                         }
                         let count = values;
+                        stored += bytes.len();
                         let values = ReceivedValues::new(&mut Incoming::from_plain(bytes), count);
                         let values = values.to_packed().ok_or("a served pool sent malformed results")?;
                         (count, TaskReply::Results { nanos, values: ManyValues::ToSend(values) })
@@ -347,14 +359,43 @@ impl Forwarder {
                 *reported = item + items;
             }
             if !more {
+                if stored > MOST_STORED {
+                    let (from, item, most) = (self.from, *reported, 0);
+                    // If this fails, the served pool is lost.
+                    _ = self.service.post(ForwardRequest::Rest { from, chunk: id, item, most });
+                }
                 return Ok(());
             }
-            let most = self.service.largest_message();
-            match self.call(ForwardRequest::Rest { from: self.from, most }) {
-                Ok(next) => reply = next,
-                Err(_) => return self.give_up_all(),
+            match self.rest(id, *reported, None) {
+                Some(next) => reply = next,
+                None => return self.give_up_all(),
             }
         }
+    }
+
+    /// Requests the outcomes of a chunk's tasks from `item` on, again after a lost session. `error` is the
+    /// error of the request that sent the chunk. Returns `None` if the outcomes are lost.
+    fn rest(&mut self, chunk: u64, item: usize, mut error: Option<NetError>) -> Option<ForwardReply> {
+        for _ in 0..=MOST_LOST {
+            if let Some(error) = error {
+                let NetError::PeerLost(_) = error else { return None };
+                let from = self.from;
+                let begin = || self.service.call_held(ForwardRequest::Begin { from }, None);
+                match mp_core::with_interrupts_masked(begin) {
+                    Ok(Some((ForwardReply::Done, hold))) => self.hold = hold,
+                    // A pool that has ended still has the outcomes of chunks.
+                    Ok(_) | Err(NetError::Home { .. }) => {}
+                    Err(_) => return None,
+                }
+            }
+            let most = self.service.largest_message();
+            match self.call(ForwardRequest::Rest { from: self.from, chunk, item, most }) {
+                Ok(ForwardReply::UnknownChunk) => return None,
+                Ok(reply) => return Some(reply),
+                Err(unserved) => error = Some(unserved.error),
+            }
+        }
+        None
     }
 
     /// Ends this process, whose served pool is gone. Returns arguments with attachments to the pool.

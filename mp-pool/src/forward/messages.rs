@@ -39,8 +39,8 @@ pub(crate) enum ForwardRequest {
     /// Cancel the tasks of these chunks that have not begun. Chunks that have not arrived are cancelled on
     /// arrival. Numbers of forwarders and chunks.
     Cancel { pool: u64, chunks: Vec<(u64, u64)> },
-    /// Return the outcomes that did not fit into the last reply.
-    Rest { from: ForwarderId, most: u64 },
+    /// Return the outcomes of a chunk's tasks from `item` on, and forget the earlier ones.
+    Rest { from: ForwarderId, chunk: u64, item: usize, most: u64 },
 }
 
 const SIZE: u8 = 0;
@@ -95,8 +95,8 @@ impl Message for ForwardRequest {
                 write_head(out, CANCEL, [*pool]);
                 return C::write(out, chunks);
             }
-            ForwardRequest::Rest { from, most } => {
-                write_head(out, REST, [from.pool, from.forwarder, *most]);
+            ForwardRequest::Rest { from, chunk, item, most } => {
+                write_head(out, REST, [from.pool, from.forwarder, *chunk, *item as u64, *most]);
             }
         }
         Ok(())
@@ -142,8 +142,9 @@ impl Message for ForwardRequest {
                 ForwardRequest::Cancel { pool, chunks: C::read(inc)? }
             }
             REST => {
-                let [pool, forwarder, most] = words(inc)?;
-                ForwardRequest::Rest { from: ForwarderId { pool, forwarder }, most }
+                let [pool, forwarder, chunk, item, most] = words(inc)?;
+                let (from, item) = (ForwarderId { pool, forwarder }, item as usize);
+                ForwardRequest::Rest { from, chunk, item, most }
             }
             other => return Err(unknown(other)),
         })
@@ -182,6 +183,8 @@ pub(crate) enum ForwardReply {
     UnknownFunction(Option<SingleValue>),
     /// The function can't be decoded.
     Unreadable(String),
+    /// The chunk has not arrived, and will not be begun.
+    UnknownChunk,
     /// Outcomes with the positions of their first tasks, and the value of the one with attachments. `more` if
     /// there are others.
     Outcomes {
@@ -198,6 +201,7 @@ const OUTCOMES: u8 = 4;
 const OTHER_KIND: u8 = 5;
 const ENDED: u8 = 6;
 const LATER: u8 = 7;
+const UNKNOWN_CHUNK: u8 = 8;
 
 fn write_single(value: &mut Option<SingleValue>, out: &mut Outgoing) -> mp_core::Result<()> {
     match value {
@@ -217,6 +221,7 @@ impl Message for ForwardReply {
             ForwardReply::Done => write_head(out, DONE, []),
             ForwardReply::Ended => write_head(out, ENDED, []),
             ForwardReply::Later => write_head(out, LATER, []),
+            ForwardReply::UnknownChunk => write_head(out, UNKNOWN_CHUNK, []),
             ForwardReply::UnknownFunction(back) => {
                 write_head(out, UNKNOWN, [u64::from(back.is_some())]);
                 return write_single(back, out);
@@ -246,6 +251,7 @@ impl Message for ForwardReply {
             DONE => ForwardReply::Done,
             ENDED => ForwardReply::Ended,
             LATER => ForwardReply::Later,
+            UNKNOWN_CHUNK => ForwardReply::UnknownChunk,
             UNKNOWN => {
                 let [back] = words(inc)?;
                 ForwardReply::UnknownFunction((back != 0).then(|| SingleValue::Received(rest(inc))))

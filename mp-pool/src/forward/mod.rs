@@ -14,6 +14,7 @@
 //! |---|---|
 //! | the worker on host B dies, or exceeds a time limit | as for any pool: the running task gets the error of the served pool, the other tasks of the chunk continue on host B |
 //! | host B is lost, or its pool ends | the forwarder returns the tasks of its chunk that have no outcome, and ends; other workers begin them, a second time if host B had begun them |
+//! | the session of a forwarder is lost, and both processes live | the forwarder connects again, and requests the outcomes that it has not received; host B stores them for a minute. Host B drops the tasks that it has not begun, and other workers begin them. A result with attachments is lost with its reply, and its task is begun again |
 //! | the forwarder dies | the tasks of its chunk are lost, because host B may have begun them; host B drops those that it has not begun |
 //! | a call is cancelled | host A asks host B, in a request of its own, to cancel the chunks that forwarders have; host B settles the tasks that it has not begun, also those of a chunk that arrives later |
 //! | host A is lost | host B drops the tasks that it has not begun |
