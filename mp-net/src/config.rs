@@ -1,5 +1,6 @@
 //! Configuration of a cluster.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use mp_core::AuthKey;
@@ -74,19 +75,25 @@ impl ClusterConfig {
     /// Creates the configuration from the environment that a [launcher](crate::launcher) has set. A process
     /// without a launcher is rank 0 of a cluster of one rank, and listens at a free port of this host only.
     ///
-    /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of `ClusterTls::from_pem_files`. A key is
-    /// not read from the environment: call [`key`](Self::key).
+    /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of `ClusterTls::from_pem_files`.
+    /// `MP_CLUSTER_KEY_FILE` names a file with the [`key`](Self::key), whose mode must give other users no
+    /// access. A newline at its end is ignored. Instead, `MP_CLUSTER_KEY` can contain the key itself, which
+    /// all programs that this process starts inherit.
     ///
     /// # Errors
     /// Returns an error if the variables of the launcher are invalid, incomplete or contradictory, or the
-    /// files of certificates can't be used.
+    /// files of certificates or of the key can't be used.
     pub fn from_env() -> Result<Self, LauncherError> {
-        let config = match launcher::env()? {
+        Self::from_vars(|name| std::env::var_os(name))
+    }
+
+    pub(crate) fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, LauncherError> {
+        let config = match launcher::from_vars(&get)? {
             Some(placement) => Self::new(placement.rank, placement.world_size, &placement.home.to_string())
                 .job(&placement.job_id.unwrap_or_default()),
             None => Self::new(0, 1, "127.0.0.1:0"),
         };
-        Ok(Self { tls: ClusterTls::from_env()?, ..config })
+        Ok(Self { key: launcher::key(&get)?, tls: ClusterTls::from_vars(&get)?, ..config })
     }
 
     /// Sets the key that all members know. Each side of a connection proves it. It is not sent, and bytes on

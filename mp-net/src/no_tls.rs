@@ -1,5 +1,6 @@
 //! Types of `tls` in a build without that feature: no process has certificates.
 
+use std::ffi::OsString;
 use std::io;
 
 use crate::error::{NetError, Refusal};
@@ -11,8 +12,8 @@ use crate::socket::AsyncSocket;
 pub(crate) enum ClusterTls {}
 
 impl ClusterTls {
-    pub(crate) fn from_env() -> Result<Option<Self>, LauncherError> {
-        match crate::launcher::tls_files()? {
+    pub(crate) fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, LauncherError> {
+        match crate::launcher::tls_files(get)? {
             None => Ok(None),
             Some(_) => Err(LauncherError::Certificates(built_without())),
         }

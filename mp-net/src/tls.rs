@@ -1,5 +1,6 @@
 //! Connections with TLS between members that show certificates of one CA.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -133,8 +134,8 @@ impl ClusterTls {
     ///
     /// # Errors
     /// Returns an error if only some variables are set, or [`from_pem_files`](Self::from_pem_files) fails.
-    pub(crate) fn from_env() -> Result<Option<Self>, LauncherError> {
-        let Some([ca, certificate, key]) = crate::launcher::tls_files()? else { return Ok(None) };
+    pub(crate) fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, LauncherError> {
+        let Some([ca, certificate, key]) = crate::launcher::tls_files(get)? else { return Ok(None) };
         let tls = Self::from_pem_files(ca, certificate, key);
         tls.map(Some).map_err(|e| LauncherError::Certificates(e.to_string()))
     }

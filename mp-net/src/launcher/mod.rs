@@ -25,6 +25,7 @@
 //! - The port is `MP_PORT`. Without it the port is `MASTER_PORT` + 1, because torchrun's own store listens
 //!   on `MASTER_PORT`. Without both it is [`DEFAULT_PORT`].
 //! - The job's id is `SLURM_JOB_ID`, or `TORCHELASTIC_RUN_ID` under torchrun.
+//! - [`ClusterConfig::from_env`](crate::ClusterConfig::from_env) also reads certificates and the key.
 //!
 //! An empty variable counts as unset.
 //!
@@ -75,6 +76,7 @@
 //! [pytorch#137402]: https://github.com/pytorch/pytorch/issues/137402
 
 mod claims;
+mod key;
 mod slurm;
 #[cfg(test)]
 mod tests;
@@ -83,6 +85,7 @@ mod vars;
 use std::ffi::OsString;
 use std::fmt;
 
+pub(crate) use key::key;
 use vars::Vars;
 
 /// Port of the home if neither `MP_PORT` nor `MASTER_PORT` is set.
@@ -180,6 +183,9 @@ pub enum LauncherError {
     /// The files that `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name can't be used.
     #[error("the certificates of the environment can't be used: {0}")]
     Certificates(String),
+    /// The file that `MP_CLUSTER_KEY_FILE` names can't be used.
+    #[error("the cluster's key of the environment can't be used: {0}")]
+    Key(String),
 }
 
 mp_core::readable_debug!(LauncherError);
@@ -224,11 +230,9 @@ pub fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Placem
 }
 
 /// Returns the values of `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY`, or `None` if none of them is set.
-pub(crate) fn tls_files() -> Result<Option<[OsString; 3]>, LauncherError> {
-    tls_files_from(|name| std::env::var_os(name))
-}
-
-fn tls_files_from(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<[OsString; 3]>, LauncherError> {
+pub(crate) fn tls_files(
+    get: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<[OsString; 3]>, LauncherError> {
     let files = TLS_VARIABLES.map(|name| get(name).filter(|value| !value.is_empty()));
     let Some(missing) = files.iter().position(Option::is_none) else {
         return Ok(Some(files.map(Option::unwrap_or_default)));

@@ -1,10 +1,14 @@
 use std::ffi::OsString;
+use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use proptest::prelude::*;
 
 use super::slurm::{first_host, tasks_of_node};
 use super::{LauncherError, Placement, from_vars};
+use crate::ClusterConfig;
 
 /// Variables of `srun -n 5` on three hosts, of its last task (Slurm 22.05).
 const SRUN: &str = "SLURM_CPUS_ON_NODE=2 SLURM_DISTRIBUTION=block SLURM_GTIDS=4 SLURM_JOBID=1 SLURM_JOB_ID=1 \
@@ -397,12 +401,49 @@ proptest! {
 #[test]
 fn tls_files_are_named_together_or_not_at_all() {
     let files = |set: &'static [&str]| {
-        super::tls_files_from(move |name| set.contains(&name).then(|| format!("{name}.pem").into()))
+        super::tls_files(move |name| set.contains(&name).then(|| format!("{name}.pem").into()))
     };
     assert_eq!(files(&[]), Ok(None));
     let all = files(&["MP_TLS_KEY", "MP_TLS_CA", "MP_TLS_CERT"]).unwrap().expect("all are set");
     assert_eq!(all, ["MP_TLS_CA.pem", "MP_TLS_CERT.pem", "MP_TLS_KEY.pem"]);
     let partial = files(&["MP_TLS_KEY", "MP_TLS_CA"]).unwrap_err().to_string();
     assert!(partial.contains("has MP_TLS_CA and MP_TLS_KEY, but MP_TLS_CERT is not set"), "{partial}");
-    assert_eq!(super::tls_files_from(|_| Some("".into())), Ok(None));
+    assert_eq!(super::tls_files(|_| Some("".into())), Ok(None));
+}
+
+/// Returns the key of the configuration, or the text of the error.
+fn key_of(vars: &[(&str, &Path)]) -> Result<Option<Vec<u8>>, String> {
+    let get = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+    let config = ClusterConfig::from_vars(get).map_err(|error| error.to_string())?;
+    Ok(config.key.map(|key| key.as_ref().to_vec()))
+}
+
+#[test]
+fn cluster_key_is_a_variable_or_a_file() {
+    let path = std::env::temp_dir().join(format!("mp-net-key-{}", std::process::id()));
+    let write = |text: &[u8], mode| {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        key_of(&[("MP_CLUSTER_KEY_FILE", &path)])
+    };
+    assert_eq!(write(b"a secret\n", 0o600), Ok(Some(b"a secret".to_vec())));
+    assert_eq!(write(b"a\n\n", 0o440), Ok(Some(b"a\n".to_vec())), "the group may read it");
+    for (text, mode, why) in [
+        (b"a secret".as_slice(), 0o644, "other users can access it (mode 644)"),
+        (b"\n", 0o600, "it is empty"),
+        (&[b'x'; 5000], 0o600, "it is longer than 4096 bytes"),
+    ] {
+        let error = write(text, mode).unwrap_err();
+        assert!(error.contains(why) && !error.contains("a secret"), "{error}");
+    }
+    let secret = Path::new("a secret");
+    assert_eq!(key_of(&[("MP_CLUSTER_KEY", secret)]), Ok(Some(b"a secret".to_vec())));
+    assert_eq!(key_of(&[("MP_CLUSTER_KEY", Path::new(""))]), Ok(None));
+    let both = key_of(&[("MP_CLUSTER_KEY", secret), ("MP_CLUSTER_KEY_FILE", &path)]).unwrap_err();
+    assert!(both.contains("only one of them may be set") && !both.contains("a secret"), "{both}");
+    fs::remove_file(&path).unwrap();
+    let missing = key_of(&[("MP_CLUSTER_KEY_FILE", &path)]).unwrap_err();
+    assert!(missing.contains("No such file") && missing.contains("mp-net-key"), "{missing}");
+    let folder = key_of(&[("MP_CLUSTER_KEY_FILE", Path::new("/"))]).unwrap_err();
+    assert!(folder.contains("it is not a regular file"), "{folder}");
 }
