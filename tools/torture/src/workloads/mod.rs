@@ -3,6 +3,7 @@
 pub(crate) mod cuda;
 pub(crate) mod files;
 pub(crate) mod futures;
+mod host_calls;
 pub(crate) mod hosts;
 pub(crate) mod leaving;
 pub(crate) mod loader;
