@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Folder, Outcome, failure, join};
+use mp_harness::{OtherBuild, install, skip};
 use mp_spawn::{FunctionError, SpawnError, SpawnOptions, StartMethod, start_processes};
 
 fn no_op(_: usize, (): ()) {}
@@ -40,13 +41,6 @@ impl Running {
             std::thread::sleep(Duration::from_millis(1)); // sleep: polls the progress of another process
         }
     }
-}
-
-/// Makes a program of a file, in a separate process: a program that is open for writing can't be executed,
-/// and children of other tests briefly share files that this process has open for writing.
-fn install(from: &Path, to: &Path) {
-    let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().unwrap();
-    assert!(status.success());
 }
 
 fn write_program(path: &Path, bytes: &[u8]) {
@@ -91,18 +85,9 @@ fn helper_starts_workers_on_request() {
 
 #[test]
 fn other_build_of_the_program_is_refused() {
-    // A copy with another build-id: the same program otherwise, but offsets from it must not be trusted.
-    let mut program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-    let note = b"\x03\0\0\0GNU\0";
-    let Some(place) = program.windows(note.len()).position(|window| window == note) else {
-        mp_harness::skip("the linker writes no build-id");
-        return;
-    };
-    program[place + note.len()] ^= 1;
-    let folder = Folder::new("other-build");
-    let other = folder.0.join("other");
-    write_program(&other, &program);
-    let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable(other)).unwrap();
+    // The same program otherwise, but offsets from it must not be trusted.
+    let Some(other) = OtherBuild::new() else { return skip("the linker writes no build-id") };
+    let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable(other.path())).unwrap();
     let error = failure(&context);
     let SpawnError::Refused { reason: FunctionError::OtherBuild { found, expected }, function, .. } = &error
     else {

@@ -3,12 +3,14 @@
 
 pub mod hostile;
 pub mod members;
+mod other_build;
 mod skip;
 
 use std::fmt::Display;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+pub use other_build::{OtherBuild, install};
 use rustix::process::{Pid, Signal, kill_process};
 pub use skip::skip;
 

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Lines, Read};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Environment variables of a member: its part in the test, and an argument.
@@ -27,7 +28,16 @@ impl Member {
     /// If the member ends before it is ready.
     #[track_caller]
     pub fn start(part: &str, argument: &str) -> (Self, String) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::start_program(&std::env::current_exe().unwrap(), part, argument)
+    }
+
+    /// Starts a member like [`start`](Self::start), from another file of the test program.
+    ///
+    /// # Panics
+    /// If the member ends before it is ready.
+    #[track_caller]
+    pub fn start_program(program: &Path, part: &str, argument: &str) -> (Self, String) {
+        let mut child = Command::new(program)
             .args(["--exact", "started_member", "--ignored", "--nocapture"])
             .env(PART, part)
             .env(ARGUMENT, argument)
