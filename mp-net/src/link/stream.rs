@@ -2,6 +2,7 @@
 
 use std::future::{Ready, ready};
 use std::io::ErrorKind;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -85,12 +86,27 @@ pub(crate) async fn connect(
     }
 }
 
-async fn open(
+/// A stream whose home waits for a greeting.
+struct ChallengedStream {
+    to: UnboundedSender<StreamPacket>,
+    from: StreamReader,
+    challenge: Challenge,
+    refusal: Arc<OnceLock<Refusal>>,
+}
+
+/// Returns the error of a connection that has ended.
+fn failed(peer: &HomePeer, refusal: &OnceLock<Refusal>, error: &dyn std::error::Error) -> StreamError {
+    match refusal.get() {
+        Some(why) => refused(peer, why.clone()),
+        None => StreamError::Reset(causes(error)),
+    }
+}
+
+async fn challenged(
     me: &NodeIdentity,
     peer: &HomePeer,
-    session: u64,
     limit: Duration,
-) -> Result<Stream, StreamError> {
+) -> Result<ChallengedStream, StreamError> {
     let connected = CallerSocket::connect(&peer.address, me.config.tls.as_ref(), limit).await;
     let (socket, refusal) = connected.map_err(|error| match error {
         Ok(why) => refused(peer, why),
@@ -102,10 +118,7 @@ async fn open(
         }
         Err(e) => StreamError::Silent(e.to_string()),
     })?;
-    let failed = |e: &dyn std::error::Error| match refusal.get() {
-        Some(why) => refused(peer, why.clone()),
-        None => StreamError::Reset(causes(e)),
-    };
+    let failed = |e: &dyn std::error::Error| failed(peer, &refusal, e);
     let (interval, timeout) = probes(me.config.lease);
     // The address is that of the socket.
     let endpoint = Endpoint::from_static("http://mp-cluster")
@@ -130,10 +143,20 @@ async fn open(
         Part::Message(HomeMessage { kind: Some(HomeMessageKind::Challenge(challenge)) }) => challenge,
         _ => return Err(refused(peer, Refusal::Other("it is not a member of a cluster".into()))),
     };
+    Ok(ChallengedStream { to, from, challenge, refusal })
+}
+
+async fn open(
+    me: &NodeIdentity,
+    peer: &HomePeer,
+    session: u64,
+    limit: Duration,
+) -> Result<Stream, StreamError> {
+    let ChallengedStream { to, mut from, challenge, refusal } = challenged(me, peer, limit).await?;
     let nonce = auth::nonce().map_err(|e| StreamError::Refused(e.into()))?;
     let hello = hello(me, peer, session, &challenge, &nonce)?;
     _ = to.send(StreamPacket::of(&CallerMessage { kind: Some(CallerMessageKind::Hello(hello)) }));
-    let welcome = match from.next::<HomeMessage>().await.map_err(|e| failed(&e))? {
+    let welcome = match from.next::<HomeMessage>().await.map_err(|e| failed(peer, &refusal, &e))? {
         Part::Message(HomeMessage { kind: Some(HomeMessageKind::Welcome(welcome)) }) => welcome,
         _ => return Err(refused(peer, Refusal::Other("it did not answer as a member of a cluster".into()))),
     };
@@ -186,6 +209,9 @@ fn check(
             CallOutcome::WrongCluster if peer.home != 0 => StreamError::Gone(text),
             CallOutcome::WrongCluster => refused(peer, Refusal::Cluster(text)),
             CallOutcome::WrongKey => refused(peer, Refusal::Key(text)),
+            CallOutcome::WrongVersion => {
+                refused(peer, Refusal::Version { theirs: challenge.version, ours: VERSION })
+            }
             _ => refused(peer, Refusal::Other(text)),
         });
     }
@@ -200,9 +226,60 @@ fn check(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::cluster::Cluster;
     use crate::config::ClusterConfig;
     use crate::wire::messages::Node;
+
+    /// Warnings of this process.
+    struct WarningLog(Mutex<Vec<String>>);
+
+    // fork: no test of this program forks.
+    static LOG: WarningLog = WarningLog(Mutex::new(Vec::new()));
+
+    impl log::Log for WarningLog {
+        fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+            metadata.level() <= log::Level::Warn
+        }
+
+        fn log(&self, record: &log::Record<'_>) {
+            self.0.lock().unwrap().push(record.args().to_string());
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn caller_of_another_version_is_logged() {
+        log::set_logger(&LOG).unwrap();
+        log::set_max_level(log::LevelFilter::Warn);
+        let config = ClusterConfig::new(0, 1, "127.0.0.1:0");
+        let home = Cluster::join(&config).unwrap();
+        let peer = HomePeer { address: home.address().into(), ..HomePeer::default() };
+        let me = NodeIdentity { config, node: Node::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let limit = Duration::from_secs(20);
+            let Ok(mut stream) = challenged(&me, &peer, limit).await else { panic!("no challenge") };
+            let hello = CallerGreeting { version: VERSION + 1, ..CallerGreeting::default() };
+            _ = stream
+                .to
+                .send(StreamPacket::of(&CallerMessage { kind: Some(CallerMessageKind::Hello(hello)) }));
+            let Ok(Part::Message(HomeMessage { kind: Some(HomeMessageKind::Welcome(welcome)) })) =
+                stream.from.next::<HomeMessage>().await
+            else {
+                panic!("no answer")
+            };
+            assert_eq!(welcome.outcome(), CallOutcome::WrongVersion);
+        });
+        drop(runtime);
+        mp_harness::eventually("the caller is counted", || home.refused() == 1);
+        let expected = format!("its protocol has version {}", VERSION + 1);
+        let is_logged = |text: &String| text.contains("was refused") && text.contains(&expected);
+        mp_harness::eventually("the refusal is logged", || LOG.0.lock().unwrap().iter().any(is_logged));
+    }
 
     #[test]
     fn home_of_another_version_is_refused() {
@@ -216,7 +293,9 @@ mod tests {
         // The home's own refusal is an error of this kind, too.
         let mut welcome = Welcome { refusal: "another version".into(), ..Welcome::default() };
         welcome.set_outcome(CallOutcome::WrongVersion);
-        let checked = check(&me, &peer, &Challenge::default(), &[], &welcome);
-        assert!(matches!(checked, Err(StreamError::Refused(_))));
+        let Err(StreamError::Refused(error)) = check(&me, &peer, &Challenge::default(), &[], &welcome) else {
+            panic!("it was accepted")
+        };
+        assert!(matches!(&error, NetError::Refused { why: Refusal::Version { .. }, .. }), "{error}");
     }
 }
