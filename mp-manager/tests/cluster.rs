@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{DEADLINE, alive, eventually, manager, signal};
 use mp_harness::members::{Member, argument, ready, wait_for_end};
+use mp_harness::{OtherBuild, skip};
 use mp_manager::{CallError, ClusterProxy, Manager, Methods, Proxy};
 use mp_net::{Cluster, ClusterConfig, NetError, RemoteQueue};
 use mp_queue::Queue;
@@ -177,6 +178,34 @@ fn lost_home_ends_calls_within_the_lease() -> Outcome {
     assert!(error.to_string().contains("rank 1 ("), "{error}");
     assert!(since.elapsed() < 2 * LEASE, "{:?}", since.elapsed());
     eventually("the server ends with its owner", || !alive(server));
+    Ok(())
+}
+
+#[test]
+fn stopped_home_is_lost_within_the_lease() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let (member, _) = start(&first);
+    let words = opened(&first);
+    signal(member.id(), Signal::STOP);
+    let since = Instant::now();
+    let error = words.call::<Words>("all", ()).unwrap_err();
+    let known = since.elapsed();
+    assert!(matches!(error, CallError::PeerLost(_)), "{error}");
+    assert!(known < 2 * LEASE, "known after {known:?}");
+    Ok(())
+}
+
+#[test]
+fn object_of_another_build_is_called() -> Outcome {
+    let Some(other) = OtherBuild::new() else {
+        skip("the linker writes no build-id");
+        return Ok(());
+    };
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let _member = Member::start_program(other.path(), "", first.address());
+    let words = opened(&first);
+    assert_eq!(words.call::<usize>("push", "a".to_string())?, 1);
+    assert_eq!(words.call::<Words>("all", ())?, ["a"]);
     Ok(())
 }
 

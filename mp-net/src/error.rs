@@ -7,6 +7,7 @@ use mp_sync::BarrierError;
 use serde::{Deserialize, Serialize};
 
 use crate::member::ClusterMember;
+use crate::object_type::BUILD;
 
 /// A member of the cluster that can't be reached.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,18 @@ impl fmt::Display for PeerLost {
 }
 
 impl std::error::Error for PeerLost {}
+
+/// Returns the remedy if two types differ only by the builds of their programs.
+fn build_hint(theirs: &str, ours: &str) -> &'static str {
+    let same = |(theirs, _): (&str, _)| ours.rsplit_once(BUILD).is_some_and(|(ours, _)| ours == theirs);
+    match theirs.rsplit_once(BUILD).is_some_and(same) {
+        true => {
+            ": the programs are different builds, whose types may differ. Run one build on all hosts, or \
+             name the messages of a queue with #[message(name = \"…\")]"
+        }
+        false => "",
+    }
+}
 
 /// Error of an operation across hosts.
 #[derive(thiserror::Error)]
@@ -84,8 +97,8 @@ pub enum NetError {
         /// Member that published the name.
         by: String,
     },
-    /// The object has another type.
-    #[error("{name:?} is {theirs}, and it was opened as {ours}")]
+    /// The object has another type, or a type whose definition may differ in another build of the program.
+    #[error("{name:?} is {theirs}, and it was opened as {ours}{}", build_hint(theirs, ours))]
     WrongType {
         /// Name of the object.
         name: String,

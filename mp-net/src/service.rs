@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::Outgoing;
 use mp_core::{Message, Wait};
-use mp_reduce::{TypeFingerprint, decode_relayed, encode_for_relay, name_of};
+use mp_reduce::{TypeFingerprint, decode_relayed, encode_for_relay};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{Cluster, PAUSE, failed, with};
@@ -81,12 +81,11 @@ impl fmt::Debug for ServiceHold {
     }
 }
 
-/// Returns the fingerprint of a service, and the name of its types.
+/// Returns the type of a service.
 fn service_type<Q: Message, R: Message>() -> ObjectType {
     let (request, reply) = (TypeFingerprint::<Q>::new().get(), TypeFingerprint::<R>::new().get());
-    let name = format!("a service from {} to {}", name_of::<Q>(), name_of::<R>());
     // Differs from the fingerprint of a queue of either.
-    ObjectType { fingerprint: request.rotate_left(21) ^ reply.rotate_left(42) ^ 0x5e21_71ce, name }
+    ObjectType::service::<Q, R>(request.rotate_left(21) ^ reply.rotate_left(42) ^ 0x5e21_71ce)
 }
 
 pub(crate) struct SharedService<S>(pub(crate) Arc<S>);

@@ -5,12 +5,15 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::hosts::{
     WORKERS, config, counted, first, rank, ready, serve_until_told, slow_rank, start, two_members,
 };
 use common::{DEADLINE, eventually, got, signal};
+use mp_harness::members::Member;
+use mp_harness::{OtherBuild, skip};
 use mp_net::Cluster;
 use mp_pool::{Pool, PoolError, TaskError};
 use mp_queue::Queue;
@@ -289,6 +292,27 @@ fn resize_changes_the_workers_of_this_host() -> Outcome {
     eventually("one worker is of this host", || {
         here(counted(&got(pool.map_async(slow_rank, 0..30)).unwrap())) <= 15
     });
+    drop(member);
+    Ok(())
+}
+
+#[test]
+fn served_pool_of_another_build_is_not_used() -> Outcome {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    let Some(other) = OtherBuild::new() else {
+        skip("the linker writes no build-id");
+        return Ok(());
+    };
+    mp_core::waits::on_report(|text, _| {
+        let is_expected = text.contains("its program is another build") && text.contains("#[message(name");
+        IS_REPORTED.fetch_or(is_expected, Ordering::Relaxed);
+    });
+    let cluster = first();
+    let (member, _) = Member::start_program(other.path(), "1", cluster.address());
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    eventually("it is reported", || IS_REPORTED.load(Ordering::Relaxed));
+    assert_eq!(pool.processes(), 1);
+    assert_eq!(got(pool.map_async(slow_rank, 0..4))?, [0; 4]);
     drop(member);
     Ok(())
 }

@@ -159,6 +159,8 @@ pub use parent::restart::event::{ProcessEvent, ProcessStatus};
 #[doc(hidden)]
 pub use parent::restart::supervision::FailureReports;
 pub use protocol::command::{set_command, set_executable};
+#[doc(hidden)]
+pub use protocol::function::build_number;
 pub use protocol::interrupt::{Interrupt, InterruptSignals};
 pub use protocol::lifeline::detach;
 pub use protocol::resource_limits::{Limits, ResourceLimit};

@@ -41,7 +41,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
         &["mp-core", "mp-macros", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool", "mp-net"],
     ),
     ("mp-cuda", &["mp-core", "mp-tensor", "mp-reduce"]),
-    ("mp-net", &["mp-core", "mp-reduce", "mp-queue", "mp-sync"]),
+    ("mp-net", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-sync"]),
     ("multiproc-cli", &["mp-core", "mp-queue"]),
     (FACADE, &["*"]),
 ];

@@ -109,6 +109,11 @@ impl<H> Framed<H> {
 }
 
 impl<H: Serialize + for<'de> Deserialize<'de> + 'static> Message for Framed<H> {
+    /// Programs of other builds read it.
+    fn schema() -> Option<String> {
+        Some(format!("{}/{VERSION}", std::any::type_name::<Self>()))
+    }
+
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         C::write(out, &self.head)?;
         self.body.write(out)

@@ -270,7 +270,7 @@ impl Home {
             match call.operation() {
                 Operation::Acknowledge => ready(caller.acknowledge(call.number)),
                 Operation::GiveBack => ready(caller.give_back(call.number)),
-                Operation::Open => ready(home.open(&call)),
+                Operation::Open => ready(home.open(&call, &caller)),
                 Operation::Subscribe => ready(home.subscribe(call.object)),
                 Operation::Join
                 | Operation::Watch
@@ -333,7 +333,7 @@ impl Home {
         self.object(number)?.as_queue()
     }
 
-    fn open(&self, call: &RemoteCall) -> Answer {
+    fn open(&self, call: &RemoteCall, caller: &Session) -> Answer {
         let objects = lock(&self.objects);
         let Some((number, object)) =
             objects.by_name.get(&call.name).and_then(|n| Some((*n, objects.by_number.get(n)?)))
@@ -344,6 +344,8 @@ impl Home {
         if found.fingerprint == call.number {
             Answer::number(number)
         } else {
+            let (by, wanted) = (describe(&caller.caller), mp_core::printable(&call.type_name));
+            log::warn!("{by} can't use {:?}, which is {}: it expects {wanted}", call.name, found.name);
             Answer::with_text(CallOutcome::WrongType, found.name)
         }
     }

@@ -244,6 +244,16 @@ impl FunctionRef {
     }
 }
 
+/// Returns a number that all processes of this build have, on any host, and no other build has. `None` if the
+/// linker has written no build-id.
+#[doc(hidden)]
+pub fn build_number() -> Option<u64> {
+    match loaded_objects::own()?.identity()? {
+        id @ BuildIdentity::BuildId(_) => Some(id.short()),
+        BuildIdentity::File { .. } => None,
+    }
+}
+
 #[cfg(any(test, feature = "fuzz"))]
 impl FunctionRef {
     /// Returns an arbitrary reference.
