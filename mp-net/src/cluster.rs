@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -209,16 +209,28 @@ impl Cluster {
     /// # Errors
     /// [`NetError::Unreachable`] if rank 0 does not answer in time. [`NetError::Refused`] if the keys,
     /// versions or numbers of ranks differ, or the rank is taken. [`NetError::Configuration`] if the
-    /// configuration is invalid, the port is in use, or a key is missing.
+    /// configuration is invalid, the port is in use, or a key is missing. [`NetError::Interrupted`] if this
+    /// process is interrupted.
     pub fn join(config: &ClusterConfig) -> Result<Self, NetError> {
         config.check()?;
         mp_core::Arena::current()?.me()?;
         let runtime = reactor::handle()?;
         let (to, from) = channel();
         let asked = config.clone();
-        runtime.spawn(async move { _ = to.send(listen(&asked).await) });
-        let ended = |_| NetError::Configuration("the thread for the network has ended".into());
-        let (listener, address) = from.recv().map_err(ended)??;
+        let listening = runtime.spawn(async move { _ = to.send(listen(&asked).await) });
+        let (listener, address) = loop {
+            match from.recv_timeout(PAUSE) {
+                Ok(listening) => break listening?,
+                Err(RecvTimeoutError::Timeout) if mp_core::interrupted() => {
+                    listening.abort();
+                    return Err(NetError::Interrupted);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(NetError::Configuration("the thread for the network has ended".into()));
+                }
+            }
+        };
         let node = Node {
             rank: config.rank as u32,
             ranks: config.ranks as u32,

@@ -1,5 +1,6 @@
 //! Bytes and traits that both ends of a connection use, and resolution of addresses.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -69,10 +70,35 @@ pub(crate) async fn resolve(address: &str, limit: Duration) -> Result<Vec<Socket
     let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
     let Some((host, port)) = parts else { return Err(unreachable("write host:port".into())) };
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let found = tokio::time::timeout(limit, tokio::net::lookup_host((host, port))).await;
-    let found: Vec<_> = found
-        .map_err(|_| unreachable("the name service does not answer".into()))?
-        .map_err(|e| unreachable(e.to_string()))?
-        .collect();
-    if found.is_empty() { Err(unreachable("the name has no address".into())) } else { Ok(found) }
+    found_within(limit, tokio::net::lookup_host((host, port))).await.map_err(unreachable)
+}
+
+/// Returns the addresses that a name service has found. The error is the cause.
+async fn found_within(
+    limit: Duration,
+    lookup: impl Future<Output = io::Result<impl Iterator<Item = SocketAddr>>>,
+) -> Result<Vec<SocketAddr>, String> {
+    let found = tokio::time::timeout(limit, lookup).await;
+    let found = found.map_err(|_| "the name service does not answer")?.map_err(|e| e.to_string())?;
+    let found: Vec<_> = found.collect();
+    if found.is_empty() { Err("the name has no address".into()) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Lookup = io::Result<std::vec::IntoIter<SocketAddr>>;
+
+    #[test]
+    fn silent_or_empty_name_service_is_an_error() {
+        let within = |lookup: &mut (dyn Future<Output = Lookup> + Unpin)| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(found_within(Duration::from_millis(20), lookup)).unwrap_err()
+        };
+        assert_eq!(within(&mut std::future::pending()), "the name service does not answer");
+        assert_eq!(within(&mut std::future::ready(Ok(Vec::new().into_iter()))), "the name has no address");
+        let failed = std::future::ready(Err(io::Error::other("no such name")));
+        assert_eq!(within(&mut { failed }), "no such name");
+    }
 }

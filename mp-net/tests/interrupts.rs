@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_harness::eventually;
+use mp_harness::{DEADLINE, eventually};
 use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemotePutError, RemoteQueue};
 use mp_queue::Queue;
 
@@ -50,6 +50,10 @@ fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error:
     cluster.withdraw("numbers")?;
     cluster.publish("numbers", &queue)?;
     let remote = RemoteQueue::<u32>::connect(&cluster, "numbers")?;
+    // The address is looked up until the time limit.
+    let unknown = ClusterConfig::new(0, 1, "no-such-host.invalid:29700").timeout(DEADLINE);
+    let error = Cluster::join(&unknown).unwrap_err();
+    assert!(matches!(error, NetError::Interrupted), "{error}");
     assert!(mp_core::take_interrupt());
     assert_eq!(taken, (0..10).collect::<Vec<_>>());
     assert!(remote.get_timeout(Duration::from_millis(50)).unwrap_err().is_empty());

@@ -32,7 +32,12 @@ impl CallerSocket {
         tls: Option<&ClusterTls>,
         limit: Duration,
     ) -> Result<(Self, Arc<OnceLock<Refusal>>), Result<Refusal, io::Error>> {
-        let unresolved = |e: NetError| Err(io::Error::new(io::ErrorKind::NotFound, e.to_string()));
+        let unresolved = |error| {
+            let NetError::Unreachable { cause, .. } = error else {
+                return Err(io::Error::other(error.to_string()));
+            };
+            Err(io::Error::new(io::ErrorKind::NotFound, cause))
+        };
         let all = resolve(address, limit).await.map_err(unresolved)?;
         let each = limit / u32::try_from(all.len()).unwrap_or(u32::MAX);
         let mut last = Err(io::Error::from(io::ErrorKind::AddrNotAvailable));
