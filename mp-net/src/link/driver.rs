@@ -1,6 +1,5 @@
 //! Task of a link: sends calls within the credits of the home, and passes replies to their callers.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
@@ -127,7 +126,7 @@ impl LinkDriver {
         };
         match connected {
             Ok(stream) => self.serve(stream, session, commands).await?,
-            Err(StreamError::Refused(error)) => self.refuse(error),
+            Err(StreamError::Refused(error)) => self.refuse(&error),
             Err(StreamError::Gone(cause) | StreamError::Reset(cause) | StreamError::Silent(cause))
                 if !self.was_connected =>
             {
@@ -539,11 +538,14 @@ impl LinkDriver {
         }
     }
 
-    /// Ends all calls after a refusal. The first has the whole error, the others its text.
-    fn refuse(&mut self, error: NetError) {
-        let text = error.to_string();
-        let first = Cell::new(Some(error));
-        self.fail(|_| first.take().unwrap_or_else(|| NetError::Configuration(text.clone())));
+    /// Ends all calls after a refusal.
+    fn refuse(&mut self, error: &NetError) {
+        self.fail(|_| match error {
+            NetError::Refused { address, why } => {
+                NetError::Refused { address: address.clone(), why: why.clone() }
+            }
+            other => NetError::Configuration(other.to_string()),
+        });
     }
 
     /// Ends all calls because the home was lost.

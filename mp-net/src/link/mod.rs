@@ -327,3 +327,41 @@ pub(crate) fn host_name() -> String {
     let name = name.trim();
     if name.is_empty() { "an unnamed host".into() } else { name.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener};
+
+    use super::*;
+    use crate::error::Refusal;
+
+    #[test]
+    fn all_waiting_calls_get_the_refusal() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let me = NodeIdentity { config: ClusterConfig::new(1, 2, &address), node: Node::default() };
+        let peer = HomePeer { address, ..HomePeer::default() };
+        let link = HomeLink::new(peer, Arc::new(me)).unwrap();
+        let begin = || link.begin(RemoteCall::default(), CallValues::None, Wait::Forever);
+        let calls = [begin(), begin(), begin()];
+        // A call that the driver reads after the first refusal connects again.
+        let answering = std::thread::spawn(move || {
+            for mut caller in listener.incoming().map_while(Result::ok) {
+                let mut first = [0];
+                if caller.read(&mut first).is_ok_and(|read| read == 0) {
+                    return;
+                }
+                _ = caller.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                _ = caller.shutdown(Shutdown::Write);
+                _ = caller.read_to_end(&mut Vec::new());
+            }
+        });
+        for call in calls {
+            let error = link.wait(call).unwrap_err();
+            assert!(matches!(&error, NetError::Refused { why: Refusal::Other(_), .. }), "{error}");
+        }
+        drop(std::net::TcpStream::connect(link.peer().address).unwrap());
+        answering.join().unwrap();
+    }
+}
