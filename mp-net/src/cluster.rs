@@ -330,7 +330,14 @@ impl Cluster {
     ///
     /// # Errors
     /// [`NetError::Unreachable`] if there are fewer after `timeout`, with those that are missing.
+    /// [`NetError::Configuration`], at once, if `count` exceeds [`world_size`](Self::world_size).
     pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<Vec<ClusterMember>, NetError> {
+        let ranks = self.world_size();
+        if count > ranks {
+            let why =
+                format!("{count} members can't join a cluster of {ranks} ranks: wait for at most {ranks}");
+            return Err(NetError::Configuration(why));
+        }
         let (known, changed) = &*self.0.known;
         let since = Instant::now();
         let mut state = lock(known);
@@ -340,8 +347,7 @@ impl Cluster {
                 return Ok(members);
             }
             let Some(left) = timeout.checked_sub(since.elapsed()) else {
-                let ranks = 0..self.world_size();
-                let missing: Vec<_> = ranks
+                let missing: Vec<_> = (0..ranks)
                     .filter(|rank| members.iter().all(|member| member.rank != *rank))
                     .map(|rank| rank.to_string())
                     .collect();
@@ -493,7 +499,7 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
         return NetError::Interrupted;
     }
     let text = match reply.outcome() {
-        CallOutcome::NotFound => "the object was withdrawn".into(),
+        CallOutcome::NotFound => "the object was withdrawn: connect again after it is published again".into(),
         _ if reply.text.is_empty() => format!("unexpected outcome {:?}", reply.outcome()),
         _ => mp_core::printable(&reply.text),
     };

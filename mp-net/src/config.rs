@@ -194,7 +194,10 @@ impl ClusterConfig {
     pub(crate) fn check(&self) -> Result<(), NetError> {
         let invalid = |why: String| Err(NetError::Configuration(why));
         if self.ranks == 0 || self.rank >= self.ranks || u32::try_from(self.ranks).is_err() {
-            return invalid(format!("rank {} of {} is not a rank", self.rank, self.ranks));
+            let (rank, ranks) = (self.rank, self.ranks);
+            return invalid(format!(
+                "rank {rank} of {ranks} is not a rank: ranks begin with 0, up to {ranks} - 1"
+            ));
         }
         if self.job.len() > MOST_JOB_BYTES {
             return invalid(format!("the identifier of the job has more than {MOST_JOB_BYTES} bytes"));

@@ -62,7 +62,10 @@ pub enum NetError {
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
     /// No member could be reached at an address within the time limit.
-    #[error("no member of the cluster answers at {address} within {waited:?}: {cause}")]
+    #[error(
+        "no member of the cluster answers at {address} within {waited:?}: {cause}. Is it started, and do the \
+         address, the port and the firewall allow it?"
+    )]
     Unreachable {
         /// Address.
         address: String,
@@ -90,7 +93,7 @@ pub enum NetError {
         published: String,
     },
     /// Another object has the name.
-    #[error("the name {name:?} is taken by {by}")]
+    #[error("the name {name:?} is taken by {by}: choose another name, or withdraw it there first")]
     NameTaken {
         /// Name.
         name: String,

@@ -8,6 +8,9 @@ use tokio::sync::watch;
 use crate::home::object::{Answer, Answering};
 use crate::wire::messages::{CallOutcome, MemberPresence, Node};
 
+/// Maximum number of names in the text of an error.
+const MOST_NAMES: usize = 16;
+
 #[derive(Default)]
 struct Tables {
     members: BTreeMap<u32, Node>,
@@ -49,7 +52,8 @@ impl ClusterRegistry {
     pub(crate) fn join(&self, node: Node, session: usize) -> Answer {
         if node.ranks != self.ranks || node.rank >= self.ranks {
             let text = format!(
-                "{} has a world of {} ranks, and this cluster has one of {}",
+                "{} has a world of {} ranks, and this cluster has one of {}: start all members with the same \
+                 number of ranks",
                 describe(&node),
                 node.ranks,
                 self.ranks
@@ -59,7 +63,11 @@ impl ClusterRegistry {
         let mut tables = self.lock();
         match tables.members.get(&node.rank) {
             Some(other) if other.home != node.home && other.presence() == MemberPresence::Present => {
-                let text = format!("rank {} is taken by {}", node.rank, describe(other));
+                let other = describe(other);
+                let text = format!(
+                    "rank {} is taken by {other}: start each process with its own rank, or end that one",
+                    node.rank
+                );
                 return Answer::with_text(CallOutcome::Taken, text);
             }
             _ => {
@@ -159,10 +167,34 @@ impl ClusterRegistry {
         })
     }
 
-    /// Returns the first names, for the text of an error.
+    /// Returns the first names and the number of the others, for the text of an error.
     fn names(&self) -> String {
         let tables = self.lock();
-        let names: Vec<_> = tables.names.keys().take(16).map(|name| format!("{name:?}")).collect();
-        if names.is_empty() { "none".into() } else { names.join(", ") }
+        let names: Vec<_> = tables.names.keys().take(MOST_NAMES).map(|name| format!("{name:?}")).collect();
+        match tables.names.len().saturating_sub(MOST_NAMES) {
+            0 if names.is_empty() => "none".into(),
+            0 => names.join(", "),
+            more => format!("{} and {more} more", names.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_not_listed_are_counted() {
+        let registry = ClusterRegistry::new(1);
+        assert_eq!(registry.names(), "none");
+        registry.join(Node { ranks: 1, ..Node::default() }, 1);
+        for number in 0..MOST_NAMES + 2 {
+            let answer = registry.publish(format!("queue {number:02}"), Node::default());
+            assert_eq!(answer.reply.outcome(), CallOutcome::Done);
+            let names = registry.names();
+            assert_eq!(names.contains("more"), number >= MOST_NAMES, "{names}");
+        }
+        let names = registry.names();
+        assert!(names.ends_with("\"queue 15\" and 2 more"), "{names}");
     }
 }
