@@ -1,6 +1,8 @@
 //! Queues of other members, in one process.
 
 use std::cell::Cell;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use mp_harness::{DEADLINE, eventually};
@@ -129,11 +131,21 @@ fn leased_message_returns_if_not_acknowledged() -> Outcome {
     let a = remote.get_lease()?.unwrap();
     assert_eq!((a.as_str(), a.deliveries()), ("a", 1));
     drop(a);
-    let a = remote.get_lease()?.unwrap();
-    assert_eq!((a.as_str(), a.deliveries()), ("a", 2));
+    remote.get_lease()?.unwrap().give_back();
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let a = runtime.block_on(remote.get_lease_async())?.unwrap();
+    assert_eq!((a.as_str(), a.deliveries()), ("a", 3));
     assert_eq!(a.ack()?, "a");
     assert_eq!(remote.get_lease()?.unwrap().ack()?, "b");
     assert!(remote.try_get_lease().unwrap_err().is_empty());
+    {
+        let mut dropped = pin!(remote.get_lease_async());
+        assert!(dropped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    queue.put("c".into())?;
+    queue.close();
+    assert_eq!(remote.get_lease_timeout(Duration::from_secs(10))?.unwrap().ack()?, "c");
+    assert_eq!(remote.iter().next().transpose()?, None);
     Ok(())
 }
 

@@ -10,7 +10,8 @@ use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, remote_handle};
 use crate::wire::messages::ObjectMethod;
 
-/// An event of another member of the cluster, with the methods of [`Event`](mp_sync::Event).
+/// An event of another member of the cluster, with the methods of [`Event`](mp_sync::Event) but `observe` and
+/// `wait_since`, whose states are memory of the home's host.
 ///
 /// ```
 /// use std::time::Duration;

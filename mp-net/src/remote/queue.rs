@@ -24,7 +24,7 @@ use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
 use crate::wire::value::{describe, parts};
 
-/// A queue of another member of the cluster, with the methods of [`Queue`](mp_queue::Queue).
+/// A queue of another member of the cluster, with most methods of [`Queue`](mp_queue::Queue).
 ///
 /// ```
 /// use mp_net::{Cluster, ClusterConfig, RemoteQueue};
@@ -61,6 +61,13 @@ use crate::wire::value::{describe, parts};
 /// queue. Calls of other members get errors until a process of the home's host, or a member that accepts it,
 /// has taken it. Messages that return to the queue for another reason are taken before all others, in any
 /// order.
+///
+/// # Methods that are missing
+/// | method of [`Queue`](mp_queue::Queue) | reason |
+/// |---|---|
+/// | `capacity`, `is_full`, `put_ready`, `lease_ready` | the home decides when it gets the message: use [`try_put`](Self::try_put) or a time limit |
+/// | `stream`, `sink`, waits by `select` and `wait` | they wait on the memory of this host: use the asynchronous methods |
+/// | `dead_letter`, `checkpoint`, `spinning`, `deserted_when` | they belong to the home |
 ///
 /// # What can be lost or doubled
 /// | fault | a put that returned `Ok` | a put that returned `PeerLost` | messages that were taken |
@@ -323,6 +330,24 @@ impl<T: Message> RemoteQueue<T> {
         }
     }
 
+    /// Returns an iterator that takes messages until the queue is closed and drained. Each message costs a
+    /// round trip, and [`get_many`](Self::get_many) takes several in one.
+    ///
+    /// ```
+    /// # use mp_net::{Cluster, ClusterConfig, RemoteQueue};
+    /// # let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
+    /// # let jobs = mp_queue::Queue::bounded(8)?;
+    /// # cluster.publish("jobs", &jobs)?;
+    /// let remote = RemoteQueue::<u32>::connect(&cluster, "jobs")?;
+    /// remote.put(7)?;
+    /// remote.close()?;
+    /// assert_eq!(remote.iter().collect::<Result<Vec<u32>, _>>()?, [7]);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, RemoteGetError>> + '_ {
+        std::iter::from_fn(|| self.get().transpose())
+    }
+
     /// Closes the queue: nothing more can be put, and consumers get the remaining messages and then `None`.
     /// Returns `true` if it was open.
     ///
@@ -407,6 +432,10 @@ impl<T> RemoteLease<T> {
     pub fn deliveries(&self) -> u32 {
         self.deliveries
     }
+
+    /// Gives the message to another consumer, or again to this one. Dropping the lease does the same.
+    #[doc(alias("nack", "requeue"))]
+    pub fn give_back(self) {}
 }
 
 impl<T> Deref for RemoteLease<T> {
@@ -444,8 +473,19 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteQueue<T> {
         until get_lease_deadline;
     }
 
+    /// Takes the oldest message, asynchronously, as a [`RemoteLease`]. Dropping the future loses no message.
+    ///
+    /// # Errors
+    /// [`RemoteGetError`].
+    pub async fn get_lease_async(&self) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
+        self.leased(self.link.call_async(self.call(Operation::Lease), CallValues::None).await)
+    }
+
     fn lease_wait(&self, wait: Wait) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
-        let result = self.link.call(self.call(Operation::Lease), wait);
+        self.leased(self.link.call(self.call(Operation::Lease), wait))
+    }
+
+    fn leased(&self, result: CallResult) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
         let deliveries = result.as_ref().map_or(0, |(reply, _)| reply.number as u32);
         let Some((id, message)) = self.taken(result)? else { return Ok(None) };
         let token = HeldCall { link: self.link.clone(), id, is_over: false };
