@@ -178,3 +178,27 @@ fn member_of_another_job_is_refused() -> Outcome {
     assert_eq!(second.rank(), 1);
     Ok(())
 }
+
+#[test]
+fn open_listeners_need_a_key_or_permission() -> Outcome {
+    let keyless = |listen: &str| ClusterConfig::new(0, 1, "127.0.0.1:0").listen(listen);
+    let any = if TcpListener::bind("[::]:0").is_ok() { &["0.0.0.0:0", "[::]:0"][..] } else { &["0.0.0.0:0"] };
+    for listen in any {
+        let error = Cluster::join(&keyless(listen)).unwrap_err();
+        assert!(matches!(error, NetError::Configuration(_)), "{error}");
+        assert!(error.to_string().contains("neither a key nor a certificate"), "{error}");
+        Cluster::join(&keyless(listen).insecure())?;
+        Cluster::join(&keyless(listen).key(b"secret"))?;
+    }
+    Cluster::join(&keyless("127.0.0.1:0"))?;
+    Ok(())
+}
+
+#[test]
+fn waiting_for_too_many_members_is_an_error() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let error = first.wait_for(3, DEADLINE).unwrap_err();
+    assert!(matches!(error, NetError::Configuration(_)), "{error}");
+    assert!(error.to_string().contains("a cluster of 2 ranks"), "{error}");
+    Ok(())
+}

@@ -2,17 +2,19 @@
 
 mod members;
 
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use members::{LEASE, config};
-use mp_harness::eventually;
 use mp_harness::members::{Member, argument, part, ready, wait_for_end};
+use mp_harness::{DEADLINE, eventually, signal, threads_are};
 use mp_net::{
-    Cluster, NetError, PeerLost, RemoteAcquireError, RemoteBarrier, RemoteBarrierError, RemoteBroadcast,
-    RemoteEvent, RemoteRecvError, RemoteSemaphore, RemoteWatch,
+    Cluster, ClusterEvent, NetError, PeerLost, RemoteAcquireError, RemoteBarrier, RemoteBarrierError,
+    RemoteBroadcast, RemoteEvent, RemoteRecvError, RemoteSemaphore, RemoteWatch,
 };
 use mp_queue::{broadcast, watch};
 use mp_sync::{Barrier, BarrierError, BoundedSemaphore, Event};
+use rustix::process::Signal;
 
 /// Lease of members that learn of the end of a process by its socket, not by its silence.
 const LONG: Duration = Duration::from_secs(60);
@@ -62,6 +64,18 @@ fn started_member() {
         ready("enrolled");
         wait_for_end();
         return drop(parties);
+    }
+    if part == "user" {
+        let event = RemoteEvent::connect(&cluster, "event").unwrap();
+        let newest = RemoteWatch::<u32>::connect(&cluster, "newest").unwrap();
+        let news = RemoteBroadcast::<u32>::connect(&cluster, "news").unwrap();
+        assert!(!event.wait_timeout(LEASE / 8).unwrap());
+        assert!((*newest.borrow().unwrap(), news.recv_timeout(LEASE / 8).is_err()) == (7, true));
+        std::thread::spawn(move || event.wait());
+        std::thread::spawn(move || newest.wait_changed());
+        std::thread::spawn(move || news.recv());
+        ready("waiting");
+        return wait_for_end();
     }
     if part == "waiter" {
         let permits = RemoteSemaphore::connect(&cluster, "permits").unwrap();
@@ -221,5 +235,78 @@ fn channels_of_a_killed_home_end_after_the_rest() -> Outcome {
     assert!(is_lost(&late.recv().unwrap_err()) && is_lost(&newest.has_changed().unwrap_err()));
     let error = RemoteBroadcast::<u32>::connect(&cluster, "news").unwrap_err();
     assert!(is_lost(&error), "{error}");
+    Ok(())
+}
+
+#[test]
+fn killed_user_of_event_or_channel_has_no_effect() -> Outcome {
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let (event, _semaphore, _barrier, newest, sender) = publish(&first)?;
+    let there = RemoteEvent::connect(&first, "event")?;
+    let values = RemoteWatch::<u32>::connect(&first, "newest")?;
+    let news = RemoteBroadcast::<u32>::connect(&first, "news")?;
+    let (member, _) = Member::start("user", first.address());
+    drop(member);
+    eventually("the member is lost", || first.members().len() == 1);
+    assert!(!there.is_set()?);
+    there.set()?;
+    assert!(event.is_set() && there.wait_timeout(DEADLINE)?);
+    newest.send(8)?;
+    assert_eq!(*values.wait_for(|value| *value == 8)?, 8);
+    // More than the channel keeps: no sender waits for the lost receiver.
+    for message in 0..10 {
+        sender.send(message)?;
+        assert_eq!(news.recv()?, message);
+    }
+    Ok(())
+}
+
+#[test]
+fn stopped_home_is_lost_to_waiters_of_all_kinds() -> Outcome {
+    type Wait = Box<dyn FnOnce() -> bool + Send>;
+    let (home, address) = Member::start("home", "");
+    let cluster = Cluster::join(&config(1, &address))?;
+    let event = RemoteEvent::connect(&cluster, "event")?;
+    let permits = RemoteSemaphore::connect(&cluster, "permits")?;
+    let _permit = permits.acquire()?;
+    let step = RemoteBarrier::connect(&cluster, "step")?;
+    let newest = RemoteWatch::<u32>::connect(&cluster, "newest")?;
+    let news = RemoteBroadcast::<u32>::connect(&cluster, "news")?;
+    signal(home.id(), Signal::STOP);
+    eventually("the home is stopped", || threads_are(home.id(), 'T'));
+    let since = Instant::now();
+    let waits: [(&str, Wait); 5] = [
+        ("event", Box::new(move || matches!(event.wait(), Err(NetError::PeerLost(_))))),
+        ("semaphore", Box::new(move || matches!(permits.acquire(), Err(RemoteAcquireError::PeerLost(_))))),
+        ("barrier", Box::new(move || matches!(step.wait(), Err(RemoteBarrierError::PeerLost(_))))),
+        ("watch", Box::new(move || matches!(newest.wait_changed(), Err(RemoteRecvError::PeerLost(_))))),
+        ("broadcast", Box::new(move || matches!(news.recv(), Err(RemoteRecvError::PeerLost(_))))),
+    ];
+    let waits = waits.map(|(name, wait)| (name, std::thread::spawn(move || (wait(), since.elapsed()))));
+    for (name, wait) in waits {
+        let (is_lost, known) = wait.join().unwrap();
+        assert!(is_lost, "{name}");
+        assert!(known < LEASE + Duration::from_secs(1), "{name}: known after {known:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn events_end_when_the_first_rank_is_lost() -> Outcome {
+    let (home, address) = Member::start("home", "");
+    let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
+    let events = cluster.events();
+    cluster.wait_for(2, DEADLINE)?;
+    drop(home);
+    let mut last = None;
+    let end = loop {
+        match events.recv_timeout(DEADLINE) {
+            Ok(event) => last = Some(event),
+            Err(end) => break end,
+        }
+    };
+    assert_eq!((last, end), (Some(ClusterEvent::FirstRankLost), RecvTimeoutError::Disconnected));
+    let later = cluster.events().recv_timeout(DEADLINE);
+    assert_eq!(later, Err(RecvTimeoutError::Disconnected));
     Ok(())
 }

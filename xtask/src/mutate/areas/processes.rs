@@ -55,6 +55,8 @@ pub(super) const OF_PROCESSES: &[Area] = &[
             ("mp-net/interrupts", ""),
             ("mp-net/memory", ""),
             ("mp-net/interrupted", ""),
+            ("mp-net/bad_input", "open_listeners_"),
+            ("mp-net/builds", ""),
         ],
     ),
     (
