@@ -20,7 +20,7 @@ fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error:
     cluster.publish("full", &full)?;
     let putting = std::thread::spawn({
         let remote = RemoteQueue::<u32>::connect(&cluster, "full")?;
-        move || remote.put_many(0..1000).map_err(Box::new)
+        move || remote.put_many(0..1000)
     });
     eventually("the queue is full", || full.len() == 10);
     assert_eq!(remote.len()?, 0);

@@ -247,7 +247,7 @@ fn put_many_to_closed_queue_returns_first_unput() -> Outcome {
     let queue = Queue::<Bundle<Vec<Tensor<u32>>>>::bounded(300)?;
     first.publish("batches", &queue)?;
     let remote = RemoteQueue::<Bundle<Vec<Tensor<u32>>>>::connect(&second, "batches")?;
-    let putting = std::thread::spawn(move || remote.put_many((0..2000).map(tensors)).map_err(Box::new));
+    let putting = std::thread::spawn(move || remote.put_many((0..2000).map(tensors)));
     eventually("the queue is full", || queue.len() == 300);
     for i in 0..100 {
         assert_tensors(&queue.get()?.unwrap(), i);

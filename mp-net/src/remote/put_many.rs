@@ -68,13 +68,14 @@ impl<T: Message> RemoteQueue<T> {
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         values: I,
-    ) -> Result<usize, RemotePutManyError<T, I::IntoIter>> {
+    ) -> Result<usize, Box<RemotePutManyError<T, I::IntoIter>>> {
         self.put_many_wait(values.into_iter(), Wait::Forever)
     }
 
     mp_core::forms! {
         "Puts messages":
-        put_many[I: IntoIterator<Item = T>](values: I) -> Result<usize, RemotePutManyError<T, I::IntoIter>>,
+        put_many[I: IntoIterator<Item = T>](values: I)
+            -> Result<usize, Box<RemotePutManyError<T, I::IntoIter>>>,
         or "[`RemotePutError::Full`] with the first value that found no room. All values share the time";
         |queue, wait| queue.put_many_wait(values.into_iter(), wait);
         never try_put_many;
@@ -86,7 +87,7 @@ impl<T: Message> RemoteQueue<T> {
         &self,
         values: I,
         wait: Wait,
-    ) -> Result<usize, RemotePutManyError<T, I>> {
+    ) -> Result<usize, Box<RemotePutManyError<T, I>>> {
         let mut values = values.fuse();
         let mut puts = UnansweredPuts {
             queue: self,
@@ -116,7 +117,7 @@ impl<T: Message> RemoteQueue<T> {
             None => Ok(put),
             Some(error) => {
                 let rest = unsent.into_iter().chain(values);
-                Err(RemotePutManyError { put, error, rest, in_doubt })
+                Err(Box::new(RemotePutManyError { put, error, rest, in_doubt }))
             }
         }
     }

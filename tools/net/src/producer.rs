@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mp_net::{PeerLost, RemotePutError, RemotePutManyError, RemoteQueue};
+use mp_net::{PeerLost, RemotePutError, RemoteQueue};
 
 use crate::message::{Numbered, check, numbered};
 use crate::options::Options;
@@ -100,12 +100,14 @@ fn put_batches(
         let end = match queue.put_many(messages) {
             Ok(count) if count == batch.len() => *last + 1,
             Ok(count) => return Err(format!("{count} of {} messages were put", batch.len()).into()),
-            Err(RemotePutManyError { error: RemotePutError::PeerLost { value, lost }, .. }) => {
-                let number = check(&value, size)?;
-                report(number, &lost);
-                number
-            }
-            Err(error) => return Err(error.error.forget().into()),
+            Err(error) => match error.error {
+                RemotePutError::PeerLost { value, lost } => {
+                    let number = check(&value, size)?;
+                    report(number, &lost);
+                    number
+                }
+                error => return Err(error.forget().into()),
+            },
         };
         batch.iter().filter(|number| **number < end).for_each(|number| say!("ack {number}"));
         if end <= *last && policy == LossPolicy::Stop {
