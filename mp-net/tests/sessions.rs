@@ -117,6 +117,37 @@ fn calls_end_when_the_cluster_of_the_home_is_dropped() -> Outcome {
 }
 
 #[test]
+fn lost_later_call_leaves_put_many_in_doubt() -> Outcome {
+    let (first, second) = two(|config| config);
+    let queue = Queue::<Tensor<u8>>::bounded(1)?;
+    first.publish("tensors", &queue)?;
+    let remote = RemoteQueue::<Tensor<u8>>::connect(&second, "tensors")?;
+    let (begun, all_begun) = std::sync::mpsc::channel();
+    let putting = std::thread::spawn({
+        let remote = remote.clone();
+        // Each is too large to share a call.
+        let tensors = (0..3).map(|i| Tensor::full([40_000], i).unwrap());
+        let end = std::iter::from_fn(move || {
+            begun.send(()).unwrap();
+            None
+        });
+        move || remote.put_many(tensors.chain(end))
+    });
+    all_begun.recv()?;
+    eventually("the queue is full", || queue.len() == 1);
+    // Calls that begun before a reply arrives are sent.
+    assert_eq!((remote.len()?, remote.len()?), (1, 1));
+    drop(first);
+    let error = putting.join().unwrap().unwrap_err();
+    assert!(error.in_doubt && error.put == 1, "{error}");
+    assert!(error.error.peer_lost().is_some_and(|lost| lost.in_doubt), "{error}");
+    assert!(error.error.into_value().iter().all(|byte| byte == 1));
+    let rest: Vec<_> = error.rest.collect();
+    assert!(rest.len() == 1 && rest[0].iter().all(|byte| byte == 2));
+    Ok(())
+}
+
+#[test]
 fn put_fails_with_its_value_within_a_runtime() -> Outcome {
     let (first, second) = two(|config| config);
     let queue = Queue::<Tensor<u8>>::bounded(1)?;
