@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mp_core::message::{Message, PlainOutcome};
 use mp_core::mutex::Mutex;
@@ -134,8 +134,8 @@ impl ClusterProxy {
     #[track_caller]
     pub fn call<R: Message>(&self, method: &str, args: impl Message) -> Result<R, CallError> {
         let (call, body) = (self.call_name(method.to_string()), encode_args(args)?);
-        let ask = self.method(method, false, &call)?;
-        match self.request(Framed { head: ask, body }, &call)? {
+        let (ask, until) = self.method(method, false, &call)?;
+        match self.request(Framed { head: ask, body }, &call, until)? {
             (Framed { head: ClusterReply::Done, body }, _) => read_value(body),
             _ => Err(other_reply()),
         }
@@ -174,8 +174,8 @@ impl ClusterProxy {
     #[track_caller]
     pub fn call_to_object(&self, method: &str, args: impl Message) -> Result<ClusterProxy, CallError> {
         let (call, body) = (self.call_name(method.to_string()), encode_args(args)?);
-        let ask = self.method(method, true, &call)?;
-        match self.request(Framed { head: ask, body }, &call)? {
+        let (ask, until) = self.method(method, true, &call)?;
+        match self.request(Framed { head: ask, body }, &call, until)? {
             (Framed { head: ClusterReply::Object { handle, type_name, object }, .. }, hold @ Some(_)) => {
                 let handle = Some(Arc::new(Mutex::new(ReturnedHandle { number: handle, hold })));
                 let type_name = mp_core::printable(&type_name);
@@ -193,8 +193,9 @@ impl ClusterProxy {
     #[track_caller]
     pub fn free(&self) -> Result<(), CallError> {
         let call = self.call_name("ClusterProxy::free");
-        let ask = ClusterAsk::Free { handle: self.handle_number(&call)? };
-        match self.request(Framed::bare(ask), &call)?.0.head {
+        let until = self.deadline();
+        let ask = ClusterAsk::Free { handle: self.handle_number(&call, until)? };
+        match self.request(Framed::bare(ask), &call, until)?.0.head {
             ClusterReply::Freed => Ok(()),
             _ => Err(other_reply()),
         }
@@ -212,8 +213,21 @@ impl ClusterProxy {
         CallName::at_caller(closure, format!("{} of {}", self.type_name, self.service.place()))
     }
 
-    fn method(&self, name: &str, returns_object: bool, call: &CallName) -> Result<ClusterAsk, CallError> {
-        Ok(ClusterAsk::Call { handle: self.handle_number(call)?, method: name.to_string(), returns_object })
+    /// Returns the end of a call that begins now.
+    fn deadline(&self) -> Option<Instant> {
+        self.timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+    }
+
+    /// Returns the request for a call that begins now, and the end of the call.
+    fn method(
+        &self,
+        name: &str,
+        returns_object: bool,
+        call: &CallName,
+    ) -> Result<(ClusterAsk, Option<Instant>), CallError> {
+        let until = self.deadline();
+        let handle = self.handle_number(call, until)?;
+        Ok((ClusterAsk::Call { handle, method: name.to_string(), returns_object }, until))
     }
 
     /// Sends a request, and waits for its reply. Returns what this process holds by it, too.
@@ -221,8 +235,10 @@ impl ClusterProxy {
         &self,
         ask: Framed<ClusterAsk>,
         call: &CallName,
+        until: Option<Instant>,
     ) -> Result<(Framed<ClusterReply>, Option<ServiceHold>), CallError> {
-        match (self.service.call_held(ask, self.timeout)?, self.timeout) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match (self.service.call_held(ask, left)?, self.timeout) {
             (Some((Framed { head: ClusterReply::Failed(error), .. }, _)), _) => Err(error.of_call(call)),
             (Some(reply), _) => Ok(reply),
             (None, Some(timeout)) => Err(CallError::TimedOut {
@@ -238,13 +254,13 @@ impl ClusterProxy {
 
     /// Returns the number of this process's handle of a returned object. If the handle was received, first
     /// gets one of this process.
-    fn handle_number(&self, call: &CallName) -> Result<Option<u64>, CallError> {
+    fn handle_number(&self, call: &CallName, until: Option<Instant>) -> Result<Option<u64>, CallError> {
         let Some(handle) = &self.handle else { return Ok(None) };
         let number = match &*handle.lock() {
             ReturnedHandle { number, hold: Some(_) } => return Ok(Some(*number)),
             ReturnedHandle { number, hold: None } => *number,
         };
-        let shared = self.request(Framed::bare(ClusterAsk::Share { handle: number }), call);
+        let shared = self.request(Framed::bare(ClusterAsk::Share { handle: number }), call, until);
         match shared.map_err(CallError::unsent)? {
             (Framed { head: ClusterReply::Object { handle: number, .. }, .. }, hold @ Some(_)) => {
                 let mut handle = handle.lock();
@@ -259,8 +275,9 @@ impl ClusterProxy {
     }
 
     /// Sets a time-out for calls by this handle, its clones and copies that are sent. It also limits the wait
-    /// for a home that does not answer. A call that times out is withdrawn only if it has not reached its
-    /// home. Otherwise it runs when its turn comes, or continues to run.
+    /// for a home that does not answer. The first call by a received handle of a returned object requests a
+    /// handle of this process within the same time. A call that times out is withdrawn only if it has not
+    /// reached its home. Otherwise it runs when its turn comes, or continues to run.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         ClusterProxy { timeout: Some(timeout), ..self }
@@ -311,5 +328,60 @@ impl<'de> Deserialize<'de> for ClusterProxy {
 impl fmt::Debug for ClusterProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ClusterProxy({} of {})", self.type_name, self.service.place())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mp_net::ClusterConfig;
+    use mp_net::service::{HeldReplying, HeldValue, NetService, Replying, output_within};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// Service that shares its object late, and answers no call.
+    struct SlowService;
+
+    impl NetService for SlowService {
+        type Request = Framed<ClusterAsk>;
+        type Reply = Framed<ClusterReply>;
+
+        fn serve(self: Arc<Self>, _: Framed<ClusterAsk>) -> Replying<Framed<ClusterReply>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn serve_held(self: Arc<Self>, request: Framed<ClusterAsk>) -> HeldReplying<Framed<ClusterReply>> {
+            Box::pin(async move {
+                let type_name = String::from("Words");
+                match request.head {
+                    ClusterAsk::Describe => {
+                        let described = ClusterReply::Described { type_name, server: 1, object: 1 };
+                        (Framed::bare(described), None)
+                    }
+                    ClusterAsk::Share { .. } => {
+                        output_within(TIMEOUT * 3 / 4, std::future::pending::<()>()).await;
+                        let shared = ClusterReply::Object { handle: 2, type_name, object: 1 };
+                        let held: HeldValue = Box::new(());
+                        (Framed::bare(shared), Some(held))
+                    }
+                    _ => std::future::pending().await,
+                }
+            })
+        }
+    }
+
+    #[test]
+    fn first_call_of_a_received_handle_times_out_once() {
+        let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0")).unwrap();
+        cluster.publish_service("slow", Arc::new(SlowService)).unwrap();
+        let proxy = ClusterProxy::connect(&cluster, "slow").unwrap().with_timeout(TIMEOUT);
+        let received = Arc::new(Mutex::new(ReturnedHandle { number: 1, hold: None }));
+        let proxy = ClusterProxy { handle: Some(received), ..proxy };
+        let since = Instant::now();
+        let error = proxy.call::<u64>("len", ()).unwrap_err();
+        let waited = since.elapsed();
+        assert!(matches!(error, CallError::TimedOut { timeout: TIMEOUT, .. }), "{error}");
+        assert!((TIMEOUT..TIMEOUT * 3 / 2).contains(&waited), "{waited:?}");
     }
 }
