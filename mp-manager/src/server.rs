@@ -38,6 +38,8 @@ use crate::caller::{CHECK_INTERVAL, is_of};
 use crate::object::{BoxedError, ObjectCall, ObjectResult, ServedObject, failure};
 use crate::request::{Control, LazyClosure, ObjectRequest};
 
+/// Number of requests after which an object that is never idle drops callers that have ended.
+const CHECK_REQUESTS: u64 = 256;
 /// First and maximum pause after a failed receive.
 const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(1), CHECK_INTERVAL);
 
@@ -252,11 +254,7 @@ impl ObjectThread {
             match requests.recv_deadline(next_check) {
                 Ok(request) => {
                     backoff.reset();
-                    self.received += 1;
-                    self.handle(object, request, &requests);
-                    if self.next_drop.is_some_and(|drop| drop <= self.received) {
-                        self.drop_ended_callers(&requests);
-                    }
+                    self.serve_request(object, request, &requests);
                 }
                 Err(GetError::Empty | GetError::Interrupted) => {
                     backoff.reset();
@@ -273,6 +271,15 @@ impl ObjectThread {
         let ObjectThread { state, callers, .. } = self;
         drop(callers);
         drop_caught(state);
+    }
+
+    fn serve_request(&mut self, object: u64, request: ObjectRequest, requests: &Receiver<ObjectRequest>) {
+        self.received += 1;
+        self.handle(object, request, requests);
+        let is_due = self.next_drop.is_some_and(|drop| drop <= self.received);
+        if is_due || self.received.is_multiple_of(CHECK_REQUESTS) {
+            self.drop_ended_callers(requests);
+        }
     }
 
     /// Drops callers that have ended and whose requests were all handled. An answer that was sent just before
@@ -390,6 +397,28 @@ fn make(maker: LazyClosure<ObjectResult>) -> Result<ServedObject, AnswerStatus> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::{Caller, send};
+
+    #[test]
+    fn busy_object_drops_callers_that_have_ended() {
+        let (to, requests) = mp_queue::channel::<ObjectRequest>().unwrap();
+        let (ended, busy) = (Caller::new(&to, 0).unwrap(), Caller::new(&to, 0).unwrap());
+        let mut object = ObjectThread::default();
+        let free = |object: &mut ObjectThread, caller: &Caller| {
+            send(&to, ObjectRequest::Free { caller: caller.number() }, 0).unwrap();
+            while let Ok(request) = requests.try_recv() {
+                object.serve_request(0, request, &requests);
+            }
+        };
+        free(&mut object, &ended);
+        assert_eq!((ended.answers().len(), object.callers.len()), (1, 2));
+        drop(ended);
+        for _ in 0..2 * CHECK_REQUESTS {
+            free(&mut object, &busy);
+            busy.answers().try_recv().unwrap();
+        }
+        assert_eq!(object.callers.len(), 1);
+    }
 
     #[test]
     fn retry_pauses_double_and_reset() {
