@@ -185,6 +185,10 @@ impl ClusterConfig {
 
     /// Sets the number of unanswered calls (4,096 by default) and of their bytes (64 MiB) that this process
     /// accepts from one other process. A larger message is sent alone.
+    ///
+    /// These calls are puts. Of all calls of one process, such as waits for events and permits, this process
+    /// accepts 65,536 without a received reply. A further call fails with
+    /// [`NetError::Home`](crate::NetError::Home).
     #[must_use]
     pub fn credits(self, calls: u32, bytes: u64) -> Self {
         Self { calls: calls.max(1), bytes, ..self }

@@ -341,3 +341,31 @@ fn unmet(call: &RemoteCall) -> CallOutcome {
         _ => CallOutcome::Empty,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[test]
+    fn call_above_the_limit_is_refused() {
+        let session = Session::new(Node::default(), 1 << 20);
+        let (to, mut from) = unbounded_channel();
+        session.begin_stream(to).unwrap();
+        let mut call = |id| {
+            let call = RemoteCall { id, ..RemoteCall::default() };
+            session.run(&call, || Box::pin(std::future::ready(Answer::plain(CallOutcome::Done))));
+            match HomeMessage::decode(from.try_recv().unwrap().message).unwrap().kind {
+                Some(HomeMessageKind::Reply(reply)) if reply.id == id => reply,
+                other => panic!("{other:?}"),
+            }
+        };
+        let most = MOST_CALLS as u64;
+        assert!((1..=most).all(|id| call(id).outcome() == CallOutcome::Done));
+        let refused = call(most + 1);
+        assert!(refused.outcome() == CallOutcome::Failed && refused.text.contains("65536"), "{refused:?}");
+        session.received(&[7]);
+        assert_eq!(call(most + 2).outcome(), CallOutcome::Done);
+    }
+}

@@ -2,8 +2,10 @@
 //! a channel of its own shared memory. All receivers of its processes read that channel, so a message crosses
 //! the link once, and tensors are read in place.
 //!
-//! A relay of a broadcast channel asks for several messages before they exist, so that they follow each other
-//! without round trips. The home limits the bytes that the relay has not received.
+//! A relay of a broadcast channel asks for up to 64 messages before they exist, so that they follow each
+//! other without round trips. The home limits the bytes that the relay has not received. Receivers call no
+//! home, so any number of them wait for one relay. A home accepts 65,536 waiting calls of a process. With
+//! more than 1,024 such relays, a relay ends with the error of a refused call.
 //!
 //! | ended by | receivers get |
 //! |---|---|
