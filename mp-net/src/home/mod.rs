@@ -480,7 +480,7 @@ mod tests {
             check(&me, &[], &CallerGreeting { version, home, ..CallerGreeting::default() }).unwrap_err()
         };
         let (outcome, why) = refusal(VERSION + 1, 0);
-        assert!(outcome == CallOutcome::WrongVersion && why.contains("version 2"), "{why}");
+        assert!(outcome == CallOutcome::WrongVersion && why.contains("version 3"), "{why}");
         assert_eq!(refusal(VERSION, 8).0, CallOutcome::WrongCluster);
         let hello = CallerGreeting { version: VERSION, home: 7, ..CallerGreeting::default() };
         assert_eq!(check(&me, &[], &hello), Ok(()));

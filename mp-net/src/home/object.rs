@@ -402,7 +402,6 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
                     if let Err(error) = run.take(message, queue, u64::MAX) {
                         return Answer::failed(&error);
                     }
-                    let largest = largest.min(TOGETHER / 2);
                     while run.has_room(most) {
                         let Ok(Some(message)) = queue.try_get_packed() else { break };
                         if !run.take(message, queue, largest).is_ok_and(|taken| taken) {

@@ -272,8 +272,7 @@ impl<T: Message> RemoteQueue<T> {
     /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until the queue has one.
     /// Returns the number of messages taken; 0 if the queue is closed and drained.
     ///
-    /// A single call takes at most 256 available messages, and stops after they exceed 16 KiB. A message of
-    /// more than 16 KiB is taken alone.
+    /// A single call takes at most 256 available messages, and stops after they exceed 16 KiB.
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,

@@ -4,7 +4,7 @@
 use prost::{Enumeration, Message, Oneof};
 
 /// Version of the protocol. Both sides compare it before anything else.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Path of the call.
 pub(crate) const PATH: &str = "/mp.net.v1.Cluster/Calls";
 

@@ -139,11 +139,12 @@ impl ArrivingValues {
     /// Allocates the blocks of one value of up to `largest` bytes, or of several small ones.
     ///
     /// # Errors
-    /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`], or if several exceed [`TOGETHER`]
-    /// bytes together: no sender combines such values.
+    /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`], or if those before the last one
+    /// exceed [`TOGETHER`] bytes together: no sender combines such values.
     pub(crate) fn new(values: Vec<Value>, largest: u64) -> Result<Self, StreamEnd> {
-        let size = values.iter().fold(0, |sum: u64, value| sum.saturating_add(size_of(value)));
-        if values.len() > MOST_VALUES || (values.len() > 1 && size > TOGETHER) {
+        let before_last = values.iter().rev().skip(1);
+        let size = before_last.fold(0, |sum: u64, value| sum.saturating_add(size_of(value)));
+        if values.len() > MOST_VALUES || size > TOGETHER {
             return Err(StreamEnd::Malformed("too many values, or too large ones, in one message"));
         }
         let values = values.into_iter().map(|value| ArrivingValue::new(value, largest)).collect();
@@ -202,8 +203,8 @@ mod tests {
             |bytes| Value { bytes: Vec::new(), blocks: vec![Block { bytes, frozen: false, element: 0 }] };
         let arriving =
             |sizes: &[u64]| ArrivingValues::new(sizes.iter().map(|n| value(*n)).collect(), 1 << 40);
-        assert!(arriving(&[TOGETHER / 2; 2]).is_ok() && arriving(&[TOGETHER + 1]).is_ok());
-        assert!(arriving(&[TOGETHER / 2, TOGETHER / 2, 1]).is_err());
+        assert!(arriving(&[TOGETHER; 2]).is_ok() && arriving(&[TOGETHER + 1]).is_ok());
+        assert!(arriving(&[TOGETHER / 2, TOGETHER / 2 + 1, 1]).is_err());
         assert!(arriving(&[u64::MAX, 1]).is_err() && arriving(&[0; MOST_VALUES + 1]).is_err());
     }
 }
