@@ -26,8 +26,8 @@ use crate::home::registry::ClusterRegistry;
 use crate::home::session::Session;
 use crate::link::NodeIdentity;
 use crate::wire::messages::{
-    Block, CallList, CallOutcome, CallReply, CallerGreeting, CallerMessage, CallerMessageKind, Challenge,
-    HomeMessage, HomeMessageKind, Node, ObjectMethod, Operation, RemoteCall, Value, Welcome,
+    Block, CallList, CallOutcome, CallReply, CallRuns, CallerGreeting, CallerMessage, CallerMessageKind,
+    Challenge, HomeMessage, HomeMessageKind, Node, ObjectMethod, Operation, RemoteCall, Value, Welcome,
 };
 use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::head_of_data;
@@ -229,7 +229,7 @@ fn call_seeds() -> Vec<Vec<u8>> {
         call(10, Operation::Len, |_| {}),
         other(CallerMessageKind::Received(CallList { ids: vec![2, 3, 6] })),
         other(CallerMessageKind::Cancel(7)),
-        other(CallerMessageKind::Wanted(CallList { ids: vec![10] })),
+        other(CallerMessageKind::Wanted(CallRuns::new(vec![10]))),
         call(11, Operation::Close, |_| {}),
         other(CallerMessageKind::Finished(true)),
     ];

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
@@ -287,10 +287,6 @@ fn permits_over_breaking_connections_are_exact() -> Outcome {
     let (mut permits, mut held) = (0, Vec::new());
     while Instant::now() < until {
         remote.add_permits(3)?;
-        // They are released at once. The calls have to fit into what one connection transfers.
-        if held.len() == 100 {
-            held.clear();
-        }
         held.push(remote.acquire()?);
         drop(remote.try_acquire()?);
         remote.acquire()?.forget()?;
@@ -301,6 +297,38 @@ fn permits_over_breaking_connections_are_exact() -> Outcome {
     assert_eq!((remote.available()?, semaphore.available()), (permits, permits));
     let broken = proxy.broken.load(Ordering::Relaxed);
     assert!(broken >= 5, "{broken} breaks, {permits} permits");
+    Ok(())
+}
+
+fn is_waiting(call: &mut (impl Future + Unpin)) -> bool {
+    Pin::new(call).poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// Each connection transfers fewer bytes than all unanswered calls have.
+#[test]
+fn resent_calls_advance_with_each_connection() -> Outcome {
+    let (first, second, proxy) = two(10, 3_000);
+    let (given, awaited) = (Semaphore::with_limit(400, 400)?, Semaphore::with_limit(0, 200)?);
+    first.publish("given", &given)?;
+    first.publish("awaited", &awaited)?;
+    let [permits, waits] = ["given", "awaited"].map(|name| RemoteSemaphore::connect(&second, name).unwrap());
+    let held: Vec<_> = (0..400).map(|_| permits.acquire()).collect::<Result<_, _>>()?;
+    // The home does not answer these calls until the end.
+    let mut waiting: Vec<_> = (0..200).map(|_| Box::pin(waits.acquire_async())).collect();
+    assert!(waiting.iter_mut().all(is_waiting));
+    assert_eq!(waits.available()?, 0);
+    proxy.breaks.store(true, Ordering::Relaxed);
+    drop(held);
+    let returned = std::thread::spawn(move || permits.available());
+    eventually("all permits are returned", || returned.is_finished());
+    assert_eq!((returned.join().unwrap()?, given.available()), (400, 400));
+    awaited.add_permits(200)?;
+    eventually("all calls are answered", || {
+        waiting.retain_mut(is_waiting);
+        waiting.is_empty()
+    });
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5, "{broken} breaks");
     Ok(())
 }
 

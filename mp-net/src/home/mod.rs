@@ -239,7 +239,7 @@ impl Home {
                     }
                 }
                 Some(CallerMessageKind::Received(list)) => session.received(&list.ids),
-                Some(CallerMessageKind::Wanted(list)) => session.keep(&list.ids),
+                Some(CallerMessageKind::Wanted(list)) => session.keep(&list),
                 Some(CallerMessageKind::Cancel(id)) => session.cancel(id),
                 Some(CallerMessageKind::Finished(_)) => return StreamEnd::Finished,
                 _ => return StreamEnd::Malformed("a message in the wrong place"),

@@ -26,7 +26,7 @@ use crate::home::object::{Answer, Answering, ArrivedMessages, CallerHold, PutNow
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{
-    CallOutcome, CallReply, HomeMessage, HomeMessageKind, Node, Operation, RemoteCall,
+    CallOutcome, CallReply, CallRuns, HomeMessage, HomeMessageKind, Node, Operation, RemoteCall,
 };
 use crate::wire::send::StreamPacket;
 use crate::wire::value::size_of;
@@ -252,9 +252,13 @@ impl Session {
     }
 
     /// Forgets all answered calls but these.
-    pub(crate) fn keep(&self, ids: &[u64]) {
-        let ids: std::collections::HashSet<_> = ids.iter().copied().collect();
-        self.lock().calls.retain(|id, call| ids.contains(id) || matches!(call, CallProgress::Running(_)));
+    pub(crate) fn keep(&self, wanted: &CallRuns) {
+        let ranges = wanted.ranges();
+        let is_wanted = |id: &u64| {
+            let after = ranges.partition_point(|range| range.end <= *id);
+            ranges.get(after).is_some_and(|range| range.contains(id))
+        };
+        self.lock().calls.retain(|id, call| is_wanted(id) || matches!(call, CallProgress::Running(_)));
     }
 
     /// Gives back the message that a call took or leased, or what it holds.

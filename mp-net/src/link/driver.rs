@@ -12,11 +12,12 @@ use crate::auth;
 use crate::error::{NetError, PeerLost};
 use crate::link::completion::CallResult;
 use crate::link::ended::{EndedSessions, SentReceipts};
+use crate::link::resend::ResendQueue;
 use crate::link::stream::{Stream, StreamError, connect};
-use crate::link::{CallValues, Command, HomePeer, NodeIdentity, PendingCall};
+use crate::link::{CallValues, Command, HomePeer, NodeIdentity, PendingCall, up};
 use crate::wire::messages::{
-    CallList, CallOutcome, CallReply, CallerMessage, CallerMessageKind, HomeMessage, HomeMessageKind,
-    Operation, RemoteCall, Welcome,
+    CallList, CallOutcome, CallReply, CallRuns, CallerMessageKind, HomeMessage, HomeMessageKind, Operation,
+    RemoteCall, Welcome,
 };
 use crate::wire::receive::{Part, StreamEnd};
 use crate::wire::send::StreamPacket;
@@ -64,6 +65,7 @@ struct LinkDriver {
     credits: (u32, u64),
     largest: u64,
     next_own: u64,
+    resend: ResendQueue,
     arriving: Option<(CallReply, ArrivingValues)>,
 }
 
@@ -90,6 +92,7 @@ pub(crate) async fn run(
         credits: (1, 0),
         largest: 0,
         next_own: OWN,
+        resend: ResendQueue::default(),
         arriving: None,
     };
     while driver.run_session(&mut commands).await.is_some() {}
@@ -248,20 +251,32 @@ impl LinkDriver {
         }
     }
 
-    /// Sends the calls without replies again. The home does nothing twice.
+    /// Begins to send the calls without replies again. The home does nothing twice.
     fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
-        let sent = || self.pending.values().filter(|pending| pending.sent);
+        self.resend.start(&mut self.pending);
+        let sent = self.pending.values().filter(|pending| pending.sent);
         let given_back = self.pending.values().filter_map(|pending| pending.gives_back);
-        let ids = sent().map(|pending| pending.id).chain(given_back).chain(self.unreceived.keys().copied());
-        _ = to.send(up(CallerMessageKind::Wanted(CallList { ids: ids.collect() })));
-        for pending in sent() {
-            _ = to.send(pending.packet());
-            if pending.cancelled {
-                _ = to.send(up(CallerMessageKind::Cancel(pending.id)));
-            }
-        }
+        let ids = sent.map(|pending| pending.id).chain(given_back).chain(self.unreceived.keys().copied());
+        _ = to.send(up(CallerMessageKind::Wanted(CallRuns::new(ids.collect()))));
         self.receipts.sent += u64::from(std::mem::take(&mut self.took));
         self.received = (Vec::new(), false);
+    }
+
+    /// Sends the next calls again, if the home has read the last ones.
+    fn send_group(&mut self, to: &UnboundedSender<StreamPacket>) {
+        let group = self.resend.next_group(&self.pending);
+        if group.is_empty() {
+            return;
+        }
+        group.iter().filter_map(|id| self.pending.get(id)).for_each(|pending| pending.send_again(to));
+        if self.resend.has_more() {
+            self.next_own += 1;
+            let call = RemoteCall { id: self.next_own, ..RemoteCall::default() };
+            let mut probe = PendingCall::new(call, CallValues::None, None);
+            probe.send(self.receipts.sent, to);
+            self.resend.set_probe(probe.id);
+            self.pending.insert(probe.id, Box::new(probe));
+        }
     }
 
     /// Sends and receives until the stream ends. Returns `None` if the link's handle was dropped.
@@ -375,6 +390,7 @@ impl LinkDriver {
     fn complete(&mut self, reply: CallReply, values: ArrivingValues) {
         let id = reply.id;
         let Some(pending) = self.pending.remove(&id) else { return };
+        self.resend.replied(id, &mut self.pending);
         self.receipts.answered(pending.receipts);
         if let Some(queue) = self.puts.get_mut(&pending.object).filter(|_| pending.size > 0) {
             queue.unanswered.0 = queue.unanswered.0.saturating_sub(1);
@@ -434,13 +450,9 @@ impl LinkDriver {
                 Some(pending) if pending.sent || (pending.size == 0 && to.is_some()) => {
                     pending.cancelled = true;
                     match to {
-                        Some(to) => {
-                            if !pending.sent {
-                                _ = to.send(pending.send(self.receipts.sent));
-                                self.unsent.retain(|unsent| *unsent != id);
-                            }
-                            _ = to.send(up(CallerMessageKind::Cancel(id)));
-                        }
+                        Some(to) if pending.sent => _ = to.send(up(CallerMessageKind::Cancel(id))),
+                        // It is cancelled when it is sent.
+                        Some(_) => {}
                         None => pending.interrupt(),
                     }
                 }
@@ -479,6 +491,8 @@ impl LinkDriver {
 
     /// Sends acknowledgements, and calls within the credits.
     fn flush(&mut self, to: &UnboundedSender<StreamPacket>) {
+        self.send_group(to);
+        let delayed = self.resend.delays_new_calls(&self.pending);
         let sends = !self.unsent.is_empty() || self.puts.values().any(|queue| !queue.waiting.is_empty());
         let (ids, urgent) = &mut self.received;
         if !ids.is_empty() && (*urgent || sends || ids.len() >= ACKNOWLEDGED) {
@@ -487,9 +501,12 @@ impl LinkDriver {
             self.receipts.sent += u64::from(std::mem::take(&mut self.took));
         }
         *urgent = false;
+        if delayed {
+            return;
+        }
         for id in self.unsent.drain(..) {
             if let Some(pending) = self.pending.get_mut(&id) {
-                _ = to.send(pending.send(self.receipts.sent));
+                pending.send(self.receipts.sent, to);
             }
         }
         let (calls, bytes) = self.credits;
@@ -514,10 +531,9 @@ impl LinkDriver {
                 if queue.unanswered.0 >= calls || !fits {
                     break;
                 }
-                let packet = pending.send(self.receipts.sent);
+                pending.send(self.receipts.sent, to);
                 queue.unanswered.0 += 1;
                 queue.unanswered.1 += pending.size;
-                _ = to.send(packet);
                 queue.waiting.pop_front();
             }
         }
@@ -563,30 +579,4 @@ impl LinkDriver {
         (self.receipts, self.took) = (SentReceipts::default(), false);
         self.fail(|in_doubt| lost(in_doubt).into());
     }
-}
-
-impl PendingCall {
-    /// Ends the wait of an interrupted caller whose outcome may be known much later, if that is no loss: a
-    /// message that arrives later is given back. The outcome of other calls is awaited.
-    fn interrupt(&self) {
-        use Operation::{Find, Get, Lease, Wait, Watch};
-        if matches!(self.operation, Get | Lease | Wait | Watch | Find) {
-            self.completion.complete(Err(NetError::Interrupted));
-        }
-    }
-
-    fn packet(&self) -> StreamPacket {
-        StreamPacket { message: self.bytes.clone(), memory: self.memory.clone() }
-    }
-
-    /// Returns the packet of a call that is sent for the first time.
-    fn send(&mut self, receipts: u64) -> StreamPacket {
-        (self.sent, self.receipts) = (true, receipts);
-        self.encode();
-        self.packet()
-    }
-}
-
-fn up(kind: CallerMessageKind) -> StreamPacket {
-    StreamPacket::of(&CallerMessage { kind: Some(kind) })
 }

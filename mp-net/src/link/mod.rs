@@ -6,7 +6,7 @@
 //! | state of a call | after a reconnect in time | after the peer is lost |
 //! |---|---|---|
 //! | waits for credits | sent | fails, not in doubt |
-//! | sent, no reply | sent again; the home knows its number, and does nothing twice | fails, in doubt |
+//! | sent, no reply | [sent again](resend); the home does nothing twice | fails, in doubt |
 //! | reply has arrived, not yet received by its caller | received | received; the home gives back the message, too |
 //! | received | the home forgets the call | as above, if the home did not know that it was received |
 
@@ -14,6 +14,7 @@ pub(crate) mod batch;
 pub(crate) mod completion;
 mod driver;
 mod ended;
+mod resend;
 mod socket;
 pub(crate) mod stream;
 
@@ -36,6 +37,7 @@ use crate::link::ended::EndedSessions;
 use crate::reactor;
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, CallerMessage, CallerMessageKind, Node, Operation, RemoteCall};
+use crate::wire::send::StreamPacket;
 use crate::wire::value::size_of;
 
 /// This process, as others see it, and its limits.
@@ -76,6 +78,8 @@ pub(crate) struct PendingCall {
     completion: Arc<Completion>,
     /// `true` if it was sent in this session.
     sent: bool,
+    /// Number of the [group](resend) in which the home has read it, or 0.
+    group: u64,
     /// Number of lists of received messages that were sent before this call.
     receipts: u64,
     /// `true` if its caller has cancelled it.
@@ -106,6 +110,7 @@ impl PendingCall {
             never_waits,
             completion: Arc::default(),
             sent: false,
+            group: 0,
             receipts: 0,
             cancelled: false,
             gives_back: None,
@@ -129,6 +134,34 @@ impl PendingCall {
         let message = CallerMessage { kind: Some(CallerMessageKind::Call(call)) };
         self.bytes = message.encode_to_vec().into();
     }
+
+    /// Ends the wait of an interrupted caller whose outcome may be known much later, if that is no loss: a
+    /// message that arrives later is given back. The outcome of other calls is awaited.
+    fn interrupt(&self) {
+        use Operation::{Find, Get, Lease, Wait, Watch};
+        if matches!(self.operation, Get | Lease | Wait | Watch | Find) {
+            self.completion.complete(Err(NetError::Interrupted));
+        }
+    }
+
+    /// Sends the call for the first time, after this number of lists of received messages.
+    fn send(&mut self, receipts: u64, to: &UnboundedSender<StreamPacket>) {
+        (self.sent, self.receipts) = (true, receipts);
+        self.encode();
+        self.send_again(to);
+    }
+
+    /// Sends the call, and then cancels it if its caller has.
+    fn send_again(&self, to: &UnboundedSender<StreamPacket>) {
+        _ = to.send(StreamPacket { message: self.bytes.clone(), memory: self.memory.clone() });
+        if self.cancelled {
+            _ = to.send(up(CallerMessageKind::Cancel(self.id)));
+        }
+    }
+}
+
+fn up(kind: CallerMessageKind) -> StreamPacket {
+    StreamPacket::of(&CallerMessage { kind: Some(kind) })
 }
 
 /// Values of a call.

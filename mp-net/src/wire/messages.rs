@@ -1,6 +1,8 @@
 //! Messages of the service `mp.net.v1.Cluster`. Its call `Calls` is a stream of [`CallerMessage`] to the
 //! home, and of [`HomeMessage`] to the caller. Numbers of fields are part of the protocol.
 
+use std::ops::Range;
+
 use prost::{Enumeration, Message, Oneof};
 
 /// Version of the protocol. Both sides compare it before anything else.
@@ -35,7 +37,7 @@ pub(crate) enum CallerMessageKind {
     Finished(bool),
     /// After a reconnect: calls whose replies the caller has not. The home forgets all others.
     #[prost(message, tag = "5")]
-    Wanted(CallList),
+    Wanted(CallRuns),
     /// Memory of attachments of the last message. Written and read without this type.
     #[prost(bytes = "vec", tag = "15")]
     Data(Vec<u8>),
@@ -248,6 +250,42 @@ pub(crate) struct CallList {
     pub(crate) ids: Vec<u64>,
 }
 
+/// Numbers of calls, as runs of consecutive numbers.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CallRuns {
+    /// For each run, in ascending order: distance of its first number from the end of the previous run, and
+    /// its length.
+    #[prost(uint64, repeated, tag = "1")]
+    runs: Vec<u64>,
+}
+
+impl CallRuns {
+    pub(crate) fn new(mut ids: Vec<u64>) -> Self {
+        ids.sort_unstable();
+        ids.dedup();
+        let (mut runs, mut end) = (Vec::new(), 0);
+        for id in ids {
+            match runs.last_mut() {
+                Some(length) if id == end => *length += 1,
+                _ => runs.extend([id - end, 1]),
+            }
+            end = id.saturating_add(1);
+        }
+        Self { runs }
+    }
+
+    /// Returns the runs in ascending order.
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        let mut end = 0_u64;
+        let range = |[distance, length]: &[u64; 2]| {
+            let start = end.saturating_add(*distance);
+            end = start.saturating_add(*length);
+            start..end
+        };
+        self.runs.as_chunks().0.iter().map(range).collect()
+    }
+}
+
 /// MemberPresence of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
@@ -383,4 +421,21 @@ pub(crate) enum CallOutcome {
     Raised = 15,
     /// Messages were replaced before they were read: `number` of them.
     Lagged = 16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_runs_are_short_and_keep_all_numbers() {
+        let own = 1 << 63;
+        let ids: Vec<u64> = (5..1000).chain([1001, 1003, 1004, own, own + 1, u64::MAX - 1]).collect();
+        let runs = CallRuns::new(ids.iter().rev().copied().chain([7]).collect());
+        assert!(runs.ranges().into_iter().flatten().eq(ids));
+        assert!(runs.encoded_len() < 50);
+        assert_eq!(CallRuns::default().ranges(), []);
+        let hostile = CallRuns { runs: vec![u64::MAX, u64::MAX, 1, 1, 9] };
+        assert!(hostile.ranges().iter().all(Range::is_empty));
+    }
 }
