@@ -1,6 +1,7 @@
 //! Queues of other members, in one process.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemotePutError, R
 use mp_queue::Queue;
 use mp_reduce::Bundle;
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -319,6 +321,51 @@ fn get_many_takes_available_messages_in_order() -> Outcome {
     }
     queue.close();
     assert_eq!(remote.get_many(&mut got, 10)?, 0);
+    Ok(())
+}
+
+/// Number that can't be decoded if it is 3, and whose decoding panics if it is 6.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Picky(u32);
+
+impl<'de> Deserialize<'de> for Picky {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u32::deserialize(deserializer)? {
+            3 => Err(serde::de::Error::custom("three is refused")),
+            6 => panic!("six panics"),
+            number => Ok(Self(number)),
+        }
+    }
+}
+
+#[test]
+fn messages_after_an_undecodable_one_return() -> Outcome {
+    let (first, second) = two();
+    let queue = Queue::<Picky>::bounded(20)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<Picky>::connect(&second, "numbers")?;
+    queue.put_many((0..10).map(Picky)).map_err(|e| e.error.forget())?;
+    let mut got = Vec::new();
+    let (mut refused, mut panics) = (0, 0);
+    while got.len() < 8 {
+        match catch_unwind(AssertUnwindSafe(|| remote.try_get_many(&mut got, 20))) {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                assert!(error.to_string().contains("three is refused"), "{error}");
+                refused += 1;
+            }
+            Err(_) => panics += 1,
+        }
+        if refused + panics == 1 {
+            let taken = got.len() as u32 + 1;
+            assert!(got.iter().copied().eq((0..3).map(Picky)), "{got:?}");
+            // After its reply, the home has what was given back.
+            assert_eq!(remote.len()? as u32, 10 - taken);
+        }
+    }
+    got.sort_by_key(|number| number.0);
+    assert!(got.into_iter().eq([0, 1, 2, 4, 5, 7, 8, 9].map(Picky)));
+    assert_eq!((refused, panics, remote.len()?), (1, 1, 0));
     Ok(())
 }
 

@@ -269,7 +269,7 @@ impl Home {
             let call = this;
             match call.operation() {
                 Operation::Acknowledge => ready(caller.acknowledge(call.number)),
-                Operation::GiveBack => ready(caller.give_back(call.number)),
+                Operation::GiveBack => ready(caller.give_back(call.number, call.kept)),
                 Operation::Open => ready(home.open(&call, &caller)),
                 Operation::Subscribe => ready(home.subscribe(call.object)),
                 Operation::Join

@@ -261,8 +261,9 @@ impl Session {
         self.lock().calls.retain(|id, call| is_wanted(id) || matches!(call, CallProgress::Running(_)));
     }
 
-    /// Gives back the message that a call took or leased, or what it holds.
-    pub(crate) fn give_back(&self, id: u64) -> Answer {
+    /// Gives back the message that a call leased, what it holds, or the messages that it took, except for the
+    /// first `kept`.
+    pub(crate) fn give_back(&self, id: u64, kept: u64) -> Answer {
         let mut state = self.lock();
         let hold = state.holds.remove(&id);
         let answered = match state.calls.get(&id) {
@@ -272,7 +273,7 @@ impl Session {
         drop(state);
         let found = hold.is_some() || answered.is_some();
         if let (None, Some(CallProgress::Answered(_, Some(memory)))) = (&hold, answered) {
-            memory.give_back();
+            memory.give_back_after(usize::try_from(kept).unwrap_or(usize::MAX));
         }
         drop(hold);
         Answer::plain(if found { CallOutcome::Done } else { CallOutcome::NotFound })

@@ -255,7 +255,7 @@ impl LinkDriver {
     fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
         self.resend.start(&mut self.pending);
         let sent = self.pending.values().filter(|pending| pending.sent);
-        let given_back = self.pending.values().filter_map(|pending| pending.gives_back);
+        let given_back = self.pending.values().filter_map(|pending| Some(pending.gives_back?.0));
         let ids = sent.map(|pending| pending.id).chain(given_back).chain(self.unreceived.keys().copied());
         _ = to.send(up(CallerMessageKind::Wanted(CallRuns::new(ids.collect()))));
         self.receipts.sent += u64::from(std::mem::take(&mut self.took));
@@ -411,17 +411,17 @@ impl LinkDriver {
         if pending.completion.complete(result) && arrived {
             self.unreceived.insert(id, pending.operation);
         } else {
-            self.give_back(id);
+            self.give_back(id, 0);
         }
     }
 
-    /// Gives back the message of a reply, or what its caller holds.
-    fn give_back(&mut self, id: u64) {
+    /// Gives back the messages of a reply after the first `kept`, or what its caller holds.
+    fn give_back(&mut self, id: u64, kept: u64) {
         self.next_own += 1;
-        let mut call = RemoteCall { id: self.next_own, number: id, ..RemoteCall::default() };
+        let mut call = RemoteCall { id: self.next_own, number: id, kept, ..RemoteCall::default() };
         call.set_operation(Operation::GiveBack);
         let mut pending = PendingCall::new(call, CallValues::None, None);
-        pending.gives_back = Some(id);
+        pending.gives_back = Some((id, kept));
         self.accept(Command::Call(Box::new(pending)), None);
     }
 
@@ -443,6 +443,11 @@ impl LinkDriver {
                     self.received.0.push(id);
                     self.received.1 = true;
                     self.took |= operation == Operation::Get;
+                }
+            }
+            Command::GiveBack(id, kept) => {
+                if self.unreceived.remove(&id).is_some() {
+                    self.give_back(id, kept);
                 }
             }
             Command::Interrupt(id) => match self.pending.get_mut(&id) {
@@ -468,8 +473,7 @@ impl LinkDriver {
                     }
                 }
                 Some(_) => self.withdraw(id),
-                None if self.unreceived.remove(&id).is_some() => self.give_back(id),
-                None => {}
+                None => self.accept(Command::GiveBack(id, 0), to),
             },
         }
     }
@@ -573,7 +577,12 @@ impl LinkDriver {
             PeerLost { rank, host, silent, in_doubt, cause }
         };
         let took = |operation: &Operation| *operation == Operation::Get;
-        if !self.receipts.are_known() || self.took || self.unreceived.values().any(took) {
+        let keeps = |pending: &PendingCall| pending.gives_back.is_some_and(|(_, kept)| kept > 0);
+        if !self.receipts.are_known()
+            || self.took
+            || self.unreceived.values().any(took)
+            || self.pending.values().any(|pending| keeps(pending))
+        {
             self.ended.add_unflushed(lost(true));
         }
         (self.receipts, self.took) = (SentReceipts::default(), false);

@@ -84,8 +84,8 @@ pub(crate) struct PendingCall {
     receipts: u64,
     /// `true` if its caller has cancelled it.
     cancelled: bool,
-    /// Call whose message this call gives back.
-    gives_back: Option<u64>,
+    /// Call whose messages this call gives back, and the number of messages that the caller keeps.
+    gives_back: Option<(u64, u64)>,
 }
 
 impl PendingCall {
@@ -185,6 +185,8 @@ pub(crate) enum Command {
     Call(Box<PendingCall>),
     /// The caller has the value of the reply.
     Received(u64),
+    /// The caller keeps this number of the messages of the reply, and gives back the others.
+    GiveBack(u64, u64),
     /// The process of the caller was interrupted. The caller waits for the outcome.
     Interrupt(u64),
     /// The caller has stopped waiting, and did not take the reply.
@@ -201,6 +203,26 @@ impl PendingReply {
     /// Returns `true` if the outcome is known.
     pub(crate) fn is_over(&self) -> bool {
         self.completion.is_over()
+    }
+}
+
+/// Messages of a reply that their caller reads one after the other. Dropping it gives back the others.
+pub(crate) struct UnreadMessages<'l> {
+    link: &'l HomeLink,
+    id: u64,
+    count: u64,
+    /// Number of messages that the caller has read, or failed to read.
+    pub(crate) read: u64,
+}
+
+impl Drop for UnreadMessages<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            _ = self.link.to.send(match self.read < self.count {
+                true => Command::GiveBack(self.id, self.read),
+                false => Command::Received(self.id),
+            });
+        }
     }
 }
 
@@ -313,6 +335,16 @@ impl HomeLink {
     /// Blocks until the outcome of a call is known, like [`call`](Self::call).
     pub(crate) fn wait(&self, pending: PendingReply) -> CallResult {
         self.wait_until(pending, None).unwrap_or(Err(NetError::Interrupted))
+    }
+
+    /// Blocks until the outcome of a call is known, like [`wait`](Self::wait). The caller reads the messages
+    /// of the reply one after the other.
+    pub(crate) fn wait_unread(&self, pending: PendingReply) -> (CallResult, UnreadMessages<'_>) {
+        let PendingReply { id, completion } = pending;
+        let result = completion.wait(None, || _ = self.to.send(Command::Interrupt(id)));
+        let result = result.unwrap_or(Err(NetError::Interrupted));
+        let count = result.as_ref().map_or(0, |(_, values)| values.len() as u64);
+        (result, UnreadMessages { link: self, id, count, read: 0 })
     }
 
     /// Blocks until the outcome of a call is known, like [`wait`](Self::wait). At `until`, the call is

@@ -276,7 +276,8 @@ impl<T: Message> RemoteQueue<T> {
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,
-    /// `into` has the others that were taken.
+    /// `into` has the messages before it, and those after it return to the queue. The same holds if its
+    /// `Deserialize` panics.
     pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, RemoteGetError> {
         self.get_many_wait(into, most, Wait::Forever)
     }
@@ -296,16 +297,15 @@ impl<T: Message> RemoteQueue<T> {
             return Err(RemoteGetError::Empty);
         }
         let call = RemoteCall { number: most as u64, ..self.call(Operation::Get) };
-        let Some((_, messages)) = self.taken_many(self.link.call(call, wait))? else { return Ok(0) };
+        let (result, mut unread) = self.link.wait_unread(self.link.begin(call, CallValues::None, wait));
+        let Some((_, messages)) = self.taken_many(result)? else { return Ok(0) };
         let before = into.len();
-        let mut failed = None;
         for message in messages {
-            match decode(message) {
-                Ok(value) => into.push(value),
-                Err(error) => failed = failed.or(Some(error)),
-            }
+            // Before its code runs, which may panic.
+            unread.read += 1;
+            into.push(decode(message)?);
         }
-        failed.map_or(Ok(into.len() - before), Err)
+        Ok(into.len() - before)
     }
 
     /// Returns the number of the call and the message that it took.

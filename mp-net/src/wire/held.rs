@@ -27,7 +27,8 @@ enum Source {
 /// Use of the message after the last reference is dropped.
 enum Release {
     Reclaim(Box<dyn FnOnce(Vec<Outgoing>) + Send>),
-    GiveBack,
+    /// Gives the messages back, except for this number of the first ones.
+    GiveBack(usize),
 }
 
 /// Messages that are being sent. The stream keeps references while it reads the memory of the attachments, so
@@ -106,7 +107,12 @@ impl HeldMessage {
 
     /// Gives the messages back to their queue after the last stream has read them.
     pub(crate) fn give_back(self: Arc<Self>) {
-        self.release_as(Release::GiveBack);
+        self.give_back_after(0);
+    }
+
+    /// Gives back the messages after the first `kept`, like [`give_back`](Self::give_back), and drops these.
+    pub(crate) fn give_back_after(self: Arc<Self>, kept: usize) {
+        self.release_as(Release::GiveBack(kept));
     }
 }
 
@@ -115,8 +121,8 @@ impl Drop for HeldMessage {
         let release = self.release.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         match (release, self.source.take()) {
             (Some(Release::Reclaim(reclaim)), Some(Source::Values(values))) => reclaim(values),
-            (Some(Release::GiveBack), Some(Source::Taken(messages))) => {
-                messages.into_iter().for_each(|message| message.give_back());
+            (Some(Release::GiveBack(kept)), Some(Source::Taken(messages))) => {
+                messages.into_iter().skip(kept).for_each(|message| message.give_back());
             }
             _ => {}
         }

@@ -186,6 +186,9 @@ pub(crate) struct RemoteCall {
     /// Method of the object, for [`Operation::Call`] and [`Operation::Wait`].
     #[prost(enumeration = "ObjectMethod", tag = "10")]
     pub(crate) method: i32,
+    /// Number of messages that the caller keeps, for [`Operation::GiveBack`].
+    #[prost(uint64, tag = "11")]
+    pub(crate) kept: u64,
 }
 
 /// An encoded value. The memory of its blocks follows in messages of data, in their order.
@@ -314,7 +317,8 @@ pub(crate) enum Operation {
     Lease = 4,
     /// Acknowledges the message that call `number` leased, or ends what it holds.
     Acknowledge = 5,
-    /// Gives back the message that call `number` leased, or what it holds.
+    /// Gives back the message that call `number` leased, what it holds, or the messages that it took, except
+    /// for the first `kept`.
     GiveBack = 6,
     /// Closes the object.
     Close = 7,
