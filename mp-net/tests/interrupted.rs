@@ -204,7 +204,7 @@ fn put_once((first, second, proxy): (Cluster, Cluster, Proxy)) -> Outcome {
 
 #[test]
 fn gets_over_breaking_connections_are_done_once() -> Outcome {
-    let (first, second, proxy) = two(2, 300_000);
+    let (first, second, proxy) = two(2, 100_000);
     let queue = Queue::<Bundle<(u64, Tensor<u8>)>>::bounded(8)?;
     first.publish("tensors", &queue)?;
     let remote = RemoteQueue::<Bundle<(u64, Tensor<u8>)>>::connect(&second, "tensors")?;
