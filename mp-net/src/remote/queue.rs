@@ -335,7 +335,7 @@ impl<T: Message> RemoteQueue<T> {
     /// ```
     /// # use mp_net::{Cluster, ClusterConfig, RemoteQueue};
     /// # let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
-    /// # let jobs = mp_queue::Queue::bounded(8)?;
+    /// # let jobs = mp_queue::Queue::<u32>::bounded(8)?;
     /// # cluster.publish("jobs", &jobs)?;
     /// let remote = RemoteQueue::<u32>::connect(&cluster, "jobs")?;
     /// remote.put(7)?;

@@ -105,10 +105,11 @@ impl Worker {
         let (wait, since) = (self.wait_time(), Instant::now());
         let result = queue.put_many_timeout(jobs, wait);
         config.has_ended(since, wait)?;
-        let Err(RemotePutManyError { put, error, rest, in_doubt, .. }) = result else {
+        let Err(failed) = result else {
             numbers.into_iter().for_each(|number| self.ledger.put(number));
             return Ok(HostCallEnd::Done);
         };
+        let RemotePutManyError { put, error, rest, in_doubt, .. } = *failed;
         let (first, end) = match error {
             RemotePutError::Full(job) => (job, HostCallEnd::Done),
             RemotePutError::PeerLost { value, .. } => (value, HostCallEnd::Lost),
