@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mp::queue::Lease as MessageLease;
 use mp::{GetError, Queue as Messages};
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
@@ -223,8 +224,13 @@ impl Queue {
         if immediate {
             loop {
                 match open.take(py, Some(Duration::ZERO), open.joinable.is_some())? {
-                    WaitResult::Done(Ok(Some((_, Some(lease))))) => lease.ack(),
-                    WaitResult::Done(Ok(Some(_)) | Err(GetError::Failed(_))) => {}
+                    WaitResult::Done(Ok(Some((_, lease)))) => match (&open.joinable, lease) {
+                        (Some(joinable), Some(lease)) => joinable.tasks.remove(lease),
+                        (_, lease) => drop(lease.map(MessageLease::ack)),
+                    },
+                    WaitResult::Done(Err(GetError::Failed(_))) => {
+                        _ = open.joinable.as_ref().map(|joinable| joinable.tasks.add_gone());
+                    }
                     _ => break,
                 }
             }

@@ -1,7 +1,8 @@
 //! Class `JoinableQueue`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 use mp::GetError;
 use mp::queue::{JoinableQueueError, Lease as MessageLease, QueueOptions};
@@ -19,36 +20,73 @@ use crate::error::{PeerLost, runtime};
 use crate::object::Object;
 use crate::wait::{Attempt, limit, wait};
 
-/// Queue of tasks, and the number of calls of `task_done` by processes that had no task.
+/// Queue of tasks, and its counters.
 ///
-/// Such a call stands for a task that a process takes later, or that another process has. The next process
-/// that has a task, finishes it and decrements the number.
+/// A call of `task_done` by a process that has no task stands for a task that a process takes later, or that
+/// another process has. Such calls are counted. The next process that has a task, finishes it and decrements
+/// the number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tasks {
     pub(super) queue: mp::JoinableQueue<Object>,
-    ahead: SharedTensor<u64>,
+    counters: SharedTensor<u64>,
 }
+
+/// Counter of the tasks done ahead.
+const AHEAD: usize = 0;
+/// Counter of the tasks that were put, incremented after each put.
+const PUT: usize = 1;
+/// Counter of the tasks that left the queue, incremented before each of them leaves it.
+const GONE: usize = 2;
 
 impl Tasks {
     fn create(options: QueueOptions) -> PyResult<Self> {
         let queue = mp::JoinableQueue::with_options(options).map_err(runtime)?;
-        Ok(Self { queue, ahead: Tensor::zeros([1]).map_err(runtime)?.share() })
+        Ok(Self { queue, counters: Tensor::zeros([3]).map_err(runtime)?.share() })
     }
 
     fn ahead(&self) -> usize {
-        let ahead = self.ahead.load(0);
+        let ahead = self.counters.load(AHEAD);
         // After `join`, what was written before `task_done` is visible.
         fence(Ordering::Acquire);
         ahead as usize
+    }
+
+    /// Counts tasks that were put.
+    pub(super) fn add_put(&self, tasks: usize) {
+        self.counters.fetch_add(PUT, tasks as u64);
+    }
+
+    /// Counts a task that is about to leave the queue.
+    pub(super) fn add_gone(&self) {
+        self.counters.fetch_add(GONE, 1);
+        fence(Ordering::Release);
+    }
+
+    /// Removes a task that is done.
+    pub(super) fn remove(&self, lease: MessageLease<()>) {
+        self.add_gone();
+        lease.ack();
+    }
+
+    /// Returns a lower bound of the number of unfinished and lost tasks, without a scan of the queue. A
+    /// process that is killed between a task and its count makes it smaller.
+    fn at_least(&self) -> u64 {
+        let put = self.counters.load(PUT);
+        fence(Ordering::Acquire);
+        put.saturating_sub(self.counters.load(GONE))
+    }
+
+    /// Returns the number of unfinished and lost tasks.
+    fn all(&self) -> usize {
+        // In this order, a task that is lost meanwhile counts twice.
+        self.queue.unfinished() + self.queue.lost()
     }
 
     /// Returns the number of tasks that are not finished, if those done ahead count.
     fn left(&self) -> usize {
         let mut ahead = self.ahead();
         loop {
-            // In this order, a task that is lost meanwhile counts twice.
-            let unfinished = self.queue.unfinished();
-            let all = unfinished + self.queue.lost();
+            let all = self.all();
             // Only numbers of the same time have a difference.
             match self.ahead() {
                 now if now == ahead => return all.saturating_sub(ahead),
@@ -57,30 +95,31 @@ impl Tasks {
         }
     }
 
-    /// Decrements the number of tasks done ahead, and returns `true`, unless all of them may be lost ones.
-    pub(super) fn take_ahead(&self) -> bool {
-        self.change_ahead(|ahead| (ahead > 0 && ahead > self.queue.lost() as u64).then(|| ahead - 1))
+    /// Decrements the number of tasks done ahead, and returns `true`, unless all of them may be `lost` ones.
+    fn take_ahead(&self, lost: impl Fn() -> u64) -> bool {
+        self.change_ahead(|ahead| (ahead > 0 && ahead > lost()).then(|| ahead - 1))
     }
 
     /// Increments the number of tasks done ahead. Returns `false` if all tasks are finished.
     fn add_ahead(&self) -> bool {
-        let is_added = self.change_ahead(|ahead| (self.left() > 0).then_some(ahead + 1));
+        let has_more = |ahead| ahead < self.at_least() || self.left() > 0;
+        let is_added = self.change_ahead(|ahead| has_more(ahead).then_some(ahead + 1));
         // Its task may have been finished since it was counted.
         is_added && !self.drop_surplus()
     }
 
     /// Decrements the number of tasks done ahead, and returns `true`, if there are fewer tasks.
     fn drop_surplus(&self) -> bool {
-        let all = || self.queue.unfinished() + self.queue.lost();
-        self.change_ahead(|ahead| (ahead > all() as u64).then(|| ahead - 1))
+        let is_surplus = |ahead| ahead > self.at_least() && ahead > self.all() as u64;
+        self.change_ahead(|ahead| is_surplus(ahead).then(|| ahead - 1))
     }
 
     fn change_ahead(&self, change: impl Fn(u64) -> Option<u64>) -> bool {
-        let mut old = self.ahead.load(0);
+        let mut old = self.counters.load(AHEAD);
         while let Some(new) = change(old) {
             // See `ahead`.
             fence(Ordering::Release);
-            match self.ahead.compare_exchange(0, old, new) {
+            match self.counters.compare_exchange(AHEAD, old, new) {
                 Ok(_) => return true,
                 Err(now) => old = now,
             }
@@ -90,7 +129,11 @@ impl Tasks {
 
     /// Returns a lost task.
     pub(super) fn dead_letter(&self) -> Result<Option<Object>, GetError> {
+        self.add_gone();
         let letter = self.queue.dead_letter();
+        if matches!(letter, Ok(None)) {
+            self.counters.fetch_sub(GONE, 1);
+        }
         // It may be one that was done ahead.
         self.drop_surplus();
         letter
@@ -100,18 +143,81 @@ impl Tasks {
 /// Tasks, and those that this process has taken and not finished.
 pub(crate) struct Joinable {
     pub(crate) tasks: Tasks,
-    taken: Mutex<VecDeque<(ThreadId, MessageLease<()>)>>,
+    taken: Mutex<TakenTasks>,
+    lost: Mutex<RecentCount>,
 }
+
+/// Tasks by age and by the thread that took them.
+#[derive(Default)]
+struct TakenTasks {
+    next: u64,
+    by_age: BTreeMap<u64, (ThreadId, MessageLease<()>)>,
+    /// Ages of the tasks of each thread that has some, oldest first.
+    by_thread: HashMap<ThreadId, VecDeque<u64>>,
+}
+
+impl TakenTasks {
+    fn add(&mut self, thread: ThreadId, lease: MessageLease<()>) {
+        self.by_age.insert(self.next, (thread, lease));
+        self.by_thread.entry(thread).or_default().push_back(self.next);
+        self.next += 1;
+    }
+
+    /// Removes the oldest task of a thread, or else the oldest one.
+    fn take(&mut self, thread: Option<ThreadId>) -> Option<MessageLease<()>> {
+        let own = thread.and_then(|thread| self.by_thread.get(&thread)?.front().copied());
+        let age = own.or_else(|| self.by_age.first_key_value().map(|(age, _)| *age))?;
+        let (thread, lease) = self.by_age.remove(&age)?;
+        // The oldest task of all is also the oldest one of its thread.
+        if let Some(ages) = self.by_thread.get_mut(&thread) {
+            ages.pop_front();
+            if ages.is_empty() {
+                self.by_thread.remove(&thread);
+            }
+        }
+        Some(lease)
+    }
+}
+
+/// Number of lost tasks, and the time until which it is used without another scan of the queue.
+struct RecentCount {
+    lost: u64,
+    until: Option<Instant>,
+}
+
+/// Time of a scan from which its result is used again.
+const LONG_SCAN: Duration = Duration::from_micros(10);
+/// Time for which the result of a scan is used, as a multiple of the time that the scan took. A death is
+/// found some milliseconds later in any case.
+const USES_OF_A_SCAN: u32 = 10;
 
 impl Joinable {
     pub(crate) fn new(tasks: Tasks) -> Self {
-        Self { tasks, taken: Mutex::default() }
+        let lost = Mutex::new(RecentCount { lost: 0, until: None });
+        Self { tasks, taken: Mutex::default(), lost }
     }
 
     /// Stores a task that the calling thread has taken.
     pub(crate) fn add(&self, lease: MessageLease<()>) {
-        self.taken.lock().push_back((std::thread::current().id(), lease));
+        self.taken.lock().add(std::thread::current().id(), lease);
         self.finish_done_ahead();
+    }
+
+    /// Returns the number of lost tasks. Many calls spend a tenth of their time in scans of the queue.
+    fn lost(&self) -> u64 {
+        let mut known = self.lost.lock();
+        let now = Instant::now();
+        if known.until.is_none_or(|until| until <= now) {
+            known.lost = self.tasks.queue.lost() as u64;
+            let took = now.elapsed();
+            known.until = (took >= LONG_SCAN).then(|| now + took * USES_OF_A_SCAN);
+        }
+        known.lost
+    }
+
+    /// Decrements the number of tasks done ahead, and returns `true`, unless all of them may be lost ones.
+    pub(super) fn take_ahead(&self) -> bool {
+        self.tasks.take_ahead(|| self.lost())
     }
 
     /// Finishes taken tasks that were done ahead.
@@ -119,13 +225,13 @@ impl Joinable {
         while self.tasks.ahead() > 0 {
             let mut taken = self.taken.lock();
             // The number first: if the process is killed here, a task too many is lost, not too few.
-            if taken.is_empty() || !self.tasks.take_ahead() {
+            if taken.by_age.is_empty() || !self.take_ahead() {
                 break;
             }
-            let first = taken.pop_front();
+            let first = taken.take(None);
             drop(taken);
-            if let Some((_, lease)) = first {
-                lease.ack();
+            if let Some(lease) = first {
+                self.tasks.remove(lease);
             }
         }
     }
@@ -133,15 +239,10 @@ impl Joinable {
     /// Finishes a task. Returns `false` if all are finished.
     fn finish(&self) -> bool {
         self.finish_done_ahead();
-        let me = std::thread::current().id();
-        let task = {
-            let mut taken = self.taken.lock();
-            let own = taken.iter().position(|(thread, _)| *thread == me).unwrap_or(0);
-            taken.remove(own)
-        };
+        let task = self.taken.lock().take(Some(std::thread::current().id()));
         match task {
-            Some((_, lease)) => {
-                lease.ack();
+            Some(lease) => {
+                self.tasks.remove(lease);
                 true
             }
             None => self.tasks.add_ahead(),

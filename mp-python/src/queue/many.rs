@@ -40,6 +40,10 @@ pub(super) fn put_many(
             error => Attempt::Done(Err(error)),
         }
     });
+    let is_put = matches!(&ended, Ok(WaitResult::Done(Ok(()))));
+    if let Some(joinable) = &open.joinable {
+        joinable.tasks.add_put(if is_put { all } else { put });
+    }
     let error = match ended {
         Ok(WaitResult::Done(Ok(()))) => return Ok(all),
         Ok(WaitResult::Done(Err(error))) => put_error(py, error),

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp::Queue as Messages;
 use mp::queue::{Lease as MessageLease, QueueOptions};
+use mp::{GetError, Queue as Messages};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::Ordering;
 use mp_core::{Arena, ReadyFd, quantity};
@@ -77,7 +77,11 @@ impl Shared {
     pub(super) fn put(&self, obj: &Bound<'_, PyAny>, limit: Option<Duration>, name: &str) -> PyResult<()> {
         let (py, open) = (obj.py(), self.open(name)?);
         let object = dumps(obj)?;
-        open.put(py, limit, object, name)
+        open.put(py, limit, object, name)?;
+        if let Some(joinable) = &open.joinable {
+            joinable.tasks.add_put(1);
+        }
+        Ok(())
     }
 
     pub(super) fn get<'py>(
@@ -97,15 +101,24 @@ impl Shared {
                         None
                     }
                     (joinable, lease) => {
-                        // A task that was done ahead has to be acknowledged as well.
-                        joinable.as_ref().map(|joinable| joinable.tasks.take_ahead());
+                        if let Some(joinable) = joinable {
+                            // A task that was done ahead has to be acknowledged as well.
+                            joinable.take_ahead();
+                            joinable.tasks.add_gone();
+                        }
                         lease
                     }
                 };
                 Ok((loads(py, object)?, lease))
             }
             WaitResult::Done(Ok(None)) => Err(shut_down(py)),
-            WaitResult::Done(Err(error)) => Err(get_error(py, error)),
+            WaitResult::Done(Err(error)) => {
+                // A task that can't be decoded has left the queue.
+                if let (Some(joinable), GetError::Failed(_)) = (&open.joinable, &error) {
+                    joinable.tasks.add_gone();
+                }
+                Err(get_error(py, error))
+            }
             WaitResult::Late => Err(empty(py)),
             WaitResult::Closed => Err(closed_error(name)),
         }
