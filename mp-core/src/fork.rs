@@ -10,7 +10,7 @@
 //! | state of the original | in the copy |
 //! |---|---|
 //! | identity as a member, held blocks | reads 0 (`MADV_WIPEONFORK`), forever: copied handles return [`Error::Forked`], and dropping them releases nothing |
-//! | mapping of the arena | missing (`MADV_DONTFORK`). Its addresses are reserved, so that a copied reference into it raises SIGSEGV and never reads another process's data |
+//! | mapping of the arena | missing (`MADV_DONTFORK`). Its addresses are reserved, so that a copied reference into it raises SIGSEGV and never reads another process's data. After [`keep_memory_readable`], copies that were not prepared map the arena's files for private writes |
 //! | files of the arena, and their open-file-description locks, which show that their owner lives | closed: a copy that kept them open would make a crashed owner seem alive |
 //! | identity of the thread, its lane, its unused envelopes | reset |
 //! | locks of this crate and of the crates above it | replaced by new locks, see [`PerProcess`]: no thread missing in the copy holds them |
@@ -30,6 +30,7 @@
 //! others.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -42,7 +43,7 @@ use crate::process::mutex::MutexGuard;
 use crate::process::{begin_generation, generation};
 use crate::setup::Backing;
 use crate::setup::files::HeldFiles;
-use crate::storage::copy_on_write::MAPPED;
+use crate::storage::copy_on_write::{ARE_INHERITED, MAPPED, MappedRange};
 use crate::sync::shared::{AtomicBool, AtomicU32, Ordering};
 use crate::{alloc, sys};
 
@@ -96,6 +97,34 @@ pub(crate) fn check_creation() -> Result<()> {
         ));
     }
     Ok(())
+}
+
+thread_local! {
+    /// `true` while this thread prepares a copy.
+    static PREPARING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has forked processes that were not prepared map the arena's memory at the same addresses, so that code
+/// that has only an address, such as a view of another language, can go on. They read what the members write.
+/// What they write stays theirs: no block is theirs, and each may be freed and allocated again at any time.
+///
+/// Without this call, such a process has no memory there, and an access raises SIGSEGV. Handles are refused
+/// in it in both cases.
+#[doc(hidden)]
+pub fn keep_memory_readable() {
+    if !ARE_INHERITED.swap(true, Ordering::Relaxed) {
+        sys::at_exit::on_fork(map_in_child);
+    }
+}
+
+/// Called in each forked process, by its only thread.
+extern "C" fn map_in_child() {
+    if let Some(&arena) = CURRENT.get()
+        && !PREPARING.get()
+    {
+        // If the addresses are refused, the process has no memory there.
+        _ = Backing(arena).map_privately();
+    }
 }
 
 /// Id of the process that inherited no state of this library from another process.
@@ -168,6 +197,7 @@ impl Fork {
         }
         // The locks stay locked: no thread uses them.
         std::mem::forget(inherited);
+        PREPARING.set(false);
         #[cfg(feature = "inject")]
         let armed = crate::sys::inject::for_copies();
         begin_generation();
@@ -187,8 +217,8 @@ impl Fork {
 pub(crate) struct ForkState {
     _making: MutexGuard<'static, ()>,
     arena: Option<(Arena, HeldFiles)>,
-    /// Addresses and lengths of the mappings for private writes.
-    mapped: MutexGuard<'static, BTreeMap<usize, usize>>,
+    /// Mappings for private writes, by address.
+    mapped: MutexGuard<'static, BTreeMap<usize, MappedRange>>,
 }
 
 impl ForkState {
@@ -196,6 +226,7 @@ impl ForkState {
     pub(crate) fn lock() -> Self {
         let making = MAKING.lock();
         let arena = CURRENT.get().map(|&arena| (arena, Backing(arena).hold_files()));
+        PREPARING.set(true);
         Self { _making: making, arena, mapped: MAPPED.lock() }
     }
 
@@ -205,12 +236,18 @@ impl ForkState {
         // Private memory has no file. The child's copy of it is private to the child, and is not inherited
         // either.
         self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())?;
-        self.mapped.iter().try_for_each(|(&address, &len)| sys::reserve_at(address, len))
+        self.mapped.iter().try_for_each(|(&address, range)| range.reserve_in_copy(address))
     }
 
     /// Returns the files of the arena that the process has open.
     pub(crate) fn files(&self) -> &[RawFd] {
         self.arena.as_ref().map_or(&[], |(_, held)| &held.files)
+    }
+}
+
+impl Drop for ForkState {
+    fn drop(&mut self) {
+        PREPARING.set(false);
     }
 }
 

@@ -33,6 +33,7 @@ use pyo3::prelude::*;
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     process::refuse_subinterpreters(module.py())?;
     object::pickle::set_home(module)?;
+    mp_core::fork::keep_memory_readable();
     module.add("LoadError", module.py().get_type::<error::LoadError>())?;
     module.add("PeerLost", module.py().get_type::<error::PeerLost>())?;
     module.add_class::<queue::Queue>()?;
@@ -95,6 +96,7 @@ mod _multiproc {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::process::refuse_subinterpreters(module.py())?;
+        mp_core::fork::keep_memory_readable();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use mp_core::CopyOnWrite;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::{AtomicUsize, Ordering};
+use mp_core::{Arena, CopyOnWrite};
 use mp_tensor::{AnyTensor, Element, Mode, Shared, Tensor};
 
 /// Memory in use by objects of this process, by address.
@@ -93,6 +93,8 @@ impl Memory {
         if address < LOWEST.load(Ordering::Relaxed) || address >= HIGHEST.load(Ordering::Relaxed) {
             return None;
         }
+        // In a forked process the memory isn't shared, and another thread may have held the lock.
+        Arena::get()?;
         let found = REGIONS.lock().range(..=address).next_back()?.1.upgrade();
         found.filter(|memory| address.checked_add(len).is_some_and(|end| end <= memory.address + memory.len))
     }
@@ -126,7 +128,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.len == 0 || matches!(self.bytes, Bytes::Private { .. }) {
+        if self.len == 0 || matches!(self.bytes, Bytes::Private { .. }) || Arena::get().is_none() {
             return;
         }
         let mut regions = REGIONS.lock();

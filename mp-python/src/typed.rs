@@ -33,7 +33,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
 
-use crate::error::{empty, no_memory, runtime, shut_down};
+use crate::error::{check_process, empty, no_memory, runtime, shut_down};
 use crate::memory::Memory;
 use crate::names::{give, shown};
 use crate::object::array::{self, Buffer};
@@ -68,6 +68,7 @@ impl TypedQueue {
     }
 
     fn open(&self) -> PyResult<Arc<Handles<Record>>> {
+        check_process()?;
         self.handles.lock().clone().ok_or_else(|| closed_error(NAME))
     }
 }

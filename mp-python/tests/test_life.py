@@ -233,6 +233,132 @@ if __name__ == "__main__":
         flags = ["-W", "ignore::DeprecationWarning"]
         assert run_script(tmp_path, program, *flags) == ("parent\n", "", 0)
 
+    def test_views_of_shared_memory_work_in_a_fork(self, tmp_path):
+        program = """
+import ctypes, multiproc as mp, numpy, os
+counters = mp.RawArray("q", range(4))
+filled = mp.zeros(100_000, dtype="int64")
+filled[:] = 5
+queue = mp.Queue()
+queue.put((numpy.arange(5000), b"x" * 50_000, filled))
+received, data, same = queue.get()
+view = memoryview(data)
+pid = os.fork()
+if pid == 0:
+    assert list(counters) == [0, 1, 2, 3] and received.sum() == 5000 * 4999 // 2
+    assert view[49_999] == ord("x") and same[99_999] == 5
+    # Nothing of this reaches the parent, which may use the memory for something else.
+    counters[0] = received[0] = filled[0] = 77
+    ctypes.memset(ctypes.addressof(counters), 255, 8)
+    assert (counters[0], received[0], same[0]) == (-1, 77, 77)
+    # A child of the child.
+    if (inner := os.fork()) == 0:
+        os._exit(int(received[0]) - 70)
+    assert os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) == 7
+    del counters, received, filled, same, view, data
+    raise SystemExit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert (counters[0], received[0], filled[0]) == (0, 0, 5)
+# Memory that the child had released would be allocated again.
+others = [mp.zeros(100_000, dtype="int64") for _ in range(3)]
+assert (filled[1:] == 5).all() and not any(other.any() for other in others)
+print("parent")
+"""
+        flags = ["-W", "ignore::DeprecationWarning"]
+        assert run_script(tmp_path, program, *flags) == ("parent\n", "", 0)
+
+    def test_fork_sees_later_writes_to_untouched_pages(self, tmp_path):
+        program = """
+import multiproc as mp, os
+shared = mp.zeros(100_000, dtype="int64")
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.read(read, 1)
+    os._exit(int(shared[50_000]))
+shared[50_000] = 7
+os.write(write, b"x")
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+        assert run_script(tmp_path, program) == ("7\n", "", 0)
+
+    def test_private_arrays_work_in_a_fork(self, tmp_path):
+        program = """
+import multiproc as mp, numpy, os
+def forked(array):
+    array[0] = 9
+    pid = os.fork()
+    if pid == 0:
+        array[1] = 8
+        code = int(array[0] + array[1] + array[2])
+        del array
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), array[:3].tolist()
+if __name__ == "__main__":
+    with mp.get_context("forkserver").Pool(1, initargs=(numpy.ones(50_000),), initializer=len) as pool:
+        print(pool.apply(forked, (numpy.ones(50_000),)))
+"""
+        flags = ["-W", "ignore::DeprecationWarning"]
+        assert run_script(tmp_path, program, *flags) == ("(18, [9.0, 1.0, 1.0])\n", "", 0)
+
+    def test_each_call_in_a_fork_is_an_error(self, tmp_path):
+        program = """
+import multiproc as mp, numpy, os, sys
+tasks, simple, typed = mp.JoinableQueue(), mp.SimpleQueue(), mp.TypedQueue("test/item/1(x:i64)")
+tasks.put(1), tasks.put(2)
+tasks.get()
+here, there = mp.Pipe()
+there.send(1)
+array, value, raw = mp.Array("q", 3), mp.Value("d", 1.5), mp.RawArray("q", 3)
+lock, rlock, semaphore, event = mp.Lock(), mp.RLock(), mp.Semaphore(), mp.Event()
+condition, barrier = mp.Condition(), mp.Barrier(2)
+shared = mp.zeros(1000)
+calls = {
+    "task_done": tasks.task_done, "join": tasks.join, "get": tasks.get, "qsize": tasks.qsize,
+    "empty": tasks.empty, "full": tasks.full, "fileno": tasks.fileno, "get_ack": tasks.get_ack,
+    "get_many": lambda: tasks.get_many(2), "put_many": lambda: tasks.put_many([1]),
+    "dead_letter": tasks.dead_letter, "shutdown": tasks.shutdown,
+    "simple get": simple.get, "simple put": lambda: simple.put(1), "simple empty": simple.empty,
+    "typed get": typed.get, "typed put": lambda: typed.put({"x": 1}), "typed qsize": typed.qsize,
+    "recv": here.recv, "send": lambda: here.send(1), "poll": here.poll,
+    "send_bytes": lambda: here.send_bytes(b"1"), "Array": lambda: array[0], "Array slice": lambda: array[:],
+    "Array write": lambda: array.__setitem__(0, 1),
+    "Value": lambda: value.value, "lock": lock.acquire, "rlock": rlock.acquire, "release": lock.release,
+    "semaphore": semaphore.acquire, "get_value": semaphore.get_value, "event": event.wait, "set": event.set,
+    "is_set": event.is_set, "condition": condition.acquire, "barrier": barrier.wait,
+    "n_waiting": lambda: barrier.n_waiting,
+    "zeros": lambda: mp.zeros(3), "share": lambda: mp.share(shared), "new Value": lambda: mp.Value("q"),
+    "new RawArray": lambda: mp.RawArray("q", 3), "new Lock": mp.Lock, "Pool": lambda: mp.Pool(1),
+    "Pipe": mp.Pipe,
+}
+pid = os.fork()
+if pid == 0:
+    wrong = []
+    for name, call in calls.items():
+        try:
+            found = f"returned {call()!r}"
+        except RuntimeError as error:
+            if "os.fork" in str(error):
+                continue
+            found = repr(error)
+        except BaseException as error:
+            found = repr(error)
+        wrong.append((name, found))
+    for each in [tasks, simple, typed, here, lock, rlock, semaphore, event, condition, barrier, array, value]:
+        repr(each)
+    for each in [tasks, here]:
+        each.close()
+    print(wrong, flush=True)
+    del calls, tasks, simple, typed, here, there, array, value, raw, lock, rlock, semaphore, event, condition
+    del barrier, shared
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+tasks.task_done()
+assert (tasks.qsize(), tasks.get(), here.recv(), value.value) == (1, 2, 1, 1.5) and lock.acquire(timeout=0)
+"""
+        flags = ["-W", "ignore::DeprecationWarning"]
+        assert run_script(tmp_path, program, *flags) == ("[]\n7\n", "", 0)
+
     def test_fork_before_the_first_use_is_free(self, tmp_path):
         program = """
 import multiproc as mp, os

@@ -22,7 +22,7 @@ use crate::setup::{Backing, settings};
 use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;
 use crate::sys::directory::{self, Directory, Owners, Reader};
-use crate::sys::{Errno, Mapping, at_exit, memory};
+use crate::sys::{Errno, Mapping, at_exit, foreign, memory};
 use crate::words::Member;
 
 /// Directory and name of the arena's file, if this process has created a named one: its path can't be read
@@ -426,4 +426,24 @@ pub(crate) fn map_own(own: Option<BorrowedFd<'_>>, len: u64, space: u64) -> Resu
     let whole = SharingStrategy::FileDescriptor.supported() && !crate::sys::under_valgrind();
     let mapped = if whole { space } else { len };
     own.map_or_else(|| Mapping::local(len), |fd| Mapping::new(fd, mapped, space))
+}
+
+impl Backing {
+    /// Maps the files that this process has inherited by a fork, at the addresses of its parent, for private
+    /// writes. Called in the forked process, where no other thread exists. Takes no lock.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if the arena has no file, [`Error::Os`] if the addresses are in use.
+    pub(crate) fn map_privately(self) -> Result<()> {
+        let (own, files) = (self.0.file()?, self.0.files());
+        self.map().reserve_in_copy()?;
+        self.map().place_in_copy(own, 0, self.layout().size)?;
+        let mapped = files.mapped.load(Ordering::Acquire);
+        let named = (0_u32..).zip(&files.named).filter(|(i, _)| mapped >> i & 1 == 1);
+        for (i, file) in named.filter_map(|(i, file)| Some((i, file.get()?))) {
+            let len = foreign::length(file.fd.as_fd())?.min(self.layout().slot());
+            self.map().place_in_copy(file.fd.as_fd(), self.extent_base(i), len)?;
+        }
+        Ok(())
+    }
 }

@@ -9,12 +9,35 @@ use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
 use crate::setup::Backing;
 use crate::storage::Storage;
+use crate::sync::shared::{AtomicBool, Ordering};
 use crate::sys::region::Region;
-use crate::sys::{directory, futex, limits};
+use crate::sys::{self, directory, futex, limits};
 
-/// Addresses and lengths of the mappings of this process.
-pub(crate) static MAPPED: PerProcess<Mutex<BTreeMap<usize, usize>>> =
+/// Mappings of this process, by address.
+pub(crate) static MAPPED: PerProcess<Mutex<BTreeMap<usize, MappedRange>>> =
     per_process!(Mutex::new(BTreeMap::new()));
+
+/// `true` if forked processes that were not prepared inherit the mappings.
+// fork: applies to the copies of a copy as well.
+pub(crate) static ARE_INHERITED: AtomicBool = AtomicBool::new(false);
+
+/// Mapping of this process for private writes.
+#[derive(Debug)]
+pub(crate) struct MappedRange {
+    len: usize,
+    /// `true` if forked processes inherit it.
+    is_inherited: bool,
+}
+
+impl MappedRange {
+    /// Reserves the addresses in a forked process, which must not have the memory.
+    pub(crate) fn reserve_in_copy(&self, address: usize) -> Result<()> {
+        if self.is_inherited {
+            sys::unmap_inherited(address, self.len)?;
+        }
+        sys::reserve_at(address, self.len)
+    }
+}
 
 /// Maximum number of mappings: a quarter of the default of `vm.max_map_count`, of which the allocator and the
 /// stacks of threads need theirs.
@@ -29,7 +52,8 @@ const ALIGN: usize = 64;
 /// Until then, a write to the storage may be visible here, so the bytes are constant only as long as nothing
 /// writes to the storage. The storage lives as long as this value.
 ///
-/// In a forked process, the bytes must not be accessed.
+/// In a forked process, the bytes must not be accessed, except after
+/// [`keep_memory_readable`](crate::fork::keep_memory_readable).
 #[derive(Debug)]
 pub struct CopyOnWrite {
     memory: Memory,
@@ -84,8 +108,10 @@ fn map(arena: Arena, at: u64, len: usize) -> Option<(Region, usize)> {
         return None;
     }
     let skip = at % futex::page_size();
-    let region = Region::copy_on_write(file, at - skip, skip + len as u64).ok()?;
-    mapped.insert(region.base().as_ptr() as usize, region.size() as usize);
+    let is_inherited = ARE_INHERITED.load(Ordering::Relaxed);
+    let region = Region::copy_on_write(file, at - skip, skip + len as u64, is_inherited).ok()?;
+    let range = MappedRange { len: region.size() as usize, is_inherited };
+    mapped.insert(region.base().as_ptr() as usize, range);
     Some((region, skip as usize))
 }
 

@@ -15,7 +15,7 @@ pub(crate) use files::{directory, foreign, locks, memory, packets, placeholder, 
 use mapped::cmpxchg16b;
 pub(crate) use mapped::huge_pages;
 pub use mapped::huge_pages::{advise_huge_pages, set_malloc_thresholds};
-pub(crate) use mapped::mapping::{Mapping, private_table, reserve_at};
+pub(crate) use mapped::mapping::{Mapping, private_table, reserve_at, unmap_inherited};
 use process::backoff;
 pub use process::environment::{gained_privileges, under_valgrind};
 #[cfg(feature = "inject")]

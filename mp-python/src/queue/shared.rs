@@ -18,7 +18,7 @@ use pyo3::types::PyTuple;
 
 use super::handles::{Handles, WaitResult, closed_error, get_error};
 use super::joinable::Tasks;
-use crate::error::{empty, runtime, shut_down};
+use crate::error::{check_process, empty, runtime, shut_down};
 use crate::names::{give, shown};
 use crate::object::Object;
 use crate::object::handle::Handle;
@@ -67,6 +67,7 @@ impl Shared {
     }
 
     pub(super) fn open(&self, name: &str) -> PyResult<Arc<Handles>> {
+        check_process()?;
         match &*self.state.lock() {
             State::Open(open) => Ok(open.clone()),
             State::New => Err(not_initialized(name)),
@@ -151,7 +152,7 @@ impl Shared {
 
     pub(super) fn is_empty(&self) -> PyResult<bool> {
         match &*self.state.lock() {
-            State::Open(open) => Ok(open.patient.is_empty()),
+            State::Open(open) => check_process().map(|()| open.patient.is_empty()),
             State::New => Err(not_initialized("Queue")),
             State::Closed { empty: true } => Ok(true),
             State::Closed { empty: false } => Err(PyOSError::new_err("the queue is closed")),

@@ -340,3 +340,32 @@ fn copies_hold_files_of_their_own() {
     }
     join(&one_process(original, ())).unwrap();
 }
+
+/// Copies of the library for Python keep it readable in raw forks.
+#[test]
+fn copy_has_no_memory_that_raw_forks_have() {
+    let _alone = settled();
+    fn copy(_: usize, addresses: [usize; 2]) -> Outcome {
+        let maps = std::fs::read_to_string("/proc/self/maps")?;
+        let permissions = |address: usize| {
+            maps.lines().find_map(|line| {
+                let (range, rest) = line.split_once(' ')?;
+                let (first, end) = range.split_once('-')?;
+                let number = |text| usize::from_str_radix(text, 16).ok();
+                (number(first)?..number(end)?).contains(&address).then(|| rest[..4].to_string())
+            })
+        };
+        assert_eq!(addresses.map(permissions), [Some("---p".into()), Some("---p".into())]);
+        Ok(())
+    }
+    fn worker(_: usize, (): ()) -> Outcome {
+        allow();
+        mp_core::fork::keep_memory_readable();
+        let frozen = Tensor::<u8>::full([100_000], 6)?.freeze();
+        let mut private = frozen.storage().copy_on_write(0, 100_000)?;
+        let addresses = [frozen.storage().as_ptr() as usize, private.as_mut_ptr() as usize];
+        start_processes(copy, addresses, forked(1))?.join()?;
+        Ok(())
+    }
+    join(&one_process(worker, ())).unwrap();
+}

@@ -195,6 +195,41 @@ fn copy_reads_shared_memory_without_crash() {
     join(&one_process(worker, kept)).unwrap();
 }
 
+/// For views of other languages, which are addresses.
+#[test]
+fn raw_copy_writes_readable_memory_for_itself() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        mp_core::fork::keep_memory_readable();
+        let own = Tensor::<u8>::full([100_000], 7)?;
+        let frozen = Tensor::<u8>::full([100_000], 6)?.freeze();
+        let mut private = frozen.storage().copy_on_write(0, 100_000)?;
+        let addresses = [own.storage().as_ptr().cast_mut(), private.as_mut_ptr()];
+        // SAFETY: this thread alone has both.
+        unsafe { addresses[1].add(1).write(5) };
+        let code = in_a_fork(|| {
+            // SAFETY: as above; in the copy they are what was mapped for it.
+            let read = |i: usize, at: usize| unsafe { addresses[i].add(at).read_volatile() };
+            let found = [read(0, 0), read(0, 99_999), read(1, 0), read(1, 1)];
+            for address in addresses {
+                // SAFETY: as above.
+                unsafe { address.write_volatile(1) };
+            }
+            let checks = [
+                ("what is read", found == [7, 7, 6, 5]),
+                ("what was written", [read(0, 0), read(1, 0)] == [1, 1]),
+                ("a tensor", forked(&frozen.as_slice()) && forked(&Tensor::<u8>::zeros([1]))),
+            ];
+            first_failure(&checks)
+        });
+        assert_eq!(code, 0);
+        // SAFETY: as above.
+        assert_eq!((own.to_vec(), unsafe { addresses[1].read() }), (vec![7; 100_000], 6));
+        Ok(())
+    }
+    join(&one_process(worker, ())).unwrap();
+}
+
 #[test]
 fn locks_are_refused_in_the_copy_and_stay_held() {
     let _alone = alone();

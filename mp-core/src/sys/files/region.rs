@@ -81,13 +81,13 @@ impl Region {
     }
 
     /// Maps `len` bytes of a file from byte `offset` on, a multiple of the page size, for reading and
-    /// writing. Writes copy the page: they are not visible to other processes. Forked processes don't inherit
-    /// the mapping, which would keep the description of the file. The caller ensures that the file has the
-    /// bytes.
+    /// writing. Writes copy the page: they are not visible to other processes. Unless the mapping is to be
+    /// `inherited`, forked processes don't have it, since it keeps the description of the file. The caller
+    /// ensures that the file has the bytes.
     ///
     /// # Errors
     /// [`Error::Os`] if it can't be mapped.
-    pub(crate) fn copy_on_write(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self> {
+    pub(crate) fn copy_on_write(fd: BorrowedFd<'_>, offset: u64, len: u64, inherited: bool) -> Result<Self> {
         let size = usize::try_from(len.max(1))
             .map_err(|_| Error::LimitExceeded(format!("{len} bytes can't be mapped")))?;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -96,8 +96,9 @@ impl Region {
             .map_err(os("mmap for private writes (see RLIMIT_AS, vm.max_map_count)"))?;
         let base = NonNull::new(at.cast()).ok_or(Error::Unsupported("a mapping at address 0".into()))?;
         let mapped = Self { base, len };
+        let advice = if inherited { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
         // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
-        unsafe { rustix::mm::madvise(at, size, Advice::LinuxDontFork) }
+        unsafe { rustix::mm::madvise(at, size, advice) }
             .map_err(os("madvise of a mapping for private writes"))?;
         Ok(mapped)
     }

@@ -169,6 +169,25 @@ impl Mapping {
         reserve_at(self.base.as_ptr() as usize, self.len as usize)
     }
 
+    /// Maps `len` bytes of a file at byte `offset` in a forked copy, for private writes, or for reading if
+    /// the kernel accounts for memory of all such mappings. Called after
+    /// [`reserve_in_copy`](Self::reserve_in_copy).
+    pub(crate) fn place_in_copy(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+        let at = self.bytes(offset, len).as_ptr().cast();
+        let map = |prot| {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: the range is a part of our own reservation (checked by `bytes`). What the copied memory
+            // held there stays in the file, and the copy writes to no page of it.
+            unsafe { rustix::mm::mmap(at, len as usize, prot, flags, fd, 0) }
+        };
+        map(ProtFlags::READ | ProtFlags::WRITE)
+            .or_else(|_| map(ProtFlags::READ))
+            .map_err(mapping("mmap of the arena in a forked process"))?;
+        // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
+        unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontDump) }
+            .map_err(os("madvise of the arena"))
+    }
+
     /// Creates a mapping of private memory.
     #[cfg(not(miri))]
     pub(crate) fn local(len: u64) -> Result<Self> {
@@ -316,6 +335,13 @@ pub(crate) fn reserve_at(address: usize, len: usize) -> Result<()> {
     // SAFETY: the mapping just made, which no other code knows.
     _ = unsafe { rustix::mm::munmap(got, len) };
     Err(os("reserving addresses")(rustix::io::Errno::EXIST))
+}
+
+/// Unmaps a mapping for private writes that a forked copy has inherited and doesn't use.
+pub(crate) fn unmap_inherited(address: usize, len: usize) -> Result<()> {
+    let at = std::ptr::without_provenance_mut(address);
+    // SAFETY: the mapping is listed as this process's own, and the copy uses no reference into it.
+    unsafe { rustix::mm::munmap(at, len) }.map_err(os("munmap of an inherited mapping"))
 }
 
 #[inline]

@@ -1,8 +1,8 @@
 //! # Safety
-//! Functions called when the process exits by itself. Unsafe, because a C callback is registered. Sound,
-//! because the callback is a function of the program, which takes no arguments, never unwinds, and is never
-//! unloaded. With the feature `inject` there is an entry in `.init_array`, a function of the same kind, which
-//! needs nothing that is initialized later.
+//! Functions called when the process exits by itself, and in forked children. Unsafe, because C callbacks are
+//! registered. Sound, because a callback is a function of the program, which takes no arguments, never
+//! unwinds, and is never unloaded. With the feature `inject` there is an entry in `.init_array`, a function
+//! of the same kind, which needs nothing that is initialized later.
 #![allow(unsafe_code)]
 
 use std::sync::{Once, OnceLock};
@@ -27,6 +27,14 @@ pub(crate) fn on_exit(what: fn()) {
         // SAFETY: `at_exit` is an `extern "C" fn()`, as required, and lives as long as the program.
         _ = unsafe { libc::atexit(at_exit) };
     });
+}
+
+/// Has each forked child call a function first (`pthread_atfork(3)`). The function must not panic, nor wait
+/// for a lock. Without memory for the registration, it is not called.
+pub(crate) fn on_fork(what: extern "C" fn()) {
+    let what: unsafe extern "C" fn() = what;
+    // SAFETY: a function of the program without arguments, as required, which lives as long as the program.
+    _ = unsafe { libc::pthread_atfork(None, None, Some(what)) };
 }
 
 /// Registers a function to be called before `main`: before all other code that registers exit functions, so
