@@ -8,6 +8,8 @@ use pyo3::exceptions::{PyEOFError, PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::copies;
+
 create_exception!(
     multiproc,
     PeerLost,
@@ -84,6 +86,9 @@ pub fn runtime(error: impl Display) -> PyErr {
     }
     if text.contains("not enough shared memory") || text.contains("out of shared memory") {
         return PyMemoryError::new_err(text);
+    }
+    if text.contains("another copy of this library") {
+        return copies::error(text, copies::MEMORY);
     }
     if lacks_descriptors(&text) { os_error(text) } else { PyRuntimeError::new_err(text) }
 }

@@ -7,6 +7,7 @@
 
 pub mod command;
 pub mod connection;
+mod copies;
 pub mod error;
 pub mod memory;
 mod names;
@@ -96,6 +97,7 @@ mod _multiproc {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::process::refuse_subinterpreters(module.py())?;
+        crate::object::pickle::set_home(module)?;
         mp_core::fork::keep_memory_readable();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -33,6 +33,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
 
+use crate::copies;
 use crate::error::{check_process, empty, no_memory, runtime, shut_down};
 use crate::memory::Memory;
 use crate::names::{give, shown};
@@ -259,7 +260,10 @@ pub fn child(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             }),
         })
     });
-    let record = record.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    let record = record.map_err(|error| match error {
+        GuestError::NoGuest => copies::error(error, copies::MEMORY),
+        error => PyRuntimeError::new_err(error.to_string()),
+    })?;
     to_python(py, record, default_form(py)?)
 }
 
@@ -463,7 +467,12 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
         Type::Frozen(dtype) => Item::Frozen(copied(object, *dtype, path, &wrong)?.freeze()),
         Type::Shared(dtype) => Item::Shared(shared(object, *dtype, path, &wrong)?),
         Type::Queue(schema) => {
-            let queue = object.cast::<TypedQueue>().map_err(|_| wrong())?.get();
+            let is_of_another_copy = object.get_type().name().is_ok_and(|name| name == NAME);
+            let queue = object.cast::<TypedQueue>().map_err(|_| match is_of_another_copy {
+                true => PyTypeError::new_err(copies::explained(object.py(), wrong(), copies::OBJECTS)),
+                false => wrong(),
+            })?;
+            let queue = queue.get();
             if queue.schema.text != schema.text {
                 let text = format!("{path} must be a queue of {}, not of {}", schema.text, queue.schema.text);
                 return Err(PyTypeError::new_err(text));

@@ -4,10 +4,13 @@ import importlib.metadata
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 import multiproc as mp
+from multiproc import connection
 from programs import run_command, run_program, run_script
 
 
@@ -76,10 +79,11 @@ print(queue.get())
 
 
 class TestCopies:
-    def test_second_copy_in_the_process_is_refused(self, tmp_path):
+    def two_copies(self, tmp_path):
+        """Returns the begin of a program in which `other` is a second copy of the library."""
         library = pathlib.Path(mp._multiproc.__file__)
         shutil.copy(library, tmp_path / library.name)
-        program = f"""
+        return f"""
 import multiproc as mp, sys
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -87,19 +91,110 @@ path = {str(tmp_path / library.name)!r}
 loader = ExtensionFileLoader("other._multiproc", path)
 other = module_from_spec(spec_from_loader("other._multiproc", loader, origin=path))
 loader.exec_module(other)
+"""
+
+    def test_second_copy_in_the_process_is_refused(self, tmp_path):
+        program = self.two_copies(tmp_path) + """
 mine, theirs = mp.Queue(), other.Queue()
 for queue in [mine, theirs]:
     queue.put([1])
     assert queue.get() == [1]
-for one, two in [(mine, theirs), (theirs, mine)]:
+for one, two in [(mine, theirs), (theirs, mine), (mine, other.TypedQueue("test/item/1(x:i64)"))]:
     try:
         one.put(two)
     except RuntimeError as error:
         print(error)
+process = mp.Process(target=print, args=(theirs,))
+try:
+    process.start()
+except RuntimeError as error:
+    print(error)
+holder = mp.TypedQueue("test/holder/1(queue:queue<test/item/1(x:i64)>)")
+try:
+    holder.put({"queue": other.TypedQueue("test/item/1(x:i64)")})
+except TypeError as error:
+    print(error)
 """
         out, err, code = run_program(program)
         assert (err, code) == ("", 0)
-        assert out.count("belongs to the processes of one program") == 2
+        lines = out.splitlines()
+        assert [("belongs to the processes of one program" in line) for line in lines] == [True] * 4 + [False]
+        assert "message.queue must be queue<test/item/1(x:i64)>, not TypedQueue" in lines[4]
+        for line in lines:
+            assert "in the modules multiproc._multiproc and other._multiproc: an object of one copy" in line
+
+    def test_arrays_of_a_second_copy_are_copied(self, tmp_path):
+        program = self.two_copies(tmp_path) + """
+import numpy
+array = numpy.frombuffer(other.Buffer(80_000), dtype="int64")
+array[:] = 7
+queue = mp.Queue()
+queue.put(array)
+array[:] = 8
+assert (queue.get() == 7).all()
+"""
+        assert run_program(program) == ("", "", 0)
+
+    def test_one_copy_joins_another_program(self, tmp_path):
+        program = self.two_copies(tmp_path) + """
+first, second = (copy.connect(sys.argv[1], None, True) for copy in (mp._multiproc, other))
+queue = first.accept_invitation(timeout=20)
+try:
+    second.accept_invitation(timeout=20)
+except RuntimeError as error:
+    print(error)
+queue.put("first")
+"""
+        with connection.Listener(str(tmp_path / "socket"), allow_pickle=True) as listener:
+            command = [sys.executable, "-c", program, listener.address]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            queue = mp.Queue()
+            with listener.accept() as first, listener.accept() as second:
+                invitations = [first.invite(queue), second.invite(queue)]
+                assert [invitation.wait(20) for invitation in invitations] == [True, False]
+                assert queue.get(timeout=20) == "first"
+            out, _ = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "another copy of this library in this process is a member of the program that invites" in out
+        assert "in the modules multiproc._multiproc and other._multiproc: one of them" in out
+
+    def test_copy_cannot_join_its_own_program(self, tmp_path):
+        program = self.two_copies(tmp_path) + """
+import threading
+from multiproc import connection
+queue = mp.Queue()
+with connection.Listener(sys.argv[1], allow_pickle=True) as listener:
+    second = []
+    thread = threading.Thread(target=lambda: second.append(other.connect(sys.argv[1], None, True)))
+    thread.start()
+    with listener.accept() as first:
+        thread.join(20)
+        invitation = first.invite(queue)
+        try:
+            second[0].accept_invitation(timeout=20)
+        except RuntimeError as error:
+            print(error)
+        assert not invitation.wait(20)
+queue.put(1)
+assert queue.get() == 1
+"""
+        out, err, code = run_command([sys.executable, "-c", program, str(tmp_path / "socket")])
+        assert (err, code) == ("", 0) and "another copy of this library in this process" in out
+
+    def test_one_copy_is_the_guest(self, tmp_path):
+        program = self.two_copies(tmp_path) + """
+queue = mp.child()["results"]
+try:
+    other.child()
+except RuntimeError as error:
+    queue.put({"text": str(error)})
+"""
+        results = mp.TypedQueue("test/text/1(text:str)")
+        schema = "test/args/1(results:queue<test/text/1(text:str)>)"
+        guest = mp.start_guest([sys.executable, "-c", program], {"results": results}, schema)
+        text = results.get(timeout=20)["text"]
+        assert guest.wait(20) == 0
+        assert "in the modules multiproc._multiproc and other._multiproc: one of them" in text
 
     def test_replaced_library_is_a_clear_error(self, tmp_path, method):
         package = pathlib.Path(mp.__file__).parent

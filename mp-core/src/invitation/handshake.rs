@@ -138,6 +138,11 @@ fn accept(socket: OwnedFd, empty: &str) -> Result<(Envelope, Acceptance)> {
     let received = receive(&socket, &mut packet, empty)?;
     let acceptance = Acceptance { socket, answer: NOT_READ, process: std::process::id() };
     let (ticket, file) = open_packet(&packet, received)?;
+    if memory::is_open_twice(file.as_fd()) {
+        // Closing it would drop the POSIX locks of the other copy.
+        std::mem::forget(file);
+        return Err(Error::ArenaExists(OTHER_COPY));
+    }
     // SAFETY: the file came with an invitation, over a socket of a process of this user, which sends its
     // arena's file.
     let arena = unsafe { Arena::attach(file) }?;
@@ -234,6 +239,10 @@ const TAKEN: &str = "its socket is empty: another process has accepted it, or wa
 /// Cause of an empty socket that was sent to this process alone.
 const NOT_FILLED: &str = "the other program has sent a socket with no invitation in it. It has to call \
                           `Connection::invite`, which fills the socket before it sends it";
+
+/// Reason for which a member of the same arena can't accept an invitation.
+const OTHER_COPY: &str = "another copy of this library in this process is a member of the program that \
+                          invites: use the objects of that copy";
 
 /// Checks that this process has no arena: otherwise it can't join another one.
 fn no_arena_yet() -> Result<()> {

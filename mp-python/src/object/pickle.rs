@@ -19,6 +19,7 @@ use super::array::{Buffer, MemoryBuffer, rebuild, reduce_memoryview, reduce_ndar
 use super::handle::{Handle, to_python};
 use super::torch::{check_storage, reduce_tensor};
 use super::view::{Kind, SMALL, SharedArrays, Source, View, share, share_bytes};
+use crate::copies;
 use crate::memory::Memory;
 
 /// Number of bytes from which an object is not copied into the pickled bytes of its message, and from
@@ -82,10 +83,11 @@ pub fn reduce_handle<'py>(py: Python<'py>, what: &str, handle: Handle) -> PyResu
 }
 
 fn outside(what: &str) -> PyErr {
-    PyRuntimeError::new_err(format!(
+    let error = format!(
         "{what} can be pickled only as a part of a message or of the arguments of a process or task of \
          multiproc: it belongs to the processes of one program"
-    ))
+    );
+    copies::error(error, copies::OBJECTS)
 }
 
 /// Gets the pickled bytes: the file of the pickler.
@@ -426,8 +428,7 @@ pub fn array(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
         let view = incoming.views.get(index)?;
         Some((view.clone(), incoming.memory.get(view.memory as usize)?.clone()))
     });
-    let (view, memory) =
-        found.ok_or_else(|| PyValueError::new_err(format!("there is no array {index} in this message")))?;
+    let (view, memory) = found.ok_or_else(|| missing(py, "array", index))?;
     rebuild(py, &view, memory)
 }
 
@@ -436,10 +437,12 @@ pub fn array(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
 #[pyo3(name = "_handle")]
 pub fn handle(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
     let found = INCOMING.with_borrow_mut(|all| all.last_mut()?.handles.get_mut(index)?.take());
-    to_python(
-        py,
-        found.ok_or_else(|| PyValueError::new_err(format!("there is no handle {index} in this message")))?,
-    )
+    to_python(py, found.ok_or_else(|| missing(py, "handle", index))?)
+}
+
+fn missing(py: Python<'_>, what: &str, index: usize) -> PyErr {
+    let error = format!("there is no {what} {index} in this message");
+    PyValueError::new_err(copies::explained(py, error, copies::OBJECTS))
 }
 
 /// Returns the function of an array in pickled bytes.
@@ -467,6 +470,9 @@ pub(super) fn home(py: Python<'_>) -> &'static str {
 /// `RuntimeError` if it is another one already.
 pub fn set_home(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let name = module.name()?.to_string();
+    if HOME.get(module.py()).is_none() {
+        copies::add(module)?;
+    }
     let home = HOME.get_or_init(module.py(), || name.clone());
     if *home == name {
         return Ok(());

@@ -2,7 +2,10 @@
 //!
 //! References: `memfd_create(2)`, `fcntl(2)` (file sealing), `fallocate(2)`.
 
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -87,6 +90,17 @@ pub(crate) fn has_data_from(fd: BorrowedFd<'_>, at: u64) -> bool {
 /// Returns the path of an open file.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
+}
+
+/// Returns `true` if this process has the file open by another descriptor as well. Returns `false` if there
+/// is no `/proc`.
+pub(crate) fn is_open_twice(fd: BorrowedFd<'_>) -> bool {
+    let id = |stat: std::fs::Metadata| (stat.dev(), stat.ino());
+    let at = |number: &OsStr| std::fs::metadata(Path::new("/proc/self/fd").join(number)).map(id);
+    let this = OsString::from(fd.as_raw_fd().to_string());
+    let (Ok(file), Ok(open)) = (at(&this), std::fs::read_dir("/proc/self/fd")) else { return false };
+    let numbers = open.filter_map(|entry| Some(entry.ok()?.file_name()));
+    numbers.filter(|number| *number != this).any(|number| at(&number).is_ok_and(|other| other == file))
 }
 
 /// Opens the same file again, to get a separate open file description, which open-file-description locks

@@ -1,0 +1,58 @@
+//! Copies of this library in one interpreter: each extension module that links it has its own, with its own
+//! objects and memory.
+
+use std::fmt::Display;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+/// Attribute of `sys` with the names of the modules that have a copy, which all copies read and extend.
+const LIST: &str = "_multiproc_copies";
+
+/// Adds the module of this copy to the interpreter's list.
+///
+/// # Errors
+/// `TypeError` if other code has replaced the list.
+pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let sys = module.py().import("sys")?;
+    let list = match sys.getattr_opt(LIST)? {
+        Some(list) => list.cast_into::<PyList>()?,
+        None => {
+            let list = PyList::empty(module.py());
+            sys.setattr(LIST, &list)?;
+            list
+        }
+    };
+    list.append(module.name()?)
+}
+
+/// Returns the modules that have a copy, in words, if there are several.
+fn names(py: Python<'_>) -> Option<String> {
+    let list: Vec<String> = py.import("sys").ok()?.getattr(LIST).ok()?.extract().ok()?;
+    let (last, others) = list.split_last()?;
+    (!others.is_empty()).then(|| format!("{} and {last}", others.join(", ")))
+}
+
+/// Returns the text of an error whose cause may be that the process has several copies of the library. It
+/// names them then, with the `rule` that they break.
+pub(crate) fn explained(py: Python<'_>, error: impl Display, rule: &str) -> String {
+    match names(py) {
+        Some(names) => {
+            format!("{error}. This process has several copies of the library, in the modules {names}: {rule}")
+        }
+        None => error.to_string(),
+    }
+}
+
+/// Rule for the objects of a copy.
+pub(crate) const OBJECTS: &str = "an object of one copy can't be sent or received by another one. Tensors, \
+                                  arrays and bytes can: they are copied";
+/// Rule for memory of another program.
+pub(crate) const MEMORY: &str = "one of them may have joined the other program, and a process joins a \
+                                 program by one copy";
+
+/// Returns a `RuntimeError`: see [`explained`].
+pub(crate) fn error(error: impl Display, rule: &str) -> PyErr {
+    PyRuntimeError::new_err(Python::attach(|py| explained(py, error, rule)))
+}
