@@ -7,6 +7,8 @@ A task of a dataset with indices is ``(number, seed, indices)``. A task of a dat
 ``Worker.stream``. The reply is ``(BATCH, batch, skipped, state)``, ``(END,)`` or ``(FAILURE, …)``.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import faulthandler
 import os
@@ -52,7 +54,7 @@ class WorkerInfo:
         super().__setattr__(name, value)
 
 
-def get_worker_info():
+def get_worker_info() -> WorkerInfo | None:
     """Returns the ``WorkerInfo`` of this process, or ``None`` outside of a worker of a loader."""
     return _info
 

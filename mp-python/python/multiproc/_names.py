@@ -1,7 +1,13 @@
 """Names of shared objects."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
 
-def named(obj, name):
+    _T = TypeVar("_T")
+
+
+def named(obj: "_T", name: str) -> "_T":
     """Names a shared object for all processes, and returns it: ``jobs = named(Queue(64), "jobs")``.
 
     The command ``mp``, reports of waits, and ``repr`` show the name. It is cut at 32 bytes, and a later name

@@ -1,9 +1,15 @@
 """Exceptions of tasks of a pool that have no result. ``multiproc.pool`` is their public place."""
 
+from __future__ import annotations
+
 from multiprocessing import context as _context
 from multiprocessing.pool import MaybeEncodingError
 
 from ._process_end import signal_of as _signal_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from signal import Signals
 
 TimeoutError = _context.TimeoutError
 
@@ -17,11 +23,11 @@ class PoolError(RuntimeError):
 class _TaskFailure:
     """Part of the exceptions of tasks that have no result."""
 
-    pid = None  #: Process id of the worker.
-    index = None  #: Index of the item, counted from 0 in the iterable, or ``None`` for a call of ``apply``.
-    task = None  #: Name of the function.
-    attempts = 1  #: Number of times that the task was begun.
-    chunk = range(0)  #: Indices of the items that have no result, since they were in one chunk.
+    pid: int | None = None  #: Process id of the worker.
+    index: int | None = None  #: Index of the item, counted from 0 in the iterable, or ``None`` for a call of ``apply``.
+    task: str | None = None  #: Name of the function.
+    attempts: int = 1  #: Number of times that the task was begun.
+    chunk: range = range(0)  #: Indices of the items that have no result, since they were in one chunk.
 
     def __str__(self):
         where = "" if self.index is None else f"item {self.index} of "
@@ -44,10 +50,10 @@ class WorkerLost(_TaskFailure, RuntimeError):
 
     __module__ = "multiproc.pool"
 
-    exitcode = None  #: Exit code of the worker, or the negative number of the signal.
+    exitcode: int | None = None  #: Exit code of the worker, or the negative number of the signal.
 
     @property
-    def signal(self):
+    def signal(self) -> Signals | int | None:
         """Signal that ended the worker, or ``None`` if it has exited."""
         if self.exitcode is None or self.exitcode >= 0:
             return None

@@ -1,5 +1,7 @@
 """Results of the calls of a pool: ``AsyncResult``, ``MapResult``, and the iterators of ``imap``."""
 
+from __future__ import annotations
+
 import collections
 import itertools
 import sys
@@ -9,13 +11,25 @@ import types
 
 from ._pool_errors import PoolError, TimeoutError, _locate
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Generic
+
+    from typing_extensions import TypeVar
+
+    _T = TypeVar("_T", default=Any)
+else:
+    # Without `typing`, which would be imported by each worker.
+    Generic, _T = {None: object}, None
+
 INIT = "INIT"
 RUN = "RUN"
 CLOSE = "CLOSE"
 TERMINATE = "TERMINATE"
 
 
-class AsyncResult:
+class AsyncResult(Generic[_T]):
     """The result of ``Pool.apply_async``."""
 
     __module__ = "multiproc.pool"
@@ -148,22 +162,22 @@ class AsyncResult:
         tasks = self._tasks
         return self._event is None and self._sent and (tasks is None or tasks.done())
 
-    def ready(self):
+    def ready(self) -> bool:
         """Returns ``True`` if the call has completed."""
         self._collect(0)
         return self._done
 
-    def successful(self):
+    def successful(self) -> bool:
         """Returns ``True`` if the call has completed without an exception."""
         if not self.ready():
             raise ValueError(f"{self!r} not ready")
         return self._success
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> None:
         """Waits until the call has completed, or the time is over."""
         self._collect(timeout)
 
-    def get(self, timeout=None):
+    def get(self, timeout: float | None = None) -> _T:
         """Returns the result, or raises the exception of the call. Raises ``TimeoutError`` if the time is
         over."""
         self._collect(timeout)
@@ -177,7 +191,7 @@ class AsyncResult:
 ApplyResult = AsyncResult
 
 
-class MapResult(AsyncResult):
+class MapResult(AsyncResult[_T]):
     """The results of ``Pool.map_async`` and ``Pool.starmap_async``."""
 
     __module__ = "multiproc.pool"
@@ -195,10 +209,11 @@ class MapResult(AsyncResult):
         return self._items[number * self._size : (number + 1) * self._size]
 
 
-class IMapIterator:
+class IMapIterator(Generic[_T]):
     """Iterator over the results of ``Pool.imap``, in the order of the items."""
 
     __module__ = "multiproc.pool"
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     _in_order = True
 
@@ -259,10 +274,10 @@ class IMapIterator:
     def _is_over(self):
         return self._key not in self._pool._feeders and self._tasks.done()
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[_T]:
         return self
 
-    def next(self, timeout=None):
+    def next(self, timeout: float | None = None) -> _T:
         """Returns the next result. Raises ``TimeoutError`` if the time is over."""
         end = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if end is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
@@ -292,7 +307,7 @@ class IMapIterator:
     __next__ = next
 
 
-class IMapUnorderedIterator(IMapIterator):
+class IMapUnorderedIterator(IMapIterator[_T]):
     """Iterator over the results of ``Pool.imap_unordered``, in the order of completion."""
 
     __module__ = "multiproc.pool"

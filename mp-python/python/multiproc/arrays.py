@@ -3,16 +3,24 @@
 What these functions return is sent to other processes without a copy, and all processes see what one writes.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 import sys
 
 from . import _multiproc
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+
 __all__ = ["empty", "full", "is_shared", "share", "zeros"]
 
 
-def empty(*shape, dtype=None):
+def empty(*shape: Any, dtype: Any = None) -> Any:
     """Returns an array in shared memory, whose elements are unspecified.
 
     The shape is a tuple, or the numbers in it. A tuple, or a single number, may be followed by ``dtype``. The
@@ -50,7 +58,7 @@ def _bytes(size):
     return _multiproc.allocate([size], "torch.uint8", True)
 
 
-def zeros(*shape, dtype=None):
+def zeros(*shape: Any, dtype: Any = None) -> Any:
     """Returns an array of zeros in shared memory: see ``empty``."""
     array = empty(*shape, dtype=dtype)
     if hasattr(array, "zero_"):
@@ -59,14 +67,14 @@ def zeros(*shape, dtype=None):
     return array
 
 
-def full(shape, fill_value, dtype=None):
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
     """Returns an array in shared memory whose elements are ``fill_value``: see ``empty``."""
     array = empty(shape, dtype=dtype)
     array[...] = fill_value
     return array
 
 
-def share(obj):
+def share(obj: _T) -> _T:
     """Moves tensors and arrays to shared memory that all processes write, and returns the object.
 
     A tensor or module is changed in place, as ``share_memory_`` and ``share_memory`` do. An array of numpy is
@@ -101,7 +109,7 @@ def _share(obj, moved):
     )
 
 
-def is_shared(obj):
+def is_shared(obj: Any) -> bool:
     """Returns ``True`` if the elements of a tensor or array are in shared memory.
 
     ``torch.Tensor.is_shared`` is ``True`` only for memory that torch itself has mapped. This function also

@@ -19,23 +19,30 @@ other sequences                the same type if possible, else a list, of batche
 
 """
 
+from __future__ import annotations
+
 import copy
 import sys
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 
 from . import _multiproc
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
 __all__ = ["collate", "convert"]
 
 
-def collate(samples):
+def collate(samples: Iterable[Any]) -> Any:
     """Returns the batch of a list of samples, with its arrays in shared memory."""
     return _collate(
         samples if isinstance(samples, (list, tuple)) else list(samples), sys.modules.get("torch")
     )
 
 
-def convert(sample):
+def convert(sample: Any) -> Any:
     """Returns a sample that is not batched: arrays of numpy as tensors, if torch is imported."""
     if "torch" in sys.modules:
         from torch.utils.data import default_convert

@@ -5,6 +5,8 @@ and its ``Client`` are programs that share no memory. They exchange bytes, and o
 ``allow_pickle=True``: reading a pickled object runs code that its sender chooses.
 """
 
+from __future__ import annotations
+
 import os
 import tempfile
 import time
@@ -14,13 +16,21 @@ from multiprocessing.connection import answer_challenge, deliver_challenge
 
 from ._multiproc import Connection, Pipe, SocketListener, connect
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Any, Self
+
+    _Address = str | os.PathLike[str] | tuple[str, int]
+
 __all__ = ["Client", "Connection", "Listener", "Pipe", "answer_challenge", "deliver_challenge", "wait"]
 
 families = ["AF_INET", "AF_UNIX"]
 _SLICE = 0.1
 
 
-def wait(object_list, timeout=None):
+def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """Waits until one of the objects is ready. Returns the ready ones; none, when the time is over.
 
     CPython's own wait is repeated every 100 ms: a signal that arrives just before it begins doesn't end it.
@@ -45,7 +55,7 @@ def _checked(address, family, authkey):
         raise TypeError("authkey should be a byte string")
 
 
-def address_type(address):
+def address_type(address: _Address) -> str:
     """Returns the family of an address: a tuple of host and port, or the path or name of a socket."""
     return _connection.address_type(address)
 
@@ -58,7 +68,15 @@ class Listener:
     machine.
     """
 
-    def __init__(self, address=None, family=None, backlog=1, authkey=None, *, allow_pickle=False):
+    def __init__(
+        self,
+        address: _Address | None = None,
+        family: str | None = None,
+        backlog: int = 1,
+        authkey: bytes | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> None:
         _checked(address, family, authkey)
         family = family or (address_type(address) if address else "AF_INET")
         if address is None:
@@ -68,39 +86,44 @@ class Listener:
         self._allow_pickle = allow_pickle
         self._last_accepted = None
 
-    def accept(self):
+    def accept(self) -> Connection:
         """Waits for the next connection, and returns it."""
         if self._listener is None:
             raise OSError("listener is closed")
         connection, self._last_accepted = self._listener.accept(self._allow_pickle)
         return connection
 
-    def fileno(self):
+    def fileno(self) -> int:
         """Returns a descriptor that is readable when a client connects."""
         if self._listener is None:
             raise OSError("listener is closed")
         return self._listener.fileno()
 
-    def close(self):
+    def close(self) -> None:
         """Ends listening. Accepted connections stay."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
 
     @property
-    def address(self):
+    def address(self) -> Any:
         """Address for clients."""
         return self._address
 
     @property
-    def last_accepted(self):
+    def last_accepted(self) -> tuple[str, int] | None:
         """Address of the last accepted client, or ``None`` for AF_UNIX."""
         return self._last_accepted
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, exc_type, exc_value, exc_tb):
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -108,7 +131,13 @@ def _free_path():
     return tempfile.mktemp(prefix="listener-", dir=_util.get_temp_dir())
 
 
-def Client(address, family=None, authkey=None, *, allow_pickle=False):
+def Client(
+    address: _Address,
+    family: str | None = None,
+    authkey: bytes | None = None,
+    *,
+    allow_pickle: bool = False,
+) -> Connection:
     """Connects to a ``Listener``, and returns the connection."""
     _checked(address, family, authkey)
     return connect(os.fspath(address) if isinstance(address, os.PathLike) else address, authkey, allow_pickle)

@@ -33,6 +33,8 @@ addresses, shapes, and torch's counters of changes. With ``persistent_workers=Tr
 copies of the dataset. ``False`` starts new processes for each epoch.
 """
 
+from __future__ import annotations
+
 import base64
 import copy
 import functools
@@ -55,6 +57,18 @@ from ._loader_team import _Team
 from ._loader_worker import get_worker_info, mix
 from .collate import collate, convert
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, Generic, Literal
+
+    from typing_extensions import TypeVar
+
+    _T = TypeVar("_T", default=Any)
+else:
+    # Without `typing`, which would be imported by each worker.
+    Generic, _T = {None: object}, None
+
 __all__ = [
     "BatchLost",
     "BatchTimeout",
@@ -69,7 +83,7 @@ __all__ = [
 _FIXED = {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
 
 
-class DataLoader:
+class DataLoader(Generic[_T]):
     """Loads a dataset in batches, by worker processes. Takes the arguments of torch's ``DataLoader``, and:
 
     - ``seed``: number from which the order and all random numbers follow, with the epoch. Without it each
@@ -86,29 +100,29 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset,
-        batch_size=1,
-        shuffle=None,
-        sampler=None,
-        batch_sampler=None,
-        num_workers=0,
-        collate_fn=None,
-        pin_memory=False,
-        drop_last=False,
-        timeout=0,
-        worker_init_fn=None,
-        multiprocessing_context=None,
-        generator=None,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], _T] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
         *,
-        prefetch_factor=None,
-        persistent_workers=None,
-        pin_memory_device="",
-        in_order=True,
-        seed=None,
-        batch_timeout=0,
-        retries=2,
-        on_error="raise",
-    ):
+        prefetch_factor: int | None = None,
+        persistent_workers: bool | None = None,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        batch_timeout: float = 0,
+        retries: int = 2,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
         if num_workers < 0:
             raise ValueError(
                 "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
@@ -198,7 +212,7 @@ class DataLoader:
         self._opaque = hasattr(dataset, "__getbatch__") or bool(getattr(dataset, "__getitems__", None))
         self.multiprocessing_context = multiprocessing_context
         #: Left out samples of this epoch: (index, reason).
-        self.skipped = []
+        self.skipped: list[Any] = []
         self._epoch = 0
         self._progress = None
         self._pending_state = None
@@ -213,7 +227,7 @@ class DataLoader:
         super().__setattr__(name, value)
 
     @property
-    def sampler(self):
+    def sampler(self) -> Any:
         """The sampler that was given. Without one, torch's sampler for ``shuffle`` if torch is imported, or
         ``None``. The loader doesn't use torch's sampler: the library has its own order."""
         if self._sampler is not None or "torch" not in sys.modules:
@@ -221,7 +235,7 @@ class DataLoader:
         return self._default_sampler
 
     @property
-    def batch_sampler(self):
+    def batch_sampler(self) -> Any:
         """The same for batches, from ``sampler``. ``None`` with ``batch_size=None``."""
         if self._batch_sampler is not None or self.batch_size is None or "torch" not in sys.modules:
             return self._batch_sampler
@@ -245,12 +259,12 @@ class DataLoader:
         return BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
     @property
-    def multiprocessing_context(self):
+    def multiprocessing_context(self) -> Any:
         """Context that starts the workers, or ``None`` for the default. A name becomes its context."""
         return self._context
 
     @multiprocessing_context.setter
-    def multiprocessing_context(self, context):
+    def multiprocessing_context(self, context: Any) -> None:
         from .context import get_context
 
         self._method = self._start_method(context)
@@ -287,7 +301,7 @@ class DataLoader:
     def _index_sampler(self):
         return self._sampler if self._batch_sampler is None else self._batch_sampler
 
-    def __len__(self):
+    def __len__(self) -> int:
         if self._iterable:
             length = self._reported_length = len(self.dataset)
             if self.batch_size is None:
@@ -315,20 +329,20 @@ class DataLoader:
                 stacklevel=3,
             )
 
-    def pids(self):
+    def pids(self) -> list[int]:
         """Returns the process ids of the workers, of which persistent ones live between epochs."""
         iterator = self._iterator and self._iterator()
         team = self._team or (iterator and iterator._team)
         return team.pids() if team else []
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, for the order with ``seed``, and for a sampler that has this
         method."""
         self._epoch = epoch
         if hasattr(self._index_sampler, "set_epoch"):
             self._index_sampler.set_epoch(epoch)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[_T]:
         state, self._pending_state = self._pending_state, None
         self.skipped = []
         progress = self._start() if state is None else self._resumed(state)
@@ -446,7 +460,7 @@ class DataLoader:
 
     # States.
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Returns the position in the epoch as a dict of plain values.
 
         Prefetched batches count as not delivered. Includes the ``state_dict()`` of the dataset and the
@@ -481,7 +495,7 @@ class DataLoader:
         order = order or ("fisher-yates/1" if self._shuffle else "sequential/1")
         return {"length": length, "batch_size": self.batch_size, "drop_last": self.drop_last, "order": order}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after what had been delivered. Takes effect at the next ``iter()``, or for the iterator
         that is in use at its next batch."""
         if not isinstance(state, Mapping):

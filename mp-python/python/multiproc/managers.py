@@ -5,6 +5,8 @@ if it has ended: ``ManagerLost``, which is an ``EOFError`` and a ``ConnectionErr
 proxies without a server are.
 """
 
+from __future__ import annotations
+
 from multiprocessing import connection as _connection
 from multiprocessing import managers as _managers
 from multiprocessing import util as _util
@@ -33,6 +35,11 @@ from multiprocessing.managers import (
 
 from . import _multiproc
 from ._process_end import signal_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 __all__ = [
     "AcquirerProxy",
@@ -149,7 +156,7 @@ class BaseManager(_managers.BaseManager):
         serializer = _PICKLE if serializer == "pickle" else serializer
         super().__init__(address, authkey, serializer, ctx or get_context(), **options)
 
-    def connect(self):
+    def connect(self) -> None:
         """Connects to a server that another program or process has started."""
         try:
             super().connect()
@@ -157,7 +164,9 @@ class BaseManager(_managers.BaseManager):
             # There was none to be lost.
             raise error.__cause__ from None
 
-    def start(self, initializer=None, initargs=()):
+    def start(
+        self, initializer: Callable[..., object] | None = None, initargs: Iterable[Any] = ()
+    ) -> None:
         """Starts the server's process, and waits until it listens."""
         # The server's socket is in the folder of this process, which removes it even if the server is killed.
         _util.get_temp_dir()

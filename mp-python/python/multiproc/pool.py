@@ -1,5 +1,7 @@
 """``Pool``: the same as ``multiprocessing.Pool``, with workers that may be killed at any time."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import threading
@@ -38,6 +40,14 @@ from ._pool_results import (
 from ._pool_worker import _apply, _begin, _end, _exit, _trace, _unsendable, _wrap
 from .process import _command, _has_main, _preparation
 from .reduction import DupFd
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+    from typing import Any, Self, TypeVar
+
+    _T = TypeVar("_T")
 
 __all__ = [
     "AsyncResult",
@@ -89,18 +99,18 @@ class Pool:
 
     def __init__(
         self,
-        processes=None,
-        initializer=None,
-        initargs=(),
-        maxtasksperchild=None,
-        context=None,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        context: Any = None,
         *,
-        timeout=None,
-        retries=0,
-        max_waiting=None,
-        start_timeout=None,
-        name=None,
-    ):
+        timeout: float | None = None,
+        retries: int = 0,
+        max_waiting: int | None = None,
+        start_timeout: float | None = None,
+        name: str | None = None,
+    ) -> None:
         from .context import get_context
 
         self._state = INIT
@@ -203,13 +213,29 @@ class Pool:
             if self._state == CLOSE and not self._feeders:
                 self._workers.close()
 
-    def apply(self, func, args=(), kwds={}, *, timeout=None, retries=None):
+    def apply(
+        self,
+        func: Callable[..., _T],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] = {},
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> _T:
         """Calls ``func(*args, **kwds)`` in a worker, and returns its result."""
         return self.apply_async(func, args, kwds, timeout=timeout, retries=retries).get()
 
     def apply_async(
-        self, func, args=(), kwds={}, callback=None, error_callback=None, *, timeout=None, retries=None
-    ):
+        self,
+        func: Callable[..., _T],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] = {},
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> AsyncResult[_T]:
         """Calls ``func(*args, **kwds)`` in a worker. Returns an ``AsyncResult``."""
         self._check_running()
         self._prune()
@@ -221,39 +247,55 @@ class Pool:
 
         return result._start(tasks, [((func, args, kwds),)])
 
-    def map(self, func, iterable, chunksize=None, *, timeout=None, retries=None):
+    def map(
+        self,
+        func: Callable[[Any], _T],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> list[_T]:
         """Calls ``func`` for each item, and returns the list of the results."""
         return self._map(func, iterable, False, chunksize, None, None, timeout, retries).get()
 
     def map_async(
         self,
-        func,
-        iterable,
-        chunksize=None,
-        callback=None,
-        error_callback=None,
+        func: Callable[..., _T],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
         *,
-        timeout=None,
-        retries=None,
-    ):
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> MapResult[list[_T]]:
         """Calls ``func`` for each item. Returns a ``MapResult``."""
         return self._map(func, iterable, False, chunksize, callback, error_callback, timeout, retries)
 
-    def starmap(self, func, iterable, chunksize=None, *, timeout=None, retries=None):
+    def starmap(
+        self,
+        func: Callable[..., _T],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> list[_T]:
         """Like ``map``, for items that are the arguments of a call: ``[(1, 2)]`` calls ``func(1, 2)``."""
         return self._map(func, iterable, True, chunksize, None, None, timeout, retries).get()
 
     def starmap_async(
         self,
-        func,
-        iterable,
-        chunksize=None,
-        callback=None,
-        error_callback=None,
+        func: Callable[..., _T],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
         *,
-        timeout=None,
-        retries=None,
-    ):
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> MapResult[list[_T]]:
         """Like ``map_async``, for items that are the arguments of a call."""
         return self._map(func, iterable, True, chunksize, callback, error_callback, timeout, retries)
 
@@ -279,14 +321,30 @@ class Pool:
         chunks = ((iterable, begin, min(begin + size, count)) for begin in range(0, count, size))
         return result._start(lambda: self._tasks(func, **options), chunks)
 
-    def imap(self, func, iterable, chunksize=1, *, timeout=None, retries=None):
+    def imap(
+        self,
+        func: Callable[[Any], _T],
+        iterable: Iterable[Any],
+        chunksize: int = 1,
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> IMapIterator[_T]:
         """Calls ``func`` for each item. Returns an iterator over the results, in the order of the items.
 
         Items are taken from the iterable by a thread, a few hundred tasks ahead of the results.
         """
         return self._imap(IMapIterator, func, iterable, chunksize, timeout, retries)
 
-    def imap_unordered(self, func, iterable, chunksize=1, *, timeout=None, retries=None):
+    def imap_unordered(
+        self,
+        func: Callable[[Any], _T],
+        iterable: Iterable[Any],
+        chunksize: int = 1,
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> IMapUnorderedIterator[_T]:
         """Like ``imap``, but the results are in the order in which they are there."""
         return self._imap(IMapUnorderedIterator, func, iterable, chunksize, timeout, retries)
 
@@ -301,11 +359,11 @@ class Pool:
         tasks = self._tasks(func, timeout=limit, retries=retries, in_order=kind._in_order)
         return iterator._start(tasks, iterable)
 
-    def pids(self):
+    def pids(self) -> list[int]:
         """Returns the process ids of the workers. A worker that is being replaced has none."""
         return [pid for pid in self._workers.pids() if pid]
 
-    def close(self):
+    def close(self) -> None:
         """Closes the pool to new tasks. Workers exit after the submitted tasks."""
         with self._lock:
             if self._state != RUN:
@@ -316,13 +374,13 @@ class Pool:
         for iterator, _ in list(self._feeders.values()):
             iterator._room.release()
 
-    def terminate(self):
+    def terminate(self) -> None:
         """Ends the workers at once. Calls that wait for results raise ``PoolError``."""
         with self._lock:
             self._state = TERMINATE
         self._terminate()
 
-    def join(self):
+    def join(self) -> None:
         """Waits for the end of the workers. ``close`` or ``terminate`` must have been called."""
         if self._state == RUN:
             raise ValueError("Pool is still running")
@@ -354,11 +412,16 @@ class Pool:
         workers.join()
         Pool._end_callbacks(completions, threads)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._check_running()
         return self
 
-    def __exit__(self, exc_type, exc_val, exc_tb):
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
         self.terminate()
 
     __class_getitem__ = classmethod(types.GenericAlias)

@@ -1,5 +1,7 @@
 """``Process``, and what goes with it: CPython's, but started and watched by the library."""
 
+from __future__ import annotations
+
 import functools
 import os
 import pickle
@@ -32,7 +34,7 @@ parent_process = _process.parent_process
 _preload = ["__main__"]
 
 
-def set_forkserver_preload(module_names):
+def set_forkserver_preload(module_names: Iterable[str]) -> None:
     """Sets the modules that the fork server imports before it makes processes."""
     module_names = list(module_names)
     if not all(type(name) is str for name in module_names):
@@ -52,6 +54,10 @@ class Finder:
         return PathFinder.find_spec(name, [{here!r}]) if name == {name!r} else None
 sys.meta_path.insert(0, Finder)
 import {name}._child as child
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 sys.meta_path.remove(Finder)
 child.main()
 """
@@ -198,7 +204,7 @@ class Process(_process.BaseProcess):
         return _Popen(process_obj, process_obj._method or context.get_start_method())
 
     @property
-    def sentinel(self):
+    def sentinel(self) -> int:
         """Descriptor that is readable when the process has ended, for ``wait``. What the process has sent
         is readable before.
         """
@@ -207,7 +213,7 @@ class Process(_process.BaseProcess):
             raise ValueError("process not started")
         return self._popen._child.sentinel()
 
-    def interrupt(self):
+    def interrupt(self) -> None:
         """Sends SIGINT to the process."""
         self._check_closed()
         self._popen.interrupt()

@@ -1,5 +1,7 @@
 """Reducers registered by users, and descriptors in messages."""
 
+from __future__ import annotations
+
 import functools
 import io
 import operator
@@ -20,7 +22,7 @@ register = ForkingPickler.register
 class DupFd:
     """Descriptor in the pickled arguments of a process."""
 
-    def __init__(self, fd):
+    def __init__(self, fd: int) -> None:
         self.fd = fd
 
     def __reduce__(self):
@@ -72,7 +74,7 @@ def _is_in_main(obj):
         return False
 
 
-def init_reductions():
+def init_reductions() -> None:
     """Does nothing: the package's objects and tensors need no registration."""
 
 

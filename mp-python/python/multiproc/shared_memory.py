@@ -5,11 +5,25 @@ removes it when a process that only opened it ends, as ``multiprocessing``'s doe
 reserved when memory is created or opened, so that a full ``/dev/shm`` is an exception, not a SIGBUS later.
 """
 
+from __future__ import annotations
+
 import errno
 import struct
 from types import GenericAlias
 
 from ._multiproc import NamedMemory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any, Generic
+
+    from typing_extensions import TypeVar
+
+    _T = TypeVar("_T", default=Any)
+else:
+    # Without `typing`, which would be imported by each worker.
+    Generic, _T = {None: object}, None
 
 __all__ = ["SharedMemory", "ShareableList"]
 
@@ -35,7 +49,9 @@ class SharedMemory:
     _memory = None
     _buf = None
 
-    def __init__(self, name=None, create=False, size=0, *, track=True):
+    def __init__(
+        self, name: str | None = None, create: bool = False, size: int = 0, *, track: bool = True
+    ) -> None:
         if not size >= 0:
             raise ValueError("'size' must be a positive integer")
         if create:
@@ -57,21 +73,21 @@ class SharedMemory:
         return f"{type(self).__name__}({self.name!r}, size={self.size})"
 
     @property
-    def buf(self):
+    def buf(self) -> memoryview:
         """A memoryview of the bytes, or ``None`` after ``close``."""
         return self._buf
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Name of the memory."""
         return self._name.removeprefix("/")
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Size in bytes."""
         return self._size
 
-    def close(self):
+    def close(self) -> None:
         """Ends the use of the memory by this object.
 
         Raises ``BufferError`` if there are views of ``buf``, for example arrays.
@@ -84,7 +100,7 @@ class SharedMemory:
             raise BufferError("the memory can't be closed: there are views of it")
         self._buf = self._memory = None
 
-    def unlink(self):
+    def unlink(self) -> None:
         """Removes the name. Processes that have the memory open keep it.
 
         Raises ``FileNotFoundError`` if the name is removed already.
@@ -109,7 +125,7 @@ def _encoded(value):
     return (_NONE if value is None else _PLAIN), None
 
 
-class ShareableList:
+class ShareableList(Generic[_T]):
     """List of numbers, strings, bytes and ``None`` in shared memory, of fixed length.
 
     An item can be replaced by one of another type. The room of a string or of bytes is that of the item's
@@ -120,7 +136,7 @@ class ShareableList:
     of 8 bytes each, and codes of 1 byte each.
     """
 
-    def __init__(self, sequence=None, *, name=None):
+    def __init__(self, sequence: Iterable[_T] | None = None, *, name: str | None = None) -> None:
         if sequence is None and name is not None:
             self.shm = SharedMemory(name)
             (self._len,) = struct.unpack_from("q", self.shm.buf, 0)
@@ -171,7 +187,7 @@ class ShareableList:
         (text,) = struct.unpack_from("8s", self.shm.buf, self._format_table + i * _WORD)
         return text.rstrip(b"\0").decode()
 
-    def __getitem__(self, position):
+    def __getitem__(self, position: int) -> _T:
         i = self._index(position, "index out of range")
         text = self._get_packing_format(i)
         (value,) = struct.unpack_from(text, self.shm.buf, self._data + self._offsets[i])
@@ -183,7 +199,7 @@ class ShareableList:
         value = value.rstrip(b"\0")
         return value.decode() if code == _STR else value
 
-    def __setitem__(self, position, value):
+    def __setitem__(self, position: int, value: _T) -> None:
         i = self._index(position, "assignment index out of range")
         code, data = _encoded(value)
         if data is None:
@@ -195,10 +211,10 @@ class ShareableList:
             text = f"{room}s"
         self._store(i, value, text, (code, data))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._len
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[_T]:
         return (self[i] for i in range(self._len))
 
     def __reduce__(self):
@@ -208,15 +224,15 @@ class ShareableList:
         return f"{type(self).__name__}({list(self)}, name={self.shm.name!r})"
 
     @property
-    def format(self):
+    def format(self) -> str:
         """Format of all items, as the struct module names it."""
         return "".join(self._get_packing_format(i) for i in range(self._len))
 
-    def count(self, value):
+    def count(self, value: _T) -> int:
         """Returns the number of items that are equal to ``value``."""
         return sum(value == item for item in self)
 
-    def index(self, value):
+    def index(self, value: _T) -> int:
         """Returns the position of the first item that is equal to ``value``, or raises ``ValueError``."""
         for position, item in enumerate(self):
             if value == item:

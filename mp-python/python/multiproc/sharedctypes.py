@@ -4,6 +4,8 @@ They can be arguments of processes and tasks, and parts of any message. So can a
 the receiver gets the same memory.
 """
 
+from __future__ import annotations
+
 import ctypes
 from multiprocessing import reduction as _reduction
 from multiprocessing import sharedctypes as _sharedctypes
@@ -11,6 +13,14 @@ from multiprocessing import sharedctypes as _sharedctypes
 from . import _multiproc
 from ._names import named
 from .synchronize import RLock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TypeVar
+
+    _Type = str | type[ctypes._CData]
+    _T = TypeVar("_T")
 
 __all__ = ["RawValue", "RawArray", "Value", "Array", "copy", "synchronized"]
 
@@ -34,14 +44,14 @@ def _type_of(typecode_or_type):
     return type_
 
 
-def RawValue(typecode_or_type, *args):
+def RawValue(typecode_or_type: _Type, *args: Any) -> Any:
     """Returns a ctypes object in shared memory."""
     obj = _new(_type_of(typecode_or_type))
     obj.__init__(*args)
     return obj
 
 
-def RawArray(typecode_or_type, size_or_initializer):
+def RawArray(typecode_or_type: _Type, size_or_initializer: int | Sequence[Any]) -> Any:
     """Returns a ctypes array in shared memory: of zeros if a size is given, else of the given items."""
     type_ = _type_of(typecode_or_type)
     if isinstance(size_or_initializer, int):
@@ -51,7 +61,7 @@ def RawArray(typecode_or_type, size_or_initializer):
     return obj
 
 
-def Value(typecode_or_type, *args, lock=True, ctx=None):
+def Value(typecode_or_type: _Type, *args: Any, lock: Any = True, ctx: Any = None) -> Any:
     """Returns a ctypes object in shared memory, with a lock.
 
     ``lock`` is a lock to use, ``True`` for an ``RLock`` of its own, or ``False`` for none: the result is that
@@ -60,7 +70,9 @@ def Value(typecode_or_type, *args, lock=True, ctx=None):
     return _with_lock(RawValue(typecode_or_type, *args), lock)
 
 
-def Array(typecode_or_type, size_or_initializer, *, lock=True, ctx=None):
+def Array(
+    typecode_or_type: _Type, size_or_initializer: int | Sequence[Any], *, lock: Any = True, ctx: Any = None
+) -> Any:
     """Returns a ctypes array in shared memory, with a lock, as ``Value``."""
     return _with_lock(RawArray(typecode_or_type, size_or_initializer), lock)
 
@@ -75,14 +87,14 @@ def _with_lock(obj, lock):
     return synchronized(obj, lock)
 
 
-def copy(obj):
+def copy(obj: _T) -> _T:
     """Returns a copy of a ctypes object, in shared memory of its own."""
     new = _new(type(obj))
     ctypes.memmove(ctypes.addressof(new), ctypes.addressof(obj), ctypes.sizeof(obj))
     return new
 
 
-def synchronized(obj, lock=None, ctx=None):
+def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
     """Returns a wrapper of a ctypes object that takes a lock for each access."""
     if isinstance(obj, _sharedctypes.SynchronizedBase):
         raise AssertionError("object already synchronized")

@@ -1,5 +1,7 @@
 """``spawn`` and ``start_processes``: the same as ``torch.multiprocessing``'s."""
 
+from __future__ import annotations
+
 import signal
 import time
 import warnings
@@ -8,6 +10,12 @@ from . import _multiproc
 from ._process_end import signal_of
 from .context import freeze_support as freeze_support
 from .context import get_context
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from multiprocessing.process import BaseProcess
+    from typing import Any
 
 __all__ = [
     "ProcessContext",
@@ -23,7 +31,7 @@ __all__ = [
 class ProcessException(Exception):
     """A process of ``spawn`` or ``start_processes`` failed."""
 
-    def __init__(self, msg, error_index, error_pid):
+    def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
         super().__init__(msg)
         self.msg = msg
         self.error_index = error_index
@@ -40,7 +48,9 @@ class ProcessRaisedException(ProcessException):
 class ProcessExitedException(ProcessException):
     """The process was ended by a signal, or exited with a code other than 0."""
 
-    def __init__(self, msg, error_index, error_pid, exit_code, signal_name=None):
+    def __init__(
+        self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
+    ) -> None:
         super().__init__(msg, error_index, error_pid)
         self.exit_code = exit_code
         self.signal_name = signal_name
@@ -62,16 +72,16 @@ def _call(fn, index, args, errors):
 class ProcessContext:
     """The processes of ``start_processes(..., join=False)``."""
 
-    def __init__(self, processes, errors):
+    def __init__(self, processes: Sequence[BaseProcess], errors: Any) -> None:
         self.processes = processes
         self.sentinels = {process.sentinel: index for index, process in enumerate(processes)}
         self._errors = errors
 
-    def pids(self):
+    def pids(self) -> list[int]:
         """Returns the process ids."""
         return [process.pid for process in self.processes]
 
-    def join(self, timeout=None, grace_period=None):
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Waits for the processes. Returns ``True`` when all have ended, ``False`` when the time is over.
 
         If one has failed, ends the others and raises its exception: with SIGTERM, after ``grace_period``
@@ -135,12 +145,19 @@ class ProcessContext:
 class SpawnContext(ProcessContext):
     """The former name of ``ProcessContext``."""
 
-    def __init__(self, processes, errors):
+    def __init__(self, processes: Sequence[BaseProcess], errors: Any) -> None:
         warnings.warn("SpawnContext is renamed to ProcessContext", DeprecationWarning, stacklevel=2)
         super().__init__(processes, errors)
 
 
-def start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
+def start_processes(
+    fn: Callable[..., object],
+    args: Iterable[Any] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
     """Starts ``nprocs`` processes that call ``fn(i, *args)``.
 
     Returns ``None`` when all have ended, or with ``join=False`` a ``ProcessContext``.
@@ -164,6 +181,13 @@ def start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_method
     return None
 
 
-def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
+def spawn(
+    fn: Callable[..., object],
+    args: Iterable[Any] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
     """Starts ``nprocs`` processes that call ``fn(i, *args)``, and waits for them: see ``start_processes``."""
     return start_processes(fn, args, nprocs, join, daemon, start_method)

@@ -16,11 +16,20 @@ Barrier             it breaks at once                    nothing
 A process that releases for another one (as any may, except for an RLock) takes the permit from its owner.
 """
 
+from __future__ import annotations
+
 import atexit
 import time
 import weakref
 
 from ._multiproc import BarrierState, BoundedSemaphore, Event, Lock, RLock, Semaphore, Waiters
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
 
 __all__ = ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"]
 
@@ -45,7 +54,7 @@ def _end():
 class Condition:
     """Condition variable between processes, with a Lock or RLock (by default an RLock of its own)."""
 
-    def __init__(self, lock=None, *, ctx=None):
+    def __init__(self, lock: Lock | RLock | None = None, *, ctx: Any = None) -> None:
         self._set(RLock() if lock is None else lock, Waiters())
 
     def _set(self, lock, waiters):
@@ -57,10 +66,10 @@ class Condition:
     def __reduce__(self):
         return _condition, (type(self), self._lock, self._waiters)
 
-    def __enter__(self):
+    def __enter__(self) -> bool:
         return self._lock.__enter__()
 
-    def __exit__(self, *args):
+    def __exit__(self, *args: object) -> None:
         return self._lock.__exit__(*args)
 
     def _give_name(self, name):
@@ -81,7 +90,7 @@ class Condition:
         if not self._lock._is_owned():
             raise AssertionError(text)
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
         """Releases the lock, waits for a notification, and acquires the lock again.
 
         Returns ``False`` if the time is over.
@@ -89,7 +98,7 @@ class Condition:
         self._check_owned("must acquire() condition before using wait()")
         return self._waiters.wait(self._lock, timeout)
 
-    def wait_for(self, predicate, timeout=None):
+    def wait_for(self, predicate: Callable[[], _T], timeout: float | None = None) -> _T:
         """Waits until ``predicate()`` is true, or the time is over. Returns its last result."""
         end = None if timeout is None else time.monotonic() + timeout
         while not (result := predicate()):
@@ -99,12 +108,12 @@ class Condition:
             self.wait(left)
         return result
 
-    def notify(self, n=1):
+    def notify(self, n: int = 1) -> None:
         """Wakes up to ``n`` threads that wait."""
         self._check_owned("lock is not owned")
         self._waiters.notify(n)
 
-    def notify_all(self):
+    def notify_all(self) -> None:
         """Wakes all threads that wait."""
         self._check_owned("lock is not owned")
         self._waiters.notify((1 << 63) - 1)
@@ -125,7 +134,14 @@ class Barrier:
     barrier or ends by itself. If it is killed, the barrier breaks at once for all parties, until ``reset``.
     """
 
-    def __init__(self, parties, action=None, timeout=None, *, ctx=None):
+    def __init__(
+        self,
+        parties: int,
+        action: Callable[[], object] | None = None,
+        timeout: float | None = None,
+        *,
+        ctx: Any = None,
+    ) -> None:
         self._set(BarrierState(parties), action, timeout)
 
     def _set(self, state, action, timeout):
@@ -147,7 +163,7 @@ class Barrier:
         name = f" {name!r}" if name else ""
         return f"<{type(self).__module__}.{type(self).__qualname__}{name} at {id(self):#x}: {state}>"
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> int:
         """Waits until all parties have arrived. Returns an index from 0 to ``parties - 1``, different
         for each party.
 
@@ -156,26 +172,26 @@ class Barrier:
         """
         return self._state.wait(self._action, self._timeout if timeout is None else timeout)
 
-    def reset(self):
+    def reset(self) -> None:
         """Makes the barrier usable again. Parties that wait get ``threading.BrokenBarrierError``."""
         self._state.reset()
 
-    def abort(self):
+    def abort(self) -> None:
         """Breaks the barrier: parties that wait, and later ones, get ``threading.BrokenBarrierError``."""
         self._state.abort()
 
     @property
-    def parties(self):
+    def parties(self) -> int:
         """Number of parties."""
         return self._state.parties
 
     @property
-    def n_waiting(self):
+    def n_waiting(self) -> int:
         """Number of parties that wait."""
         return self._state.n_waiting
 
     @property
-    def broken(self):
+    def broken(self) -> bool:
         """``True`` if the barrier is broken."""
         return self._state.broken
 
